@@ -31,17 +31,17 @@ use crate::quantity::{Cost, Nanos, Now};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Stamp, Verdict};
 
-/// The present as `own` is to see it. Windows of the calendar are handed in for the new parameters; unless the windows of both
-/// lie alike, those of `own` go on by themselves.
+/// Returns the instant as `own` has to see it. Calendar windows are given for the new parameters; unless both have the same
+/// windows, those of `own` go on by their length.
 fn now_of<'a>(new: &Limit, own: &Limit, now: &Now<'a>) -> Now<'a> {
     match (new, own) {
-        (Limit::FixedWindow(new), Limit::FixedWindow(own)) if new.lies_as(own) => *now,
+        (Limit::FixedWindow(new), Limit::FixedWindow(own)) if new.has_windows_of(own) => *now,
         (_, Limit::FixedWindow(_)) => now.without_windows(),
         _ => *now,
     }
 }
 
-/// How long until `ask` passes under `new`, for a state that belongs to `own`; no time if it passes now.
+/// Returns how long until `ask` passes under `new`, for a state that belongs to `own`; zero if it passes now.
 fn retry<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, ask: Ask) -> Retry {
     let own_now = now_of(new, own, now);
     let wait = |at_most| own.until_used(state, &own_now, at_most);
@@ -95,7 +95,7 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
                     Ask::Exactly(cost) | Ask::Regardless(cost) => (cost.get(), ask),
                 };
                 let refused = Verdict::pass(Outcome::Deny(retry), Cost::ZERO, Stamp::from_bits(units));
-                // The wait is promised to a caller that waits quietly from now on: with this attempt in the log.
+                // The wait is that of a caller that sends nothing meanwhile: with this attempt in the log.
                 let retry = retry.max(with_copy(state, own.words(), |copy| {
                     own.commit(copy, now, &refused);
                     self::retry(new, own, &*copy, now, again)
@@ -107,8 +107,8 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
     }
 }
 
-/// The limit to weigh a converted state by. The minimum gap of a log has passed by the entries as they were, and the conversion may
-/// have moved the last of them.
+/// Returns the limit to weigh a converted state by. The minimum gap of a log was checked against the entries before conversion,
+/// which may move the last of them.
 fn without_gap(new: &Limit, own: &Limit) -> Limit {
     match (new, own) {
         (Limit::SlidingLog(log), Limit::SlidingLog(_)) => log.minimum_gap(Nanos::ZERO).map_or(*new, Limit::from),

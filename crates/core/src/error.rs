@@ -1,11 +1,11 @@
-//! Why a limit could not be made. All of these are the caller's to fix; nothing was changed when they occur.
+//! Errors of invalid parameters. The caller has to correct them; nothing changed.
 
 use alloc::string::String;
 use core::fmt;
 
 use crate::quantity::Nanos;
 
-/// A number that does not make a limit, with what would.
+/// An invalid parameter, with the valid range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitError {
@@ -46,9 +46,9 @@ pub enum LimitError {
         /// The largest amount that is valid at this rate.
         max: u64,
     },
-    /// A text that is not a rate.
+    /// A string that is not a rate.
     NotARate {
-        /// The text, cut to a readable length.
+        /// The string, cut to a readable length.
         given: String,
         /// What is wrong with it.
         problem: &'static str,

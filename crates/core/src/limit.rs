@@ -15,7 +15,7 @@ use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
-/// An algorithm with its numbers, or one of the two limits that need neither.
+/// An algorithm with its parameters, or one of the two limits that have neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
@@ -49,7 +49,7 @@ macro_rules! from_algorithm {
             }
         }
 
-        /// Gives the group back unless it is a single limit of this algorithm.
+        /// Returns the group as the error unless it is a single limit of this algorithm.
         impl TryFrom<Limits> for $algorithm {
             type Error = Limits;
 
@@ -77,7 +77,7 @@ from_algorithm!(
     Concurrency
 );
 
-/// Gives the group back unless it is a single limit.
+/// Returns the group as the error unless it is a single limit.
 impl TryFrom<Limits> for Limit {
     type Error = Limits;
 
@@ -86,7 +86,7 @@ impl TryFrom<Limits> for Limit {
     }
 }
 
-/// Asks the algorithm, or answers for the two that have none.
+/// Runs the same code for every algorithm, and returns the given values for the two limits without one.
 macro_rules! ask {
     ($limit:expr, unlimited: $unlimited:expr, deny_all: $deny_all:expr, $algorithm:ident => $answer:expr) => {
         match $limit {
@@ -105,9 +105,8 @@ macro_rules! ask {
 }
 
 impl Limit {
-    /// Rewrites a state so that it says by another clock what it said by the one it was written under, given one instant as
-    /// both tell it: `from` on the old clock, `to` on the new. The monotonic clock of another process begins elsewhere; the
-    /// wall clock is the same for all, and what is told by it stays.
+    /// Rewrites a state for another monotonic clock, given one instant on both: `from` on the old clock, `to` on the new one. The
+    /// zero of the monotonic clock differs between processes. The wall clock does not, so instants on it stay.
     pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         match self {
             Self::Unlimited | Self::DenyAll | Self::SlidingWindow(_) | Self::SlidingSlices(_) => {}
@@ -191,8 +190,8 @@ impl Algorithm for Limit {
         }
     }
 
-    /// To other parameters of the same algorithm as that algorithm does it. To another algorithm, what is used up is charged to
-    /// a state with nothing used; leases and instants mean nothing there and are lost.
+    /// Converts between parameters of one algorithm as that algorithm does. For another algorithm, charges what is used up to a new
+    /// state; leases and instants are lost.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if self == own {
             return;
@@ -215,13 +214,13 @@ impl Algorithm for Limit {
 }
 
 impl Limit {
-    /// How much is used up at `now`, exactly. Debt counts, so it may be more than the capacity.
+    /// Returns how much is used up at `now`, exactly. Debt counts, so it may be more than the capacity.
     pub fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
         ask!(self, unlimited: Tokens::ZERO, deny_all: Tokens::ZERO, algorithm => algorithm.used(state, now))
     }
 
-    /// How long until no more than `at_most` is used up, if nothing is taken: no time if that is so now, and
-    /// [`Retry::OnRelease`] if it takes a holder to let go.
+    /// Returns how long until no more than `at_most` is used up, if nothing is taken meanwhile; [`Retry::OnRelease`] if a lease has
+    /// to be released for that.
     pub fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         ask!(self, unlimited: Retry::NOW, deny_all: Retry::NOW, algorithm => algorithm.until_used(state, now, at_most))
     }
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_says_on_another_clock_what_it_said_on_its_own() {
+    fn rebased_state_reports_the_same_on_the_other_clock() {
         const ZERO: u64 = 1 << 40;
         for (limit, other) in limits().into_iter().flat_map(|limit| [(limit, ZERO + 777), (limit, ZERO - 777)]) {
             let mut state = vec![0; limit.words()];
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn any_words_can_be_rebased_to_anywhere() {
+    fn rebasing_never_panics() {
         for (limit, word) in limits().into_iter().flat_map(|limit| [0, 5, 1 << 63, u64::MAX].map(|word| (limit, word)))
         {
             for (from, to) in [(0, u64::MAX), (u64::MAX, 0), (1 << 40, 7)] {

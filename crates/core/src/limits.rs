@@ -1,4 +1,4 @@
-//! Several limits on one key, charged together or not at all: ten a second, and a thousand a day, and three at a time.
+//! Several limits on one key, charged together or not at all: ten a second, a thousand a day, and three at a time.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use crate::limit::Limit;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// A group of limits that decides as one: what one refuses, none is charged for.
+/// A group of limits that decides as one: if one refuses, none is charged.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limits, Nanos, Now, TokenBucket};
@@ -36,10 +36,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// How many limits a group may hold.
+    /// The maximum number of limits in a group.
     pub const MAX: usize = 8;
 
-    /// A group of `limits`, kept in their order.
+    /// Makes a group of `limits`, in this order.
     ///
     /// # Errors
     /// When there are none or more than [`Limits::MAX`].
@@ -59,7 +59,7 @@ impl Limits {
         &self.limits
     }
 
-    /// What may be told about each limit, in order.
+    /// Returns a report for each limit, in order.
     pub fn reports<'a, S: Cells + ?Sized>(
         &'a self,
         state: &'a S,
@@ -228,7 +228,7 @@ impl Algorithm for Limits {
         }
     }
 
-    /// The least that any of them accepted.
+    /// Returns the least that any of them accepted.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamps: Option<Stamps>) -> Cost {
         let refunds = self.parts().map(|(limit, first, place)| {
             limit.refund(&mut Offset { cells: &mut *state, first }, now, cost, stamps.map(|stamps| stamps.get(place)))
@@ -237,7 +237,7 @@ impl Algorithm for Limits {
         refunds.fold(cost, Cost::min)
     }
 
-    /// The numbers of the limit with the least remaining, and the longest times.
+    /// Returns limit and remaining of the limit with the least remaining, and the longest times.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         tightest(self.reports(state, now, cost))
     }
@@ -251,7 +251,7 @@ impl Algorithm for Limits {
         self.parts().all(|(limit, first, _)| limit.is_new(&Offset { cells: state, first }, now))
     }
 
-    /// The longest wait counts.
+    /// Returns the longest wait.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let waits =
             self.parts().map(|(limit, first, _)| limit.wait_behind(&Offset { cells: state, first }, now, ahead, cost));
@@ -270,12 +270,12 @@ impl Algorithm for Limits {
         }
     }
 
-    /// Each limit takes over from the one at its position; one that has none starts as new.
+    /// Converts position by position; a position that `own` does not have starts as a new key's.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if self == own {
             return;
         }
-        // The words may move, so the old ones are set aside first.
+        // The words may move, so the old ones are copied first.
         let before: Vec<u64> = (0..own.words).map(|word| state.get(word)).collect();
         let mut owns = own.parts();
         for (limit, first, _) in self.parts() {
@@ -292,7 +292,7 @@ impl Algorithm for Limits {
         }
     }
 
-    /// Position by position; one that `own` does not have decides as for a new key.
+    /// Weighs position by position; a position that `own` does not have decides as for a new key.
     fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
         let weigh = |ask| {
             let mut owns = own.parts();
@@ -304,7 +304,7 @@ impl Algorithm for Limits {
         with_delay_of_taken(ask, weigh(ask), weigh)
     }
 
-    /// The whole list is written, or none of it.
+    /// Writes the whole list or nothing.
     fn commit_from<S: CellsMut + ?Sized>(
         &self,
         own: &Self,
@@ -350,7 +350,7 @@ fn with_new<R>(limit: &Limit, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> 
     })
 }
 
-/// The numbers of the limit with the least remaining, and the longest times.
+/// Returns limit and remaining of the report with the least remaining, and the longest times.
 fn tightest(reports: impl Iterator<Item = Report>) -> Report {
     let nothing = Report { limit: u64::MAX, remaining: u64::MAX, retry: Retry::NOW, reset: Nanos::ZERO };
     reports.fold(nothing, |all, one| {
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn none_and_more_than_eight_are_refused() {
+    fn groups_of_none_and_of_more_than_eight_are_errors() {
         assert_eq!(Limits::new([]).unwrap_err().to_string(), "the number of limits is 0, it must be between 1 and 8");
         assert_eq!(
             Limits::new([Limit::Unlimited; 20]).unwrap_err().to_string(),
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn who_queues_is_told_the_longest_wait_behind_those_ahead() {
+    fn wait_behind_is_the_longest_of_all_limits() {
         let leaky = LeakyBucket::new("1/s".parse().unwrap(), 4).unwrap().free(1).unwrap();
         let window = FixedWindow::new(2, Nanos::from_secs(10)).unwrap();
         let wait = |limit: Limit, spent: u64, ahead, cost| {
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn only_leases_end_by_themselves_and_the_next_end_is_told() {
+    fn look_again_returns_the_next_end_of_a_lease() {
         let limits = Limits::new([bucket(9), Concurrency::new(3, SECOND).unwrap().into()]).unwrap();
         let mut state = state_of(&limits);
         let look = |state: &[u64], at| limits.look_again(state, &Now::at(at));

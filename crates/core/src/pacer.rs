@@ -1,8 +1,8 @@
-//! Pacers: whoever comes passes now or is told when, and the next one pays for it.
+//! Pacers: every request passes, now or after a returned wait, and the next request pays for it.
 //!
 //! **The naive method** to slow a caller down is to sleep between calls, which adds the time of the call to the pause, or to
-//! make it wait for its own cost, which delays a single large job that nobody competes with. Rounding the pause to
-//! whole microseconds makes 80,000 per second 83,333, and above a million per second limits nothing.
+//! make it wait for its own cost, which delays a single large job without competition. Rounding the pause to whole
+//! microseconds makes 80,000 per second 83,333, and above a million per second limits nothing.
 //!
 //! **The idea**, known from Guava's `RateLimiter`, is to keep only when the next caller may pass. A caller waits for that
 //! instant and moves it on by its own cost: it pays later, by making the next one wait. So a pacer never refuses,
@@ -13,7 +13,8 @@
 //! second and after 2 s of idling, requests of 1, 1, 3 and 1 pass at once: five stored permits and one on credit. The next
 //! waits 200 ms.
 //!
-//! **Warm-up**: idling makes what is behind it cold, so stored permits cost *more* than new ones, the more the more there are.
+//! **Warm-up**: a service that was idle is slow at first (cold caches), so stored permits cost *more* than new ones, the more so
+//! the more there are.
 //! With `x` the permits stored above a threshold, the next one takes `interval × (1 + (cold − 1) × x / ramp)`:
 //!
 //! ```text
@@ -35,13 +36,14 @@
 //! the ticks of the rate (see the token bucket), and stored time in a part of a tick in which cooling is whole as well.
 //!
 //! **Guarantee**: with `S` the time stored at most, what passes over any interval of length `T` costs at most `T + S` for a
-//! bursty pacer, not counting the last to pass, who pays later; for one that warms up at most `T`, where a stored permit costs as drawn.
+//! bursty pacer, not counting the last request, which is paid later; for one that warms up at most `T`, where a stored permit
+//! costs as drawn.
 //! A bursty pacer is exact. A warm-up rounds each reservation up to a tick: its rate is never above the one asked for, and
 //! below it by at most one tick (a nanosecond divided by the count of the rate in lowest terms) per call. Waits round up.
 //!
 //! **State**: two numbers of 128 bits. **Cost**: a few multiplications; a warm-up divides twice while it is not warm.
 //!
-//! **Poor choice** against callers who do not wait when told to, or who may ask for any amount at once: use a token bucket.
+//! **Poor choice** against callers that ignore the wait, or that may ask for any amount at once: use a token bucket.
 
 use core::time::Duration;
 
@@ -50,7 +52,7 @@ use crate::quantity::{Cost, Mono, Nanos, Time};
 use crate::rate::Rate;
 use crate::ticks::Ticks;
 
-/// The numbers of a pacer. The state is a [`Pace`].
+/// The parameters of a pacer. The state is a [`Pace`].
 ///
 /// ```
 /// use tollgate_core::{Cost, Nanos, Pacing, Time};
@@ -141,7 +143,7 @@ impl Pacing {
         Self { max, ..self }
     }
 
-    /// The same pacer at another rate. What was stored and owed goes along with [`convert`](Self::convert).
+    /// Returns the same pacer at another rate. [`convert`](Self::convert) converts its state.
     #[must_use]
     pub fn with_rate(self, rate: Rate) -> Self {
         Self { rate, ..self }.with_max()
@@ -168,7 +170,7 @@ impl Pacing {
         Pace { next_free: self.instant(next_free), stored: stored.min(self.max) }
     }
 
-    /// How long somebody who comes now would wait. What it asks for plays no part.
+    /// Returns how long a request now would wait, whatever its cost.
     pub fn earliest(&self, pace: &Pace, now: Time<Mono>) -> Nanos {
         let ahead = pace.next_free.saturating_sub(self.instant(now));
         Nanos::from_nanos(u64::try_from(ahead.div_ceil(self.rate.count().into())).unwrap_or(u64::MAX))
@@ -180,8 +182,8 @@ impl Pacing {
         Nanos::from_nanos(u64::try_from(ticks / u128::from(self.rate.count())).unwrap_or(u64::MAX))
     }
 
-    /// Takes `permits` and tells how long to wait before using them; the next caller waits for them as well. Nobody waits for no
-    /// permits, and nothing is taken.
+    /// Takes `permits` and returns how long to wait before using them; the next caller waits for them as well. Zero permits never
+    /// wait, and take nothing.
     pub fn reserve(&self, pace: &mut Pace, now: Time<Mono>, permits: Cost) -> Nanos {
         if permits == Cost::ZERO {
             return Nanos::ZERO;
@@ -198,13 +200,13 @@ impl Pacing {
         wait
     }
 
-    /// [`reserve`](Self::reserve), unless the wait is longer than `timeout`: then at once nothing, and nothing is taken.
+    /// Reserves as [`reserve`](Self::reserve) does, unless the wait is longer than `timeout`: then returns `None` and takes nothing.
     pub fn try_reserve(&self, pace: &mut Pace, now: Time<Mono>, permits: Cost, timeout: Nanos) -> Option<Nanos> {
         (permits == Cost::ZERO || self.earliest(pace, now) <= timeout).then(|| self.reserve(pace, now, permits))
     }
 
-    /// Rewrites a state written under `old`: who waits already keeps its wait, the next one still pays at the old rate, and
-    /// the same part of what can be stored is stored.
+    /// Converts a state written under `old`: the next caller still waits for what was taken at the old rate, and the same fraction of
+    /// what can be stored is stored.
     pub fn convert(&self, old: &Self, pace: &mut Pace, now: Time<Mono>) {
         let before = old.at(*pace, now);
         let next_free = scale(before.next_free, self.rate.count().into(), old.rate.count().into(), Round::Up);

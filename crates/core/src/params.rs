@@ -1,4 +1,4 @@
-//! A limit and its state in plain numbers, for whoever computes the same elsewhere, such as a script in a store.
+//! The parameters and the state of a limit as plain numbers, for another implementation of the algorithms, such as a script in a store.
 
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{FixedWindow, Phase};
@@ -14,7 +14,7 @@ use crate::limit::Limit;
 use crate::quantity::Nanos;
 use crate::rate::Rate;
 
-/// All the numbers of a limit. It can be matched exhaustively, so that a mirror of the algorithms cannot miss one.
+/// All parameters of a limit. It can be matched exhaustively, so that another implementation of the algorithms cannot miss one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Params {
     /// Everything passes.
@@ -27,7 +27,7 @@ pub enum Params {
     LeakyBucket {
         /// What it has in common with the token bucket.
         bucket: BucketParams,
-        /// What may be in the bucket before anybody waits.
+        /// What may be in the bucket before a request waits.
         free: u64,
         /// The longest wait.
         max_wait: Nanos,
@@ -71,7 +71,7 @@ pub enum Params {
         window: WindowParams,
         /// The least time between two requests; zero for none.
         minimum_gap: Nanos,
-        /// Whether refused attempts are written down.
+        /// Whether refused attempts count.
         count_refused: bool,
     },
     /// See [`Concurrency`](crate::Concurrency).
@@ -85,7 +85,7 @@ pub enum Params {
     },
 }
 
-/// The numbers of a bucket.
+/// The parameters of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketParams {
     /// How fast it flows.
@@ -98,7 +98,7 @@ pub struct BucketParams {
     pub initial: u64,
 }
 
-/// The numbers of a window.
+/// The parameters of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowParams {
     /// The most that passes in one.
@@ -111,11 +111,11 @@ pub struct WindowParams {
     pub initial: u64,
 }
 
-/// What the state of a limit says, for the algorithms that keep a few numbers.
+/// The decoded state of a limit, for the algorithms with a state of a few numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodedState {
-    /// The instant at which a bucket owes nothing any more, in ticks: as many to the nanosecond as the count of its rate,
-    /// as many to the unit as the period of its rate has nanoseconds.
+    /// The instant at which a bucket owes nothing, in ticks: a nanosecond has as many as the count of its rate, a token as many as
+    /// the period of its rate has nanoseconds.
     Bucket {
         /// Since the clock's zero.
         ticks: u128,
@@ -146,7 +146,7 @@ pub enum DecodedState {
 }
 
 impl Limit {
-    /// All its numbers.
+    /// Returns all its parameters.
     pub fn params(&self) -> Params {
         match self {
             Self::Unlimited => Params::Unlimited,
@@ -165,7 +165,7 @@ impl Limit {
     /// Returns the limit with these parameters, the inverse of [`params`](Self::params).
     ///
     /// # Errors
-    /// When the numbers make no limit, as the constructors say.
+    /// If the parameters are not valid; see the constructors.
     pub fn from_params(params: Params) -> Result<Self, LimitError> {
         Ok(match params {
             Params::Unlimited => Self::Unlimited,
@@ -202,8 +202,8 @@ impl Limit {
         })
     }
 
-    /// The time in which as much as the limit comes back: the window, or how long an empty bucket takes to fill, rounded up. What
-    /// is held at a time has none, nor has what is not counted.
+    /// Returns the time in which the whole limit comes back: the window, or how long an empty bucket takes to fill, rounded up.
+    /// `None` for concurrency, unlimited and deny-all.
     pub fn window(&self) -> Option<Nanos> {
         match self.params() {
             Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
@@ -222,7 +222,7 @@ impl Limit {
         }
     }
 
-    /// What a state says; `None` for slices, logs and leases, which are more than a few numbers, and for limits that keep nothing.
+    /// Decodes a state; `None` for slices, logs and leases, which are more than a few numbers, and for limits without state.
     pub fn decode<S: Cells + ?Sized>(&self, state: &S) -> Option<DecodedState> {
         match self {
             Self::TokenBucket(limit) => Some(limit.decode(state)),
@@ -236,9 +236,9 @@ impl Limit {
         }
     }
 
-    /// Writes a state that says this. Nothing happens if it is that of another algorithm.
-    pub fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, kept: DecodedState) {
-        match (self, kept) {
+    /// Writes a decoded state. Does nothing if it is that of another algorithm.
+    pub fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, decoded: DecodedState) {
+        match (self, decoded) {
             (Self::TokenBucket(limit), DecodedState::Bucket { ticks }) => limit.encode(state, ticks),
             (Self::LeakyBucket(limit), DecodedState::Bucket { ticks }) => limit.encode(state, ticks),
             (Self::IntervalBucket(limit), DecodedState::Interval { mark, origin }) => limit.encode(state, mark, origin),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn all_numbers_are_told() {
+    fn params_have_all_parameters_and_make_the_same_limit() {
         let bucket = BucketParams { rate: rate("7777/s"), burst: 9, max_debt: 4, initial: 2 };
         let token: Limit = TokenBucket::new(bucket.rate, 9).unwrap().max_debt(4).unwrap().initial(2).unwrap().into();
         assert_eq!(token.params(), Params::TokenBucket(bucket));
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_that_make_no_limit_are_refused() {
+    fn invalid_parameters_are_errors() {
         let bucket = BucketParams { rate: rate("10/s"), burst: 9, max_debt: 4, initial: 10 };
         assert!(Limit::from_params(Params::TokenBucket(bucket)).is_err());
         let leases = Params::Concurrency { limit: 0, lease: Nanos::SECOND, max_debt: 0 };
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_elsewhere_decides_as_before() {
+    fn encoding_a_decoded_state_gives_the_same_words() {
         let limits: [Limit; 7] = [
             TokenBucket::new(rate("10/s"), 10).unwrap().into(),
             TokenBucket::new(rate("7777/s"), 10).unwrap().into(),

@@ -1,4 +1,4 @@
-//! Lengths of time, points in time and amounts: the numbers every decision is made of.
+//! Lengths of time, points in time and amounts.
 //!
 //! A length and a point are different types, and so are points on different clocks, so that adding two instants or
 //! reading wall-clock state with a monotonic clock does not compile.
@@ -14,7 +14,7 @@ pub struct Nanos(u64);
 impl Nanos {
     /// No time at all.
     pub const ZERO: Self = Self(0);
-    /// The longest length that can be told.
+    /// The longest length.
     pub const MAX: Self = Self(u64::MAX);
     /// One second.
     pub const SECOND: Self = Self(1_000_000_000);
@@ -44,12 +44,12 @@ impl Nanos {
         self.0
     }
 
-    /// Whole milliseconds, rounded up: a wait told in a coarser unit is never too short.
+    /// Returns whole milliseconds, rounded up: a wait reported in a coarser unit is never too short.
     pub const fn as_millis_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Whole seconds, rounded up.
+    /// Returns whole seconds, rounded up.
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000_000)
     }
@@ -103,11 +103,11 @@ impl FmtDebug for Duration {
     }
 }
 
-/// The clock that only goes forward; its zero is wherever the process or the test put it.
+/// The clock that only goes forward. Its zero is chosen by the process or the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mono {}
 
-/// The clock people set: nanoseconds since 1970-01-01 UTC. It may step either way.
+/// The clock that operators and time servers set: nanoseconds since 1970-01-01 UTC. It may step either way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wall {}
 
@@ -132,14 +132,14 @@ impl<C> Time<C> {
         self.nanos
     }
 
-    /// This point moved forward, at most to the end of time.
+    /// Returns this point moved forward, at most to the last representable instant.
     #[must_use]
     pub const fn saturating_add(self, length: Nanos) -> Self {
         Self::from_nanos(self.nanos.saturating_add(length.0))
     }
 
-    /// This point on another clock, given one instant as both tell it: `from` on this clock, `to` on the other. What lies
-    /// before the other clock's zero becomes its zero.
+    /// Returns this point on another clock, given one instant on both: `from` on this clock, `to` on the other. A point before the
+    /// other clock's zero becomes its zero.
     #[must_use]
     pub const fn rebased(self, from: Self, to: Self) -> Self {
         Self::from_nanos(if to.nanos >= from.nanos {
@@ -149,13 +149,13 @@ impl<C> Time<C> {
         })
     }
 
-    /// The time from `earlier` to this point; zero when `earlier` is not earlier.
+    /// Returns the time from `earlier` to this point; zero if `earlier` is not earlier.
     pub const fn since(self, earlier: Self) -> Nanos {
         Nanos(self.nanos.saturating_sub(earlier.nanos))
     }
 }
 
-// Derives would ask the same of `C`, which is only a name.
+// A derive would require the same of `C`, which is only a marker.
 impl<C> Clone for Time<C> {
     fn clone(&self) -> Self {
         *self
@@ -172,7 +172,7 @@ impl<C> fmt::Debug for Time<C> {
 
 /// An interval of the wall clock, `start` included and `end` not: a calendar day, a billing month.
 ///
-/// Time zones and calendars live outside this crate; whoever knows them hands the window in.
+/// Time zones and calendars are outside this crate; the caller computes the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     start: Time<Wall>,
@@ -196,7 +196,7 @@ impl Window {
     }
 }
 
-/// The present, read once and handed to every limit of a decision, with what only the caller knows about it.
+/// The instant of a decision on both clocks, read once for all its limits, with what only the caller knows about it.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
     mono: Time<Mono>,
@@ -231,7 +231,7 @@ impl<'a> Now<'a> {
         self
     }
 
-    /// Without the windows that were handed in: they are of other limits.
+    /// Without the given windows: they belong to other limits.
     #[must_use]
     pub(crate) const fn without_windows(&self) -> Now<'static> {
         Now { mono: self.mono, wall: self.wall, spread: self.spread, windows: &[] }
@@ -252,20 +252,20 @@ impl<'a> Now<'a> {
         self.spread
     }
 
-    /// The window handed in at `position`.
+    /// Returns the given window at `position`.
     pub fn window(&self, position: usize) -> Option<Window> {
         self.windows.get(position).copied()
     }
 }
 
-/// What a request weighs: 1 for most, more for expensive ones, 0 to ask without taking.
+/// The cost of a request: 1 for most, more for expensive ones, 0 to ask without taking.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(u64);
 
 impl Cost {
     /// Nothing.
     pub const ZERO: Self = Self(0);
-    /// What a request weighs unless said otherwise.
+    /// The usual cost of a request.
     pub const ONE: Self = Self(1);
     /// More than any limit holds.
     pub const MAX: Self = Self(u64::MAX);

@@ -1,4 +1,4 @@
-//! How fast: a count per period, kept as a fraction in lowest terms so that 7777 per second is exact.
+//! Rates: a count per period, kept as a fraction in lowest terms so that 7777 per second is exact.
 
 use core::fmt;
 use core::str::FromStr;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_with_what_would_be_right() {
+    fn errors_name_the_valid_form() {
         let hint = "; write it like 100/s, 5/15m or 10k/day";
         check("100", &format!("`100` is not a rate: there is no `/` between the count and the period{hint}"));
         check("1/x", &format!("`1/x` is not a rate: the period has no unit of ns, us, ms, s, m, h, day or week{hint}"));

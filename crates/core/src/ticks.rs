@@ -18,7 +18,7 @@ pub(crate) struct Flow {
     rate: Rate,
 }
 
-/// How much time a state of one word must be able to tell: 73 years, beyond the year 2043 on the wall clock.
+/// How much time a state of one word must be able to hold: 73 years, beyond the year 2043 on the wall clock.
 pub(crate) const HORIZON: u64 = 1 << 61;
 /// The high word of an instant that never comes, at any rate kept in one word.
 const BEYOND: u64 = 1 << 32;
@@ -32,46 +32,46 @@ impl Flow {
         self.rate
     }
 
-    /// The ticks of `amount`.
+    /// Returns the ticks of `amount`.
     #[inline]
     pub(crate) const fn ticks(self, amount: u64) -> Ticks {
         amount as u128 * self.rate.per().as_nanos() as u128
     }
 
-    /// Whole units in `ticks`, rounded down.
+    /// Returns the whole units in `ticks`, rounded down.
     #[inline]
     pub(crate) fn tokens(self, ticks: Ticks) -> u64 {
         let per = self.rate.per().as_nanos();
         match u64::try_from(ticks) {
-            // Dividing 128 bits takes several times as long, and whoever is told what is left waits for it.
+            // A division of 128 bits takes several times as long.
             Ok(ticks) => ticks / per,
             Err(_) => u64::try_from(ticks / u128::from(per)).unwrap_or(u64::MAX),
         }
     }
 
-    /// The instant, in ticks.
+    /// Returns the instant in ticks.
     #[inline]
     pub(crate) const fn instant(self, time: Time<Mono>) -> Ticks {
         time.as_nanos() as u128 * self.rate.count() as u128
     }
 
-    /// The time in which `ticks` flow, rounded up.
+    /// Returns the time in which `ticks` flow, rounded up.
     #[inline]
     pub(crate) fn wait(self, ticks: Ticks) -> Nanos {
         let count = self.rate.count();
         Nanos::from_nanos(match u64::try_from(ticks) {
-            // Dividing 128 bits takes several times as long, and a refusal need not.
+            // A division of 128 bits takes several times as long.
             Ok(ticks) => ticks.div_ceil(count.into()),
             Err(_) => u64::try_from(ticks.div_ceil(count.into())).unwrap_or(u64::MAX),
         })
     }
 
-    /// The most units that flow within `time`.
+    /// Returns the most units that flow within `time`.
     pub(crate) fn most_within(self, time: Nanos) -> u64 {
         self.tokens(self.instant(Time::from_nanos(time.as_nanos())))
     }
 
-    /// Whether instants up to `deepest` ahead of any within the horizon fit 64 bits.
+    /// Returns whether instants up to `deepest` after any within the horizon fit 64 bits.
     #[inline]
     pub(crate) const fn fits_a_word(self, deepest: Ticks) -> bool {
         self.rate.count() as u128 * HORIZON as u128 + deepest <= u64::MAX as u128
@@ -84,7 +84,7 @@ impl Flow {
         u128::from(high) << 64 | u128::from(low)
     }
 
-    /// An instant that does not fit is kept as the last word, which is read back as an instant that never comes: it
+    /// Stores an instant. One that does not fit becomes the last word, which is read as an instant that never comes: the limit
     /// refuses from then on. That is after the year 2053 by the wall clock, for the fastest rate kept in one word.
     #[inline]
     pub(crate) fn store<S: CellsMut + ?Sized>(self, state: &mut S, one_word: bool, instant: Ticks) {

@@ -2,7 +2,7 @@
 
 use core::num::NonZeroU64;
 
-/// `whole + part / per` tokens, exactly: what a bucket or a sliding window has used up at an instant is seldom whole.
+/// `whole + part / per` tokens, exactly: what a bucket or a sliding window has used up is seldom a whole number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     whole: u64,
@@ -12,38 +12,38 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// None at all.
+    /// No tokens.
     pub const ZERO: Self = Self::whole(0);
 
-    /// A whole number of tokens.
+    /// Makes a whole number of tokens.
     pub const fn whole(tokens: u64) -> Self {
         Self { whole: tokens, part: 0, per: NonZeroU64::MIN }
     }
 
-    /// `amount / per` tokens, at most as many as a word holds. A `per` of zero counts as one.
+    /// Makes `amount / per` tokens, at most `u64::MAX`. A `per` of zero counts as one.
     pub fn of(amount: u128, per: u64) -> Self {
         let per = NonZeroU64::new(per).unwrap_or(NonZeroU64::MIN);
         let (whole, part) = (amount / u128::from(per.get()), (amount % u128::from(per.get())) as u64);
         u64::try_from(whole).map_or(Self::whole(u64::MAX), |whole| Self { whole, part, per })
     }
 
-    /// The whole tokens in it.
+    /// Returns the number of tokens, rounded down.
     pub const fn floor(self) -> u64 {
         self.whole
     }
 
-    /// The least number of whole tokens that is not less.
+    /// Returns the number of tokens, rounded up.
     pub const fn ceil(self) -> u64 {
         self.whole.saturating_add((self.part > 0) as u64)
     }
 
-    /// The amount times `unit`, rounded down: how many units it is where a token has `unit` of them.
+    /// Returns the amount in units, of which a token has `unit`, rounded down.
     pub fn units_floor(self, unit: u64) -> u128 {
         let part = u128::from(self.part) * u128::from(unit) / u128::from(self.per.get());
         u128::from(self.whole) * u128::from(unit) + part
     }
 
-    /// The amount times `unit`, rounded up.
+    /// Returns the amount in units, of which a token has `unit`, rounded up.
     pub fn units_ceil(self, unit: u64) -> u128 {
         let part = (u128::from(self.part) * u128::from(unit)).div_ceil(self.per.get().into());
         u128::from(self.whole) * u128::from(unit) + part

@@ -1,10 +1,10 @@
-//! What is asked of a limit and what it answers. Answers are data, not errors: a refusal is not a failure.
+//! Requests to a limit and its verdicts. A verdict is data, not an error: a refusal is not a failure.
 
 use core::time::Duration;
 
 use crate::quantity::{Cost, Nanos};
 
-/// What is asked of a limit.
+/// A request to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
     /// All of it or nothing: `check`.
@@ -25,7 +25,7 @@ impl Ask {
 }
 
 /// Whether a request is admitted.
-// With a tag of its own, whether it passes is one comparison; folded into that of `Retry` it would be several.
+// With a tag of its own, testing for `Allow` is one comparison; with the niche of `Retry` it would be several.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -43,7 +43,7 @@ impl Outcome {
         matches!(self, Self::Allow | Self::Delay(_))
     }
 
-    /// The stricter of two answers to one request: any refusal over any wait, the longer wait over the shorter.
+    /// Returns the stricter of two outcomes: a refusal before a wait, the longer wait before the shorter.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -61,10 +61,10 @@ impl Outcome {
 /// When to ask again. Ordered from soonest to never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
-    /// After this time the same request passes, if nobody else takes what it needs. True to the nanosecond: one less
-    /// and it would be refused. A refusal never says zero.
+    /// After this time the same request passes, if nothing else is taken meanwhile. Exact to the nanosecond: one less, and it is
+    /// refused. Never zero in a refusal.
     After(Nanos),
-    /// When a holder lets go; no clock can tell.
+    /// When a holder releases its lease; the time is not known.
     OnRelease,
     /// The request does not fit at all.
     Never,
@@ -82,7 +82,7 @@ impl Retry {
 /// | go ahead | `true` | `None` | `None` | yes |
 /// | go ahead after a wait (leaky buckets, interval buckets with a `max_wait`) | `false` | the wait | `None` | yes; refund it if you will not wait |
 /// | refused | `false` | `None` | when the same request passes, if time decides that | no |
-#[must_use = "a verdict that is not looked at limits nothing"]
+#[must_use = "an ignored verdict limits nothing"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict<S = Stamp> {
     outcome: Outcome,
@@ -101,25 +101,25 @@ impl Verdict {
 }
 
 impl<S: Default> Default for Verdict<S> {
-    /// Nothing asked, nothing taken.
+    /// Returns the verdict of a request of cost zero.
     fn default() -> Self {
         Self { outcome: Outcome::Allow, taken: Cost::ZERO, stamp: S::default() }
     }
 }
 
 impl<S: Copy + Default> Verdict<S> {
-    /// `cost` taken at once from a limit that needs no stamp to give it back.
+    /// Makes a verdict that allows `cost`, of a limit that needs no stamp for refunds.
     #[inline]
     pub fn granted(cost: Cost) -> Self {
         Self::pass(Outcome::Allow, cost, S::default())
     }
 
-    /// The same from a limit that does need one.
+    /// Makes a verdict that allows `cost`, with the stamp for its refund.
     pub const fn stamped(cost: Cost, stamp: S) -> Self {
         Self::pass(Outcome::Allow, cost, stamp)
     }
 
-    /// A refusal for reasons outside the limit, such as a full table.
+    /// Makes a refusal for a reason outside the limit, such as a full table.
     pub fn refused(retry: Retry) -> Self {
         Self::pass(Outcome::Deny(retry), Cost::ZERO, S::default())
     }
@@ -174,7 +174,7 @@ impl<S: Copy> Verdict<S> {
     }
 }
 
-/// Where in a limit's state a taking was recorded: the window, the log entry or the lease. Meaningless to anybody else.
+/// Where in a limit's state a taking was recorded: the window, the log entry or the lease. Only that limit can read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stamp(u64);
 
@@ -182,12 +182,12 @@ impl Stamp {
     /// For limits that need none, such as buckets.
     pub const NONE: Self = Self(0);
 
-    /// Back from its number, after travelling outside the process.
+    /// Makes a stamp from the number that [`to_bits`](Self::to_bits) returned.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// The number to send along.
+    /// Returns the stamp as a number, to store it or to send it to another process.
     pub const fn to_bits(self) -> u64 {
         self.0
     }
@@ -221,19 +221,19 @@ impl Report {
     }
 }
 
-/// How much of a limit is used up, as a fraction of 2³²−1; zero means as good as new.
+/// How much of a limit is used up, as a fraction of 2³²−1; zero means unused.
 ///
-/// The table compares these when it must choose whom to forget.
+/// The table compares these to choose which entry to evict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spent(u32);
 
 impl Spent {
-    /// As good as new.
+    /// Unused.
     pub const NOTHING: Self = Self(0);
     /// Used up, or more.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// `part` of `whole`, rounded up so that only zero is nothing.
+    /// Returns `part / whole`, rounded up so that only zero is nothing.
     pub fn of(part: u128, whole: u128) -> Self {
         if part >= whole {
             return Self::ALL;
@@ -245,7 +245,7 @@ impl Spent {
         Self(fraction.max(u32::from(part > 0)))
     }
 
-    /// Whether the limit is as good as new.
+    /// Returns whether nothing is used up.
     pub const fn is_nothing(self) -> bool {
         self.0 == 0
     }

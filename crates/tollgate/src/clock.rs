@@ -84,7 +84,7 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 /// How often the offset between the two clocks is read again: a step of the wall clock is noticed this late.
 const WALL_CHECK: Nanos = Nanos::SECOND;
 
-/// How far back in the past the zero of a clock lies. Of the 73 years that a state of one word can tell, 64 are left.
+/// How long before its start the zero of a clock lies. Of the 73 years that a state of one word can hold, 64 are left.
 const AGE: Nanos = Nanos::from_nanos(1 << 58);
 
 /// Reads the processor's time stamp counter, or the system's monotonic clock where the counter cannot be trusted.
@@ -94,8 +94,8 @@ pub struct PreciseClock {
     start: u64,
     /// Nanoseconds in 2⁴⁰ units of the source, so that converting is a multiplication and a shift.
     nanos_per_unit: u64,
-    /// Wall time at the clock's zero, in nanoseconds. Written by whoever notices that it is due; a late or doubled
-    /// write is harmless, so nothing is ordered by it.
+    /// Wall time at the clock's zero, in nanoseconds. Written by the thread that notices that it is due. Relaxed: a late or
+    /// repeated write is harmless.
     wall_at_zero: AtomicU64,
     wall_check_due: AtomicU64,
 }
@@ -105,8 +105,8 @@ impl PreciseClock {
     pub fn new() -> Self {
         let source = quanta::Clock::new();
         let nanos_per_unit = source.delta_as_nanos(0, 1 << 40).max(1);
-        // Long before now, so that what kind before this process began, and is restored, lies after the zero too. The
-        // counter of another core may also lag behind a little.
+        // Long before now, so that instants before the start of this process, which a snapshot may contain, lie after the zero
+        // too. The counter of another core may also be a little behind.
         let units = (u128::from(AGE.as_nanos()) << 40) / u128::from(nanos_per_unit);
         let start = source.raw().wrapping_sub(units as u64);
         let wall_check_due = AtomicU64::new(0);
@@ -148,10 +148,10 @@ fn wall_nanos() -> u64 {
     Nanos::from(since_epoch).as_nanos()
 }
 
-/// Remembers the time and has a thread of its own read it anew every period.
+/// A stored reading that a thread renews every period.
 ///
-/// For callers who decide so often that reading the clock is what they wait for. The time is up to a period late, never
-/// early, so a decision may refuse what a precise clock would have let pass a moment sooner.
+/// For programs that decide so often that reading the clock is the largest cost. The time is up to a period late, never early,
+/// so a decision may refuse what would pass by a precise clock.
 #[derive(Debug, Clone)]
 pub struct CachedClock {
     shared: Arc<Cached>,
@@ -167,7 +167,7 @@ impl CachedClock {
     /// Starts a clock that reads the time every `period`. Its thread ends soon after the last clone is dropped.
     ///
     /// # Errors
-    /// When the thread cannot be started.
+    /// If the thread cannot be started.
     pub fn start(period: Duration) -> io::Result<Self> {
         let source = PreciseClock::new();
         let mono = AtomicU64::new(source.mono().as_nanos());
@@ -199,7 +199,7 @@ impl Clock for CachedClock {
     }
 }
 
-/// Stands still until told otherwise: time as an argument, for tests and simulations.
+/// Moves only when it is told to: for tests and simulations.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -315,7 +315,7 @@ mod tests {
     #[test]
     fn the_wall_is_looked_at_again_when_due() {
         let clock = PreciseClock::new();
-        // What the wall says is far beyond what the clock by itself does.
+        // The wall clock is decades after its zero, the monotonic clock nine years.
         let far = 2 * AGE.as_nanos();
         assert!(clock.wall(clock.mono()).as_nanos() > far);
         clock.wall_at_zero.store(0, Ordering::Relaxed);

@@ -1,25 +1,25 @@
-//! Keys as fingerprints of 96 bits: fixed in size, and impossible to aim at without the secret.
+//! Keys as fingerprints of 96 bits: fixed in size, and without collisions that a caller could construct.
 //!
 //! The bytes of a key, in chunks of seven, are the coefficients of two polynomials over the numbers modulo the prime 2⁶¹−1,
 //! and the fingerprint is their values at two secret points drawn at random. Two different keys are two different
-//! polynomials, and these agree at no more points than their degree. So for any two keys of up to `n` bytes, chosen by
-//! anybody who does not know the points:
+//! polynomials, and these agree at no more points than their degree. So for any two keys of up to `n` bytes, chosen without
+//! knowledge of the points:
 //!
 //! > the chance that they share a fingerprint is at most `(n/7 + 2)² / 2⁹²`, which is below 2⁻⁸⁷ for keys of 20 bytes,
 //!
-//! since all of one value and 32 bits of the other are kept. Among a billion such keys at once, that any two of them meet
-//! is less likely than one in 2²⁷. These 96 bits are what lets three entries share a cache line; 32 more would not.
+//! since all of one value and 32 bits of the other are kept. Among a billion such keys, the chance that any two share a
+//! fingerprint is below 2⁻²⁷. With 96 bits three entries fit a cache line; with 128 they would not.
 //!
-//! A hash made for tables of trusted keys is not enough here: its collisions can be found offline, and a caller who
-//! shares an entry with somebody else spends what is theirs.
+//! A hash without a secret is not enough here: collisions can be found offline, and two keys that collide share one limit, so an
+//! attacker could use up the limit of another client.
 //!
-//! The powers of the points are kept at hand, so that up to fifteen chunks are multiplied independently of each other and
-//! only their sum is reduced.
+//! The powers of the points are precomputed, so that up to fifteen chunks are multiplied independently of each other and only
+//! their sum is reduced.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-/// What a limit is counted by: anything that is bytes, or [`Hashed`] for anything that hashes to bytes.
+/// Identifies what is counted: bytes, a string, or [`Hashed`] for any value with a [`Hash`].
 ///
 /// ```
 /// use tollgate::{Keyed, TokenBucket};
@@ -32,7 +32,7 @@ use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Key {
-    /// The key's fingerprint under a secret. Only the table asks.
+    /// Returns the key's fingerprint under the secret of a table.
     #[doc(hidden)]
     fn fingerprint(&self, secret: &Secret) -> Fingerprint;
 }
@@ -44,7 +44,7 @@ impl<T: AsRef<[u8]> + ?Sized> Key for T {
     }
 }
 
-/// A key that is told by its [`Hash`]: a number, a pair, a type of your own.
+/// A key that is identified by its [`Hash`]: a number, a pair, a type of your own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hashed<T>(pub T);
 
@@ -56,15 +56,15 @@ impl<T: Hash> Key for Hashed<T> {
     }
 }
 
-/// What is stored of a key. Zero stands for nobody; a key has it with no more chance than it has any other's.
+/// What the table stores of a key. Zero marks an unused entry; a key has the fingerprint zero with the chance of any other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint {
-    /// Spread evenly: tells the places in the table.
+    /// Evenly distributed: selects the buckets.
     pub(crate) low: u64,
     pub(crate) high: u32,
 }
 
-/// The two points, as their first powers. Whoever knows them can make keys collide.
+/// The two points, as their first powers. Knowing them allows to construct keys that collide.
 #[derive(Clone)]
 pub struct Secret {
     powers: Powers,
@@ -73,11 +73,11 @@ pub struct Secret {
 impl Secret {
     /// Draws a secret from the operating system.
     pub(crate) fn random() -> Self {
-        // A model is run many times over, and must begin alike every time.
+        // Loom runs a model many times, and all runs have to begin alike.
         if cfg!(loom) {
             return Self::from_points([0x0123_4567_89AB_CDEF, 0x0FED_CBA9_8765_4321]);
         }
-        // Where the system has no randomness to give (a few embedded targets) the standard library's own seed serves.
+        // On targets without a source of randomness, the seed of the standard library is used.
         let draw = || getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
         Self::from_points([draw(), draw()])
     }
@@ -95,15 +95,15 @@ impl Secret {
         }
     }
 
-    /// What [`from_points`](Self::from_points) makes the same secret of.
+    /// Returns the points, from which [`from_points`](Self::from_points) makes the same secret.
     pub(crate) fn points(&self) -> [u64; 2] {
         self.powers.map(|powers| powers[0])
     }
 
-    // Not inlined: two numbers come back in registers, and all in between stays in them.
+    // Not inlined: the result fits two registers, and so do all intermediate values.
     #[inline(never)]
     fn of_bytes(&self, bytes: &[u8]) -> Fingerprint {
-        // What the hasher below does, written out for most keys there are.
+        // The same as the hasher below, unrolled for the usual lengths of keys.
         if (15..22).contains(&bytes.len()) {
             return self.of_chunks([chunk_at(bytes, 0), chunk_at(bytes, 1), end(bytes, 2 * CHUNK)]);
         }
@@ -114,7 +114,7 @@ impl Secret {
         }
     }
 
-    /// Of a key that is a single block, and of at least eight bytes.
+    /// Returns the fingerprint of a key that is a single block of at least eight bytes.
     #[inline]
     fn of_block(&self, bytes: &[u8]) -> Fingerprint {
         let [first, second] = &self.powers;
@@ -169,15 +169,15 @@ const BLOCK: usize = 15;
 /// Bytes in a block.
 const BLOCK_BYTES: usize = BLOCK * CHUNK;
 
-/// The first powers of both points: one for each place in a block, and one more to tell the blocks apart.
+/// The first powers of both points: one for each chunk of a block, and one more to separate the blocks.
 type Powers = [[u64; BLOCK + 1]; 2];
 
 struct Polynomials<'s> {
     powers: &'s Powers,
-    /// Of the next chunk in its block.
+    /// The index of the next chunk in its block.
     place: usize,
     sums: [u128; 2],
-    /// Bytes not yet absorbed, and how many: the last chunk is held back until more comes or the key ends.
+    /// Bytes not yet absorbed, and their number: the last chunk is kept until more bytes follow or the key ends.
     held: u64,
     held_len: usize,
 }
@@ -186,7 +186,7 @@ impl Polynomials<'_> {
     fn absorb(&mut self, chunk: u64) {
         for (sum, powers) in self.sums.iter_mut().zip(self.powers) {
             if self.place == BLOCK {
-                // What came before goes above the powers of a block. The one keeps a block of zeros from vanishing.
+                // The sum so far is multiplied by the power after those of a block. Adding one makes a block of zeros count.
                 *sum = product((*sum % u128::from(PRIME)) as u64 + 1, powers[BLOCK]);
             }
             *sum += product(chunk, powers[self.place % BLOCK]);
@@ -230,20 +230,21 @@ fn product(a: u64, b: u64) -> u128 {
     u128::from(a) * u128::from(b)
 }
 
-/// The chunk at `place`, of which at least one byte more than itself must follow: reading eight is one instruction.
+/// Returns the chunk at `place`. At least one byte has to follow it, so that eight bytes are read by one instruction.
 #[inline]
 fn chunk_at(bytes: &[u8], place: usize) -> u64 {
     let eight = bytes.get(place * CHUNK..).and_then(|bytes| bytes.first_chunk());
     eight.map_or(0, |eight| u64::from_le_bytes(*eight) & ((1 << 56) - 1))
 }
 
-/// The bytes that did not fill a chunk, with their number: that tells "a" from "a\0". No full chunk reaches bit 56.
+/// Returns the bytes that did not fill a chunk, with their number from bit 56 on, which no full chunk reaches: so "a" and "a\0"
+/// differ.
 #[inline]
 fn last_chunk(held: u64, held_len: usize) -> u64 {
     held | (held_len as u64 + 1) << 56
 }
 
-/// The last chunk, of the one to seven bytes that come after the first `taken`; there must be eight bytes in all.
+/// Returns the last chunk, made of the one to seven bytes after the first `taken`; there must be eight bytes in all.
 #[inline]
 fn end(bytes: &[u8], taken: usize) -> u64 {
     let len = bytes.len() - taken;
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_any_length_is_told_the_same_by_the_short_way() {
+    fn fast_path_returns_the_same_fingerprint_for_keys_of_any_length() {
         let bytes: Vec<u8> = (1..=250).collect();
         let secret = secret();
         for len in 0..=bytes.len() {
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn two_secrets_agree_on_nothing() {
+    fn different_secrets_give_different_fingerprints() {
         let other = Secret::random();
         assert_ne!("key".fingerprint(&secret()), "key".fingerprint(&other));
         assert_eq!("key".fingerprint(&other), "key".fingerprint(&other));

@@ -1,4 +1,15 @@
 //! A limit for each key.
+//!
+//! A request takes the first of these paths that applies:
+//!
+//! 1. *Fastest*, inlined into the caller: the state is one word, the key is at home in an unlocked bucket whose entries all
+//!    belong to the limit in force, and the cost fits ([`Table::try_take_fast`]).
+//! 2. *Fast*: any state of a key that has an entry, in unlocked buckets of the limit in force ([`Table::try_known`]).
+//! 3. *Slow* (`decide.rs`): waits for locks, inserts a new key, displaces or evicts entries, and reads states of earlier limits
+//!    (`change.rs`).
+//! 4. *Overflow* (`overflow.rs`): a key without an entry is counted in one entry that all such keys share.
+//!
+//! Each path either decides or has no effect, so the next one starts from the beginning.
 
 mod acquire;
 mod change;
@@ -29,9 +40,9 @@ use takings::Takings;
 
 /// One limit, or several together, counted separately for each key: a user, an address, an API token.
 ///
-/// Room for a fixed number of keys is reserved at the start and touched only when used. Nothing is allocated afterwards,
-/// nothing is cleaned up, and no decision ever waits for either. Of a [`Key`] only a fingerprint is kept, so a long one takes
-/// no more room than a short one.
+/// The memory for a fixed number of keys is reserved at the start and touched only when used. Nothing is allocated afterwards and
+/// nothing is cleaned up, so no decision waits for either. Only a fingerprint of a [`Key`] is stored, so a long key takes no
+/// more memory than a short one.
 ///
 /// ```
 /// use tollgate::{Keyed, TokenBucket};
@@ -56,52 +67,52 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     flags: AtomicU64,
     changes: RwLock<Changes<A>>,
     when_full: WhenFull,
-    /// What all keys without an entry of their own share.
+    /// The state that all keys without an entry share.
     overflow: Mutex<Overflow>,
-    /// What was taken from it; never locked together with it.
+    /// What keys took from it; never locked together with it.
     takings: Mutex<Takings>,
     overflowed: AtomicU64,
-    /// Held by whoever takes a snapshot.
+    /// Locked during a snapshot.
     walking: Mutex<()>,
     shards: Shards<Fingerprint, A::Stamp>,
 }
 
-/// How many waiting shards there are, so that those who wait for different keys seldom meet at a lock.
+/// The number of shards of waiters, so that waiters for different keys seldom contend for a lock.
 const SHARDS: usize = 16;
 
-/// How many may wait for one key unless said otherwise: far fewer than in all, lest one key keep the others from waiting.
+/// The default maximum of waiters for one key: far below the maximum for all keys, so that one key cannot fill the queue.
 const MAX_WAITERS_PER_KEY: usize = 1_024;
 
-/// The table asked for does not fit in memory.
+/// The table does not fit in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapacityError {
-    /// How many keys were asked for.
+    /// The number of keys asked for.
     pub capacity: usize,
 }
 
 impl fmt::Display for CapacityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a table of {} keys does not fit in memory, ask for fewer", self.capacity)
+        write!(f, "a table of {} keys does not fit in memory; choose a smaller capacity", self.capacity)
     }
 }
 
 impl std::error::Error for CapacityError {}
 
 impl<A: Algorithm> Keyed<A> {
-    /// Room for `capacity` keys under `limit`, with a precise clock.
+    /// Makes a table of `capacity` keys under `limit`, with a precise clock.
     ///
     /// # Errors
-    /// When that many do not fit in memory.
+    /// If it does not fit in memory.
     pub fn new(limit: A, capacity: usize) -> Result<Self, CapacityError> {
         Self::with_clock(limit, capacity, PreciseClock::new())
     }
 }
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
-    /// Room for `capacity` keys under `limit`, with time taken from `clock`.
+    /// Makes a table of `capacity` keys under `limit` that takes its time from `clock`.
     ///
     /// # Errors
-    /// When that many do not fit in memory.
+    /// If it does not fit in memory.
     pub fn with_clock(limit: A, capacity: usize, clock: C) -> Result<Self, CapacityError> {
         let table = Table::new(capacity, limit.words()).ok_or(CapacityError { capacity })?;
         let mut overflow = vec![0; limit.words()];
@@ -125,7 +136,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         })
     }
 
-    /// With another fate for keys that find no room.
+    /// Sets what happens to a new key when the table is full.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
@@ -144,7 +155,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.check_slow(fingerprint, now.mono(), now.wall(), cost)
     }
 
-    /// [`check`](Self::check), with what may be told about the key's limit afterwards.
+    /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns the state of the key's limit after that.
     pub fn check_and_report<K: Key + ?Sized>(&self, key: &K, cost: u64) -> (Verdict<A::Stamp>, Report) {
         let cost = Cost::new(cost);
         self.decide(key, Ask::Exactly(cost), |entry, verdict| (verdict, entry.report(cost)))
@@ -165,10 +176,10 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.decide(key, Ask::UpTo(Cost::MAX), |_, verdict| verdict).taken().get()
     }
 
-    /// [`check`](Self::check) for many keys, calling `each` with every answer in order.
+    /// Decides many requests as [`check`](Self::check) does, each by itself, and calls `each` with every verdict in order.
     ///
-    /// The requests are independent of each other. Sixteen at a time are hashed and their memory fetched together, on one
-    /// reading of the clock: with many keys this is several times as fast as asking one by one.
+    /// Sixteen at a time are hashed and their memory is fetched together, with one reading of the clock: on a large table this is
+    /// several times as fast as single checks.
     #[inline]
     pub fn check_many<K: Key>(
         &self,
@@ -180,7 +191,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let mut verdicts = [Verdict::default(); BATCH];
         loop {
             let mut len = 0;
-            // The places come first: a request taken from the caller with no place left would be lost.
+            // The slots come first in the zip: a request taken from the iterator without a slot left would be lost.
             for ((fingerprint, place), (key, cost)) in fingerprints.iter_mut().zip(&mut costs).zip(requests.by_ref()) {
                 (*fingerprint, *place) = (key.fingerprint(&self.secret), Cost::new(cost));
                 len += 1;
@@ -196,22 +207,22 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
                     None => self.decide_at(fingerprint, now, ask, |_, verdict| verdict),
                 };
             });
-            // Not before nothing is locked any more: whoever is called may have questions of its own.
+            // After all locks are released: `each` may use this table.
             verdicts[..len].iter().for_each(|verdict| each(*verdict));
         }
     }
 
-    /// What [`check`](Self::check) would say. Changes nothing and inserts nothing.
+    /// Returns what [`check`](Self::check) would return. Changes nothing and inserts nothing.
     pub fn peek<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
         self.read(key, |entry| entry.weigh(Ask::Exactly(Cost::new(cost))))
     }
 
-    /// What may be told about the key's limit, with `retry` for a request of `cost`. Changes nothing, inserts nothing.
+    /// Returns the state of the key's limit, with `retry` for a request of `cost`. Changes nothing and inserts nothing.
     pub fn report<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Report {
         self.read(key, |entry| entry.report(Cost::new(cost)))
     }
 
-    /// Gives back what `verdict` took, as far as the limit still holds it against the key; returns how much that was.
+    /// Gives back what `verdict` took, as far as it still counts; returns how much.
     pub fn refund<K: Key + ?Sized>(&self, key: &K, verdict: &Verdict<A::Stamp>) -> u64 {
         self.refund_part(key.fingerprint(&self.secret), verdict, verdict.taken())
     }
@@ -223,14 +234,14 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.shards.notify(shard_of(fingerprint), fingerprint);
     }
 
-    /// With other bounds on how many may wait at the same time: in all, instead of 65,536, and for one key, instead of 1,024.
+    /// Sets the maximum number of waiters for all keys together, 65,536 if it is not set, and for one key, 1,024 if it is not set.
     #[must_use]
     pub fn max_waiters(mut self, in_all: usize, per_key: usize) -> Self {
         (self.shards.max, self.shards.max_per_key) = (in_all, per_key);
         self
     }
 
-    /// How many wait, for all keys together.
+    /// Returns the number of waiters for all keys together.
     pub fn waiters(&self) -> usize {
         self.shards.waiting()
     }
@@ -249,7 +260,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.table(&self.changes()).bytes()
     }
 
-    /// How many decisions were about keys that found no room of their own.
+    /// Returns how many decisions were about keys without an entry.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
@@ -262,9 +273,9 @@ impl<A: Algorithm, C> Keyed<A, C> {
     }
 }
 
-/// The waiting room for a key, counted round.
+/// Returns a number that selects the shard of a key's waiters.
 const fn shard_of(fingerprint: Fingerprint) -> usize {
-    // Not the bits that tell the place in the table, though any would do.
+    // Other bits than those that select the bucket.
     fingerprint.high as usize
 }
 

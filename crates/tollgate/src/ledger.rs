@@ -1,4 +1,22 @@
 //! Many limits in one table: a limit per call, and several keys charged together.
+//!
+//! A server has one limit per rule and many rules per request. A [`Keyed`](crate::Keyed) per rule would need a capacity for each
+//! rule, and could not charge several rules as one. A ledger is one table for all of them:
+//!
+//! **Limits by id.** Every entry stores the id of the limits that its state belongs to, in the word before the state. The limits
+//! themselves are in a [`LimitTable`] of the caller's. A limit is never changed, only replaced by one with another id, so a
+//! state can always be read under the limits it was charged under. A state whose id is unknown counts as forgotten.
+//!
+//! **All or none.** The buckets of all keys of a group are locked in order of their index, which excludes deadlock. Then every
+//! charge is weighed, and only if all pass is anything written (`group.rs`). Entries that were evicted for new keys of the
+//! group are put back if the group is refused. Two charges on one key have to see each other: the first is written at once,
+//! and undone if a later one is refused.
+//!
+//! **Fast path.** Nearly every group is small, and all its keys have single-word states at home under the limits that are asked
+//! for. [`Ledger::try_take_fast`] decides these without a list of anything, by recursion: it holds the last bucket while it takes
+//! from those before it.
+//!
+//! **Overflow.** Keys without an entry share one entry per id of limits, in a small second table.
 
 mod group;
 mod snapshot;
@@ -20,10 +38,10 @@ use view::Words;
 
 /// All limits that a state may belong to, by id.
 ///
-/// Limits are never changed, only replaced: a rule that is edited gets a new id, and the old one has to stay known for as long
-/// as there may be states that belong to it. A state whose id nobody knows any more counts as forgotten.
+/// Limits are never changed, only replaced: an edited rule gets a new id, and the old id has to stay known for as long as states
+/// may belong to it. A state whose id is unknown counts as forgotten.
 pub trait LimitTable {
-    /// The limits with this id.
+    /// Returns the limits with this id.
     fn get(&self, id: u32) -> Option<&Limits>;
 }
 
@@ -33,14 +51,14 @@ impl LimitTable for [Limits] {
     }
 }
 
-/// What is asked of one key under one set of limits.
+/// A request about one key under one set of limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// The id of the limits.
     pub limits_id: u32,
-    /// The limits with that id, if they are at hand; otherwise they are looked up.
+    /// The limits with that id, if the caller has them; otherwise they are looked up.
     pub limits: Option<&'a Limits>,
-    /// The key. Whoever counts the same name under two rules puts the rule in here too.
+    /// The key. If the same name is counted under two rules, the rule has to be part of it.
     pub key: &'a [u8],
     /// How much.
     pub ask: Ask,
@@ -49,13 +67,13 @@ pub struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
-    /// All of `cost` or nothing, with no windows handed in.
+    /// Makes a charge of all of `cost` or nothing, without given windows.
     pub fn new(limits_id: u32, key: &'a [u8], cost: u64) -> Self {
         Self { limits_id, limits: None, key, ask: Ask::Exactly(Cost::new(cost)), windows: &[] }
     }
 }
 
-/// All of a cost or nothing, of one key under limits that are at hand and refer to no windows: what most charges are.
+/// The usual charge: all of a cost or nothing, under limits that the caller has and that need no given windows.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainCharge<'a> {
     /// The id of the limits.
@@ -68,30 +86,29 @@ pub struct PlainCharge<'a> {
     pub cost: Cost,
 }
 
-/// A table for many limits at once: every call says which limits it is under, and several charges pass together or not at
-/// all.
+/// A table for many limits at once: every call names its limits, and several charges pass together or not at all.
 ///
-/// Bounded and lossless as [`Keyed`](crate::Keyed) is. A state belongs to the limits it was last charged under, whose id it
-/// remembers: under other limits what it has used up counts against their capacity, refills as under its own, and comes under
-/// them only when they admit a request. Peeks, refusals and refunds leave it as it is.
+/// Its memory is bounded as that of [`Keyed`](crate::Keyed) is. A state belongs to the limits it was last charged under. Under
+/// other limits, what it has used up counts against their capacity and refills as under its own, until they admit a
+/// request. Peeks, refusals and refunds do not change that.
 ///
 /// ```
 /// use tollgate::{Limit, Limits, TokenBucket};
 /// use tollgate::ledger::{Charge, Ledger};
 ///
 /// let bucket = |rate: &str, burst| Ok::<_, tollgate::LimitError>(Limit::from(TokenBucket::new(rate.parse()?, burst)?));
-/// let limit_table = [Limits::from(bucket("10/s", 2)?), Limits::from(bucket("100/s", 3)?)];
+/// let limits = [Limits::from(bucket("10/s", 2)?), Limits::from(bucket("100/s", 3)?)];
 /// let ledger = Ledger::new(10_000, 2)?;
 /// let request = [Charge::new(0, b"user alice", 1), Charge::new(1, b"address 192.0.2.1", 1)];
-/// assert!(ledger.decide(&limit_table[..], &request, |_, _| ()));
-/// assert!(ledger.decide(&limit_table[..], &request, |_, view| assert!(view.verdict().is_allowed())));
-/// assert!(!ledger.decide(&limit_table[..], &request, |_, _| ()), "alice has used hers up");
-/// assert!(ledger.decide(&limit_table[..], &request[1..], |_, _| ()), "and the address was not charged for it");
+/// assert!(ledger.decide(&limits[..], &request, |_, _| ()));
+/// assert!(ledger.decide(&limits[..], &request, |_, view| assert!(view.verdict().is_allowed())));
+/// assert!(!ledger.decide(&limits[..], &request, |_, _| ()), "the limit of alice is used up");
+/// assert!(ledger.decide(&limits[..], &request[1..], |_, _| ()), "and the address was not charged");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Ledger<C = PreciseClock> {
     table: Buckets<Wide>,
-    /// One entry for each id, shared by the keys that found no room of their own.
+    /// One entry per id of limits, shared by the keys without an entry.
     overflow: Buckets<Wide>,
     secret: Secret,
     clock: C,
@@ -101,26 +118,26 @@ pub struct Ledger<C = PreciseClock> {
     walking: Mutex<()>,
 }
 
-/// How many limits can have keys without room at a time. Every atomic counts in a model.
+/// The number of overflow entries. Loom has to explore every atomic, so one is enough there.
 const OVERFLOW_ENTRIES: usize = if cfg!(loom) { 1 } else { 1024 };
 
 impl Ledger {
-    /// Room for `capacity` keys with states of up to `state_words`, with a precise clock.
+    /// Makes a ledger of `capacity` keys with states of up to `state_words`, with a precise clock.
     ///
     /// # Errors
-    /// When that many do not fit in memory.
+    /// If it does not fit in memory.
     pub fn new(capacity: usize, state_words: usize) -> Result<Self, CapacityError> {
         Self::with_clock(capacity, state_words, PreciseClock::new())
     }
 }
 
 impl<C: Clock> Ledger<C> {
-    /// Room for `capacity` keys with states of up to `state_words`, with time taken from `clock`.
+    /// Makes a ledger of `capacity` keys with states of up to `state_words` that takes its time from `clock`.
     ///
     /// # Errors
-    /// When that many do not fit in memory.
+    /// If it does not fit in memory.
     pub fn with_clock(capacity: usize, state_words: usize, clock: C) -> Result<Self, CapacityError> {
-        // One word more, for the id.
+        // One more word, for the id.
         let buckets = |capacity| {
             let shape = state_words.checked_add(1).and_then(Wide::new);
             shape.and_then(|shape| Buckets::new(capacity, shape)).ok_or(CapacityError { capacity })
@@ -136,19 +153,19 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
-    /// With another fate for keys that find no room.
+    /// Sets what happens to a new key when the table is full.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
     }
 
-    /// The longest state an entry has room for, in words. Limits that need more are refused.
+    /// Returns the longest state that an entry can hold, in words. Limits that need more are refused.
     pub fn state_words(&self) -> usize {
         self.table.state_words() - 1
     }
 
-    /// Charges all or none, and says whether all passed. `each` is called for every charge in order, with its own verdict and
-    /// while its state is held, so that what it reads was true at the decision. It must not ask the ledger for anything.
+    /// Charges all or none, and returns whether all passed. Calls `each` for every charge in order, with its own verdict and while
+    /// its state is locked, so that reports are those of the decision. `each` must not use the ledger.
     pub fn decide<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -158,8 +175,8 @@ impl<C: Clock> Ledger<C> {
         self.decide_each(limit_table, charges, |charge| *charge, self.clock.now(), each)
     }
 
-    /// [`decide`](Self::decide) for what `charge` makes charges of, so that nobody has to make a list of them first, and at a
-    /// reading of the [`clock`](Self::clock) that was just taken.
+    /// Decides as [`decide`](Self::decide) does what `charge` converts to charges, so that no list has to be made, at a given
+    /// reading of the [`clock`](Self::clock).
     pub fn decide_each<'a, T, N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -177,8 +194,8 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Charges each by itself, calling `each` for every one in order. Many are hashed and fetched together, on one reading
-    /// of the clock. What [`decide`](Self::decide) says of `each` holds here too.
+    /// Decides every charge by itself, and calls `each` for every one in order, as [`decide`](Self::decide) does. Sixteen at a time
+    /// are hashed and fetched together, with one reading of the clock.
     pub fn decide_many<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -199,7 +216,7 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Runs `read` on what a decision about the charge would see, with the verdict it would get. Changes nothing.
+    /// Runs `read` on the state of the charge's key, with the verdict that a decision would return. Changes nothing.
     pub fn peek<N: LimitTable + ?Sized, R>(
         &self,
         limit_table: &N,
@@ -216,7 +233,7 @@ impl<C: Clock> Ledger<C> {
         found.unwrap_or_else(|| {
             with_init(limits, &of_key, |state| {
                 let verdict = limits.weigh(&state, &of_key, charge.ask);
-                read(&ChargeView { limits: Some(limits), own: None, state: Words::Fresh(state), now: of_key, verdict })
+                read(&ChargeView { limits: Some(limits), own: None, state: Words::New(state), now: of_key, verdict })
             })
         })
     }
@@ -234,7 +251,7 @@ impl<C: Clock> Ledger<C> {
         self.find(limit_table, charge, fingerprint, now, refund).map_or(0, Cost::get)
     }
 
-    /// Lets the leases that `stamps` name last as long as if they were taken now: whether all of them were still held.
+    /// Restarts the leases of these stamps now. Returns whether all of them were still held.
     pub fn renew<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let renew = |account: &mut Held<'_>| account.owner().renew(&mut account.state, &account.now, stamps);
@@ -247,19 +264,19 @@ impl<C: Clock> Ledger<C> {
         self.find(limit_table, charge, fingerprint, now, |account| account.reset());
     }
 
-    /// Whether the charge's key has anything used up here, by the limits that its state belongs to.
+    /// Returns whether the charge's key has anything used up here, under the limits that its state belongs to.
     pub fn is_known<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let (fingerprint, reader) = (self.fingerprint(charge), LedgerReader { limit_table, now: self.clock.now() });
         self.table.find(fingerprint, &reader, |slot| !reader.is_new(fingerprint, slot)).unwrap_or(false)
     }
 
-    /// Moves the state of the charge's key to another ledger, as it is and with the limits it belongs to. Its entries must be
-    /// long enough for that; nothing happens if the key is not known here.
+    /// Moves the state of the charge's key to another ledger, with the id of the limits it belongs to. The entries there must be
+    /// long enough. Does nothing if the key has no entry here.
     pub fn move_to<N: LimitTable + ?Sized>(&self, to: &Self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
         let taken = self.table.find(self.fingerprint(charge), &reader, |slot| {
             let words: Vec<u64> = (0..self.table.state_words()).map(|word| slot.state.get(word)).collect();
-            // No limits have this id, so the entry counts as forgotten.
+            // No limits have this id, so the entry counts as vacant.
             slot.state.set(0, u64::MAX);
             words
         });
@@ -269,16 +286,16 @@ impl<C: Clock> Ledger<C> {
         });
     }
 
-    /// Replaces the state of the charge's key by a new one: what `start` says a new key has, with `held` leases taken of each
-    /// limit that hands them out. `start` must be the limits of the charge in everything but what a new key has and how long
-    /// its first window or lease lasts. A key that finds no room of its own keeps none.
+    /// Replaces the state of the charge's key by that of a new key under `start`, with `held` leases taken of each concurrency
+    /// limit. `start` may differ from the limits of the charge in what a new key has, and in the length of its first window or
+    /// lease. Does nothing for a key without an entry.
     pub fn begin<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         if start.words() > self.state_words() {
             return;
         }
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let of_key = now_of(charge, fingerprint, now);
-        // What it is worth to be kept is only known when it is written; as much as any.
+        // How spent it will be is known only after writing it.
         self.table.upsert(fingerprint, &LedgerReader { limit_table, now }, Spent::ALL, |slot, _| {
             slot.state.set(0, charge.limits_id.into());
             let mut words = after_id(&mut slot.state);
@@ -287,17 +304,17 @@ impl<C: Clock> Ledger<C> {
         });
     }
 
-    /// The memory the table takes once all of it has been used.
+    /// Returns the memory that the table takes once all of it has been used.
     pub fn bytes(&self) -> usize {
         self.table.bytes() + self.overflow.bytes()
     }
 
-    /// How many decisions were about keys that found no room of their own.
+    /// Returns how many decisions were about keys without an entry.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// The clock that decides.
+    /// Returns the clock.
     pub fn clock(&self) -> &C {
         &self.clock
     }
@@ -364,7 +381,7 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
-    /// The limits of a charge, unless their state does not fit an entry.
+    /// Returns the limits of a charge, unless their state does not fit an entry.
     #[inline]
     fn limits<'n, N: LimitTable + ?Sized>(&self, limit_table: &'n N, charge: &Charge<'n>) -> Option<&'n Limits> {
         let limits = charge.limits.or_else(|| limit_table.get(charge.limits_id));
@@ -375,7 +392,7 @@ impl<C: Clock> Ledger<C> {
         charge.key.fingerprint(&self.secret)
     }
 
-    /// Of the entry that all keys under the charge's limits share when they find no room.
+    /// Returns the fingerprint of the overflow entry of the charge's limits.
     fn shared_fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
         charge.limits_id.to_le_bytes().fingerprint(&self.secret)
     }
@@ -387,11 +404,11 @@ impl<C> fmt::Debug for Ledger<C> {
     }
 }
 
-/// The state of an entry, asked under the limits of a charge.
+/// The state of an entry, under the limits of a charge.
 type Held<'a> = Account<'a, Limits, Offset<State<'a>>>;
 
-/// The limits that a state belongs to, if they are not those with `id`. A new state, and one whose limits nobody knows any more,
-/// is written as new under `limits`, which have that id.
+/// Returns the limits that a state belongs to, if they are not those with `id`. A new state, and one whose limits are unknown, is
+/// initialised under `limits`, which have that id.
 fn owner_of<'n, N: LimitTable + ?Sized>(
     limit_table: &'n N,
     limits: &Limits,
@@ -437,12 +454,12 @@ fn now_of<'a>(charge: &Charge<'a>, fingerprint: Fingerprint, now: Now<'a>) -> No
     now.with_spread(fingerprint.low).with_windows(charge.windows)
 }
 
-/// The state of an entry after the id of the limits it belongs to, which is its first word.
+/// Returns the state of an entry, which comes after the id of the limits it belongs to.
 fn after_id<S>(entry: S) -> Offset<S> {
     Offset { cells: entry, first: 1 }
 }
 
-/// Tells the table what its entries are worth, each under its own limits.
+/// Reads the entries of the table, each under the limits that it belongs to.
 struct LedgerReader<'a, N: ?Sized> {
     limit_table: &'a N,
     now: Now<'a>,

@@ -1,7 +1,7 @@
 //! redis-cell: `CL.THROTTLE` as a library.
 //!
-//! It stands here and not beside the protocol, because it needs the table of this crate, which is private, and because the replay
-//! of recorded calls and the benchmarks use it without the server.
+//! It is in this crate because it needs the table, which is private, and because the replay of recorded calls and the benchmarks
+//! use it without the server.
 
 mod throttle;
 
@@ -21,8 +21,8 @@ use crate::table::{BATCH, Presence, Slot, StateReader, Table};
 
 /// A table of keys whose limit comes with every call.
 ///
-/// The state of a key is its theoretical arrival time, one word for all parameters; other parameters apply to it as it is. So
-/// there is nothing to convert, and no limit has to be known before the first call.
+/// The state of a key is its theoretical arrival time, one word whatever the parameters are. Other parameters apply to it as it
+/// is, so nothing is converted, and no limit has to be known before the first call.
 ///
 /// ```
 /// use tollgate::redis_cell::{RedisCellTable, Throttle};
@@ -37,7 +37,7 @@ pub struct RedisCellTable<C = PreciseClock> {
     table: Table,
     secret: Secret,
     clock: C,
-    /// The arrival time that all keys without an entry of their own share.
+    /// The theoretical arrival time that all keys without an entry share.
     overflow: Mutex<u64>,
     overflowed: AtomicU64,
     /// Held by the thread that writes a snapshot.
@@ -45,20 +45,20 @@ pub struct RedisCellTable<C = PreciseClock> {
 }
 
 impl RedisCellTable {
-    /// Room for `capacity` keys, with a precise clock.
+    /// Makes a table of `capacity` keys, with a precise clock.
     ///
     /// # Errors
-    /// When that many do not fit the address space.
+    /// If it does not fit in memory.
     pub fn new(capacity: usize) -> Result<Self, CapacityError> {
         Self::with_clock(capacity, PreciseClock::new())
     }
 }
 
 impl<C: Clock> RedisCellTable<C> {
-    /// Room for `capacity` keys, with time taken from `clock`.
+    /// Makes a table of `capacity` keys that takes its time from `clock`.
     ///
     /// # Errors
-    /// When that many do not fit the address space.
+    /// If it does not fit in memory.
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, CapacityError> {
         let table = Table::new(capacity, 1).ok_or(CapacityError { capacity })?;
         Ok(Self {
@@ -71,14 +71,14 @@ impl<C: Clock> RedisCellTable<C> {
         })
     }
 
-    /// Decides one call and gives the five numbers of the reply.
+    /// Decides one call and returns the five numbers of the reply.
     pub fn decide(&self, key: &[u8], call: &Throttle) -> [i64; 5] {
         self.decide_at(key.fingerprint(&self.secret), self.clock.mono().as_nanos(), call)
     }
 
-    /// Decides calls in order, each on its own, and calls `each` with every reply.
+    /// Decides calls in order, each by itself, and calls `each` with every reply.
     ///
-    /// Sixteen at a time are hashed and their memory fetched together, on one reading of the clock.
+    /// Sixteen at a time are hashed and their memory is fetched together, with one reading of the clock.
     #[inline]
     pub fn decide_many<'a>(
         &self,
@@ -91,7 +91,7 @@ impl<C: Clock> RedisCellTable<C> {
         let mut replies = [[0; 5]; BATCH];
         loop {
             let mut len = 0;
-            // The places come first: a call taken from the caller with no place left would be lost.
+            // The slots come first in the zip: a call taken from the iterator without a slot left would be lost.
             for ((fingerprint, place), (key, call)) in fingerprints.iter_mut().zip(&mut batch).zip(calls.by_ref()) {
                 (*fingerprint, *place) = (key.fingerprint(&self.secret), Some(call));
                 len += 1;
@@ -107,17 +107,17 @@ impl<C: Clock> RedisCellTable<C> {
                     None => self.decide_at(fingerprints[place], now, call),
                 };
             });
-            // Not before nothing is locked any more: whoever is called may have questions of its own.
+            // After all locks are released: `each` may use this table.
             replies[..len].iter().for_each(|reply| each(*reply));
         }
     }
 
-    /// The memory the table takes once all of it has been used.
+    /// Returns the memory that the table takes once all of it has been used.
     pub fn bytes(&self) -> usize {
         self.table.bytes()
     }
 
-    /// How many decisions were about keys that found no room of their own.
+    /// Returns how many decisions were about keys without an entry.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
@@ -192,10 +192,10 @@ impl<C: Clock> RedisCellTable<C> {
     #[inline(never)]
     fn decide_slow(&self, fingerprint: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
         let at = Now::at(now);
-        let mut newcomer = [0];
-        call.decide(&mut newcomer, &at);
+        let mut after = [0];
+        call.decide(&mut after, &at);
         let decided =
-            self.table.upsert(fingerprint, &RedisCellReader { now }, owed(newcomer[0], now), |slot, presence| {
+            self.table.upsert(fingerprint, &RedisCellReader { now }, owed(after[0], now), |slot, presence| {
                 if presence == Presence::New {
                     tollgate_core::CellsMut::set(&mut slot.state, 0, 0);
                 }
@@ -218,8 +218,8 @@ impl<C> fmt::Debug for RedisCellTable<C> {
     }
 }
 
-/// Tells the table what its entries are worth. Numbers differ from call to call, so entries are compared by how long they will
-/// be needed: the one that is soonest as good as new gives way first.
+/// Reads the entries of the table. Parameters differ from call to call, so entries are compared by how long they are needed: the
+/// one that refills first is the least spent.
 struct RedisCellReader {
     now: u64,
 }
@@ -238,7 +238,7 @@ impl StateReader for RedisCellReader {
     }
 }
 
-/// The time until `arrival` on a scale of 32 bits that keeps the order: the place of the highest bit, then the bits below.
+/// Maps the time until `arrival` to 32 bits in the same order: the position of the highest bit, then the bits below it.
 fn owed(arrival: u64, now: u64) -> Spent {
     let owed = arrival.saturating_sub(now);
     let bits = 64 - owed.leading_zeros();

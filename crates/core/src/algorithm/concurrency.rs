@@ -1,18 +1,17 @@
-//! Concurrency: so many at a time, and what a lost holder held comes back by itself.
+//! Concurrency: N at a time, with leases, so that the slot of a lost holder comes back by itself.
 //!
-//! **The naive method** counts up when work begins and down when it ends. A holder that dies in between never counts down,
-//! and after `limit` such deaths nobody gets in again; one that counts down twice, or late, lets one too many in. A
-//! sweeper that looks for the dead needs a list of the living, a timer, and somebody to run both.
+//! **The naive method** counts up when work begins and down when it ends. A holder that crashes never counts down, and after
+//! `limit` crashes no request is admitted again; one that counts down twice, or late, admits one too many. A sweeper that looks
+//! for lost holders needs a list of all holders and a timer.
 //!
 //! **The idea** is to hand out *leases*: each has a weight, an end and a number of its own. A lease that has ended
-//! counts no more, and nobody need notice. All leases last equally long, so they end in the order in which they were
+//! does not count, without any action. All leases last equally long, so they end in the order in which they were
 //! taken or renewed: kept in that order, the ended ones are always at the front. The number makes giving back safe: it
-//! names one lease and no other, so it works once, and not at all once the lease has ended and its slot has gone to
-//! somebody else.
+//! names one lease and no other, so it works once, and not at all once the lease has ended and its slot has another holder.
 //!
-//! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, at 10 s B takes 1: C is refused until somebody
-//! lets go. At 20 s A renews, and its lease ends at 50 s. B is dead. At 40 s its lease has ended, and C takes 1, in the slot
-//! where B's was. At 45 s B turns out to be alive and releases: the number in the slot is C's, so nothing is given back.
+//! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, at 10 s B takes 1: C is refused until one of them releases. At
+//! 20 s A renews, and its lease ends at 50 s. B hangs. At 40 s its lease has ended, and C takes 1, in the slot of B. At 45 s B
+//! continues and releases: the number in the slot is that of C, so nothing is given back.
 //!
 //! ```text
 //!            first                    last
@@ -51,7 +50,7 @@ use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 use book::{Book, Lease};
 
-/// So many at a time.
+/// N at a time.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now};
@@ -121,8 +120,8 @@ impl Concurrency {
         self.refund(state, now, Cost::MAX, Some(stamp))
     }
 
-    /// Lets the lease that the stamp names last from now; never shortens it. `false` if it was given back or has ended:
-    /// its holder no longer counts, and must take a new one to go on.
+    /// Restarts the lease of this stamp now; never shortens it. Returns `false` if it was released or has ended: its holder no
+    /// longer counts, and must take a new lease to go on.
     pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamp: Stamp) -> bool {
         let mut book = Book::load(state, self.slots());
         let Some(link) = book.find(state, now.mono(), stamp) else { return false };
@@ -134,12 +133,12 @@ impl Concurrency {
         true
     }
 
-    /// Leases keep their numbers, so that whoever holds one can still give it back.
+    /// Leases keep their numbers, so that their holders can still release them.
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         Book::load(state, self.slots()).rebase(state, from, to);
     }
 
-    /// Whether leases last longer than this clock can have promised: it was read long ago, or stepped back.
+    /// Returns whether a lease ends later than it could by this clock: the clock stepped back.
     fn stepped_back<S: Cells + ?Sized>(&self, book: &Book, state: &S, now: Time<Mono>) -> bool {
         book.last_lease(state).is_some_and(|last| last.ends.since(now) > self.lease.saturating_add(STALE))
     }
@@ -157,7 +156,7 @@ impl Concurrency {
         room_for(ask, self.limit, self.slots())
     }
 
-    /// Writes a state in which one lease weighs `used`, rounded up. Its number is nobody's, so only time gives it back.
+    /// Writes a state with one lease of weight `used`, rounded up. No holder has its number, so it counts until it ends.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         self.init(state, now);
         let used = Cost::new(used.ceil().min(self.slots()));
@@ -200,7 +199,7 @@ impl Algorithm for Concurrency {
         if cost > ceiling {
             return Verdict::deny(Retry::Never);
         }
-        // Leases that have ended are looked for only as far as their room is needed, which is mostly not at all.
+        // Looks for ended leases only as far as their weight is needed, which is usually not at all.
         let missing = (book.in_use + cost).saturating_sub(ceiling);
         if missing > 0 && book.ended(state, now, missing) < missing {
             return Verdict::deny(Retry::OnRelease);
@@ -210,14 +209,14 @@ impl Algorithm for Concurrency {
         }
         match book.vacant(state, now) {
             Some(link) => Verdict::pass(Outcome::Allow, Cost::new(cost), book.next_stamp(state, now, link)),
-            // Each lease weighs at least one, so where there is room there is a slot, unless the words are not ours.
+            // Each lease weighs at least one, so if the weight fits there is a slot, unless the words are damaged.
             None => Verdict::deny(Retry::OnRelease),
         }
     }
 
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
         let (at, mut book) = (now.mono(), Book::load(state, self.slots()));
-        // Even a refusal writes down that the clock stepped back: leases last from here on, not from back then.
+        // Even a refusal writes that the clock stepped back, so that leases last from this instant on.
         if self.stepped_back(&book, state, at) {
             book.cut_short(state, at.saturating_add(self.lease));
         }
@@ -235,8 +234,8 @@ impl Algorithm for Concurrency {
         book::set_last_stamp(state, stamp);
     }
 
-    /// With the stamp, up to `cost` of that lease, which is over when nothing of it is left. Without it nothing: what is held
-    /// belongs to somebody, and nobody else may give it back.
+    /// Releases with the stamp up to `cost` of that lease, which ends when nothing of it is left. Releases nothing without a stamp:
+    /// only the holder of a lease may release it.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let mut book = Book::load(state, self.slots());
         let Some(link) = stamp.and_then(|stamp| book.find(state, now.mono(), stamp)) else { return Cost::ZERO };
@@ -254,7 +253,7 @@ impl Algorithm for Concurrency {
         Cost::new(given)
     }
 
-    /// `reset` is when the last lease ends; nobody need hold it that long.
+    /// `reset` is the end of the last lease, which may be released earlier.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let book = Book::load(state, self.slots());
         let held = book.held(state, now.mono());

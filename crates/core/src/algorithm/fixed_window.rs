@@ -1,15 +1,15 @@
-//! Fixed window: so much per hour, and with the next hour it begins anew.
+//! Fixed window: N per hour, and the count restarts with the next hour.
 //!
 //! **The naive method** keeps a counter and a timer that clears it. The timer needs a thread or a sweep over all keys, and it
-//! clears them all at the same instant, at which everybody who was refused comes back.
+//! clears them all at the same instant, at which all refused clients retry.
 //!
-//! **The idea** is to store with the count when its window ends. Whoever comes later than that finds the window over and
-//! begins the next one; nothing has to happen in between. Where windows lie is the [`Phase`]: at multiples of the length
-//! on the wall clock, at such multiples shifted by an offset of each key's own, from the key's first request on, or
-//! wherever the caller says, for days and months.
+//! **The idea** is to store the end of the window with the count. A later request finds the window over and begins the next
+//! one; nothing has to happen in between. The [`Phase`] says where windows lie: at multiples of the length on the wall clock,
+//! at such multiples shifted by an offset per key, from the key's first request on, or where the caller says, for days and
+//! months.
 //!
-//! **Example**: 5 per minute, phase epoch. At 0:50 a cost of 3 passes and leaves 2; a further 3 is refused and told to
-//! wait 10 s. At 1:00 the window is over: 5 pass at once. So between 0:50 and 1:00 there passed 8.
+//! **Example**: 5 per minute, phase epoch. At 0:50 a cost of 3 passes and leaves 2; another 3 is refused with a retry of 10 s.
+//! At 1:00 the window is over: 5 pass at once. So 8 passed between 0:50 and 1:00.
 //!
 //! ```text
 //!      0:00          0:50 │1:00                     2:00
@@ -25,17 +25,16 @@
 //! window. Over any interval of length `T` that is at most `limit × (⌈T / length⌉ + 1)`: twice the limit can pass
 //! around the edge between two windows, however close together.
 //!
-//! **The clock** is the monotonic one for windows from the first request on, otherwise the wall clock, which people set. Set
-//! forward, it begins a new window, as it should. Set back by up to a window (or a second, for shorter ones), the count of the
-//! later window is used as it is until that window ends: no window is passed through twice. Set back by more, the
-//! count is taken to be that of the present window. So a step back grants nothing by itself, and nobody is locked out
-//! for more than one window (or second) longer.
+//! **The clock** is the monotonic one for windows from the first request on, otherwise the wall clock, which may be set. Set
+//! forward, it begins a new window. Set back by up to a window (or a second, for shorter ones), the count of the later window
+//! is used as it is until that window ends: no window is used twice. Set back by more, the count becomes that of the present
+//! window. So a step back grants nothing by itself, and no key is refused for more than one window (or second) longer.
 //!
 //! **State**: the end of the window and the count in it, two words. **Cost**: two comparisons; one division for the first
 //! request of a window.
 //!
-//! **Poor choice** when twice the limit at an edge is too much, or when refusing everybody until the same instant makes them
-//! all come back at it: use a sliding window or a token bucket, or spread the windows.
+//! **Poor choice** when twice the limit at an edge is too much, or when many clients would retry at the same instant: use a sliding
+//! window or a token bucket, or spread the windows.
 
 use core::time::Duration;
 
@@ -48,7 +47,7 @@ use crate::quota::{Demand, Quota, instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// So much per window.
+/// N per window.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
@@ -69,38 +68,37 @@ pub struct FixedWindow {
 /// Where the windows lie.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// At multiples of the length since 1970-01-01 UTC: the same for everybody.
+    /// At multiples of the length since 1970-01-01 UTC: the same for all keys.
     #[default]
     Epoch,
     /// From the first request on, by the monotonic clock. A window that nothing is counted in has not begun.
     FirstRequest,
-    /// At multiples of the length, shifted by an offset drawn from [`Now::spread`], so that keys do not all begin anew, and
-    /// their callers do not all come back, at one instant.
+    /// At multiples of the length, shifted by an offset computed from [`Now::spread`], so that the windows of different keys end at
+    /// different instants, and refused clients do not all retry at once.
     Spread,
-    /// The window that is handed in at this position of [`Now::window`].
+    /// The window that the caller gives at this position of [`Now::window`].
     ///
-    /// The length of the limit is then about how long such a window is: a day, the mean of the months. It serves where only
-    /// a window that nobody handed in could tell: a wait beyond the next window supposes that long for each further one,
-    /// and windows that nobody came in are counted by it when debt is paid off. If none is handed in at all, the last one
-    /// goes on to its end, and windows of this length follow, each from its first request on: the limit still holds in
-    /// each, and nobody is locked out for longer.
+    /// The length of the limit is then about the length of such a window: a day, the mean of the months. It is used for windows
+    /// that were not given: a wait beyond the next window assumes this length for each further one, and windows without a
+    /// request are counted by it when debt is paid off. If no window is given, the last one goes on to its end, and windows of
+    /// this length follow, each from its first request on: the limit still holds in each.
     Given(usize),
 }
 
 /// How windows lie around an instant.
 #[derive(Clone, Copy)]
 enum Grid {
-    /// Wherever one begins.
+    /// Each begins with its first request.
     Free,
-    /// At multiples of the length and an offset, which is this number modulo the length.
+    /// At multiples of the length, plus this number modulo the length.
     Regular(u64),
-    /// Here.
+    /// As the caller gave it.
     Handed(Window),
 }
 
 /// The window that a request is counted in.
 struct CurrentWindow {
-    /// Its first instant after.
+    /// The first instant after it.
     end: u64,
     /// How long until then, at least 1.
     left: u64,
@@ -108,7 +106,7 @@ struct CurrentWindow {
 }
 
 impl FixedWindow {
-    /// `limit` per window of `length`, in windows that lie at multiples of it. Debt is bounded by another limit.
+    /// Makes a limit of `limit` per window of `length`, with windows at multiples of the length. Debt is bounded by another limit.
     ///
     /// # Errors
     /// When either is zero, or the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
@@ -163,15 +161,15 @@ impl FixedWindow {
         self.write(state, end, used);
     }
 
-    /// Only windows from the first request on are told by the monotonic clock.
+    /// Only windows from the first request on use the monotonic clock.
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         if self.phase == Phase::FirstRequest {
             state.set(0, Time::from_nanos(state.get(0)).rebased(from, to).as_nanos());
         }
     }
 
-    /// Whether the windows of both lie alike.
-    pub(crate) fn lies_as(&self, other: &Self) -> bool {
+    /// Returns whether both have the same windows.
+    pub(crate) fn has_windows_of(&self, other: &Self) -> bool {
         (self.phase, self.length()) == (other.phase, other.length())
     }
 
@@ -196,7 +194,7 @@ impl FixedWindow {
         self.write(state, end, used);
     }
 
-    /// The instant on the clock that the windows are told by, and how they lie around it.
+    /// Returns the instant on the clock of the windows, and how they lie around it.
     #[inline]
     fn look(&self, now: &Now<'_>) -> (u64, Grid) {
         let wall = instant(now.wall());
@@ -205,7 +203,7 @@ impl FixedWindow {
             Phase::Spread => (wall, Grid::Regular(now.spread())),
             Phase::FirstRequest => (instant(now.mono()), Grid::Free),
             Phase::Given(position) => match now.window(position) {
-                // Whoever hands in a window that does not hold the present is believed about the window.
+                // If the given window does not contain the present, the window counts.
                 Some(window) => {
                     (wall.clamp(window.start().as_nanos(), window.end().as_nanos() - 1), Grid::Handed(window))
                 }
@@ -219,7 +217,7 @@ impl FixedWindow {
         let (at, grid) = self.look(now);
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
         let length = self.quota.length();
-        // The ends between which a window is the present one, or one that the clock was set back from.
+        // The range of ends of the present window and of one that the clock was set back from.
         let (least, most) = match grid {
             Grid::Free | Grid::Regular(_) => (at + 1, at.saturating_add(length + self.quota.slack(length))),
             Grid::Handed(window) => {
@@ -309,8 +307,7 @@ impl FixedWindow {
     /// Applies what was decided.
     #[inline]
     fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentWindow, verdict: &Verdict) {
-        // Only a clock that was set back makes a window end earlier, and even a refusal writes that down: the wait it
-        // told counts from here.
+        // Only a clock that was set back makes a window end earlier. Even a refusal writes that, so that its wait is true.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             self.write(state, current.end, current.used.saturating_add(verdict.taken().get()));
         }
@@ -367,16 +364,16 @@ impl Algorithm for FixedWindow {
         self.current(state, now).used == 0
     }
 
-    /// As if those ahead could be cut to fill every window.
+    /// Assumes that requests ahead fill every window exactly.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let mut current = self.current(state, now);
         current.used = current.used.saturating_add(ahead.get());
         self.retry(&current, cost, self.quota.limit())
     }
 
-    /// Windows that lie as they did keep their count; otherwise it counts in the present one of the new windows.
+    /// Keeps the count if both have the same windows; otherwise it counts in the present window of the new parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
-        if !self.lies_as(own) {
+        if !self.has_windows_of(own) {
             return self.start_with(state, now, own.used(state, &now.without_windows()));
         }
         let current = own.current(state, now);

@@ -1,12 +1,12 @@
-//! Interval bucket: refilled in whole steps, so much every minute and nothing in between.
+//! Interval bucket: refilled in whole steps, N every minute and nothing in between.
 //!
 //! **The naive method** keeps the tokens and the time of the last refill, and a request first adds what the steps since then
-//! brought. Two numbers must change together, and everything that was asked must write them, though nothing was taken.
+//! brought. Two numbers must change together, and every request writes them, even if it takes nothing.
 //!
 //! **The idea** is that of the [token bucket](super::token_bucket), with time that goes in steps. Step `n` of the grid stands
-//! for `refill × n`, and the state is that number plus what is owed: the *mark*. While nobody takes anything the mark stays,
-//! and what is owed is the mark minus where the grid is now, which falls by `refill` with every step and never below nothing.
-//! Taking adds the cost to the mark. So it is one word and one comparison, and refilling is no event.
+//! for `refill × n`, and the state is that number plus what is owed: the *mark*. While nothing is taken the mark stays, and what
+//! is owed is the mark minus where the grid is now, which falls by `refill` with every step, down to zero. Taking adds the cost
+//! to the mark. So the state is one word, a decision is one comparison, and a refill needs no action.
 //!
 //! Where the steps lie is the [`Steps`]: at multiples of the period on the wall clock and an offset, or from the request
 //! on that first takes from a full bucket, by the monotonic clock.
@@ -22,22 +22,22 @@
 //!       0:00 0:03  0:10      0:20
 //! ```
 //!
-//! **Waiting**: with a `max_wait`, what does not fit now is sold from the steps to come, if the one it fits by comes in that
-//! time. It passes with that wait, and those who come after find the steps sold: with 5 every 10 s, after 5 at 0:00, a cost of
-//! 3 at 0:04 waits 6 s, a further 2 the same 6 s, and a further 1 waits 16 s. This is how resilience4j works, whose
-//! cycles begin when the limiter is made: an offset says so.
+//! **Waiting**: with a `max_wait`, a request that does not fit now takes from later steps, if the step at which it fits comes within
+//! that time. It passes with that wait, and later requests find those steps taken: with 5 every 10 s, after 5 at 0:00, a cost
+//! of 3 at 0:04 waits 6 s, another 2 the same 6 s, and another 1 waits 16 s. resilience4j works like this; its cycles begin
+//! when the limiter is made, which an offset expresses.
 //!
 //! **Guarantee**: over any interval in which the grid has `k` steps after its beginning, what passes is at most
 //! `burst + refill × k`. With a `max_wait` that holds for what has its turn, where a step at the very beginning counts, too. There
 //! are at most `⌊T / period⌋ + 1` steps in an interval of length `T`. A request is refused only if it does not fit.
 //!
 //! **Verbs**: a charge never waits, and goes up to `max_debt` beyond the burst. A refund gives back what is still owed. If the
-//! clock is set back, what is owed grows by the steps it goes back, up to all that can be owed, and flows off from there.
+//! clock is set back, what is owed grows by the steps it goes back, up to all that can be owed, and refills from there.
 //!
 //! **State**: the mark, and for steps from the first request on also the instant of it: one word or two. **Cost**: a
 //! division to find the step, another if the answer is a wait.
 //!
-//! **Poor choice** where callers should come evenly: all who wait come back at the step. Use a token bucket.
+//! **Poor choice** where requests should come evenly: all clients retry at the step. Use a token bucket.
 
 use core::time::Duration;
 
@@ -52,7 +52,7 @@ use crate::rate::Rate;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// So much every so often.
+/// N tokens every period.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, IntervalBucket, Nanos, Now, Outcome};
@@ -75,7 +75,7 @@ pub struct IntervalBucket {
     max_wait: u64,
     max_debt: u64,
     initial: u64,
-    /// No taking leaves more owed.
+    /// The most that can be owed.
     deepest: u64,
     /// A state that says more is owed was written before the clock stepped back.
     max_plausible: u64,
@@ -84,7 +84,7 @@ pub struct IntervalBucket {
 /// Where the steps of an interval bucket lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Steps {
-    /// At multiples of the period since 1970-01-01 UTC, plus this: the same for everybody. Zero unless said otherwise.
+    /// At multiples of the period since 1970-01-01 UTC, plus this: the same for all keys. Zero by default.
     Aligned(Nanos),
     /// A period after the request that took from a full bucket, by the monotonic clock, and so on until it is full again.
     FirstRequest,
@@ -161,7 +161,7 @@ impl IntervalBucket {
         Self { steps, ..self }
     }
 
-    /// With whoever does not fit now waiting for a later step, if it comes within `max_wait`.
+    /// Lets a request that does not fit now wait for a later step, if that comes within `max_wait`.
     ///
     /// # Errors
     /// When it is above [`Rate::MAX_PERIOD`].
@@ -245,7 +245,7 @@ impl IntervalBucket {
         }
     }
 
-    /// Only steps from the first request on are told by the monotonic clock.
+    /// Only steps from the first request on use the monotonic clock.
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         if self.steps == Steps::FirstRequest {
             state.set(1, Time::from_nanos(state.get(1)).rebased(from, to).as_nanos());
@@ -273,8 +273,8 @@ impl IntervalBucket {
         }
     }
 
-    /// Whether steps from the first request on stay where they are when a state of `own` comes under these parameters. Aligned
-    /// steps lie where the clock says in any case.
+    /// Returns whether a state of `own` keeps its steps, which began with a first request, under these parameters. Aligned steps
+    /// depend on the clock only.
     fn keeps_grid_of(&self, own: &Self) -> bool {
         self.steps == Steps::FirstRequest && (self.steps, self.period) == (own.steps, own.period)
     }
@@ -350,8 +350,8 @@ impl IntervalBucket {
     fn since_first(&self, mark: u64, origin: u64, at: u64) -> CurrentStep {
         let begin = |owed| CurrentStep { elapsed: 0, base: 0, owed, origin: at, early: 0 };
         let Some(since) = at.checked_sub(origin) else {
-            // Some thread was ahead of this one, by at least as many steps as it takes for so much to be owed; or else the clock
-            // stepped back, and all of it counts from now on.
+            // A thread with a later reading of the clock took before this one, at least as many steps ahead as it takes to owe this
+            // much; or the clock stepped back, and all of it counts from now on.
             let steps = mark.saturating_sub(self.deepest) / self.refill;
             let ahead = (origin - at).saturating_add(steps.saturating_mul(self.period));
             if ahead <= STALE.as_nanos() {
@@ -462,7 +462,7 @@ impl IntervalBucket {
     /// Applies what was decided.
     #[inline]
     fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentStep, verdict: &Verdict) {
-        // Even a refusal writes down that the clock stepped back: it flows off from here on, not from back then.
+        // Even a refusal writes that the clock stepped back, so that what is owed refills from this instant on.
         let stepped_back = match self.steps {
             Steps::Aligned(_) => current.base.saturating_add(current.owed) < state.get(0),
             Steps::FirstRequest => {
@@ -503,7 +503,7 @@ impl Algorithm for IntervalBucket {
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         let Steps::Aligned(offset) = self.steps else { return None };
-        // No cost at all is nothing to write down, and one above the burst does not fit.
+        // A cost of zero writes nothing, and one above the burst does not fit.
         if cost.get().wrapping_sub(1) >= self.burst {
             return None;
         }
@@ -521,7 +521,7 @@ impl Algorithm for IntervalBucket {
         Cost::new(accepted)
     }
 
-    /// `remaining` and `retry` are about being let in, perhaps with a wait; peeking tells the wait.
+    /// `remaining` and `retry` are about being admitted, perhaps with a delay; peeking returns the delay.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let current = self.current(state, now);
         let reset = self.until(&current, current.owed.div_ceil(self.refill));
@@ -541,7 +541,7 @@ impl Algorithm for IntervalBucket {
         self.current(state, now).owed == 0
     }
 
-    /// As if those ahead could be cut to use up every step.
+    /// Assumes that requests ahead use up every step exactly.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         if cost.get() > self.burst {
             return Retry::Never;
@@ -551,7 +551,7 @@ impl Algorithm for IntervalBucket {
         Retry::After(Nanos::from_nanos(self.until(&current, steps)))
     }
 
-    /// What is owed stays owed, by the steps of the new grid: that of before if it lies as it did.
+    /// What is owed stays owed. Steps that began with a first request go on if the period is the same.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let before = own.current(state, now);
         if !self.keeps_grid_of(own) {

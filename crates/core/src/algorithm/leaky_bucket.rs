@@ -80,8 +80,8 @@ pub struct LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// `rate` going out, with at most `burst` in the bucket. Nothing is free, waits are bounded by the burst alone,
-    /// a new bucket is empty, and debt is bounded by another burst.
+    /// Makes a bucket that lets `rate` out and holds at most `burst`. Nothing is free, waits are bounded by the burst alone, a new
+    /// bucket is empty, and debt is bounded by another burst.
     ///
     /// # Errors
     /// When `burst` is zero or takes longer than [`Rate::MAX_FILL`] to flow out.
@@ -118,7 +118,7 @@ impl LeakyBucket {
 
     /// With room for only `initial` in the bucket of a new key, as if the rest of the burst had just been poured in.
     ///
-    /// A bucket that ran empty is forgotten as any other is, and then starts with `initial` again.
+    /// A bucket that ran empty may be forgotten, and then starts with `initial` again.
     ///
     /// # Errors
     /// When it is more than the burst.
@@ -267,7 +267,7 @@ impl Algorithm for LeakyBucket {
         self.bucket.refund(state, now, cost, stamp)
     }
 
-    /// `remaining` and `retry` are about being let in, perhaps with a wait; peeking tells the wait.
+    /// `remaining` and `retry` are about being admitted, perhaps with a delay; peeking returns the delay.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let owed = self.bucket.owed(state, now);
         self.bucket.report_owed(owed, self.available(owed), self.room(cost))

@@ -14,36 +14,36 @@ pub mod token_bucket;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Verdict};
 
-/// A limit that can decide: its numbers are `self`, its state is a few words kept by somebody else.
+/// A limit that can decide: its parameters are `self`, its state is a few words that the caller keeps.
 ///
 /// The state of every algorithm is a fixed number of 64-bit words, so that a table, a snapshot or a test can hold any
-/// of them without knowing which. Nothing here reads a clock, takes a lock, allocates or panics, whatever the words say.
+/// of them without knowing which. Nothing here reads a clock, takes a lock, allocates or panics, whatever the words are.
 ///
-/// There is one decision routine, [`weigh`](Self::weigh); everything else is made of it:
-/// peeking is weighing without committing, and a group of limits weighs all before it commits any.
+/// There is one decision routine, [`weigh`](Self::weigh): peeking is weighing without committing, and a group of limits
+/// weighs all before it commits any.
 pub trait Algorithm {
-    /// What undoes a taking exactly; [`Stamp`](crate::Stamp) for a single limit.
+    /// Identifies a taking, to refund exactly that one; [`Stamp`](crate::Stamp) for a single limit.
     type Stamp: Copy + Default + Send + Sync + 'static;
 
-    /// How many words the state takes. Constant for a given limit.
+    /// Returns the number of words of the state. Constant for a given limit.
     fn words(&self) -> usize;
 
-    /// The most that passes at one instant, or in one window.
+    /// Returns the most that passes at one instant, or in one window.
     fn capacity(&self) -> u64;
 
-    /// Whether decisions look at the wall clock; who only needs monotonic time is spared reading it.
+    /// Returns whether decisions use the wall clock. Otherwise the caller need not read it.
     fn uses_wall_clock(&self) -> bool {
         false
     }
 
-    /// Writes the state of a key never seen before.
+    /// Writes the state of a new key.
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>);
 
     /// Decides without changing anything.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp>;
 
-    /// Applies a verdict that [`weigh`](Self::weigh) just gave for this state and this instant. A refusal changes
-    /// nothing, except in limits that count refused attempts.
+    /// Applies a verdict that [`weigh`](Self::weigh) returned for this state and this instant. A refusal changes nothing, except in
+    /// limits that count refused attempts.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Self::Stamp>);
 
     /// Gives back up to `cost` and returns how much was accepted: never above full and, for windows, only where it was
@@ -56,10 +56,10 @@ pub trait Algorithm {
         stamp: Option<Self::Stamp>,
     ) -> Cost;
 
-    /// What to tell the caller, with `retry` for a further request of `cost`.
+    /// Returns the state of the limit for the caller, with `retry` for another request of `cost`.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
 
-    /// How much is used up. [`Spent::NOTHING`] means the state may be forgotten without loss.
+    /// Returns how much is used up. [`Spent::NOTHING`]: the state may be forgotten without loss.
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent;
 
     /// Re-expresses a state of the parameters `own` under these, so that they say the same is used up, rounded up to what they
@@ -110,10 +110,8 @@ pub trait Algorithm {
         }
     }
 
-    /// The short way of [`check`](Ask::Exactly) for a state of one word: the word after taking `cost`, if it passes at once
-    /// and undelayed. `None` says nothing but that the long way has to be gone.
-    ///
-    /// Most decisions there are come to this, so it is worth being short; by default there is no short way.
+    /// The fast path of [`check`](Ask::Exactly) for a state of one word: returns the word after taking `cost`, if it passes without
+    /// delay. `None`: the fast path does not apply; call [`decide`](Self::decide).
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         let _ = (word, now, cost);
@@ -140,11 +138,11 @@ pub trait Algorithm {
         verdict
     }
 
-    /// How long a request of `cost` has to wait if others, of `ahead` in all, must pass before it: at least so long, as long as
-    /// nobody else takes or gives back. Who queues is told by it at once that a deadline cannot be met. For the buckets it is
-    /// exact, but for a part of a nanosecond for each of those ahead where the rate does not divide it.
+    /// Returns the least time that a request of `cost` has to wait after requests of `ahead` in all, if nothing else is taken or
+    /// given back. A wait queue uses it to refuse a request at once that cannot meet its deadline. For the buckets it is
+    /// exact, except for less than a nanosecond per request ahead.
     ///
-    /// By default those ahead are not counted: still true, if they pass at once.
+    /// By default requests ahead are not counted: a lower bound.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let _ = ahead;
         match self.weigh(state, now, Ask::Exactly(cost)).outcome() {
@@ -154,13 +152,13 @@ pub trait Algorithm {
         }
     }
 
-    /// After [`Retry::OnRelease`], how long until time alone may have let somebody pass; `None` if it never does.
+    /// Returns, after [`Retry::OnRelease`], how long until time alone may let a request pass; `None` if it never does.
     fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
         let _ = (state, now);
         None
     }
 
-    /// Whether the state says no more than a key never seen before would.
+    /// Returns whether the state is that of a new key, so that it may be forgotten.
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.spent(state, now).is_nothing()
     }
@@ -191,19 +189,19 @@ macro_rules! decide_by_current {
 
 pub(crate) use decide_by_current;
 
-/// How old a reading of the clock may be when it is decided by. Threads race, and one that was held up between reading the
-/// clock and deciding sees a state from its future; within this time it is believed, beyond it the clock stepped back.
+/// How old a reading of the clock may be at a decision. A thread that is preempted between reading the clock and deciding sees a
+/// state from its future. Up to this much the state is used as it is; beyond it the clock has stepped back.
 pub(crate) const STALE: Nanos = Nanos::SECOND;
 
-/// Words of state, wherever they are kept.
+/// The words of a state, wherever they are kept.
 pub trait Cells {
-    /// The word at `index`; zero beyond the end.
+    /// Returns the word at `index`; zero beyond the end.
     fn get(&self, index: usize) -> u64;
 }
 
 /// Words of state that may be changed.
 pub trait CellsMut: Cells {
-    /// Sets the word at `index`; nothing happens beyond the end.
+    /// Sets the word at `index`; does nothing beyond the end.
     fn set(&mut self, index: usize, word: u64);
 }
 

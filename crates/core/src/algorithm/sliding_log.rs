@@ -1,9 +1,9 @@
 //! Sliding log: never more than the limit in any window, wherever it is laid.
 //!
-//! **The naive method** keeps a list of when things passed, throws out what is older than the window on every request and
-//! counts the rest. That is exact, but each request pays for the whole list, and where refused attempts are kept too the
-//! list grows as fast as somebody cares to knock. A counter per window is cheap and forgets when in the window
-//! things passed: the limit passes just before the edge and again just after it.
+//! **The naive method** keeps a list of the times at which requests passed, removes what is older than the window on every request
+//! and counts the rest. That is exact, but each request pays for the whole list, and if refused attempts count as well the
+//! list grows as fast as an attacker sends requests. A counter per window is cheap, but does not know when in the window
+//! requests passed: the limit can pass just before the edge and again just after it.
 //!
 //! **The idea** is that nothing need be counted. The entries are in order of time, so they leave in order, and
 //! a request of `cost` fits exactly when the entry `limit − cost` places before the newest has left: then at most
@@ -25,13 +25,13 @@
 //! request is refused only if letting it pass would break that, or the minimum gap if there is one.
 //!
 //! **Options**: with a *minimum gap*, a request sooner than that after the previous one is refused as well. With
-//! *refused attempts counted*, a request that is refused is written down at its cost as if it had passed, and the oldest
-//! entries fall out; who keeps knocking faster than the rate never gets in, and the advertised wait is true for
-//! who then waits quietly. A request above the limit is never written down: it could not pass anyway.
+//! *refused attempts counted*, a refused request is recorded at its cost as if it had passed, and the oldest entries are
+//! dropped. A client that retries faster than the rate is never admitted, and the advertised wait is true for a client that
+//! sends nothing meanwhile. A request above the limit is not recorded: it could never pass.
 //!
 //! **State**: one word for where the ring ends and how much it holds, and one instant of the monotonic clock per unit of
 //! limit and debt. Words that are all zero are a new log. **Cost**: a decision reads three words, whatever the limit,
-//! and writes one per unit of cost. Telling what remains is a binary search. A refund of something old moves what is newer.
+//! and writes one per unit of cost. A report takes a binary search. A refund of an old entry moves the newer ones.
 //!
 //! **Poor choice** for large limits, since it pays memory for each unit (at most 1024): use slices or a window. Also for
 //! smoothing, since a whole limit may pass at one instant: use a bucket.
@@ -72,7 +72,7 @@ pub struct SlidingLog {
     refused_count: bool,
 }
 
-/// What is asked, with the numbers that apply to it: at most `ceiling` inside the window, `gap` after the previous.
+/// A request with the bounds that apply to it: at most `ceiling` inside the window, at least `gap` after the previous request.
 #[derive(Clone, Copy)]
 struct Wanted {
     cost: u64,
@@ -125,7 +125,7 @@ impl SlidingLog {
     }
 
     /// With every request refused that comes sooner than `gap` after the previous one. Charges and costs of zero are
-    /// exempt. What remains is told without regard to the gap; the wait regards it.
+    /// exempt. `remaining` ignores the gap; `retry` includes it.
     ///
     /// # Errors
     /// When it is above [`Rate::MAX_PERIOD`]. It may be longer than the window.
@@ -137,7 +137,7 @@ impl SlidingLog {
         Ok(Self { minimum_gap: gap, ..self })
     }
 
-    /// With refused attempts written down as if they had passed.
+    /// Counts refused attempts as if they had passed.
     #[must_use]
     pub const fn count_refused(self) -> Self {
         Self { refused_count: true, ..self }
@@ -218,10 +218,9 @@ impl SlidingLog {
         self.limit + self.max_debt
     }
 
-    /// The ring as this clock can believe it. Threads that read the clock before they got their turn differ by little, and
-    /// their entries count from the latest reading. A newest entry further ahead than that was written before the clock
-    /// stepped back: whatever is ahead then counts as made now, which grants nothing and locks nobody out for longer than
-    /// one window.
+    /// Loads the ring. Entries a little ahead of the clock are from threads with a later reading, and count as they are. If the
+    /// newest entry is further ahead, the clock stepped back: entries ahead then count as made now, which grants nothing and
+    /// refuses for no longer than one window.
     fn ring<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> LogRing {
         let ring = LogRing::load(state, self.slots());
         match ring.entry(state, 0) {
@@ -305,8 +304,8 @@ impl Algorithm for SlidingLog {
         if !self.refused_count {
             return Verdict::deny(Retry::After(wait));
         }
-        // The attempt will itself be in the log that the next one meets. Its stamp carries how much to write down.
-        // Who takes what fits comes back for one unit.
+        // The attempt will itself be in the log at the next one. Its stamp carries how much to record. A request for as much as
+        // fits retries for one unit.
         let again = if let Ask::UpTo(_) = ask { checked(1) } else { wanted };
         let wait = wait.max(self.wait(ring, state, now, again, wanted.cost));
         Verdict::pass(Outcome::Deny(Retry::After(wait)), Cost::ZERO, Stamp::from_bits(wanted.cost))
@@ -318,15 +317,14 @@ impl Algorithm for SlidingLog {
             Outcome::Deny(_) => verdict.stamp().to_bits(),
         };
         let ring = self.ring(state, now.mono());
-        // Even a refusal writes down that the clock stepped back: entries age from here on, not from back then.
+        // Even a refusal writes that the clock stepped back, so that entries age from this instant on.
         if units > 0 || ring.latest != END_OF_TIME {
             ring.write(state, now.mono(), units);
         }
     }
 
-    /// With the stamp, exactly the entries of that taking, as far as they are still inside. Takings at the same
-    /// nanosecond have the same stamp; which of them gets back its own makes no difference to anybody.
-    /// Without it, the oldest entries: nobody knows which one is meant, and what is about to leave grants the least.
+    /// Removes with the stamp exactly the entries of that taking, as far as they are still inside. Takings at the same nanosecond
+    /// have the same stamp, and are interchangeable. Removes without a stamp the oldest entries, which grants the least.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let ring = self.ring(state, now.mono());
         let used = self.used_entries(ring, state, now.mono());
@@ -367,16 +365,16 @@ impl Algorithm for SlidingLog {
         Spent::of(self.remembered(ring, state, now.mono()).into(), self.limit.into())
     }
 
-    /// Keeps the entries inside the window of `own`, and the newest request if only its gap needs it. What had left stays away
-    /// even if the new window is longer: it might as well have been forgotten. Entries older than a shorter new window count as
-    /// made at its beginning, so that at this instant as much is used as before.
+    /// Keeps the entries inside the window of `own`, and the newest request if only the gap needs it. Entries that had left do not
+    /// return even if the new window is longer: they may have been forgotten. Entries older than a shorter new window count as
+    /// made at its beginning, so that as much is used as before.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let now = now.mono();
         let ring = own.ring(state, now);
         let used = own.used_entries(ring, state, now);
         let kept = own.remembered(ring, state, now).min(self.slots());
         let oldest = Time::from_nanos(now.as_nanos().saturating_sub(self.length.as_nanos() - 1));
-        // The rings overlap, so the entries step aside; 8 KiB of stack, and only when parameters change.
+        // The rings overlap, so the entries are copied: 8 KiB of stack, only when parameters change.
         let mut aside = [Time::ZERO; Self::MAX_ENTRIES as usize];
         for (place, entry) in (0..kept).zip(&mut aside) {
             let instant = ring.entry(state, place).unwrap_or(Time::ZERO);
@@ -460,7 +458,7 @@ impl LogRing {
         Self { next, len: self.slots.min(self.len + 1), opening, ..self }
     }
 
-    /// Makes `units` entries now, after writing down what was believed of the others.
+    /// Adds `units` entries now, after limiting the others to `latest`.
     fn write<S: CellsMut + ?Sized>(mut self, state: &mut S, now: Time<Mono>, units: u64) {
         for place in 0..self.len {
             if state.get(self.word(place)) <= self.latest.as_nanos() {
@@ -481,7 +479,7 @@ impl LogRing {
             state.set(self.word(place + units), state.get(self.word(place)));
         }
         let len = self.len - units;
-        // Those that are left out of the oldest ones stood for no request.
+        // Entries that stand for no request are the oldest ones.
         let requests = (self.len - self.opening).saturating_sub(from);
         let opening = self.opening - units.saturating_sub(requests).min(self.opening);
         Self { next: self.back(units), len, opening, ..self }.store(state);

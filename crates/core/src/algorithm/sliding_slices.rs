@@ -18,7 +18,7 @@
 //! the present count in a ring, where it is found again when it leaves.
 //!
 //! **Example**: 10 in 60 s by slices of 10 s. At 0:05 pass 4, at 0:35 pass 6. At 0:59 a cost of 1 is refused: the first 4 are in
-//! the slice that ends at 0:10, which leaves the window at 1:10. It is told to wait 11 s. At 1:10 pass 4, and 6 more at 1:40.
+//! the slice that ends at 0:10, which leaves the window at 1:10. The retry is 11 s. At 1:10 pass 4, and 6 more at 1:40.
 //!
 //! **Guarantee**: in any interval of `length`, what passes is at most `limit` (`limit + max_debt` with charges), like that of
 //! the log; and a request is refused only if it does not fit together with all that passed in `length` and one slice. (A length
@@ -26,14 +26,14 @@
 //!
 //! Debt counts like anything else until it leaves. The clock is the wall clock, and slices lie at multiples of their
 //! length. Set back by up to a window (or a second), the slice that was reached is used as it is; set back by more, all that
-//! is counted belongs to the present slice. So a step back grants nothing, and nobody is locked out for more than a window longer.
+//! is counted belongs to the present slice. So a step back grants nothing, and no key is refused for more than a window longer.
 //!
 //! **State**: the end of the present slice, the sum and the present count, and the counts of the slices before, packed as tightly
 //! as the limit allows: with ten slices and a limit up to 127 these are four words. **Cost**: two comparisons and an addition;
 //! one division and as many steps as slices went by for the first request of a slice; a walk over the slices for a refusal.
 //!
-//! **Poor choice** for limits of a few, where a log is as small and forgets to the nanosecond; and where about right is right
-//! enough: a sliding window does with two counters.
+//! **Poor choice** for limits of a few, where a log is as small and exact to the nanosecond; and where an estimate is enough: a
+//! sliding window needs two counters.
 
 use core::time::Duration;
 
@@ -83,7 +83,7 @@ struct CurrentSlice {
     sum: u64,
     /// What of it is counted in the present slice.
     present: u64,
-    /// How far the state is behind.
+    /// What happened since the state was written.
     turn: Turn,
 }
 
@@ -92,10 +92,10 @@ struct CurrentSlice {
 enum Turn {
     /// Nothing.
     Same,
-    /// So many began.
+    /// This many slices began.
     On(u64),
-    /// None of those that are counted before the present one count any more.
-    Anew,
+    /// All slices before the present one have left the window.
+    AllLeft,
 }
 
 impl SlidingSlices {
@@ -117,7 +117,7 @@ impl SlidingSlices {
         if precision == Nanos::ZERO {
             return Err(LimitError::Zero { what: "the precision" });
         }
-        // A slice longer than the window serves nobody.
+        // A slice is at most as long as the window.
         let precision = precision.min(length).as_nanos();
         let fewest = quota.length().div_ceil(precision);
         let slices = (fewest..=Self::MAX_SLICES).find(|slices| quota.length() % slices == 0).unwrap_or(fewest);
@@ -170,7 +170,7 @@ impl SlidingSlices {
     }
 
     /// Writes the state that counts `present` in the slice that ends at `end`, in nanoseconds, and `older` in those before, each at
-    /// the place of its number modulo how many there are. For whoever keeps them elsewhere, such as a script in a store.
+    /// the index of its number modulo the number of slices. For another implementation, such as a script in a store.
     pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, present: u64, older: &[u64]) {
         let ring = self.ring;
         let deepest = self.quota.deepest();
@@ -234,11 +234,11 @@ impl SlidingSlices {
         let current = |sum, present, turn| CurrentSlice { end: next, left: next - at, sum, present, turn };
         let Some(gap) = next.checked_sub(end) else {
             // The clock was set back: all of it belongs to the present slice.
-            return current(sum, sum, Turn::Anew);
+            return current(sum, sum, Turn::AllLeft);
         };
         let turns = gap.div_ceil(self.precision);
         if turns > self.slices || sum == 0 {
-            return current(0, 0, Turn::Anew);
+            return current(0, 0, Turn::AllLeft);
         }
         let ring = self.ring;
         let number = self.number(end);
@@ -281,7 +281,7 @@ impl SlidingSlices {
         let ring = self.ring;
         match turn {
             Turn::Same => {}
-            Turn::Anew => ring.clear(state),
+            Turn::AllLeft => ring.clear(state),
             Turn::On(turns) => {
                 let number = self.number(state.get(0));
                 ring.set(state, number, self.counts(state).1);
@@ -303,7 +303,7 @@ impl SlidingSlices {
         (1..=slices).rev().map(move |back| {
             let leaves = current.left + (slices - back) * self.precision;
             let count = match current.turn {
-                Turn::Anew => 0,
+                Turn::AllLeft => 0,
                 Turn::Same => ring.before(state, number, back),
                 // The state has its last slice not in the ring yet, and those after it are empty.
                 Turn::On(turns) if back < turns => 0,
@@ -357,8 +357,7 @@ impl SlidingSlices {
     /// Applies what was decided.
     #[inline]
     fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, verdict: &Verdict) {
-        // Only a clock that was set back makes a slice end earlier, and even a refusal writes that down: the wait it
-        // told counts from here.
+        // Only a clock that was set back makes a slice end earlier. Even a refusal writes that, so that its wait is true.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             let taken = verdict.taken().get();
             self.write(state, current, current.sum.saturating_add(taken), current.present.saturating_add(taken));
@@ -390,7 +389,7 @@ impl Algorithm for SlidingSlices {
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let current = self.current(state, now);
         let taken_in = stamp.map_or(current.end, Stamp::to_bits);
-        // Slices that lie otherwise by now have none that ends where that one did.
+        // After a change of the precision, no slice may end where that one did.
         let Some(gap) = current.end.checked_sub(taken_in).filter(|gap| gap % self.precision == 0) else {
             return Cost::ZERO;
         };

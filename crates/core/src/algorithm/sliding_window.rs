@@ -1,11 +1,11 @@
-//! Sliding window: about so much in the last hour, at any time, from two counters.
+//! Sliding window: about N in the last hour, at any time, from two counters.
 //!
 //! **The naive method** is to count per hour of the clock and to forget at the full hour, which lets twice the limit pass
 //! around it; or to remember the instant of every request, which takes a word for each.
 //!
-//! **The idea** is to remember only how many there were in the window before, and to suppose that they came evenly. The
-//! last hour overlaps that window by what is still to come of the present one, so the same part of its count is added to
-//! the present count:
+//! **The idea** is to keep only the count of the window before, and to assume that its requests came evenly. The last hour
+//! overlaps that window by as much as is left of the present one, so the same fraction of its count is added to the present
+//! count:
 //!
 //! ```text
 //!          │◀──────── the last hour ────────▶│
@@ -21,7 +21,7 @@
 //!
 //! **Example**: 10 per minute; 9 in the window before and 3 in this one, of which 15 s have elapsed. The estimate is
 //! 9 × 45/60 + 3 = 9.75, and a request of 1 is refused. It fits when the weighted part is down to 6, which is at an overlap
-//! of 40 s: it is told to wait 5 s.
+//! of 40 s: the retry is 5 s.
 //!
 //! **Guarantee**: with `rate = limit / length`, what passes over any interval of length `T` is at most `limit + rate × T`, like
 //! that of a token bucket, and in any window of the grid at most `limit`. Proof: let the interval end with an admission
@@ -52,7 +52,7 @@ use crate::quota::{Demand, Quota, instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// About so much in the time just past.
+/// About N in the last `length`.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, SlidingWindow};
@@ -72,7 +72,7 @@ pub struct SlidingWindow {
 
 /// The window that a request is counted in, and the count of the one before.
 struct WindowPair {
-    /// Its first instant after.
+    /// The first instant after it.
     end: u64,
     /// How long until then, at least 1; more than the length if the clock was set back.
     left: u64,
@@ -84,7 +84,7 @@ struct WindowPair {
 const HALF: u64 = u32::MAX as u64;
 
 impl SlidingWindow {
-    /// `limit` in about every `length`. Debt is bounded by another limit.
+    /// Makes a limit of about `limit` in any `length`. Debt is bounded by another limit.
     ///
     /// # Errors
     /// When either is zero, or the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
@@ -159,7 +159,7 @@ impl SlidingWindow {
         self.quota.deepest() <= HALF
     }
 
-    /// The counts of the window before and of the present one, no more than can be.
+    /// Returns the counts of the window before and of the present one, at most [`Quota::deepest`].
     #[inline]
     fn counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
         let (previous, used) =
@@ -276,8 +276,7 @@ impl SlidingWindow {
     /// Applies what was decided.
     #[inline]
     fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &WindowPair, verdict: &Verdict) {
-        // Only a clock that was set back makes a window end earlier, and even a refusal writes that down: the wait it
-        // told counts from here.
+        // Only a clock that was set back makes a window end earlier. Even a refusal writes that, so that its wait is true.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             let used = current.used.saturating_add(verdict.taken().get()).min(self.quota.deepest());
             self.write(state, current.end, current.previous, used);

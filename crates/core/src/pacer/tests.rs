@@ -81,7 +81,7 @@ fn warming_up_takes_the_warm_up_and_the_flat_part_half_of_it() {
 }
 
 #[test]
-fn a_timeout_that_is_too_short_takes_nothing_and_is_told_at_once() {
+fn too_short_a_timeout_is_refused_at_once_and_takes_nothing() {
     let pacing = Pacing::bursty(rate("5/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(at(0));
     let mut ask = |now, timeout| pacing.try_reserve(&mut pace, at(now), Cost::ONE, Nanos::from_millis(timeout));
@@ -135,7 +135,7 @@ fn asking_for_nothing_takes_nothing() {
 }
 
 #[test]
-fn numbers_that_make_no_pacer_are_told() {
+fn invalid_parameters_are_errors() {
     let told = |result: Result<Pacing, LimitError>| result.unwrap_err().to_string();
     let warm_up = |time, cold| told(Pacing::warm_up(rate("1/s"), time, cold));
     assert_eq!(warm_up(Nanos::ZERO, 3_000), "the warm-up is 0, it must be at least 1");

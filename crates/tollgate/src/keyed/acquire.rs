@@ -116,8 +116,8 @@ where
             Outcome::Delay(_) if verdict.outcome() == as_new.outcome() => {
                 Verdict::stamped(verdict.taken(), verdict.stamp())
             }
-            // Somebody else made the entry meanwhile, or there is no room for one, and put us behind them: what was taken for a
-            // later time is not wanted.
+            // Another thread took from the entry meanwhile, or the overflow entry decided: the delay is longer than the cost's
+            // own, so the taking is undone.
             Outcome::Delay(_) => {
                 self.undo(fingerprint, &verdict, cost);
                 verdict

@@ -1,4 +1,12 @@
-//! The shared overflow entry for keys without a slot, and refunds against it.
+//! The overflow entry, which all keys without an entry share, and refunds against it.
+//!
+//! A table of fixed size cannot have an entry for every key that a flood invents. Such a key must not be admitted without being
+//! counted, and must not evict a key that has used up more. So all of them are counted in one state under the same limit: as
+//! one key, they get what one key gets. `WhenFull::Deny` refuses them instead.
+//!
+//! A refund has to find out where its tokens were taken, since the key may have an entry meanwhile, or have had one before. Stamps do
+//! not say: leases are numbered by the clock, and buckets have no stamps. So [`Takings`] lists what keys took here. A refund
+//! goes to the key's own entry first, then to the overflow entry, and there never gives back more than the list says.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -13,18 +21,17 @@ use crate::fingerprint::Fingerprint;
 use crate::sync::Ordering;
 use crate::table::StateReader;
 
-/// What happens to a new key when every entry it could have is in use and more spent than the newcomer would be.
+/// What happens to a new key when every entry it could have is in use and more spent than the new key would be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It is counted together with all others that found no room.
+    /// It is counted in one state together with all other keys without an entry.
     ///
-    /// What a key took there it can give back there, whatever the algorithm and never more than it took: the last 1,024
-    /// takings that were not given back are written down, as many as there can be leases. What is older, or was taken
-    /// before a snapshot was restored, stays taken until time gives it back. And once a key has found room after all, what it
-    /// gives back goes to its own entry first, and to what is shared only if nothing was missing there.
+    /// A key can refund there what it took there: the last 1,024 takings that were not refunded are remembered, as many as there
+    /// can be leases. What is older, or was taken before a snapshot was restored, stays taken until it refills. If the key has
+    /// an entry meanwhile, a refund goes to that entry first, and to the shared state only if the entry accepts nothing.
     #[default]
     Overflow,
-    /// It is refused, for as long as that lasts.
+    /// It is refused for as long as the table is full.
     Deny,
 }
 
@@ -83,13 +90,13 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         refunded
     }
 
-    /// Gives back without telling those who wait.
+    /// Gives back without notifying waiters.
     pub(super) fn undo(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
         let (now, stamp) = (self.now(), Some(verdict.stamp()));
         match self.find(fingerprint, now, |account| account.refund(cost, stamp)) {
             Some(refunded) if refunded > Cost::ZERO => refunded.get(),
             _ => {
-                let part = Cost::new(self.takings().strike_out(fingerprint, cost.get()));
+                let part = Cost::new(self.takings().remove(fingerprint, cost.get()));
                 if part == Cost::ZERO {
                     return 0;
                 }

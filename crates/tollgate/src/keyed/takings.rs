@@ -1,14 +1,10 @@
-//! Who took what from the state that keys without room share.
-//!
-//! No stamp tells whether something was taken there or from an entry that was forgotten since: the numbers of leases come
-//! from the clock, and buckets have none. So it is written down, for as many takings as anybody may hold in leases at a
-//! time. Who is not in the list gives nothing back.
+//! What keys took from the overflow entry, so that a refund gives back no more than that.
 
 use std::collections::VecDeque;
 
 use crate::fingerprint::Fingerprint;
 
-/// The last takings that were not given back, the oldest first.
+/// The last takings that were not refunded, the oldest first.
 #[derive(Debug)]
 pub(super) struct Takings {
     list: VecDeque<(Fingerprint, u64)>,
@@ -21,7 +17,7 @@ impl Default for Takings {
 }
 
 impl Takings {
-    /// The oldest is forgotten when there are more.
+    /// The maximum number of takings, as many as a limit has leases; a further one replaces the oldest.
     pub(super) const MAX: usize = 1_024;
 
     pub(super) fn add(&mut self, fingerprint: Fingerprint, cost: u64) {
@@ -35,8 +31,8 @@ impl Takings {
         self.list.iter().any(|(of, _)| *of == fingerprint)
     }
 
-    /// Strikes out up to `cost` of what the key took, and returns how much that was.
-    pub(super) fn strike_out(&mut self, fingerprint: Fingerprint, cost: u64) -> u64 {
+    /// Removes up to `cost` of what the key took, and returns how much.
+    pub(super) fn remove(&mut self, fingerprint: Fingerprint, cost: u64) -> u64 {
         let mut wanted = cost;
         while wanted > 0
             && let Some(place) = self.list.iter().position(|(of, _)| *of == fingerprint)
@@ -57,12 +53,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_gets_more_than_it_took_and_the_oldest_are_forgotten() {
+    fn refunds_are_bounded_by_takings_and_the_oldest_are_forgotten() {
         let [a, b] = [1, 2].map(|low| Fingerprint { low, ..Fingerprint::default() });
         let mut takings = Takings::default();
         [(a, 2), (b, 3), (a, 4)].iter().for_each(|(fingerprint, cost)| takings.add(*fingerprint, *cost));
         assert_eq!(
-            [(a, 3), (a, 9), (a, 1), (b, 2)].map(|(fingerprint, cost)| takings.strike_out(fingerprint, cost)),
+            [(a, 3), (a, 9), (a, 1), (b, 2)].map(|(fingerprint, cost)| takings.remove(fingerprint, cost)),
             [3, 3, 0, 2]
         );
         assert!(takings.has(b) && !takings.has(a));

@@ -104,7 +104,7 @@ fn refunds_and_resets_of_unknown_keys_do_nothing() {
 }
 
 #[test]
-fn a_clock_that_goes_back_grants_nothing_and_locks_nobody_out() {
+fn clock_that_goes_back_grants_nothing_and_refuses_for_one_burst_at_most() {
     for limit in ten_of_each(SECOND) {
         let (keyed, clock) = keyed(limit, 100);
         let start = clock.mono().as_nanos();
@@ -168,7 +168,7 @@ fn a_batch_has_one_reading_of_the_clock() {
 }
 
 #[test]
-fn whoever_is_called_with_an_answer_may_ask_about_any_key() {
+fn callback_may_use_the_table() {
     let (keyed, _) = keyed(bucket(100), 100);
     let keyed = Arc::new(keyed);
     let (done, waiting) = std::sync::mpsc::channel();

@@ -10,7 +10,7 @@ use crate::keyed::{WhenFull, spent_by_arrival};
 use crate::sync::Ordering;
 use crate::table::{EntryIndex, Group, Presence, State, Wide};
 
-/// As many as nearly all groups have; a larger one allocates. In a model there is no stack for so many.
+/// The number of charges up to which a group does not allocate. Loom has a smaller stack.
 const FEW: usize = if cfg!(loom) { 5 } else { 16 };
 
 type Few<T> = SmallVec<[T; FEW]>;
@@ -31,12 +31,12 @@ impl<'n> Member<'n> {
     }
 }
 
-/// Which entry a charge has.
+/// The entry that a charge is counted in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
-    /// That of its key.
+    /// The entry of its key.
     Own(EntryIndex),
-    /// The one that keys without a slot share.
+    /// The overflow entry of its limits.
     Shared(EntryIndex),
 }
 
@@ -56,11 +56,11 @@ impl<'g> Entries<'g, '_, '_> {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// Takes from all of these if that is all there is to it: every key is known and at home, was written under the limits it
-    /// is asked for, and has what is asked for in the one word that its state is. Most charges come to this. `charge` says
-    /// what they are, or that one is nothing of the kind; `each` is called with what may be told then, in order.
+    /// The fast path of [`decide`](Self::decide): takes from all charges if every key is at home in an unlocked bucket, its state
+    /// is one word that belongs to the limits of the charge, and the cost fits. `charge` converts an element, or returns `None`
+    /// if it is not a plain charge. After all have passed, `each` is called for every charge in order.
     ///
-    /// `false` says only that [`decide`](Self::decide) has to be asked; nothing has happened then.
+    /// `false`: the fast path does not apply and nothing has happened; call [`decide`](Self::decide).
     #[inline]
     pub fn try_take_fast<'a, T>(
         &self,
@@ -72,9 +72,9 @@ impl<C: Clock> Ledger<C> {
         charged.len() <= FEW && self.take_behind(charged, &charge, now, &mut each)
     }
 
-    /// Holds the last one while those before it are taken from: so nothing is written before all are known to have enough, and
-    /// nothing has to be kept in a list meanwhile. Nobody is waited for, so the order of the locks does not matter; a key that
-    /// is there twice is held by ourselves.
+    /// Locks the last charge's bucket, checks that it passes, takes from the charges before it by recursion, and writes only if
+    /// those passed. So nothing is written before all are known to pass, and the recursion needs no list. It only tries locks,
+    /// so their order does not matter; a second charge on one bucket finds it locked, and the fast path does not apply.
     fn take_behind<'a, T>(
         &self,
         charged: &'a [T],
@@ -227,7 +227,7 @@ impl<C: Clock> Ledger<C> {
     }
 }
 
-/// Those charges that have an entry, and why the others have none.
+/// The charges that have an entry, and for the others why they have none.
 type Members<'n> = Few<Result<Member<'n>, Retry>>;
 
 impl Member<'_> {

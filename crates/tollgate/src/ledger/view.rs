@@ -1,4 +1,4 @@
-//! What is told of a decision about one charge, while its state is held.
+//! The view of one charge while its state is locked.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use super::Held;
 use crate::keyed::with_init;
 use crate::table::State;
 
-/// What a decision about one charge saw and said.
+/// One charge of a decision: its verdict, and its state while it is locked.
 pub struct ChargeView<'a> {
     pub(super) limits: Option<&'a Limits>,
-    /// The limits that the state belongs to, where those are others.
+    /// The limits that the state belongs to, if they are others.
     pub(super) own: Option<&'a Limits>,
     pub(super) state: Words<'a>,
     pub(super) now: Now<'a>,
     pub(super) verdict: Verdict<Stamps>,
 }
 
-/// The words that a decision was made by.
+/// The words of the state.
 #[derive(Clone, Copy)]
 pub(super) enum Words<'a> {
     /// In the table, after the id of the limits they belong to.
     Entry(Offset<State<'a>>),
-    /// Of a key never seen before.
-    Fresh(&'a [u64]),
+    /// The state of a new key.
+    New(&'a [u64]),
 }
 
 impl Cells for Words<'_> {
@@ -32,25 +32,25 @@ impl Cells for Words<'_> {
     fn get(&self, index: usize) -> u64 {
         match self {
             Self::Entry(state) => state.get(index),
-            Self::Fresh(words) => Cells::get(*words, index),
+            Self::New(words) => Cells::get(*words, index),
         }
     }
 }
 
 impl<'a> ChargeView<'a> {
-    /// What the limits say of this charge by itself; in a group, another charge may have been refused.
+    /// Returns the verdict of this charge by itself; in a group, another charge may have been refused.
     pub fn verdict(&self) -> &Verdict<Stamps> {
         &self.verdict
     }
 
-    /// The limits, unless nobody knows the id or there was no room.
+    /// Returns the limits, unless the id is unknown or the key has no entry.
     pub fn limits(&self) -> Option<&'a Limits> {
         self.limits
     }
 
-    /// What may be told about each limit, with `retry` for a further request of `cost`.
+    /// Returns a report for each limit, with `retry` for another request of `cost`.
     pub fn reports(&self, cost: u64) -> impl Iterator<Item = Report> + '_ {
-        // Over the limits themselves: an iterator of iterators is slow to be asked for the one report that there mostly is.
+        // Iterates over the limits themselves: nested iterators are slow for the usual case of one limit.
         let (limits, mut first) = (self.limits.map_or(&[][..], Limits::as_slice), 0);
         let mut owns = self.own.map(|own| own.as_slice().iter());
         limits.iter().map(move |limit| {
@@ -77,7 +77,7 @@ impl<'a> ChargeView<'a> {
     }
 
     pub(super) fn refused(retry: Retry) -> Self {
-        Self { limits: None, own: None, state: Words::Fresh(&[]), now: Now::at(0), verdict: Verdict::refused(retry) }
+        Self { limits: None, own: None, state: Words::New(&[]), now: Now::at(0), verdict: Verdict::refused(retry) }
     }
 }
 

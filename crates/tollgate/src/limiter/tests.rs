@@ -176,7 +176,7 @@ fn changing_the_numbers_reads_windows_by_the_wall_clock() {
 }
 
 #[test]
-fn a_clock_that_goes_back_grants_nothing_and_locks_nobody_out() {
+fn clock_that_goes_back_grants_nothing_and_refuses_for_one_burst_at_most() {
     for limit in ten_of_each(SECOND) {
         let (limiter, clock) = limiter(limit);
         let start = clock.mono().as_nanos();

@@ -64,7 +64,7 @@ fn trying_takes_nothing_when_it_is_too_early() {
 }
 
 #[test]
-fn those_who_wait_pass_in_order_and_move_up_when_one_leaves() {
+fn waiters_pass_in_order_and_move_up_when_one_leaves() {
     let (clock, pacer) = five();
     assert!(pacer.acquire(1).wait().is_ok());
     let mut waiting: Vec<_> = [1, 10, 1].map(|permits| pacer.acquire(permits)).into();
@@ -103,7 +103,7 @@ fn a_late_bell_does_not_slow_the_others_down() {
 }
 
 #[test]
-fn the_rate_changes_for_those_who_come_after_the_next() {
+fn changed_rate_applies_after_the_next_caller() {
     let (clock, pacer) = five();
     assert!(pacer.acquire(1).wait().is_ok());
     pacer.set_rate("10/s".parse().unwrap());

@@ -157,7 +157,7 @@ fn first_come_is_first_served_each_at_its_moment() {
 }
 
 #[test]
-fn a_newcomer_does_not_overtake_though_it_would_fit() {
+fn new_waiter_does_not_overtake_even_if_it_would_fit() {
     let clock = clock();
     let limiter = empty(5, &clock);
     let mut large = limiter.acquire(5);
@@ -173,7 +173,7 @@ fn a_newcomer_does_not_overtake_though_it_would_fit() {
 }
 
 #[test]
-fn whoever_leaves_takes_nothing_and_the_others_move_up() {
+fn waiter_that_leaves_takes_nothing_and_the_others_move_up() {
     for gone in 0..4 {
         let clock = clock();
         let limiter = empty(1, &clock);
@@ -220,7 +220,7 @@ fn a_wait_that_cannot_succeed_is_refused_at_once_and_takes_nothing() {
 }
 
 #[test]
-fn the_time_told_is_the_time_it_takes_whatever_is_ahead() {
+fn advertised_wait_is_the_actual_wait() {
     let mut dice = Dice::new(7);
     for round in 0..200 {
         let clock = clock();
@@ -247,7 +247,7 @@ fn the_time_told_is_the_time_it_takes_whatever_is_ahead() {
 }
 
 #[test]
-fn the_deadline_comes_when_somebody_took_what_was_counted_on() {
+fn deadline_passes_when_another_caller_took_the_tokens() {
     let clock = clock();
     let limiter = empty(1, &clock);
     let mut future = limiter.acquire(1).within(Duration::from_millis(150));
@@ -299,7 +299,7 @@ fn a_million_wait_and_the_next_is_turned_away() {
 }
 
 #[test]
-fn what_is_given_back_goes_to_those_who_wait() {
+fn refund_goes_to_waiters() {
     let clock = clock();
     let limiter = limiter(bucket(2), &clock);
     let taken = limiter.check(2);
@@ -352,7 +352,7 @@ fn a_leap_forward_serves_in_order_what_there_is_by_then() {
 }
 
 #[test]
-fn a_clock_set_back_makes_nobody_wait_longer_than_a_burst_and_the_debt() {
+fn clock_set_back_delays_no_waiter_by_more_than_burst_and_debt() {
     let clock = clock();
     let limiter = empty(2, &clock);
     let mut waiting = queue(&limiter, 1);
@@ -374,7 +374,7 @@ fn a_clock_set_back_makes_nobody_wait_longer_than_a_burst_and_the_debt() {
 }
 
 #[test]
-fn a_future_that_nobody_polls_holds_up_no_one() {
+fn unpolled_future_delays_no_other_waiter() {
     let clock = clock();
     let limiter = empty(1, &clock);
     let mut waiting = queue(&limiter, 3);
@@ -385,7 +385,7 @@ fn a_future_that_nobody_polls_holds_up_no_one() {
 }
 
 #[test]
-fn an_executor_that_is_shut_down_leaves_nothing_behind() {
+fn executor_that_is_shut_down_leaves_no_waiter() {
     let clock = clock();
     let limiter = empty(1, &clock);
     let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
@@ -401,7 +401,7 @@ fn an_executor_that_is_shut_down_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_limiter_may_be_gone_when_the_bell_rings() {
+fn limiter_may_be_dropped_before_the_alarm_fires() {
     let clock = clock();
     let limiter = empty(1, &clock);
     drop(queue(&limiter, 1));
@@ -431,7 +431,7 @@ fn a_waker_that_panics_does_not_keep_the_others_from_being_woken() {
 
 /// A task may be kept alive by its waker alone, and then goes with it, and its futures go with the task.
 #[test]
-fn a_waker_whose_drop_leaves_the_same_line_does_not_lock_it_up() {
+fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
     #[expect(dead_code, reason = "it is only dropped")]
     struct Task(Mutex<Option<Waiting<'static, TokenBucket>>>);
     impl Wake for Task {

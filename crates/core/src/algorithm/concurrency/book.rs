@@ -1,4 +1,4 @@
-//! The book of leases: who holds what until when, in the words of the state.
+//! The leases and their order of ends, in the words of the state.
 //!
 //! Slots that are held form a list in the order in which their leases end; slots that were given back form another, of
 //! which only the head matters. Slots never used are in neither, so that nothing has to be written for a new state.
@@ -26,7 +26,7 @@ pub(super) const fn words(slots: u64) -> usize {
     SLOTS_AT + SLOT_WORDS * slots as usize
 }
 
-/// Notes the number given last.
+/// Stores the last number given.
 pub(super) fn set_last_stamp<S: CellsMut + ?Sized>(state: &mut S, stamp: Stamp) {
     state.set(LAST_STAMP_AT, stamp.to_bits());
 }
@@ -133,7 +133,7 @@ impl Book {
     /// How long until a lease ends that has not yet; those that have are passed over.
     pub(super) fn next_end<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Nanos> {
         let mut link = self.first;
-        // The bound is for words that are not ours, which may lead round in circles.
+        // Bounded, because damaged words may form a cycle.
         for _ in 0..self.slots {
             if link == NONE {
                 break;
@@ -150,7 +150,7 @@ impl Book {
     /// The weight of leases that have ended, counted from the first until it is `enough`.
     pub(super) fn ended<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, enough: u64) -> u64 {
         let (mut ended, mut link) = (0, self.first);
-        // The bound is for words that are not ours, which may lead round in circles.
+        // Bounded, because damaged words may form a cycle.
         for _ in 0..self.slots {
             if link == NONE || ended >= enough {
                 break;
@@ -272,7 +272,7 @@ impl Book {
 
     /// Rewrites the book to fewer slots, keeping the leases that end last.
     pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
-        // Slots and their new places overlap, so the leases step aside; 24 KiB of stack, and only when a limit shrinks.
+        // Old and new slots overlap, so the leases are copied: 24 KiB of stack, only when a limit shrinks.
         let mut aside = [Lease::NOTHING; Concurrency::MAX_LEASES as usize];
         let (mut kept, mut link) = (0, self.last);
         for place in aside.iter_mut().take(slots as usize) {
@@ -310,9 +310,9 @@ impl Book {
             return None;
         }
         let is_it = |link: &Link| state.get(slot_at(*link)) == stamp.to_bits();
-        let told = (stamp.to_bits() & self.slot_mask()) as Link + 1;
-        // Told wrongly if the lease is gone, or was moved by a change of the limit.
-        let link = if told <= self.touched && is_it(&told) { told } else { (1..=self.touched).find(is_it)? };
+        let likely = (stamp.to_bits() & self.slot_mask()) as Link + 1;
+        // It is elsewhere if a change of the limit moved it.
+        let link = if likely <= self.touched && is_it(&likely) { likely } else { (1..=self.touched).find(is_it)? };
         let lease = self.lease(state, link);
         (lease.weight > 0 && lease.left(now) > Nanos::ZERO).then_some(link)
     }

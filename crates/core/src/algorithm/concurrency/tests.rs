@@ -60,7 +60,7 @@ fn assert_sound(limit: &Concurrency, state: &[u64], what: &str) {
 }
 
 #[test]
-fn decisions_equal_those_of_a_list_that_is_counted_anew() {
+fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
     let limits = [
         leases(1, 1),
         leases(1, 10),
@@ -204,7 +204,7 @@ fn debt_may_be_as_much_again_as_far_as_the_slots_go() {
 }
 
 #[test]
-fn new_numbers_keep_what_is_held_and_its_stamps() {
+fn new_parameters_keep_leases_and_their_stamps() {
     let old = leases(40, 100);
     for new in [leases(50, 100), leases(40, 100), leases(39, 100), leases(12, 100), leases(10, 100), leases(12, 7)] {
         let mut state = vec![0; old.words().max(new.words())];
@@ -257,7 +257,7 @@ fn a_lease_that_outlasts_the_clock_never_ends() {
 }
 
 #[test]
-fn numbers_that_make_no_limit_are_told_with_what_would() {
+fn invalid_parameters_are_errors_with_the_valid_range() {
     let check = |made: Result<Concurrency, LimitError>, expected: &str| {
         assert_eq!(made.unwrap_err().to_string(), expected);
     };

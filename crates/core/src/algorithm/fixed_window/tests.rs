@@ -59,7 +59,7 @@ fn windows_lie_where_the_phase_says() {
 }
 
 #[test]
-fn a_window_from_the_first_request_on_begins_anew_when_nothing_is_counted() {
+fn first_request_window_restarts_when_nothing_is_counted() {
     let limit = limit().phase(Phase::FirstRequest);
     let mut state = [0; 2];
     limit.init(&mut state, &Now::at(0));
@@ -86,7 +86,7 @@ fn debt_is_bounded_and_carried_into_the_following_windows() {
 }
 
 #[test]
-fn a_clock_set_back_by_up_to_a_window_meets_the_count_as_it_is() {
+fn count_is_kept_when_the_clock_is_set_back_by_up_to_a_window() {
     check(&limit(), Now::at, "5@130 1@61 1@119 1@120 1@179 1@180", "0 no119 no61 no60 no1 4");
     check(&limit(), Now::at, "3@130 2@61 1@119 1@120 1@179 1@180", "2 0 no61 no60 no1 4");
     let short = FixedWindow::new(5, Nanos::from_nanos(1)).unwrap();
@@ -173,7 +173,7 @@ fn the_wait_is_true_while_the_clock_is_behind() {
 }
 
 #[test]
-fn other_numbers_keep_what_was_spent() {
+fn other_parameters_keep_what_was_spent() {
     // Spent at 100 s under 5 per 60 s. At 110 s: what remains and how long until as good as new under the other parameters,
     // and the same once 1 was taken under them.
     let check = |spent: u64, new: FixedWindow, before: (u64, u64), after: Option<(u64, u64)>| {
@@ -202,7 +202,7 @@ fn a_new_key_has_the_initial_amount_in_its_first_window() {
 }
 
 #[test]
-fn numbers_that_make_no_limit_are_told() {
+fn invalid_parameters_are_errors() {
     let told = |result: Result<FixedWindow, LimitError>| result.unwrap_err().to_string();
     let year = Nanos::from_secs(365 * 86_400);
     assert_eq!(told(FixedWindow::new(0, year)), "the limit is 0, it must be at least 1");
@@ -224,7 +224,7 @@ fn no_words_no_time_and_no_cost_break_it() {
 }
 
 #[test]
-fn a_window_at_the_end_of_time_does_not_begin_anew_with_every_request() {
+fn last_window_does_not_restart_with_every_request() {
     for phase in [Phase::Epoch, Phase::FirstRequest, Phase::Spread, Phase::Given(0)] {
         let limit = limit().phase(phase);
         let mut state = [0; 2];

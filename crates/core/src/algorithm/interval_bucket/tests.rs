@@ -157,7 +157,7 @@ fn the_wait_is_true_while_the_clock_is_behind() {
 }
 
 #[test]
-fn other_numbers_keep_what_was_spent() {
+fn other_parameters_keep_what_was_spent() {
     // Spent at 3 s under 5 every 10 s, then what remains at 4 s and how long until as good as new.
     let check = |old: IntervalBucket, spent: u64, new: IntervalBucket, remaining: u64, reset: u64| {
         let mut state = [0; 2];
@@ -202,7 +202,7 @@ fn the_short_way_is_the_long_way() {
 }
 
 #[test]
-fn numbers_that_make_no_limit_are_told() {
+fn invalid_parameters_are_errors() {
     let told = |result: Result<IntervalBucket, LimitError>| result.unwrap_err().to_string();
     let year = Nanos::from_secs(365 * 86_400);
     assert_eq!(told(IntervalBucket::new(0, year)), "the refill is 0, it must be at least 1");
@@ -233,7 +233,7 @@ fn no_words_no_time_and_no_cost_break_it() {
 }
 
 #[test]
-fn at_the_end_of_time_it_does_not_begin_anew_with_every_request() {
+fn last_instant_does_not_restart_the_count_with_every_request() {
     for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
         for limit in [limit(), IntervalBucket::new(5, Nanos::from_nanos(5)).unwrap()] {
             let limit = limit.steps(steps);

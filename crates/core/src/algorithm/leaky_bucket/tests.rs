@@ -38,7 +38,7 @@ fn the_free_part_of_the_burst_passes_undelayed() {
 }
 
 #[test]
-fn who_would_wait_too_long_is_refused() {
+fn request_that_would_wait_too_long_is_refused() {
     let limit = limit("10/s", 100).max_wait(Nanos::from_millis(250));
     check(&limit, &[0, 0, 0, 0, 49, 50], ". 100 200 no50 no1 250");
     check(&limit.free(2).unwrap(), &[0; 6], ". . . 100 200 no50");
@@ -141,7 +141,7 @@ fn no_interval_exceeds_the_guarantee() {
 }
 
 #[test]
-fn other_numbers_keep_what_is_in_the_bucket() {
+fn other_parameters_keep_what_is_in_the_bucket() {
     let (old, new) = (limit("10/s", 6), limit("1/s", 6));
     let mut state = [0; 2];
     let _ = old.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(4)));
@@ -157,7 +157,7 @@ fn a_new_key_has_room_for_the_initial_amount() {
 }
 
 #[test]
-fn numbers_that_make_no_limit_are_told() {
+fn invalid_parameters_are_errors() {
     let told = |result: Result<LeakyBucket, LimitError>| result.unwrap_err().to_string();
     let bucket = limit("10/s", 6);
     assert_eq!(told(LeakyBucket::new(bucket.rate(), 0)), "the burst is 0, it must be at least 1");

@@ -87,7 +87,7 @@ fn random(seed: &mut u64, below: u64) -> u64 {
 }
 
 #[test]
-fn decisions_equal_those_of_a_list_that_is_counted_anew() {
+fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
     let gap = |log: SlidingLog, gap| log.minimum_gap(Nanos::from_nanos(gap)).unwrap();
     let limits = [
         log(1, 1),
@@ -229,7 +229,7 @@ fn refusal_spends_nothing() {
 }
 
 #[test]
-fn counted_refusals_keep_out_who_keeps_knocking_and_let_in_who_waits_quietly() {
+fn counted_refusals_refuse_a_caller_that_keeps_retrying_and_admit_one_that_waits() {
     let limit = log(2, 10).count_refused();
     let mut state = [0; 3];
     let _ = limit.decide(&mut state, &Now::at(0), exactly(2));
@@ -263,7 +263,7 @@ fn a_refund_with_the_stamp_takes_out_that_taking_and_no_other() {
 }
 
 #[test]
-fn new_numbers_keep_what_was_spent() {
+fn new_parameters_keep_what_was_spent() {
     let convert = |old: SlidingLog, new: SlidingLog, at| {
         let mut state = vec![0; old.words().max(new.words())];
         for taken_at in [0, 4, 5, 8] {
@@ -350,7 +350,7 @@ fn an_entry_by_a_clock_that_is_a_little_behind_counts_from_the_newest() {
 }
 
 #[test]
-fn numbers_that_make_no_log_are_told_with_what_would() {
+fn invalid_parameters_are_errors_with_the_valid_range() {
     let second = Nanos::SECOND;
     let check = |made: Result<SlidingLog, LimitError>, expected: &str| {
         assert_eq!(made.unwrap_err().to_string(), expected);

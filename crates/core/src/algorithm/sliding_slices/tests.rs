@@ -105,7 +105,7 @@ fn a_refund_counts_in_the_slice_it_was_taken_in() {
 }
 
 #[test]
-fn a_clock_set_back_by_up_to_a_window_meets_the_counts_as_they_are() {
+fn counts_are_kept_when_the_clock_is_set_back_by_up_to_a_window() {
     check(&limit(), "5@95 5@125 1@70 1@159 1@160", "5 0 no90 no1 4");
 }
 
@@ -152,7 +152,7 @@ fn the_wait_is_true_while_the_clock_is_behind() {
 }
 
 #[test]
-fn other_numbers_keep_what_was_spent() {
+fn other_parameters_keep_what_was_spent() {
     // 3 at 100 s and 4 at 120 s, then what remains at 130 s and how long until as good as new.
     let check = |new: SlidingSlices, remaining: u64, reset: u64| {
         let mut state = [0; 20];
@@ -179,7 +179,7 @@ fn a_new_key_has_the_initial_amount() {
 }
 
 #[test]
-fn numbers_that_make_no_limit_are_told() {
+fn invalid_parameters_are_errors() {
     let told = |limit, length, precision| {
         SlidingSlices::new(limit, Nanos::from_nanos(length), Nanos::from_nanos(precision)).unwrap_err().to_string()
     };
@@ -203,7 +203,7 @@ fn no_words_no_time_and_no_cost_break_it() {
 }
 
 #[test]
-fn at_the_end_of_time_it_does_not_begin_anew_with_every_request() {
+fn last_instant_does_not_restart_the_count_with_every_request() {
     let mut state = [0; 4];
     let passed =
         (0..19).filter(|_| limit().decide(&mut state, &Now::at(u64::MAX), Ask::Exactly(Cost::ONE)).is_admitted());

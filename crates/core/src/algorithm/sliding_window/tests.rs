@@ -50,7 +50,7 @@ fn debt_slides_out_like_anything_else() {
 }
 
 #[test]
-fn a_clock_set_back_by_up_to_a_window_meets_the_counts_as_they_are() {
+fn counts_are_kept_when_the_clock_is_set_back_by_up_to_a_window() {
     check(&limit(), "10@130 1@61 1@119 1@185 1@186", "0 no125 no67 no1 0");
     check(&limit(), "5@60 4@130 1@61 1@61 1@120", "5 1 0 no71 no12");
 }
@@ -136,7 +136,7 @@ fn the_wait_is_true_while_the_clock_is_behind() {
 }
 
 #[test]
-fn other_numbers_keep_what_was_spent() {
+fn other_parameters_keep_what_was_spent() {
     // 8 spent at 50 s and 3 at 80 s under 10 per 60 s; what remains at 81 s, where the estimate is 8 × 39/60 + 3 = 8.2.
     let check = |new: SlidingWindow, remaining: u64, reset: u64| {
         let mut state = [0; 3];
@@ -159,7 +159,7 @@ fn a_new_key_has_the_initial_amount() {
 }
 
 #[test]
-fn numbers_that_make_no_limit_are_told() {
+fn invalid_parameters_are_errors() {
     let told = |result: Result<SlidingWindow, LimitError>| result.unwrap_err().to_string();
     assert_eq!(told(SlidingWindow::new(0, Nanos::SECOND)), "the limit is 0, it must be at least 1");
     assert_eq!(told(SlidingWindow::new(1, Nanos::ZERO)), "the length of the window is 0, it must be at least 1");

@@ -158,7 +158,7 @@ fn debt_is_taken_as_deep_as_allowed_and_paid_back() {
 }
 
 #[test]
-fn the_deepest_debt_is_the_longest_that_can_be_told() {
+fn deepest_debt_gives_the_longest_wait() {
     let rate: Rate = "1/day".parse().unwrap();
     let longest = Rate::MAX_FILL.as_nanos() / rate.per().as_nanos();
     assert!(TokenBucket::new(rate, longest).is_ok());
@@ -188,7 +188,7 @@ fn a_refund_gives_back_what_is_owed_and_no_more() {
 }
 
 #[test]
-fn other_numbers_keep_the_tokens_spent() {
+fn other_parameters_keep_the_tokens_spent() {
     let (old, new) = (bucket("10/s", 10), bucket("7777/s", 20));
     let mut state = [0; 2];
     old.init(&mut state, &Now::at(SECOND));
@@ -219,7 +219,7 @@ fn a_clock_that_stepped_back_locks_out_for_one_burst() {
 }
 
 #[test]
-fn how_much_is_spent_is_told_as_a_part_of_the_burst() {
+fn spent_is_a_fraction_of_the_burst() {
     let limit = bucket("1/s", 4);
     let mut state = [0];
     limit.init(&mut state, &Now::at(0));

@@ -1,20 +1,20 @@
-//! Replacing a file so that a reader finds the old one or the new one, whole, whatever happens in between.
+//! Replaces a file atomically: a reader finds the old file or the new one, complete, also after a crash.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Has `write` fill a new file, which then takes the place of the one at `path`. Only the reader may read it.
+/// Calls `write` with a new file, and renames that over the file at `path`. Only the owner may read it.
 ///
-/// The new one is made in the same folder, since a file can only be renamed within a disk. Its name is drawn at random, so that
-/// two processes that save at the same time do not write to the same file. It is removed if anything fails; only
-/// a process that is killed leaves it behind.
+/// The new file is in the same folder, since renaming works only within a file system. Its name is random, so that two processes
+/// that save at the same time do not write to the same file. It is removed if anything fails; only a process that is killed
+/// leaves it there.
 pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<R>) -> io::Result<R> {
     let (folder, beside) = beside(path)?;
     let mut file = create(&beside)?;
     let written = write(&mut file).and_then(|result| {
-        // On the disk before it has the name, or a power cut might leave the name with nothing behind it.
+        // Synced before renaming, or a power failure could leave an empty file under the name.
         file.sync_all()?;
         drop(file);
         fs::rename(&beside, path)?;
@@ -23,14 +23,14 @@ pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
     match written {
         Ok(result) => sync_folder(&folder).map(|()| result),
         Err(error) => {
-            // The first failure is what matters, and the file may be gone already.
+            // The first failure is the one to report, and the file may not exist.
             let _ = fs::remove_file(&beside);
             Err(error)
         }
     }
 }
 
-/// The folder of `path`, and a name in it for a file that becomes the one at `path`.
+/// Returns the folder of `path`, and a temporary name in it.
 fn beside(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let Some(name) = path.file_name() else {
         return Err(io::Error::new(ErrorKind::InvalidInput, "the path names no file"));
@@ -55,7 +55,7 @@ fn create(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Brings the new name to the disk. Elsewhere than on Unix a folder cannot be opened, and the system sees to it.
+/// Syncs the folder, so that the new name is on disk. Only Unix can open a folder; other systems do it by themselves.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }

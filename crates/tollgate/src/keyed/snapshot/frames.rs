@@ -1,8 +1,7 @@
-//! Words with seals between them, as bytes.
+//! Frames of words, each with a seal, as bytes.
 //!
-//! The seal is a running state that every word is mixed into. For a given state each word leads to another state, and for a
-//! given word so does each state: so one word that differs always shows, and more of them hide from it with a
-//! chance of 2⁻⁶⁴.
+//! The seal is a running checksum that every word is mixed into. Mixing is a bijection of the checksum for a given word, and of
+//! the word for a given checksum: so a single wrong word is always detected, and several are missed with a chance of 2⁻⁶⁴.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -10,7 +9,7 @@ use super::{ENTRY_HEAD, MOST_AT_ONCE, RestoreError, full_frame};
 use crate::fingerprint::Fingerprint;
 
 const WORD: usize = size_of::<u64>();
-/// Not zero, and every further word changes it: a run of zeros has no seal of zero.
+/// The checksum of nothing. Not zero, so that a run of zeros does not have the checksum zero.
 const FIRST: u64 = 0x6C62_272E_07BB_0142;
 
 fn mix(seal: u64, word: u64) -> u64 {
@@ -21,7 +20,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks_exact(WORD).map(|word| word.try_into().map_or(0, u64::from_le_bytes))
 }
 
-/// Where words go. They are gathered and written a frame at a time.
+/// Writes words, one frame at a time.
 pub(crate) struct Sink<W> {
     to: W,
     frame: Vec<u8>,
@@ -29,7 +28,7 @@ pub(crate) struct Sink<W> {
 }
 
 impl<W: Write> Sink<W> {
-    /// With room for frames of so many words, so that gathering them seldom has to wait for memory.
+    /// Makes a sink with a buffer for frames of `room` words.
     pub(crate) fn new(to: W, room: usize) -> Self {
         Self { to, frame: Vec::with_capacity(room * WORD), seal: FIRST }
     }
@@ -51,7 +50,7 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// Where words come from.
+/// Reads words.
 pub(crate) struct Source<R> {
     from: R,
     frame: Vec<u8>,
@@ -73,7 +72,7 @@ impl<R: Read> Source<R> {
         Ok(&self.words)
     }
 
-    /// So many words, for which a seal further on vouches.
+    /// Reads `len` words, which the next seal covers.
     pub(crate) fn take(&mut self, len: usize) -> Result<&[u8], RestoreError> {
         self.frame.resize(len * WORD, 0);
         self.from.read_exact(&mut self.frame).map_err(unreadable)?;
@@ -85,16 +84,15 @@ impl<R: Read> Source<R> {
         Ok(words(self.take(1)?).next().unwrap_or(0))
     }
 
-    /// That everything up to here is what was written.
+    /// Checks the seal of everything read so far.
     pub(crate) fn check_seal(&mut self) -> Result<(), RestoreError> {
         let mut seal = [0; WORD];
         self.from.read_exact(&mut seal).map_err(unreadable)?;
         if u64::from_le_bytes(seal) == self.seal { Ok(()) } else { Err(RestoreError::Damaged) }
     }
 
-    /// Runs `each` on all entries, with the number of the limit they belong to and their `state_words` at the beginning of `state`,
-    /// and returns how many there were
-    /// once it is sure that they were all and that nothing follows.
+    /// Runs `each` on all entries, with the number of the limit they belong to and their `state_words` at the beginning of `state`.
+    /// Returns the number of entries, after checking that it is the stored one and that nothing follows.
     pub(super) fn entries(
         &mut self,
         state_words: usize,
@@ -108,7 +106,7 @@ impl<R: Read> Source<R> {
             if count == 0 {
                 break;
             }
-            // Memory is taken for no more than is ever written at once.
+            // Bounds the allocation: no frame is written with more entries.
             if count > (full_frame(state_words) + MOST_AT_ONCE) as u64 {
                 return Err(RestoreError::Damaged);
             }
@@ -122,10 +120,10 @@ impl<R: Read> Source<R> {
             }
             total += count;
         }
-        let told = self.word()?;
+        let stored = self.word()?;
         self.check_seal()?;
         self.check_end()?;
-        if told == total { Ok(total) } else { Err(RestoreError::Damaged) }
+        if stored == total { Ok(total) } else { Err(RestoreError::Damaged) }
     }
 
     /// Checks that nothing follows.
@@ -142,7 +140,7 @@ fn unreadable(error: io::Error) -> RestoreError {
     if error.kind() == ErrorKind::UnexpectedEof { RestoreError::CutShort } else { RestoreError::Unreadable(error) }
 }
 
-/// Makes all seals hold again, as far as the frames of a snapshot of so many limits can be told apart.
+/// Recomputes all seals, as far as the frames of a snapshot of `limits` limits can be found.
 #[cfg(test)]
 pub(super) fn reseal(bytes: &mut [u8], limits: usize) {
     use super::records::Record;

@@ -1,28 +1,27 @@
-//! A table written down, to be gone on with by another process.
+//! Snapshots: a table written to a file, from which another process continues.
 //!
 //! ```text
 //!  magic version │ limits │ mono wall │ secret │ words │ a record for each limit        │ seal
-//!  entries       │ low high state … │ low high state … │ …                              │ seal     as often as it takes
-//!  0             │ how many entries in all                                               │ seal
+//!  entries       │ low high state … │ low high state … │ …                              │ seal     repeated
+//!  0             │ the number of all entries                                             │ seal
 //! ```
 //!
-//! Everything is a word of eight bytes, the lowest first. A seal is a checksum of everything before it, so that a part that is
-//! missing, doubled or in the wrong place is noticed at the next one. It guards against accidents, not against somebody
-//! who may write the file: such a person has no need to forge one.
+//! Everything is a word of eight bytes, little-endian. A seal is a checksum of everything before it, so a part that is missing,
+//! repeated or misplaced is detected at the next seal. It protects against accidents, not against forgery.
 //!
-//! **Time.** States tell instants of the monotonic clock, which begins elsewhere in every process. The head has one reading of
-//! both clocks. Who restores it reads both again; the wall clocks say how long it was away, and that much later on the old
-//! monotonic clock is now on the new one. So what would have flowed off or ended in the meantime has. A wall clock that was
-//! set back counts as no time away.
+//! **Time.** States hold instants of the monotonic clock, whose zero differs in every process. The head has one reading of both
+//! clocks. Restoring reads both again: the wall clocks say how much time has passed, and that much later on the old monotonic
+//! clock is now on the new one. So buckets have refilled and windows have ended as they would have. A wall clock that was set
+//! back counts as no time.
 //!
 //! **Parameters.** An entry belongs to the limit it was last charged under, which need not be the one in force. Earlier limits are
 //! written after the one in force, each as the number of its limits and a record for each, and the upper half of an entry's
 //! second word says which one it belongs to: zero for the limit in force, else the number of an earlier one, from one. So
-//! nothing is converted on the way. The upper half of the third word says how many earlier ones there are. Version 1 had none.
+//! nothing is converted. The upper half of the third word is the number of earlier limits. Version 1 had none.
 //!
-//! **Whole entries.** A bucket's entries are copied while its short lock is held, as for any decision, and written when
-//! nothing is. Each entry is as it was at some instant during the snapshot. None is missed: an entry that would move from
-//! where the walk has not been to where it has stays where it is.
+//! **Consistency.** The entries of a bucket are copied while it is locked, as for a decision, and written to the file when nothing
+//! is locked. Each entry is as it was at some instant during the snapshot. None is missed: no entry is displaced from a bucket
+//! that the walk has not reached to one that it has passed.
 
 pub(crate) mod file;
 pub(crate) mod frames;
@@ -49,40 +48,40 @@ use records::Record;
 
 /// `tollgate`, as a word.
 const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
-/// Raised when what is written changes its meaning, the words of any algorithm's state included.
+/// Raised when the meaning of any word changes, including the state of any algorithm.
 const VERSION: u64 = 2;
-/// About so many words lie between two seals: enough for a write to be worth its while.
+/// About this many words lie between two seals: enough for efficient writes.
 pub(crate) const FRAME_WORDS: usize = 8_192;
 /// The most entries that one bucket adds to a frame that was not full yet.
 const MOST_AT_ONCE: usize = 8;
-/// Fingerprint.
+/// The words of an entry before its state: the fingerprint and the generation.
 const ENTRY_HEAD: usize = 2;
 
-/// Why a snapshot was not restored. The limiter is as it was before.
+/// Why a snapshot was not restored. The limiter is unchanged.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// It could not be read. A file that is not there is told by [`io::ErrorKind::NotFound`].
+    /// It could not be read. The error is [`io::ErrorKind::NotFound`] if the file does not exist.
     Unreadable(io::Error),
-    /// It is something else.
+    /// It is not a snapshot.
     NotASnapshot,
-    /// It was written in another version of the format.
+    /// It has another version of the format.
     OtherVersion {
-        /// The version it has.
+        /// Its version.
         found: u64,
     },
     /// Its end is missing.
     CutShort,
-    /// Its content is not what was written.
+    /// A checksum does not match.
     Damaged,
-    /// It is of another algorithm, or of another group of them. Other numbers of the same are no error.
+    /// It is of another algorithm, or of another group of algorithms. Other parameters of the same algorithm are not an error.
     OtherLimit {
-        /// What it is of.
+        /// The algorithm of the snapshot.
         stored: String,
-        /// What was to be restored.
+        /// The algorithm of the limiter.
         wanted: String,
     },
-    /// There is no memory for a second table beside the one in use.
+    /// There is not enough memory for a second table beside the one in use.
     CapacityError(CapacityError),
 }
 
@@ -117,12 +116,11 @@ impl std::error::Error for RestoreError {
 }
 
 impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C> {
-    /// Writes what every key has spent to a file, which [`load`](Self::load) reads, and returns how many entries that are.
+    /// Writes what every key has spent to a file, for [`load`](Self::load), and returns the number of entries.
     ///
-    /// Decisions go on meanwhile and do not wait for it: each key is written as it is when its turn comes. Keys that are as
-    /// good as new are left out. The file contains the secret that keeps people from aiming at other people's entries, so only
-    /// its reader may read it. It is written beside its final place, under a name of its own that ends in `.tmp`, brought to
-    /// the disk, and then takes the place of the previous one at once: whatever happens, one of the two is there, whole.
+    /// Decisions do not wait for it. Unused entries are left out. The file contains the secret that protects keys against
+    /// constructed collisions, so only its owner may read it. It is written under a temporary name that ends in `.tmp`, synced,
+    /// and then renamed over the previous file: after a crash one of the two is there, complete.
     ///
     /// ```
     /// use tollgate::{Keyed, TokenBucket};
@@ -143,17 +141,17 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     /// ```
     ///
     /// # Errors
-    /// When the file cannot be written; the previous one then stays as it is.
+    /// If the file cannot be written; the previous file is unchanged.
     pub fn save(&self, path: impl AsRef<Path>) -> io::Result<u64> {
         file::replace(path.as_ref(), |file| self.snapshot(file))
     }
 
-    /// [`save`](Self::save) to anything that takes bytes. What it is given is a secret.
+    /// Writes the snapshot that [`save`](Self::save) writes to any writer. It contains the secret.
     ///
     /// # Errors
-    /// When the bytes are not taken.
+    /// If writing fails.
     pub fn snapshot(&self, to: impl Write) -> io::Result<u64> {
-        // One at a time: the table can be told of one walk.
+        // One at a time: the table supports one walk.
         let _one = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
         let (changes, now) = (self.changes(), self.clock.now());
         let reader = self.reader(&changes, now);
@@ -182,7 +180,7 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
         let table = self.table(&changes);
         let (walk, buckets) = (table.walk(), table.buckets());
         for index in 0..buckets {
-            // Read anew for each, or the instant would be long past for the last of them.
+            // The clock is read for each bucket: a snapshot may take seconds.
             let reader = self.reader(&changes, self.clock.now());
             walk.visit(index, &reader, |fingerprint, slot| {
                 if !reader.is_new(fingerprint, slot) {
@@ -201,36 +199,35 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
         Ok(total)
     }
 
-    /// Goes on with what [`save`](Self::save) wrote, and returns how many entries that are. What was counted before is dropped.
+    /// Replaces all entries by those that [`save`](Self::save) wrote, and returns their number.
     ///
-    /// Time has gone on meanwhile: what would have flowed off, ended or begun anew has. The clock on the wall tells how
-    /// long it was; if it was set back, no time has passed. The capacity may be another: should the keys not fit, the
-    /// least spent of them find no room. So may the parameters of the limit: what was spent stays spent, as with
-    /// [`set_limit`](Self::set_limit), and every entry still belongs to the limit it was last charged under. Another algorithm
-    /// is refused.
+    /// The time since then counts: buckets have refilled and windows have ended as they would have. The wall clock says how much
+    /// time that is; if it was set back, none. The capacity may differ: if the keys do not fit, the least spent ones are
+    /// lost. The parameters of the limit may differ: what was spent stays spent, as with [`set_limit`](Self::set_limit), and
+    /// every entry belongs to the limit it was last charged under. Another algorithm is an error.
     ///
-    /// A [`Verdict`](crate::Verdict) from before gives its leases back afterwards, but nothing to a log or to a window that
-    /// began with its first request. Instants before the zero of the clock are told as that zero, which matters to none of the
-    /// clocks here but may to one of your own: a log of an hour then holds its entries for up to an hour from its zero on.
+    /// A [`Verdict`](crate::Verdict) from before the snapshot can refund leases, but not entries of a log or of a window that
+    /// began with its first request. Instants before the zero of the clock become zero. That concerns only clocks of your own:
+    /// a log of an hour then keeps such entries for an hour from zero on.
     ///
     /// # Errors
-    /// When it cannot be read or is not what was written. This limiter then is as it was: nothing is restored in part.
+    /// If it cannot be read or is damaged. The limiter is then unchanged: nothing is restored in part.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<u64, RestoreError> {
         self.restore(std::fs::File::open(path).map_err(RestoreError::Unreadable)?)
     }
 
-    /// [`load`](Self::load) from anything that gives the bytes of a [`snapshot`](Self::snapshot). They are read in large
-    /// parts; nothing may follow them.
+    /// Restores as [`load`](Self::load) does from a reader of a [`snapshot`](Self::snapshot). Reads in large parts; nothing may
+    /// follow the snapshot.
     ///
     /// # Errors
-    /// As for [`load`](Self::load).
+    /// See [`load`](Self::load).
     pub fn restore(&mut self, from: impl Read) -> Result<u64, RestoreError> {
         let mut source = Source::new(from);
         let head = Head::read(&mut source)?;
         let limit = self.limit();
         let limits: Limits = limit.clone().into();
         head.must_be_of(&limits)?;
-        // Entries of the limit in force come first in the file; here they belong to an earlier one unless it is the same.
+        // The limit in force comes first in the file. Here it is an earlier one, unless it is the same.
         let changed = head.limits != limits;
         let stored: Vec<&Limits> = std::iter::once(&head.limits).chain(&head.earlier).collect();
         let earlier: Vec<A> = stored
@@ -268,7 +265,7 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
                     state.iter().enumerate().for_each(|(at, word)| to.state.set(at, *word));
                     to.generation = generation;
                 };
-                // How spent it is matters, and is computed, only where somebody has to give way.
+                // How spent it is, is computed only if an entry has to be evicted.
                 if table.upsert(fingerprint, &reader, Spent::NOTHING, copy).is_none() {
                     table.upsert(fingerprint, &reader, own.spent(state, &now), copy);
                 }
@@ -287,16 +284,16 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     }
 }
 
-/// With so many entries a frame is written.
+/// Returns the number of entries at which a frame is written.
 fn full_frame(words: usize) -> usize {
     (FRAME_WORDS / (ENTRY_HEAD + words)).max(1)
 }
 
-/// What has to be known before the entries mean anything.
+/// The head of a snapshot: what is needed to read the entries.
 struct Head {
-    /// Those in force.
+    /// The limits in force.
     limits: Limits,
-    /// Earlier ones that entries may belong to.
+    /// Earlier limits that entries may belong to.
     earlier: Vec<Limits>,
     mono: Time<Mono>,
     wall: Time<Wall>,

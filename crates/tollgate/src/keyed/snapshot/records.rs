@@ -1,8 +1,8 @@
-//! The numbers of a limit as words. What they mean must not change without another version of the format.
+//! The parameters of a limit as words. A change of their meaning needs another version of the format.
 
 use tollgate_core::{BucketParams, Limit, Nanos, Params, Phase, Rate, Steps, WindowParams};
 
-/// Which algorithm, and its numbers in the order of its params; zeros fill it up.
+/// The algorithm and its parameters in the order of [`Params`], filled up with zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record(pub(crate) [u64; 8]);
 
@@ -17,10 +17,10 @@ const CONCURRENCY: u64 = 7;
 const INTERVAL_BUCKET: u64 = 8;
 const SLIDING_SLICES: u64 = 9;
 
-/// In place of an offset, which is less than a period: the steps begin with the first request.
+/// Instead of an offset, which is less than a period: the steps begin with the first request.
 const FIRST_REQUEST: u64 = u64::MAX;
 
-/// What people call it.
+/// Returns the name of the algorithm.
 pub(super) fn name(params: &Params) -> &'static str {
     match params {
         Params::Unlimited => "limit that lets everything pass",
@@ -76,7 +76,7 @@ impl Record {
         }
     }
 
-    /// The limit it tells, if it tells one.
+    /// Returns the limit, if the words are valid.
     pub(crate) fn limit(&self) -> Option<Limit> {
         let [algorithm, a, b, c, d, e, f, g] = self.0;
         let nanos = Nanos::from_nanos;

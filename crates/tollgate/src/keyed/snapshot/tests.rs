@@ -54,7 +54,7 @@ fn act(keyed: &Tested<Limits>, dice: &mut Dice, key: &str) -> String {
 }
 
 #[test]
-fn whoever_goes_on_elsewhere_decides_as_if_it_had_never_been_away() {
+fn restored_table_decides_as_the_original() {
     let keys: Vec<String> = (0..20).map(|key| format!("key {key}")).collect();
     let year = 365 * DAY.as_nanos() as i64;
     for (seed, limit) in (0..).zip(every_limit(HOUR)) {
@@ -121,7 +121,7 @@ fn a_process_that_has_just_begun_knows_what_was_before_it() {
 }
 
 #[test]
-fn changed_numbers_keep_what_was_spent() {
+fn restoring_under_other_parameters_keeps_what_was_spent() {
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 7);
     let bytes = written(&here);

@@ -21,7 +21,7 @@ fn assert_kept<A: Algorithm>(keyed: &Tested<A>, capacity: u64, what: &str) {
 }
 
 #[test]
-fn changing_the_numbers_keeps_what_each_key_has_spent() {
+fn changing_the_parameters_keeps_what_each_key_has_spent() {
     let (keyed, _) = spent_under(bucket(10));
     for (limit, capacity) in [(bucket(20), 20), (fine_bucket(15), 15), (bucket(10), 10), (fine_bucket(10), 10)] {
         keyed.set_limit(limit).unwrap();
@@ -46,7 +46,7 @@ fn changing_the_algorithm_keeps_what_each_key_has_spent() {
 }
 
 #[test]
-fn entries_that_nobody_looked_at_are_converted_all_the_same() {
+fn entries_without_requests_are_converted_too() {
     // From the first numbers straight to the last, with wider ones in between that were never used.
     let (keyed, _) = spent_under(Limit::from(bucket(10)));
     for limit in [Limit::from(fine_bucket(12)), daily(14).into(), bucket(16).into()] {
@@ -70,7 +70,7 @@ fn more_changes_than_there_are_generations_keep_what_was_spent() {
 }
 
 #[test]
-fn changing_the_numbers_of_a_table_that_is_full_forgets_nobody() {
+fn changing_the_parameters_of_a_full_table_loses_no_key() {
     // Twice the entries it was made for; each change to numbers of the same length leaves them where they are.
     let (keyed, _) = keyed(bucket(1_000), 100);
     for n in 0..2_000_u64 {

@@ -111,7 +111,7 @@ fn one_unit_not_yet_come_back_keeps_an_entry() {
 }
 
 #[test]
-fn the_least_spent_gives_way_and_never_one_more_spent_than_the_newcomer() {
+fn least_spent_entry_is_evicted_and_never_one_more_spent_than_the_arriving_key() {
     // Everything that can happen in a full table, against the rule in one sentence. Costs are small, so that many are equal.
     for limit in ten_of_each(HOUR) {
         let (keyed, clock, slots) = full(&limit, |n| 1 + n % 9);
@@ -150,7 +150,7 @@ fn the_least_spent_gives_way_and_never_one_more_spent_than_the_newcomer() {
 }
 
 #[test]
-fn whoever_takes_all_of_its_limit_is_no_less_spent_than_anybody() {
+fn key_that_took_all_of_its_limit_is_fully_spent() {
     // Draining and charging were once taken for nothing, since they ask for more than fits.
     for limit in ten_of_each(HOUR) {
         let (keyed, _, _) = full(&limit, |_| 6);
@@ -163,7 +163,7 @@ fn whoever_takes_all_of_its_limit_is_no_less_spent_than_anybody() {
 }
 
 #[test]
-fn nobody_gives_way_to_who_is_refused_anyway() {
+fn refused_request_evicts_nothing() {
     for limit in ten_of_each(HOUR) {
         let (keyed, _, slots) = full(&limit, |_| 6);
         assert_eq!(keyed.check("a", 11).outcome(), Outcome::Deny(Retry::Never), "{limit:?}");
@@ -173,7 +173,7 @@ fn nobody_gives_way_to_who_is_refused_anyway() {
 }
 
 #[test]
-fn a_flood_of_new_keys_leaves_those_alone_that_are_being_used_up() {
+fn flood_of_new_keys_evicts_no_key_that_is_more_spent() {
     const CAPACITY: u64 = 5_000;
     fn check<A: Algorithm + fmt::Debug>(limit: A) {
         let (keyed, _) = keyed(limit, CAPACITY as usize);

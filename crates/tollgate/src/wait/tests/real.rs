@@ -88,7 +88,7 @@ fn threads_are_served_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn a_clock_moved_by_another_thread_wakes_those_who_wait() {
+fn clock_moved_by_another_thread_wakes_waiters() {
     let clock = clock();
     let limiter = empty(1, &clock);
     let served = AtomicU64::new(0);

@@ -63,7 +63,7 @@ fn frames_that_are_missing_doubled_or_swapped_are_noticed() {
 }
 
 #[test]
-fn what_is_no_snapshot_of_this_limit_is_told_so() {
+fn other_files_and_other_limits_are_errors() {
     let (here, clock) = keyed(bucket(10), 100);
     let bytes = written(&here);
     let message = |result: Result<u64, RestoreError>| result.unwrap_err().to_string();
@@ -85,7 +85,7 @@ fn what_is_no_snapshot_of_this_limit_is_told_so() {
 
 /// Bytes that say anything at all, with seals that hold.
 #[test]
-fn made_up_numbers_and_states_are_refused_or_harmless() {
+fn arbitrary_parameters_and_states_are_refused_or_harmless() {
     let mut dice = Dice::new(5);
     for limit in every_limit(HOUR) {
         let (here, clock) = keyed(limit.clone(), 100);

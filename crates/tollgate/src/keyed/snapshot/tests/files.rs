@@ -89,7 +89,7 @@ impl Write for Disk {
 }
 
 #[test]
-fn a_disk_that_is_full_at_any_byte_is_told_and_the_next_snapshot_works() {
+fn full_disk_is_an_error_and_the_next_snapshot_works() {
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 4);
     let whole = written(&here).len();
