@@ -34,9 +34,9 @@ pub struct App<S> {
     pub health: Arc<StoreHealth>,
     /// The requests that wait to be admitted.
     pub waiters: Waiters,
-    /// The keys that use most.
+    /// The heaviest keys.
     pub top: TopKeys,
-    /// Which refusals are logged, if any.
+    /// The log of refusals, if they are logged.
     pub refusals: Option<RefusalLog>,
     /// The valid tokens.
     pub auth: Authenticator,
@@ -89,7 +89,7 @@ impl<S: Store> App<S> {
         Self { refusals, ..self }
     }
 
-    /// Sets how keys are shown among those that use most.
+    /// Sets how the heaviest keys are shown.
     #[must_use]
     pub fn with_names(self, names: Names) -> Self {
         Self { top: TopKeys::new(names, self.now()), ..self }

@@ -197,7 +197,15 @@ fn redis_protocol_errors() {
         client.send(encode(&line.split(' ').collect::<Vec<_>>()));
         page.case(line, &client.line());
     }
-    for bytes in ["*x\r\n", "*9999\r\n", "*1\r\n$x\r\n", "*1\r\n+PING\r\n", "*1\r\n$4\r\nPING!!", "PING \"a\"\r\n", "GET / HTTP/1.1\r\n"] {
+    for bytes in [
+        "*x\r\n",
+        "*9999\r\n",
+        "*1\r\n$x\r\n",
+        "*1\r\n+PING\r\n",
+        "*1\r\n$4\r\nPING!!",
+        "PING \"a\"\r\n",
+        "GET / HTTP/1.1\r\n",
+    ] {
         let mut client = server.connect_resp();
         client.send(bytes);
         page.case(&bytes.escape_default().to_string(), &client.line());

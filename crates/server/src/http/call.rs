@@ -16,7 +16,7 @@ use super::{json, route, translate};
 use crate::app::App;
 use crate::control::auth::Access;
 use crate::net::protocol::Protocol;
-use crate::ops::idempotency::Keyed;
+use crate::ops::idempotency::KeyLookup;
 use crate::ops::input::Input;
 use crate::ops::run::{Call, Caller, Reply, run, run_list};
 use crate::ops::view::{DecisionView, Output};
@@ -28,7 +28,7 @@ const REPLAYED: &str = "idempotency-replayed";
 /// Runs an operation on a body, under an idempotency key if there is one.
 ///
 /// # Errors
-/// When the whole body is wrong. What is wrong with one item of a list is in its place of the response.
+/// When the whole body is wrong. An error of one item of a list is at its position in the response.
 pub(super) async fn call<S: Store>(
     app: &App<S>,
     access: &Access,
@@ -38,7 +38,7 @@ pub(super) async fn call<S: Store>(
 ) -> Result<HttpResponse, Problem> {
     let caller = Caller { protocol: Protocol::Http, access };
     let key = match key.filter(|_| spec.keyed) {
-        None => Keyed::Unkeyed,
+        None => KeyLookup::NoKey,
         Some(key) => app
             .idempotency
             .begin(key, (Protocol::Http, spec.op, body), app.now())
@@ -68,7 +68,7 @@ async fn call_list<S: Store>(
     app: &App<S>,
     caller: Caller<'_>,
     spec: &Spec,
-    key: Keyed<'_>,
+    key: KeyLookup<'_>,
     items: &[Item<'_>],
 ) -> HttpResponse {
     let call = |item| Call::new(translate::input(&app.engine, spec.op, item));

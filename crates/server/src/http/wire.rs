@@ -74,7 +74,7 @@ impl<'a> Body<'a> {
     /// Parses a body.
     ///
     /// # Errors
-    /// When it is not JSON or has another form; the error has the place.
+    /// When it is not JSON or has another form; the error has its line and column.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
@@ -120,7 +120,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Body<'a> {
     }
 }
 
-/// Parses an integer that is not negative.
+/// Parses a non-negative integer.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     struct Whole;
     impl Visitor<'_> for Whole {

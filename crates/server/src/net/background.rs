@@ -60,12 +60,12 @@ impl BackgroundThread {
     }
 }
 
-/// The niceness of these threads, of 19. With less, compiling ten thousand rules slows decisions down; with more, a machine
-/// without idle time would never get new rules.
+/// The nice value of these threads, from 0 to 19. With a lower one, compiling ten thousand rules slows down decisions; with a
+/// higher one, a machine without idle time would never get new rules.
 const NICE: i32 = 10;
 
 /// Lets the threads that decide go first.
 fn lower_priority() {
-    // It concerns this thread only, and failing loses nothing.
+    // It affects this thread only, and a failure is harmless.
     let _ = rustix::process::nice(NICE);
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tollgate::core::{Mono, Time};
 
-use crate::rules_source::poll::Outcome;
+use crate::rules_source::poll::PollOutcome;
 
 /// Counts of polls. They order nothing, so every access is relaxed.
 #[derive(Debug, Default)]
@@ -23,17 +23,17 @@ pub struct PollCounters {
 
 impl PollCounters {
     /// Counts a poll.
-    pub fn add(&self, outcome: Outcome, now: Time<Mono>) {
+    pub fn add(&self, outcome: PollOutcome, now: Time<Mono>) {
         let counter = match outcome {
-            Outcome::Changed => &self.changed,
-            Outcome::Unchanged | Outcome::NoWait => &self.unchanged,
-            Outcome::Refused => &self.refused,
-            Outcome::Failed => &self.failed,
+            PollOutcome::Changed => &self.changed,
+            PollOutcome::Unchanged | PollOutcome::NoWait => &self.unchanged,
+            PollOutcome::Refused => &self.refused,
+            PollOutcome::Failed => &self.failed,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        self.unreachable.store(outcome == Outcome::Failed, Ordering::Relaxed);
+        self.unreachable.store(outcome == PollOutcome::Failed, Ordering::Relaxed);
         // A refused set is newer than the rules in force, which age from then on.
-        if matches!(outcome, Outcome::Changed | Outcome::Unchanged | Outcome::NoWait) {
+        if matches!(outcome, PollOutcome::Changed | PollOutcome::Unchanged | PollOutcome::NoWait) {
             self.confirmed.store(now.as_nanos().saturating_add(1), Ordering::Relaxed);
         }
     }
@@ -70,11 +70,11 @@ mod tests {
         let polls = PollCounters::default();
         let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
         assert_eq!((polls.age_seconds(at(5)), polls.is_unreachable()), (None, false));
-        polls.add(Outcome::Changed, at(0));
-        polls.add(Outcome::Unchanged, at(10));
-        polls.add(Outcome::Failed, at(20));
+        polls.add(PollOutcome::Changed, at(0));
+        polls.add(PollOutcome::Unchanged, at(10));
+        polls.add(PollOutcome::Failed, at(20));
         assert_eq!((polls.age_seconds(at(25)), polls.is_unreachable()), (Some(15), true));
-        polls.add(Outcome::Refused, at(30));
+        polls.add(PollOutcome::Refused, at(30));
         assert_eq!((polls.age_seconds(at(35)), polls.is_unreachable()), (Some(25), false));
         assert_eq!(polls.counts(), [("changed", 1), ("unchanged", 1), ("refused", 1), ("failed", 1)]);
     }

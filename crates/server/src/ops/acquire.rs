@@ -102,7 +102,7 @@ impl Waiters {
         Some(member)
     }
 
-    /// Adds jitter to a wait, so that nodes which were told the same wait do not retry at the same instant.
+    /// Adds jitter to a wait, so that nodes with the same wait do not retry at the same instant.
     fn with_jitter(&self, wait: Duration) -> Duration {
         let max = (wait / 16).min(Duration::from_millis(20)).as_nanos() as u64;
         wait + Duration::from_nanos(self.jitter.hash_one(Instant::now()) % (max + 1))

@@ -9,7 +9,7 @@ use crate::control::auth::MissingRole;
 /// Why an operation was not carried out. Nothing was taken, unless the kind is [`ErrorKind::StoreFailed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpError {
-    /// Who has to act, and how.
+    /// The kind, which front ends map to status codes.
     pub kind: ErrorKind,
     /// The field of the input that is wrong, empty for the whole input, `None` if the error is not about the input.
     pub field: Option<&'static str>,

@@ -57,10 +57,10 @@ struct Entry {
 
 /// What a call does about its idempotency key.
 #[derive(Debug, Default)]
-pub enum Keyed<'t> {
+pub enum KeyLookup<'t> {
     /// It has none, or the operation ignores it.
     #[default]
-    Unkeyed,
+    NoKey,
     /// Run the call and store its results.
     First(Ticket<'t>),
     /// Return these results.
@@ -81,7 +81,7 @@ impl IdempotencyTable {
     ///
     /// # Errors
     /// When the key has a wrong length, is in use, or was used with another request.
-    pub fn begin(&self, key: &[u8], request: impl Hash, now: Time<Mono>) -> Result<Keyed<'_>, OpError> {
+    pub fn begin(&self, key: &[u8], request: impl Hash, now: Time<Mono>) -> Result<KeyLookup<'_>, OpError> {
         if key.is_empty() || key.len() > MAX_KEY {
             let detail = format!("an idempotency key must have 1 to {MAX_KEY} bytes");
             return Err(OpError::key(ErrorKind::Invalid, detail));
@@ -100,7 +100,7 @@ impl IdempotencyTable {
                 }
                 Some((results, _)) => {
                     self.replayed.fetch_add(1, Ordering::Relaxed);
-                    Ok(Keyed::Replay(results.clone()))
+                    Ok(KeyLookup::Replay(results.clone()))
                 }
             };
         }
@@ -109,7 +109,7 @@ impl IdempotencyTable {
         table.next += 1;
         table.order.push_back((key.clone(), number));
         table.entries.insert(key.clone(), Entry { number, started: now, request, results: None });
-        Ok(Keyed::First(Ticket { table: self, key, number, stored: false }))
+        Ok(KeyLookup::First(Ticket { table: self, key, number, stored: false }))
     }
 
     /// Returns the number of keys, of replays, and of keys evicted before their time.
@@ -153,7 +153,7 @@ impl Table {
     }
 }
 
-impl Keyed<'_> {
+impl KeyLookup<'_> {
     /// Stores the results, if this is the first call with the key.
     pub fn store(self, results: Vec<Result<Output<'static>, OpError>>) {
         if let Self::First(ticket) = self {
@@ -191,7 +191,7 @@ mod tests {
 
     fn first<'t>(table: &'t IdempotencyTable, key: &str, now: Time<Mono>) -> Ticket<'t> {
         match table.begin(key.as_bytes(), "asked", now) {
-            Ok(Keyed::First(ticket)) => ticket,
+            Ok(KeyLookup::First(ticket)) => ticket,
             other => panic!("{other:?}"),
         }
     }
@@ -203,15 +203,15 @@ mod tests {
     /// Returns what is stored under the key `k`, by a number.
     fn replayed(table: &IdempotencyTable, key: &str, now: Time<Mono>) -> Option<usize> {
         match table.begin(key.as_bytes(), "asked", now) {
-            Ok(Keyed::Replay(results)) => match &results[..] {
+            Ok(KeyLookup::Replay(results)) => match &results[..] {
                 [Ok(Output::Reset(counters))] => Some(*counters),
                 other => panic!("{other:?}"),
             },
-            Ok(Keyed::Unkeyed | Keyed::First(_)) | Err(_) => None,
+            Ok(KeyLookup::NoKey | KeyLookup::First(_)) | Err(_) => None,
         }
     }
 
-    fn error(result: Result<Keyed<'_>, OpError>) -> Option<ErrorKind> {
+    fn error(result: Result<KeyLookup<'_>, OpError>) -> Option<ErrorKind> {
         result.err().map(|error| error.kind)
     }
 

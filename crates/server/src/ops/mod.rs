@@ -69,9 +69,9 @@ pub enum Page {
     Readiness,
     /// All counters.
     Metrics,
-    /// The keys that use most.
+    /// The heaviest keys.
     TopKeys,
-    /// Where the rules come from and how the last load went.
+    /// The source of the rules, and the result of the last load.
     RulesStatus,
     /// The OpenAPI description.
     ApiDescription,
@@ -166,7 +166,7 @@ pub const TABLE: &[Spec] = &[
     // Three names for one operation, after its object: a reservation, a slot, anything.
     spec(Op::Refund, "/v1/cancel", ("TG.CANCEL", 2, RECEIPT), "Cancels a reservation"),
     spec(Op::Refund, "/v1/release", ("TG.RELEASE", 2, RECEIPT), "Releases a slot"),
-    spec(Op::Renew, "/v1/renew", ("TG.RENEW", 2, RECEIPT), "Holds a slot longer"),
+    spec(Op::Renew, "/v1/renew", ("TG.RENEW", 2, RECEIPT), "Extends the lease of a slot"),
     spec(Op::Refund, "/v1/refund", ("TG.REFUND", 2, RECEIPT), "Refunds what a decision took"),
     Spec { role: Some(Role::Operator), ..spec(Op::Reset, "/v1/reset", ("TG.RESET", 3, REQUEST), "Resets counters; for operators") },
     Spec { keyed: false, ..spec(Op::Explain, "/v1/explain", ("TG.EXPLAIN", 3, UNKEYED_REQUEST), "Explains what a check would decide, and takes nothing") },
@@ -174,9 +174,9 @@ pub const TABLE: &[Spec] = &[
     page(Page::Enforcement, "/v1/enforcement", "Whether refusals are enforced"),
     Spec { role: None, ..page(Page::Health, "/healthz", "Whether the server runs") },
     Spec { role: None, ..page(Page::Readiness, "/readyz", "Whether the server accepts requests") },
-    page(Page::TopKeys, "/v1/top", "The keys that use most, by rule"),
+    page(Page::TopKeys, "/v1/top", "The heaviest keys, by rule"),
     page(Page::Metrics, "/metrics", "All counters, for Prometheus"),
-    page(Page::RulesStatus, "/v1/rules-status", "Where the rules come from, and how the last load went"),
+    page(Page::RulesStatus, "/v1/rules-status", "The source of the rules, and the result of the last load"),
     page(Page::ApiDescription, "/openapi.json", "This description"),
 ];
 

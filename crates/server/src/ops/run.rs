@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tollgate_engine::{Decisions, Enforcement, Item, PooledDecisions, Request, Store};
 
 use super::error::OpError;
-use super::idempotency::Keyed;
+use super::idempotency::KeyLookup;
 use super::input::{Input, RequestInput};
 use super::view::{DecisionView, Output, ViewOptions};
 use super::{Op, Spec, Verb, acquire, pages};
@@ -31,7 +31,7 @@ pub struct Call<'a> {
     /// The input, or why the front end could not read it.
     pub input: Result<Input<'a>, OpError>,
     /// The idempotency key of the call.
-    pub key: Keyed<'a>,
+    pub key: KeyLookup<'a>,
 }
 
 /// The result of one call, for the front end to serialise.
@@ -62,8 +62,8 @@ pub async fn run<S: Store>(
     for (index, call) in calls.iter_mut().enumerate() {
         let result = match (&call.input, &call.key) {
             (Err(error), _) => Err(error.clone()),
-            (Ok(_), Keyed::Replay(_)) => Ok(None),
-            (Ok(input), Keyed::Unkeyed | Keyed::First(_)) => run_one(app, caller, spec.op, input).await.map(Some),
+            (Ok(_), KeyLookup::Replay(_)) => Ok(None),
+            (Ok(input), KeyLookup::NoKey | KeyLookup::First(_)) => run_one(app, caller, spec.op, input).await.map(Some),
         };
         finish(index, call, result, &mut reply);
     }
@@ -75,11 +75,11 @@ pub async fn run_list<S: Store>(
     app: &App<S>,
     caller: Caller<'_>,
     spec: &Spec,
-    key: Keyed<'_>,
+    key: KeyLookup<'_>,
     calls: &mut [Call<'_>],
     mut reply: impl FnMut(Reply<'_>),
 ) {
-    if let Keyed::Replay(results) = &key {
+    if let KeyLookup::Replay(results) = &key {
         for (index, result) in results.iter().enumerate() {
             reply(Reply { index, result: result.as_ref(), replayed: true });
         }
@@ -87,7 +87,7 @@ pub async fn run_list<S: Store>(
     }
     let mut results = Vec::new();
     run(app, caller, spec, calls, |one| {
-        if matches!(key, Keyed::First(_)) {
+        if matches!(key, KeyLookup::First(_)) {
             results.push(one.result.cloned().map(Output::into_owned).map_err(Clone::clone));
         }
         reply(one);
@@ -116,14 +116,14 @@ fn finish(
     match (result, key) {
         (Ok(Some(output)), key) => {
             reply(Reply { index, result: Ok(&output), replayed: false });
-            if output.took_effect() && matches!(key, Keyed::First(_)) {
+            if output.took_effect() && matches!(key, KeyLookup::First(_)) {
                 key.store(vec![Ok(output.into_owned())]);
             }
         }
-        (Ok(None), Keyed::Replay(results)) => {
+        (Ok(None), KeyLookup::Replay(results)) => {
             results.iter().for_each(|result| reply(Reply { index, result: result.as_ref(), replayed: true }));
         }
-        (Ok(None), Keyed::Unkeyed | Keyed::First(_)) => {}
+        (Ok(None), KeyLookup::NoKey | KeyLookup::First(_)) => {}
         (Err(error), _) => reply(Reply { index, result: Err(&error), replayed: false }),
     }
 }
@@ -170,13 +170,13 @@ async fn decide<S: Store>(
 impl<'a> Call<'a> {
     /// Returns a call without an idempotency key.
     pub fn new(input: Result<Input<'a>, OpError>) -> Self {
-        Self { input, key: Keyed::Unkeyed }
+        Self { input, key: KeyLookup::NoKey }
     }
 
     /// Returns the request that the engine has to decide; `None` if there is an error or a stored result.
     fn to_decide(&self) -> Option<&RequestInput<'a>> {
         match (&self.input, &self.key) {
-            (Ok(Input::Request(request)), Keyed::Unkeyed | Keyed::First(_)) => Some(request),
+            (Ok(Input::Request(request)), KeyLookup::NoKey | KeyLookup::First(_)) => Some(request),
             _ => None,
         }
     }

@@ -9,13 +9,13 @@ use tollgate::redis_cell::Throttle;
 use tollgate_engine::{Entry, Store};
 
 use super::throttle::{self, SharedCall};
-use super::wire::{Parsed, Replies, integer, parse};
+use super::wire::{Frame, Replies, integer, parse};
 use super::write::{write, write_error};
 use crate::app::App;
 use crate::control::auth::Access;
 use crate::net::protocol::Protocol;
 use crate::ops::error::{ErrorKind, OpError};
-use crate::ops::idempotency::Keyed;
+use crate::ops::idempotency::KeyLookup;
 use crate::ops::input::{self, Input, LimitsInput, RequestInput};
 use crate::ops::run::{Call, Caller, Reply, run};
 use crate::ops::view::Output;
@@ -37,14 +37,14 @@ pub(super) struct Batch<'a> {
 
 /// A command that may be part of a batch.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Batched {
+pub(super) enum BatchCommand {
     /// An operation.
     Op(&'static Spec, &'static Command),
     /// `CL.THROTTLE` with a shared store.
     Throttle,
 }
 
-impl Batched {
+impl BatchCommand {
     /// Finds a command by its name. `CL.THROTTLE` is only among them if its keys are not kept in this process.
     pub(super) fn find<S>(app: &App<S>, name: &[u8]) -> Option<Self> {
         match Spec::of_command(name) {
@@ -67,16 +67,16 @@ impl<'a> Batch<'a> {
     /// those that follow. If there is no batch, the reply to the first command is written already.
     pub(super) fn read<S: Store>(
         app: &'a App<S>,
-        first: Batched,
+        first: BatchCommand,
         args: &mut Vec<&'a [u8]>,
         input: &'a [u8],
         replies: &mut Replies,
     ) -> (Option<Self>, usize) {
         let mut batch = Self { spec: first.spec(), calls: Vec::new(), throttles: Vec::new(), keys: Vec::new() };
         match batch.add(app, first, args) {
-            Added::Yes => {}
-            Added::No => return (None, 0),
-            Added::Known(reply) => {
+            AddOutcome::Yes => {}
+            AddOutcome::No => return (None, 0),
+            AddOutcome::Known(reply) => {
                 match reply {
                     Ok(reply) => replies.five(reply),
                     Err(error) => {
@@ -90,34 +90,34 @@ impl<'a> Batch<'a> {
         let mut at = 0;
         while matches!(batch.spec.op, Op::Decide(_))
             && batch.calls.len() < MAX_BATCH
-            && let Ok(Parsed::Command(len)) = parse(&input[at..], args)
-            && let Some(next) = args.first().and_then(|name| Batched::find(app, name))
+            && let Ok(Frame::Command(len)) = parse(&input[at..], args)
+            && let Some(next) = args.first().and_then(|name| BatchCommand::find(app, name))
             && next.spec().op == batch.spec.op
-            && matches!(batch.add(app, next, args), Added::Yes)
+            && matches!(batch.add(app, next, args), AddOutcome::Yes)
         {
             at += len;
         }
         (Some(batch), at)
     }
 
-    fn add<S: Store>(&mut self, app: &'a App<S>, command: Batched, args: &mut Vec<&'a [u8]>) -> Added {
+    fn add<S: Store>(&mut self, app: &'a App<S>, command: BatchCommand, args: &mut Vec<&'a [u8]>) -> AddOutcome {
         match command {
-            Batched::Op(spec, command) => {
+            BatchCommand::Op(spec, command) => {
                 let key = take_key(command, args);
                 // The result of the first call with the key is not known yet.
                 if key.is_some_and(|key| self.keys.contains(&key)) {
-                    return Added::No;
+                    return AddOutcome::No;
                 }
                 self.keys.extend(key);
                 self.push(call(app, spec, command, key, args), None);
             }
-            Batched::Throttle => match throttle::shared_call(app, args) {
+            BatchCommand::Throttle => match throttle::shared_call(app, args) {
                 Ok(SharedCall::Decide(input, throttle)) => self.push(Call::new(Ok(input)), Some(throttle)),
-                Ok(SharedCall::Known(reply)) => return Added::Known(Ok(reply)),
-                Err(error) => return Added::Known(Err(error)),
+                Ok(SharedCall::Known(reply)) => return AddOutcome::Known(Ok(reply)),
+                Err(error) => return AddOutcome::Known(Err(error)),
             },
         }
-        Added::Yes
+        AddOutcome::Yes
     }
 
     fn push(&mut self, call: Call<'a>, throttle: Option<Box<Throttle>>) {
@@ -154,7 +154,7 @@ impl<'a> Batch<'a> {
 }
 
 /// Whether a command became part of a batch.
-enum Added {
+enum AddOutcome {
     Yes,
     /// It has to wait for the results of the batch.
     No,
@@ -184,7 +184,7 @@ fn call<'a, S: Store>(
     let read = || {
         let input = read_input(spec.op, command, args)?;
         let key = match key.filter(|_| spec.keyed) {
-            None => Keyed::Unkeyed,
+            None => KeyLookup::NoKey,
             Some(key) => app.idempotency.begin(key, (Protocol::Resp, args), app.now())?,
         };
         Ok((input, key))

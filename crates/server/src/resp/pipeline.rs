@@ -5,12 +5,12 @@
 
 use tollgate_engine::Store;
 
-use super::batch::{Batch, Batched};
+use super::batch::{Batch, BatchCommand};
 use super::command;
 use super::limits::WRITE_BUFFER;
 use super::session::{NO_AUTH, Session};
 use super::throttle::{LimitCache, LocalCalls, is_throttle};
-use super::wire::{Parsed, Replies, parse};
+use super::wire::{Frame, Replies, parse};
 use crate::app::App;
 use crate::net::protocol::Protocol;
 
@@ -42,7 +42,7 @@ pub(super) fn answer<'a, S: Store>(
     let mut authenticated = session.authenticate(&app.auth, || app.wall_ms());
     let next = loop {
         match parse(&input[at..], &mut args) {
-            Ok(Parsed::Command(len)) => {
+            Ok(Frame::Command(len)) => {
                 at += len;
                 let Some(name) = args.first() else { continue };
                 if !authenticated && !command::is_open(name) {
@@ -50,7 +50,7 @@ pub(super) fn answer<'a, S: Store>(
                     replies.error(NO_AUTH);
                 } else if app.throttles.is_some() && is_throttle(name) {
                     local.add(&args, cache, replies);
-                } else if let Some(first) = Batched::find(app, name) {
+                } else if let Some(first) = BatchCommand::find(app, name) {
                     local.decide(cache, replies);
                     let (batch, len) = Batch::read(app, first, &mut args, &input[at..], replies);
                     at += len;
@@ -60,12 +60,14 @@ pub(super) fn answer<'a, S: Store>(
                 } else {
                     local.decide(cache, replies);
                     match command::run(app, session, &args, replies) {
-                        command::Then::Continue => authenticated = session.authenticate(&app.auth, || app.wall_ms()),
-                        command::Then::Close => break Next::Close,
+                        command::AfterCommand::Continue => {
+                            authenticated = session.authenticate(&app.auth, || app.wall_ms())
+                        }
+                        command::AfterCommand::Close => break Next::Close,
                     }
                 }
             }
-            Ok(Parsed::Incomplete(_)) => break Next::Read,
+            Ok(Frame::Incomplete(_)) => break Next::Read,
             Err(error) => {
                 local.decide(cache, replies);
                 replies.error(&format!("ERR Protocol error: {error}"));

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use tokio::sync::watch;
 use tollgate_engine::Store;
 
-use super::{Installed, install};
+use super::{InstallOutcome, install};
 use crate::app::App;
 use crate::control::Control;
 use crate::control::model::Snapshot;
@@ -30,8 +30,10 @@ pub async fn load<S: Store + 'static>(
     let installed = install(app, &set).await;
     control.installed(set.revision);
     match installed {
-        Installed::New | Installed::Unchanged => Ok((revisions, set)),
-        Installed::Refused(why) | Installed::Damaged(why) => bail!("the rules in the database cannot be used: {why}"),
+        InstallOutcome::New | InstallOutcome::Unchanged => Ok((revisions, set)),
+        InstallOutcome::Refused(why) | InstallOutcome::Damaged(why) => {
+            bail!("the rules in the database cannot be used: {why}")
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::control::sha256_hex;
 
 /// The result of installing a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Installed {
+pub enum InstallOutcome {
     /// Its rules are in force.
     New,
     /// Its rules were in force already and were not compiled again. Its revision and tokens are in force.
@@ -28,31 +28,31 @@ pub enum Installed {
 const MAX_WARNINGS: usize = 100;
 
 /// Installs a snapshot. Rules are compiled on a thread of their own.
-pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>) -> Installed {
+pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>) -> InstallOutcome {
     let compiled = tokio::task::spawn_blocking({
         let (app, set) = (app.clone(), set.clone());
         move || compile(&app, &set)
     });
     let installed = compiled.await.unwrap_or_else(|error| {
         // A bug in the compiler must not stop a server that has rules in force.
-        Installed::Refused(format!("the rules could not be compiled: {error}"))
+        InstallOutcome::Refused(format!("the rules could not be compiled: {error}"))
     });
-    if app.auth.requires_tokens() && set.tokens.is_empty() && !matches!(installed, Installed::Damaged(_)) {
+    if app.auth.requires_tokens() && set.tokens.is_empty() && !matches!(installed, InstallOutcome::Damaged(_)) {
         tracing::warn!(revision = set.revision, "tokens required but none received; all callers are refused");
     }
-    if !matches!(installed, Installed::Damaged(_)) {
+    if !matches!(installed, InstallOutcome::Damaged(_)) {
         app.auth.replace(&set.tokens);
     }
     match &installed {
-        Installed::New | Installed::Unchanged => {
+        InstallOutcome::New | InstallOutcome::Unchanged => {
             app.source.loaded(set.revision, &set.checksum, app.now());
-            if installed == Installed::New {
+            if installed == InstallOutcome::New {
                 let rules = app.engine.rules();
                 let (count, version) = (rules.rules().len(), rules.version());
                 tracing::info!(revision = set.revision, rules = count, version, "rules loaded");
             }
         }
-        Installed::Refused(why) | Installed::Damaged(why) => {
+        InstallOutcome::Refused(why) | InstallOutcome::Damaged(why) => {
             refuse(app, set.revision, why);
             tracing::error!(revision = set.revision, "rules refused; the rules in force stay");
         }
@@ -69,13 +69,16 @@ pub(super) fn refuse<S: Store>(app: &App<S>, revision: i64, why: &str) {
     }
 }
 
-fn compile<S: Store>(app: &App<S>, set: &Snapshot) -> Installed {
+fn compile<S: Store>(app: &App<S>, set: &Snapshot) -> InstallOutcome {
     let actual = sha256_hex(set.rules.as_bytes());
     if actual != set.checksum {
-        return Installed::Damaged(format!("the rules were damaged: their checksum is {actual}, not {}", set.checksum));
+        return InstallOutcome::Damaged(format!(
+            "the rules were damaged: their checksum is {actual}, not {}",
+            set.checksum
+        ));
     }
     if app.source.status(app.now()).checksum.as_deref() == Some(&*actual) {
-        return Installed::Unchanged;
+        return InstallOutcome::Unchanged;
     }
     let name = format!("revision {}", set.revision);
     // Files that rules name are not read: the author of a fleet's rules must not be able to read files of every machine.
@@ -83,9 +86,9 @@ fn compile<S: Store>(app: &App<S>, set: &Snapshot) -> Installed {
     match rules.and_then(|rules| put(app, &rules)) {
         Ok(_) => {
             app.metrics.reloaded();
-            Installed::New
+            InstallOutcome::New
         }
-        Err(mistakes) => Installed::Refused(mistakes.to_string()),
+        Err(mistakes) => InstallOutcome::Refused(mistakes.to_string()),
     }
 }
 
@@ -124,8 +127,8 @@ mod tests {
     #[tokio::test]
     async fn unchanged_rules_are_not_compiled_again() {
         let app = app();
-        assert_eq!(install(&app, &set(1, GOOD)).await, Installed::New);
-        assert_eq!(install(&app, &set(2, GOOD)).await, Installed::Unchanged);
+        assert_eq!(install(&app, &set(1, GOOD)).await, InstallOutcome::New);
+        assert_eq!(install(&app, &set(2, GOOD)).await, InstallOutcome::Unchanged);
         let status = app.source.status(app.now());
         assert_eq!((app.engine.rules().version(), status.revision), (1, Some(2)));
     }
@@ -145,8 +148,8 @@ mod tests {
             (Arc::new(damaged), "checksum"),
         ] {
             let why = match install(&app, &bad).await {
-                Installed::Refused(why) | Installed::Damaged(why) => why,
-                installed @ (Installed::New | Installed::Unchanged) => panic!("{installed:?}"),
+                InstallOutcome::Refused(why) | InstallOutcome::Damaged(why) => why,
+                installed @ (InstallOutcome::New | InstallOutcome::Unchanged) => panic!("{installed:?}"),
             };
             assert!(why.contains(reason), "{why}");
             let status = app.source.status(app.now());

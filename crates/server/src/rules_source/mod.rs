@@ -11,4 +11,4 @@ pub mod poll;
 pub mod status;
 pub mod watch;
 
-pub use install::{Installed, install};
+pub use install::{InstallOutcome, install};

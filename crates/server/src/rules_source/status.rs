@@ -11,15 +11,15 @@ use utoipa::ToSchema;
 use crate::control::api::Service;
 use crate::control::model::RefusedRevision;
 
-/// Where rules come from.
+/// The source of rules.
 #[derive(Debug, Default)]
 pub enum RulesSource {
     /// The database of this process, which is also the rules service of other nodes.
-    Service(Box<Service>),
+    Database(Box<Service>),
     /// A file.
     File(PathBuf),
     /// The rules service at this address.
-    Followed(String),
+    Service(String),
     /// No rules: requests have inline limits.
     #[default]
     Inline,
@@ -93,7 +93,7 @@ impl SourceStatus {
 
     /// Returns the rules service of this process, if it is one.
     pub fn service(&self) -> Option<&Service> {
-        if let RulesSource::Service(service) = &self.source { Some(service) } else { None }
+        if let RulesSource::Database(service) = &self.source { Some(service) } else { None }
     }
 
     /// Records how much is in force.
@@ -131,11 +131,11 @@ impl SourceStatus {
     /// Explains why this server has no rules service, and where to change its rules.
     pub fn why_no_service(&self) -> String {
         match &self.source {
-            RulesSource::Service(_) => "the rules are in the database of this server".to_owned(),
+            RulesSource::Database(_) => "the rules are in the database of this server".to_owned(),
             RulesSource::File(path) => {
                 format!("the rules of this server come from the file {}; change them there", path.display())
             }
-            RulesSource::Followed(url) => {
+            RulesSource::Service(url) => {
                 format!("the rules of this server come from the rules service {url}; send the request there")
             }
             RulesSource::Inline => "this server has no rules; start it with a data directory".to_owned(),
@@ -150,9 +150,9 @@ impl SourceStatus {
 impl std::fmt::Display for SourceStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.source {
-            RulesSource::Service(_) => f.write_str("database"),
+            RulesSource::Database(_) => f.write_str("database"),
             RulesSource::File(path) => path.display().fmt(f),
-            RulesSource::Followed(url) => f.write_str(url),
+            RulesSource::Service(url) => f.write_str(url),
             RulesSource::Inline => f.write_str("none"),
         }
     }
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn refused_revision_is_reported_until_another_is_loaded() {
-        let source = SourceStatus::new(RulesSource::Followed("https://rules:8080".into()));
+        let source = SourceStatus::new(RulesSource::Service("https://rules:8080".into()));
         let at = |millis: u64| Time::from_nanos(millis * 1_000_000);
         assert_eq!((source.status(at(0)).revision, source.status(at(0)).source.as_str()), (None, "https://rules:8080"));
         let text =

@@ -159,7 +159,7 @@ async fn a_server_without_a_database_says_where_its_rules_come_from() {
     for (source, expected) in [
         (RulesSource::Inline, "has no rules"),
         (RulesSource::File("/etc/rules.yaml".into()), "/etc/rules.yaml"),
-        (RulesSource::Followed("https://rules:8080".into()), "https://rules:8080"),
+        (RulesSource::Service("https://rules:8080".into()), "https://rules:8080"),
     ] {
         let engine = Engine::new(MemoryStore::new(10).expect("a table")).expect("an engine");
         let app = App::new(engine, None).with_source(source);

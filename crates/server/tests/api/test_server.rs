@@ -54,7 +54,7 @@ impl TestServer {
         let (control, runtime) = opened.await.expect("the thread runs");
         let app = App::new(Engine::new(MemoryStore::new(1_000).expect("a table")).expect("an engine"), None);
         let service = Service::new(control.clone(), runtime.clone(), app.connections.clone());
-        let app = Arc::new(app.with_tokens(tokens).with_source(RulesSource::Service(Box::new(service))));
+        let app = Arc::new(app.with_tokens(tokens).with_source(RulesSource::Database(Box::new(service))));
         runtime.spawn(follow(control.clone(), app.clone()));
         let (address, resp) = (serve_http(app.clone()).await, serve_resp(app.clone()).await);
         let client = http_client();

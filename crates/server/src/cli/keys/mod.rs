@@ -157,7 +157,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
         let next = match left.retry_after_ms {
             Some(0) => "now".to_owned(),
             Some(wait) => span(wait),
-            None => "never by itself".to_owned(),
+            None => "not without a release".to_owned(),
         };
         let (rule, note) = (left.rule.unwrap_or_default(), if left.shadow { "shadow" } else { "" });
         let reset = span(left.reset_after_ms);

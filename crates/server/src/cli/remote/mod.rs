@@ -199,8 +199,8 @@ impl Remote {
         query: &[(&str, &str)],
         most: Option<usize>,
         what: &str,
-    ) -> anyhow::Result<Listed> {
-        let mut listed = Listed { items: Vec::new(), next: None };
+    ) -> anyhow::Result<ListAnswer> {
+        let mut listed = ListAnswer { items: Vec::new(), next: None };
         loop {
             let left = most.map_or(PAGE, |most| most.saturating_sub(listed.items.len()).min(PAGE));
             let mut request = self.request(Method::GET, path)?.query(query).query(&[("limit", left)]);
@@ -211,7 +211,7 @@ impl Remote {
                 0 => format!("reading {what}"),
                 count => format!("reading {what}, {count} so far"),
             };
-            let page: Listed = self.send(request, &doing)?.parse()?;
+            let page: ListAnswer = self.send(request, &doing)?.parse()?;
             // An empty page with a next one would loop forever.
             let ended = page.next.is_none() || page.items.is_empty();
             listed.items.extend(page.items);
@@ -225,15 +225,15 @@ impl Remote {
 
 /// A list as the server sent it, or several pages of it.
 #[derive(Deserialize)]
-pub(super) struct Listed {
+pub(super) struct ListAnswer {
     pub(super) items: Vec<Value>,
     #[serde(default)]
     next: Option<String>,
 }
 
-const UNKNOWN: &str = "unexpected answer of the server; is it a tollgate of the same version?";
+const UNKNOWN: &str = "unexpected answer; is the server a tollgate server of the same version?";
 
-impl Listed {
+impl ListAnswer {
     /// Whether the list has more items.
     pub(super) fn is_cut(&self) -> bool {
         self.next.is_some()

@@ -9,7 +9,7 @@ use tollgate_engine::rules::{Source, format};
 use super::overrides::describe_count;
 use super::{RuleArgs, state};
 use crate::cli::remote::output::{self, OutputArgs, Table, clean, plain, time};
-use crate::cli::remote::{Listed, Remote};
+use crate::cli::remote::{ListAnswer, Remote};
 use crate::control::model::{Action, DomainSummary, StoredRule, Version};
 
 #[derive(Clone, Debug, Args)]
@@ -60,7 +60,7 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
     let domains = match &args.domain {
         Some(domain) => vec![domain.clone()],
         None => {
-            let domains: Vec<DomainSummary> = remote.get(&["v1", "domains"])?.parse::<Listed>()?.parse()?;
+            let domains: Vec<DomainSummary> = remote.get(&["v1", "domains"])?.parse::<ListAnswer>()?.parse()?;
             domains.into_iter().map(|summary| summary.domain).collect()
         }
     };

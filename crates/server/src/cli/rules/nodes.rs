@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use crate::cli::exit_code;
 use crate::cli::remote::output::{self, OutputArgs, Table, clean, span};
-use crate::cli::remote::{Listed, Remote};
+use crate::cli::remote::{ListAnswer, Remote};
 use crate::control::model::{DomainSummary, NodeReport, RefusedRevision};
 use crate::rules_source::status::RulesStatus;
 
 /// Prints the nodes that follow a server; fails if one of them refuses its rules.
 pub(super) fn nodes(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitCode> {
-    let listed = remote.get(&["v1", "nodes"])?.parse::<Listed>()?;
+    let listed = remote.get(&["v1", "nodes"])?.parse::<ListAnswer>()?;
     let document = listed.to_json();
     let nodes: Vec<NodeReport> = listed.parse()?;
     let refuses = nodes.iter().any(|node| node.refused.is_some());
@@ -62,9 +62,9 @@ pub(super) fn status(remote: &Remote, output: OutputArgs) -> anyhow::Result<Exit
             }
         }
         // Only a server with a database knows its domains.
-        let listed = remote.get(&["v1", "domains"]).and_then(|answer| answer.parse::<Listed>());
+        let listed = remote.get(&["v1", "domains"]).and_then(|answer| answer.parse::<ListAnswer>());
         let mut table = Table::new(&["DOMAIN", "RULES", "OVERRIDES BESIDE THEM", "CHANGED IN REVISION"]);
-        for domain in listed.and_then(Listed::parse::<DomainSummary>).unwrap_or_default() {
+        for domain in listed.and_then(ListAnswer::parse::<DomainSummary>).unwrap_or_default() {
             let numbers = [domain.rules, domain.overrides, domain.revision].map(|number| number.to_string());
             let [rules, overrides, revision] = numbers;
             table.row([domain.domain, rules, overrides, revision]);

@@ -41,7 +41,7 @@ pub(super) async fn start<S: Store + 'static>(
         RulesConfig::Database(database) => {
             let control = Arc::new(open_database(&background, database).await?);
             let service = Service::new(control.clone(), background.handle().clone(), app.connections.clone());
-            let app = Arc::new(app.with_source(RulesSource::Service(Box::new(service))));
+            let app = Arc::new(app.with_source(RulesSource::Database(Box::new(service))));
             let (loading, from) = (app.clone(), control.clone());
             let (changes, set) = background.run(async move { database::load(&loading, &from).await }).await??;
             if config.tokens == TokenPolicy::Required && !set.tokens.iter().any(|token| token.grant.role == Role::Admin)
@@ -62,7 +62,7 @@ pub(super) async fn start<S: Store + 'static>(
             if service.client.exposes_token() {
                 tracing::warn!("token sent to the rules service without encryption; use https:// in --rules");
             }
-            let app = Arc::new(app.with_source(RulesSource::Followed(service.client.url().to_string())));
+            let app = Arc::new(app.with_source(RulesSource::Service(service.client.url().to_string())));
             let follower = background.run(poll::Follower::start(app.clone(), service.clone())).await??;
             drop(background.handle().spawn(follower.follow()));
             app

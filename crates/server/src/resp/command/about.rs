@@ -1,6 +1,6 @@
 //! `COMMAND`, `CONFIG` and `INFO`: what clients ask about the server before they use it.
 
-use super::{COMMANDS, Context, Then, quoted, wrong_arity};
+use super::{AfterCommand, COMMANDS, Context, quoted, wrong_arity};
 use crate::ops::TABLE;
 use crate::resp::wire::Replies;
 
@@ -48,13 +48,13 @@ fn descriptions() -> Vec<Description> {
 }
 
 /// `COMMAND [COUNT | LIST | INFO name … | DOCS [name …]]`.
-pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     let (replies, commands) = (&mut *context.replies, descriptions());
     let find = |name: &[u8]| commands.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name));
     let Some((verb, names)) = args.split_first() else {
         replies.array(commands.len());
         commands.iter().for_each(|command| entry(command, replies));
-        return Then::Continue;
+        return AfterCommand::Continue;
     };
     match verb.to_ascii_uppercase().as_slice() {
         b"COUNT" => replies.integer(commands.len() as i64),
@@ -81,7 +81,7 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
         }
         _ => replies.error(&format!("ERR unknown subcommand {}. Try COMMAND DOCS.", quoted(verb))),
     }
-    Then::Continue
+    AfterCommand::Continue
 }
 
 fn entry(command: &Description, replies: &mut Replies) {
@@ -105,7 +105,7 @@ fn docs(command: &Description, replies: &mut Replies) {
 }
 
 /// `CONFIG GET name …`: two settings that redis-benchmark asks for, and nothing else.
-pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     let replies = &mut *context.replies;
     match args.split_first() {
         None => wrong_arity("config", replies),
@@ -120,16 +120,16 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
         }
         Some(_) => replies.error("ERR only CONFIG GET is supported; the server is configured by its command line"),
     }
-    Then::Continue
+    AfterCommand::Continue
 }
 
 /// `INFO`, in the form of Redis. Clients look for `loading` and for a version they know.
-pub(super) fn info(context: &mut Context<'_>, _: &[&[u8]]) -> Then {
+pub(super) fn info(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     context.replies.bulk(format!(
         "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\ntollgate_version:{}\r\n\
          # Clients\r\nconnected_clients:{}\r\n# Persistence\r\nloading:0\r\n# Replication\r\nrole:master\r\n",
         env!("CARGO_PKG_VERSION"),
         context.connections.count(),
     ));
-    Then::Continue
+    AfterCommand::Continue
 }

@@ -1,14 +1,14 @@
-//! `CLIENT`: what clients say about themselves.
+//! `CLIENT`: the name and id of a connection.
 
-use super::{Context, Then, quoted, wrong_arity};
+use super::{AfterCommand, Context, quoted, wrong_arity};
 use crate::resp::limits::MAX_CLIENT_NAME;
 
 /// `CLIENT SETNAME`, `GETNAME`, `SETINFO`, `ID`, `INFO` and the switches that change nothing here.
-pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     let Context { session, replies, .. } = context;
     let Some((verb, args)) = args.split_first() else {
         wrong_arity("client", replies);
-        return Then::Continue;
+        return AfterCommand::Continue;
     };
     match (verb.to_ascii_uppercase().as_slice(), args) {
         (b"SETNAME", [name]) => match checked_name(name) {
@@ -33,7 +33,7 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
         }
         _ => replies.error(&format!("ERR unknown subcommand {}. Try CLIENT ID.", quoted(verb))),
     }
-    Then::Continue
+    AfterCommand::Continue
 }
 
 /// Returns the name to keep; an empty one is none.
@@ -42,7 +42,7 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
 /// When it is too long, or would break the lists it appears in.
 pub(super) fn checked_name(name: &[u8]) -> Result<Option<Box<[u8]>>, String> {
     if name.len() > MAX_CLIENT_NAME {
-        return Err(format!("ERR Client names have at most {MAX_CLIENT_NAME} bytes"));
+        return Err(format!("ERR client name too long (maximum {MAX_CLIENT_NAME} bytes)"));
     }
     if name.iter().any(|byte| !byte.is_ascii_graphic()) {
         return Err("ERR Client names cannot contain spaces, newlines or special characters.".into());

@@ -1,7 +1,7 @@
 //! `HELLO` and `AUTH`: the version of the protocol, and authentication.
 
 use super::client::checked_name;
-use super::{Context, Then, quoted, wrong_arity};
+use super::{AfterCommand, Context, quoted, wrong_arity};
 use crate::resp::wire::{Version, integer};
 
 /// The error of Redis for a password where none is configured.
@@ -17,11 +17,11 @@ const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already a
                            the same time";
 
 /// `HELLO [version [AUTH user password] [SETNAME name]]`.
-pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     if let Err(error) = try_hello(context, args) {
         context.replies.error(&error);
     }
-    Then::Continue
+    AfterCommand::Continue
 }
 
 fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
@@ -79,7 +79,7 @@ fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
 }
 
 /// `AUTH [user] token`. The token alone identifies the caller; the user is ignored.
-pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [token] | [_, token] => match use_token(context, token) {
             Ok(()) => context.replies.simple("OK"),
@@ -87,7 +87,7 @@ pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
         },
         _ => wrong_arity("auth", context.replies),
     }
-    Then::Continue
+    AfterCommand::Continue
 }
 
 fn use_token(context: &mut Context<'_>, token: &[u8]) -> Result<(), String> {

@@ -21,7 +21,7 @@ struct ConnectionCommand {
     /// Whether it needs no authentication.
     open: bool,
     summary: &'static str,
-    run: fn(&mut Context<'_>, &[&[u8]]) -> Then,
+    run: fn(&mut Context<'_>, &[&[u8]]) -> AfterCommand,
 }
 
 /// What a command may use.
@@ -35,7 +35,7 @@ struct Context<'a> {
 
 /// What happens to the connection after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Then {
+pub(super) enum AfterCommand {
     Continue,
     Close,
 }
@@ -54,7 +54,7 @@ const COMMANDS: &[ConnectionCommand] = &[
     command("select", 2, "Accepts database 0", select),
 ];
 
-type Run = fn(&mut Context<'_>, &[&[u8]]) -> Then;
+type Run = fn(&mut Context<'_>, &[&[u8]]) -> AfterCommand;
 
 const fn command(name: &'static str, arity: i64, summary: &'static str, run: Run) -> ConnectionCommand {
     ConnectionCommand { name, arity, open: false, summary, run }
@@ -79,8 +79,13 @@ fn is_http(name: &[u8]) -> bool {
 }
 
 /// Runs a command, whose name is the first of `args`.
-pub(super) fn run<S: Store>(app: &App<S>, session: &mut Session, args: &[&[u8]], replies: &mut Replies) -> Then {
-    let Some((name, args)) = args.split_first() else { return Then::Continue };
+pub(super) fn run<S: Store>(
+    app: &App<S>,
+    session: &mut Session,
+    args: &[&[u8]],
+    replies: &mut Replies,
+) -> AfterCommand {
+    let Some((name, args)) = args.split_first() else { return AfterCommand::Continue };
     if let Some(command) = find(name) {
         let (auth, connections, wall_ms) = (&app.auth, &*app.connections, app.wall_ms());
         return (command.run)(&mut Context { session, replies, auth, connections, wall_ms }, args);
@@ -88,50 +93,50 @@ pub(super) fn run<S: Store>(app: &App<S>, session: &mut Session, args: &[&[u8]],
     let is_get = name.eq_ignore_ascii_case(b"GET") && args.last().is_some_and(|last| last.starts_with(b"HTTP/"));
     if is_get || is_http(name) {
         replies.error("ERR this port speaks the Redis protocol, not HTTP");
-        return Then::Close;
+        return AfterCommand::Close;
     }
     // Clients look for these words of Redis.
     let beginning: String = args.iter().take(4).map(|arg| format!("{} ", quoted(arg))).collect();
     replies.error(&format!("ERR unknown command {}, with args beginning with: {beginning}", quoted(name)));
-    Then::Continue
+    AfterCommand::Continue
 }
 
-fn echo(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+fn echo(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [text] => context.replies.bulk(text),
         _ => wrong_arity("echo", context.replies),
     }
-    Then::Continue
+    AfterCommand::Continue
 }
 
-fn ping(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+fn ping(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [] => context.replies.simple("PONG"),
         [text] => context.replies.bulk(text),
         _ => wrong_arity("ping", context.replies),
     }
-    Then::Continue
+    AfterCommand::Continue
 }
 
-fn quit(context: &mut Context<'_>, _: &[&[u8]]) -> Then {
+fn quit(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     context.replies.simple("OK");
-    Then::Close
+    AfterCommand::Close
 }
 
-fn reset(context: &mut Context<'_>, _: &[&[u8]]) -> Then {
+fn reset(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     *context.session = Session::new(context.session.id);
     context.replies.version = Version::Two;
     context.replies.simple("RESET");
-    Then::Continue
+    AfterCommand::Continue
 }
 
-fn select(context: &mut Context<'_>, args: &[&[u8]]) -> Then {
+fn select(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [b"0"] => context.replies.simple("OK"),
-        [_] => context.replies.error("ERR DB index is out of range, there is only 0"),
+        [_] => context.replies.error("ERR DB index is out of range (only 0 exists)"),
         _ => wrong_arity("select", context.replies),
     }
-    Then::Continue
+    AfterCommand::Continue
 }
 
 fn wrong_arity(command: &str, replies: &mut Replies) {

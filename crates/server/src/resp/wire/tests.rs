@@ -3,11 +3,11 @@ use proptest::prelude::*;
 use super::*;
 
 /// All commands in `input`, and what became of the rest.
-fn commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<Parsed, ProtocolError>) {
+fn commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<Frame, ProtocolError>) {
     let (mut commands, mut args, mut at) = (Vec::new(), Vec::new(), 0);
     loop {
         match parse(&input[at..], &mut args) {
-            Ok(Parsed::Command(len)) => {
+            Ok(Frame::Command(len)) => {
                 commands.push(args.iter().map(|arg| arg.to_vec()).collect());
                 at += len;
             }
@@ -16,7 +16,7 @@ fn commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<Parsed, ProtocolError>) 
     }
 }
 
-fn check(input: &[u8], expected: &[&[&str]], rest: Result<Parsed, ProtocolError>) {
+fn check(input: &[u8], expected: &[&[&str]], rest: Result<Frame, ProtocolError>) {
     let (commands, outcome) = commands(input);
     let commands: Vec<Vec<&str>> =
         commands.iter().map(|args| args.iter().map(|arg| std::str::from_utf8(arg).expect("text")).collect()).collect();
@@ -30,7 +30,7 @@ fn check(input: &[u8], expected: &[&[&str]], rest: Result<Parsed, ProtocolError>
 
 #[test]
 fn commands_are_arrays_or_lines() {
-    let end = Ok(Parsed::Incomplete(1));
+    let end = Ok(Frame::Incomplete(1));
     check(b"*1\r\n$4\r\nPING\r\n", &[&["PING"]], end);
     check(b"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n", &[&["ECHO", ""]], end);
     check(b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n", &[&["PING"], &["QUIT"]], end);
@@ -40,10 +40,10 @@ fn commands_are_arrays_or_lines() {
 
 #[test]
 fn what_is_missing_is_told() {
-    check(b"*2", &[], Ok(Parsed::Incomplete(3)));
-    check(b"*2\r\n", &[], Ok(Parsed::Incomplete(5)));
-    check(b"*2\r\n$3\r\nfoo\r\n$1000\r\n", &[], Ok(Parsed::Incomplete(20 + 1_002)));
-    check(b"PI", &[], Ok(Parsed::Incomplete(3)));
+    check(b"*2", &[], Ok(Frame::Incomplete(3)));
+    check(b"*2\r\n", &[], Ok(Frame::Incomplete(5)));
+    check(b"*2\r\n$3\r\nfoo\r\n$1000\r\n", &[], Ok(Frame::Incomplete(20 + 1_002)));
+    check(b"PI", &[], Ok(Frame::Incomplete(3)));
 }
 
 #[test]
@@ -79,13 +79,13 @@ fn limits_hold_at_their_edge() {
     };
     let outcome = |bytes: &[u8]| parse(bytes, &mut Vec::new());
     let len = command(MAX_ARGS, 1).len();
-    assert_eq!(outcome(&command(MAX_ARGS, 1)), Ok(Parsed::Command(len)));
-    assert_eq!(outcome(&command(1, MAX_BULK)), Ok(Parsed::Command(MAX_BULK + 14)));
+    assert_eq!(outcome(&command(MAX_ARGS, 1)), Ok(Frame::Command(len)));
+    assert_eq!(outcome(&command(1, MAX_BULK)), Ok(Frame::Command(MAX_BULK + 14)));
     assert_eq!(outcome(&command(2, MAX_BULK)), Err(ProtocolError::CommandTooLong));
-    assert_eq!(outcome(&vec![b'a'; MAX_COMMAND]), Ok(Parsed::Incomplete(MAX_COMMAND + 1)));
+    assert_eq!(outcome(&vec![b'a'; MAX_COMMAND]), Ok(Frame::Incomplete(MAX_COMMAND + 1)));
     assert_eq!(outcome(&vec![b'a'; MAX_COMMAND + 1]), Err(ProtocolError::CommandTooLong));
     let words = |count| [b"a ".repeat(count), b"\r\n".to_vec()].concat();
-    assert!(matches!(outcome(&words(MAX_ARGS)), Ok(Parsed::Command(_))));
+    assert!(matches!(outcome(&words(MAX_ARGS)), Ok(Frame::Command(_))));
     assert_eq!(outcome(&words(MAX_ARGS + 1)), Err(ProtocolError::ArrayLength));
 }
 
@@ -167,7 +167,7 @@ proptest! {
     fn no_input_panics_and_every_command_lies_within_it(input in almost_requests()) {
         let (commands, rest) = commands(&input);
         prop_assert!(commands.iter().flatten().map(Vec::len).sum::<usize>() <= input.len());
-        if let Ok(Parsed::Incomplete(needed)) = rest {
+        if let Ok(Frame::Incomplete(needed)) = rest {
             prop_assert!(needed > 0);
         }
     }
@@ -185,11 +185,11 @@ proptest! {
             }
             loop {
                 match parse(&input[at..end], &mut args) {
-                    Ok(Parsed::Command(len)) => {
+                    Ok(Frame::Command(len)) => {
                         all.push(args.iter().map(|arg| arg.to_vec()).collect::<Vec<_>>());
                         at += len;
                     }
-                    Ok(Parsed::Incomplete(bytes)) => {
+                    Ok(Frame::Incomplete(bytes)) => {
                         prop_assert!(bytes > end - at);
                         needed = bytes;
                         break;
@@ -207,6 +207,6 @@ proptest! {
     #[test]
     fn what_is_encoded_is_parsed_back(requests in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), 0..6)) {
         let bytes: Vec<u8> = requests.iter().flat_map(|args| encode(args)).collect();
-        prop_assert_eq!(commands(&bytes), (requests, Ok(Parsed::Incomplete(1))));
+        prop_assert_eq!(commands(&bytes), (requests, Ok(Frame::Incomplete(1))));
     }
 }

@@ -18,8 +18,8 @@ use tollgate_engine::Store;
 
 use self::last_good::LastGood;
 use self::request::{Answer, NodeState, Timeouts, fetch};
-pub use self::schedule::{Outcome, pause};
-use super::{Installed, install};
+pub use self::schedule::{PollOutcome, pause};
+use super::{InstallOutcome, install};
 use crate::app::App;
 use crate::client::Client;
 use crate::control::model::{RefusedRevision, Snapshot};
@@ -80,12 +80,12 @@ impl<S: Store + 'static> Follower<S> {
         let mut tokens = None;
         let why = match fetch(&follower.config.client, &follower.node, None, timeouts).await {
             Ok(Answer::Set(etag, set)) => match follower.take(etag, &set).await {
-                outcome @ (Outcome::Changed | Outcome::Unchanged | Outcome::NoWait) => {
+                outcome @ (PollOutcome::Changed | PollOutcome::Unchanged | PollOutcome::NoWait) => {
                     follower.app.metrics.polls.add(outcome, follower.app.now());
                     return Ok(follower);
                 }
-                outcome @ (Outcome::Refused | Outcome::Failed) => {
-                    tokens = (outcome == Outcome::Refused).then(|| set.tokens.clone());
+                outcome @ (PollOutcome::Refused | PollOutcome::Failed) => {
+                    tokens = (outcome == PollOutcome::Refused).then(|| set.tokens.clone());
                     "its rules were refused".to_owned()
                 }
             },
@@ -93,7 +93,7 @@ impl<S: Store + 'static> Follower<S> {
             Err(why) => why,
         };
         follower.failed(&why);
-        follower.app.metrics.polls.add(Outcome::Failed, follower.app.now());
+        follower.app.metrics.polls.add(PollOutcome::Failed, follower.app.now());
         let what = || format!("the rules service {url} cannot be used: {why}");
         let Some((etag, mut set)) = on_disk.with_context(what)? else {
             bail!("{}; there are no earlier rules on disk to start with", what());
@@ -102,7 +102,7 @@ impl<S: Store + 'static> Follower<S> {
             set = Arc::new(Snapshot { tokens, ..(*set).clone() });
         }
         match install(&follower.app, &set).await {
-            Installed::New | Installed::Unchanged => {
+            InstallOutcome::New | InstallOutcome::Unchanged => {
                 tracing::warn!(
                     revision = set.revision,
                     "started with the last good rules; the rules service is unavailable"
@@ -115,7 +115,7 @@ impl<S: Store + 'static> Follower<S> {
                 }
                 Ok(follower)
             }
-            Installed::Refused(why) | Installed::Damaged(why) => {
+            InstallOutcome::Refused(why) | InstallOutcome::Damaged(why) => {
                 bail!("{}; the earlier rules on disk cannot be used either: {why}", what())
             }
         }
@@ -123,53 +123,55 @@ impl<S: Store + 'static> Follower<S> {
 
     /// Follows the service, forever.
     pub async fn follow(mut self) {
-        let mut outcome = if self.failures > 0 { Outcome::Failed } else { Outcome::Changed };
+        let mut outcome = if self.failures > 0 { PollOutcome::Failed } else { PollOutcome::Changed };
         loop {
             // Without randomness there is no jitter, which is acceptable.
             sleep(pause(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
             let begun = Instant::now();
             outcome = match fetch(&self.config.client, &self.node, self.known.as_deref(), FOLLOWING).await {
-                Ok(Answer::Unchanged) => Outcome::Unchanged,
+                Ok(Answer::Unchanged) => PollOutcome::Unchanged,
                 Ok(Answer::Set(etag, set)) => self.take(etag, &set).await,
                 Err(why) => {
                     self.failed(&why);
-                    Outcome::Failed
+                    PollOutcome::Failed
                 }
             };
-            if outcome != Outcome::Failed {
+            if outcome != PollOutcome::Failed {
                 self.answered();
             }
-            if outcome == Outcome::Unchanged && begun.elapsed() < WAITED {
-                outcome = Outcome::NoWait;
+            if outcome == PollOutcome::Unchanged && begun.elapsed() < WAITED {
+                outcome = PollOutcome::NoWait;
             }
             self.app.metrics.polls.add(outcome, self.app.now());
         }
     }
 
     /// Installs a set, and writes it to disk unless it was refused.
-    async fn take(&mut self, etag: Option<String>, set: &Arc<Snapshot>) -> Outcome {
+    async fn take(&mut self, etag: Option<String>, set: &Arc<Snapshot>) -> PollOutcome {
         if let Some(running) = self.node.running.filter(|running| *running > set.revision) {
             tracing::warn!(running, sent = set.revision, "the rules service returned an earlier revision");
         }
         match install(&self.app, set).await {
-            Installed::Unchanged if self.node.running == Some(set.revision) && self.known == etag => Outcome::Unchanged,
-            Installed::New | Installed::Unchanged => {
+            InstallOutcome::Unchanged if self.node.running == Some(set.revision) && self.known == etag => {
+                PollOutcome::Unchanged
+            }
+            InstallOutcome::New | InstallOutcome::Unchanged => {
                 (self.node.running, self.node.refused) = (Some(set.revision), None);
                 self.known.clone_from(&etag);
                 self.keep(etag, set.clone()).await;
-                Outcome::Changed
+                PollOutcome::Changed
             }
-            Installed::Refused(why) => {
+            InstallOutcome::Refused(why) => {
                 self.node.refused = Some(RefusedRevision { revision: set.revision, why });
                 self.keep_tokens(set.clone()).await;
                 // Requesting it again would not help.
                 self.known = etag;
-                Outcome::Refused
+                PollOutcome::Refused
             }
-            Installed::Damaged(why) => {
+            InstallOutcome::Damaged(why) => {
                 self.failed(&why);
                 self.node.refused = Some(RefusedRevision { revision: set.revision, why });
-                Outcome::Failed
+                PollOutcome::Failed
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PollOutcome {
     /// A new set is in force.
     Changed,
     /// A new set was refused.
@@ -30,11 +30,11 @@ const JITTER: Duration = Duration::from_millis(50);
 const NO_WAIT: Duration = Duration::from_secs(1);
 
 /// Returns the pause after `failures` in a row. `random` is uniformly distributed.
-pub fn pause(outcome: Outcome, failures: u32, random: u64) -> Duration {
+pub fn pause(outcome: PollOutcome, failures: u32, random: u64) -> Duration {
     match outcome {
-        Outcome::Changed | Outcome::Refused | Outcome::Unchanged => part(JITTER, random),
-        Outcome::NoWait => NO_WAIT / 2 + part(NO_WAIT, random),
-        Outcome::Failed => {
+        PollOutcome::Changed | PollOutcome::Refused | PollOutcome::Unchanged => part(JITTER, random),
+        PollOutcome::NoWait => NO_WAIT / 2 + part(NO_WAIT, random),
+        PollOutcome::Failed => {
             let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
             part(FIRST_PAUSE.saturating_mul(doubled.max(1)).min(MAX_PAUSE), random)
         }
@@ -64,20 +64,20 @@ mod tests {
             (33, 30_000),
             (u32::MAX, 30_000),
         ] {
-            assert_eq!(pause(Outcome::Failed, failures, u64::MAX), Duration::from_millis(longest), "{failures}");
-            assert_eq!(pause(Outcome::Failed, failures, 0), Duration::ZERO);
-            let half = pause(Outcome::Failed, failures, u64::MAX / 2);
+            assert_eq!(pause(PollOutcome::Failed, failures, u64::MAX), Duration::from_millis(longest), "{failures}");
+            assert_eq!(pause(PollOutcome::Failed, failures, 0), Duration::ZERO);
+            let half = pause(PollOutcome::Failed, failures, u64::MAX / 2);
             assert!(half.abs_diff(Duration::from_millis(longest) / 2) < Duration::from_micros(1), "{half:?}");
         }
     }
 
     #[test]
     fn service_that_does_not_wait_is_polled_less_often() {
-        for outcome in [Outcome::Changed, Outcome::Refused, Outcome::Unchanged] {
+        for outcome in [PollOutcome::Changed, PollOutcome::Refused, PollOutcome::Unchanged] {
             assert_eq!(pause(outcome, 0, 0), Duration::ZERO);
             assert_eq!(pause(outcome, 9, u64::MAX), JITTER);
         }
-        assert_eq!(pause(Outcome::NoWait, 0, 0), NO_WAIT / 2);
-        assert_eq!(pause(Outcome::NoWait, 0, u64::MAX), NO_WAIT * 3 / 2);
+        assert_eq!(pause(PollOutcome::NoWait, 0, 0), NO_WAIT / 2);
+        assert_eq!(pause(PollOutcome::NoWait, 0, u64::MAX), NO_WAIT * 3 / 2);
     }
 }
