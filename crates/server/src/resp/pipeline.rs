@@ -61,7 +61,7 @@ pub(super) fn answer<'a, S: Store>(
                     local.decide(cache, replies);
                     match command::run(app, session, &args, replies) {
                         command::AfterCommand::Continue => {
-                            authenticated = session.authenticate(&app.auth, || app.wall_ms())
+                            authenticated = session.authenticate(&app.auth, || app.wall_ms());
                         }
                         command::AfterCommand::Close => break Next::Close,
                     }

@@ -106,7 +106,10 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for QueryPa
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let params = Query::<T>::from_request_parts(parts, state).await;
-        params.map(|Query(params)| Self(params)).map_err(|error| Problem::bad_request(error.body_text()))
+        params.map(|Query(params)| Self(params)).map_err(|error| {
+            let text = error.body_text();
+            Problem::bad_request(text.trim_start_matches("Failed to deserialize query string: "))
+        })
     }
 }
 
