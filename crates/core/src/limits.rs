@@ -33,6 +33,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 pub struct Limits {
     limits: Vec<Limit>,
     words: usize,
+    starts_full: bool,
 }
 
 impl Limits {
@@ -51,7 +52,8 @@ impl Limits {
             return Err(LimitError::OutOfRange { what: "the number of limits", given, min: 1, max });
         }
         let words = limits.iter().map(Limit::words).sum();
-        Ok(Self { limits, words })
+        let starts_full = limits.iter().all(starts_full);
+        Ok(Self { limits, words, starts_full })
     }
 
     /// The limits, in order.
@@ -80,7 +82,7 @@ impl Limits {
         let mut owns = own.parts();
         self.limits.iter().map(move |limit| match owns.next() {
             Some((own, first, _)) => limit.report_from(own, &Offset { cells: state, first }, now, cost),
-            None => with_new(limit, now, |state| limit.report(state, now, cost)),
+            None => limit.report_from(&Limit::Unlimited, &[0; 0], now, cost),
         })
     }
 
@@ -126,6 +128,11 @@ impl Limits {
         }
     }
 
+    /// Returns whether a new key has everything: no limit gives it less at first than its capacity.
+    pub const fn starts_full(&self) -> bool {
+        self.starts_full
+    }
+
     /// Whether any of them hands out leases.
     pub fn has_leases(&self) -> bool {
         self.limits.iter().any(|limit| matches!(limit, Limit::Concurrency(_)))
@@ -159,7 +166,7 @@ impl Limits {
 
 impl From<Limit> for Limits {
     fn from(limit: Limit) -> Self {
-        Self { words: limit.words(), limits: vec![limit] }
+        Self { words: limit.words(), starts_full: starts_full(&limit), limits: vec![limit] }
     }
 }
 
@@ -270,7 +277,7 @@ impl Algorithm for Limits {
         }
     }
 
-    /// Converts position by position; a position that `own` does not have starts as a new key's.
+    /// Converts position by position; a position that `own` does not have starts unused: `initial` is for new keys.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if self == own {
             return;
@@ -286,19 +293,19 @@ impl Algorithm for Limits {
                     words[..own.words()].copy_from_slice(&before[own_first..][..own.words()]);
                     limit.convert(own, &mut *words, now);
                 }
-                None => limit.init(&mut *words, now),
+                None => limit.convert(&Limit::Unlimited, &mut *words, now),
             }
             words[..limit.words()].iter().enumerate().for_each(|(word, value)| state.set(first + word, *value));
         }
     }
 
-    /// Weighs position by position; a position that `own` does not have decides as for a new key.
+    /// Weighs position by position; a position that `own` does not have decides as with nothing used.
     fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
         let weigh = |ask| {
             let mut owns = own.parts();
             self.weigh_each(ask, |limit, _| match owns.next() {
                 Some((own, first, _)) => limit.weigh_from(own, &Offset { cells: state, first }, now, ask),
-                None => with_new(limit, now, |state| limit.weigh(state, now, ask)),
+                None => limit.weigh_from(&Limit::Unlimited, &[0; 0], now, ask),
             })
         };
         with_delay_of_taken(ask, weigh(ask), weigh)
@@ -342,11 +349,11 @@ fn with_delay_of_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -
     }
 }
 
-/// Runs `read` on the state of a new key.
-fn with_new<R>(limit: &Limit, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> R {
+fn starts_full(limit: &Limit) -> bool {
+    let now = Now::at(0);
     with_copy(&[0; 0], limit.words(), |state| {
-        limit.init(state, now);
-        read(state)
+        limit.init(state, &now);
+        limit.is_new(state, &now)
     })
 }
 

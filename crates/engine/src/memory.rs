@@ -185,66 +185,12 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    /// Decides a group whose states are in several tables, which cannot be locked together.
-    ///
-    /// The tables are charged one after the other, those with the longest states first, and what was taken is given back if a
-    /// later one refuses. Meanwhile others may see less than there is, never more. After a refusal only the tables that refuse as
-    /// well decide: their limits may count refusals.
-    ///
-    /// Where states may be under other parameters, a take would convert them, and giving back would not undo that. There every
-    /// charge is weighed first, and the tables that refuse decide first, so that nothing is taken if anything is refused, unless
-    /// another thread was faster.
+    /// Decides a group whose states are in several tables.
     fn check_across(&self, charges: &[Charge<'_>], numbers: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
-        answers.expect(charges.len());
-        let refuses = |place: usize| {
-            let here = charges.iter().filter(|charge| self.place(charge, numbers) == place);
-            let table = &self.tables[place];
-            here.into_iter().any(|charge| table.peek(numbers, &entry(charge), |seat| !seat.verdict().is_admitted()))
-        };
-        let converts = charges.iter().any(|charge| !charge.earlier.is_empty());
-        let first: [bool; SIZES.len()] = std::array::from_fn(|place| converts && refuses(place));
-        let places = |is_first: bool| (0..SIZES.len()).rev().filter(move |place| first[*place] == is_first);
-        let mut refused = [false; SIZES.len()];
-        // Nearly always there are few enough for the stack.
-        let (mut few, mut many) = ([0; AT_A_TIME], Vec::new());
-        for place in places(true).chain(places(false)) {
-            if refused.contains(&true) && !first[place] && !refuses(place) {
-                continue;
-            }
-            let table = &self.tables[place];
-            let of_table = (0..charges.len()).filter(|n| self.place(&charges[*n], numbers) == place);
-            let here = if charges.len() <= few.len() {
-                let count = few.iter_mut().zip(of_table).map(|(place, n)| *place = n).count();
-                &few[..count]
-            } else {
-                many.clear();
-                many.extend(of_table);
-                &many[..]
-            };
-            if here.is_empty() {
-                continue;
-            }
-            let charge = |n: &usize| entry(&charges[*n]);
-            let passed = table.decide_each(numbers, here, charge, now, |n, seat| {
-                let cost = charges[here[n]].ask.cost().get();
-                let verdict = seat.verdict();
-                answers.fill(here[n], verdict.outcome(), verdict.taken(), verdict.stamp(), seat.reports(cost));
-            });
-            refused[place] = !passed;
-        }
-        if !refused.contains(&true) {
-            return;
-        }
-        for (n, charge) in charges.iter().enumerate().filter(|(_, charge)| !refused[self.place(charge, numbers)]) {
-            let (taken, stamps) = answers.taken(n);
-            if taken > Cost::ZERO {
-                self.table(charge, numbers).refund(numbers, &entry(charge), taken.get(), Some(stamps));
-            }
-            self.table(charge, numbers).peek(numbers, &entry(charge), |seat| {
-                let reports = seat.reports(charge.ask.cost().get());
-                answers.fill(n, seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
-            });
-        }
+        let in_table = |charge| (self.place(charge, numbers), entry(charge));
+        Ledger::decide_across(&self.tables, numbers, charges, in_table, now, |index, seat| {
+            answers.verdict(seat.verdict(), seat.reports(charges[index].ask.cost().get()));
+        });
     }
 
     /// What a check would say of one charge by itself.
@@ -272,18 +218,26 @@ impl<C: Clock> MemoryStore<C> {
 
     #[inline(never)]
     fn place_among(&self, charge: &Charge<'_>, here: usize, numbers: &dyn LimitTable) -> usize {
-        let mut others = [false; SIZES.len()];
-        charge.earlier.iter().filter_map(|id| numbers.get(*id)).for_each(|limits| others[place_of(limits)] = true);
+        let (mut others, mut starts_full) = ([false; SIZES.len()], charge.limits.starts_full());
+        for limits in charge.earlier.iter().filter_map(|id| numbers.get(*id)) {
+            others[place_of(limits)] = true;
+            starts_full &= limits.starts_full();
+        }
         others[here] = false;
         if !others.contains(&true) {
             return here;
         }
         let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        others[here] = true;
         let entry = entry(charge);
-        let known = |place: &usize| others[*place] && self.tables[*place].is_known(numbers, &entry);
-        let to = (here + 1..SIZES.len()).rev().find(known).unwrap_or(here);
-        for from in (0..to).filter(|from| (others[*from] || *from == here) && *from != to) {
-            if self.tables[from].is_known(numbers, &entry) && !self.tables[to].is_known(numbers, &entry) {
+        let is_used = |place: &usize| others[*place] && self.tables[*place].is_known(numbers, &entry);
+        let is_remembered = |place: &usize| others[*place] && self.tables[*place].remembers(numbers, &entry);
+        // A key that has nothing used up is the same as a new one, unless a new key has less than everything.
+        let is_unused = !starts_full && !(0..SIZES.len()).any(|place| is_used(&place));
+        let is_here = |place: &usize| if is_unused { is_remembered(place) } else { is_used(place) };
+        let to = (here + 1..SIZES.len()).rev().find(is_here).unwrap_or(here);
+        for from in (0..to).filter(is_here) {
+            if !is_here(&to) {
                 self.tables[from].move_to(&self.tables[to], numbers, &entry);
             }
         }

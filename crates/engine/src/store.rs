@@ -22,14 +22,15 @@ pub use answers::{Answer, Answers, GroupAnswer};
 
 /// Keeps the state of limits and decides by it.
 ///
-/// - **Groups are all or none.** A group changes either all of its states or none. A store that
-///   cannot lock all of them at once may take and refund: meanwhile others see less than there is,
-///   never more.
+/// - **Groups are all or none.** A group changes either all of its states or none, in one atomic step.
+///   Charges of a group that take [up to an amount](Ask::UpTo) all take the same amount: the least that
+///   any of them can take.
 /// - **Groups are independent.** One may fail or be refused without affecting another. Those of one
 ///   call may be decided at different instants, but in order: a later one sees what an earlier one
 ///   took.
 /// - **The store's time decides**, never the caller's.
-/// - **A refusal changes nothing**, except in limits that count refused attempts.
+/// - **A refusal changes nothing**, except in limits that count refused attempts, and that all new keys of
+///   the group begin where a new key has less than everything.
 /// - **Limits may change.** A state written under other limits of the same key is converted at the
 ///   first charge, so that usage is kept.
 pub trait Store: Send + Sync {

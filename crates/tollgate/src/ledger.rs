@@ -21,6 +21,7 @@
 mod group;
 mod snapshot;
 mod view;
+mod weigh;
 
 use std::fmt;
 use std::sync::Mutex;
@@ -164,7 +165,8 @@ impl<C: Clock> Ledger<C> {
         self.table.state_words() - 1
     }
 
-    /// Charges all or none, and returns whether all passed. Calls `each` for every charge in order, with its own verdict and while
+    /// Charges all or none, and returns whether all passed. Charges that take up to an amount all take
+    /// the least that any of them can. Calls `each` for every charge in order, with its own verdict and while
     /// its state is locked, so that reports are those of the decision. `each` must not use the ledger.
     pub fn decide<N: LimitTable + ?Sized>(
         &self,
@@ -226,11 +228,13 @@ impl<C: Clock> Ledger<C> {
         let Some(limits) = self.limits(limit_table, charge) else { return read(&ChargeView::refused(Retry::Never)) };
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let of_key = now_of(charge, fingerprint, now);
-        let found = self.find(limit_table, charge, fingerprint, now, |account| {
-            let verdict = account.weigh(charge.ask);
-            read(&ChargeView::of(account, verdict))
+        let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
+            let presence = presence_under(limit_table, limits, charge.limits_id, &slot.state, Presence::Known, &of_key);
+            let look = |account: &mut Held<'_>| read(&ChargeView::of(account, account.weigh(charge.ask)));
+            (presence == Presence::Known)
+                .then(|| visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, of_key, look))
         });
-        found.unwrap_or_else(|| {
+        found.flatten().unwrap_or_else(|| {
             with_init(limits, &of_key, |state| {
                 let verdict = limits.weigh(&state, &of_key, charge.ask);
                 read(&ChargeView { limits: Some(limits), own: None, state: Words::New(state), now: of_key, verdict })
@@ -258,10 +262,10 @@ impl<C: Clock> Ledger<C> {
         self.find(limit_table, charge, fingerprint, now, renew).unwrap_or(false)
     }
 
-    /// Forgets what the charge's key has spent.
+    /// Forgets the charge's key, which is new from then on.
     pub fn reset<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) {
-        let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
-        self.find(limit_table, charge, fingerprint, now, |account| account.reset());
+        let reader = LedgerReader { limit_table, now: self.clock.now() };
+        self.table.find(self.fingerprint(charge), &reader, |slot| slot.state.set(0, FORGOTTEN));
     }
 
     /// Returns whether the charge's key has anything used up here, under the limits that its state belongs to.
@@ -270,14 +274,20 @@ impl<C: Clock> Ledger<C> {
         self.table.find(fingerprint, &reader, |slot| !reader.is_new(fingerprint, slot)).unwrap_or(false)
     }
 
+    /// Returns whether the charge's key has an entry here, even if it has nothing used up.
+    pub fn remembers<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
+        let reader = LedgerReader { limit_table, now: self.clock.now() };
+        let is_kept = |slot: &mut Slot<'_>| limits_with(limit_table, slot.state.get(0)).is_some();
+        self.table.find(self.fingerprint(charge), &reader, is_kept).unwrap_or(false)
+    }
+
     /// Moves the state of the charge's key to another ledger, with the id of the limits it belongs to. The entries there must be
     /// long enough. Does nothing if the key has no entry here.
     pub fn move_to<N: LimitTable + ?Sized>(&self, to: &Self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
         let taken = self.table.find(self.fingerprint(charge), &reader, |slot| {
             let words: Vec<u64> = (0..self.table.state_words()).map(|word| slot.state.get(word)).collect();
-            // No limits have this id, so the entry counts as vacant.
-            slot.state.set(0, u64::MAX);
+            slot.state.set(0, FORGOTTEN);
             words
         });
         let Some(words) = taken else { return };
@@ -335,6 +345,7 @@ impl<C: Clock> Ledger<C> {
         let of_key = now_of(charge, fingerprint, now);
         let mut each = Some(each);
         let mut decide = |slot: &mut Slot<'_>, presence, now: Now<'_>| {
+            let presence = presence_under(limit_table, limits, charge.limits_id, &slot.state, presence, &now);
             visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, now, |account| {
                 let verdict = account.decide(charge.ask);
                 if let Some(each) = each.take() {
@@ -374,11 +385,12 @@ impl<C: Clock> Ledger<C> {
         now: Now<'_>,
         visit: impl FnOnce(&mut Held<'_>) -> R,
     ) -> Option<R> {
-        let limits = self.limits(limit_table, charge)?;
-        self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
+        let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
+            let limit = limits_with(limit_table, slot.state.get(0))?;
             let now = now_of(charge, fingerprint, now);
-            self::visit(limit_table, limits, charge.limits_id, &mut slot.state, Presence::Known, now, visit)
-        })
+            Some(visit(&mut Account { limit, own: None, state: after_id(slot.state), now }))
+        });
+        found.flatten()
     }
 
     /// Returns the limits of a charge, unless their state does not fit an entry.
@@ -404,6 +416,38 @@ impl<C> fmt::Debug for Ledger<C> {
     }
 }
 
+/// An id that no limits have, so that the entry counts as forgotten.
+const FORGOTTEN: u64 = u64::MAX;
+
+/// Returns the limits whose id an entry begins with.
+fn limits_with<N: LimitTable + ?Sized>(limit_table: &N, id: u64) -> Option<&Limits> {
+    u32::try_from(id).ok().and_then(|id| limit_table.get(id))
+}
+
+/// Returns whether a key is known under the limits with `id`. A key that has nothing used up of other limits is new to limits of
+/// which a new key does not have everything.
+#[inline]
+fn presence_under<N: LimitTable + ?Sized>(
+    limit_table: &N,
+    limits: &Limits,
+    id: u32,
+    state: &State<'_>,
+    presence: Presence,
+    now: &Now<'_>,
+) -> Presence {
+    let written_under = state.get(0);
+    if presence == Presence::New || written_under == u64::from(id) {
+        return presence;
+    }
+    let own = limits_with(limit_table, written_under);
+    let is_unused = |own: &Limits| own.is_new(&after_id(*state), &now.with_windows(&[]));
+    if own.is_none_or(|own| is_unused(own) && !limits.starts_full() && own != limits) {
+        Presence::New
+    } else {
+        Presence::Known
+    }
+}
+
 /// The state of an entry, under the limits of a charge.
 type Held<'a> = Account<'a, Limits, Offset<State<'a>>>;
 
@@ -422,7 +466,7 @@ fn owner_of<'n, N: LimitTable + ?Sized>(
         return None;
     }
     if presence == Presence::Known
-        && let Some(own) = u32::try_from(written_under).ok().and_then(|id| limit_table.get(id))
+        && let Some(own) = limits_with(limit_table, written_under)
     {
         return Some(own);
     }
@@ -486,7 +530,7 @@ impl<N: LimitTable + ?Sized> LedgerReader<'_, N> {
         state: &State<'_>,
         read: impl FnOnce(&Limits, &Offset<&State<'_>>, &Now<'_>) -> R,
     ) -> Option<R> {
-        let limits = u32::try_from(state.get(0)).ok().and_then(|id| self.limit_table.get(id))?;
+        let limits = limits_with(self.limit_table, state.get(0))?;
         Some(read(limits, &after_id(state), &self.now.with_spread(fingerprint.low)))
     }
 }

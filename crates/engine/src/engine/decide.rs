@@ -2,8 +2,7 @@
 //!
 //! 1. **Plan** (`plan.rs`): which rules match, under which keys, at what cost.
 //! 2. **Charge** (here): all enforced charges of a request are one group of the store, admitted together or not at all.
-//! 3. **Policy**: requests that the store did not answer (`policy.rs`), rules of which one suffices (`suffice.rs`), and
-//!    amounts that rules took more of than others (`taking.rs`).
+//! 3. **Policy**: requests that the store did not answer (`policy.rs`), and rules of which one suffices (`suffice.rs`).
 //! 4. **Report** (`report.rs`): what the charges of a request come to, and which of them decides. What depends on that follows:
 //!    shadows are charged if the request is admitted (here), refusals count towards bans (`bans.rs`).
 //! 5. **Count** (`report.rs`): the meters.
@@ -85,7 +84,7 @@ async fn charge_and_report<S: Store, F: Store>(
         suffice::leave_out_exhausted(engine, verb, running, decisions, requests.clone()).await;
     }
     if taking == Taking::UpTo {
-        taking::even_out(engine, decisions, requests.clone()).await;
+        taking::lower_shadows(decisions, requests.clone());
     }
     let mut matches_shadow = false;
     for request in requests.clone() {

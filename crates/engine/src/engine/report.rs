@@ -57,7 +57,9 @@ pub(super) fn sum_up(decisions: &mut Decisions, request: usize, running: &RulesI
     let refusal =
         if outcome.is_admitted() { None } else { deciding.and_then(|charge| refusal_of(decisions, charge, running)) };
     if let Ok(decided) = &mut decisions.decided[request] {
-        (decided.outcome, decided.deciding, decided.shadow_refused) = (outcome, deciding, shadow_refused);
+        (decided.outcome, decided.deciding) = (outcome, deciding);
+        // Shadow rules are asked about requests that the enforced rules admit.
+        decided.shadow_refused = shadow_refused && outcome.is_admitted();
         decided.refusal = refusal;
     }
     matches_shadow

@@ -4,12 +4,9 @@ use std::ops::Range;
 
 use tollgate::core::{Ask, Cost};
 
-use super::plan::{AnswerSource, Plan, PlannedCharge, range};
-use super::{Engine, undo};
+use super::plan::{Plan, PlannedCharge, range};
 use crate::decision::Decisions;
-use crate::receipt::Receipt;
 use crate::request::{Request, RequestError};
-use crate::store::Store;
 
 /// How much of the cost of a request is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,44 +58,13 @@ impl Plan {
     }
 }
 
-/// Makes all rules of a request give the same amount: a store takes from each what that one has, and the surplus is refunded
-/// at once. Meanwhile other requests may see less than there is, never more. If the store does not answer, it stays spent.
-pub(super) async fn even_out<S: Store, F: Store>(
-    engine: &Engine<S, F>,
-    decisions: &mut Decisions,
-    requests: Range<usize>,
-) {
-    let mut surplus = Receipt::default();
+/// Lowers the costs of the shadow rules of every request to what its enforced rules gave: no more is admitted.
+pub(super) fn lower_shadows(decisions: &mut Decisions, requests: Range<usize>) {
     for request in requests {
-        lower_to_least(decisions, request, &mut surplus);
-    }
-    if !surplus.is_empty()
-        && let Err(error) = undo::refund(engine, &surplus).await
-    {
-        undo::note_failed_refund(engine, &error);
-    }
-}
-
-/// Lowers what was taken for a request to the least that any rule gave, and adds the surplus.
-fn lower_to_least(decisions: &mut Decisions, request: usize, surplus: &mut Receipt) {
-    let charges = range(&decisions.plan.asked[request].charges);
-    let Some(least) = decisions.least_taken(request) else { return };
-    for place in charges {
-        let planned = &decisions.plan.charges[place];
-        if planned.shadow {
-            // A shadow takes no more than is admitted.
-            decisions.plan.charges[place].cost = planned.cost.min(least);
-            continue;
-        }
-        let Some(said) = decisions.answer(planned).filter(|_| !planned.is_ban()) else { continue };
-        let too_much = Cost::new(said.0.taken.get().saturating_sub(least.get()));
-        if too_much > Cost::ZERO {
-            surplus.taken.push(decisions.taken_from(planned, said, too_much));
-            match planned.answered {
-                AnswerSource::Enforced(charge) => decisions.enforced.lower(charge, least),
-                AnswerSource::Fallback(charge) => decisions.fallback.lower(charge, least),
-                AnswerSource::Not | AnswerSource::Shadow(_) | AnswerSource::Open | AnswerSource::Closed => {}
-            }
+        let Some(least) = decisions.least_taken(request) else { continue };
+        let charges = range(&decisions.plan.asked[request].charges);
+        for planned in decisions.plan.charges[charges].iter_mut().filter(|planned| planned.shadow) {
+            planned.cost = planned.cost.min(least);
         }
     }
 }

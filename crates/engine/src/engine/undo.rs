@@ -82,15 +82,6 @@ fn remember_undone<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Charge<
     }
 }
 
-/// Counts a failed refund that no caller waits for.
-pub(super) fn note_failed_refund<S: Store, F: Store>(engine: &Engine<S, F>, error: &EngineError) {
-    match error {
-        EngineError::Store(error) => engine.meters.store_error(error),
-        // The limits were known when they were charged.
-        EngineError::Request(_) => {}
-    }
-}
-
 /// See [`Engine::refund_request`].
 pub(super) async fn refund_request<S: Store, F: Store>(
     engine: &Engine<S, F>,

@@ -317,8 +317,15 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
   ban refuse it as well. A `commit` above its reservation charges the extra as `charge` does, so a log
   that refuses the extra records it. The log does not record a request that fits it and is refused by
   another limit, a cost above the limit, or a peek.
+- **`initial`** is what a new key has. A key begins with the first request for it that is not a peek,
+  admitted or refused, and refills from then on; all keys of a request begin, whichever of them refuses
+  it. A key that has everything left is new under any other limit, and the store may forget it at any
+  time. After `reset` a key is new.
 - **An interval bucket without `max_wait`** delays no request: it refuses what is not available, with
   the time until the step that refills it.
+- **`take-up-to`** takes the same amount from all enforced rules that a request matches, the least that
+  any of them has, in one step. The shadow rules are then asked for that amount, and take the least of
+  theirs.
 - **Shadow rules** that a request matches form one group. They are decided after all enforced rules have
   admitted the request, and charged all or none: if one of them would refuse, none of them is charged.
 ";

@@ -74,33 +74,6 @@ impl Answers {
         self.charges.push(answer);
     }
 
-    /// Makes room for so many charges of the group at hand, for a store that does not decide them in order.
-    pub(crate) fn expect(&mut self, charges: usize) {
-        let blank = Answer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: None, reports: 0..0, least: 0 };
-        self.charges.resize(self.open as usize + charges, blank);
-    }
-
-    /// [`charge`](Self::charge) for the one at `place` among those that are [expected](Self::expect).
-    pub(crate) fn fill(
-        &mut self,
-        place: usize,
-        outcome: Outcome,
-        taken: Cost,
-        stamps: Stamps,
-        reports: impl IntoIterator<Item = Report>,
-    ) {
-        let answer = self.answer_with(outcome, taken, stamps, reports);
-        if let Some(expected) = self.charges.get_mut(self.open as usize + place) {
-            *expected = answer;
-        }
-    }
-
-    /// What the charge at `place` of the group at hand has taken, and how to undo it; nothing before it is filled in.
-    pub(crate) fn taken(&self, place: usize) -> (Cost, Stamps) {
-        let answer = self.charges.get(self.open as usize + place);
-        answer.map_or((Cost::ZERO, Stamps::default()), |answer| (answer.taken, self.stamps(answer)))
-    }
-
     #[inline]
     fn answer_with(
         &mut self,
@@ -195,20 +168,6 @@ impl Answers {
 
     pub(crate) fn answer(&self, charge: u32) -> Option<&Answer> {
         self.charges.get(charge as usize)
-    }
-
-    /// Notes that a charge, which took more than `taken`, has given back the rest. What is left is told with it; the other
-    /// numbers stay, and are late rather than early.
-    pub(crate) fn lower(&mut self, charge: u32, taken: Cost) {
-        let Some(answer) = self.charges.get_mut(charge as usize) else { return };
-        let back = answer.taken.get().saturating_sub(taken.get());
-        answer.taken = taken;
-        let reports = answer.reports.start as usize..answer.reports.end as usize;
-        answer.least = u64::MAX;
-        for report in self.reports.get_mut(reports).into_iter().flatten() {
-            report.remaining = report.remaining.saturating_add(back).min(report.limit);
-            answer.least = answer.least.min(report.remaining);
-        }
     }
 
     /// Replaces the wait of a charge that was refused.

@@ -34,7 +34,7 @@ end
 
 -- Returns a record with the state of a charge's key re-expressed under the parameters of the charge, limit by limit, and a bit for
 -- each limit that cannot hold what is used up, or whose minimum gap after the last request has not passed. A limit without a
--- predecessor starts as that of a new key.
+-- predecessor starts unused.
 local function converted(charge)
   local limits, record = charge.limits, charge.record
   local cells, overfull = { limits = limits, unused = false, limits.head }, 0
@@ -42,7 +42,7 @@ local function converted(charge)
     local limit, own = limits[index], record.limits[index]
     local algorithm, fits = limit.algorithm, true
     if not own then
-      algorithm.init(limit, cells)
+      algorithm.start_with(limit, cells, 0, 0, 1)
     else
       use_windows(charge, own, index)
       if own.algorithm ~= algorithm or not algorithm.convert(limit, cells, own, record) then
@@ -118,6 +118,16 @@ local function decode(value)
   return record_under(limits, value)
 end
 
+-- Returns whether nothing is used up of the state of a record.
+local function is_unused(charge, record)
+  for index = 1, record.limits.count do
+    local own = record.limits[index]
+    use_windows(charge, own, index)
+    if own.algorithm.until_unused(own, record) > 0 then return false end
+  end
+  return true
+end
+
 -- Returns the record of a charge's key, or nil and a status. A charge that only peeks, or refunds where nothing was taken, leaves
 -- no record of a key that does not exist: the state of a new key depends on the charge that creates it.
 local function record_of(charge)
@@ -133,7 +143,14 @@ local function record_of(charge)
   end
   if record then
     if record.status then return nil, record.status end
-    if record.unused or value or record.limits == limits then return record end
+    local known = record.unused or value or record.limits == limits
+    if known and limits.partial and record.limits ~= limits and (charge.verb < REFUND or charge.verb > PEEK) then
+      -- A key that has nothing used up of other limits is new to limits of which a new key does not have everything.
+      known = not is_unused(charge, record)
+      context.windows = charge.windows
+      if not known and charge.verb < REFUND then values[key] = false end
+    end
+    if known then return record end
   end
   local new = new_record(limits)
   if limits.partial then new.begins = true end
@@ -270,8 +287,7 @@ local function reset(charge)
   local key, limits, record = charge.key, charge.limits, charge.record
   local new = new_record(limits)
   if record.unused or values[key] or record.delete then
-    -- A key that starts with less than the capacity fills from now on, so it has to be written.
-    values[key], new.unused, new.delete = false, limits.partial and UNKNOWN or false, true
+    values[key], new.begins, new.delete = false, limits.partial or nil, true
     if limits.spread or limits.windows ~= NO_WINDOWS then new.spread, new.windows = charge.spread, charge.windows end
     records[key] = new
   end
@@ -377,10 +393,10 @@ local function find_states(count)
   return 0
 end
 
--- Decides all charges, then commits all of them or none; after a refusal, every charge that is refused records it. Returns
--- whether any is refused.
+-- Decides all charges, then commits all of them or none; after a refusal, every charge that is refused records it. Charges that
+-- take up to an amount all take the least that any of them can. Returns whether any is refused.
 local function take(count)
-  local peeking, refused = group[1].verb > PEEK, false
+  local peeking, refused, least = group[1].verb > PEEK, false, nil
   for number = 1, count do
     local charge = group[number]
     local record, limits = charge.record, charge.limits
@@ -393,6 +409,12 @@ local function take(count)
     end
     charge.taken, charge.refusing = weigh(limits, cells, charge.verb, charge.cost, overfull)
     refused = refused or charge.refusing ~= 0
+    if charge.verb == UP_TO then least = min(least or charge.taken, charge.taken) end
+  end
+  if least and not refused and not peeking then
+    for number = 1, count do
+      if group[number].verb == UP_TO then group[number].taken = least end
+    end
   end
   if is_foreign then
     for number = 1, count do
@@ -452,7 +474,8 @@ end
 local function summary(charge, settled)
   local key, limits, record = charge.key, charge.limits, charge.record
   if limits.fixed then
-    local value = values[key]
+    -- A peek at a key that is new to these limits leaves the value of others in place.
+    local value = records[key] == record and values[key]
     if not value then
       value = pack(limits.format, unpack(record, 1, limits.cells))
       if record.unused then values[key] = value end

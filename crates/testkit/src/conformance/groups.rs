@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::Poll;
 
-use tollgate_core::{Limit, Outcome, Retry, TokenBucket};
+use tollgate_core::{Ask, Concurrency, Cost, Limit, Nanos, Outcome, Retry, SlidingLog, TokenBucket};
 use tollgate_engine::store::Verb;
 
 use super::Subject;
@@ -43,7 +43,7 @@ pub async fn refused_group_answers_each_charge(subject: &mut impl Subject) {
     assert_eq!((answers[0].remaining(), answers[1].remaining()), (vec![5], vec![1]));
     assert_eq!(harness.check(&poor).await.outcome, Outcome::Allow);
     let answers = harness.group(Verb::Check, &[poor, rich]).await;
-    assert!(!answers[0].passed() && answers[0].wait() > tollgate_core::Nanos::ZERO);
+    assert!(!answers[0].passed() && answers[0].wait() > Nanos::ZERO);
 }
 
 /// A refused group does not affect the next one.
@@ -69,6 +69,28 @@ pub async fn later_group_sees_earlier_group(subject: &mut impl Subject) {
     assert_eq!(passed.collect::<Vec<_>>(), [true, true, true, true, true, false, false]);
     let left = answers.iter().map(|answer| answer.as_ref().unwrap()[0].remaining()[0]);
     assert_eq!(left.collect::<Vec<_>>(), [4, 3, 2, 1, 0, 0, 0]);
+}
+
+/// The group takes the least that any of its charges can, whatever the length of their states, and reports what is left then.
+pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subject) {
+    let mut harness = Harness::new(subject);
+    let log = SlidingLog::new(300, Nanos::from_secs(86_400)).expect("a log");
+    let slots = Concurrency::new(3, Nanos::from_secs(600)).expect("slots");
+    let charges = [
+        harness.of_limit(bucket(5), "a"),
+        harness.of_limit(log, "b"),
+        harness.of_limit(slots, "c"),
+        harness.of_limit(bucket(9), "d"),
+    ];
+    let up_to = |cost: u64| charges.clone().map(|charge| charge.ask(Ask::UpTo(Cost::new(cost))));
+    for (cost, taken, left) in [(2, 2, [3, 298, 1, 7]), (u64::MAX, 1, [2, 297, 0, 6])] {
+        let answers = harness.group(Verb::Check, &up_to(cost)).await;
+        assert!(answers.iter().all(|answer| answer.passed() && answer.taken == taken), "{answers:?}");
+        assert_eq!(answers.iter().flat_map(|answer| answer.remaining()).collect::<Vec<_>>(), left);
+    }
+    let answers = harness.group(Verb::Check, &up_to(1)).await;
+    assert!(!answers[2].passed() && answers.iter().all(|answer| answer.taken == 0));
+    assert_eq!(answers.iter().flat_map(|answer| answer.remaining()).collect::<Vec<_>>(), [2, 297, 0, 6]);
 }
 
 /// Groups of twenty charges, and keys of arbitrary bytes and lengths.

@@ -63,6 +63,7 @@ macro_rules! store_conformance {
             refused_group_answers_each_charge
             groups_of_a_batch_are_independent
             later_group_sees_earlier_group
+            charges_up_to_an_amount_all_take_the_least
             large_groups_and_unusual_keys_are_decided
             concurrent_callers_get_no_more_than_the_limit
             every_algorithm_counts_to_its_limit

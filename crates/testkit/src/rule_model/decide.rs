@@ -84,7 +84,8 @@ impl RuleModel {
         let (shadows, enforced): (Vec<Rule>, Vec<Rule>) = matched.into_iter().partition(Rule::is_shadow);
         let enforced = self.charges(&enforced, request);
         let enforced = self.without_exhausted(verb, enforced);
-        let shadows = self.charges(&shadows, request);
+        let shadow_denies = shadows.iter().any(|rule| rule.does_for(request, self.at) == Does::Deny);
+        let mut shadows = self.charges(&shadows, request);
         let mut receipt = Receipt::default();
         let decided = self.group(verb, &enforced, &mut receipt);
         let mut limits = self.reports(&enforced, request, false);
@@ -93,15 +94,14 @@ impl RuleModel {
         let mut shadow_refused = false;
         if passes {
             // Shadows are asked for what passed.
-            let shadows: Vec<Charge> = shadows
-                .into_iter()
-                .map(|charge| match (verb, least) {
-                    (Verb::TakeUpTo, Some(least)) => Charge { cost: least, ..charge },
-                    _ => charge,
-                })
-                .collect();
-            shadow_refused = !self.group(verb, &shadows, &mut receipt).outcome.is_admitted();
-            limits.extend(self.reports(&shadows, request, true));
+            let mut passed = request.clone();
+            if let (Verb::TakeUpTo, Some(least)) = (verb, least) {
+                shadows.iter_mut().for_each(|charge| charge.cost = least);
+                passed.cost = Some(least);
+            }
+            let admitted = self.group(verb, &shadows, &mut receipt).outcome.is_admitted();
+            shadow_refused = shadow_denies || !admitted;
+            limits.extend(self.reports(&shadows, &passed, true));
         }
         let order = |limit: &LimitAnswer| self.rules.rules.iter().position(|rule| rule.id == limit.rule);
         limits.sort_by_key(order);
@@ -153,10 +153,21 @@ impl RuleModel {
         rules.iter().filter_map(charge).collect()
     }
 
-    /// The state of one limit of a key, as a request under `limit` finds it.
-    pub(super) fn state(&self, key: &Key, position: usize, limit: &Limit) -> State {
-        let known = self.counters.get(key).and_then(|states| states.get(position));
-        known.cloned().unwrap_or_else(|| State::new(limit, self.at))
+    /// The states of a key, unless it is new to these limits: nothing was written for it, or nothing is used up of others.
+    fn known(&self, key: &Key, limits: &[Limit]) -> Option<&Vec<State>> {
+        let is_used = |state: &State| state.is_unused_at(self.at) > self.at;
+        let states = self.counters.get(key)?;
+        let is_known = states.iter().map(|state| &state.limit).eq(limits) || states.iter().any(is_used);
+        is_known.then_some(states)
+    }
+
+    /// The state of one limit of a key, as a request under these limits finds it.
+    pub(super) fn state(&self, key: &Key, position: usize, limits: &[Limit]) -> State {
+        let limit = &limits[position];
+        match self.known(key, limits) {
+            Some(states) => states.get(position).cloned().unwrap_or_else(|| State::unused(limit, self.at)),
+            None => State::new(limit, self.at),
+        }
     }
 
     /// Decides about several charges together, all or none, and applies it.
@@ -180,12 +191,9 @@ impl RuleModel {
     fn weigh(&self, verb: Verb, charges: &[Charge]) -> Decided {
         let mut taken: Vec<u64> = charges.iter().map(|charge| charge.cost).collect();
         if verb == Verb::TakeUpTo && charges.iter().any(|charge| charge.cost > 0) {
-            // As much as the tightest has, at least one. Shadows hold nothing back, neither each other.
-            taken = charges.iter().map(|charge| self.remaining(charge).min(charge.cost).max(1)).collect();
-            let least = taken.iter().copied().min().unwrap_or(0);
-            if !charges.iter().any(|charge| charge.rule.is_shadow()) {
-                taken.fill(least);
-            }
+            // As much as the tightest has, at least one.
+            let least = charges.iter().map(|charge| self.remaining(charge).min(charge.cost).max(1)).min();
+            taken.fill(least.unwrap_or(0));
         }
         let mut refused = Vec::new();
         let mut outcome = Outcome::Allow;
@@ -227,7 +235,7 @@ impl RuleModel {
             Verb::Check | Verb::Peek | Verb::TakeUpTo => Ask::Exactly(amount),
         };
         let decide = |(position, limit): (usize, &Limit)| {
-            let mut state = self.state(&charge.key, position, limit);
+            let mut state = self.state(&charge.key, position, &charge.limits);
             // A log that counts refused attempts tells the wait with this one written down.
             let attempt = self.attempt(verb, charge, position, limit);
             if attempt > 0 {
@@ -246,19 +254,19 @@ impl RuleModel {
 
     /// The most that all limits of a charge have left.
     fn remaining(&self, charge: &Charge) -> u64 {
-        let left =
-            |(position, limit): (usize, &Limit)| limit.remaining(&self.state(&charge.key, position, limit), self.at);
+        let left = |(position, limit): (usize, &Limit)| {
+            limit.remaining(&self.state(&charge.key, position, &charge.limits), self.at)
+        };
         charge.limits.iter().enumerate().map(left).min().unwrap_or(u64::MAX)
     }
 
     /// A new key that does not have everything begins when it is first asked for.
-    fn begin_keys(&mut self, charges: &[Charge]) {
+    pub(super) fn begin_keys(&mut self, charges: &[Charge]) {
         for charge in charges {
             let limits = &charge.limits;
-            if limits.iter().any(|limit| limit.spent_at_first() > 0) {
-                let at = self.at;
-                let new = || limits.iter().map(|limit| State::new(limit, at)).collect();
-                self.counters.entry(charge.key.clone()).or_insert_with(new);
+            if self.known(&charge.key, limits).is_none() && limits.iter().any(|limit| limit.spent_at_first() > 0) {
+                let new = limits.iter().map(|limit| State::new(limit, self.at)).collect();
+                self.counters.insert(charge.key.clone(), new);
             }
         }
     }
@@ -272,7 +280,7 @@ impl RuleModel {
         let mut stamps = Vec::new();
         self.leases += 1;
         for (position, limit) in limits.iter().enumerate() {
-            let mut state = self.state(&charge.key, position, limit);
+            let mut state = self.state(&charge.key, position, &charge.limits);
             stamps.push(state.charge(limit, self.at, amount, self.tick, self.leases));
             states.push(state);
         }
@@ -288,7 +296,7 @@ impl RuleModel {
     /// What a log that counts refused attempts writes down for this one: 0 if it does not refuse, or always would.
     fn attempt(&self, verb: Verb, charge: &Charge, position: usize, limit: &Limit) -> u64 {
         let Algorithm::SlidingLog { count_refused: true, .. } = limit.algorithm else { return 0 };
-        let state = self.state(&charge.key, position, limit);
+        let state = self.state(&charge.key, position, &charge.limits);
         let ask = match verb {
             Verb::Charge => Ask::Regardless(charge.cost),
             Verb::Check | Verb::Peek => Ask::Exactly(charge.cost),
@@ -332,7 +340,7 @@ impl RuleModel {
         let mut answers = Vec::new();
         for charge in charges {
             for (position, limit) in charge.limits.iter().enumerate() {
-                let state = self.state(&charge.key, position, limit);
+                let state = self.state(&charge.key, position, &charge.limits);
                 let cost = request.cost.unwrap_or(charge.cost);
                 let Report { limit, remaining, retry, reset } = limit.report(&state, self.at, cost);
                 let report =

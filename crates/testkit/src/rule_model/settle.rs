@@ -7,7 +7,7 @@ use super::Verb;
 use super::decide::{Charge, Key, RuleModel, key_of};
 use super::limit::{Algorithm, Ask, Limit};
 use super::rules::{Does, Request};
-use super::states::{Stamp, State};
+use super::states::Stamp;
 
 /// What a decision took, to give it back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,10 +90,11 @@ impl RuleModel {
             Some(Charge { rule, key: taken.key.clone(), limits, cost: cost - taken.cost })
         });
         let owed: Vec<Charge> = owed.collect();
+        self.begin_keys(&owed);
         let passes = |charge: &Charge| {
             let mut limits = charge.limits.iter().enumerate();
             limits.all(|(position, limit)| {
-                limit.passes(&self.state(&charge.key, position, limit), self.at, Ask::Regardless(charge.cost))
+                limit.passes(&self.state(&charge.key, position, &charge.limits), self.at, Ask::Regardless(charge.cost))
             })
         };
         let all = owed.iter().all(passes);
@@ -125,14 +126,11 @@ impl RuleModel {
         let Ok(matched) = self.deciding(request) else { return 0 };
         let mut count = 0;
         for rule in &matched {
-            let Does::Limits(limits) = rule.does_for(request, self.at) else { continue };
+            let Does::Limits(_) = rule.does_for(request, self.at) else { continue };
             let key = key_of(rule, request);
             self.bans.remove(&key);
             count += 1;
-            // A key that was known begins again now, any other one when it is first asked for.
-            if self.counters.remove(&key).is_some() && limits.iter().any(|limit| limit.spent_at_first() > 0) {
-                self.counters.insert(key, limits.iter().map(|limit| State::new(limit, self.at)).collect());
-            }
+            self.counters.remove(&key);
         }
         count
     }

@@ -1,37 +1,18 @@
-//! Several charges of a ledger, all or none.
+//! Several charges, all or none, in one ledger or in several.
 
-use smallvec::SmallVec;
-use tollgate_core::{Cells, CellsMut, Limits, Now, Report, Retry, Spent, Stamps, Verdict};
+use std::array::from_fn;
 
-use super::{Charge, ChargeView, Held, Ledger, LedgerReader, LimitTable, PlainCharge, now_of, owner_of, visit};
+use tollgate_core::{Cells, CellsMut, Now, Report, Retry, Spent};
+
+use super::weigh::{Entries, FEW, Few, Member, Members, decide_locked};
+use super::{Charge, ChargeView, Ledger, LedgerReader, LimitTable, PlainCharge, now_of, owner_of, presence_under};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::keyed::{WhenFull, spent_by_arrival};
 use crate::sync::Ordering;
-use crate::table::{EntryIndex, Group, Presence, State, Wide};
+use crate::table::{EntryIndex, Group, State, Wide};
 
-/// The number of charges up to which a group does not allocate. Loom has a smaller stack.
-const FEW: usize = if cfg!(loom) { 5 } else { 16 };
-
-type Few<T> = SmallVec<[T; FEW]>;
-
-/// The entry of a charge, while its group is decided.
-struct Member<'n> {
-    limits: &'n Limits,
-    entry: Entry,
-    now: Now<'n>,
-    verdict: Verdict<Stamps>,
-    /// Whether the verdict is already written to the state.
-    written: bool,
-}
-
-impl<'n> Member<'n> {
-    fn new(limits: &'n Limits, entry: Entry, now: Now<'n>) -> Self {
-        Self { limits, entry, now, verdict: Verdict::default(), written: false }
-    }
-}
-
-/// The entry that a charge is counted in.
+/// The entry of a ledger that a charge is counted in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
     /// The entry of its key.
@@ -40,18 +21,57 @@ enum Entry {
     Shared(EntryIndex),
 }
 
-/// The locked entries of a group.
-struct Entries<'g, 'o, 's> {
+impl<'n> Member<'n, Entry> {
+    /// Names the ledger of the entry.
+    fn in_ledger(self, ledger: usize) -> Member<'n, (usize, Entry)> {
+        Member::new(self.limits, (ledger, self.entry), self.now)
+    }
+}
+
+/// The locked entries of a group in one ledger.
+struct Locked<'g, 'o, 's> {
     own: &'g Group<'o, Wide>,
     shared: &'g Group<'s, Wide>,
 }
 
-impl<'g> Entries<'g, '_, '_> {
-    fn state(&self, entry: Entry) -> State<'g> {
+impl Entries for Locked<'_, '_, '_> {
+    type Entry = Entry;
+
+    #[inline]
+    fn state(&self, entry: Entry) -> State<'_> {
         match entry {
             Entry::Own(place) => self.own.state(place),
             Entry::Shared(place) => self.shared.state(place),
         }
+    }
+
+    fn words(&self, entry: Entry) -> usize {
+        match entry {
+            Entry::Own(_) => self.own.state_words(),
+            Entry::Shared(_) => self.shared.state_words(),
+        }
+    }
+}
+
+/// The locked entries of a group in several ledgers.
+struct LockedAcross<'g, 'o, 's, const L: usize> {
+    own: &'g [Group<'o, Wide>; L],
+    shared: &'g [Group<'s, Wide>; L],
+}
+
+impl<const L: usize> Entries for LockedAcross<'_, '_, '_, L> {
+    /// The index of the ledger, and the entry there.
+    type Entry = (usize, Entry);
+
+    fn state(&self, (ledger, entry): Self::Entry) -> State<'_> {
+        match entry {
+            Entry::Own(place) => self.own[ledger].state(place),
+            Entry::Shared(place) => self.shared[ledger].state(place),
+        }
+    }
+
+    fn words(&self, (ledger, entry): Self::Entry) -> usize {
+        Locked { own: &self.own[ledger], shared: &self.shared[ledger] }.words(entry)
     }
 }
 
@@ -109,16 +129,16 @@ impl<C: Clock> Ledger<C> {
         each: impl FnMut(usize, &ChargeView<'_>),
     ) -> bool {
         let reader = LedgerReader { limit_table, now };
-        let charges: Few<Charge<'_>> = charged.iter().map(charge).collect();
+        let mut charges: Few<Charge<'_>> = charged.iter().map(charge).collect();
         let fingerprints: Few<Fingerprint> = charges.iter().map(|charge| self.fingerprint(charge)).collect();
         let mut own = self.table.lock_all(&fingerprints, &reader);
-        let mut members: Members<'_> = Few::with_capacity(charges.len());
+        let mut members: Members<'_, Entry> = Few::with_capacity(charges.len());
         for (charge, fingerprint) in charges.iter().zip(&fingerprints) {
             members.push(self.own_entry(&mut own, &reader, charge, *fingerprint));
         }
 
         // Locked after all own entries; a thread that holds a shared entry never waits for the other table.
-        let without_slot = self.without_slot(&members);
+        let without_slot = self.without_slot(&members, 0..charges.len());
         let shared_fingerprints: Few<Fingerprint> =
             without_slot.iter().map(|index| self.shared_fingerprint(&charges[*index])).collect();
         let mut shared = self.overflow.lock_all(&shared_fingerprints, &reader);
@@ -128,15 +148,63 @@ impl<C: Clock> Ledger<C> {
             }
         }
 
-        let entries = Entries { own: &own, shared: &shared };
-        let passed = self.weigh_in_order(limit_table, &entries, &charges, &mut members);
-        if passed {
-            write_rest(limit_table, &entries, &charges, &members);
-        }
-        report(limit_table, &entries, &charges, &members, each);
+        let entries = Locked { own: &own, shared: &shared };
+        let passed = decide_locked(limit_table, &entries, &mut charges, &mut members, each);
         if !passed {
             own.restore_evicted();
             shared.restore_evicted();
+        }
+        passed
+    }
+
+    /// Decides several charges with states in several ledgers, all or none, as [`decide_each`](Self::decide_each) does in one.
+    /// `charge` returns a charge with the index of its ledger.
+    ///
+    /// Entries are locked ledger by ledger in the order of `ledgers`, so all callers have to use the same order.
+    pub fn decide_across<'a, T, N: LimitTable + ?Sized, const L: usize>(
+        ledgers: &[Self; L],
+        limit_table: &N,
+        charged: &'a [T],
+        charge: impl Fn(&'a T) -> (usize, Charge<'a>),
+        now: Now<'_>,
+        each: impl FnMut(usize, &ChargeView<'_>),
+    ) -> bool {
+        let reader = LedgerReader { limit_table, now };
+        let (places, mut charges): (Few<usize>, Few<Charge<'_>>) = charged.iter().map(charge).unzip();
+        let fingerprints: Few<Fingerprint> =
+            places.iter().zip(&charges).map(|(ledger, charge)| ledgers[*ledger].fingerprint(charge)).collect();
+        let places = &*places;
+        let here = |ledger: usize| (0..places.len()).filter(move |index| places[*index] == ledger);
+        let own_fingerprints: [Few<Fingerprint>; L] =
+            from_fn(|ledger| here(ledger).map(|index| fingerprints[index]).collect());
+        let mut own: [Group<'_, Wide>; L] =
+            from_fn(|ledger| ledgers[ledger].table.lock_all(&own_fingerprints[ledger], &reader));
+        let mut members: Members<'_, (usize, Entry)> = Few::with_capacity(charges.len());
+        for (index, charge) in charges.iter().enumerate() {
+            let ledger = places[index];
+            let member = ledgers[ledger].own_entry(&mut own[ledger], &reader, charge, fingerprints[index]);
+            members.push(member.map(|member| member.in_ledger(ledger)));
+        }
+
+        let without_slot: [Few<usize>; L] = from_fn(|ledger| ledgers[ledger].without_slot(&members, here(ledger)));
+        let shared_fingerprints: [Few<Fingerprint>; L] = from_fn(|ledger| {
+            without_slot[ledger].iter().map(|index| ledgers[ledger].shared_fingerprint(&charges[*index])).collect()
+        });
+        let mut shared: [Group<'_, Wide>; L] =
+            from_fn(|ledger| ledgers[ledger].overflow.lock_all(&shared_fingerprints[ledger], &reader));
+        for (ledger, group) in shared.iter_mut().enumerate() {
+            for (index, fingerprint) in without_slot[ledger].iter().zip(&shared_fingerprints[ledger]) {
+                if let Some(member) = ledgers[ledger].shared_entry(group, &reader, &charges[*index], *fingerprint) {
+                    members[*index] = Ok(member.in_ledger(ledger));
+                }
+            }
+        }
+
+        let entries = LockedAcross { own: &own, shared: &shared };
+        let passed = decide_locked(limit_table, &entries, &mut charges, &mut members, each);
+        if !passed {
+            own.iter_mut().for_each(Group::restore_evicted);
+            shared.iter_mut().for_each(Group::restore_evicted);
         }
         passed
     }
@@ -148,20 +216,24 @@ impl<C: Clock> Ledger<C> {
         reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,
         fingerprint: Fingerprint,
-    ) -> Result<Member<'n>, Retry> {
+    ) -> Result<Member<'n, Entry>, Retry> {
         let limits = self.limits(reader.limit_table, charge).ok_or(Retry::Never)?;
         let now = now_of(charge, fingerprint, reader.now);
         let presence = own.find_or_insert(fingerprint, reader, spent_by_arrival(limits, &now, charge.ask));
         let (place, presence) = presence.ok_or(Retry::OnRelease)?;
-        owner_of(reader.limit_table, limits, charge.limits_id, &mut own.state(place), presence, &now);
+        let mut state = own.state(place);
+        let presence = presence_under(reader.limit_table, limits, charge.limits_id, &state, presence, &now);
+        owner_of(reader.limit_table, limits, charge.limits_id, &mut state, presence, &now);
         Ok(Member::new(limits, Entry::Own(place), now))
     }
 
-    /// Counts the charges whose keys found no slot, and returns those that may use the shared entry of their limits.
-    fn without_slot(&self, members: &Members<'_>) -> Few<usize> {
-        let no_slot = |(_, member): &(usize, &Result<Member<'_>, Retry>)| matches!(member, Err(Retry::OnRelease));
-        let without_slot: Few<usize> = members.iter().enumerate().filter(no_slot).map(|(index, _)| index).collect();
-        self.overflowed.fetch_add(without_slot.len() as u64, Ordering::Relaxed);
+    /// Counts the charges whose keys found no slot, of those at the positions `here`, and returns those that may use the shared
+    /// entry of their limits.
+    fn without_slot<E>(&self, members: &Members<'_, E>, here: impl Iterator<Item = usize>) -> Few<usize> {
+        let without_slot: Few<usize> = here.filter(|index| matches!(members[*index], Err(Retry::OnRelease))).collect();
+        if !without_slot.is_empty() {
+            self.overflowed.fetch_add(without_slot.len() as u64, Ordering::Relaxed);
+        }
         match self.when_full {
             WhenFull::Overflow => without_slot,
             WhenFull::Deny => Few::new(),
@@ -175,111 +247,11 @@ impl<C: Clock> Ledger<C> {
         reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,
         fingerprint: Fingerprint,
-    ) -> Option<Member<'n>> {
+    ) -> Option<Member<'n, Entry>> {
         let limits = self.limits(reader.limit_table, charge)?;
         let now = now_of(charge, fingerprint, reader.now);
         let (place, presence) = shared.find_or_insert(fingerprint, reader, Spent::ALL)?;
         owner_of(reader.limit_table, limits, charge.limits_id, &mut shared.state(place), presence, &now);
         Some(Member::new(limits, Entry::Shared(place), now))
-    }
-
-    /// Weighs the charges one after the other, and returns whether all pass.
-    ///
-    /// Two charges on one entry have to see each other, so what the first of them takes is written at once, and undone if a later
-    /// charge is refused. All other takings are written afterwards, by [`write_rest`]. After a refusal the remaining charges
-    /// are only weighed: their answers are wanted, their takings are not.
-    fn weigh_in_order<N: LimitTable + ?Sized>(
-        &self,
-        limit_table: &N,
-        entries: &Entries<'_, '_, '_>,
-        charges: &[Charge<'_>],
-        members: &mut Members<'_>,
-    ) -> bool {
-        let mut passed = members.iter().all(Result::is_ok);
-        let mut before: Vec<(Entry, Vec<u64>)> = Vec::new();
-        for (index, charge) in charges.iter().enumerate() {
-            let seen_again = {
-                let (Ok(member), later) = (&members[index], &members[index + 1..]) else { continue };
-                later.iter().flatten().any(|later| later.entry == member.entry)
-            };
-            let Ok(member) = &mut members[index] else { continue };
-            let saved = (passed && seen_again).then(|| (member.entry, self.words_of(entries.state(member.entry))));
-            member.verdict = member.visit(limit_table, entries, charge, |account| account.weigh(charge.ask));
-            member.written = seen_again;
-            if !member.verdict.is_admitted() {
-                passed = false;
-                for (entry, words) in before.drain(..).rev() {
-                    let mut state = entries.state(entry);
-                    words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
-                }
-                // Some limits count refusals, each for itself.
-                member.commit(limit_table, entries, charge);
-            } else if passed && let Some(saved) = saved {
-                before.push(saved);
-                member.commit(limit_table, entries, charge);
-            }
-        }
-        passed
-    }
-
-    fn words_of(&self, state: State<'_>) -> Vec<u64> {
-        (0..self.table.state_words()).map(|word| state.get(word)).collect()
-    }
-}
-
-/// The charges that have an entry, and for the others why they have none.
-type Members<'n> = Few<Result<Member<'n>, Retry>>;
-
-impl Member<'_> {
-    /// Runs `then` on the state. The key may be in the group twice, under different limits, so the state may belong to others.
-    fn visit<N: LimitTable + ?Sized, R>(
-        &self,
-        limit_table: &N,
-        entries: &Entries<'_, '_, '_>,
-        charge: &Charge<'_>,
-        then: impl FnOnce(&mut Held<'_>) -> R,
-    ) -> R {
-        let mut state = entries.state(self.entry);
-        visit(limit_table, self.limits, charge.limits_id, &mut state, Presence::Known, self.now, then)
-    }
-
-    fn commit<N: LimitTable + ?Sized>(&self, limit_table: &N, entries: &Entries<'_, '_, '_>, charge: &Charge<'_>) {
-        self.visit(limit_table, entries, charge, |account| account.commit(&self.verdict));
-    }
-}
-
-/// Writes the takings that [`Ledger::weigh_in_order`] did not write: all charges pass.
-fn write_rest<N: LimitTable + ?Sized>(
-    limit_table: &N,
-    entries: &Entries<'_, '_, '_>,
-    charges: &[Charge<'_>],
-    members: &Members<'_>,
-) {
-    for (member, charge) in members.iter().zip(charges) {
-        if let Ok(member) = member
-            && !member.written
-        {
-            member.commit(limit_table, entries, charge);
-        }
-    }
-}
-
-/// Calls `each` for every charge in order, while its state is held.
-fn report<N: LimitTable + ?Sized>(
-    limit_table: &N,
-    entries: &Entries<'_, '_, '_>,
-    charges: &[Charge<'_>],
-    members: &Members<'_>,
-    mut each: impl FnMut(usize, &ChargeView<'_>),
-) {
-    for (index, (member, charge)) in members.iter().zip(charges).enumerate() {
-        match member {
-            Ok(member) => {
-                member.visit(limit_table, entries, charge, |account| {
-                    each(index, &ChargeView::of(account, member.verdict));
-                });
-            }
-            Err(retry) => each(index, &ChargeView::refused(*retry)),
-        }
     }
 }

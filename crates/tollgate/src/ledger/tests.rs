@@ -184,9 +184,12 @@ fn states_too_long_for_the_table_are_refused_for_good() {
     assert!(ledger.check(&numbers, 0, "alice", 1).is_admitted());
     assert_eq!(ledger.check(&numbers, 1, "alice", 1).outcome(), Outcome::Deny(Retry::Never));
     ledger.peek(&numbers[..], &Charge::new(1, b"alice", 1), |view| assert!(view.limits().is_none()));
-    assert_eq!(ledger.refund(&numbers[..], &Charge::new(1, b"alice", 1), 1, None), 0);
-    ledger.reset(&numbers[..], &Charge::new(1, b"alice", 1));
     assert_eq!((ledger.remaining(&numbers, 0, "alice"), ledger.overflowed()), (2, 0));
+    // A refund and a reset apply to what the key has, whatever limits they name.
+    assert_eq!(ledger.refund(&numbers[..], &Charge::new(1, b"alice", 1), 1, None), 1);
+    assert!(ledger.check(&numbers, 0, "alice", 2).is_admitted());
+    ledger.reset(&numbers[..], &Charge::new(1, b"alice", 1));
+    assert_eq!(ledger.remaining(&numbers, 0, "alice"), 3);
     assert_eq!(ledger.check(&numbers, 2, "alice", 9).taken().get(), 9);
 }
 

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use tollgate_core::{Algorithm, Cells, Cost, Limits, Now, Offset, Report, Retry, Stamps, Verdict};
+use tollgate_core::{Algorithm, Cells, Cost, Limit, Limits, Now, Offset, Report, Retry, Stamps, Verdict};
 
 use super::Held;
-use crate::keyed::with_init;
 use crate::table::State;
 
 /// One charge of a decision: its verdict, and its state while it is locked.
@@ -66,7 +65,8 @@ impl<'a> ChargeView<'a> {
                     first += own.words();
                     limit.report_from(own, &part, &self.now, cost)
                 }
-                Some(None) => with_init(limit, &self.now, |state| limit.report(&state, &self.now, cost)),
+                // One that has no predecessor starts unused.
+                Some(None) => limit.report_from(&Limit::Unlimited, &part, &self.now, cost),
             }
         })
     }

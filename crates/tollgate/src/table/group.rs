@@ -81,6 +81,11 @@ impl<'t, S: Shape> Group<'t, S> {
         Some((index, chosen.presence))
     }
 
+    /// Returns the length of a state in words.
+    pub(crate) fn state_words(&self) -> usize {
+        self.table.state_words()
+    }
+
     /// Returns the state of an entry.
     pub(crate) fn state(&self, index: EntryIndex) -> State<'t> {
         self.buckets[index.bucket].state(index.entry)

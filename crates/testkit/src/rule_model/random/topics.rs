@@ -1,6 +1,5 @@
 //! What a trace is about: tests choose traces by it.
 
-use super::super::Verb;
 use super::super::limit::{Algorithm, Limit};
 use super::super::rules::{Does, Exceed, OnChange, Rule, RuleSet};
 use super::{Act, Trace};
@@ -24,17 +23,13 @@ pub enum Topic {
     UnevenSlices,
     /// A log counts refused attempts.
     CountRefused,
-    /// Several rules are asked for as much as there is.
-    TakeUpToOfSeveral,
 }
 
 impl Trace {
     /// The trace without what is about a topic of `left_out`; none if that is a rule.
     pub fn without(mut self, left_out: &[Topic]) -> Option<Self> {
-        let several = self.versions.iter().any(|version| version.rules.len() > 1);
         self.steps.retain(|step| match step.act {
             Act::Commit(..) => !left_out.contains(&Topic::Commit),
-            Act::Ask(Verb::TakeUpTo, ..) => !(several && left_out.contains(&Topic::TakeUpToOfSeveral)),
             _ => true,
         });
         if left_out.iter().any(|topic| topic.is_in(&self)) { None } else { Some(self) }
@@ -63,10 +58,6 @@ impl Topic {
             }),
             Self::CountRefused => {
                 limits(&|limit| matches!(limit.algorithm, Algorithm::SlidingLog { count_refused: true, .. }))
-            }
-            Self::TakeUpToOfSeveral => {
-                trace.versions.iter().any(|version| version.rules.len() > 1)
-                    && acts(&|act| matches!(act, Act::Ask(Verb::TakeUpTo, ..)))
             }
         }
     }

@@ -69,15 +69,17 @@ impl Log {
         *self = Self { length: limit.period, gap, most: ceil(limit.deepest()) as usize, units: kept };
     }
 
-    /// Units of that instant; without a stamp the oldest.
+    /// Removes units of that instant, those of requests first; without a stamp the oldest.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
-        let (mut accepted, length) = (0, self.length);
-        self.units.retain(|unit| {
-            let is_meant = at < unit.at + length && stamp.is_none_or(|stamp| stamp == Stamp::Time(unit.at));
-            let given_back = is_meant && accepted < amount;
-            accepted += u64::from(given_back);
-            !given_back
-        });
-        accepted
+        let is_meant =
+            |unit: &Unit| at < unit.at + self.length && stamp.is_none_or(|stamp| stamp == Stamp::Time(unit.at));
+        let mut meant: Vec<usize> = (0..self.units.len()).filter(|index| is_meant(&self.units[*index])).collect();
+        if stamp.is_some() {
+            meant.sort_by_key(|index| !self.units[*index].of_request);
+        }
+        meant.truncate(usize::try_from(amount).unwrap_or(usize::MAX));
+        let mut index = 0..;
+        self.units.retain(|_| index.next().is_some_and(|index| !meant.contains(&index)));
+        meant.len() as u64
     }
 }

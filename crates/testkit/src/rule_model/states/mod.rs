@@ -82,6 +82,11 @@ impl State {
         Self::with_spent(limit, at, tokens(limit.spent_at_first()))
     }
 
+    /// The state of a limit that a known key is new to.
+    pub fn unused(limit: &Limit, at: u64) -> Self {
+        Self::with_spent(limit, at, tokens(0))
+    }
+
     /// A state of which `spent` is used up at `at`, by no request.
     fn with_spent(limit: &Limit, at: u64, spent: Tokens) -> Self {
         let whole = ceil(spent);

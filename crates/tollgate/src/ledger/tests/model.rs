@@ -39,8 +39,18 @@ impl Model<'_> {
         (verdict, self.limits(id).reports_from(self.limits(kept.id), &kept.words, now, Cost::ONE).collect())
     }
 
+    /// The state of a key, unless it is new to the limits of `id`: one that has nothing used up of other limits is new where a
+    /// new key does not have everything.
+    fn known(&self, key: usize, id: u32, now: &Now<'_>) -> Option<&Kept> {
+        let is_new = |kept: &&Kept| {
+            let (own, limits) = (self.limits(kept.id), self.limits(id));
+            own != limits && !limits.starts_full() && own.is_new(&kept.words, now)
+        };
+        self.states.get(&key).filter(|kept| !is_new(kept))
+    }
+
     fn peek(&mut self, (key, id, ask): (usize, u32, Ask), now: &Now<'_>) -> Answer {
-        let kept = self.states.get(&key).cloned().unwrap_or_else(|| self.init(id, now));
+        let kept = self.known(key, id, now).cloned().unwrap_or_else(|| self.init(id, now));
         let verdict = self.limits(id).weigh_from(self.limits(kept.id), &kept.words, now, ask);
         self.answer(&kept, id, now, verdict)
     }
@@ -48,7 +58,7 @@ impl Model<'_> {
     /// All or none; the keys are different, or under the same id.
     fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<Answer>) {
         for ((key, id, _), now) in charges.iter().zip(nows) {
-            if !self.states.contains_key(key) {
+            if self.known(*key, *id, now).is_none() {
                 self.states.insert(*key, self.init(*id, now));
             }
         }
@@ -69,6 +79,15 @@ impl Model<'_> {
                 }
             }
             verdicts.push(verdict);
+        }
+        // Charges that take up to an amount all take the least of theirs.
+        let up_to = |ask: Ask| matches!(ask, Ask::UpTo(_));
+        let taken = || charges.iter().zip(&verdicts).filter(|((_, _, ask), _)| up_to(*ask)).map(|(_, it)| it.taken());
+        if let Some(least) = taken().min().filter(|least| passed && taken().any(|taken| taken > *least)) {
+            self.states = before;
+            let lower =
+                |(key, id, ask): &(usize, u32, Ask)| (*key, *id, if up_to(*ask) { Ask::UpTo(least) } else { *ask });
+            return self.decide(&charges.iter().map(lower).collect::<Vec<_>>(), nows);
         }
         let answers = charges.iter().zip(nows).zip(verdicts);
         let answers =
@@ -132,13 +151,8 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
                     assert_eq!(ledger.peek(&numbers[..], &charge_of(asked[0]), answer_of), expected, "{what}");
                 }
                 1 => {
-                    let (key, id, _) = asked[0];
                     ledger.reset(&numbers[..], &charge_of(asked[0]));
-                    if let Some(kept) = model.states.get_mut(&key) {
-                        // What lies behind the state of a new key does not matter, and is left as it is.
-                        numbers[id as usize].init(&mut kept.words, &now);
-                        kept.id = id;
-                    }
+                    model.states.remove(&asked[0].0);
                 }
                 2..5 => {
                     // By the receipt of an earlier taking, or without.

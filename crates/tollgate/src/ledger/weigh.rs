@@ -1,0 +1,184 @@
+//! The decision about the charges of a group, once their entries are locked.
+
+use smallvec::SmallVec;
+use tollgate_core::{Ask, Cells, CellsMut, Limits, Now, Retry, Stamps, Verdict};
+
+use super::{Charge, ChargeView, Held, LimitTable, visit};
+use crate::table::{Presence, State};
+
+/// As many as nearly all groups have; a larger one allocates. In a model there is no stack for so many.
+pub(super) const FEW: usize = if cfg!(loom) { 5 } else { 16 };
+
+pub(super) type Few<T> = SmallVec<[T; FEW]>;
+
+/// The locked entries of a group.
+pub(super) trait Entries {
+    /// Identifies an entry.
+    type Entry: Copy + PartialEq;
+
+    /// Returns the state of an entry, with the id of its limits in front.
+    fn state(&self, entry: Self::Entry) -> State<'_>;
+
+    /// Returns the length of that state in words.
+    fn words(&self, entry: Self::Entry) -> usize;
+}
+
+/// The entry of a charge, while its group is decided.
+pub(super) struct Member<'n, E> {
+    pub(super) limits: &'n Limits,
+    pub(super) entry: E,
+    pub(super) now: Now<'n>,
+    verdict: Verdict<Stamps>,
+    /// Whether the verdict is already written to the state.
+    written: bool,
+}
+
+impl<'n, E> Member<'n, E> {
+    pub(super) fn new(limits: &'n Limits, entry: E, now: Now<'n>) -> Self {
+        Self { limits, entry, now, verdict: Verdict::default(), written: false }
+    }
+}
+
+/// Those charges that have an entry, and why the others have none.
+pub(super) type Members<'n, E> = Few<Result<Member<'n, E>, Retry>>;
+
+/// The states of entries before they were written, to restore them.
+type Before<E> = Vec<(E, Vec<u64>)>;
+
+/// Decides the charges of a group, whose entries are locked, and calls `each` for every charge in order. Returns whether all
+/// pass.
+pub(super) fn decide_locked<N: LimitTable + ?Sized, L: Entries>(
+    limit_table: &N,
+    entries: &L,
+    charges: &mut [Charge<'_>],
+    members: &mut Members<'_, L::Entry>,
+    each: impl FnMut(usize, &ChargeView<'_>),
+) -> bool {
+    let mut before = Before::new();
+    let mut passed = weigh_in_order(limit_table, entries, charges, members, &mut before);
+    if passed && lower_to_least(charges, members) {
+        restore(entries, &mut before);
+        passed = weigh_in_order(limit_table, entries, charges, members, &mut before);
+    }
+    if passed {
+        write_rest(limit_table, entries, charges, members);
+    }
+    report(limit_table, entries, charges, members, each);
+    passed
+}
+
+/// Weighs the charges one after the other, and returns whether all pass.
+///
+/// Two charges on one entry have to see each other, so what the first of them takes is written at once, and undone if a later
+/// charge is refused. All other takings are written afterwards, by [`write_rest`]. After a refusal the remaining charges are only
+/// weighed: their answers are wanted, their takings are not.
+fn weigh_in_order<N: LimitTable + ?Sized, L: Entries>(
+    limit_table: &N,
+    entries: &L,
+    charges: &[Charge<'_>],
+    members: &mut Members<'_, L::Entry>,
+    before: &mut Before<L::Entry>,
+) -> bool {
+    let mut passed = members.iter().all(Result::is_ok);
+    for (index, charge) in charges.iter().enumerate() {
+        let seen_again = {
+            let (Ok(member), later) = (&members[index], &members[index + 1..]) else { continue };
+            later.iter().flatten().any(|later| later.entry == member.entry)
+        };
+        let Ok(member) = &mut members[index] else { continue };
+        let saved = (passed && seen_again).then(|| {
+            let state = entries.state(member.entry);
+            (member.entry, (0..entries.words(member.entry)).map(|word| state.get(word)).collect())
+        });
+        member.verdict = member.visit(limit_table, entries, charge, |account| account.weigh(charge.ask));
+        member.written = seen_again;
+        if !member.verdict.is_admitted() {
+            passed = false;
+            restore(entries, before);
+            // Some limits count refusals, each for itself.
+            member.commit(limit_table, entries, charge);
+        } else if passed && let Some(saved) = saved {
+            before.push(saved);
+            member.commit(limit_table, entries, charge);
+        }
+    }
+    passed
+}
+
+/// Restores the states of entries, the last written first.
+fn restore<L: Entries>(entries: &L, before: &mut Before<L::Entry>) {
+    for (entry, words) in before.drain(..).rev() {
+        let mut state = entries.state(entry);
+        words.iter().enumerate().for_each(|(index, word)| state.set(index, *word));
+    }
+}
+
+/// Makes the charges of an admitted group that take up to an amount ask for the least that any of them takes. Returns whether
+/// any of them takes more, so that the group has to be weighed again.
+fn lower_to_least<E>(charges: &mut [Charge<'_>], members: &Members<'_, E>) -> bool {
+    let taken = |(charge, member): (&Charge<'_>, &Result<Member<'_, E>, Retry>)| match (charge.ask, member) {
+        (Ask::UpTo(_), Ok(member)) => Some(member.verdict.taken()),
+        _ => None,
+    };
+    let taken = || charges.iter().zip(members).filter_map(taken);
+    let Some(least) = taken().min().filter(|least| taken().any(|taken| taken > *least)) else { return false };
+    charges
+        .iter_mut()
+        .filter(|charge| matches!(charge.ask, Ask::UpTo(_)))
+        .for_each(|charge| charge.ask = Ask::UpTo(least));
+    true
+}
+
+impl<E: Copy> Member<'_, E> {
+    /// Runs `then` on the state. The key may be in the group twice, under different limits, so the state may belong to others.
+    fn visit<N: LimitTable + ?Sized, L: Entries<Entry = E>, R>(
+        &self,
+        limit_table: &N,
+        entries: &L,
+        charge: &Charge<'_>,
+        then: impl FnOnce(&mut Held<'_>) -> R,
+    ) -> R {
+        let mut state = entries.state(self.entry);
+        visit(limit_table, self.limits, charge.limits_id, &mut state, Presence::Known, self.now, then)
+    }
+
+    fn commit<N: LimitTable + ?Sized, L: Entries<Entry = E>>(&self, limit_table: &N, entries: &L, charge: &Charge<'_>) {
+        self.visit(limit_table, entries, charge, |account| account.commit(&self.verdict));
+    }
+}
+
+/// Writes the takings that [`weigh_in_order`] did not write: all charges pass.
+fn write_rest<N: LimitTable + ?Sized, L: Entries>(
+    limit_table: &N,
+    entries: &L,
+    charges: &[Charge<'_>],
+    members: &Members<'_, L::Entry>,
+) {
+    for (member, charge) in members.iter().zip(charges) {
+        if let Ok(member) = member
+            && !member.written
+        {
+            member.commit(limit_table, entries, charge);
+        }
+    }
+}
+
+/// Calls `each` for every charge in order, while its state is held.
+fn report<N: LimitTable + ?Sized, L: Entries>(
+    limit_table: &N,
+    entries: &L,
+    charges: &[Charge<'_>],
+    members: &Members<'_, L::Entry>,
+    mut each: impl FnMut(usize, &ChargeView<'_>),
+) {
+    for (index, (member, charge)) in members.iter().zip(charges).enumerate() {
+        match member {
+            Ok(member) => {
+                member.visit(limit_table, entries, charge, |account| {
+                    each(index, &ChargeView::of(account, member.verdict));
+                });
+            }
+            Err(retry) => each(index, &ChargeView::refused(*retry)),
+        }
+    }
+}
