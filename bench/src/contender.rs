@@ -1,10 +1,10 @@
-//! What takes part in a race: one small struct per limiter and configuration.
+//! The contenders of a race: one small struct per limiter and configuration.
 //!
 //! A contender decides through `&mut self`, so that limiters which need exclusive access (throttlecrab, a bare
 //! `GcraState`) are measured at their best with one thread; those that can be shared hand out another handle onto the
 //! same state for the second thread. `run` is a provided method, hence compiled once per contender: the call through
-//! `dyn Contender` is paid once per [`CHUNK`], not per decision. Every `decide` is `#[inline(always)]`, lest the compiler
-//! inline one contender into its loop and not another.
+//! `dyn Contender` is paid once per [`CHUNK`], not per decision. Every `decide` is `#[inline(always)]`, so that the
+//! compiler does not inline one contender into its loop and not another.
 
 /// Decisions per call of [`Contender::run`], and the granularity of every key sequence.
 pub(crate) const CHUNK: usize = 512;

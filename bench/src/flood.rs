@@ -1,4 +1,4 @@
-//! Key flood: somebody sends ever new keys to push the spent ones out of the table.
+//! Key flood: an attacker sends new keys all the time, to evict spent keys from the table.
 //!
 //! A thousand keys are more than half spent; then come ten times as many one-hit keys as the table has room for, while
 //! time stands still, so that none of them expires and all want a place. What the thousand had left must be what they

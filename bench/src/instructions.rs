@@ -19,7 +19,7 @@ use crate::report::{Bar, Report, Row};
 
 const DECISIONS: usize = 20_000;
 
-/// Case, our contender, the peers it meets, and the bar, which holds against the first of them.
+/// Case, our contender, the peers it is compared with, and the bar, which applies to the first of them.
 const CASES: [(&str, &str, &[&str], Option<Bar>); 4] = [
     ("instructions-direct", "ours-direct", &["governor-direct"], Some(Bar::RatioAtLeast(1.0))),
     ("instructions-keyed", "ours", &["governor-dashmap", "governor-dashmap-ahash"], Some(Bar::OursAtMost(160.0))),
@@ -81,7 +81,7 @@ fn count(contender: &str) -> Result<f64> {
         .context("no totals in callgrind's output")?
         .trim()
         .parse()?;
-    ensure!(total > 0.0, "callgrind did not meet the region");
+    ensure!(total > 0.0, "callgrind did not find the region");
     // What the region costs once would show in the second decimal.
     Ok((total / DECISIONS as f64 * 10.0).round() / 10.0)
 }
@@ -107,7 +107,7 @@ pub(crate) fn region(contender: &str) -> Result<()> {
     Ok(())
 }
 
-/// What callgrind counts, found by its name.
+/// The function that callgrind counts, found by its name.
 #[inline(never)]
 fn callgrind_region(contender: &mut dyn Contender, keys: &[String]) -> usize {
     contender.run(keys)

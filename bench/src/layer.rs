@@ -108,7 +108,7 @@ where
 }
 
 thread_local! {
-    /// The one request, while nobody has it.
+    /// The request, while it is not in use.
     static REQUEST: Cell<Option<Request<()>>> = const { Cell::new(None) };
 }
 

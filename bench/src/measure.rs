@@ -153,7 +153,7 @@ impl Lane<'_> {
 /// The processors to bind `threads` threads to.
 fn cores(threads: usize) -> Result<Vec<CoreId>> {
     let mut cores = core_affinity::get_core_ids().context("cannot list the processors")?;
-    ensure!(cores.len() >= threads, "{threads} threads need as many processors, here are {}", cores.len());
+    ensure!(cores.len() >= threads, "{threads} threads need {threads} processors; this machine has {}", cores.len());
     cores.truncate(threads);
     Ok(cores)
 }

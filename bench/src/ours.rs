@@ -64,7 +64,7 @@ impl<C: Clock + Send + Sync + 'static> Contender for Direct<C> {
     }
 }
 
-/// [`Limiter::acquire`] where nobody has to wait.
+/// [`Limiter::acquire`] that never has to wait.
 pub(crate) struct Acquiring<C> {
     name: &'static str,
     limiter: Arc<Limiter<TokenBucket, C>>,
@@ -228,8 +228,8 @@ impl Other<IntervalBucket> {
 }
 
 impl Other<SlidingSlices> {
-    /// In ten seconds as much as nobody takes of one of so many keys, by ten slices of which some go by while it is measured.
-    /// How large the limit is says how wide the slices are.
+    /// A limit per ten seconds that the race never reaches, in ten slices, so that slices end during the race. The size of the
+    /// limit determines how many counts share a word.
     pub(crate) fn sliding_slices(capacity: usize, limit: u64) -> Result<Self> {
         let limit = SlidingSlices::new(limit, Nanos::from_secs(10), Nanos::SECOND)?.max_debt(0)?;
         Ok(Other { name: "ours", fill: 1, limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?) })
@@ -251,7 +251,7 @@ impl<A: Algorithm<Stamp: Send> + Send + Sync + 'static> Contender for Other<A> {
     }
 }
 
-/// A keyed limiter whose entries live as long as they are told, to a microsecond.
+/// A keyed limiter whose entries live for a given time, to a microsecond.
 pub(crate) struct Expiring {
     limiter: tollgate::Keyed,
 }

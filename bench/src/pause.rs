@@ -6,7 +6,7 @@
 //! what "no pause" looks like here. The machine does its worst at random, a clean-up happens every time: so of [`ROUNDS`]
 //! rounds our best one is compared, and it must not be longer than the longest gap of the empty loop in any.
 //!
-//! The peers clean up in one go: governor when told to, throttlecrab inside the decision that finds it due. Their
+//! The peers clean up in one go: governor on request, throttlecrab inside the decision that finds it due. Their
 //! clocks are moved rather than waited for.
 
 use std::num::NonZeroU32;

@@ -1,4 +1,4 @@
-//! Snapshots of a million keys: what they cost those who decide meanwhile, and how soon the keys are back.
+//! Snapshots of a million keys: what they cost concurrent decisions, and how long a restore takes.
 //!
 //! Decisions on all keys go on with one clock reading after each, as in the case of pauses; the longest gap between two
 //! readings is the longest decision. Turns during which another thread saves to a file on the disk alternate with turns of

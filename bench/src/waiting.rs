@@ -1,4 +1,4 @@
-//! Waiting: an acquire that need not wait, and what a grant and a cancel cost among few and among many who do.
+//! Waiting: an acquire that need not wait, and the cost of a grant and of a cancellation among few and many waiters.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -33,7 +33,7 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     waiters(report, "waiters-deadline", Some(Duration::from_secs(1 << 30)))
 }
 
-/// Polls once. Nobody has to wait, so that is all there is.
+/// Polls once, which is enough because nothing has to wait.
 #[inline(always)]
 pub(crate) fn is_ready<F: Future>(future: F) -> bool {
     matches!(pin!(future).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
@@ -119,7 +119,7 @@ fn rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<Duration
         drop(line);
 
         let mut line = join(&limiter, waiters, deadline);
-        // Whoever gives up stands anywhere.
+        // The waiter that leaves may be anywhere in the queue.
         for place in 0..timed {
             let other = place + random.below((waiters - place) as u64) as usize;
             line.swap(place, other);

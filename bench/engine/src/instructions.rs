@@ -1,4 +1,4 @@
-//! Instructions per decision, counted by callgrind in a child of this program: repeatable, whatever else the machine does.
+//! Instructions per decision, counted by callgrind in a child process: repeatable on a busy machine.
 
 use std::hint::black_box;
 use std::process::Command;
@@ -35,7 +35,7 @@ fn count(subject: &str) -> Result<f64> {
     let totals =
         text.lines().find_map(|line| line.strip_prefix("totals: ")).context("no totals in callgrind's output")?;
     let total: f64 = totals.trim().parse()?;
-    ensure!(total > 0.0, "callgrind did not meet the region");
+    ensure!(total > 0.0, "callgrind did not find the region");
     Ok(total / DECISIONS as f64)
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn child(subject: &str) -> Result<()> {
     Ok(())
 }
 
-/// What callgrind counts, found by its name.
+/// The function that callgrind counts, found by its name.
 #[inline(never)]
 fn callgrind_region(mut decide: impl FnMut() -> bool) -> usize {
     (0..DECISIONS).filter(|_| decide()).count()

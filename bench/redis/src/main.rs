@@ -82,7 +82,7 @@ async fn race(kind: Kind) -> Result<bool> {
         println!("{} {what}: {value:.2} ({bar})", if holds { "ok    " } else { "MISSED" });
         missed |= !holds;
     };
-    for (place, name) in [(1, "our script called for each"), (2, "a plain script called for each")] {
+    for (place, name) in [(1, "one call of our script per decision"), (2, "one call of a plain script per decision")] {
         let cpu = ratio(0, place, |figures| figures.cpu_micros);
         bar(&format!("server CPU against {name}"), cpu, cpu <= 0.5, "at most 0.50");
         let speed = ratio(0, place, |figures| figures.per_second);

@@ -124,7 +124,7 @@ async fn one_connection(
     let (mut times, mut buffer) = (Vec::new(), [0; 4096]);
     let mut due = first;
     while due < first + length {
-        // The timer is good to a millisecond: some twenty are sent at a time, to the floor as to us.
+        // The timer has a resolution of 1 ms, so about twenty requests are sent per tick, to the floor as well.
         tokio::time::sleep_until(due).await;
         let sent = Instant::now();
         stream.write_all(command).await?;

@@ -9,7 +9,7 @@
 //!
 //! Every one of these was recorded with an exactly controlled clock and is replayed step by step against ours (`crates/testkit`,
 //! `--test oracles`). Where we decide otherwise on purpose, the replay has a named rule for it; the last column names the
-//! ones that matter to somebody who moves here.
+//! ones that matter for a migration.
 //!
 //! | there | here | we differ |
 //! |---|---|---|

@@ -326,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_cached_clock_tells_the_time_from_the_first_moment_and_shares_it_with_its_clones() {
-        // The thread reads it only once: with a period like that, nobody sees a second reading.
+        // The thread reads it only once: with this period there is no second reading.
         let clock = CachedClock::start(Duration::from_secs(3_600)).unwrap();
         // Once it stood at zero until the thread had started, and then made a jump that refilled every bucket.
         let (first, source) = (clock.mono(), clock.shared.source.mono());

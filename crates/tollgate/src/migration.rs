@@ -179,7 +179,7 @@
 
 #[cfg(test)]
 mod tests {
-    /// A row whose call is not in the code below its table would be compiled by nobody.
+    /// A row whose call is not in the code below its table would not be compiled.
     #[test]
     fn every_call_of_a_table_is_in_the_code_below_it() {
         // Text and code take turns.

@@ -7,7 +7,7 @@ pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// `len` zero words, or `None` if there is not that much memory. The allocator hands out pages the kernel zeroes on first
-/// touch, so that memory nobody used costs nothing.
+/// touch, so that unused memory costs nothing.
 #[cfg(not(loom))]
 pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
     bytemuck::try_zeroed_slice_box(len).ok()

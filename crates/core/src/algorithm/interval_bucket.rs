@@ -105,7 +105,7 @@ struct CurrentStep {
 }
 
 impl IntervalBucket {
-    /// `refill` every `period`, in steps that lie at multiples of it, and no more than that at once. Starts full, nobody waits,
+    /// Makes a bucket of `refill` every `period`, in steps at multiples of it, with a burst of one refill. Starts full, does not delay,
     /// and debt is bounded by another refill.
     ///
     /// # Errors
