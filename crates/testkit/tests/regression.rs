@@ -27,8 +27,8 @@ fn refusal_records_a_clock_step_back() {
     let mut state = [0; 2];
     limit.init(&mut state, &Now::at(3600 * SECOND));
     assert!(limit.decide(&mut state, &Now::at(3600 * SECOND), Ask::Exactly(Cost::new(10))).is_admitted());
-    let told = limit.decide(&mut state, &Now::at(0), ONE).outcome();
-    assert_eq!(told, Outcome::Deny(Retry::After(Nanos::from_millis(100))));
+    let refused = limit.decide(&mut state, &Now::at(0), ONE).outcome();
+    assert_eq!(refused, Outcome::Deny(Retry::After(Nanos::from_millis(100))));
     assert!(limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_admitted(), "after the advertised wait");
 }
 
@@ -41,9 +41,9 @@ fn take_up_to_waits_for_one_unit() {
     let mut state = [0; 4];
     limit.init(&mut state, &Now::at(0));
     assert!(limit.decide(&mut state, &Now::at(0), ONE).is_admitted());
-    let told = limit.decide(&mut state, &Now::at(1), Ask::UpTo(Cost::MAX));
+    let refused = limit.decide(&mut state, &Now::at(1), Ask::UpTo(Cost::MAX));
     // The unit of 0 ns expires at 29 ns; the refused request recorded 2 more, at 1 ns.
-    assert_eq!(told.outcome(), Outcome::Deny(Retry::After(Nanos::from_nanos(28))));
+    assert_eq!(refused.outcome(), Outcome::Deny(Retry::After(Nanos::from_nanos(28))));
     assert_eq!(limit.weigh(&state, &Now::at(29), Ask::UpTo(Cost::MAX)).taken(), Cost::ONE);
 }
 

@@ -28,7 +28,7 @@ fn run(trace: &Trace, deeds: &[Deed]) -> BTreeMap<usize, Came> {
     replay(&mut InMemory::new(), trace.start, deeds)
 }
 
-/// The deeds with other rules.
+/// Returns the operations with other rules.
 fn with_rules(deeds: &[Deed], change: impl Fn(&mut RuleSet)) -> Vec<Deed> {
     let mut deeds = deeds.to_vec();
     for deed in &mut deeds {
@@ -69,7 +69,7 @@ fn order_of_rules_changes_only_which_is_named() {
         came.into_iter().map(|(number, came)| (number, sort(came))).collect()
     };
     for_traces(&[], |trace, deeds| {
-        // Of rules that allow or deny, the first counts.
+        // Of rules with `allow` or `deny`, the first decides.
         if trace.versions.iter().flat_map(|set| &set.rules).any(|rule| matches!(rule.does, Does::Allow | Does::Deny)) {
             return;
         }
@@ -110,7 +110,8 @@ fn changing_a_limit_and_back_without_charging_changes_nothing() {
                 in_force = Some(rules.clone());
             }
             let (What::Ask(_, request), Some(rules)) = (&deed.what, &in_force) else { continue };
-            // To every other version, a peek and a request that never fits, and back.
+            // Changes to every other version, peeks, sends a request that never fits, and changes
+            // back.
             for version in &trace.versions {
                 let never = Request { cost: Some(1 << 40), ..request.clone() };
                 let peek = What::Ask(Verb::Peek, request.clone());
@@ -122,7 +123,8 @@ fn changing_a_limit_and_back_without_charging_changes_nothing() {
                 }
             }
         }
-        // A refused request may start a ban or begin a key, so only what is free of those is compared.
+        // A refused request may start a ban or begin a key, so only traces without these are
+        // compared.
         let touched = [Topic::Ban, Topic::Initial].iter().any(|topic| topic.is_in(trace));
         let unlimited = trace.versions.iter().flat_map(|set| &set.rules).any(|rule| {
             let passes = |does: &Does| matches!(does, Does::Unlimited | Does::Allow);
@@ -219,7 +221,8 @@ fn partly_enforced_rule_is_enforced_or_a_shadow_for_each_key() {
     }
 }
 
-/// Memory with a clock that is ahead by the offset of the windows of one key, so that they lie at multiples of the period.
+/// Memory with a clock that is ahead by the window offset of one key, so that its windows start at
+/// multiples of the period.
 struct Shifted {
     memory: InMemory,
     now: u64,

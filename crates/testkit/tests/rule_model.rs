@@ -1,6 +1,7 @@
-//! The engine on its memory store decides as the model of rules does, over random rule sets and traces.
+//! The engine on its memory store decides as the rule model does, over random rule sets and traces.
 //!
-//! `TOLLGATE_MODEL_DECISIONS` says how many decisions are compared, `TOLLGATE_MODEL_SEED` with which seed to begin.
+//! `TOLLGATE_MODEL_DECISIONS` sets how many decisions are compared, `TOLLGATE_MODEL_SEED` the first
+//! seed.
 
 #![allow(clippy::print_stdout, reason = "a long run tells how much it compared")]
 

@@ -1,4 +1,4 @@
-//! Decisions: which rules apply, what each is charged, and what comes of it.
+//! Decisions: which rules apply, what each is charged, and the outcome.
 
 use std::collections::HashMap;
 use std::mem::discriminant;
@@ -12,18 +12,18 @@ use super::settle::{Receipt, Taken};
 use super::states::State;
 use super::{Answer, LimitAnswer, Verb};
 
-/// What a counter is known by: the rule's id, what it counts by with the values of the request, and for
+/// The identity of a counter: the rule's id, its `per` with the values of the request, and for
 /// `on_change: reset` the rule's own limits.
 pub type Key = (String, Vec<(&'static str, Option<String>)>, Option<String>);
 
 /// All counters, and the rules in force.
 #[derive(Clone, Debug)]
 pub struct RuleModel {
-    /// How far apart instants are, in nanoseconds.
+    /// The resolution of the clock, in nanoseconds.
     pub(super) tick: u64,
     pub(super) at: u64,
     pub(super) rules: RuleSet,
-    /// Only keys that something was written for.
+    /// Contains only keys with a written state.
     pub(super) counters: HashMap<Key, Vec<State>>,
     pub(super) bans: HashMap<Key, BanState>,
     pub(super) leases: u64,
@@ -38,39 +38,40 @@ pub(super) struct Charge {
     pub(super) cost: u64,
 }
 
-/// What a group of charges comes to.
+/// The outcome of a group of charges.
 struct Decided {
     outcome: Outcome,
-    /// How much each charge takes.
+    /// The amount that each charge takes.
     taken: Vec<u64>,
-    /// Whether each charge's own limits refuse.
+    /// Whether each charge is refused by its own limits.
     refused: Vec<bool>,
     banned: bool,
 }
 
 impl RuleModel {
-    /// No rules and no counters, on a clock whose instants are `tick` nanoseconds apart.
+    /// Returns a model without rules and counters, on a clock with a resolution of `tick`
+    /// nanoseconds.
     pub fn new(tick: u64, at: u64) -> Self {
         Self { tick, at, rules: RuleSet::default(), counters: HashMap::new(), bans: HashMap::new(), leases: 0 }
     }
 
-    /// Puts rules in force. What was spent stays.
+    /// Puts rules in force. The amounts spent are kept.
     pub fn put(&mut self, rules: &RuleSet) {
         self.rules = rules.clone();
     }
 
-    /// Time passes.
+    /// Advances the clock.
     pub fn advance_to(&mut self, at: u64) {
         assert!(at >= self.at && at.is_multiple_of(self.tick), "time goes forward, tick by tick");
         self.at = at;
     }
 
-    /// The present.
+    /// Returns the present.
     pub const fn now(&self) -> u64 {
         self.at
     }
 
-    /// Decides, and returns what undoes it.
+    /// Decides, and returns the receipt.
     pub fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, Receipt) {
         let matched = match self.deciding(request) {
             Ok(matched) => matched,
@@ -93,7 +94,7 @@ impl RuleModel {
         let least = decided.taken.iter().copied().min();
         let mut shadow_refused = false;
         if passes {
-            // Shadows are asked for what passed.
+            // Shadow rules are evaluated for admitted requests.
             let mut passed = request.clone();
             if let (Verb::TakeUpTo, Some(least)) = (verb, least) {
                 shadows.iter_mut().for_each(|charge| charge.cost = least);
@@ -111,24 +112,25 @@ impl RuleModel {
         (answer, receipt)
     }
 
-    /// The rules that decide about a request. `Err`: one of them allows or refuses it alone.
+    /// Returns the rules that decide about a request. `Err`: one of them allows or refuses it
+    /// alone.
     pub(super) fn deciding(&self, request: &Request) -> Result<Vec<Rule>, Does> {
         let mut matched: Vec<Rule> =
             self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
         if let Some(rule) = matched.iter().find(|rule| matches!(rule.does, Does::Allow | Does::Deny)) {
             return Err(rule.does.clone());
         }
-        // A rule that is replaced replaces others nevertheless.
+        // A rule that is replaced still replaces others.
         let replaced: Vec<String> = matched.iter().flat_map(|rule| rule.replaces.clone()).collect();
         matched.retain(|rule| !replaced.contains(&rule.id));
-        // A rule whose override refuses decides alone, too.
+        // A rule whose override refuses decides alone too.
         if matched.iter().any(|rule| !rule.is_shadow() && rule.does_for(request, self.at) == Does::Deny) {
             return Err(Does::Deny);
         }
         Ok(matched)
     }
 
-    /// Of rules that suffice, those without capacity are left out if another one has capacity.
+    /// Rules marked `suffices` without capacity are left out if another one has capacity.
     fn without_exhausted(&self, verb: Verb, mut charges: Vec<Charge>) -> Vec<Charge> {
         let passes = |charge: &Charge| {
             let alone = std::slice::from_ref(charge);
@@ -140,7 +142,7 @@ impl RuleModel {
         charges
     }
 
-    /// What the request is charged to, of these rules.
+    /// Returns the charges of the request, for these rules.
     fn charges(&self, rules: &[Rule], request: &Request) -> Vec<Charge> {
         let charge = |rule: &Rule| {
             let limits = match rule.does_for(request, self.at) {
@@ -170,7 +172,7 @@ impl RuleModel {
         }
     }
 
-    /// Decides about several charges together, all or none, and applies it.
+    /// Decides several charges together, all or none, and applies the result.
     fn group(&mut self, verb: Verb, charges: &[Charge], receipt: &mut Receipt) -> Decided {
         let decided = self.weigh(verb, charges);
         if verb == Verb::Peek {
@@ -187,7 +189,7 @@ impl RuleModel {
         self.note_refusals(charges, decided)
     }
 
-    /// Decides about several charges together. Changes nothing.
+    /// Decides several charges together without changing anything.
     fn weigh(&self, verb: Verb, charges: &[Charge]) -> Decided {
         let mut taken: Vec<u64> = charges.iter().map(|charge| charge.cost).collect();
         if verb == Verb::TakeUpTo && charges.iter().any(|charge| charge.cost > 0) {
@@ -213,7 +215,8 @@ impl RuleModel {
                 together = both(together, Outcome::Deny(Retry::After(Nanos::from_nanos(left))));
             }
             match together {
-                // None of the rules that suffice has capacity, or it would have been left out: the first to have some counts.
+                // None of the rules marked `suffices` has capacity, or it would have been left out:
+                // the first to regain it counts.
                 Outcome::Deny(retry) if charge.rule.suffices && matches!(verb, Verb::Check | Verb::Peek) => {
                     soonest = Some(soonest.map_or(retry, |other: Retry| other.min(retry)));
                 }
@@ -226,17 +229,17 @@ impl RuleModel {
         Decided { outcome: self.to_ticks(outcome), taken, refused, banned }
     }
 
-    /// What every limit of a charge says by itself.
+    /// Returns the outcome of every limit of a charge separately.
     fn outcomes(&self, verb: Verb, charge: &Charge, amount: u64) -> Vec<Outcome> {
         let ask = match verb {
             Verb::Charge => Ask::Regardless(amount),
-            // Taking up to nothing takes nothing, and is never refused.
+            // Taking up to 0 takes nothing and is never refused.
             Verb::TakeUpTo if amount == 0 => return Vec::new(),
             Verb::Check | Verb::Peek | Verb::TakeUpTo => Ask::Exactly(amount),
         };
         let decide = |(position, limit): (usize, &Limit)| {
             let mut state = self.state(&charge.key, position, &charge.limits);
-            // A log that counts refused attempts tells the wait with this one written down.
+            // A log that counts refusals advertises the wait with this refusal recorded.
             let attempt = self.attempt(verb, charge, position, limit);
             if attempt > 0 {
                 state.count_refused(self.at, attempt);
@@ -244,7 +247,7 @@ impl RuleModel {
                 return Outcome::Deny(limit.retry(&state, self.at, ask));
             }
             match limit.decide(&state, self.at, ask) {
-                // Refused is who cannot have even one.
+                // A request is refused if not even one unit fits.
                 Outcome::Deny(_) if verb == Verb::TakeUpTo => limit.decide(&state, self.at, Ask::Exactly(1)),
                 outcome => outcome,
             }
@@ -252,7 +255,7 @@ impl RuleModel {
         charge.limits.iter().enumerate().map(decide).collect()
     }
 
-    /// The most that all limits of a charge have left.
+    /// Returns the most that all limits of a charge have left.
     fn remaining(&self, charge: &Charge) -> u64 {
         let left = |(position, limit): (usize, &Limit)| {
             limit.remaining(&self.state(&charge.key, position, &charge.limits), self.at)
@@ -260,7 +263,7 @@ impl RuleModel {
         charge.limits.iter().enumerate().map(left).min().unwrap_or(u64::MAX)
     }
 
-    /// A new key that does not have everything begins when it is first asked for.
+    /// A new key with `initial` below the capacity begins with the first request for it.
     pub(super) fn begin_keys(&mut self, charges: &[Charge]) {
         for charge in charges {
             let limits = &charge.limits;
@@ -293,7 +296,8 @@ impl RuleModel {
         receipt.taken.push(Taken { rule, key: charge.key.clone(), cost: amount, stamps, shadow, algorithms, limits });
     }
 
-    /// What a log that counts refused attempts writes down for this one: 0 if it does not refuse, or always would.
+    /// Returns what a log that counts refusals records for this request: 0 if it does not refuse,
+    /// or would always refuse.
     fn attempt(&self, verb: Verb, charge: &Charge, position: usize, limit: &Limit) -> u64 {
         let Algorithm::SlidingLog { count_refused: true, .. } = limit.algorithm else { return 0 };
         let state = self.state(&charge.key, position, &charge.limits);
@@ -306,7 +310,7 @@ impl RuleModel {
         if refused { ask.cost() } else { 0 }
     }
 
-    /// Logs that count refused attempts write them down, each for itself, if it refuses.
+    /// Each log that counts refusals records this one if it refuses.
     pub(super) fn count_refused(&mut self, charges: &[Charge], verb: Verb) {
         for charge in charges {
             for (position, limit) in charge.limits.iter().enumerate() {
@@ -371,7 +375,7 @@ impl RuleModel {
     }
 }
 
-/// What two limits come to together: a refusal wins, then the longer wait.
+/// Combines the outcomes of two limits: a refusal wins, then the longer wait.
 fn both(one: Outcome, other: Outcome) -> Outcome {
     match (one, other) {
         (Outcome::Deny(one), Outcome::Deny(other)) => Outcome::Deny(one.max(other)),
@@ -382,7 +386,7 @@ fn both(one: Outcome, other: Outcome) -> Outcome {
     }
 }
 
-/// What a rule counts a request under.
+/// Returns the counter of a request in a rule.
 pub(super) fn key_of(rule: &Rule, request: &Request) -> Key {
     let values = rule.per.iter().map(|name| (*name, request.value(name).map(str::to_owned))).collect();
     let limits = match (&rule.does, rule.on_change) {

@@ -1,5 +1,6 @@
-//! What happens after a decision: refunds, reservations, leases and resets. All of it applies under the state's own
-//! parameters, whatever the rules say by now; only a commit above the reservation is a new charge.
+//! What happens after a decision: refunds, reservations, leases and resets. They apply under the
+//! state's own parameters, whatever rules are in force; only a commit above the reservation is a
+//! new charge.
 
 use std::mem::{Discriminant, discriminant};
 
@@ -9,45 +10,45 @@ use super::limit::{Algorithm, Ask, Limit};
 use super::rules::{Does, Request};
 use super::states::Stamp;
 
-/// What a decision took, to give it back.
+/// What a decision took, for a refund.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// By counter.
+    /// The takings, by counter.
     pub taken: Vec<Taken>,
 }
 
-/// What was taken from one counter.
+/// The taking from one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// The id of the rule.
     pub rule: String,
     /// The counter.
     pub key: Key,
-    /// How much.
+    /// The amount.
     pub cost: u64,
-    /// Where, by limit.
+    /// The stamps, by limit.
     pub stamps: Vec<Stamp>,
-    /// Whether the rule was a shadow.
+    /// Whether the rule was a shadow rule.
     pub shadow: bool,
-    /// How each limit counted.
+    /// The algorithm of each limit.
     pub algorithms: Vec<Discriminant<Algorithm>>,
     /// The limits of the override that applied.
     pub limits: Option<Vec<Limit>>,
 }
 
-/// What a commit came to.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// What was too much and given back.
+    /// The excess that was refunded.
     pub refunded: u64,
-    /// What was too little and charged.
+    /// The missing amount that was charged.
     pub charged: u64,
-    /// What was too little and could not be charged.
+    /// The missing amount that could not be charged.
     pub unpaid: u64,
 }
 
 impl RuleModel {
-    /// Gives back what a decision took; returns the least that any counter accepted.
+    /// Refunds what a decision took; returns the least that any counter accepted.
     pub fn refund(&mut self, receipt: &Receipt) -> u64 {
         let known: Vec<&Taken> = receipt.taken.iter().filter(|taken| self.limits_of(taken).is_some()).collect();
         let mut least = None;
@@ -62,13 +63,13 @@ impl RuleModel {
         least.unwrap_or(0)
     }
 
-    /// Settles a reservation at what it weighed.
+    /// Settles a reservation at its actual cost.
     pub fn commit(&mut self, receipt: &Receipt, cost: u64) -> Settled {
         let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost);
         let too_much = too_much.map(|taken| Taken { cost: taken.cost - cost, ..taken.clone() }).collect();
         let refunded = self.refund(&Receipt { taken: too_much });
-        // What was too little is charged to all enforced counters or to none; then to the shadows, as a group of their own,
-        // which change nothing but what is reported of them later.
+        // The missing amount is charged to all enforced counters or to none; then to the shadow
+        // rules, as a separate group, which changes only their later reports.
         let (shadows, enforced): (Vec<Taken>, Vec<Taken>) =
             receipt.taken.iter().filter(|taken| taken.cost < cost).cloned().partition(|taken| taken.shadow);
         let most = enforced.iter().filter(|taken| self.limits_of(taken).is_some()).map(|taken| cost - taken.cost).max();
@@ -81,8 +82,8 @@ impl RuleModel {
         Settled { refunded, charged, unpaid }
     }
 
-    /// Charges what each of these took too little, into debt, as [`Verb::Charge`] does: to all of them, or to none and returns
-    /// `false`.
+    /// Charges the missing amount of each of these, into debt, as [`Verb::Charge`] does: to all of
+    /// them, or to none and returns `false`.
     fn charge_more(&mut self, taken: &[Taken], cost: u64) -> bool {
         let owed = taken.iter().filter_map(|taken| {
             let limits = self.limits_of(taken)?;
@@ -106,7 +107,7 @@ impl RuleModel {
         all
     }
 
-    /// Lets the leases of a decision last from now; whether all of them were still held.
+    /// Extends the leases of a decision from now; returns whether all of them were still held.
     pub fn renew(&mut self, receipt: &Receipt) -> bool {
         let mut all = None;
         for taken in &receipt.taken {
@@ -120,9 +121,9 @@ impl RuleModel {
         all.unwrap_or(false)
     }
 
-    /// Forgets everything about the counters of a request, and returns how many they are.
+    /// Resets the counters of a request, and returns their number.
     pub fn reset(&mut self, request: &Request) -> usize {
-        // A rule that decides alone has no counters, and no other rule is asked.
+        // A rule that decides alone has no counters, and no other rule is evaluated.
         let Ok(matched) = self.deciding(request) else { return 0 };
         let mut count = 0;
         for rule in &matched {
@@ -135,7 +136,8 @@ impl RuleModel {
         count
     }
 
-    /// Whether all counters of a receipt still count by the algorithms they were charged under.
+    /// Returns whether all counters of a receipt still use the algorithms that they were charged
+    /// under.
     pub fn counts_alike(&self, receipt: &Receipt) -> bool {
         let kinds = |limits: &[Limit]| limits.iter().map(|limit| discriminant(&limit.algorithm)).collect::<Vec<_>>();
         receipt.taken.iter().all(|taken| {
@@ -146,7 +148,8 @@ impl RuleModel {
         })
     }
 
-    /// The limits that a counter is under now: those of the override if there still is one like it, or the rule's own.
+    /// Returns the current limits of a counter: those of the override if an equal one still exists,
+    /// or the rule's own.
     fn limits_of(&self, taken: &Taken) -> Option<Vec<Limit>> {
         let rule = self.rules.find(&taken.rule)?;
         let overrides = rule.overrides.iter().filter_map(|other| match rule.does_by(other) {

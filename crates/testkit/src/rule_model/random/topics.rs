@@ -1,13 +1,13 @@
-//! What a trace is about: tests choose traces by it.
+//! The topics of a trace, by which tests choose traces.
 
 use super::super::limit::{Algorithm, Limit};
 use super::super::rules::{Does, Exceed, OnChange, Rule, RuleSet};
 use super::{Act, Trace};
 
-/// Something that a trace may contain.
+/// A feature that a trace may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
-    /// A counter is asked under several parameters.
+    /// A counter is used under several parameters.
     ChangedParameters,
     /// A rule bans.
     Ban,
@@ -15,18 +15,19 @@ pub enum Topic {
     Delay,
     /// A reservation is committed.
     Commit,
-    /// A new key does not have everything.
+    /// A new key starts below its capacity.
     Initial,
-    /// A log or concurrency with the debt that is usual.
+    /// A log or a concurrency limit with the default debt.
     UsualDebt,
     /// Slices that do not divide the period.
     UnevenSlices,
-    /// A log counts refused attempts.
+    /// A log counts refusals.
     CountRefused,
 }
 
 impl Trace {
-    /// The trace without what is about a topic of `left_out`; none if that is a rule.
+    /// Returns the trace without the steps of the topics in `left_out`, or `None` if a rule has
+    /// one.
     pub fn without(mut self, left_out: &[Topic]) -> Option<Self> {
         self.steps.retain(|step| match step.act {
             Act::Commit(..) => !left_out.contains(&Topic::Commit),
@@ -37,7 +38,7 @@ impl Trace {
 }
 
 impl Topic {
-    /// Whether the trace contains it.
+    /// Returns whether the trace contains the topic.
     pub fn is_in(self, trace: &Trace) -> bool {
         let rules = || trace.versions.iter().flat_map(|version| &version.rules);
         let limits = |is_meant: &dyn Fn(&Limit) -> bool| rules().flat_map(limits_of).any(|limit| is_meant(&limit));
@@ -63,7 +64,7 @@ impl Topic {
     }
 }
 
-/// All limits of a rule and its overrides.
+/// Returns all limits of a rule and its overrides.
 fn limits_of(rule: &Rule) -> Vec<Limit> {
     let limits = |does: &Does| match does {
         Does::Limits(limits) => limits.clone(),
@@ -76,13 +77,13 @@ fn limits_of(rule: &Rule) -> Vec<Limit> {
     limits(&rule.does).into_iter().chain(overridden).collect()
 }
 
-/// Whether a counter of the rule may be asked by an override and without it.
+/// Returns whether a counter of the rule may be used with and without an override.
 fn is_overridden(rule: &Rule) -> bool {
     let changes = rule.overrides.iter().any(|other| matches!(other.does, Does::Limits(_) | Does::Count(_)));
     changes && !rule.per.contains(&"plan")
 }
 
-/// Whether a rule has other limits in another version, and keeps what was spent.
+/// Returns whether a rule has other limits in another version and keeps the amount spent.
 fn has_other_limits(versions: &[RuleSet]) -> bool {
     let mut rules = versions.iter().flat_map(|version| &version.rules);
     rules.any(|rule| {

@@ -8,7 +8,7 @@ use super::{Stamp, When};
 pub(super) struct Log {
     length: u64,
     gap: u64,
-    /// How many units are remembered: the limit and all debt.
+    /// Returns how many units are stored: the limit plus all debt.
     most: usize,
     /// Oldest first.
     units: Vec<Unit>,
@@ -17,8 +17,8 @@ pub(super) struct Log {
 #[derive(Clone, Copy, Debug)]
 struct Unit {
     at: u64,
-    /// Whether it stands for a request, which the minimum gap is kept from, or for what a new key does not have or what
-    /// was spent under another algorithm.
+    /// Whether the unit belongs to a request, to which the minimum gap applies, or to the used part
+    /// of a new key or an amount spent under another algorithm.
     of_request: bool,
 }
 
@@ -57,8 +57,8 @@ impl Log {
         Stamp::Time(at)
     }
 
-    /// Keeps the units inside the window, those older than a shorter new window as made at its beginning; or the last
-    /// request, if only its gap is kept.
+    /// Keeps the units in the window, with those older than a shorter new window moved to its
+    /// beginning; or the last request, if only its gap matters.
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64, tick: u64) {
         let Algorithm::SlidingLog { gap, .. } = limit.algorithm else { return };
         let oldest = (at + tick).saturating_sub(limit.period);

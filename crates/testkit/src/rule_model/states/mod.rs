@@ -1,7 +1,7 @@
-//! What is counted for one limit of one key, together with the parameters it was last charged under.
+//! The state of one limit of one key, with the parameters it was last charged under.
 //!
-//! Time works on a state under its own parameters, whichever parameters a request brings. Only an admitted charge changes
-//! them (`State::convert`).
+//! Time acts on a state under its own parameters, whichever parameters a request has. Only an
+//! admitted charge changes them (`State::convert`).
 
 mod bucket;
 mod leases;
@@ -22,23 +22,23 @@ use sliding::Sliding;
 use steps::Steps;
 use window::Window;
 
-/// When something is so that only time brings about, or a holder.
+/// When a condition becomes true, by time or by a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// From this instant on.
     At(u64),
-    /// When a holder lets go.
+    /// When a slot is released.
     OnRelease,
 }
 
-/// Where in a state something was taken. A refund names it.
+/// The part of a state from which an amount was taken, for a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stamp {
-    /// Anywhere: buckets.
+    /// No particular part: buckets.
     Anywhere,
-    /// In the window or slice with this end, or at this instant of a log.
+    /// The window or slice with this end, or this instant of a log.
     Time(u64),
-    /// As this lease.
+    /// This lease.
     Lease(u64),
 }
 
@@ -61,7 +61,7 @@ enum Counted {
     Leases(Leases),
 }
 
-/// Calls the same method of whichever state there is.
+/// Calls the same method on any kind of state.
 macro_rules! each {
     ($counted:expr, $state:ident => $call:expr) => {
         match $counted {
@@ -77,7 +77,7 @@ macro_rules! each {
 }
 
 impl State {
-    /// The state of a new key at `at`.
+    /// Returns the state of a new key at `at`.
     pub fn new(limit: &Limit, at: u64) -> Self {
         Self::with_spent(limit, at, tokens(limit.spent_at_first()))
     }
@@ -87,7 +87,7 @@ impl State {
         Self::with_spent(limit, at, tokens(0))
     }
 
-    /// A state of which `spent` is used up at `at`, by no request.
+    /// Returns a state with `spent` used at `at`, by no request.
     fn with_spent(limit: &Limit, at: u64, spent: Tokens) -> Self {
         let whole = ceil(spent);
         let counted = match limit.algorithm {
@@ -104,12 +104,12 @@ impl State {
         Self { limit: limit.clone(), counted }
     }
 
-    /// What is used up at `at`.
+    /// Returns the amount used at `at`.
     pub fn spent(&self, at: u64) -> Tokens {
         each!(&self.counted, state => state.spent(at))
     }
 
-    /// When at most `room` is spent, from `at` on.
+    /// Returns when at most `room` is spent, from `at` on.
     pub fn until(&self, at: u64, room: Tokens) -> When {
         if self.spent(at) <= room {
             return When::At(at);
@@ -117,7 +117,7 @@ impl State {
         each!(&self.counted, state => state.until(at, room))
     }
 
-    /// The first instant at which the state is that of an unused key.
+    /// Returns the first instant at which the state equals that of an unused key.
     pub fn is_unused_at(&self, at: u64) -> u64 {
         match (&self.counted, self.until(at, tokens(0))) {
             (Counted::Leases(leases), _) => leases.last_end(at),
@@ -127,7 +127,7 @@ impl State {
         }
     }
 
-    /// When the newest unit of a log passed.
+    /// Returns the instant of the newest unit of a log.
     pub fn last_unit(&self) -> Option<u64> {
         match &self.counted {
             Counted::Log(log) => log.last(),
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// Where a step of the grid of `limit` lies, for a charge at `at`.
+    /// Returns the instant of a step under `limit`, for a charge at `at`.
     pub fn origin_under(&self, limit: &Limit, at: u64) -> u64 {
         match (&limit.algorithm, &self.counted) {
             (Algorithm::IntervalBucket { grid: Grid::Aligned(offset), .. }, _) => *offset,
@@ -148,8 +148,9 @@ impl State {
         }
     }
 
-    /// Takes `amount` at `at` under `limit`, which was found to fit. `tick` is how far apart instants are in nanoseconds:
-    /// what is spent is rounded up to what a bucket of the new rate can tell apart by such instants.
+    /// Takes `amount` at `at` under `limit`; the caller has checked that it fits. `tick` is the
+    /// resolution of the clock in nanoseconds: the amount spent is rounded up to the resolution of
+    /// the new bucket on such a clock.
     pub fn charge(&mut self, limit: &Limit, at: u64, amount: u64, tick: u64, lease: u64) -> Stamp {
         self.convert(limit, at, tick);
         match &mut self.counted {
@@ -163,7 +164,8 @@ impl State {
         }
     }
 
-    /// Re-expresses what is spent under `limit`. States that count alike keep where it was spent; otherwise it is spent now.
+    /// Converts the amount spent to `limit`. States of the same kind keep when it was spent;
+    /// otherwise it counts as spent now.
     fn convert(&mut self, limit: &Limit, at: u64, tick: u64) {
         if self.limit == *limit {
             return;
@@ -193,12 +195,12 @@ impl State {
         self.limit = limit.clone();
     }
 
-    /// Gives back up to `amount` of what was taken at `stamp`, and returns how much was accepted.
+    /// Refunds up to `amount` of what was taken at `stamp`, and returns the amount accepted.
     pub fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         each!(&mut self.counted, state => state.refund(at, amount, stamp))
     }
 
-    /// Lets a lease last from now. `None`: there are no leases.
+    /// Extends a lease from now. `None`: there are no leases.
     pub fn renew(&mut self, at: u64, stamp: Stamp) -> Option<bool> {
         match &mut self.counted {
             Counted::Leases(leases) => Some(leases.renew(at, stamp)),
@@ -206,7 +208,7 @@ impl State {
         }
     }
 
-    /// Writes down a refused attempt, if this is a log.
+    /// Records a refused request, if this is a log.
     pub fn count_refused(&mut self, at: u64, amount: u64) {
         if let Counted::Log(log) = &mut self.counted {
             log.charge(at, amount);
