@@ -108,6 +108,22 @@ impl Quota {
     }
 }
 
+/// The capacity and the new state of a limit with a `quota`.
+macro_rules! start_by_quota {
+    () => {
+        fn capacity(&self) -> u64 {
+            self.quota.limit()
+        }
+
+        #[inline]
+        fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+            self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
+        }
+    };
+}
+
+pub(crate) use start_by_quota;
+
 /// What a request comes to under a limit.
 pub(crate) enum Demand {
     /// Takes this much.

@@ -43,7 +43,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time, Window};
-use crate::quota::{Demand, Quota, instant};
+use crate::quota::{Demand, Quota, instant, start_by_quota};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -321,17 +321,8 @@ impl Algorithm for FixedWindow {
         2
     }
 
-    fn capacity(&self) -> u64 {
-        self.quota.limit()
-    }
-
     fn uses_wall_clock(&self) -> bool {
         self.phase != Phase::FirstRequest
-    }
-
-    #[inline]
-    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
@@ -380,6 +371,7 @@ impl Algorithm for FixedWindow {
         self.write(state, current.end, current.used.min(self.quota.deepest()));
     }
 
+    start_by_quota!();
     decide_by_current!();
     changed_parameters!();
 }

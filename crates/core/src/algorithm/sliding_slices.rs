@@ -44,7 +44,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::Params;
 use crate::quantity::{Cost, Nanos, Now};
-use crate::quota::{Demand, Quota, instant};
+use crate::quota::{Demand, Quota, instant, start_by_quota};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -373,17 +373,8 @@ impl Algorithm for SlidingSlices {
         ring.first + ring.words()
     }
 
-    fn capacity(&self) -> u64 {
-        self.quota.limit()
-    }
-
     fn uses_wall_clock(&self) -> bool {
         true
-    }
-
-    #[inline]
-    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
@@ -452,6 +443,7 @@ impl Algorithm for SlidingSlices {
         self.write_head(state, before.end, self.quota.deepest() - room, present);
     }
 
+    start_by_quota!();
     decide_by_current!();
     changed_parameters!();
 }
