@@ -3,7 +3,7 @@
 /// The results of the last calls.
 ///
 /// A single late answer is no reason to stop: the next call may succeed. When half of the last
-/// calls failed, further requests would most likely wait in vain, so the breaker opens until a
+/// calls failed, further requests would most likely time out, so the breaker opens until a
 /// probe succeeds.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {

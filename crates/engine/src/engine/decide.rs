@@ -18,7 +18,7 @@ use tollgate::core::Time;
 
 use super::plan::{AnswerSource, Plan, PlannedCharge, Span, emptied_charges, emptied_groups, group, range};
 use super::scratch::{Scratch, Unanswered};
-use super::{Enforcement, Engine, RulesInForce, Taking, bans, fast, report, suffice, taking};
+use super::{Enforcement, Engine, RulesInForce, Taking, bans, fast, policy, report, suffice, taking};
 use crate::decision::{DecisionRecord, Decisions, Standing};
 use crate::request::Request;
 use crate::rules::OnFault;
@@ -78,7 +78,7 @@ async fn charge_and_report<S: Store, F: Store>(
     let among = requests.clone();
     charge_enforced(engine, verb, running, decisions, move |request| among.contains(&request)).await;
     if !decisions.scratch.unanswered.lost.is_empty() {
-        engine.fall_back(verb, running, decisions);
+        policy::fall_back(engine, verb, running, decisions);
     }
     if running.rules.leaves_out() && taking == Taking::Exactly {
         suffice::leave_out_exhausted(engine, verb, running, decisions, requests.clone()).await;

@@ -116,7 +116,11 @@ impl RulesInForce {
     /// Returns where a rule is written.
     fn position(&self, rule: &Rule) -> String {
         let position = rule.position();
-        if self.written.is_kept() { position.file.to_string() } else { position_of(&position.file, position.position) }
+        if self.written.hides_positions() {
+            position.file.to_string()
+        } else {
+            position_of(&position.file, position.position)
+        }
     }
 
     /// Explains the rules that a request matches.

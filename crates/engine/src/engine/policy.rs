@@ -38,46 +38,50 @@ struct LocalCharge<'a> {
     used: Usage,
 }
 
-impl<S: Store, F: Store> Engine<S, F> {
-    /// Decides requests that the store did not answer, as their rules say: a `closed` rule refuses
-    /// the whole request; `local` rules decide together, all or none; `open` rules admit it.
-    pub(super) fn fall_back(&self, verb: Verb, running: &RulesInForce, decisions: &mut Decisions) {
-        let mut shares: Vec<InlineLimits> = Vec::new();
-        let mut spans: Vec<Span> = Vec::new();
-        let nodes = self.nodes.load(Ordering::Relaxed);
-        if running.rules.uses_time() {
-            // The store's clock may have selected other calendar windows, or they ended in the
-            // meantime.
-            decisions.plan.move_windows(running, &decisions.scratch.unanswered.lost, (self.wall)());
-        }
-        for request in &decisions.scratch.unanswered.lost {
-            if let Ok(decided) = &mut decisions.decided[*request as usize] {
-                decided.standing = Standing::Fallback;
-            }
-            let charges = range(&decisions.plan.asked[*request as usize].charges);
-            let start = shares.len() as u32;
-            let Plan { charges: planned, numbers, .. } = &mut decisions.plan;
-            self.apply(&mut planned[charges], numbers, running, nodes, &mut shares);
-            if start < shares.len() as u32 {
-                spans.push(Span { request: *request, charges: start..shares.len() as u32 });
-            }
-        }
-        if spans.is_empty() {
-            return;
-        }
-        self.fell_back.store(true, Ordering::Relaxed);
-        self.decide_locally(verb, running, nodes, &shares, &spans, decisions);
+/// Decides requests that the store did not answer, as their rules say: a `closed` rule refuses the whole
+/// request; `local` rules decide together, all or none; `open` rules admit it.
+pub(super) fn fall_back<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    verb: Verb,
+    running: &RulesInForce,
+    decisions: &mut Decisions,
+) {
+    let fallback = Fallback { engine, running, nodes: engine.nodes.load(Ordering::Relaxed) };
+    let mut shares: Vec<InlineLimits> = Vec::new();
+    let mut spans: Vec<Span> = Vec::new();
+    if running.rules.uses_time() {
+        // The store's clock may have selected other calendar windows, or they ended in the meantime.
+        decisions.plan.move_windows(running, &decisions.scratch.unanswered.lost, (engine.wall)());
     }
+    for request in &decisions.scratch.unanswered.lost {
+        if let Ok(decided) = &mut decisions.decided[*request as usize] {
+            decided.standing = Standing::Fallback;
+        }
+        let charges = range(&decisions.plan.asked[*request as usize].charges);
+        let start = shares.len() as u32;
+        let Plan { charges: planned, numbers, .. } = &mut decisions.plan;
+        fallback.apply(&mut planned[charges], numbers, &mut shares);
+        if start < shares.len() as u32 {
+            spans.push(Span { request: *request, charges: start..shares.len() as u32 });
+        }
+    }
+    if !spans.is_empty() {
+        engine.fell_back.store(true, Ordering::Relaxed);
+        fallback.decide_locally(verb, &shares, &spans, decisions);
+    }
+}
 
+/// An engine while its store does not answer.
+struct Fallback<'e, S, F> {
+    engine: &'e Engine<S, F>,
+    running: &'e RulesInForce,
+    /// The number of nodes that share the limits.
+    nodes: u32,
+}
+
+impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
     /// Marks how each enforced charge of a request is answered, and adds the shares of local ones.
-    fn apply(
-        &self,
-        charges: &mut [PlannedCharge],
-        numbers: &PlanLimits,
-        running: &RulesInForce,
-        nodes: u32,
-        shares: &mut Vec<InlineLimits>,
-    ) {
+    fn apply(&self, charges: &mut [PlannedCharge], numbers: &PlanLimits, shares: &mut Vec<InlineLimits>) {
         let enforced = |planned: &&mut PlannedCharge| planned.has_limits() && !planned.shadow;
         let closed = charges
             .iter()
@@ -88,9 +92,9 @@ impl<S: Store, F: Store> Engine<S, F> {
                 OnFault::Open => AnswerSource::Open,
                 // It would not be charged anyway.
                 OnFault::Local if closed => AnswerSource::Not,
-                OnFault::Local => match numbers.limits(planned, running) {
+                OnFault::Local => match numbers.limits(planned, self.running) {
                     Some(limits) => {
-                        shares.push(self.shares.of(limits, nodes));
+                        shares.push(self.engine.shares.of(limits, self.nodes));
                         AnswerSource::Fallback(u32::MAX)
                     }
                     None => AnswerSource::Open,
@@ -99,30 +103,22 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
     }
 
-    fn decide_locally(
-        &self,
-        verb: Verb,
-        running: &RulesInForce,
-        nodes: u32,
-        shares: &[InlineLimits],
-        spans: &[Span],
-        decisions: &mut Decisions,
-    ) {
+    fn decide_locally(&self, verb: Verb, shares: &[InlineLimits], spans: &[Span], decisions: &mut Decisions) {
         let Decisions { plan, fallback, .. } = decisions;
         let mut locals: Vec<LocalCharge<'_>> = Vec::with_capacity(shares.len());
         for span in spans {
             let local = plan.charges[range(&plan.asked[span.request as usize].charges)].iter().filter(is_local);
             for (planned, share) in local.zip(&shares[range(&span.charges)]) {
-                locals.push(self.local(planned, share, plan, running, nodes));
+                locals.push(self.local(planned, share, plan));
             }
         }
         let before = fallback.len();
         // Two threads must not check at the same time whether a share can go into debt.
-        let may_owe = nodes > 1 && locals.iter().any(LocalCharge::may_owe);
-        let _owing = may_owe.then(|| self.owing.lock().unwrap_or_else(PoisonError::into_inner));
+        let may_owe = self.nodes > 1 && locals.iter().any(LocalCharge::may_owe);
+        let _owing = may_owe.then(|| self.engine.owing.lock().unwrap_or_else(PoisonError::into_inner));
         let mut waits: Vec<Option<Nanos>> = Vec::new();
         if may_owe {
-            waits.extend(locals.iter_mut().map(|local| self.allow_debt(local, nodes)));
+            waits.extend(locals.iter_mut().map(|local| self.allow_debt(local)));
         }
         let charges: Vec<Charge<'_>> = locals.iter().map(|local| local.charge).collect();
         let mut groups = Vec::with_capacity(spans.len());
@@ -148,43 +144,40 @@ impl<S: Store, F: Store> Engine<S, F> {
 
     /// Creates a charge of this node's share, which begins with its part of what was left if the
     /// store has answered since.
-    fn local<'a>(
-        &self,
-        planned: &'a PlannedCharge,
-        share: &'a InlineLimits,
-        plan: &'a Plan,
-        running: &'a RulesInForce,
-        nodes: u32,
-    ) -> LocalCharge<'a> {
+    fn local<'a>(&self, planned: &'a PlannedCharge, share: &'a InlineLimits, plan: &'a Plan) -> LocalCharge<'a>
+    where
+        'e: 'a,
+    {
+        let (running, nodes) = (self.running, self.nodes);
         let (numbers, limits) = (share.entry().id, &share.entry().limits);
-        let whole = plan.numbers.limits(planned, running).unwrap_or(limits);
+        let whole = plan.numbers.limits(planned, self.running).unwrap_or(limits);
         let windows = plan.calendar_windows(planned, running);
         let (key, ask) = (plan.key(planned), plan.ask(planned));
         let charge = Charge { key, numbers, limits, earlier: &[], ask, stamps: None, windows };
-        let used = self.last_seen.consult(key, (self.mono)(), |used| {
+        let used = self.engine.last_seen.consult(key, (self.engine.mono)(), |used| {
             // Usage belongs to the parameters that the store answered for, whatever these are.
             let other = used.limits().and_then(|id| running.get(id)).filter(|answered| *answered != whole);
             match other {
-                Some(other) => self.begin_share(&charge, &self.shares.of(other, nodes), other, nodes, used),
-                None => self.begin_share(&charge, share, whole, nodes, used),
+                Some(other) => self.begin_share(&charge, &self.engine.shares.of(other, nodes), other, used),
+                None => self.begin_share(&charge, share, whole, used),
             }
         });
         LocalCharge { charge, whole, used }
     }
 
     /// Begins a share of `whole` with its part of what is left.
-    fn begin_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, nodes: u32, used: &Usage) {
+    fn begin_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, used: &Usage) {
         let (numbers, limits) = (share.entry().id, &share.entry().limits);
-        if let Some(start) = ShareStart::new(limits, whole, nodes, used) {
+        if let Some(start) = ShareStart::new(limits, whole, self.nodes, used) {
             let charge = Charge { numbers, limits, ..*charge };
-            self.fallback.begin(&*self.shares.limit_ids(), &charge, &start.limits, &start.held);
+            self.engine.fallback.begin(&*self.engine.shares.limit_ids(), &charge, &start.limits, &start.held);
         }
     }
 
     /// Allows a charge to put the share into debt if it fits what was left and the share has at
     /// least one token. Otherwise returns its wait, where the share itself would say that it never
     /// fits.
-    fn allow_debt(&self, local: &mut LocalCharge<'_>, nodes: u32) -> Option<Nanos> {
+    fn allow_debt(&self, local: &mut LocalCharge<'_>) -> Option<Nanos> {
         let Ask::Exactly(cost) = local.charge.ask else { return None };
         let mut answers = Answers::default();
         let groups = [Group { verb: Verb::Peek, charges: std::slice::from_ref(&local.charge) }];
@@ -199,7 +192,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             let at_hand = report.remaining;
             // An unknown key is treated as a new one, whose share is what it has.
             let left = local.used.left(position, limit).unwrap_or(limit.capacity());
-            let spent_here = left.div_ceil(nodes.into()).saturating_sub(at_hand);
+            let spent_here = left.div_ceil(self.nodes.into()).saturating_sub(at_hand);
             fits &= at_hand > 0 && cost.get() <= left.saturating_sub(spent_here);
             too_much |= cost.get() > at_hand;
             wait = wait.max(report.reset).max(local.used.until_left(position, limit, cost.get()));
@@ -213,8 +206,8 @@ impl<S: Store, F: Store> Engine<S, F> {
 
     /// Runs groups in the fallback, which must answer immediately; otherwise they stay unanswered.
     fn run_fallback(&self, groups: &[Group<'_>], answers: &mut Answers) {
-        let numbers = self.shares.limit_ids();
-        let run = pin!(self.fallback.run(Batch { numbers: &*numbers, groups }, answers));
+        let numbers = self.engine.shares.limit_ids();
+        let run = pin!(self.engine.fallback.run(Batch { numbers: &*numbers, groups }, answers));
         let _ = run.poll(&mut Context::from_waker(Waker::noop()));
     }
 }

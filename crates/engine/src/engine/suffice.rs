@@ -18,7 +18,7 @@ use tollgate::Outcome;
 
 use super::decide::charge_enforced;
 use super::plan::{AnswerSource, PlannedCharge, SmallList, range};
-use super::{Engine, RulesInForce};
+use super::{Engine, RulesInForce, policy};
 use crate::decision::{Decisions, Standing};
 use crate::ruleset::ActiveRule;
 use crate::store::{Store, Verb};
@@ -49,7 +49,7 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
             charge_enforced(engine, verb, running, decisions, among).await;
         }
         if !decisions.scratch.unanswered.lost.is_empty() {
-            engine.fall_back(verb, running, decisions);
+            policy::fall_back(engine, verb, running, decisions);
         } else if again.is_empty() {
             break;
         }

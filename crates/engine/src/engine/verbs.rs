@@ -11,10 +11,10 @@ use crate::request::{Item, Request, RequestError};
 use crate::store::{Store, Verb};
 
 impl<S: Store, F: Store> Engine<S, F> {
-    /// Takes what the request costs from every limit it meets, or refuses it and takes nothing.
+    /// Takes the cost of the request from every limit that it matches, or refuses it and takes nothing.
     ///
     /// # Errors
-    /// When the request cannot be understood. Whatever happens to the store, there is a decision.
+    /// If the request is invalid. There is a decision whatever happens to the store.
     pub async fn check<'d>(
         &self,
         request: &Request<'_>,
@@ -24,15 +24,15 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions.get(0)
     }
 
-    /// [`check`](Self::check) for many requests, each by itself, in order.
+    /// Like [`check`](Self::check) for many requests, in order and independently.
     pub async fn check_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
         decide(self, Verb::Check, Taking::Exactly, requests, decisions).await;
     }
 
-    /// What [`check`](Self::check) would say. Changes nothing.
+    /// Returns what [`check`](Self::check) would return. Changes nothing.
     ///
     /// # Errors
-    /// When the request cannot be understood.
+    /// If the request is invalid.
     pub async fn peek<'d>(
         &self,
         request: &Request<'_>,
@@ -42,13 +42,13 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions.get(0)
     }
 
-    /// [`peek`](Self::peek) for many requests.
+    /// Like [`peek`](Self::peek) for many requests.
     pub async fn peek_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
         decide(self, Verb::Peek, Taking::Exactly, requests, decisions).await;
     }
 
-    /// Takes as much of what each request weighs as `taking` says; [`check_batch`](Self::check_batch) is
-    /// [`Taking::Exactly`]. How much that was is told by [`Decision::taken`].
+    /// Takes as much of the cost of each request as `taking` says; [`check_batch`](Self::check_batch) is
+    /// [`Taking::Exactly`]. [`Decision::taken`] returns the amount.
     pub async fn take_batch(&self, taking: Taking, requests: &[Request<'_>], decisions: &mut Decisions) {
         decide(self, Verb::Check, taking, requests, decisions).await;
     }
@@ -57,7 +57,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// [`Cost::MAX`](tollgate::core::Cost::MAX) it takes all there is.
     ///
     /// # Errors
-    /// When the request cannot be understood, has several items, or does not say how much is wanted.
+    /// If the request is invalid, has several items, or states no amount.
     pub async fn take_up_to<'d>(
         &self,
         request: &Request<'_>,
@@ -67,11 +67,11 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions.get(0)
     }
 
-    /// Takes what the request costs, into debt where there is not so much: for what has happened already. Refused is
-    /// only what would be a deeper debt than the limits allow.
+    /// Takes the cost of the request, into debt if necessary: for work that is already done. Refused only
+    /// if the debt would exceed `max_debt`.
     ///
     /// # Errors
-    /// When the request cannot be understood.
+    /// If the request is invalid.
     pub async fn charge<'d>(
         &self,
         request: &Request<'_>,
@@ -81,11 +81,12 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions.get(0)
     }
 
-    /// Refunds what a decision took, as far as its limits still hold it against the keys. Returns the least that any of them
-    /// accepted. What was taken under a rule that is gone stays gone.
+    /// Refunds what a decision took, as far as it still counts as usage. Returns the least that any limit
+    /// accepted. What was taken under a deleted rule is not refunded.
     ///
     /// # Errors
-    /// When the store does not answer. Refunds are not retried by themselves: an unknown one may have been carried out.
+    /// If the store does not answer. Refunds are not retried: one with an unknown outcome may have been
+    /// carried out.
     pub async fn refund(&self, receipt: &Receipt) -> Result<Cost, EngineError> {
         undo::refund(self, receipt).await
     }
@@ -99,39 +100,39 @@ impl<S: Store, F: Store> Engine<S, F> {
         undo::refund_request(self, request, decisions).await
     }
 
-    /// Extends the leases that a decision took as if they were taken now. Returns whether all of them were still held: one that
-    /// was lost has to be taken again.
+    /// Extends the leases that a decision took as if they were taken now. Returns whether all of them were
+    /// still held: an expired one must be taken again.
     ///
     /// # Errors
-    /// When the store does not answer.
+    /// If the store does not answer.
     pub async fn renew(&self, receipt: &Receipt) -> Result<bool, EngineError> {
         undo::renew(self, receipt).await
     }
 
-    /// Settles what a decision took at the cost that the request really had.
+    /// Settles what a decision took at the actual cost of the request.
     ///
     /// # Errors
-    /// When the store does not answer. What was reserved too much may then have been refunded, and what was reserved too little
-    /// may have been charged, or not.
+    /// If the store does not answer. What was reserved too much may then have been refunded, and what was
+    /// reserved too little may have been charged, or not.
     pub async fn commit(&self, receipt: &Receipt, cost: Cost) -> Result<Settled, EngineError> {
         settle::commit(self, receipt, cost).await
     }
 
-    /// Forgets what was spent of every limit that the request matches, shadow rules included. Returns how many counters
-    /// these are.
+    /// Discards the usage of every limit that the request matches, shadow rules included. Returns the number
+    /// of counters.
     ///
     /// # Errors
-    /// When the request is not valid or the store does not answer.
+    /// If the request is invalid or the store does not answer.
     pub async fn reset(&self, request: &Request<'_>, decisions: &mut Decisions) -> Result<usize, EngineError> {
         undo::reset(self, request, decisions).await
     }
 
-    /// Explains why a request of this item is decided as it is: the rules it matches with the state of their limits, and the
-    /// others with what keeps it from them. Changes nothing. It looks at every rule, and asks the store how near bans are, so
-    /// it is meant for people.
+    /// Explains how a request of this item would be decided: the rules it matches with the state of their
+    /// limits, and the others with the condition that fails. Changes nothing. It evaluates every rule and
+    /// reads the state of bans from the store, so it is meant for operators.
     ///
     /// # Errors
-    /// When the request is not valid.
+    /// If the request is invalid.
     pub async fn explain(
         &self,
         domain: &[u8],
@@ -141,12 +142,12 @@ impl<S: Store, F: Store> Engine<S, F> {
         explain::explain(self, domain, item, decisions).await
     }
 
-    /// Explains why the request at `place` of those that were decided was decided as it was, with the state at that time. Of several
-    /// items, the first is compared with rules that do not match. Asks the store nothing. Returns nothing if the request
-    /// was not decided, or if the rules have been replaced more than once since then.
+    /// Explains how the request at `place` of a batch was decided, with the state at that time. Of several
+    /// items, the first is compared with rules that do not match. Does not use the store. Returns `None` if
+    /// the request was not decided, or if the rules have been replaced more than once since then.
     ///
     /// # Panics
-    /// When there were fewer requests.
+    /// If there were fewer requests.
     pub fn explain_decided(&self, request: &Request<'_>, decisions: &Decisions, place: usize) -> Option<Explanation> {
         explain::explain_decided(self, request, decisions, place)
     }

@@ -63,15 +63,15 @@ pub fn one(source: &Source<'_>, domain: &str, id: &str) -> Result<RuleEntry, Mis
 /// Returns the entry of [`one`] and its checked rule.
 fn one_checked(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry, Rules), Mistakes> {
     let mut notes = Notes::new(source.name);
-    let told = |notes: Notes| notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)));
+    let report = |notes: Notes| notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)));
     let Some(mut rule) = text::read(source.text, &mut notes) else {
-        told(notes)?;
+        report(notes)?;
         return Ok((RuleEntry { domain: domain.into(), id: id.into(), json: String::new() }, Rules::default()));
     };
     name_rule(&mut rule, id, &mut notes);
     let tree = file_of(domain, vec![rule]);
     let rules = checked(&tree, &mut notes);
-    told(notes)?;
+    report(notes)?;
     let json = rules_of(&tree).first().map(json).unwrap_or_default();
     Ok((RuleEntry { domain: domain.into(), id: id.into(), json }, rules))
 }
@@ -122,7 +122,7 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
     }
     notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
     let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
-    let rules = Rules { domains: checker.finish(), left_out, kept: false, sound: false };
+    let rules = Rules { domains: checker.finish(), left_out, hides_positions: false, is_partial: false };
     let (domains, entries): (Vec<String>, Vec<Vec<RuleEntry>>) = taken.into_iter().unzip();
     Ok(SplitFiles { domains, entries: entries.into_iter().flatten().collect(), rules })
 }
@@ -199,7 +199,7 @@ fn checked(tree: &Node, notes: &mut Notes) -> Rules {
     for domain in raw::read(tree, notes) {
         checker.domain(&domain, notes);
     }
-    Rules { domains: checker.finish(), left_out: None, kept: false, sound: false }
+    Rules { domains: checker.finish(), left_out: None, hides_positions: false, is_partial: false }
 }
 
 fn file_of(domain: &str, rules: Vec<Node>) -> Node {

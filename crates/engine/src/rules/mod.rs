@@ -100,8 +100,8 @@ pub type ReadFile<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
 pub struct Rules {
     domains: Vec<Domain>,
     left_out: Option<Mistakes>,
-    kept: bool,
-    sound: bool,
+    hides_positions: bool,
+    is_partial: bool,
 }
 
 impl Rules {
@@ -123,31 +123,31 @@ impl Rules {
         let (domains, notes, left_out) = read_files(sources, check::Checker::new(file));
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
         let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
-        Ok(Self { domains, left_out, kept: false, sound: false })
+        Ok(Self { domains, left_out, hides_positions: false, is_partial: false })
     }
 
     /// Returns only the rules without mistakes, so that warnings can be reported for them as well.
     /// They must not be loaded, since the others are missing.
     #[must_use]
-    pub fn sound(sources: &[Source<'_>], file: ReadFile<'_>) -> Self {
-        let (domains, ..) = read_files(sources, check::Checker::of_sound_rules(file));
-        Self { domains, left_out: None, kept: false, sound: true }
+    pub fn read_valid(sources: &[Source<'_>], file: ReadFile<'_>) -> Self {
+        let (domains, ..) = read_files(sources, check::Checker::skipping_invalid(file));
+        Self { domains, left_out: None, hides_positions: false, is_partial: true }
     }
 
     /// Whether rules with mistakes were left out.
-    pub(crate) fn are_only_sound(&self) -> bool {
-        self.sound
+    pub(crate) fn is_partial(&self) -> bool {
+        self.is_partial
     }
 
     /// Marks the text of the rules as not visible to users (for example in a database): messages
     /// then give names instead of positions.
     #[must_use]
-    pub fn kept(self) -> Self {
-        Self { kept: true, ..self }
+    pub fn without_positions(self) -> Self {
+        Self { hides_positions: true, ..self }
     }
 
-    pub(crate) fn is_kept(&self) -> bool {
-        self.kept
+    pub(crate) fn hides_positions(&self) -> bool {
+        self.hides_positions
     }
 
     /// Returns what an imported file says that rules cannot express, if anything.
@@ -181,7 +181,7 @@ fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<D
         let tree = text::read(source.text, &mut notes);
         let tree = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out));
         // If a file could be parsed only in part, its rules may not be complete.
-        if let Some(tree) = tree.filter(|_| notes.count() == before || !checker.only_sound()) {
+        if let Some(tree) = tree.filter(|_| notes.count() == before || !checker.skips_invalid()) {
             for domain in raw::read(&tree, &mut notes) {
                 checker.domain(&domain, &mut notes);
             }

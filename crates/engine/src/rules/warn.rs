@@ -39,7 +39,7 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
     for domain in rules.domains() {
         unreachable_rules(domain, &mut notes);
         // These warnings are about all rules together, so none may be missing.
-        if !rules.are_only_sound() {
+        if !rules.is_partial() {
             tried_rules(domain, &mut notes);
             lonely_attributes(domain, &mut notes);
             replaced_rules(domain, &mut notes);

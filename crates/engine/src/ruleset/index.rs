@@ -118,7 +118,7 @@ enum CompiledTest {
 /// Marks a rule with conditions beside its anchor. Rules without match as soon as they are found,
 /// and nothing more is read for them.
 const HAS_MORE_CONDITIONS: u32 = 1 << 30;
-/// Marks an attribute that is no anchor; its value may still be counted by or compared.
+/// Marks an attribute that is not an anchor; its value may still be counted by or compared.
 const NOT_AN_ANCHOR: u32 = 1 << 31;
 /// Marks the index of a list of rules.
 const SHARED: u32 = 1 << 31;

@@ -10,6 +10,8 @@ use tollgate::{Limits, Outcome, Retry};
 use tollgate_engine::rules::{LimitText, Rules, Source};
 use tollgate_engine::store::{Answers, Batch, StoreError};
 use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Request, RequestError, Store};
+use tollgate_testkit::golden;
+use tollgate_testkit::golden::Page;
 
 pub(crate) type Memory = MemoryStore<ManualClock>;
 
@@ -199,8 +201,11 @@ pub(crate) fn told<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], 
     text[..unmet].trim_end().to_owned()
 }
 
-/// Compares the explanation of the matching rules.
+/// Compares the explanation of the matching rules with `golden/explain/NAME.txt`.
 #[track_caller]
-pub(crate) fn check<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], expected: &str) {
-    assert_eq!(told(bench, attributes, None), expected);
+pub(crate) fn check<S: Store>(name: &str, bench: &mut Bench<S>, attributes: &[(&str, &str)]) {
+    let mut page = Page::default();
+    let request: Vec<String> = attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    page.case(&request.join(" "), &told(bench, attributes, None));
+    golden!(format!("explain/{name}"), page);
 }

@@ -159,7 +159,7 @@ function leases.used(limit, cells)
   return held(limit, cells), 0, 1
 end
 
--- One lease of that weight, which nobody holds a stamp of.
+-- One lease of that cost, for which no stamp exists.
 function leases.start_with(limit, cells, spent, part)
   if part > 0 then spent = spent + 1 end
   if spent > limit.slots then return false end

@@ -31,7 +31,7 @@ pub fn parse_all(sources: &[Source<'_>]) -> Result<Rules, Mistakes> {
 
 /// Parses the rules without mistakes of files with mistakes, to look at them, not to install them.
 pub fn parse_sound(sources: &[Source<'_>]) -> Rules {
-    Rules::sound(sources, &|rules, file| list_beside(rules, file).read().map_err(|error| error.to_string()))
+    Rules::read_valid(sources, &|rules, file| list_beside(rules, file).read().map_err(|error| error.to_string()))
 }
 
 /// Returns the file of values that a rule file names.

@@ -144,11 +144,11 @@ impl ChargeContext<'_> {
     }
 
     fn overrides(&self, rule: &Rule, applies: Option<usize>) -> OverrideExplanation {
-        let (all, is_kept) = (rule.overrides(), self.running.written.is_kept());
-        let name = |at: usize| if is_kept { all[at].name() } else { None };
+        let (all, hides_positions) = (rule.overrides(), self.running.written.hides_positions());
+        let name = |at: usize| if hides_positions { all[at].name() } else { None };
         let position = |at: usize| match name(at) {
             Some(name) => OverridePosition::Named(shown(name.as_bytes())),
-            None if is_kept => OverridePosition::InRule((0..=at).filter(|at| name(*at).is_none()).count()),
+            None if hides_positions => OverridePosition::InRule((0..=at).filter(|at| name(*at).is_none()).count()),
             None => OverridePosition::At(position_of(&rule.position().file, all[at].position)),
         };
         let (mut near, mut for_others, mut more_unmet) = (Vec::new(), Vec::<(String, usize)>::new(), 0);

@@ -27,7 +27,7 @@ pub(crate) struct Checker<'f> {
     seen: HashMap<(usize, Box<str>), (Arc<str>, Position)>,
     rules: usize,
     file: ReadFile<'f>,
-    only_sound: bool,
+    skips_invalid: bool,
 }
 
 /// Maximum number of rules that a rule replaces.
@@ -35,16 +35,16 @@ const MAX_REPLACED: usize = 256;
 
 impl<'f> Checker<'f> {
     pub(crate) fn new(file: ReadFile<'f>) -> Self {
-        Self { domains: Vec::new(), seen: HashMap::new(), rules: 0, file, only_sound: false }
+        Self { domains: Vec::new(), seen: HashMap::new(), rules: 0, file, skips_invalid: false }
     }
 
     /// Creates a checker that leaves out rules with mistakes.
-    pub(crate) fn of_sound_rules(file: ReadFile<'f>) -> Self {
-        Self { only_sound: true, ..Self::new(file) }
+    pub(crate) fn skipping_invalid(file: ReadFile<'f>) -> Self {
+        Self { skips_invalid: true, ..Self::new(file) }
     }
 
-    pub(crate) fn only_sound(&self) -> bool {
-        self.only_sound
+    pub(crate) fn skips_invalid(&self) -> bool {
+        self.skips_invalid
     }
 
     /// Returns all domains after the last file.
@@ -68,7 +68,7 @@ impl<'f> Checker<'f> {
             }
             let (before, rules) = (notes.count(), self.domains[position].rules.len());
             self.rule(position, raw, notes);
-            if self.only_sound && (raw.noted || notes.count() > before) {
+            if self.skips_invalid && (raw.noted || notes.count() > before) {
                 self.domains[position].rules.truncate(rules);
             }
         }
