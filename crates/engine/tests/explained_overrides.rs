@@ -70,7 +70,7 @@ fn overrides_of_the_rule_are_listed_before_those_of_other_customers() {
     let expected = "\n    none of its 2,002 overrides applies\n    \
                     override 2 of the rule does not apply: region must be \"eu\", but is missing\n    \
                     override 1 of the rule does not apply: plan must be \"a\", but is \"pro\"\n    \
-                    2,000 set through the API for other values of key do not apply\n    1/s: 1 of 1 left";
+                    overrides set through the API for other values of key: 2,000\n    1/s: 1 of 1 left";
     assert!(text.ends_with(expected), "{text}");
 }
 
@@ -96,7 +96,7 @@ fn values_of_the_request_in_overrides_can_be_concealed() {
             "gold",
             "by override 1 of the rule, since plan is \"gold\" or \"pure\"\n    \
              override \"bygone\", set through the API does not apply: it expired 2020-01-31T18:00Z\n    \
-             2 set through the API for other values of key do not apply\n",
+             overrides set through the API for other values of key: 2\n",
             "by override 1 of the rule, since plan is \"<4>\"\n    \
              override \"<6>\", set through the API does not apply: it expired 2020-01-31T18:00Z\n",
         ),
@@ -135,7 +135,7 @@ fn nearest_override_is_searched_among_the_first_ten_thousand() {
         let text = told(&mut bench, &[("a", "yes"), ("b", "yes")], None);
         let first = text.lines().nth(3).unwrap_or_default();
         assert!(first.contains("override ") && first.ends_with(nearest), "{text}");
-        let more = format!("\n    {more} more do not apply\n");
+        let more = format!("\n    further overrides that do not apply: {more}\n");
         assert!(text.contains(&more), "{text}");
     }
 }

@@ -209,6 +209,6 @@ fn explanation_names_revision_and_override_value() {
     assert!(told.contains("+ quota (revision ") && told.contains(expected), "{told}");
     let told = tollgate(&server, &["explain", "api", "path=/v1", "key=other", "plan=pro"]);
     let expected = "\n    by override 1 of the rule, since plan is \"pro\"\n    \
-                    1 set through the API for other values of key do not apply\n    1 more after it, not evaluated\n";
+                    overrides set through the API for other values of key: 1\n    1 more after it, not evaluated\n";
     assert!(told.contains(expected), "{told}");
 }

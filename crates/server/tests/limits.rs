@@ -39,7 +39,7 @@ fn names_values_and_keys_have_a_longest_length_and_requests_a_number_of_attribut
     assert_eq!(resp.line(), "*12");
     let mut resp = server.connect_resp();
     resp.command(&attributes(129));
-    assert!(resp.line().contains("at most 128"));
+    assert!(resp.line().contains("(maximum 128)"));
 }
 
 #[test]

@@ -239,11 +239,11 @@ impl MatchExplanation {
             }
         }
         if *more_unmet > 0 {
-            write!(f, "{INDENT}{} more do not apply", Count(*more_unmet as u64))?;
+            write!(f, "{INDENT}further overrides that do not apply: {}", Count(*more_unmet as u64))?;
         }
         for (attribute, count) in for_others {
             let count = Count(*count as u64);
-            write!(f, "{INDENT}{count} set through the API for other values of {attribute} do not apply")?;
+            write!(f, "{INDENT}overrides set through the API for other values of {attribute}: {count}")?;
         }
         if *after > 0 {
             write!(f, "{INDENT}{} more after it, not evaluated", Count(*after as u64))?;
