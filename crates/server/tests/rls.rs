@@ -320,3 +320,15 @@ fn token_budget_is_charged_afterwards_and_refuses_while_in_debt() {
     let passed = (0..5).take_while(|_| hits(0) == "OK" && hits(1) == "OK").count();
     assert_eq!(passed, 3, "the third request leaves a debt of 1");
 }
+
+#[test]
+fn service_listens_on_a_unix_socket() {
+    let (folder, rules) = (common::Folder::new(), Rules::new(BASIC));
+    let address = format!("unix:{}", folder.join("rls.socket"));
+    let server = Server::start(&["--rules", rules.path(), "--rls", &address]);
+    let mut client = RlsClient::connect(&address);
+    assert_eq!(client.ask("basic", &[&[("first", "a")]]).remaining(), 19);
+    drop(client);
+    server.last_lines();
+    assert!(!folder.path().join("rls.socket").exists(), "the file is removed when the server stops");
+}

@@ -14,7 +14,7 @@ use super::workers::Workers;
 pub type NewConnection = (Protocol, ConnectionGuard);
 
 /// How long to wait after accept failed, mostly for want of file descriptors.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections until the future is dropped. Beyond `max` open ones a connection gets one reply and is closed.
 pub async fn accept(
@@ -39,7 +39,7 @@ pub async fn accept(
     }
 }
 
-async fn hand_over(
+pub(super) async fn hand_over(
     stream: TcpStream,
     protocol: Protocol,
     connections: &Arc<Connections>,

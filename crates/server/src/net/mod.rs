@@ -8,4 +8,5 @@ pub mod shutdown;
 pub(crate) mod stalled_client;
 pub mod stream;
 pub mod tls;
+pub mod unix;
 pub mod workers;

@@ -57,7 +57,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:6380", env = "TOLLGATE_RESP")]
     pub(super) resp: String,
 
-    /// Address for Envoy's rate-limit service (gRPC), such as 127.0.0.1:8081, or `off`
+    /// Address for Envoy's rate-limit service (gRPC), such as 127.0.0.1:8081 or unix:PATH, or `off`
     #[arg(long, value_name = "ADDR", default_value = "off", env = "TOLLGATE_RLS")]
     pub(super) rls: String,
 

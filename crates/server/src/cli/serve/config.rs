@@ -1,6 +1,7 @@
 //! The validated configuration of `tollgate serve`.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -25,6 +26,8 @@ pub(super) struct Config {
     pub(super) resp: Option<SocketAddr>,
     /// The address for the rate-limit service, if enabled.
     pub(super) rls: Option<SocketAddr>,
+    /// The Unix socket for the rate-limit service, if it listens on one.
+    pub(super) rls_socket: Option<PathBuf>,
     /// After which time a connection of the rate-limit service is closed.
     pub(super) rls_connection_age: Duration,
     /// The store of counters.
@@ -81,8 +84,9 @@ impl Config {
     /// With the flag, its value and what would be right.
     pub(super) fn new(raw: ServeArgs) -> anyhow::Result<Self> {
         let (http, resp) = (address("--http", &raw.http)?, address("--resp", &raw.resp)?);
-        let rls = address("--rls", &raw.rls)?;
-        if http.is_none() && resp.is_none() && rls.is_none() {
+        let rls_socket = raw.rls.strip_prefix("unix:").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let rls = if rls_socket.is_some() { None } else { address("--rls", &raw.rls)? };
+        if http.is_none() && resp.is_none() && rls.is_none() && rls_socket.is_none() {
             bail!("--http, --resp and --rls are all off: nothing to serve");
         }
         if raw.connections == 0 {
@@ -101,6 +105,7 @@ impl Config {
             http,
             resp,
             rls,
+            rls_socket,
             rls_connection_age: Duration::from_secs(raw.rls_connection_age.clamp(1, MAX_AGE_SECONDS)),
             rules,
             tokens,

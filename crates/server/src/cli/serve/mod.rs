@@ -25,6 +25,7 @@ use crate::counters;
 use crate::net::accept::{NewConnection, accept};
 use crate::net::protocol::Protocol;
 use crate::net::tls::Tls;
+use crate::net::unix;
 use crate::net::workers::Workers;
 use crate::observe::refusals::RefusalLog;
 use crate::observe::stalls::StallLog;
@@ -114,13 +115,27 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     let workers = start(config.threads, &app, tls.clone())?;
     let (http, resp) = (bind("--http", config.http).await?, bind("--resp", config.resp).await?);
     let rls = bind("--rls", config.rls).await?;
+    let socket = config.rls_socket.as_deref().map(|path| {
+        unix::bind(path).with_context(|| format!("cannot listen on {}; choose another path with --rls", path.display()))
+    });
+    let socket = socket.transpose()?;
     let encrypted = if tls.is_some() { "on" } else { "off" };
     let (store, from) = (config.store.name(), app.source.to_string());
     let [http_at, resp_at, rls_at] = [&http, &resp, &rls].map(address);
+    let rls_at = config.rls_socket.as_ref().map_or(rls_at, |path| format!("unix:{}", path.display()));
     tracing::info!(http = http_at, resp = resp_at, rls = rls_at, tls = encrypted, store, rules = from, "listening");
     let take = async |listener: Option<TcpListener>, protocol| match listener {
         Some(listener) => accept(listener, protocol, app.connections.clone(), config.connections, &workers).await,
         None => pending().await,
+    };
+    let take_unix = async {
+        match socket {
+            Some(socket) => {
+                let (connections, max) = (app.connections.clone(), config.connections);
+                unix::accept(socket, Protocol::Rls, connections, max, &workers).await;
+            }
+            None => pending().await,
+        }
     };
     let renew = async {
         match tls {
@@ -132,12 +147,17 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = take(http, Protocol::Http) => {}
         () = take(resp, Protocol::Resp) => {}
         () = take(rls, Protocol::Rls) => {}
+        () = take_unix => {}
         () = renew => {}
         () = follow(app.clone()) => {}
         () = stop.signal() => {}
     }
     tracing::info!(connections = app.connections.count(), "stopping");
     app.connections.stop();
+    if let Some(path) = &config.rls_socket {
+        // A file that is left behind is replaced at the next start.
+        let _ = std::fs::remove_file(path);
+    }
     tokio::select! {
         () = app.connections.all_closed() => tracing::info!("stopped"),
         () = tokio::time::sleep(config.drain) => {

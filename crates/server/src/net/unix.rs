@@ -1,0 +1,81 @@
+//! A Unix socket beside the ports.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+
+use super::accept::{NewConnection, PAUSE, hand_over};
+use super::protocol::Protocol;
+use super::shutdown::Connections;
+use super::workers::Workers;
+
+/// Listens on a Unix socket. A socket that no process listens on, because its server was killed, is replaced.
+///
+/// # Errors
+/// When the socket cannot be created, or another process listens on it.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    let is_stale = |path: &Path| {
+        let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+        is_socket && std::os::unix::net::UnixStream::connect(path).is_err()
+    };
+    match UnixListener::bind(path) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
+            std::fs::remove_file(path)?;
+            UnixListener::bind(path)
+        }
+        bound => bound,
+    }
+}
+
+/// Accepts connections until the future is dropped, as [`accept`](super::accept::accept) does.
+pub async fn accept(
+    listener: UnixListener,
+    protocol: Protocol,
+    connections: Arc<Connections>,
+    max: usize,
+    workers: &Workers<NewConnection>,
+) {
+    loop {
+        let accepted = match listener.accept().await {
+            Ok((stream, _)) => as_tcp(stream),
+            Err(error) => Err(error),
+        };
+        let served = match accepted {
+            Ok(stream) => hand_over(stream, protocol, &connections, max, workers).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = served {
+            tracing::warn!(%error, ?protocol, "cannot serve a connection");
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Passes the descriptor on as the type that workers take. They only read, write and close it; options of TCP fail and are
+/// ignored.
+fn as_tcp(stream: UnixStream) -> io::Result<TcpStream> {
+    TcpStream::from_std(std::net::TcpStream::from(OwnedFd::from(stream.into_std()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn stale_socket_is_replaced_and_nothing_else() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let path = folder.path().join("socket");
+        let listener = bind(&path).expect("a socket");
+        assert_eq!(bind(&path).expect_err("in use").kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        drop(bind(&path).expect("the file of the socket before is stale"));
+        let file = folder.path().join("file");
+        std::fs::write(&file, "kept").expect("a file");
+        assert!(bind(&file).is_err());
+        assert_eq!(std::fs::read_to_string(&file).expect("the file"), "kept");
+    }
+}
