@@ -113,17 +113,24 @@ pub(super) async fn read(request: Request<Incoming>) -> Result<Bytes, GrpcError>
         GrpcError::new(GrpcCode::ResourceExhausted, detail)
     };
     let all = async {
-        let mut bytes = Bytes::new();
+        let (mut first, mut all) = (Bytes::new(), Vec::new());
         while let Some(frame) = body.frame().await {
             let incomplete = |_| GrpcError::new(GrpcCode::InvalidArgument, "the call ended within its message");
             let Ok(data) = frame.map_err(incomplete)?.into_data() else { continue };
-            if bytes.len() + data.len() > MAX_MESSAGE + PREFIX {
+            if first.len().max(all.len()) + data.len() > MAX_MESSAGE + PREFIX {
                 return Err(too_large());
             }
             // Nearly always one frame, which is not copied.
-            bytes = if bytes.is_empty() { data } else { [bytes, data].concat().into() };
+            if first.is_empty() {
+                first = data;
+                continue;
+            }
+            if all.is_empty() {
+                all.extend_from_slice(&first);
+            }
+            all.extend_from_slice(&data);
         }
-        Ok(bytes)
+        Ok(if all.is_empty() { first } else { all.into() })
     };
     let slow = |_| GrpcError::new(GrpcCode::DeadlineExceeded, "the message did not arrive in time");
     unframe(&timeout(MESSAGE_TIMEOUT, all).await.map_err(slow)??)
