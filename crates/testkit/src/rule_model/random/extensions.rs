@@ -27,7 +27,9 @@ impl Trace {
                 continue;
             }
             let position = ids.iter().position(|id| *id == rule.id);
-            rule.enforce = position.and_then(|position| enforced[position]);
+            // What becomes of other shadows where an override of a shadow denies is not defined.
+            let denies = rule.overrides.iter().any(|other| other.does == Does::Deny);
+            rule.enforce = position.and_then(|position| enforced[position]).filter(|share| !denies || *share > 0);
             if rule.enforce == Some(0) {
                 // A shadow rule refuses nothing, so it cannot ban.
                 rule.ban = None;
