@@ -12,7 +12,7 @@ use tollgate::{CapacityError, Limits, Outcome, Report};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
 
-/// A store in the process' own memory: answers at once, never fails, and forgets when the process ends.
+/// A store in the memory of the process: answers immediately and never fails.
 ///
 /// States are of very different lengths, one word for most buckets and thousands for leases, so they are kept in tables by
 /// size. Memory is reserved for all and touched only when used.
@@ -27,7 +27,7 @@ pub struct MemoryStore<C = PreciseClock> {
 /// The longest state of each table, in words, and for how many keys in one of the first table it has room.
 const SIZES: [(usize, usize); 5] = [(2, 1), (8, 1), (128, 16), (1_200, 128), (24_640, 2_048)];
 
-/// A table has room for at least so many.
+/// Minimum number of keys of a table.
 const FEWEST_KEYS: usize = 64;
 
 /// Charges that are handed to a table together: as many as it fetches at a time.
@@ -37,7 +37,7 @@ impl MemoryStore {
     /// Room for `keys` keys with limits of one or two words, and for as many or fewer with longer ones.
     ///
     /// # Errors
-    /// When so many do not fit the address space.
+    /// If they do not fit the address space.
     pub fn new(keys: usize) -> Result<Self, CapacityError> {
         Self::with_clock(keys, Arc::new(PreciseClock::new()))
     }
@@ -47,7 +47,7 @@ impl<C: Clock> MemoryStore<C> {
     /// [`MemoryStore::new`], with time taken from `clock`.
     ///
     /// # Errors
-    /// When so many do not fit the address space.
+    /// If they do not fit the address space.
     pub fn with_clock(keys: usize, clock: Arc<C>) -> Result<Self, CapacityError> {
         let table = |place: usize| {
             let (words, share) = SIZES[place];
@@ -328,7 +328,7 @@ fn plain<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
     Some(PlainCharge { limits_id: numbers, limits, key, cost })
 }
 
-/// Adds the answer to what was taken at once.
+/// Adds the answer to a charge of the fast path.
 #[inline]
 fn granted(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Report) {
     |charge, report| answers.granted(charge.cost, report)

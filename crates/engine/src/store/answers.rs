@@ -53,7 +53,7 @@ impl Answer {
 }
 
 impl Answers {
-    /// As new, keeping the buffers.
+    /// Clears the answers and keeps the buffers.
     #[inline]
     pub fn clear(&mut self) {
         if self.groups.is_empty() && self.charges.is_empty() {
@@ -95,7 +95,7 @@ impl Answers {
         Answer { outcome, taken, stamps, reports: first..self.reports.len() as u32, least }
     }
 
-    /// [`charge`](Self::charge) for one of a single limit that was granted at once, as nearly all are.
+    /// Like [`charge`](Self::charge), for a charge of a single limit that was admitted, as nearly all are.
     #[inline]
     pub fn granted(&mut self, taken: Cost, report: Report) {
         let reports = self.reports.len() as u32..self.reports.len() as u32 + 1;
@@ -207,7 +207,7 @@ impl<'a> GroupAnswer<'a> {
         &self.answers.charges[self.ended.charges.start as usize..self.ended.charges.end as usize]
     }
 
-    /// What may be told about the limits of a charge, in order.
+    /// The reports of the limits of a charge, in order.
     pub fn reports(&self, answer: &Answer) -> &'a [Report] {
         self.answers.reports(answer)
     }
