@@ -6,7 +6,7 @@ use tollgate::Outcome;
 
 use super::plan::{AnswerSource, PlannedCharge, range};
 use super::suffice::soonest;
-use super::{Engine, RulesInForce};
+use super::{Engine, RulesInForce, Taking};
 use crate::decision::{Decisions, Standing};
 use crate::meters::{Event, RuleEvent};
 use crate::rules::Refusal;
@@ -50,6 +50,8 @@ pub(super) fn sum_up(decisions: &mut Decisions, request: usize, running: &RulesI
     }
     if !outcome.is_admitted()
         && running.rules.leaves_out()
+        // One rule is enough for requests that take all of their cost; other requests wait for all rules.
+        && decisions.plan.taking() == Taking::Exactly
         && let Some((soonest, by)) = soonest(decisions, request, running).filter(|(soonest, _)| !soonest.is_admitted())
     {
         (outcome, deciding) = (soonest, Some(by));
