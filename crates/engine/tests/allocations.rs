@@ -1,6 +1,6 @@
 //! A decision in memory allocates nothing, once its buffers have been used.
 
-mod support;
+use crate::support;
 
 use allocation_counter::{AllocationInfo, measure};
 use support::{bench, limits, run};

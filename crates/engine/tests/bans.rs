@@ -1,6 +1,6 @@
 //! Bans start after too many refusals and last exactly as long as reported.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Costs, and what happens to requests above the limits.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

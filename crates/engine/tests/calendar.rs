@@ -1,6 +1,6 @@
 //! Calendar windows: compared with an independent calculation, and in rules.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Conditions of rules, and the attributes they count by.
 
-mod support;
+use crate::support;
 
 use support::{bench, read};
 use tollgate_engine::rules::{Rules, Source};

@@ -1,6 +1,6 @@
 //! What docs/rules.md and docs/verbs.md say about the corners of the language, one test for each.
 
-mod support;
+use crate::support;
 
 use support::{Bench, bench, run, show};
 use tollgate::core::Nanos;

@@ -1,6 +1,6 @@
 //! Explanations of decisions.
 
-mod support;
+use crate::support;
 
 use support::{Bench, bench, run};
 use tollgate::core::Nanos;

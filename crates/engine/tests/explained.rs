@@ -1,6 +1,6 @@
 //! Explanations for operators: plans, quotas, expensive requests, logins.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 use support::{Bench, Flaky, START, bench, check, run, told, unavailable};

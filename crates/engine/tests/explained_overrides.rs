@@ -1,6 +1,6 @@
 //! Which override applies, and why not the others: those of a file, and those that were set through the API.
 
-mod support;
+use crate::support;
 
 use support::{bench, check, run, told};
 use tollgate::core::Nanos;

@@ -1,7 +1,7 @@
 //! Compares the fast path of single requests with the slow path.
 #![allow(clippy::unwrap_used)]
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,6 +1,6 @@
 //! Store failures and `on_fault`.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //! that says happens to a request.
 #![allow(clippy::unwrap_used)]
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Random trees of the reference Envoy service: which limits the descriptors of a request are charged to, against the obvious
 //! walk through the tree that its documentation describes.
 
-mod support;
+use crate::support;
 
 use std::collections::HashSet;
 use std::fmt::Write;

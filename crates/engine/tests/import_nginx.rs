@@ -1,7 +1,7 @@
 //! Imports nginx configurations. The messages are in `golden/import/`.
 #![allow(clippy::unwrap_used)]
 
-mod support;
+use crate::support;
 
 use support::run;
 use tollgate_engine::rules::{Dialect, Imported, Rules, Source};

@@ -1,6 +1,6 @@
 //! `on_fault: local`: what a node grants while the store does not answer, by what the store last said.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Options of limits, each in a rule and with virtual time.
 
-mod support;
+use crate::support;
 
 use support::bench;
 use tollgate::core::Nanos;

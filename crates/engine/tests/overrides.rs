@@ -1,6 +1,6 @@
 //! Overrides: plans, tenants, and exceptions that expire.
 
-mod support;
+use crate::support;
 
 use support::{START, bench, run};
 use tollgate::core::Nanos;

@@ -1,6 +1,6 @@
 //! Rules with `postpaid`: budgets that are charged when the cost is known. And refunds without a receipt.
 
-mod support;
+use crate::support;
 
 use support::{bench, run};
 use tollgate::core::{Cost, Nanos};

@@ -1,6 +1,6 @@
 //! The reference page is generated from the definitions, and every example in it loads. `BLESS=1` rewrites it.
 
-mod support;
+use crate::support;
 
 use support::bench;
 use tollgate_engine::rules::{Rules, Source, keys, reference};

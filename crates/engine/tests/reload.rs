@@ -1,6 +1,6 @@
 //! Changes of rules in force.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 use support::{Bench, Flaky, bench, read, run};

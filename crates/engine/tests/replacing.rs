@@ -1,7 +1,7 @@
 //! `replaces`, `suffices`, and attributes with several values.
 #![allow(clippy::unwrap_used)]
 
-mod support;
+use crate::support;
 
 use std::sync::{Arc, Mutex};
 

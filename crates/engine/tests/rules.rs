@@ -1,6 +1,6 @@
 //! Rules at work, in virtual time.
 
-mod support;
+use crate::support;
 
 use support::{bench, limits, run, show};
 use tollgate::Outcome;

@@ -1,6 +1,6 @@
 //! Reservations: reserve, and then commit or cancel.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

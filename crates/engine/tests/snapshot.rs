@@ -1,6 +1,6 @@
 //! Counters survive a restart: a snapshot written by one engine, read by another.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

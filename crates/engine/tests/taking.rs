@@ -1,6 +1,6 @@
 //! Taking up to an amount, and taking regardless.
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Warnings about rules that are valid and probably not what their author meant. The texts are in `golden/warnings/`.
 
-mod support;
+use crate::support;
 
 use support::{bench, read};
 use tollgate_engine::Entry;

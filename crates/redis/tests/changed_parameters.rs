@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
-mod support;
+use crate::support;
 
 use support::{Owned, Said, by_hand, name_of, run, store};
 use tollgate_core::{

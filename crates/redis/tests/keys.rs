@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
-mod support;
+use crate::support;
 
 use support::chance::{self, Chance};
 use support::{NoNumbers, Owned, bucket, by_hand, check, name_of, on_both, remaining, run, store};

@@ -5,7 +5,7 @@
 #![allow(clippy::print_stdout, reason = "a long run tells how much it compared")]
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 

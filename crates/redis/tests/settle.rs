@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
-mod support;
+use crate::support;
 
 use support::{on_both, store};
 use tollgate_core::Cost;

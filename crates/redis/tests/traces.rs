@@ -4,7 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
-mod support;
+use crate::support;
 
 use support::chance::{self, Chance};
 use support::model::{Model, ask, starts_with_less};

@@ -1,6 +1,6 @@
 //! Decisions are reported alike over HTTP and over the Redis protocol, and in the log.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 //! A rules service that sends what the real one never would: a bad set never takes the place of a good one.
 
-mod common;
+use crate::common;
 
 use common::service::{Broken, answer, get, limit_of, metric, set, set_with_token, sha256};
 use common::{Folder, Server};

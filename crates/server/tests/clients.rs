@@ -3,7 +3,7 @@
 //! `scripts/test` installs them: `TOLLGATE_TEST_PYTHON` is a Python that can import `redis`, and
 //! `TOLLGATE_TEST_NODE_MODULES` a folder with `ioredis`.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 

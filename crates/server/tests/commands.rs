@@ -1,7 +1,7 @@
 //! Commands that run and exit, as users call them.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use crate::common;
 
 use std::path::Path;
 

@@ -7,7 +7,7 @@
 //! server, and the script continues when the server answers. Ports are replaced by free ones.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use crate::common;
 
 use std::fmt::Write as _;
 use std::io::Write as _;

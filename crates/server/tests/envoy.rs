@@ -1,6 +1,6 @@
 //! A real Envoy whose rate-limit filter asks Tollgate, with the configuration of `tollgate snippets envoy-rls`.
 
-mod common;
+use crate::common;
 
 use common::proxy::{Proxy, start_app};
 use common::{Rules, Server, eventually};

@@ -1,7 +1,7 @@
 //! What operators learn about a decision: explanations, the log, and peeks.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 

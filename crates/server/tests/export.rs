@@ -1,7 +1,7 @@
 //! Exports, their application, and what an export leaves out.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use crate::common;
 
 use common::Folder;
 use common::cli::serve;

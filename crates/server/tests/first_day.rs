@@ -2,7 +2,7 @@
 //! quota, from the documents alone.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use crate::common;
 
 use common::cli::{Cli, serve};
 use common::eventually;

@@ -1,6 +1,6 @@
 //! Nodes that follow a rules service: the real one, over TLS, with what happens to networks, machines and disks.
 
-mod common;
+use crate::common;
 
 use std::time::{Duration, Instant};
 

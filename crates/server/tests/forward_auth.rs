@@ -1,6 +1,6 @@
 //! The endpoint of forward-auth, as a proxy calls it.
 
-mod common;
+use crate::common;
 
 use common::{Rules, Server, run};
 use std::process::Command;

@@ -1,7 +1,7 @@
 //! Two servers on one Redis under load: together they never admit more than the limit, as seen by
 //! the clients.
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

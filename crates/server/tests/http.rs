@@ -1,6 +1,6 @@
 //! HTTP on a real socket: decisions, batches, headers, mistakes, limits.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 //! Limits of other programs from end to end: imported, checked, and decided by a server.
 
-mod common;
+use crate::common;
 
 use common::{Client, CommandResult, Folder, Server, tollgate};
 

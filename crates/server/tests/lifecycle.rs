@@ -1,6 +1,6 @@
 //! Starting and stopping.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 //! The edges of everything that comes from outside: a clear answer, and the server goes on.
 
-mod common;
+use crate::common;
 
 use common::{Client, Rules, Server, encode};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};

@@ -3,7 +3,7 @@
 //! `BLESS=1` rewrites the files; see `tollgate_testkit::golden`.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 

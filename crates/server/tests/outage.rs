@@ -1,6 +1,6 @@
 //! The store stopped and killed under a server that is being asked: everybody is answered, and told that the store was not.
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,6 +1,6 @@
 //! Forward-auth with real proxies: the configurations of `tollgate snippets`, run by nginx, HAProxy, Caddy, Traefik and Envoy.
 
-mod common;
+use crate::common;
 
 use common::proxy::{Proxy, start_app};
 use common::{Rules, Server};

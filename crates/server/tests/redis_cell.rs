@@ -1,6 +1,6 @@
 //! Recorded calls of redis-cell, sent through the socket.
 
-mod common;
+use crate::common;
 
 use common::Server;
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! The Redis protocol on a real socket: pipelines, splits, mistakes, limits.
 
-mod common;
+use crate::common;
 
 use common::{Rules, Server, encode};
 

@@ -1,6 +1,6 @@
 //! Counters survive a restart of the server.
 
-mod common;
+use crate::common;
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! The rate-limit service of Envoy, called by grpcio. The first tests are the cases of the reference service's own
 //! integration tests, with its rule files.
 
-mod common;
+use crate::common;
 
 use common::rls_client::{Response, RlsClient, descriptor, with_hits};
 use common::{Rules, Server, eventually, run};

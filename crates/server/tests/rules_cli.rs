@@ -1,7 +1,7 @@
 //! The command line of the rules service, as users and scripts run it, against the real server.
 #![allow(clippy::unwrap_used)]
 
-mod common;
+use crate::common;
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};

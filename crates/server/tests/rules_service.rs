@@ -1,7 +1,7 @@
 //! The rules service as its users see it, and its behaviour when it is killed or its disk is full.
 #![allow(clippy::disallowed_methods, reason = "real time passes between two real programs")]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! One server in memory, others on a real Redis and a real Valkey: the same requests, the same
 //! decisions.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 //! TLS on the ports of both protocols, as `curl`, `redis-cli` and `openssl` see it.
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

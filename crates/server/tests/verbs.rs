@@ -1,6 +1,6 @@
 //! Every verb over HTTP and the Redis protocol, in memory and on a real Redis: the same answers.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 
