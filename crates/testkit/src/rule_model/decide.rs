@@ -304,6 +304,8 @@ impl RuleModel {
         let ask = match verb {
             Verb::Charge => Ask::Regardless(charge.cost),
             Verb::Check | Verb::Peek => Ask::Exactly(charge.cost),
+            // A cost of 0 records nothing.
+            Verb::TakeUpTo if charge.cost == 0 => return 0,
             Verb::TakeUpTo => Ask::Exactly(limit.remaining(&state, self.at).min(charge.cost).max(1)),
         };
         let refused = matches!(limit.decide(&state, self.at, ask), Outcome::Deny(Retry::After(_)));
