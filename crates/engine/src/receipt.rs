@@ -47,6 +47,11 @@ impl Receipt {
     /// Maximum length of a receipt as a string.
     pub const MAX_TEXT: usize = 1 << 20;
 
+    /// Returns the domains of the counters that were charged, once for each counter; empty for inline limits.
+    pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
+        self.taken.iter().map(|taken| crate::key::domain_of(&taken.key))
+    }
+
     /// Whether nothing was taken.
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty()

@@ -43,6 +43,8 @@ pub struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
+    /// Maximum number of rules that one item may match: a request must not occupy a thread for long.
+    pub const MAX_RULES: usize = 256;
     /// Maximum number of attributes.
     pub const MAX_ENTRIES: usize = 128;
     /// Maximum length of the name or value of an attribute, and of the key of an inline limit.

@@ -9,14 +9,17 @@ use tollgate::redis_cell::RedisCellTable;
 use tollgate_engine::{Engine, Store};
 use tollgate_http::ClientIp;
 
-use crate::control::auth::{Access, Authenticator, TokenPolicy};
+use crate::control::api::{AuditQueue, AuditSlot};
+use crate::control::auth::{Authenticator, TokenPolicy};
 use crate::counters::SnapshotStatus;
+use crate::http::AllowedHosts;
 use crate::net::shutdown::Connections;
 use crate::observe::health::StoreHealth;
 use crate::observe::metrics::Metrics;
 use crate::observe::refusals::RefusalLog;
 use crate::observe::top_keys::{Names, TopKeys};
 use crate::ops::acquire::Waiters;
+use crate::ops::error::OpError;
 use crate::ops::idempotency::IdempotencyTable;
 use crate::rls::HeldSlots;
 use crate::rules_source::status::{RulesSource, SourceStatus};
@@ -48,6 +51,8 @@ pub struct App<S> {
     pub max_connection_age: Duration,
     /// The concurrency slots that callers of the rate-limit service hold.
     pub held_slots: HeldSlots,
+    /// The host names that HTTP requests may be for, where that matters.
+    pub hosts: Option<AllowedHosts>,
     /// For everything but limits, which use the clock of their store.
     clock: PreciseClock,
     /// The stored outputs of requests with an idempotency key.
@@ -77,6 +82,7 @@ impl<S: Store> App<S> {
             client: ClientIp::direct(),
             held_slots: HeldSlots::default(),
             max_connection_age: Duration::from_secs(86_400),
+            hosts: None,
             clock,
             snapshots: SnapshotStatus::default(),
             throttles,
@@ -107,6 +113,12 @@ impl<S: Store> App<S> {
         Self { client, ..self }
     }
 
+    /// Sets the host names that HTTP requests may be for; without this, any.
+    #[must_use]
+    pub fn with_hosts(self, hosts: Option<AllowedHosts>) -> Self {
+        Self { hosts, ..self }
+    }
+
     /// Sets after which time a connection of the rate-limit service is closed; without this a day.
     #[must_use]
     pub fn with_connection_age(self, max_connection_age: Duration) -> Self {
@@ -135,10 +147,11 @@ impl<S: Store> App<S> {
         &self.clock
     }
 
-    /// Adds an entry to the audit log, if this server has one.
-    pub fn note(&self, access: &Access, kind: &'static str, action: &'static str, domain: Option<&str>, subject: &str) {
-        if let Some(service) = self.source.service() {
-            service.note(access, kind, action, domain, subject);
-        }
+    /// Reserves an entry of the audit log, if this server has one, before the action that it records.
+    ///
+    /// # Errors
+    /// When the log cannot keep it; the action must not be carried out.
+    pub fn audit_slot(&self, queue: AuditQueue) -> Result<Option<AuditSlot<'_>>, OpError> {
+        self.source.service().map(|service| service.audit_slot(queue)).transpose()
     }
 }

@@ -82,7 +82,7 @@ fn a_start_with_bad_rules_is_made_with_those_on_disk_or_not_at_all() {
 fn opens(node: &Server, token: &str) -> bool {
     let mut client = node.connect_http();
     client.send(format!(
-        "GET /v1/rules-status HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+        "GET /v1/rules-status HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
     ));
     match client.rest().split(' ').nth(1) {
         Some("200") => true,

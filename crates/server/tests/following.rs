@@ -193,7 +193,8 @@ fn a_token_of_the_service_opens_every_node_until_it_is_revoked() {
     let check = |token: &str| {
         let mut client = node.connect_http();
         let body = r#"{"domain":"api","attributes":{}}"#;
-        let head = format!("POST /v1/peek HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close");
+        let head =
+            format!("POST /v1/peek HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close");
         client.send(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
         client.rest().split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).expect("a status")
     };

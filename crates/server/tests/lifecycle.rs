@@ -13,7 +13,7 @@ fn a_server_told_to_stop_lets_idle_clients_go_and_ends_well() {
         let (mut resp, mut http) = (server.connect_resp(), server.connect_http());
         resp.send("PING\r\n");
         resp.expect("+PONG\r\n");
-        http.send("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
+        http.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
         assert_eq!(http.line(), "HTTP/1.1 200 OK");
         server.signal(signal);
         assert_eq!(resp.rest(), "");

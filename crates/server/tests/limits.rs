@@ -47,7 +47,7 @@ fn what_is_no_text_is_told_in_json_and_is_a_value_like_any_other_in_resp() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let mut http = server.connect_http();
-    http.send(b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n{\"key\":\"\xff\xfe\"} ");
+    http.send(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: 13\r\n\r\n{\"key\":\"\xff\xfe\"} ");
     assert_eq!(http.line(), "HTTP/1.1 400 Bad Request");
     let mut resp = server.connect_resp();
     resp.send(b"*5\r\n$8\r\nTG.CHECK\r\n$3\r\napi\r\n$1\r\n1\r\n$1\r\nk\r\n$2\r\n\xff\xfe\r\n");

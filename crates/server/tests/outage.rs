@@ -26,7 +26,7 @@ fn ask(client: &mut Client, key: &str, limit: &str) -> (bool, String) {
 
 fn get(server: &Server, path: &str) -> String {
     let mut client = server.connect_http();
-    client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"));
+    client.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
     client.rest()
 }
 

@@ -82,7 +82,7 @@ fn what_breaks_the_protocol_is_told_and_ends_the_connection() {
             b"SET a 'b'\r\n",
             "-ERR Protocol error: quotes are not supported in an inline command, send an array of bulk strings\r\n",
         ),
-        (b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", "-ERR this port speaks the Redis protocol, not HTTP\r\n"),
+        (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", "-ERR this port speaks the Redis protocol, not HTTP\r\n"),
     ] {
         let mut client = server.connect_resp();
         client.send([b"PING\r\n", bytes].concat());

@@ -118,7 +118,7 @@ fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_go_on() {
     assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
     eventually("a second failure", || {
         let mut client = server.connect_http();
-        client.send("GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        client.send("GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         let page = client.rest();
         let failures = page.lines().find_map(|line| line.strip_prefix("tollgate_snapshot_failures "));
         failures.and_then(|failures| failures.parse::<u64>().ok()).is_some_and(|failures| failures >= 2)

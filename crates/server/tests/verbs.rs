@@ -259,7 +259,10 @@ fn the_answer_is_held_until_a_slot_is_released() {
         // Who goes away does not take what is released then.
         let (mut http, mut other) = (server.connect_http(), server.connect_resp());
         let body = ask.to_string();
-        http.send(format!("POST /v1/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+        http.send(format!(
+            "POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        ));
         other.send("TG.ACQUIRE api 1 20000 kind slots\r\n");
         until_waiting(server, 2);
         drop((http, other));

@@ -165,6 +165,11 @@ impl Notes {
         self.push(position, problem.into(), Some(help.into()));
     }
 
+    /// Returns whether further mistakes are only counted, so that nothing has to be found out about them.
+    pub(crate) fn is_full(&self) -> bool {
+        self.found.len() >= Mistakes::MAX
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.found.len() + self.left_out
     }

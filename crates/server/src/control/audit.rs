@@ -4,12 +4,27 @@ use serde_json::Value;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
+use super::Result;
 use super::db::{Db, SHORT, Write, storable, within};
 use super::model::{AuditEntry, AuditSearch, Change, Page, PageRequest};
 use super::paging::{Cursor, page_of};
 use super::rules::parse_stored;
 use super::sql::{ROWS, Sql};
-use super::{ControlError, Result};
+
+/// An action that does not change the database: the kill switch, or a reset.
+#[derive(Debug)]
+pub struct Note {
+    /// Who did it.
+    pub change: Change,
+    /// The kind of its subject.
+    pub kind: &'static str,
+    /// What was done.
+    pub action: &'static str,
+    /// The domain, if it concerns one.
+    pub domain: Option<String>,
+    /// What it was done to.
+    pub subject: String,
+}
 
 /// An entry to append, without author and time.
 #[derive(Debug)]
@@ -86,25 +101,27 @@ impl AuditLog<'_> {
         page_of(&rows, limit, read, |last| Cursor::number(last.seq))
     }
 
-    /// Records an action that does not change the database: the kill switch, a reset. Creates no revision, so no node is woken.
+    /// Records actions that do not change the database, in one transaction. Creates no revision, so no node is woken.
     ///
     /// # Errors
-    /// When the database is unreachable, or a string contains NUL.
-    pub async fn note(
-        &self,
-        change: &Change,
-        kind: &str,
-        action: &str,
-        domain: Option<&str>,
-        subject: &str,
-    ) -> Result<()> {
-        if !storable([kind, action, subject, domain.unwrap_or_default()]) {
-            return Err(ControlError::Invalid("an audit entry cannot contain NUL characters".into()));
-        }
+    /// When the database is unreachable. No entry was written then.
+    pub async fn note(&self, notes: &[Note]) -> Result<()> {
+        let Some(first) = notes.first() else { return Ok(()) };
         within(SHORT, async {
-            let mut write = self.db.write(change).await?;
+            let mut write = self.db.write(&first.change).await?;
             write.revision -= 1;
-            write.log(&[NewEntry { kind, action, domain, subject: subject.into(), before: None, after: None }]).await?;
+            for Note { change, kind, action, domain, subject } in notes {
+                write.stamp.author.clone_from(&change.author);
+                let entry = NewEntry {
+                    kind,
+                    action,
+                    domain: domain.as_deref(),
+                    subject: subject.clone(),
+                    before: None,
+                    after: None,
+                };
+                write.log(&[entry]).await?;
+            }
             write.commit().await.map(drop)
         })
         .await

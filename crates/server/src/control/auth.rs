@@ -187,6 +187,15 @@ impl Access {
         }
     }
 
+    /// Whether the caller may change only some domains.
+    #[inline]
+    pub fn is_scoped(&self) -> bool {
+        match self {
+            Self::Local => false,
+            Self::Token(token) => token.role != Role::Admin && !token.domains.is_empty(),
+        }
+    }
+
     /// Whether the caller has this role in any domain.
     pub fn is_at_least(&self, role: Role) -> bool {
         match self {

@@ -303,8 +303,10 @@ impl From<&Mistake> for Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Read everything but tokens; ask for decisions and settle them.
+    /// Read everything but tokens and the audit log; ask for decisions and settle them.
     Reader,
+    /// Follow this service: the rules with the digests of tokens.
+    Node,
     /// Overrides, reset, the kill switch.
     Operator,
     /// Rules of the domains of the token.
@@ -318,6 +320,7 @@ impl Role {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Reader => "reader",
+            Self::Node => "node",
             Self::Operator => "operator",
             Self::Editor => "editor",
             Self::Admin => "admin",
@@ -325,7 +328,9 @@ impl Role {
     }
 
     pub(super) fn parse(word: &str) -> Option<Self> {
-        [Self::Reader, Self::Operator, Self::Editor, Self::Admin].into_iter().find(|role| role.as_str() == word)
+        [Self::Reader, Self::Node, Self::Operator, Self::Editor, Self::Admin]
+            .into_iter()
+            .find(|role| role.as_str() == word)
     }
 }
 
@@ -352,7 +357,7 @@ pub struct TokenGrant {
     pub name: String,
     /// What it permits.
     pub role: Role,
-    /// The domains whose rules and overrides it may change; none: all domains.
+    /// The domains that it may change and take from; none: all domains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<String>,
     /// When it expires, in milliseconds since 1970.

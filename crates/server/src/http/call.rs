@@ -1,5 +1,7 @@
 //! One call of an operation: the body of a request to the response.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::header::HeaderValue;
@@ -9,6 +11,7 @@ use tollgate_engine::{Enforcement, Store};
 use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
+use super::limits::{MAX_ANSWER, MAX_EXPLAINED};
 use super::problem::Problem;
 use super::serve::{HttpResponse, response};
 use super::wire::{Body, Item};
@@ -36,7 +39,8 @@ pub(super) async fn call<S: Store>(
     key: Option<&[u8]>,
     body: &[u8],
 ) -> Result<HttpResponse, Problem> {
-    let caller = Caller { protocol: Protocol::Http, access };
+    let is_full = AtomicBool::new(false);
+    let caller = Caller { protocol: Protocol::Http, access, is_full: Some(&is_full) };
     let key = match key.filter(|_| spec.keyed) {
         None => KeyLookup::NoKey,
         Some(key) => app
@@ -54,6 +58,10 @@ pub(super) async fn call<S: Store>(
                 Body::One(item) => translate::input(&app.engine, spec.op, item),
                 Body::Many(_) if spec.op == Op::Acquire => {
                     return Err(Problem::bad_request("a list cannot wait; send one request at a time"));
+                }
+                Body::Many(items) if spec.op == Op::Explain && items.len() > MAX_EXPLAINED => {
+                    let detail = format!("too many requests to explain: {} (maximum {MAX_EXPLAINED})", items.len());
+                    return Err(Problem::bad_request(detail));
                 }
                 Body::Many(items) => return Ok(call_list(app, caller, spec, key, items).await),
             }
@@ -82,7 +90,12 @@ async fn call_list<S: Store>(
             out.push(b',');
         }
         match result {
-            Ok(output) => json::write(&mut out, output),
+            Ok(output) => {
+                json::write(&mut out, output);
+                if let Some(is_full) = caller.is_full.filter(|_| out.len() > MAX_ANSWER) {
+                    is_full.store(true, Ordering::Relaxed);
+                }
+            }
             Err(error) => {
                 app.metrics.front(Protocol::Http).malformed();
                 out.extend_from_slice(&Problem::from_op(error, &format!("/{index}")).to_json());

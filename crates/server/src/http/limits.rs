@@ -24,3 +24,15 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// The time limit for a body.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time in which a client must read something of a response that the kernel does not take.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The time limit of a connection beyond the budget, which is for a health check.
+pub const RESERVED_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The requests to explain in a list.
+pub const MAX_EXPLAINED: usize = 100;
+
+/// The bytes of the response to a list after which no further request of the list is decided.
+pub const MAX_ANSWER: usize = 8 * 1024 * 1024;

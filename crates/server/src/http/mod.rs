@@ -9,11 +9,13 @@ pub mod problem;
 mod route;
 mod serve;
 mod translate;
+mod web;
 pub mod wire;
 
 pub(crate) use call::check_line;
 pub(crate) use serve::bearer;
 pub use serve::{HttpResponse, serve};
+pub use web::AllowedHosts;
 
 /// The whole reply to a connection beyond the limit.
 pub(crate) const TOO_MANY_CONNECTIONS: &[u8] =

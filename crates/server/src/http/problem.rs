@@ -114,6 +114,7 @@ impl Problem {
             ErrorKind::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
             ErrorKind::KeyInUse => (StatusCode::CONFLICT, "Conflict"),
             ErrorKind::KeyReused => (StatusCode::UNPROCESSABLE_ENTITY, "Key used before"),
+            ErrorKind::NotRecorded => (StatusCode::SERVICE_UNAVAILABLE, "Audit log full"),
             ErrorKind::StoreFailed => (StatusCode::SERVICE_UNAVAILABLE, "Store unavailable"),
         };
         let problem = Self::new(status, title, error.detail.clone());

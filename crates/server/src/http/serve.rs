@@ -4,32 +4,36 @@ use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, ORIGIN};
+use hyper::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::timeout;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate_engine::Store;
 
 use super::call::call;
 use super::forward;
-use super::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS};
+use super::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS, RESERVED_TIMEOUT, WRITE_TIMEOUT};
 use super::problem::Problem;
-use super::route;
+use super::{route, web};
 use crate::app::App;
 use crate::control::api::{self, limits::FILE_TIMEOUT};
 use crate::control::auth::{Access, AuthError, CachedToken};
-use crate::net::protocol::Protocol;
+use crate::net::protocol::{AUTH_TIMEOUT, Protocol};
 use crate::net::shutdown::ConnectionGuard;
+use crate::net::write_timeout::WriteTimeout;
 use crate::rls;
 
 /// A response.
@@ -45,11 +49,10 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     guard: ConnectionGuard,
 ) {
     guard.register().await;
-    // The requests of a connection are served one after the other, so this lock is never contended.
-    let cached = Arc::new(Mutex::new(CachedToken::default()));
+    let connection_state = Arc::new(ConnectionState { is_reserved: guard.is_reserved(), ..ConnectionState::default() });
     let service = service_fn(|request| {
-        let (app, cached) = (app.clone(), cached.clone());
-        async move { Ok::<_, Infallible>(answer(&app, &cached, peer, request).await) }
+        let (app, state) = (app.clone(), connection_state.clone());
+        async move { Ok::<_, Infallible>(answer(&app, &state, peer, request).await) }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -57,13 +60,30 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
             .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(MAX_HEAD)
             .max_headers(MAX_HEADERS)
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(TokioIo::new(WriteTimeout::new(stream, WRITE_TIMEOUT)), service)
     );
     let mut is_closing = false;
+    let first_request =
+        if guard.is_reserved() { Some(RESERVED_TIMEOUT) } else { app.auth.requires_tokens().then_some(AUTH_TIMEOUT) };
+    let mut deadline = first_request.map(|limit| Box::pin(sleep(limit)));
     let outcome = poll_fn(|cx| {
         if !is_closing && guard.is_stopping() {
             is_closing = true;
             connection.as_mut().graceful_shutdown();
+        }
+        if let Some(timer) = &mut deadline {
+            if connection_state.is_authenticated() {
+                deadline = None;
+            } else if timer.as_mut().poll(cx).is_ready() {
+                if is_closing || !connection_state.is_answering() {
+                    return Poll::Ready(Ok(()));
+                }
+                // A request that is being answered has as long as a body may take.
+                is_closing = true;
+                connection.as_mut().graceful_shutdown();
+                timer.as_mut().reset(Instant::now() + BODY_TIMEOUT);
+                let _ = timer.as_mut().poll(cx);
+            }
         }
         connection.as_mut().poll(cx)
     })
@@ -73,27 +93,57 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
+/// The state of a connection that its requests share.
+#[derive(Debug, Default)]
+struct ConnectionState {
+    /// The requests of a connection are served one after the other, so this lock is never contended.
+    shown: Mutex<CachedToken>,
+    /// Whether a valid token was sent. Relaxed: it orders nothing.
+    authenticated: AtomicBool,
+    /// Whether a request is being answered.
+    answering: AtomicBool,
+    /// Whether only health checks are answered.
+    is_reserved: bool,
+}
+
+impl ConnectionState {
+    fn is_authenticated(&self) -> bool {
+        self.authenticated.load(Ordering::Relaxed)
+    }
+
+    fn is_answering(&self) -> bool {
+        self.answering.load(Ordering::Relaxed)
+    }
+}
+
 async fn answer<S: Store>(
     app: &App<S>,
-    cached: &Mutex<CachedToken>,
+    state: &ConnectionState,
     peer: Option<IpAddr>,
     request: Request<Incoming>,
 ) -> HttpResponse {
     let (head, body) = request.into_parts();
+    state.answering.store(true, Ordering::Relaxed);
     let (protocol, answer) = match forward::Target::parse(&head.uri) {
-        Some(target) => (Protocol::Forward, answer_proxy(app, cached, peer, target, &head).await),
-        None => (Protocol::Http, try_answer(app, cached, head, body).await),
+        Some(_) if state.is_reserved => (Protocol::Forward, Err(too_many_connections())),
+        Some(target) => (Protocol::Forward, answer_proxy(app, state, peer, target, &head).await),
+        None => (Protocol::Http, try_answer(app, state, head, body).await),
     };
-    answer.unwrap_or_else(|problem| {
+    let mut answer = answer.unwrap_or_else(|problem| {
         app.metrics.front(protocol).malformed();
         problem.to_response()
-    })
+    });
+    state.answering.store(false, Ordering::Relaxed);
+    if state.is_reserved {
+        answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
 }
 
 /// Answers a call of forward-auth. Its body is the client's and is not read.
 async fn answer_proxy<S: Store>(
     app: &App<S>,
-    cached: &Mutex<CachedToken>,
+    state: &ConnectionState,
     peer: Option<IpAddr>,
     target: Result<forward::Target<'_>, Problem>,
     head: &Parts,
@@ -101,13 +151,13 @@ async fn answer_proxy<S: Store>(
     let target = target?;
     let token = head.headers.get(forward::TOKEN).map(HeaderValue::as_bytes);
     let token = token.or(target.token.as_ref().map(|token| token.as_bytes()));
-    let access = authenticate(app, cached, token)?;
+    let access = authenticate(app, state, token)?;
     forward::answer(app, &access, &target, head, peer).await
 }
 
 async fn try_answer<S: Store>(
     app: &App<S>,
-    cached: &Mutex<CachedToken>,
+    state: &ConnectionState,
     head: Parts,
     body: Incoming,
 ) -> Result<HttpResponse, Problem> {
@@ -119,12 +169,10 @@ async fn try_answer<S: Store>(
     }
     let access = match &found {
         Ok(spec) if spec.role.is_none() => Access::Local,
-        Ok(_) | Err(_) => authenticate(app, cached, bearer(&head))?,
+        Ok(_) | Err(_) if state.is_reserved => return Err(too_many_connections()),
+        Ok(_) | Err(_) => authenticate(app, state, bearer(&head))?,
     };
-    // A web page must not switch off the limits of the person who looks at it.
-    if head.headers.contains_key(ORIGIN) {
-        return Err(Problem::forbidden("requests from web pages (header `Origin`) are not accepted"));
-    }
+    web::check(app.hosts.as_ref(), &head)?;
     match found {
         Ok(spec) => {
             let body = read(body, MAX_BODY, BODY_TIMEOUT).await?;
@@ -146,16 +194,14 @@ async fn try_answer<S: Store>(
 
 /// Returns the rights of the caller, by its token.
 #[inline]
-fn authenticate<S: Store>(
-    app: &App<S>,
-    cached: &Mutex<CachedToken>,
-    token: Option<&[u8]>,
-) -> Result<Access, AuthError> {
+fn authenticate<S: Store>(app: &App<S>, state: &ConnectionState, token: Option<&[u8]>) -> Result<Access, AuthError> {
     if !app.auth.requires_tokens() {
         return Ok(Access::Local);
     }
-    let mut cached = cached.lock().unwrap_or_else(PoisonError::into_inner);
-    app.auth.authenticate(&mut cached, token, || app.wall_ms()).cloned()
+    let mut cached = state.shown.lock().unwrap_or_else(PoisonError::into_inner);
+    let access = app.auth.authenticate(&mut cached, token, || app.wall_ms()).cloned()?;
+    state.authenticated.store(true, Ordering::Relaxed);
+    Ok(access)
 }
 
 /// Returns the token of `Authorization: Bearer …`.
@@ -174,18 +220,34 @@ async fn control<S: Store>(app: &App<S>, access: Access, head: Parts, body: Inco
         let body = read(body, api::limits::MAX_RULE, BODY_TIMEOUT).await?;
         return Ok(service.answer(head, body, access).await);
     }
-    // A few at a time, so that their memory is bounded together.
-    let permit = timeout(FILE_TIMEOUT, service.large().acquire()).await;
-    let Ok(Ok(_permit)) = permit else {
-        let detail = "too many rule files are being read; try again later";
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail));
-    };
-    let body = read(body, api::limits::MAX_FILE, FILE_TIMEOUT).await?;
+    // The memory of all files together is bounded. A slow client holds what it has sent, and no turn.
+    let (body, _received) = read_bounded(body, api::limits::MAX_FILE, FILE_TIMEOUT, Some(service.received())).await?;
+    let Ok(Ok(_turn)) = timeout(FILE_TIMEOUT, service.large().acquire()).await else { return Err(busy()) };
     Ok(service.answer(head, body, access).await)
 }
 
+fn busy() -> Problem {
+    let detail = "too many rule files are being received; try again later";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail)
+}
+
+fn too_many_connections() -> Problem {
+    let detail = "too many connections; only /healthz and /readyz are answered, try again later";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many connections", detail)
+}
+
 /// Reads the body, bounded in size and time. A body that arrives in one piece, as nearly all do, is not copied.
-async fn read(mut body: Incoming, max: usize, time_limit: Duration) -> Result<Bytes, Problem> {
+async fn read(body: Incoming, max: usize, time_limit: Duration) -> Result<Bytes, Problem> {
+    read_bounded(body, max, time_limit, None).await.map(|(body, _)| body)
+}
+
+/// [`read`], with a permit for each kilobyte that has arrived.
+async fn read_bounded(
+    mut body: Incoming,
+    max: usize,
+    time_limit: Duration,
+    kilobytes: Option<&Semaphore>,
+) -> Result<(Bytes, Option<SemaphorePermit<'_>>), Problem> {
     let too_large = || {
         let detail = format!("the body has more than {max} bytes; send it in parts");
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
@@ -196,11 +258,21 @@ async fn read(mut body: Incoming, max: usize, time_limit: Duration) -> Result<By
     let all = async {
         let mut first = Bytes::new();
         let mut rest = BytesMut::new();
+        let mut held: Option<SemaphorePermit<'_>> = None;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| Problem::bad_request(format!("the body is incomplete: {error}")))?;
             let Ok(data) = frame.into_data() else { continue };
             if first.len() + rest.len() + data.len() > max {
                 return Err(too_large());
+            }
+            if let Some(kilobytes) = kilobytes {
+                let more = (first.len() + rest.len() + data.len()).div_ceil(1024)
+                    - held.as_ref().map_or(0, SemaphorePermit::num_permits);
+                let more = kilobytes.acquire_many(more as u32).await.map_err(|_| busy())?;
+                match &mut held {
+                    Some(held) => held.merge(more),
+                    None => held = Some(more),
+                }
             }
             if first.is_empty() {
                 first = data;
@@ -211,7 +283,8 @@ async fn read(mut body: Incoming, max: usize, time_limit: Duration) -> Result<By
                 break;
             }
         }
-        Ok(if rest.is_empty() { first } else { [&first[..], &rest[..]].concat().into() })
+        let body = if rest.is_empty() { first } else { [&first[..], &rest[..]].concat().into() };
+        Ok((body, held))
     };
     timeout(time_limit, all).await.unwrap_or_else(|_| {
         let detail = format!("the body did not arrive within {} s", time_limit.as_secs());
@@ -238,7 +311,20 @@ pub(super) fn response(status: StatusCode, kind: &'static str, body: impl Into<B
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::auth::TokenPolicy;
     use crate::net::stalled_client::hangs_up_after;
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_without_a_token_is_closed_where_tokens_are_required() {
+        for sent in ["", "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"] {
+            let required = |stream, _, guard| {
+                let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();
+                serve(stream, None, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)
+            };
+            let answer = hangs_up_after(AUTH_TIMEOUT, sent, required).await;
+            assert_eq!(answer.starts_with("HTTP/1.1 200 OK"), !sent.is_empty(), "{sent}: {answer}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn connection_that_stalls_times_out() {

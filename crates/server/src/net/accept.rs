@@ -1,10 +1,10 @@
 //! Accepts connections and hands them to the workers.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use super::protocol::Protocol;
 use super::shutdown::{ConnectionGuard, Connections};
@@ -13,10 +13,14 @@ use super::workers::Workers;
 /// A connection as it is handed to a worker.
 pub type NewConnection = (Protocol, ConnectionGuard);
 
+/// The time between two lines in the log about refused connections.
+const LOG_EVERY: Duration = Duration::from_secs(60);
+
 /// How long to wait after accept failed, mostly for want of file descriptors.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections until the future is dropped. Beyond `max` open ones a connection gets one reply and is closed.
+/// Accepts connections until the future is dropped. Beyond `max` open ones of the protocol a connection gets one reply and is
+/// closed.
 pub async fn accept(
     listener: TcpListener,
     protocol: Protocol,
@@ -24,13 +28,26 @@ pub async fn accept(
     max: usize,
     workers: &Workers<NewConnection>,
 ) {
+    let (mut refused, mut next_line) = (0_u64, Instant::now());
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                if let Err(error) = hand_over(stream, protocol, &connections, max, workers).await {
-                    tracing::warn!(%error, ?protocol, "cannot serve a connection");
+            Ok((stream, _)) => match connections.open(protocol, max) {
+                Some(guard) => {
+                    if let Err(error) = workers.take(stream, (protocol, guard)).await {
+                        tracing::warn!(%error, ?protocol, "cannot serve a connection");
+                    }
                 }
-            }
+                None => {
+                    // Best effort: a client that is turned away is not waited for.
+                    let _ = stream.try_write(protocol.too_many_connections());
+                    refused += 1;
+                    if next_line <= Instant::now() {
+                        let protocol = protocol.name();
+                        tracing::warn!(protocol, max, refused, "connection limit reached; refusing connections");
+                        (refused, next_line) = (0, Instant::now() + LOG_EVERY);
+                    }
+                }
+            },
             Err(error) => {
                 tracing::warn!(%error, ?protocol, "cannot accept a connection");
                 tokio::time::sleep(PAUSE).await;
@@ -46,7 +63,7 @@ pub(super) async fn hand_over(
     max: usize,
     workers: &Workers<NewConnection>,
 ) -> io::Result<()> {
-    match connections.open(max) {
+    match connections.open(protocol, max) {
         Some(guard) => workers.take(stream, (protocol, guard)).await,
         None => {
             // Best effort: a client that is turned away is not waited for.

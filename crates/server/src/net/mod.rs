@@ -10,3 +10,4 @@ pub mod stream;
 pub mod tls;
 pub mod unix;
 pub mod workers;
+pub mod write_timeout;

@@ -1,7 +1,9 @@
 //! The protocols: all that the rest of the server has to know about a front end.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::net::TcpStream;
 use tollgate_engine::Store;
 
@@ -10,6 +12,26 @@ use super::stream::TlsReadReady;
 use super::tls::Tls;
 use crate::app::App;
 use crate::{http, resp, rls};
+
+/// Has the kernel close connections whose client is gone: the first probe after a minute without traffic.
+fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)
+}
+
+/// The time without traffic after which a client is probed.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// The time between probes.
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The probes without a reply after which the connection is closed.
+pub const KEEPALIVE_PROBES: u32 = 4;
+
+/// Where tokens are required, the time until a connection must have sent a valid one.
+pub const AUTH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The protocol of a connection, chosen by the port it came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,6 +92,9 @@ impl Protocol {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let peer = stream.peer_addr().ok().map(|peer| peer.ip());
+        if let Err(error) = keep_alive(&stream) {
+            tracing::debug!(%error, "cannot set SO_KEEPALIVE");
+        }
         let Some(tls) = tls else {
             return match self {
                 Self::Http | Self::Forward => http::serve(stream, peer, app, guard).await,

@@ -12,41 +12,72 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Notify;
 
+use super::protocol::Protocol;
+
 /// The open connections and whether the server is stopping.
 #[derive(Debug, Default)]
 pub struct Connections {
     stopping: AtomicBool,
     next_id: AtomicU64,
     /// Locked when a connection opens or closes and once at shutdown, never during a decision.
-    wakers: Mutex<HashMap<u64, Option<Waker>>>,
+    open: Mutex<Open>,
     closed: Notify,
     /// Wakes tasks that are not connections.
     stopped: Notify,
 }
+
+/// The open connections by id, and their numbers.
+#[derive(Debug, Default)]
+struct Open {
+    wakers: HashMap<u64, Option<Waker>>,
+    /// By protocol, without those in reserved slots.
+    regular: [usize; Protocol::ALL.len()],
+    reserved: usize,
+}
+
+/// The slot that a connection takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    /// One of the budget of its protocol.
+    Regular(Protocol),
+    /// One for health checks.
+    Reserved,
+}
+
+/// The HTTP connections beyond the budget that are accepted for health checks.
+pub const RESERVED: usize = 16;
 
 /// The registration of one connection; dropping it removes the connection from the count.
 #[derive(Debug)]
 pub struct ConnectionGuard {
     connections: Arc<Connections>,
     id: u64,
+    slot: Slot,
 }
 
 impl Connections {
-    /// Registers a connection, or returns `None` if `max` are open.
-    pub fn open(self: &Arc<Self>, max: usize) -> Option<ConnectionGuard> {
-        let mut wakers = self.wakers();
-        if wakers.len() >= max {
+    /// Registers a connection, or returns `None` if `max` of its protocol are open. A few HTTP connections more are accepted, for
+    /// health checks.
+    pub fn open(self: &Arc<Self>, protocol: Protocol, max: usize) -> Option<ConnectionGuard> {
+        let mut open = self.lock();
+        let slot = if open.regular[protocol as usize] < max {
+            open.regular[protocol as usize] += 1;
+            Slot::Regular(protocol)
+        } else if protocol == Protocol::Http && open.reserved < RESERVED {
+            open.reserved += 1;
+            Slot::Reserved
+        } else {
             return None;
-        }
+        };
         // Relaxed: the id orders nothing, and the lock makes it unique.
         let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
-        wakers.insert(id, None);
-        Some(ConnectionGuard { connections: self.clone(), id })
+        open.wakers.insert(id, None);
+        Some(ConnectionGuard { connections: self.clone(), id, slot })
     }
 
     /// Returns the number of open connections.
     pub fn count(&self) -> usize {
-        self.wakers().len()
+        self.lock().wakers.len()
     }
 
     /// Returns whether the server is stopping.
@@ -59,7 +90,7 @@ impl Connections {
     /// Asks every connection to close.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.wakers().values().flatten().for_each(Waker::wake_by_ref);
+        self.lock().wakers.values().flatten().for_each(Waker::wake_by_ref);
         self.stopped.notify_waiters();
     }
 
@@ -86,8 +117,8 @@ impl Connections {
         }
     }
 
-    fn wakers(&self) -> MutexGuard<'_, HashMap<u64, Option<Waker>>> {
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,6 +126,11 @@ impl ConnectionGuard {
     /// Returns the connection's id, unique within this process.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Returns whether the connection is beyond the budget and only for health checks.
+    pub fn is_reserved(&self) -> bool {
+        self.slot == Slot::Reserved
     }
 
     /// Returns whether the connection should close.
@@ -110,7 +146,7 @@ impl ConnectionGuard {
         impl Future for Register<'_> {
             type Output = ();
             fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-                self.0.connections.wakers().insert(self.0.id, Some(cx.waker().clone()));
+                self.0.connections.lock().wakers.insert(self.0.id, Some(cx.waker().clone()));
                 Poll::Ready(())
             }
         }
@@ -120,7 +156,13 @@ impl ConnectionGuard {
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.connections.wakers().remove(&self.id);
+        let mut open = self.connections.lock();
+        open.wakers.remove(&self.id);
+        match self.slot {
+            Slot::Regular(protocol) => open.regular[protocol as usize] -= 1,
+            Slot::Reserved => open.reserved -= 1,
+        }
+        drop(open);
         self.connections.closed.notify_waiters();
     }
 }
@@ -132,8 +174,8 @@ mod tests {
     #[tokio::test]
     async fn connection_is_woken_by_shutdown_and_the_last_to_close_ends_the_wait() {
         let connections = Arc::new(Connections::default());
-        let guard = connections.open(1).expect("there is room for one");
-        assert!(connections.open(1).is_none(), "there is no room for two");
+        let guard = connections.open(Protocol::Resp, 1).expect("there is room for one");
+        assert!(connections.open(Protocol::Resp, 1).is_none(), "there is no room for two");
         let task = tokio::spawn(async move {
             guard.register().await;
             std::future::poll_fn(|_| if guard.is_stopping() { Poll::Ready(()) } else { Poll::Pending }).await;
@@ -143,6 +185,18 @@ mod tests {
         connections.stop();
         connections.all_closed().await;
         task.await.expect("the task ends");
+    }
+
+    #[test]
+    fn protocols_have_budgets_of_their_own_and_health_checks_have_reserved_slots() {
+        let connections = Arc::new(Connections::default());
+        let resp: Vec<_> = (0..3).map_while(|_| connections.open(Protocol::Resp, 2)).collect();
+        let http: Vec<_> = (0..100).map_while(|_| connections.open(Protocol::Http, 2)).collect();
+        assert_eq!((resp.len(), http.len()), (2, 2 + RESERVED));
+        assert_eq!(http.iter().filter(|guard| guard.is_reserved()).count(), RESERVED);
+        drop((resp, http));
+        assert!(connections.open(Protocol::Http, 1).is_some_and(|guard| !guard.is_reserved()));
+        assert_eq!(connections.count(), 0);
     }
 
     #[tokio::test]

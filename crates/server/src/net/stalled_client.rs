@@ -23,7 +23,7 @@ where
     let (stream, _) = listener.accept().await.expect("it connects");
     client.write_all(sent.as_bytes()).await.expect("room for a few bytes");
     let app = Arc::new(App::new(Engine::new(MemoryStore::new(1).expect("a table")).expect("an engine"), None));
-    let guard = app.connections.open(1).expect("there is room");
+    let guard = app.connections.open(crate::net::protocol::Protocol::Resp, 1).expect("there is room");
     let start = Instant::now();
     tokio::spawn(serve(stream, app, guard));
     let mut received = Vec::new();

@@ -96,6 +96,8 @@ pub struct Gauges {
     pub rules: Arc<RuleSet>,
     /// Their revision, if they come from a database.
     pub revision: Option<u64>,
+    /// Actions that were refused because the audit log could not keep them.
+    pub audit_refused: u64,
     /// Seconds since the counters were written to disk, if they were.
     pub snapshot_age: Option<u64>,
     /// Snapshots that could not be written since the last one that was.
@@ -183,6 +185,12 @@ impl Metrics {
             "1 while refusals are enforced, 0 while only observed.",
             u64::from(gauges.enforcing),
         );
+        page.counter(
+            "tollgate_audit_refused_total",
+            "Actions refused because the audit log could not keep an entry.",
+            gauges.audit_refused,
+        );
+        page.counter("tollgate_bans_total", "Bans that were started.", gauges.engine.bans);
         if let Some(age) = gauges.snapshot_age {
             page.gauge("tollgate_snapshot_age_seconds", "Time since the counters were written to disk.", age);
         }
@@ -286,6 +294,7 @@ mod tests {
             engine,
             rules,
             revision: Some(12),
+            audit_refused: 3,
             snapshot_age: Some(13),
             snapshot_failures: 2,
             rules_age: Some(9),
@@ -311,6 +320,8 @@ mod tests {
             "tollgate_rules_age_seconds 9",
             "tollgate_snapshot_age_seconds 13",
             "tollgate_snapshot_failures 2",
+            "tollgate_audit_refused_total 3",
+            "tollgate_bans_total 0",
             "tollgate_rules_refused_total 1",
             "tollgate_rules_polls_total{outcome=\"failed\"} 0",
         ] {

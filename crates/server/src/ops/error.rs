@@ -28,6 +28,8 @@ pub enum ErrorKind {
     KeyInUse,
     /// The idempotency key was used with another request.
     KeyReused,
+    /// The audit log cannot keep an entry for the action, so it is not carried out.
+    NotRecorded,
     /// The store failed. It may have carried out the operation.
     StoreFailed,
 }
@@ -36,6 +38,18 @@ impl OpError {
     /// Returns an error about one field of the input.
     pub fn invalid(field: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { kind: ErrorKind::Invalid, field: Some(field), detail: detail.into() }
+    }
+
+    /// Returns the error of an action that the audit log cannot keep.
+    pub fn not_recorded() -> Self {
+        let detail = "the audit log cannot keep another entry because the database does not answer; nothing was changed, try again";
+        Self { kind: ErrorKind::NotRecorded, field: None, detail: detail.into() }
+    }
+
+    /// Returns the error of a request in a list whose response is full.
+    pub fn no_room() -> Self {
+        let detail = "the response to this list is full; nothing was taken for this request, send it in another list";
+        Self { kind: ErrorKind::Invalid, field: Some(""), detail: detail.into() }
     }
 
     /// Returns an error about the idempotency key.

@@ -77,6 +77,17 @@ pub enum Page {
     ApiDescription,
 }
 
+impl Op {
+    /// Returns whether the operation changes counters.
+    pub const fn takes(self) -> bool {
+        match self {
+            Self::Decide(verb) => verb.taking().is_some(),
+            Self::Acquire | Self::Commit | Self::Refund | Self::Renew | Self::Reset => true,
+            Self::Explain | Self::SetEnforcement | Self::Page(_) => false,
+        }
+    }
+}
+
 impl Page {
     /// Returns the media type of the page.
     pub const fn content_type(self) -> &'static str {

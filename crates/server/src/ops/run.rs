@@ -1,8 +1,10 @@
 //! Runs operations: rights, idempotency, the engine, metrics and the audit log, the same for every protocol.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
+use tokio::task::yield_now;
 use tollgate_engine::{Decisions, Enforcement, Item, PooledDecisions, Request, Store};
 
 use super::error::OpError;
@@ -11,7 +13,8 @@ use super::input::{Input, RequestInput};
 use super::view::{DecisionView, Output, ViewOptions};
 use super::{Op, Spec, Verb, acquire, pages};
 use crate::app::App;
-use crate::control::auth::Access;
+use crate::control::api::{AuditQueue, AuditSlot};
+use crate::control::auth::{Access, Scope};
 use crate::control::model::Role;
 use crate::net::protocol::Protocol;
 use crate::observe::metrics::Tally;
@@ -23,6 +26,8 @@ pub struct Caller<'a> {
     pub protocol: Protocol,
     /// The rights of the caller.
     pub access: &'a Access,
+    /// Set by the front end when it has no room for further results. Relaxed: only the caller's own task uses it.
+    pub is_full: Option<&'a AtomicBool>,
 }
 
 /// One call of an operation.
@@ -53,19 +58,88 @@ pub async fn run<S: Store>(
     calls: &mut [Call<'_>],
     mut reply: impl FnMut(Reply<'_>),
 ) {
-    if spec.role > Some(Role::Reader) {
+    if spec.role > Some(Role::Reader) || caller.access.is_scoped() {
         calls.iter_mut().for_each(|call| check_rights(caller.access, spec, call));
     }
     if let Op::Decide(verb) = spec.op {
-        return decide(app, caller, verb, calls, &mut reply).await;
+        // A long list is decided in parts, so that other connections have their turn in between.
+        let part = if app.engine.store().can_fail() { MAX_SHARED_PART } else { MAX_PART };
+        for (number, part_of) in calls.chunks_mut(part).enumerate() {
+            if number > 0 {
+                yield_now().await;
+            }
+            let first = number * part;
+            if caller.is_full.is_some_and(|is_full| is_full.load(Ordering::Relaxed)) {
+                part_of.iter_mut().for_each(|call| call.input = Err(OpError::no_room()));
+            }
+            decide(app, caller, verb, part_of, &mut |one| reply(Reply { index: first + one.index, ..one })).await;
+        }
+        return;
     }
+    let mut resets = ResetRecord::default();
     for (index, call) in calls.iter_mut().enumerate() {
+        if index > 0 {
+            yield_now().await;
+        }
         let result = match (&call.input, &call.key) {
             (Err(error), _) => Err(error.clone()),
             (Ok(_), KeyLookup::Replay(_)) => Ok(None),
-            (Ok(input), KeyLookup::NoKey | KeyLookup::First(_)) => run_one(app, caller, spec.op, input).await.map(Some),
+            (Ok(input), KeyLookup::NoKey | KeyLookup::First(_)) => {
+                run_one(app, caller, spec.op, input, &mut resets).await.map(Some)
+            }
         };
         finish(index, call, result, &mut reply);
+    }
+    resets.finish(caller.access);
+}
+
+/// The requests of a list that are decided before other connections have their turn.
+const MAX_PART: usize = 16;
+
+/// The same where the store is shared, and each part is a round trip.
+const MAX_SHARED_PART: usize = 256;
+
+/// The entry of the audit log for the resets of one list.
+#[derive(Default)]
+struct ResetRecord<'a> {
+    /// The place in the queue of the audit log, reserved before the first reset.
+    entry: Option<AuditSlot<'a>>,
+    count: usize,
+    /// The domain of all of them; `None` if there are several.
+    domain: Option<String>,
+    subject: String,
+}
+
+impl<'a> ResetRecord<'a> {
+    /// Makes sure that a reset can be recorded.
+    ///
+    /// # Errors
+    /// When the queue of the audit log is full.
+    fn reserve<S: Store>(&mut self, app: &'a App<S>) -> Result<(), OpError> {
+        if self.entry.is_none() {
+            self.entry = app.audit_slot(AuditQueue::Resets)?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, ask: &RequestInput<'_>) {
+        let domain = String::from_utf8_lossy(ask.domain());
+        let domain = Some(domain.into_owned()).filter(|domain| !domain.is_empty());
+        if self.count == 0 {
+            (self.domain, self.subject) = (domain, ask.subject());
+        } else if self.domain != domain {
+            self.domain = None;
+        }
+        self.count += 1;
+    }
+
+    fn finish(self, access: &Access) {
+        let Some(entry) = self.entry.filter(|_| self.count > 0) else { return };
+        let subject = match self.count {
+            1 => self.subject,
+            count => format!("{count} requests, the first: {}", self.subject),
+        };
+        entry.write(access, "key", "reset", self.domain.as_deref(), &subject);
     }
 }
 
@@ -96,12 +170,21 @@ pub async fn run_list<S: Store>(
     key.store(results);
 }
 
-/// Replaces the input of a call by an error if the caller lacks the role.
+/// Replaces the input of a call by an error if the caller lacks the role, or may not take from the domain.
 fn check_rights(access: &Access, spec: &Spec, call: &mut Call<'_>) {
-    if let (Ok(input), Some(role)) = (&call.input, spec.role)
-        && let Err(missing) = input.with_scope(|scope| access.require(role, scope))
-    {
-        call.input = Err(missing.into());
+    let (Ok(input), Some(role)) = (&call.input, spec.role) else { return };
+    let allowed = match input {
+        // Inline limits belong to no domain, and reading is not restricted to domains.
+        Input::Request(ask) if role == Role::Reader && (ask.domain().is_empty() || !spec.op.takes()) => Ok(()),
+        Input::Receipt(receipt, _) => receipt
+            .domains()
+            .filter(|domain| !domain.is_empty())
+            .try_for_each(|domain| access.require(role, Scope::Domain(&String::from_utf8_lossy(domain)))),
+        Input::None => Ok(()),
+        Input::Request(_) | Input::Enforcement(_) => input.with_scope(|scope| access.require(role, scope)),
+    };
+    if let Err(denied) = allowed {
+        call.input = Err(denied.into());
     }
 }
 
@@ -215,11 +298,12 @@ pub(crate) async fn decide_requests<S: Store>(
 }
 
 /// Runs an operation that is not batched.
-async fn run_one<S: Store>(
-    app: &App<S>,
+async fn run_one<'a, S: Store>(
+    app: &'a App<S>,
     caller: Caller<'_>,
     op: Op,
     input: &Input<'_>,
+    resets: &mut ResetRecord<'a>,
 ) -> Result<Output<'static>, OpError> {
     match (op, input) {
         (Op::Acquire, Input::Request(input)) => {
@@ -242,10 +326,9 @@ async fn run_one<S: Store>(
         (Op::Reset, Input::Request(input)) => {
             let items = [input.item(input.cost)];
             let request = Request { domain: input.domain(), items: &items };
+            resets.reserve(app)?;
             let counters = app.engine.reset(&request, &mut PooledDecisions::take()).await?;
-            let domain = String::from_utf8_lossy(input.domain());
-            let domain = Some(&*domain).filter(|domain| !domain.is_empty());
-            app.note(caller.access, "key", "reset", domain, &input.subject());
+            resets.add(input);
             Ok(Output::Reset(counters))
         }
         (Op::Explain, Input::Request(input)) => {
@@ -254,7 +337,7 @@ async fn run_one<S: Store>(
             Ok(Output::Explained(Arc::new(explanation)))
         }
         (Op::SetEnforcement, Input::Enforcement(enforcement)) => {
-            set_enforcement(app, caller, *enforcement);
+            set_enforcement(app, caller, *enforcement)?;
             Ok(Output::Page(pages::page(app, super::Page::Enforcement)))
         }
         (Op::Page(page), _) => Ok(Output::Page(pages::page(app, page))),
@@ -263,9 +346,13 @@ async fn run_one<S: Store>(
     }
 }
 
-fn set_enforcement<S: Store>(app: &App<S>, caller: Caller<'_>, enforcement: Enforcement) {
+fn set_enforcement<S: Store>(app: &App<S>, caller: Caller<'_>, enforcement: Enforcement) -> Result<(), OpError> {
+    let entry = app.audit_slot(AuditQueue::Switches)?;
     app.engine.set_enforcement(enforcement);
     let mode = enforcement.as_str();
     tracing::warn!(mode, author = caller.access.author(), "enforcement was switched");
-    app.note(caller.access, "enforcement", mode, None, "server");
+    if let Some(entry) = entry {
+        entry.write(caller.access, "enforcement", mode, None, "server");
+    }
+    Ok(())
 }

@@ -17,6 +17,7 @@ use super::session::Session;
 use super::throttle::LimitCache;
 use super::wire::Replies;
 use crate::app::App;
+use crate::net::protocol::AUTH_TIMEOUT;
 use crate::net::shutdown::ConnectionGuard;
 use crate::net::stream::ReadReady;
 
@@ -37,7 +38,8 @@ async fn serve_until_closed<S: Store, T: ReadReady>(
     session: &mut Session,
     guard: &ConnectionGuard,
 ) -> io::Result<()> {
-    while has_input(stream, guard).await? {
+    let deadline = Instant::now() + AUTH_TIMEOUT;
+    while wait_for_input(stream, app, session, guard, deadline).await? {
         let mut buffers = ConnectionBuffers::take();
         let outcome = buffers.serve(stream, app, session).await;
         buffers.give_back();
@@ -47,6 +49,23 @@ async fn serve_until_closed<S: Store, T: ReadReady>(
         }
     }
     Ok(())
+}
+
+/// Waits for input. Where tokens are required, a connection without one is closed at the deadline, whatever it sends.
+async fn wait_for_input<S: Store, T: ReadReady>(
+    stream: &mut T,
+    app: &App<S>,
+    session: &Session,
+    guard: &ConnectionGuard,
+    deadline: Instant,
+) -> io::Result<bool> {
+    if !app.auth.requires_tokens() || session.is_authenticated() {
+        return has_input(stream, guard).await;
+    }
+    if deadline <= Instant::now() {
+        return Ok(false);
+    }
+    timeout_at(deadline, has_input(stream, guard)).await.unwrap_or(Ok(false))
 }
 
 /// Waits for input; returns false if the server stops. No buffer is held meanwhile, so an idle connection costs its socket.
@@ -202,7 +221,19 @@ async fn write<T: ReadReady>(stream: &mut T, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::auth::TokenPolicy;
     use crate::net::stalled_client::hangs_up_after;
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_without_a_token_is_closed_where_tokens_are_required() {
+        for (sent, answer) in [("", ""), ("PING\r\n", "-NOAUTH Authentication required.\r\n")] {
+            let required = |stream, _, guard| {
+                let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();
+                serve(stream, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)
+            };
+            assert_eq!(hangs_up_after(AUTH_TIMEOUT, sent, required).await, answer, "{sent}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn connection_that_stalls_within_a_command_times_out() {

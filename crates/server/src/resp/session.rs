@@ -34,6 +34,11 @@ impl Session {
         true
     }
 
+    /// Returns whether the client has sent a valid token.
+    pub(super) fn is_authenticated(&self) -> bool {
+        matches!(self.access, Access::Token(_))
+    }
+
     /// Uses a token if it is valid; an invalid one changes nothing, as in Redis.
     pub(super) fn use_token(&mut self, auth: &Authenticator, token: &[u8], wall_ms: impl FnOnce() -> i64) -> bool {
         let mut cached = CachedToken::default();

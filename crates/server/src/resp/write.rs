@@ -32,7 +32,7 @@ pub(super) fn write_error(replies: &mut Replies, error: &OpError) {
     let code = match error.kind {
         ErrorKind::Invalid | ErrorKind::KeyReused | ErrorKind::StoreFailed => "ERR",
         ErrorKind::Forbidden => "NOPERM",
-        ErrorKind::KeyInUse => "TRYAGAIN",
+        ErrorKind::KeyInUse | ErrorKind::NotRecorded => "TRYAGAIN",
     };
     replies.error(&format!("{code} {}", error.detail));
 }

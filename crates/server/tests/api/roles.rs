@@ -13,6 +13,10 @@ enum May {
     Everybody,
     /// Whoever has a token.
     Readers,
+    /// Whoever has a token for the domain `api`.
+    Takers,
+    /// Nodes that follow this service.
+    Nodes,
     /// Operators of the domain `api`.
     Operators,
     /// Operators of all domains.
@@ -25,6 +29,7 @@ enum May {
 
 const RULE: &str = r#"{"per":["tenant"],"limit":"10/s"}"#;
 const FILE: &str = r#"{"domain":"api","rules":[{"id":"from-file","per":["tenant"],"limit":"10/s"}]}"#;
+const IN_API: &str = r#"{"domain":"api","attributes":{"tenant":"t"},"cost":0}"#;
 const ASK: &str = r#"{"key":"k","limit":"1000000/s","cost":1}"#;
 
 /// Every call, who may make it, and the statuses that those get who may.
@@ -39,6 +44,13 @@ const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
     ("POST", "/v1/drain", r#"{"key":"d","limit":"1/s"}"#, May::Readers, &[200, 429]),
     ("POST", "/v1/acquire", r#"{"key":"k","limit":"1000000/s","wait_ms":1}"#, May::Readers, &[200]),
     ("POST", "/v1/reserve", ASK, May::Readers, &[200]),
+    ("POST", "/v1/check", IN_API, May::Takers, &[200]),
+    ("POST", "/v1/peek", IN_API, May::Readers, &[200]),
+    ("POST", "/v1/take-up-to", IN_API, May::Takers, &[200]),
+    ("POST", "/v1/charge", IN_API, May::Takers, &[200]),
+    ("POST", "/v1/drain", r#"{"domain":"api","attributes":{"tenant":"d"}}"#, May::Takers, &[200, 429]),
+    ("POST", "/v1/acquire", r#"{"domain":"api","attributes":{"tenant":"t"},"cost":0,"wait_ms":1}"#, May::Takers, &[200]),
+    ("POST", "/v1/reserve", IN_API, May::Takers, &[200]),
     ("POST", "/v1/commit", "{}", May::Readers, &[400]),
     ("POST", "/v1/cancel", "{}", May::Readers, &[400]),
     ("POST", "/v1/release", "{}", May::Readers, &[400]),
@@ -75,9 +87,9 @@ const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
     ("POST", "/v1/apply?plan=true", FILE, May::Readers, &[200]),
     ("POST", "/v1/apply", FILE, May::Editors, &[200]),
     ("GET", "/v1/export", "", May::Readers, &[200]),
-    ("GET", "/v1/snapshot", "", May::Readers, &[200]),
+    ("GET", "/v1/snapshot", "", May::Nodes, &[200]),
     ("GET", "/v1/nodes", "", May::Readers, &[200]),
-    ("GET", "/v1/audit", "", May::Readers, &[200]),
+    ("GET", "/v1/audit", "", May::OperatorsOfAll, &[200]),
     ("GET", "/v1/tokens", "", May::Admins, &[200]),
     ("POST", "/v1/tokens", r#"{"name":"new","role":"reader"}"#, May::Admins, &[201]),
     ("DELETE", "/v1/tokens/none", "", May::Admins, &[404]),
@@ -91,23 +103,37 @@ struct Caller {
 }
 
 async fn callers(server: &TestServer) -> Vec<Caller> {
-    const READER: &[May] = &[May::Everybody, May::Readers];
-    const OPERATOR: &[May] = &[May::Everybody, May::Readers, May::Operators, May::OperatorsOfAll];
-    const EDITOR: &[May] = &[May::Everybody, May::Readers, May::Operators, May::OperatorsOfAll, May::Editors];
-    const OF_API: &[May] = &[May::Everybody, May::Readers, May::Operators];
-    const EDITOR_OF_API: &[May] = &[May::Everybody, May::Readers, May::Operators, May::Editors];
-    const ADMIN: &[May] =
-        &[May::Everybody, May::Readers, May::Operators, May::OperatorsOfAll, May::Editors, May::Admins];
+    const ELSEWHERE: &[May] = &[May::Everybody, May::Readers];
+    const READER: &[May] = &[May::Everybody, May::Readers, May::Takers];
+    const NODE: &[May] = &[May::Everybody, May::Readers, May::Takers, May::Nodes];
+    const OPERATOR: &[May] =
+        &[May::Everybody, May::Readers, May::Takers, May::Nodes, May::Operators, May::OperatorsOfAll];
+    const EDITOR: &[May] =
+        &[May::Everybody, May::Readers, May::Takers, May::Nodes, May::Operators, May::OperatorsOfAll, May::Editors];
+    const OF_API: &[May] = &[May::Everybody, May::Readers, May::Takers, May::Operators];
+    const EDITOR_OF_API: &[May] = &[May::Everybody, May::Readers, May::Takers, May::Operators, May::Editors];
+    const ADMIN: &[May] = &[
+        May::Everybody,
+        May::Readers,
+        May::Takers,
+        May::Nodes,
+        May::Operators,
+        May::OperatorsOfAll,
+        May::Editors,
+        May::Admins,
+    ];
     const NOBODY: &[May] = &[May::Everybody];
     let mut callers = Vec::new();
     for (name, role, domains, may) in [
         ("reader", Role::Reader, &[][..], READER),
+        ("reader of another domain", Role::Reader, &["other"], ELSEWHERE),
+        ("node", Role::Node, &[], NODE),
         ("operator", Role::Operator, &[], OPERATOR),
         ("operator of this domain", Role::Operator, &["api"], OF_API),
-        ("operator of another domain", Role::Operator, &["other"], READER),
+        ("operator of another domain", Role::Operator, &["other"], ELSEWHERE),
         ("editor", Role::Editor, &[], EDITOR),
         ("editor of this domain", Role::Editor, &["other", "api"], EDITOR_OF_API),
-        ("editor of another domain", Role::Editor, &["other"], READER),
+        ("editor of another domain", Role::Editor, &["other"], ELSEWHERE),
         ("admin", Role::Admin, &[], ADMIN),
     ] {
         let (token, _) = server.token(name, role, domains, None).await;
@@ -221,4 +247,52 @@ async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
     again().await.is(304);
     post("/v1/reset", r#"{"key":"k2","limit":"1/s"}"#).await.is(200);
     eventually_async("the new entry is listed", async || again().await.status == 200).await;
+}
+
+#[tokio::test]
+async fn token_of_one_domain_settles_nothing_in_another() {
+    let server = TestServer::start(Tokens::Asked).await;
+    let (admin, _) = server.token("admin", Role::Admin, &[], None).await;
+    for domain in ["a", "b"] {
+        let put = server.request("PUT", &format!("/v1/domains/{domain}/rules/all")).bearer_auth(&admin).body(RULE);
+        told(put).await.is(201);
+    }
+    let (of_a, _) = server.token("of a", Role::Reader, &["a"], None).await;
+    let (of_b, _) = server.token("of b", Role::Reader, &["b"], None).await;
+    server.settle().await;
+    let post = |token: &str, path: &str, body: String| told(server.request("POST", path).bearer_auth(token).body(body));
+    let request = r#"{"domain":"a","attributes":{"tenant":"t"},"cost":2}"#;
+    let reserved = post(&of_a, "/v1/reserve", request.to_owned()).await.is(200);
+    let receipt = reserved.json()["receipt"].as_str().unwrap().to_owned();
+    let settle = format!(r#"{{"receipt":"{receipt}"}}"#);
+    for path in ["/v1/refund", "/v1/cancel", "/v1/release", "/v1/renew"] {
+        let refused = post(&of_b, path, settle.clone()).await.is(403);
+        assert!(refused.text.contains("this needs the role reader for the domain `a`"), "{}", refused.text);
+    }
+    post(&of_b, "/v1/commit", format!(r#"{{"receipt":"{receipt}","cost":1}}"#)).await.is(403);
+    let refused = post(&of_b, "/v1/reset", request.to_owned()).await.is(403);
+    assert!(refused.text.contains("this needs the role operator for the domain `a`"), "{}", refused.text);
+    post(&of_a, "/v1/cancel", settle).await.is(200);
+}
+
+#[tokio::test]
+async fn list_of_resets_is_one_entry_with_its_count() {
+    let server = TestServer::start(Tokens::Asked).await;
+    let (token, _) = server.token("Ann", Role::Operator, &[], None).await;
+    let post = |path: &str, body: String| told(server.request("POST", path).bearer_auth(&token).body(body));
+    let one = r#"{"key":"k","limit":"1/s"}"#;
+    for _ in 0..10 {
+        post("/v1/reset", format!("[{}]", vec![one; 1_000].join(","))).await.is(200);
+    }
+    for mode in ["observe", "enforce"] {
+        post("/v1/enforcement", format!(r#"{{"mode":"{mode}"}}"#)).await.is(200);
+    }
+    let log = async || told(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
+    let logged = async || log().await.json()["items"].as_array().is_some_and(|items| items.len() == 12);
+    eventually_async("ten lists and two switches are in the log", logged).await;
+    let items = log().await.json()["items"].clone();
+    let of_kind = |kind: &str| items.as_array().unwrap().iter().filter(|item| item["kind"] == kind).count();
+    assert_eq!((of_kind("key"), of_kind("enforcement")), (10, 2), "{items}");
+    let reset = items.as_array().unwrap().iter().find(|item| item["kind"] == "key").unwrap();
+    assert_eq!(reset["subject"], "1000 requests, the first: k");
 }

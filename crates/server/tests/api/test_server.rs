@@ -16,6 +16,7 @@ use tollgate_server::control::Control;
 use tollgate_server::control::api::Service;
 use tollgate_server::control::auth::TokenPolicy;
 use tollgate_server::control::model::{Change, Role, TokenGrant};
+use tollgate_server::net::protocol::Protocol;
 use tollgate_server::rules_source::status::RulesSource;
 use tollgate_server::{http, resp};
 
@@ -159,7 +160,7 @@ pub async fn serve_http(app: Arc<App<MemoryStore>>) -> SocketAddr {
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let guard = app.connections.open(10_000).expect("room");
+            let guard = app.connections.open(Protocol::Http, 10_000).expect("room");
             tokio::spawn(http::serve(stream, None, app.clone(), guard));
         }
     });
@@ -171,7 +172,7 @@ async fn serve_resp(app: Arc<App<MemoryStore>>) -> SocketAddr {
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            let guard = app.connections.open(10_000).expect("room");
+            let guard = app.connections.open(Protocol::Http, 10_000).expect("room");
             let app = app.clone();
             tokio::spawn(async move { resp::serve(stream, app, guard).await });
         }

@@ -29,7 +29,7 @@ pub fn try_ask(server: &Server, method: &str, path: &str, headers: &[&str], body
     let headers: String = headers.iter().flat_map(|header| [header, "\r\n"]).collect();
     let length = body.len();
     let head = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}content-length: {length}\r\n\r\n"
     );
     stream.get_mut().write_all(format!("{head}{body}").as_bytes()).ok()?;
     let mut line = String::new();

@@ -267,7 +267,7 @@ impl Client {
 
     /// Asks over HTTP and keeps the connection: the status and the body of the answer.
     pub fn post(&mut self, path: &str, body: &str) -> (u16, String) {
-        self.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+        self.send(format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
         let status = self.line().split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
         let mut length = 0;
         loop {

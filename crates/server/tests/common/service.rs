@@ -89,7 +89,7 @@ pub fn limit_of(node: &Server) -> u64 {
 /// What a node says at a path.
 pub fn get(node: &Server, path: &str) -> String {
     let mut client = node.connect_http();
-    client.send(format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"));
+    client.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
     client.rest().split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 

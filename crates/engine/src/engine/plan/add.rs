@@ -108,6 +108,10 @@ impl Plan {
         };
         domain.index.find(item.entries, &mut scratch.rules);
         let Scratch { rules: matched, overrides, .. } = scratch;
+        let (given, max) = (matched.rules().len(), Item::MAX_RULES);
+        if given > max {
+            return Err(RequestError::TooMany { what: "rules that match the request", given, max });
+        }
         if let Some(number) = rules.judge(domain, matched, item.entries, self.now()) {
             self.plain = false;
             self.add_special(

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::observe::log::LogFormat;
+
 #[derive(Clone, Debug, Args)]
 pub(in crate::cli) struct ServeArgs {
     /// The source of rules: a file, or the URL of a rules service to follow; by default this server's own database
@@ -44,6 +46,10 @@ pub(in crate::cli) struct ServeArgs {
     /// rule decides.
     #[arg(long, value_name = "URL", default_value = "memory", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub(super) store: String,
+
+    /// A file with the URL of the store, so that its password is not on the command line
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_FILE")]
+    pub(super) store_file: Option<PathBuf>,
 
     /// Milliseconds a decision waits for a shared store before it is made without it
     #[arg(long, value_name = "MS", default_value_t = 10, env = "TOLLGATE_STORE_DEADLINE")]
@@ -97,6 +103,13 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 60, env = "TOLLGATE_SNAPSHOT_EVERY")]
     pub(super) snapshot_every: u64,
 
+    /// Host names by which a server on loopback without tokens may be called, beside loopback ones; `*` for any
+    ///
+    /// A name of a web page can be made to resolve to this machine (DNS rebinding), so requests for other hosts are refused with
+    /// 421. Name the host here if a proxy on this machine passes on the host of its client.
+    #[arg(long, value_name = "HOST,...", env = "TOLLGATE_ALLOWED_HOSTS")]
+    pub(super) allowed_hosts: Option<String>,
+
     /// The maximum number of keys in memory, such as 500k or 10M
     ///
     /// Memory is allocated as keys arrive, about 40 bytes each for a token bucket. When the table is full, the keys that have spent
@@ -108,7 +121,9 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "COUNT", env = "TOLLGATE_THREADS")]
     pub(super) threads: Option<usize>,
 
-    /// The maximum number of connections; further ones are refused
+    /// The maximum number of connections of each protocol; further ones are refused
+    ///
+    /// It is lowered if the process may not open as many files. A few further HTTP connections are accepted for health checks.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, env = "TOLLGATE_CONNECTIONS")]
     pub(super) connections: usize,
 
@@ -121,6 +136,14 @@ pub(in crate::cli) struct ServeArgs {
     /// Values from requests are shown as `--top-keys` says. All rules together log at most 100 lines a second.
     #[arg(long, value_name = "RATE", default_value = "off", env = "TOLLGATE_LOG_REFUSALS")]
     pub(super) log_refusals: String,
+
+    /// The form of the log on standard error: `text` or `json`
+    #[arg(long, value_name = "FORMAT", default_value = "text", env = "TOLLGATE_LOG_FORMAT")]
+    pub(super) log_format: LogFormat,
+
+    /// The least important events that are logged: error, warn, info, debug or trace; by default RUST_LOG, or info
+    #[arg(long, value_name = "LEVEL", env = "TOLLGATE_LOG_LEVEL")]
+    pub(super) log_level: Option<String>,
 
     /// Seconds that clients have to finish after a signal to stop
     #[arg(long, value_name = "SECONDS", default_value_t = 10, env = "TOLLGATE_DRAIN")]

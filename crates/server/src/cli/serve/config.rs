@@ -14,6 +14,7 @@ use super::source::{self, RulesConfig};
 use crate::client::Secret;
 use crate::control::auth::TokenPolicy;
 use crate::counters::SnapshotConfig;
+use crate::http::AllowedHosts;
 use crate::net::tls::TlsFiles;
 use crate::observe::top_keys::Names;
 
@@ -38,6 +39,8 @@ pub(super) struct Config {
     pub(super) rules: RulesConfig,
     /// Whether tokens are required.
     pub(super) tokens: TokenPolicy,
+    /// The hosts that HTTP requests may be for, where that matters.
+    pub(super) hosts: Option<AllowedHosts>,
     /// The certificate and key, if TLS is enabled.
     pub(super) tls: Option<TlsFiles>,
     /// How the address of a client behind proxies is found.
@@ -48,7 +51,7 @@ pub(super) struct Config {
     pub(super) capacity: usize,
     /// Threads for connections; at least one.
     pub(super) threads: usize,
-    /// The maximum number of connections.
+    /// The maximum number of connections of each protocol.
     pub(super) connections: usize,
     /// How the heaviest keys are shown.
     pub(super) top_keys: Names,
@@ -68,12 +71,13 @@ pub(super) enum StoreConfig {
 }
 
 impl StoreConfig {
-    /// Returns its name for the log.
-    pub(super) const fn name(&self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Redis(_) => "redis",
-        }
+    /// Returns its scheme, host and database for the log, without user and password.
+    pub(super) fn name(&self) -> String {
+        let Self::Redis(url) = self else { return "memory".to_owned() };
+        let (scheme, rest) = url.reveal().split_once("://").unwrap_or(("redis", ""));
+        let place = rest.split('?').next().unwrap_or_default();
+        let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+        format!("{scheme}://{place}")
     }
 }
 
@@ -98,10 +102,25 @@ impl Config {
             bail!("--threads {threads} is out of range (1 to {MAX_THREADS})");
         }
         let rules = source::read(&raw, http)?;
-        let store = store(&raw.store)?;
+        let store = match &raw.store_file {
+            None => store(&raw.store)?,
+            Some(_) if raw.store != "memory" => {
+                bail!("--store and --store-file both name a store: leave one of them out")
+            }
+            Some(file) => {
+                let read = std::fs::read_to_string(file);
+                store(read.with_context(|| format!("--store-file: cannot read {}", file.display()))?.trim())
+                    .context("--store-file")?
+            }
+        };
+        ca_file(&store)?;
         let snapshots = snapshots(&raw, &store);
         let tokens = access::read(&raw, &[("--http", http), ("--resp", resp), ("--rls", rls)], &rules)?;
+        let on_loopback = http.is_some_and(|http| http.ip().to_canonical().is_loopback());
+        let hosts = raw.allowed_hosts.as_deref().map(AllowedHosts::new);
+        let hosts = hosts.or_else(|| (tokens == TokenPolicy::NotRequired && on_loopback).then(AllowedHosts::default));
         Ok(Self {
+            hosts,
             http,
             resp,
             rls,
@@ -173,6 +192,17 @@ fn store(text: &str) -> anyhow::Result<StoreConfig> {
     }
 }
 
+/// Checks that the CA file of a store exists: with the system's authorities instead, no connection would succeed.
+fn ca_file(store: &StoreConfig) -> anyhow::Result<()> {
+    let StoreConfig::Redis(url) = store else { return Ok(()) };
+    let query = url.reveal().split_once('?').map_or("", |(_, query)| query);
+    for file in query.split('&').filter_map(|pair| pair.strip_prefix("ca=")) {
+        let path = percent_encoding::percent_decode_str(file).decode_utf8_lossy();
+        std::fs::metadata(&*path).with_context(|| format!("--store: cannot read the CA file {path}"))?;
+    }
+    Ok(())
+}
+
 fn snapshots(raw: &ServeArgs, store: &StoreConfig) -> Option<SnapshotConfig> {
     let every = Duration::from_secs(raw.snapshot_every.min(MAX_SECONDS));
     let kept = *store == StoreConfig::Memory && raw.data != "off" && !every.is_zero();
@@ -204,12 +234,12 @@ pub(in crate::cli) fn parse_count(flag: &str, text: &str) -> anyhow::Result<usiz
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
     use clap::{CommandFactory, Parser};
 
-    fn config(line: &str) -> Result<Config, String> {
+    pub(in crate::cli::serve) fn config(line: &str) -> Result<Config, String> {
         let words = ["tollgate", "serve"].into_iter().chain(line.split_whitespace());
         let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
         let Command::Serve(args) = cli.command else { return Err("another command".into()) };
@@ -300,6 +330,27 @@ mod tests {
         refused("--tokens required --insecure", "leave one of them out");
         refused("--tls-cert a", "--tls-key");
         refused("--tokens some", "required");
+    }
+
+    #[test]
+    fn store_may_be_named_in_a_file() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let file = folder.path().join("store");
+        std::fs::write(&file, "rediss://:hunter2@10.0.0.5:6379/2\n").expect("a file");
+        let store = config(&format!("--store-file {}", file.display())).expect("a store").store;
+        assert_eq!(store.name(), "rediss://10.0.0.5:6379/2");
+        refused(&format!("--store redis://h --store-file {}", file.display()), "leave one of them out");
+        refused("--store-file nowhere", "--store-file: cannot read nowhere");
+        refused("--store rediss://h?ca=nowhere.pem", "cannot read the CA file nowhere.pem");
+    }
+
+    #[test]
+    fn hosts_are_checked_on_loopback_without_tokens() {
+        let hosts = |line: &str| config(line).expect(line).hosts;
+        assert!(hosts("").is_some_and(|hosts| !hosts.contains("evil.example")));
+        assert!(hosts("--allowed-hosts a.example").is_some_and(|hosts| hosts.contains("a.example")));
+        assert_eq!(hosts("--tokens required"), None);
+        assert_eq!(hosts("--http 0.0.0.0:80 --insecure"), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod args;
 mod config;
 mod source;
 mod start_rules;
+mod warnings;
 
 use std::future::pending;
 use std::net::SocketAddr;
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -27,6 +29,7 @@ use crate::net::protocol::Protocol;
 use crate::net::tls::Tls;
 use crate::net::unix;
 use crate::net::workers::Workers;
+use crate::observe::log;
 use crate::observe::refusals::RefusalLog;
 use crate::observe::stalls::StallLog;
 
@@ -39,8 +42,12 @@ use config::{Config, StoreConfig};
 /// # Errors
 /// When the configuration is invalid, or a port or the rules are unavailable.
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
-    let config = Config::new(args)?;
+    let level = args.log_level.clone().or_else(|| std::env::var("RUST_LOG").ok());
+    log::init(args.log_format, log::filter(level.as_deref().unwrap_or("info"))?);
+    let mut config = Config::new(args)?;
+    let command_line: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    warnings::warnings(&config, &command_line).iter().for_each(|warning| tracing::warn!("{warning}"));
+    fit_file_limit(&mut config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(with_store(&config))?;
     Ok(ExitCode::SUCCESS)
@@ -110,6 +117,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
     let app = app.with_names(config.top_keys).with_refusals(refusals).with_client(config.client.clone());
     let app = app.with_connection_age(config.rls_connection_age);
+    let app = app.with_hosts(config.hosts.clone());
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
     let (app, rules) = start_rules::start(config, app.with_tokens(config.tokens)).await?;
     let workers = start(config.threads, &app, tls.clone())?;
@@ -120,10 +128,21 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     });
     let socket = socket.transpose()?;
     let encrypted = if tls.is_some() { "on" } else { "off" };
-    let (store, from) = (config.store.name(), app.source.to_string());
+    let (store, from, version) = (config.store.name(), app.source.to_string(), env!("CARGO_PKG_VERSION"));
+    let count = app.engine.rules().rules().len();
     let [http_at, resp_at, rls_at] = [&http, &resp, &rls].map(address);
     let rls_at = config.rls_socket.as_ref().map_or(rls_at, |path| format!("unix:{}", path.display()));
-    tracing::info!(http = http_at, resp = resp_at, rls = rls_at, tls = encrypted, store, rules = from, "listening");
+    tracing::info!(
+        http = http_at,
+        resp = resp_at,
+        rls = rls_at,
+        tls = encrypted,
+        store,
+        rules = from,
+        count,
+        version,
+        "listening"
+    );
     let take = async |listener: Option<TcpListener>, protocol| match listener {
         Some(listener) => accept(listener, protocol, app.connections.clone(), config.connections, &workers).await,
         None => pending().await,
@@ -166,6 +185,9 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = stop.signal() => tracing::warn!("second signal: stopping immediately"),
     }
     workers.stop();
+    if let Some(service) = app.source.service() {
+        service.flush_audit().await;
+    }
     rules.stop();
     Ok(app)
 }
@@ -181,6 +203,31 @@ fn start<S: Store + 'static>(
     });
     workers.context("cannot start the threads for connections")
 }
+
+/// Lowers the number of connections to what the process may open files for, after raising its own limit as far as it may.
+fn fit_file_limit(config: &mut Config) {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum {
+        // The limit stays as it is if this fails.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+    }
+    let Some(files) = getrlimit(Resource::Nofile).current else { return };
+    let listeners = [config.http, config.resp].iter().flatten().count().max(1);
+    let fits = usize::try_from(files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES) / listeners;
+    let fits = fits.max(1);
+    if config.connections > fits {
+        tracing::warn!(
+            connections = fits,
+            files,
+            "--connections {} lowered to fit the limit of open files",
+            config.connections
+        );
+        config.connections = fits;
+    }
+}
+
+/// The files that are kept for everything but connections: databases, snapshots, health checks, the store.
+const OTHER_FILES: usize = 128;
 
 async fn bind(flag: &str, address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
     let Some(address) = address else { return Ok(None) };

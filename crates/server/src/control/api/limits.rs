@@ -12,10 +12,13 @@ pub const MAX_RULE: usize = MAX_RULE_BYTES;
 /// Bytes of a whole rule file.
 pub const MAX_FILE: usize = MAX_FILE_BYTES;
 
-/// Rule files that are read and processed at a time.
+/// Rule files that are processed at a time.
 pub const MAX_LARGE_BODIES: usize = 4;
 
-/// How long a client may take to send a whole rule file, and wait for a permit.
+/// Kilobytes of rule files that are received at a time. A file takes its share as it arrives, so that slow clients hold little.
+pub const MAX_RECEIVED_KB: usize = 4 * MAX_FILE / 1024;
+
+/// How long a client may take to send a whole rule file, and wait for its turn.
 pub const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Nodes that wait for the next revision at a time.
@@ -36,8 +39,18 @@ pub const MAX_NODE_NAME: usize = 255;
 /// Characters of the reason why a node refused rules; the rest is cut off.
 pub const MAX_WHY: usize = 1_000;
 
-/// Entries queued for the audit log; further ones are only logged.
-pub const MAX_NOTES: usize = 4_096;
+/// Resets whose entries wait for the database; further resets are refused.
+pub const MAX_QUEUED_RESETS: usize = 4_096;
+
+/// Switches of enforcement whose entries wait for the database; further switches are refused. They have a queue of their own, so
+/// that resets do not keep an operator from switching.
+pub const MAX_QUEUED_SWITCHES: usize = 64;
+
+/// Entries that are written in one transaction.
+pub const MAX_AUDIT_BATCH: usize = 256;
+
+/// How long the server waits at shutdown for queued entries to be written.
+pub const AUDIT_FLUSH: Duration = Duration::from_secs(5);
 
 /// Characters of the subject of such an entry; the rest is cut off.
 pub const MAX_SUBJECT: usize = 1_000;

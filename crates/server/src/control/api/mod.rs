@@ -14,22 +14,23 @@ use http_body_util::{BodyExt, Full};
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 use tower::ServiceExt;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::audit::Note;
+use self::audit::AuditQueues;
+pub use self::audit::{AuditQueue, AuditSlot};
 use self::nodes::Nodes;
 use self::snapshot::SnapshotBytes;
 use super::Control;
 use super::auth::Access;
-use super::model::Change;
 use crate::http::HttpResponse;
 use crate::http::problem::Problem;
 use crate::net::shutdown::Connections;
+use crate::ops::error::OpError;
 
 mod audit;
 mod body;
@@ -52,9 +53,11 @@ pub struct Service {
     state: Arc<ApiState>,
     router: Router,
     runtime: Handle,
-    notes: mpsc::Sender<Note>,
-    /// Permits for large bodies.
+    audit: AuditQueues,
+    /// Permits for processing rule files.
     large: Semaphore,
+    /// Permits for kilobytes of rule files.
+    received: Semaphore,
 }
 
 /// What all calls share.
@@ -94,9 +97,9 @@ impl Service {
             // The front end has read the body already, within its own bounds.
             .layer(DefaultBodyLimit::disable())
             .with_state(state.clone());
-        let (notes, queue) = mpsc::channel(limits::MAX_NOTES);
-        runtime.spawn(audit::write_notes(control, queue));
-        Self { state, router, runtime, notes, large: Semaphore::new(limits::MAX_LARGE_BODIES) }
+        let audit = AuditQueues::start(control, &runtime);
+        let (large, received) = (Semaphore::new(limits::MAX_LARGE_BODIES), Semaphore::new(limits::MAX_RECEIVED_KB));
+        Self { state, router, runtime, audit, large, received }
     }
 
     /// Returns the service without HTTP.
@@ -104,19 +107,32 @@ impl Service {
         &self.state.control
     }
 
-    /// Returns the permits for large bodies, held while one is read and processed.
+    /// Returns the permits for processing rule files.
     pub(crate) fn large(&self) -> &Semaphore {
         &self.large
     }
 
-    /// Records an action in the audit log without waiting: the kill switch must work while the database does not.
-    pub fn note(&self, access: &Access, kind: &'static str, action: &'static str, domain: Option<&str>, subject: &str) {
-        let subject = subject.chars().take(limits::MAX_SUBJECT).collect();
-        let note =
-            Note { change: Change::by(access.author()), kind, action, domain: domain.map(str::to_owned), subject };
-        if let Err(error) = self.notes.try_send(note) {
-            tracing::error!(note = ?error.into_inner(), "audit log queue full; entry dropped");
-        }
+    /// Returns the permits for kilobytes of rule files that are received or processed.
+    pub(crate) fn received(&self) -> &Semaphore {
+        &self.received
+    }
+
+    /// Reserves an entry of the audit log without waiting: the kill switch must work while the database does not.
+    ///
+    /// # Errors
+    /// When too many entries wait for the database.
+    pub fn audit_slot(&self, queue: AuditQueue) -> Result<AuditSlot<'_>, OpError> {
+        self.audit.slot(queue)
+    }
+
+    /// Returns how many actions were refused because the audit log could not keep their entry.
+    pub fn audit_refused(&self) -> u64 {
+        self.audit.refused()
+    }
+
+    /// Waits until the entries of the audit log are written, with a time limit.
+    pub async fn flush_audit(&self) {
+        self.audit.flush().await;
     }
 
     /// Answers a request on the control thread.

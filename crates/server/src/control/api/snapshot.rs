@@ -14,7 +14,8 @@ use super::etag;
 use super::limits::MAX_WAIT;
 use super::nodes::report;
 use super::reply::{self, Reply};
-use crate::control::model::Snapshot;
+use crate::control::auth::Scope;
+use crate::control::model::{Role, Snapshot};
 use crate::http::problem::Problem;
 
 /// The last snapshot, serialised: a change wakes a thousand nodes at once, and it is serialised for them once.
@@ -53,7 +54,7 @@ fn tag(snapshot: &Snapshot) -> String {
     format!("\"{}-{checksum}\"", snapshot.revision)
 }
 
-/// Returns what nodes run: the enabled rules with their overrides, and the valid tokens.
+/// Returns what nodes run: the enabled rules with their overrides, and the valid tokens; for nodes.
 ///
 /// With `wait` and If-None-Match, the response is sent when a newer snapshot exists, or is 304 after the wait.
 #[utoipa::path(get, path = "/v1/snapshot", tag = "nodes", operation_id = "get_snapshot",
@@ -70,6 +71,7 @@ fn tag(snapshot: &Snapshot) -> String {
     ),
 )]
 pub(super) async fn get(call: Call, QueryParams(query): QueryParams<WaitQuery>) -> Reply {
+    call.access.require(Role::Node, Scope::AllDomains)?;
     if query.wait > MAX_WAIT.as_secs() {
         return Err(Problem::bad_request(format!("wait too long: {} s (maximum {})", query.wait, MAX_WAIT.as_secs())));
     }

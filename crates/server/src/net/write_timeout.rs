@@ -1,0 +1,109 @@
+//! A stream that fails when the client does not read what it is sent.
+
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Sleep, sleep};
+
+/// A stream whose writes fail after the kernel has taken nothing for `limit`. While it takes bytes, as it nearly always does at
+/// once, there is no timer.
+#[derive(Debug)]
+pub struct WriteTimeout<T> {
+    stream: T,
+    limit: Duration,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<T> WriteTimeout<T> {
+    /// Limits the writes of a stream.
+    pub fn new(stream: T, limit: Duration) -> Self {
+        Self { stream, limit, stalled: None }
+    }
+
+    /// Starts the timer when a write is pending, and fails when it ends.
+    fn limit<R>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+        if outcome.is_ready() {
+            self.stalled = None;
+            return outcome;
+        }
+        let limit = self.limit;
+        let timer = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
+        match timer.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeout<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.limit(cx, outcome)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.limit(cx, outcome)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.stream).poll_flush(cx);
+        self.limit(cx, outcome)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.limit(cx, outcome)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn write_that_the_client_does_not_read_fails_after_the_limit() {
+        let (client, server) = tokio::io::duplex(4);
+        let limit = Duration::from_secs(30);
+        let mut stream = WriteTimeout::new(server, limit);
+        let start = Instant::now();
+        let error = stream.write_all(b"more than four").await.expect_err("the client reads nothing");
+        assert_eq!((error.kind(), start.elapsed()), (io::ErrorKind::TimedOut, limit));
+        drop(client);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_reads_slowly_is_not_cut() {
+        let (mut client, server) = tokio::io::duplex(4);
+        let mut stream = WriteTimeout::new(server, Duration::from_secs(30));
+        let reads = async {
+            for _ in 0..4 {
+                sleep(Duration::from_secs(20)).await;
+                let mut bytes = [0; 4];
+                tokio::io::AsyncReadExt::read_exact(&mut client, &mut bytes).await.expect("bytes");
+            }
+        };
+        let (written, ()) = tokio::join!(stream.write_all(b"sixteen bytes..."), reads);
+        written.expect("the client reads");
+    }
+}

@@ -1,0 +1,117 @@
+//! The log on standard error: one line per event, as text or as JSON.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::Context;
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// The form of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Time, level, message and fields.
+    #[default]
+    Text,
+    /// One JSON object: `time`, `level`, `message` and the fields.
+    Json,
+}
+
+/// Parses which events are logged: a level, or a list like `warn,tollgate_server=debug`.
+///
+/// # Errors
+/// When it is neither.
+pub fn filter(text: &str) -> anyhow::Result<Targets> {
+    let form =
+        || format!("log level `{text}`: write error, warn, info, debug or trace, or a list like info,hyper=debug");
+    Targets::from_str(text).with_context(form)
+}
+
+/// Logs to standard error from now on.
+pub fn init(format: LogFormat, filter: Targets) {
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let registry = tracing_subscriber::registry();
+    match format {
+        LogFormat::Text => registry.with(lines).with(filter).init(),
+        LogFormat::Json => registry.with(lines.event_format(JsonLines)).with(filter).init(),
+    }
+}
+
+/// Formats events as JSON objects.
+struct JsonLines;
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static> FormatEvent<S, N> for JsonLines {
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        writeln!(writer, "{}", to_json(event, &jiff::Timestamp::now().to_string()))
+    }
+}
+
+fn to_json(event: &Event<'_>, time: &str) -> Value {
+    let mut fields = Fields(Map::new());
+    fields.0.insert("time".into(), time.into());
+    fields.0.insert("level".into(), level(*event.metadata().level()).into());
+    event.record(&mut fields);
+    Value::Object(fields.0)
+}
+
+fn level(level: Level) -> &'static str {
+    match level {
+        Level::ERROR => "error",
+        Level::WARN => "warn",
+        Level::INFO => "info",
+        Level::DEBUG => "debug",
+        Level::TRACE => "trace",
+    }
+}
+
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn insert(&mut self, field: &Field, value: impl Into<Value>) {
+        self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.insert(field, format!("{value:?}"));
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.insert(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.insert(field, value);
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.insert(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.insert(field, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_levels_or_lists() {
+        for text in ["error", "WARN", "info,hyper=debug", "off"] {
+            assert!(filter(text).is_ok(), "{text}");
+        }
+        let error = filter("loud=very").map_err(|error| error.to_string());
+        assert!(error.is_err_and(|error| error.contains("write error, warn, info")));
+    }
+}

@@ -1,0 +1,156 @@
+//! What an attacker or a mistake must not achieve: requests of web pages, exhausted connections, slow clients, large lists.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use common::{Client, Folder, Rules, Server, eventually, tollgate};
+
+/// Sends a request and returns the whole response.
+fn get(server: &Server, path: &str, headers: &str) -> String {
+    let mut client = server.connect_http();
+    client.send(format!("GET {path} HTTP/1.1\r\n{headers}connection: close\r\n\r\n"));
+    client.rest()
+}
+
+#[test]
+fn requests_of_web_pages_are_refused() {
+    let server = Server::start(&["--allowed-hosts", "limits.internal"]);
+    let port = server.http.expect("HTTP is on").port();
+    for (headers, status) in [
+        ("host: localhost\r\n", "200"),
+        (&*format!("host: 127.0.0.1:{port}\r\n"), "200"),
+        (&format!("host: [::1]:{port}\r\n"), "200"),
+        ("host: limits.internal\r\n", "200"),
+        (&format!("host: evil.example:{port}\r\n"), "421"),
+        ("host: 192.0.2.1\r\n", "421"),
+        ("host: localhost\r\nsec-fetch-site: none\r\n", "200"),
+        ("host: localhost\r\nsec-fetch-site: cross-site\r\n", "403"),
+        ("host: localhost\r\nsec-fetch-site: same-origin\r\n", "403"),
+        ("host: localhost\r\norigin: http://localhost\r\n", "403"),
+    ] {
+        let response = get(&server, "/metrics", headers);
+        assert!(response.starts_with(&format!("HTTP/1.1 {status}")), "{headers}: {response}");
+    }
+}
+
+#[test]
+fn silent_clients_of_one_protocol_do_not_keep_others_or_health_checks_out() {
+    let server = Server::start(&["--connections", "2"]);
+    let mut resp: Vec<Client> = (0..2).map(|_| server.connect_resp()).collect();
+    for client in &mut resp {
+        client.command(&["PING"]);
+        client.expect("+PONG\r\n");
+    }
+    let mut refused = server.connect_resp();
+    refused.expect("-ERR max number of clients reached\r\n");
+    let line = server.wait_for_line("connection limit reached");
+    assert!(line.contains("resp") && line.contains("max=2"), "{line}");
+    // HTTP has a budget of its own.
+    assert!(get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 200"));
+    let silent: Vec<Client> = (0..2).map(|_| server.connect_http()).collect();
+    eventually("the budget of HTTP is used up", || {
+        get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 503")
+    });
+    for path in ["/healthz", "/readyz"] {
+        let response = get(&server, path, "host: localhost\r\n");
+        assert!(response.starts_with("HTTP/1.1 200"), "{path}: {response}");
+    }
+    drop(silent);
+    eventually("the budget is free again", || {
+        get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 200")
+    });
+}
+
+#[test]
+fn slow_bodies_do_not_keep_others_from_applying_rules() {
+    let folder = Folder::new();
+    let server = Server::start(&["--data", &folder.join("data")]);
+    let slow: Vec<Client> = (0..12)
+        .map(|_| {
+            let mut client = server.connect_http();
+            client.send("POST /v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\ndomain: ");
+            client
+        })
+        .collect();
+    let (status, body) = server.connect_http().post("/v1/apply", "domain: api\nrules:\n- {id: all, limit: 10/s}\n");
+    assert_eq!(status, 200, "{body}");
+    drop(slow);
+}
+
+#[test]
+fn lists_are_bounded() {
+    let rules = Rules::new("domain: api\nrules:\n- {id: all, limit: 1000000/s}\n");
+    let server = Server::start(&["--rules", rules.path()]);
+    let mut client = server.connect_http();
+    let one = "{\"domain\":\"api\",\"attributes\":{}}";
+    let (status, body) = client.post("/v1/explain", &format!("[{}]", vec![one; 101].join(",")));
+    assert!(status == 400 && body.contains("too many requests to explain: 101 (maximum 100)"), "{status} {body}");
+    let (status, body) = client.post("/v1/explain", &format!("[{}]", vec![one; 100].join(",")));
+    assert_eq!((status, body.matches("\"decision\"").count() > 0), (200, true), "{body}");
+    // Decided in parts, answered in order.
+    let items: Vec<String> =
+        (0..100).map(|n| format!("{{\"key\":\"k\",\"limit\":\"1000/h\",\"cost\":{}}}", n % 3)).collect();
+    let (status, body) = client.post("/v1/check", &format!("[{}]", items.join(",")));
+    let results: Vec<serde_json::Value> = serde_json::from_str(&body).expect("JSON");
+    assert_eq!((status, results.len()), (200, 100));
+}
+
+#[test]
+fn request_that_matches_too_many_rules_is_refused() {
+    let rules: String = (0..257).map(|n| format!("- {{id: r{n}, when: {{a: \"1\"}}, limit: 1/s}}\n")).collect();
+    let rules = Rules::new(format!("domain: api\nrules:\n{rules}"));
+    let server = Server::start(&["--rules", rules.path()]);
+    let (status, body) = server.connect_http().post("/v1/check", "{\"domain\":\"api\",\"attributes\":{\"a\":\"1\"}}");
+    assert!(status == 400 && body.contains("257") && body.contains("256"), "{status} {body}");
+    let unconditional: String = (0..257).map(|n| format!("- {{id: r{n}, limit: 1/s}}\n")).collect();
+    let unconditional = Rules::new(format!("domain: api\nrules:\n{unconditional}"));
+    tollgate(&["check", unconditional.path()], b"").failed(1, "257 rules of `api` match every request");
+}
+
+#[test]
+fn thousands_of_mistakes_are_counted_and_a_hundred_shown() {
+    let keys: String = (0..50_000).map(|n| format!("  limt{n}: 1/s\n")).collect();
+    let rules = Rules::new(format!("domain: api\nrules:\n- id: a\n{keys}"));
+    let output = tollgate(&["check", rules.path()], b"");
+    assert_eq!(output.code, Some(1));
+    assert!(output.err.matches("is not a key of a rule").count() <= 100, "too many are shown");
+    assert!(format!("{}{}", output.out, output.err).contains("more"), "{}", &output.err[..1_000.min(output.err.len())]);
+}
+
+/// Starts the server by a shell, and returns the first lines of its log.
+fn log_of(shell: &str, lines: usize) -> Vec<String> {
+    let program = env!("CARGO_BIN_EXE_tollgate");
+    let command = format!("{shell} exec {program} serve --http 127.0.0.1:0 --resp off --data off \"$@\"");
+    let mut command = Command::new("sh").args(["-c", &command, "sh"]).args(extra(shell)).stderr(Stdio::piped()).spawn();
+    let child = command.as_mut().expect("a shell");
+    let read: Vec<String> =
+        BufReader::new(child.stderr.take().expect("a pipe")).lines().map_while(Result::ok).take(lines).collect();
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    read
+}
+
+fn extra(shell: &str) -> &'static [&'static str] {
+    if shell.contains("ulimit") { &["--connections", "100000"] } else { &["--log-format", "json"] }
+}
+
+#[test]
+fn connections_are_lowered_to_the_limit_of_open_files() {
+    let lines = log_of("ulimit -n 200;", 2).join("\n");
+    assert!(lines.contains("--connections 100000 lowered to fit the limit of open files"), "{lines}");
+    assert!(lines.contains("connections=72"), "{lines}");
+}
+
+#[test]
+fn log_is_json_if_asked_for() {
+    let line = log_of("", 1).join("");
+    let line: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!(
+        (&line["message"], &line["level"], &line["store"]),
+        (&"listening".into(), &"info".into(), &"memory".into())
+    );
+    assert!(line["time"].is_string() && line["version"].is_string() && line["count"] == 0, "{line}");
+    assert!(log_of("RUST_LOG=error; export RUST_LOG; timeout 1", 1).is_empty());
+}
