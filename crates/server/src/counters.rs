@@ -42,6 +42,8 @@ pub struct SnapshotStatus {
     /// When the last one was written, by the clock of [`App::now`]; 0 for never.
     written_at: AtomicU64,
     failures: AtomicU64,
+    counters: AtomicU64,
+    capacity: AtomicU64,
 }
 
 impl SnapshotStatus {
@@ -49,6 +51,21 @@ impl SnapshotStatus {
     pub fn age(&self, now: Time<Mono>) -> Option<u64> {
         let at = Some(self.written_at.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(now.since(Time::from_nanos(at)).as_nanos() / 1_000_000_000)
+    }
+
+    /// Returns the number of counters in the last snapshot.
+    pub fn counters(&self) -> u64 {
+        self.counters.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of keys that memory has room for; 0 if counters are not in memory.
+    pub fn capacity(&self) -> u64 {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Sets the number of keys that memory has room for.
+    pub fn set_capacity(&self, capacity: usize) {
+        self.capacity.store(capacity as u64, Ordering::Relaxed);
     }
 
     /// Returns how many snapshots could not be written.
@@ -139,6 +156,7 @@ pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
                 tracing::info!(%file, "the snapshot of the counters is written again");
             }
             status.written_at.store(app.now().as_nanos(), Ordering::Relaxed);
+            status.counters.store(counters, Ordering::Relaxed);
             tracing::debug!(%file, counters, "snapshot written");
         }
         Err(error) => {

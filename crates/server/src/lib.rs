@@ -1,6 +1,8 @@
 //! The parts of the `tollgate` program.
 
 pub mod app;
+#[cfg(test)]
+mod bounds;
 pub mod cli;
 pub mod client;
 pub mod control;

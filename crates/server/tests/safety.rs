@@ -154,3 +154,19 @@ fn log_is_json_if_asked_for() {
     assert!(line["time"].is_string() && line["version"].is_string() && line["count"] == 0, "{line}");
     assert!(log_of("RUST_LOG=error; export RUST_LOG; timeout 1", 1).is_empty());
 }
+
+#[test]
+fn transactions_are_refused_and_take_nothing() {
+    let server = Server::start(&[]);
+    let mut client = server.connect_resp();
+    // As redis-py's default pipeline sends them: all at once.
+    for command in [&["MULTI"][..], &["CL.THROTTLE", "k", "0", "1", "60"], &["TG.PEEK", "api", "1"], &["EXEC"]] {
+        client.command(command);
+    }
+    for code in ["-ERR not run", "-ERR not run", "-ERR not run", "-EXECABORT"] {
+        let line = client.line();
+        assert!(line.starts_with(code) && line.contains("transaction=False"), "{line}");
+    }
+    client.command(&["CL.THROTTLE", "k", "0", "1", "60"]);
+    client.expect("*5\r\n:0\r\n");
+}

@@ -93,6 +93,8 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
                 engine.meters.count_in(stripe, event);
             }
         }
+        // A rule that would have admitted the request was not charged if another one refused it.
+        let charged = decided.outcome.is_admitted() && decided.observed.is_none();
         let charges = decisions.charges_of(request);
         for (place, planned) in charges.iter().enumerate() {
             if bans && is_counted_elsewhere(decisions, charges, place) {
@@ -101,7 +103,8 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
             let Some(rule) = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize)) else {
                 continue;
             };
-            if let Some(event) = rule_event(decisions, planned) {
+            let event = rule_event(decisions, planned);
+            if let Some(event) = event.filter(|event| charged || *event != RuleEvent::Allowed) {
                 rule.meter.count_in(stripe, event);
             }
             if matches!(planned.answered, AnswerSource::Fallback(_) | AnswerSource::Open | AnswerSource::Closed) {

@@ -63,11 +63,12 @@ impl Cidr {
     }
 }
 
-/// Parses a value as an address.
+/// Returns the address that a value is, if it is one. A port and a zone are ignored: `192.0.2.1:80`, `[2001:db8::1]:443` and
+/// `fe80::1%eth0` are the addresses in them.
 pub(crate) fn address(value: &[u8]) -> Option<u128> {
-    // A cheap test that excludes most other values.
+    // Addresses are short and begin with a digit, a letter up to f, a colon or a bracket: most other values are ruled out at once.
     let first = value.first()?;
-    if value.len() > 45 || !(first.is_ascii_hexdigit() || *first == b':') {
+    if value.len() > MAX_ADDRESS || !(first.is_ascii_hexdigit() || [b':', b'['].contains(first)) {
         return None;
     }
     let text = str::from_utf8(value).ok()?;
@@ -75,7 +76,29 @@ pub(crate) fn address(value: &[u8]) -> Option<u128> {
         // A client that is counted by its network, `2001:db8::/64`, is compared by the address of the network.
         return Cidr::new(text).ok().map(|network| network.network);
     }
-    text.parse().ok().map(number)
+    let plain = text.parse().ok().or_else(|| {
+        let inside = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (inside, port) = rest.split_once(']')?;
+                let port = port.strip_prefix(':').map_or(port.is_empty(), is_port);
+                Some(inside).filter(|_| port)?
+            }
+            None => match text.split_once(':') {
+                Some((inside, port)) if is_port(port) && inside.contains('.') => inside,
+                _ => text,
+            },
+        };
+        let (inside, zone) = inside.split_once('%').unwrap_or((inside, ""));
+        inside.parse().ok().filter(|address: &IpAddr| zone.is_empty() || address.is_ipv6())
+    });
+    plain.map(number)
+}
+
+/// The longest address: IPv6 in brackets with a zone of 15 characters and a port.
+const MAX_ADDRESS: usize = 45 + 1 + 15 + 2 + 6;
+
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
 fn number(address: IpAddr) -> u128 {
@@ -127,6 +150,21 @@ mod tests {
         check("2001:db8::/32", &["2001:db8::1", "2001:DB8:1::"], &["2001:db9::", "10.0.0.1"]);
         check("::/0", &["::1", "1.2.3.4"], &["", "1.2.3.4/8"]);
         check("2001:db8::/32", &["2001:db8:1:2::/64"], &["2001:db9::/64", "2001:db8::1/64", "2001:db8::/x"]);
+    }
+
+    #[test]
+    fn ports_and_zones_are_ignored() {
+        check(
+            "10.0.0.0/8",
+            &["10.1.2.3:80", "[::ffff:10.1.2.3]:80"],
+            &["10.1.2.3:", "10.1.2.3:99999", "10.1.2.3:x", "10.1.2.3%1"],
+        );
+        check(
+            "2001:db8::/32",
+            &["[2001:db8::1]", "[2001:db8::1]:443", "2001:db8::1%eth0"],
+            &["[2001:db8::1", "[2001:db8::1]x", "[]"],
+        );
+        check("fe80::/10", &["fe80::1%eth0", "[fe80::1%2]:80"], &["%eth0", "[%]"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_engine::striped::{Stripe, Striped};
 use tollgate_engine::{Counts, RuleSet};
 
+use super::histogram::Histogram;
 use super::polls::PollCounters;
 use crate::net::protocol::Protocol;
 
@@ -17,6 +18,8 @@ pub struct Metrics {
     fronts: [FrontCounters; Protocol::ALL.len()],
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
+    /// The time that decisions took, with the store. A list counts once.
+    pub decision_time: Histogram,
     /// The polls of a rules service, if one is followed.
     pub polls: PollCounters,
 }
@@ -102,6 +105,10 @@ pub struct Gauges {
     pub snapshot_age: Option<u64>,
     /// Snapshots that could not be written since the last one that was.
     pub snapshot_failures: u64,
+    /// Counters in the last snapshot.
+    pub counters: u64,
+    /// The number of keys that memory has room for; 0 with a shared store.
+    pub capacity: u64,
     /// Seconds since they were known to be current, if a rules service is polled.
     pub rules_age: Option<u64>,
 }
@@ -165,6 +172,11 @@ impl Metrics {
             }
         }
         page.rules(&gauges.rules);
+        self.decision_time.write(
+            &mut page.text,
+            "tollgate_decision_seconds",
+            "Time to decide a request or a list, with the store.",
+        );
         page.counter("tollgate_fallbacks_total", "Requests decided without the store.", gauges.engine.fallback);
         page.head("tollgate_store_faults_total", "counter", "Store calls that failed, by fault.");
         for (fault, count) in [
@@ -194,6 +206,8 @@ impl Metrics {
         if let Some(age) = gauges.snapshot_age {
             page.gauge("tollgate_snapshot_age_seconds", "Time since the counters were written to disk.", age);
         }
+        page.gauge("tollgate_counters", "Counters in use when the last snapshot was written.", gauges.counters);
+        page.gauge("tollgate_capacity", "Keys that memory has room for; 0 with a shared store.", gauges.capacity);
         page.gauge(
             "tollgate_snapshot_failures",
             "Snapshots of the counters that could not be written since the last success.",
@@ -272,6 +286,9 @@ mod tests {
     use tollgate_engine::rules::{Rules, Source};
     use tollgate_engine::{Engine, MemoryStore};
 
+    const REFERENCE: &str = "# Metrics\n\n`GET /metrics` returns these in the text format of Prometheus. Keys are never labels: their \
+                             number is not bounded.\n\n| metric | type | meaning |\n|---|---|---|\n";
+
     #[test]
     fn page_has_every_metric_once_with_its_value() {
         let metrics = Metrics::default();
@@ -297,6 +314,8 @@ mod tests {
             audit_refused: 3,
             snapshot_age: Some(13),
             snapshot_failures: 2,
+            counters: 14,
+            capacity: 15,
             rules_age: Some(9),
         };
         let page = metrics.to_text(&gauges);
@@ -322,11 +341,21 @@ mod tests {
             "tollgate_snapshot_failures 2",
             "tollgate_audit_refused_total 3",
             "tollgate_bans_total 0",
+            "tollgate_counters 14",
+            "tollgate_capacity 15",
+            "tollgate_decision_seconds_count 0",
             "tollgate_rules_refused_total 1",
             "tollgate_rules_polls_total{outcome=\"failed\"} 0",
         ] {
             assert!(page.lines().any(|found| found == line), "no {line} in\n{page}");
         }
+        let described = |line: &str| line.strip_prefix("# HELP ").map(str::to_owned);
+        let kinds: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+        let rows = page.lines().filter_map(described).zip(&kinds).map(|(help, (name, kind))| {
+            format!("| `{name}` | {kind} | {} |\n", help.split_once(' ').map_or("", |(_, help)| help))
+        });
+        let reference = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+        tollgate_testkit::golden::check(reference, &format!("{REFERENCE}{}", rows.collect::<String>()));
         let mut names: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         let count = names.len();
         names.sort_unstable();

@@ -1,6 +1,7 @@
 //! What operators see of the server: metrics, health, the heaviest keys, and refusals in the log.
 
 pub mod health;
+pub mod histogram;
 pub mod log;
 pub mod metrics;
 pub mod polls;

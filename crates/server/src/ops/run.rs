@@ -274,7 +274,11 @@ pub(crate) async fn decide_requests<S: Store>(
     decisions: &mut Decisions,
 ) {
     match verb.taking() {
-        Some(taking) => app.engine.take_batch(taking, requests, decisions).await,
+        Some(taking) => {
+            let start = app.now();
+            app.engine.take_batch(taking, requests, decisions).await;
+            app.metrics.decision_time.record(app.now().since(start));
+        }
         None => return app.engine.peek_batch(requests, decisions).await,
     }
     let mut tally = Tally::default();

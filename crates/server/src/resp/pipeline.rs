@@ -48,6 +48,9 @@ pub(super) fn answer<'a, S: Store>(
                 if !authenticated && !command::is_open(name) {
                     app.metrics.front(Protocol::Resp).malformed();
                     replies.error(NO_AUTH);
+                } else if session.in_transaction && !command::ends_transaction(name) {
+                    local.decide(cache, replies);
+                    replies.error(command::NOT_RUN);
                 } else if app.throttles.is_some() && is_throttle(name) {
                     local.add(&args, cache, replies);
                 } else if let Some(first) = BatchCommand::find(app, name) {

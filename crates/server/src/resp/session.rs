@@ -13,6 +13,8 @@ pub(super) struct Session {
     pub(super) version: Version,
     /// The name of the client, by `CLIENT SETNAME`.
     pub(super) name: Option<Box<[u8]>>,
+    /// Whether the client has sent `MULTI`, which is refused: its commands must not run either.
+    pub(super) in_transaction: bool,
     /// The token that the client has sent.
     cached: CachedToken,
     /// The rights of the client when it was last authenticated.
@@ -21,7 +23,14 @@ pub(super) struct Session {
 
 impl Session {
     pub(super) fn new(id: u64) -> Self {
-        Self { id, version: Version::Two, name: None, cached: CachedToken::default(), access: Access::Local }
+        Self {
+            id,
+            version: Version::Two,
+            name: None,
+            in_transaction: false,
+            cached: CachedToken::default(),
+            access: Access::Local,
+        }
     }
 
     /// Returns whether the client may send commands: no tokens are needed, or it has sent a valid one.

@@ -59,6 +59,7 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
         StoreConfig::Memory => {
             let (engine, throttles) = counters::open(config.capacity, config.snapshots.as_ref())?;
             let app = App::new(engine, Some(throttles));
+            app.snapshots.set_capacity(config.capacity);
             let served = serve(config, app, |app| async {
                 match config.snapshots.clone() {
                     Some(snapshots) => counters::save_regularly(app, snapshots).await,

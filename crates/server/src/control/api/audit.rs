@@ -83,7 +83,7 @@ pub struct AuditSlot<'a> {
 
 impl AuditQueues {
     /// Starts the task that writes entries.
-    pub(super) fn start(control: Arc<Control>, runtime: &Handle) -> Self {
+    pub(super) fn start(control: &Arc<Control>, runtime: &Handle) -> Self {
         let (resets, reset_queue) = mpsc::channel(MAX_QUEUED_RESETS);
         let (switches, switch_queue) = mpsc::channel(MAX_QUEUED_SWITCHES);
         let pending = Arc::new(watch::Sender::new(0));

@@ -97,7 +97,7 @@ impl Service {
             // The front end has read the body already, within its own bounds.
             .layer(DefaultBodyLimit::disable())
             .with_state(state.clone());
-        let audit = AuditQueues::start(control, &runtime);
+        let audit = AuditQueues::start(&control, &runtime);
         let (large, received) = (Semaphore::new(limits::MAX_LARGE_BODIES), Semaphore::new(limits::MAX_RECEIVED_KB));
         Self { state, router, runtime, audit, large, received }
     }

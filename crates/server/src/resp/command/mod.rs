@@ -45,9 +45,12 @@ const COMMANDS: &[ConnectionCommand] = &[
     command("client", -2, "Names the connection and returns its id", client::client),
     command("command", -1, "Describes the commands", about::command),
     command("config", -2, "CONFIG GET, for redis-benchmark", about::config),
+    command("discard", 1, "Ends a refused transaction", discard),
     command("echo", 2, "Returns its argument", echo),
+    command("exec", 1, "Ends a refused transaction", exec),
     open("hello", -1, "Selects version 2 or 3 of the protocol", hello::hello),
     command("info", -1, "Returns facts about the server", about::info),
+    command("multi", 1, "Refused: there are no transactions", multi),
     command("ping", -1, "Returns PONG", ping),
     open("quit", -1, "Closes the connection", quit),
     open("reset", 1, "Resets the state of the connection", reset),
@@ -105,6 +108,41 @@ fn echo(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [text] => context.replies.bulk(text),
         _ => wrong_arity("echo", context.replies),
+    }
+    AfterCommand::Continue
+}
+
+/// The reply to a command of a refused transaction, which was not run.
+pub(super) const NOT_RUN: &str = "ERR not run: MULTI is not supported; send a pipeline without a transaction \
+                                  (redis-py: pipeline(transaction=False))";
+
+/// Returns whether a command ends a refused transaction.
+pub(super) fn ends_transaction(name: &[u8]) -> bool {
+    [&b"exec"[..], b"discard", b"reset", b"quit"].iter().any(|end| end.eq_ignore_ascii_case(name))
+}
+
+/// Refuses a transaction and, until its end, its commands: a client sends them without waiting for this reply.
+fn multi(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
+    context.session.in_transaction = true;
+    context.replies.error(NOT_RUN);
+    AfterCommand::Continue
+}
+
+fn exec(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
+    context.replies.error(match std::mem::take(&mut context.session.in_transaction) {
+        true => {
+            "EXECABORT Transaction discarded because MULTI is not supported; send a pipeline without a transaction \
+                 (redis-py: pipeline(transaction=False))"
+        }
+        false => "ERR EXEC without MULTI",
+    });
+    AfterCommand::Continue
+}
+
+fn discard(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
+    match std::mem::take(&mut context.session.in_transaction) {
+        true => context.replies.simple("OK"),
+        false => context.replies.error("ERR DISCARD without MULTI"),
     }
     AfterCommand::Continue
 }

@@ -1,0 +1,16 @@
+//! What the counters of each rule count.
+
+mod support;
+
+use support::bench;
+
+#[test]
+fn rule_counts_what_it_was_charged_and_not_what_another_rule_refused() {
+    let mut bench = bench("- {id: wide, limit: 100/h}\n- {id: narrow, limit: 62/h}\n");
+    let allowed = (0..100).filter(|_| bench.check(&[]) == "allow").count();
+    let rules = bench.engine.rules();
+    let counted: Vec<_> =
+        rules.rules().iter().map(|rule| (rule.meter().read().allowed, rule.meter().read().refused)).collect();
+    assert_eq!((allowed, &*counted), (62, &[(62, 0), (62, 38)][..]));
+    assert_eq!(bench.remaining(&[]), [38, 0]);
+}

@@ -1,0 +1,78 @@
+//! The table of bounds in `docs/security.md`, generated from the constants.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use tollgate_engine::rules::Mistakes;
+use tollgate_engine::{Item, Request};
+
+use crate::control::api::limits as api;
+use crate::http::limits as http;
+use crate::net::{protocol, shutdown, tls};
+use crate::resp::limits as resp;
+
+/// Returns the rows of the table.
+fn rows() -> String {
+    let seconds = |time: Duration| format!("{} s", time.as_secs());
+    let bytes = |count: usize| match count {
+        count if count % (1024 * 1024) == 0 => format!("{} MiB", count / (1024 * 1024)),
+        count if count % 1024 == 0 => format!("{} KiB", count / 1024),
+        count => format!("{count} bytes"),
+    };
+    let rows = [
+        ("attributes of a request", Item::MAX_ENTRIES.to_string()),
+        ("a name or value of an attribute, a key of an inline limit", bytes(Item::MAX_BYTES)),
+        ("items of a request (descriptors)", Request::MAX_ITEMS.to_string()),
+        ("rules that one request matches", Item::MAX_RULES.to_string()),
+        ("mistakes that are listed; further ones are counted", Mistakes::MAX.to_string()),
+        ("HTTP: request line and headers", format!("{}, {} headers", bytes(http::MAX_HEAD), http::MAX_HEADERS)),
+        ("HTTP: body of a decision", bytes(http::MAX_BODY)),
+        ("HTTP: requests in a list", http::MAX_BATCH.to_string()),
+        ("HTTP: requests to explain in a list", http::MAX_EXPLAINED.to_string()),
+        ("HTTP: response to a list, after which nothing more is decided", bytes(http::MAX_ANSWER)),
+        ("HTTP: time for the headers, and between requests", seconds(http::HEAD_TIMEOUT)),
+        ("HTTP: time for a body", seconds(http::BODY_TIMEOUT)),
+        ("HTTP: time in which a client must read", seconds(http::WRITE_TIMEOUT)),
+        ("HTTP: connections reserved for health checks", shutdown::RESERVED.to_string()),
+        ("HTTP: time of a reserved connection", seconds(http::RESERVED_TIMEOUT)),
+        ("Redis protocol: arguments of a command", resp::MAX_ARGS.to_string()),
+        ("Redis protocol: an argument", bytes(resp::MAX_BULK)),
+        ("Redis protocol: a command", bytes(resp::MAX_COMMAND)),
+        ("Redis protocol: time to complete a command, or to read a reply", seconds(resp::STALLED)),
+        ("time to send a valid token, where tokens are required", seconds(protocol::AUTH_TIMEOUT)),
+        ("time of a TLS handshake", seconds(tls::HANDSHAKE_TIMEOUT)),
+        (
+            "TCP keepalive: idle time, interval, probes",
+            format!(
+                "{}, {}, {}",
+                seconds(protocol::KEEPALIVE_IDLE),
+                seconds(protocol::KEEPALIVE_INTERVAL),
+                protocol::KEEPALIVE_PROBES
+            ),
+        ),
+        ("rules service: one rule or override", bytes(api::MAX_RULE)),
+        ("rules service: a rule file", bytes(api::MAX_FILE)),
+        ("rules service: rule files processed at a time", api::MAX_LARGE_BODIES.to_string()),
+        ("rules service: bytes of rule files received at a time", bytes(api::MAX_RECEIVED_KB * 1024)),
+        ("rules service: time to send a rule file", seconds(api::FILE_TIMEOUT)),
+        ("rules service: nodes that wait", api::MAX_WAITERS.to_string()),
+        ("audit log: resets that wait for the database", api::MAX_QUEUED_RESETS.to_string()),
+        ("audit log: switches that wait for the database", api::MAX_QUEUED_SWITCHES.to_string()),
+    ];
+    let mut table = String::from("| what | bound |\n|---|---|\n");
+    for (what, bound) in rows {
+        // Writing to a string does not fail.
+        let _ = writeln!(table, "| {what} | {bound} |");
+    }
+    table
+}
+
+#[test]
+fn security_page_states_every_bound() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md");
+    let page = std::fs::read_to_string(path).expect("the page");
+    let (start, end) = ("<!-- bounds: generated -->\n", "<!-- end of bounds -->");
+    let (before, rest) = page.split_once(start).expect("the start of the table");
+    let (_, after) = rest.split_once(end).expect("the end of the table");
+    tollgate_testkit::golden::check(path, &format!("{before}{start}\n{}\n{end}{after}", rows()));
+}

@@ -1,0 +1,69 @@
+// One check over java.net.http. Standard library only, Java 11 or later.
+//
+//     var limits = new Tollgate("http://127.0.0.1:8080", "api", System.getenv("TOLLGATE_TOKEN"));
+//     var decision = limits.check("{\"client_ip\":\"192.0.2.1\"}");
+//     if (!decision.allowed) { response.setStatus(429); decision.headers.forEach(response::setHeader); }
+//
+// A check has DEADLINE. If the server does not answer in time, requests pass (FAIL_OPEN) or do not.
+import java.io.IOException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.time.Duration;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+
+public final class Tollgate {
+    static final Duration DEADLINE = Duration.ofMillis(250);
+    static final boolean FAIL_OPEN = true;
+    static final List<String> PASSED_ON = List.of("retry-after", "ratelimit", "ratelimit-policy");
+
+    /** Whether a request may pass, and the headers for the client. */
+    public static final class Decision {
+        public final boolean allowed;
+        public final Map<String, String> headers;
+
+        Decision(boolean allowed, Map<String, String> headers) {
+            this.allowed = allowed;
+            this.headers = headers;
+        }
+    }
+
+    private final HttpClient client = HttpClient.newBuilder().connectTimeout(DEADLINE).build();
+    private final URI check;
+    private final String domain;
+    private final String token;
+
+    public Tollgate(String url, String domain, String token) {
+        this.check = URI.create(url + "/v1/check");
+        this.domain = domain;
+        this.token = token;
+    }
+
+    /** Checks a request with these attributes, a JSON object of strings. */
+    public Decision check(String attributes) throws InterruptedException {
+        String body = "{\"domain\":\"" + domain + "\",\"attributes\":" + attributes + "}";
+        HttpRequest.Builder request = HttpRequest.newBuilder(check).timeout(DEADLINE)
+                .header("content-type", "application/json").POST(HttpRequest.BodyPublishers.ofString(body));
+        if (token != null) {
+            request.header("authorization", "Bearer " + token);
+        }
+        try {
+            HttpResponse<Void> response = client.send(request.build(), HttpResponse.BodyHandlers.discarding());
+            Map<String, String> headers = new HashMap<>();
+            PASSED_ON.forEach(name -> response.headers().firstValue(name).ifPresent(value -> headers.put(name, value)));
+            int status = response.statusCode();
+            return new Decision(status == 200 || (status != 429 && FAIL_OPEN), headers);
+        } catch (IOException error) {
+            return new Decision(FAIL_OPEN, Map.of());
+        }
+    }
+
+    /** Checks once and prints the outcome: `java Tollgate.java URL DOMAIN ATTRIBUTES`. */
+    public static void main(String[] args) throws InterruptedException {
+        Decision decision = new Tollgate(args[0], args[1], System.getenv("TOLLGATE_TOKEN")).check(args[2]);
+        System.out.println(decision.allowed + " " + decision.headers.getOrDefault("retry-after", "-"));
+    }
+}

@@ -1,0 +1,73 @@
+// Package tollgate is net/http middleware: one check per request. Standard library only.
+//
+//	handler = tollgate.Limit(handler, "http://127.0.0.1:8080", "api", os.Getenv("TOLLGATE_TOKEN"))
+//
+// A check has deadline. If the server does not answer in time, requests pass (failOpen) or get 503.
+package tollgate
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"net/http"
+	"time"
+)
+
+const (
+	deadline = 250 * time.Millisecond
+	failOpen = true
+)
+
+var (
+	passedOn = []string{"Retry-After", "RateLimit", "RateLimit-Policy"}
+	client   = &http.Client{Timeout: deadline}
+)
+
+// Check returns the status of a check, and the headers for the caller's client.
+func Check(url, domain, token string, attributes map[string]string) (int, http.Header) {
+	failed := http.StatusServiceUnavailable
+	if failOpen {
+		failed = http.StatusOK
+	}
+	body, err := json.Marshal(map[string]any{"domain": domain, "attributes": attributes})
+	if err != nil {
+		return failed, nil
+	}
+	request, err := http.NewRequest(http.MethodPost, url+"/v1/check", bytes.NewReader(body))
+	if err != nil {
+		return failed, nil
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return failed, nil
+	}
+	defer response.Body.Close()
+	return response.StatusCode, response.Header
+}
+
+// Limit wraps a handler.
+func Limit(next http.Handler, url, domain, token string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ip, _, _ := net.SplitHostPort(r.RemoteAddr)
+		attributes := map[string]string{"client_ip": ip, "path": r.URL.Path, "method": r.Method}
+		status, headers := Check(url, domain, token, attributes)
+		for _, name := range passedOn {
+			if value := headers.Get(name); value != "" {
+				w.Header().Set(name, value)
+			}
+		}
+		// 4xx other than a refusal is a mistake in the request or the token, and handled as a failure.
+		switch {
+		case status == http.StatusOK || (status != http.StatusTooManyRequests && failOpen):
+			next.ServeHTTP(w, r)
+		case status == http.StatusTooManyRequests:
+			w.WriteHeader(status)
+		default:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+}

@@ -1,0 +1,51 @@
+// Express middleware: one check per request. Standard library only.
+//
+//     app.use(tollgate({ url: 'http://127.0.0.1:8080', domain: 'api' }));
+//
+// A check has DEADLINE_MS. If the server does not answer in time, requests pass (FAIL_OPEN) or get 503.
+'use strict';
+const http = require('node:http');
+const https = require('node:https');
+
+const DEADLINE_MS = 250;
+const FAIL_OPEN = true;
+const PASSED_ON = ['retry-after', 'ratelimit', 'ratelimit-policy'];
+
+/** Resolves to the status of a check and the headers for the client. */
+function check({ url, domain, token }, attributes) {
+  const failed = { status: FAIL_OPEN ? 200 : 503, headers: {} };
+  return new Promise((resolve) => {
+    const body = JSON.stringify({ domain, attributes });
+    const headers = { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) };
+    if (token) headers.authorization = `Bearer ${token}`;
+    const client = url.startsWith('https:') ? https : http;
+    const request = client.request(new URL('/v1/check', url), { method: 'POST', headers }, (response) => {
+      response.resume();
+      response.on('end', () => {
+        const passedOn = PASSED_ON.filter((name) => name in response.headers);
+        const entries = passedOn.map((name) => [name, response.headers[name]]);
+        resolve({ status: response.statusCode, headers: Object.fromEntries(entries) });
+      });
+    });
+    request.setTimeout(DEADLINE_MS, () => request.destroy());
+    request.on('error', () => resolve(failed));
+    request.on('close', () => resolve(failed));
+    request.end(body);
+  });
+}
+
+function tollgate(options) {
+  const attributesOf =
+    options.attributes ?? ((req) => ({ client_ip: req.ip, path: req.path, method: req.method }));
+  const config = { token: process.env.TOLLGATE_TOKEN, ...options };
+  return async (req, res, next) => {
+    const { status, headers } = await check(config, attributesOf(req));
+    for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
+    // 4xx other than a refusal is a mistake in the request or the token, and handled as a failure.
+    if (status === 200 || (status !== 429 && FAIL_OPEN)) return next();
+    res.statusCode = status === 429 ? 429 : 503;
+    return res.end();
+  };
+}
+
+module.exports = { tollgate, check };
