@@ -104,9 +104,6 @@ fn request_that_matches_too_many_rules_is_refused() {
     let server = Server::start(&["--rules", rules.path()]);
     let (status, body) = server.connect_http().post("/v1/check", "{\"domain\":\"api\",\"attributes\":{\"a\":\"1\"}}");
     assert!(status == 400 && body.contains("257") && body.contains("256"), "{status} {body}");
-    let unconditional: String = (0..257).map(|n| format!("- {{id: r{n}, limit: 1/s}}\n")).collect();
-    let unconditional = Rules::new(format!("domain: api\nrules:\n{unconditional}"));
-    tollgate(&["check", unconditional.path()], b"").failed(1, "257 rules of `api` match every request");
 }
 
 #[test]

@@ -13,7 +13,6 @@ use super::raw::{RawDomain, RawRule, RawText, shorten};
 use super::rule::{OnChange, OnFault, Rule, RulePosition};
 use super::words::valid_instead;
 use super::{Domain, MAX_RULES, ReadFile};
-use crate::request::Item;
 use behaviour::{check_ban, check_cost, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
 use condition::{check_expression, check_only, check_per};
 use limits::{check_effect, words_of};
@@ -72,16 +71,6 @@ impl<'f> Checker<'f> {
             if self.skips_invalid && (raw.noted || notes.count() > before) {
                 self.domains[position].rules.truncate(rules);
             }
-        }
-        let unconditional = self.domains[place].rules.iter().filter(|rule| rule.sought().is_empty()).count();
-        if unconditional > Item::MAX_RULES {
-            let (max, problem) = (Item::MAX_RULES, format!("{unconditional} rules of `{name}` match every request"));
-            let first = raw.rules.first().map_or(Place::default(), |rule| rule.place);
-            notes.add_with_help(
-                first,
-                problem,
-                format!("a request may match at most {max}; give them conditions with `when`"),
-            );
         }
     }
 
