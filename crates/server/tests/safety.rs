@@ -88,7 +88,7 @@ fn lists_are_bounded() {
     let (status, body) = client.post("/v1/explain", &format!("[{}]", vec![one; 101].join(",")));
     assert!(status == 400 && body.contains("too many requests to explain: 101 (maximum 100)"), "{status} {body}");
     let (status, body) = client.post("/v1/explain", &format!("[{}]", vec![one; 100].join(",")));
-    assert_eq!((status, body.matches("\"decision\"").count() > 0), (200, true), "{body}");
+    assert_eq!((status, body.matches("\"outcome\"").count()), (200, 100), "{body}");
     // Decided in parts, answered in order.
     let items: Vec<String> =
         (0..100).map(|n| format!("{{\"key\":\"k\",\"limit\":\"1000/h\",\"cost\":{}}}", n % 3)).collect();
@@ -149,7 +149,6 @@ fn log_is_json_if_asked_for() {
         (&"listening".into(), &"info".into(), &"memory".into())
     );
     assert!(line["time"].is_string() && line["version"].is_string() && line["count"] == 0, "{line}");
-    assert!(log_of("RUST_LOG=error; export RUST_LOG; timeout 1", 1).is_empty());
 }
 
 #[test]
