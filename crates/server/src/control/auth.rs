@@ -192,7 +192,7 @@ impl Access {
     pub fn is_scoped(&self) -> bool {
         match self {
             Self::Local => false,
-            Self::Token(token) => token.role != Role::Admin && !token.domains.is_empty(),
+            Self::Token(token) => token.grant.role != Role::Admin && !token.grant.domains.is_empty(),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Accepts connections and hands them to the workers.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::protocol::Protocol;

@@ -127,7 +127,7 @@ fn error(error: OpError) -> GrpcError {
         ErrorKind::Invalid | ErrorKind::Forbidden | ErrorKind::KeyInUse | ErrorKind::KeyReused => {
             GrpcCode::InvalidArgument
         }
-        ErrorKind::StoreFailed => GrpcCode::Unavailable,
+        ErrorKind::NotRecorded | ErrorKind::StoreFailed => GrpcCode::Unavailable,
     };
     GrpcError::new(code, error.detail)
 }

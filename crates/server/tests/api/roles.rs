@@ -251,7 +251,7 @@ async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
 
 #[tokio::test]
 async fn token_of_one_domain_settles_nothing_in_another() {
-    let server = TestServer::start(Tokens::Asked).await;
+    let server = TestServer::start(TokenPolicy::Required).await;
     let (admin, _) = server.token("admin", Role::Admin, &[], None).await;
     for domain in ["a", "b"] {
         let put = server.request("PUT", &format!("/v1/domains/{domain}/rules/all")).bearer_auth(&admin).body(RULE);
@@ -277,7 +277,7 @@ async fn token_of_one_domain_settles_nothing_in_another() {
 
 #[tokio::test]
 async fn list_of_resets_is_one_entry_with_its_count() {
-    let server = TestServer::start(Tokens::Asked).await;
+    let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("Ann", Role::Operator, &[], None).await;
     let post = |path: &str, body: String| told(server.request("POST", path).bearer_auth(&token).body(body));
     let one = r#"{"key":"k","limit":"1/s"}"#;

@@ -83,8 +83,9 @@ impl Service {
     /// Creates the service of `control`. It runs on `runtime`, a thread that makes no decisions; waiting calls end when `connections`
     /// stops.
     pub fn new(control: Arc<Control>, runtime: Handle, connections: Arc<Connections>) -> Self {
+        let audit = AuditQueues::start(&control, &runtime);
         let state = Arc::new(ApiState {
-            control: control.clone(),
+            control,
             nodes: Nodes::default(),
             waiters: Semaphore::new(limits::MAX_WAITERS),
             snapshot: SnapshotBytes::default(),
@@ -97,7 +98,6 @@ impl Service {
             // The front end has read the body already, within its own bounds.
             .layer(DefaultBodyLimit::disable())
             .with_state(state.clone());
-        let audit = AuditQueues::start(&control, &runtime);
         let (large, received) = (Semaphore::new(limits::MAX_LARGE_BODIES), Semaphore::new(limits::MAX_RECEIVED_KB));
         Self { state, router, runtime, audit, large, received }
     }
