@@ -38,7 +38,7 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 pub use apply::RuleFiles;
-pub use audit::AuditLog;
+pub use audit::{AuditLog, Note};
 use db::Db;
 pub use db::sqlite_url;
 pub use error::{Conflict, ControlError};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_server::control::model::{AuditSearch, Expected, Others, PageRequest};
-use tollgate_server::control::{Control, ControlError};
+use tollgate_server::control::{Control, ControlError, Note};
 
 use crate::place::{Place, by, put};
 
@@ -97,7 +97,9 @@ async fn overrides_of_a_domain_are_listed_over_pages(place: Arc<Place>) {
     }
     let made_up = PageRequest { after: Some("zz".into()), limit: None };
     assert!(matches!(control.overrides().list_domain("api", &made_up).await, Err(ControlError::Invalid(_))));
-    control.audit().note(&by("ann"), "key", "reset", Some("api"), "tenant=x").await.unwrap();
+    let domain = Some("api".to_owned());
+    let note = Note { change: by("ann"), kind: "key", action: "reset", domain, subject: "tenant=x".into() };
+    control.audit().note(&[note]).await.unwrap();
     let domains = control.rules().domains().await.unwrap();
     let told: Vec<_> = domains.iter().map(|one| (&*one.domain, one.rules, one.overrides, one.revision)).collect();
     assert_eq!(told, [("api", 2, 4, 8), ("other", 1, 1, 7)], "what was spent is no change of a domain");
