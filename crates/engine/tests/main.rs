@@ -20,6 +20,7 @@ mod import_envoy;
 mod import_envoy_model;
 mod import_nginx;
 mod local_fallback;
+mod metered;
 mod options;
 mod overrides;
 mod postpaid;

@@ -1,6 +1,6 @@
 //! What the counters of each rule count.
 
-mod support;
+use crate::support;
 
 use support::bench;
 

@@ -1,6 +1,6 @@
 //! The clients under `examples/clients/` decide, pass headers on, and fail open when the server is gone.
 
-mod common;
+use crate::common;
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 //! What an attacker or a mistake must not achieve: requests of web pages, exhausted connections, slow clients, large lists.
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
