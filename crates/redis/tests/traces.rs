@@ -7,7 +7,7 @@
 use crate::support;
 
 use support::chance::{self, Chance};
-use support::model::{Model, ask, starts_with_less};
+use support::model::{Model, ask};
 use support::{Hand, Owned, Said, by_hand, run};
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Params, Phase, Retry, Stamps, Time, Window};
 use tollgate_engine::Store;
@@ -190,8 +190,8 @@ impl Trace<'_> {
             }
             if let Some((charge, wait)) = refused
                 && charge.windows.is_empty()
-                // A limit that the state does not have yet begins with the take that is admitted, not with a refusal.
-                && !starts_with_less(&charge.limits)
+                // If nothing of the limits it was charged under is used up by then, the key is new to limits with `initial`.
+                && charge.limits.starts_full()
                 && self.chance.one_in(3)
             {
                 self.wait_out(charge, wait).await;

@@ -96,15 +96,31 @@ impl Model {
         self.states.get(key).map(|state| &state.own)
     }
 
+    /// Returns the state that a request finds. A key with nothing used up of other limits is new to limits of which a new key does
+    /// not have everything.
     fn state(&self, charge: &Owned, now: &Now<'_>) -> State {
-        self.states.get(&charge.key).cloned().unwrap_or_else(|| State::new(&charge.limits, now))
+        let is_new = |state: &&State| {
+            let now = now.with_windows(&[]);
+            state.own != charge.limits && !charge.limits.starts_full() && state.own.is_new(&*state.words, &now)
+        };
+        let known = self.states.get(&charge.key).filter(|state| !is_new(state));
+        known.cloned().unwrap_or_else(|| State::new(&charge.limits, now))
     }
 
     fn check(&mut self, charges: &[Owned], micros: u64) -> Vec<Said> {
         let mut states: Vec<State> = charges.iter().map(|charge| self.state(charge, &now(charge, micros))).collect();
-        let verdicts: Vec<Verdict<Stamps>> =
-            charges.iter().zip(&states).map(|(charge, state)| state.weigh(charge, &now(charge, micros))).collect();
+        let mut verdicts = weigh_all(charges, &states, micros);
         let admitted = verdicts.iter().all(Verdict::is_admitted);
+        let up_to = |charge: &Owned| matches!(charge.ask, Ask::UpTo(_));
+        let least =
+            charges.iter().zip(&verdicts).filter(|(charge, _)| up_to(charge)).map(|(_, verdict)| verdict.taken()).min();
+        if let Some(least) = least.filter(|_| admitted) {
+            // Charges that take up to an amount all take the least that any of them can.
+            let lowered = |charge: &Owned| {
+                if up_to(charge) { Owned { ask: Ask::UpTo(least), ..charge.clone() } } else { charge.clone() }
+            };
+            verdicts = weigh_all(&charges.iter().map(lowered).collect::<Vec<_>>(), &states, micros);
+        }
         let mut said = Vec::new();
         for (index, (charge, state)) in charges.iter().zip(&mut states).enumerate() {
             let (now, verdict) = (now(charge, micros), &verdicts[index]);
@@ -123,7 +139,7 @@ impl Model {
             // A key that nothing was written for does not exist.
             let untouched = State::new(&charge.limits, &now(charge, micros)).words == state.words;
             let exists = self.states.contains_key(&charge.key);
-            if !state.words.is_empty() && (exists || !untouched || starts_with_less(&charge.limits)) {
+            if !state.words.is_empty() && (exists || !untouched || !charge.limits.starts_full()) {
                 self.states.insert(charge.key.clone(), state);
             }
         }
@@ -145,7 +161,8 @@ impl Model {
     fn give_back(&mut self, verb: Verb, charge: &Owned, micros: u64) -> Said {
         let now = now(charge, micros);
         let exists = self.states.contains_key(&charge.key);
-        let mut state = self.state(charge, &now);
+        let known = self.states.get(&charge.key).cloned();
+        let mut state = known.unwrap_or_else(|| State::new(&charge.limits, &now));
         let own = state.own.clone();
         // Limits without a state have nothing that shows whether something was taken.
         let has_taken = exists || own.words() == 0;
@@ -166,7 +183,7 @@ impl Model {
         };
         let said =
             Said { outcome: Outcome::Allow, taken, stamps: Stamps::default(), reports: state.reports(charge, &now) };
-        if verb == Verb::Reset && !starts_with_less(&charge.limits) {
+        if verb == Verb::Reset {
             self.states.remove(&charge.key);
         } else if exists {
             self.states.insert(charge.key.clone(), state);
@@ -175,17 +192,8 @@ impl Model {
     }
 }
 
-/// Returns whether a new key starts with less than the capacity: then it matters when it was first seen.
-pub(crate) fn starts_with_less(limits: &Limits) -> bool {
-    limits.as_slice().iter().any(|limit| match limit.params() {
-        Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => bucket.initial < bucket.burst,
-        Params::IntervalBucket { burst, initial, .. } => initial < burst,
-        Params::FixedWindow { window, .. }
-        | Params::SlidingWindow(window)
-        | Params::SlidingSlices { window, .. }
-        | Params::SlidingLog { window, .. } => window.initial < window.limit,
-        Params::Unlimited | Params::DenyAll | Params::Concurrency { .. } => false,
-    })
+fn weigh_all(charges: &[Owned], states: &[State], micros: u64) -> Vec<Verdict<Stamps>> {
+    charges.iter().zip(states).map(|(charge, state)| state.weigh(charge, &now(charge, micros))).collect()
 }
 
 /// Returns the present of a charge, as the script sees it.
