@@ -1,6 +1,6 @@
 //! A decision in memory allocates nothing, once its buffers have been used.
 
-use crate::support;
+mod support;
 
 use allocation_counter::{AllocationInfo, measure};
 use support::{bench, limits, run};
