@@ -320,7 +320,8 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
 - **`initial`** is what a new key has. A key begins with the first request for it that is not a peek,
   admitted or refused, and refills from then on; all keys of a request begin, whichever of them refuses
   it. A key that has everything left is new under any other limit, and the store may forget it at any
-  time. After `reset` a key is new.
+  time; so a wait under a limit with `initial` is an estimate while the key is charged under another
+  limit. After `reset` a key is new.
 - **An interval bucket without `max_wait`** delays no request: it refuses what is not available, with
   the time until the step that refills it.
 - **`take-up-to`** takes the same amount from all enforced rules that a request matches, the least that
