@@ -282,8 +282,10 @@ impl Client {
     }
 
     fn ask(&mut self, method: &str, path: &str, headers: &str, body: &str) -> anyhow::Result<Answer> {
-        let head =
-            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {}\r\n\r\n{body}", body.len());
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\n{headers}content-length: {}\r\n\r\n{body}",
+            body.len()
+        );
         self.stream.get_mut().write_all(head.as_bytes())?;
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
