@@ -4,7 +4,7 @@
 //     var decision = limits.check("{\"client_ip\":\"192.0.2.1\"}");
 //     if (!decision.allowed) { response.setStatus(429); decision.headers.forEach(response::setHeader); }
 //
-// A check has DEADLINE. If the server does not answer in time, requests pass (FAIL_OPEN) or do not.
+// A check has DEADLINE, or the deadline given. If the server does not answer in time, requests pass (FAIL_OPEN) or do not.
 import java.io.IOException;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -31,12 +31,19 @@ public final class Tollgate {
         }
     }
 
-    private final HttpClient client = HttpClient.newBuilder().connectTimeout(DEADLINE).build();
+    private final HttpClient client;
+    private final Duration deadline;
     private final URI check;
     private final String domain;
     private final String token;
 
     public Tollgate(String url, String domain, String token) {
+        this(url, domain, token, DEADLINE);
+    }
+
+    public Tollgate(String url, String domain, String token, Duration deadline) {
+        this.client = HttpClient.newBuilder().connectTimeout(deadline).build();
+        this.deadline = deadline;
         this.check = URI.create(url + "/v1/check");
         this.domain = domain;
         this.token = token;
@@ -45,7 +52,7 @@ public final class Tollgate {
     /** Checks a request with these attributes, a JSON object of strings. */
     public Decision check(String attributes) throws InterruptedException {
         String body = "{\"domain\":\"" + domain + "\",\"attributes\":" + attributes + "}";
-        HttpRequest.Builder request = HttpRequest.newBuilder(check).timeout(DEADLINE)
+        HttpRequest.Builder request = HttpRequest.newBuilder(check).timeout(deadline)
                 .header("content-type", "application/json").POST(HttpRequest.BodyPublishers.ofString(body));
         if (token != null) {
             request.header("authorization", "Bearer " + token);
@@ -61,9 +68,10 @@ public final class Tollgate {
         }
     }
 
-    /** Checks once and prints the outcome: `java Tollgate.java URL DOMAIN ATTRIBUTES`. */
+    /** Checks once and prints the outcome: `java Tollgate.java URL DOMAIN ATTRIBUTES [MILLISECONDS]`. */
     public static void main(String[] args) throws InterruptedException {
-        Decision decision = new Tollgate(args[0], args[1], System.getenv("TOLLGATE_TOKEN")).check(args[2]);
+        Duration deadline = args.length > 3 ? Duration.ofMillis(Long.parseLong(args[3])) : DEADLINE;
+        Decision decision = new Tollgate(args[0], args[1], System.getenv("TOLLGATE_TOKEN"), deadline).check(args[2]);
         System.out.println(decision.allowed + " " + decision.headers.getOrDefault("retry-after", "-"));
     }
 }

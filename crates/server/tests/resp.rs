@@ -144,7 +144,19 @@ fn more_connections_than_allowed_are_turned_away() {
         client.expect("+PONG\r\n");
     }
     assert_eq!(server.connect_resp().rest(), "-ERR max number of clients reached\r\n");
+    // HTTP has a budget of its own, and further connections for health checks, which only they may use.
+    let (mut third, mut fourth) = (server.connect_http(), server.connect_http());
+    for client in [&mut third, &mut fourth] {
+        assert_eq!(client.post("/v1/check", r#"{"key":"k","limit":"5/h"}"#).0, 200);
+    }
+    let mut reserved = server.connect_http();
+    reserved.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    assert!(reserved.rest().starts_with("HTTP/1.1 200 "), "answered and closed");
+    assert_eq!(server.connect_http().post("/v1/check", r#"{"key":"k","limit":"5/h"}"#).0, 503);
+    let beyond: Vec<_> = (0..16).map(|_| server.connect_http()).collect();
     assert!(server.connect_http().rest().starts_with("HTTP/1.1 503 "));
+    drop(beyond);
+    assert_eq!(third.post("/v1/check", r#"{"key":"k","limit":"5/h"}"#).0, 200);
     first.send("QUIT\r\n");
     assert_eq!(first.rest(), "+OK\r\n");
     second.send("PING\r\n");

@@ -17,7 +17,6 @@ use super::session::Session;
 use super::throttle::LimitCache;
 use super::wire::Replies;
 use crate::app::App;
-use crate::net::protocol::AUTH_TIMEOUT;
 use crate::net::shutdown::ConnectionGuard;
 use crate::net::stream::ReadReady;
 
@@ -38,8 +37,7 @@ async fn serve_until_closed<S: Store, T: ReadReady>(
     session: &mut Session,
     guard: &ConnectionGuard,
 ) -> io::Result<()> {
-    let deadline = Instant::now() + AUTH_TIMEOUT;
-    while wait_for_input(stream, app, session, guard, deadline).await? {
+    while wait_for_input(stream, app, session, guard).await? {
         let mut buffers = ConnectionBuffers::take();
         let outcome = buffers.serve(stream, app, session).await;
         buffers.give_back();
@@ -57,15 +55,12 @@ async fn wait_for_input<S: Store, T: ReadReady>(
     app: &App<S>,
     session: &Session,
     guard: &ConnectionGuard,
-    deadline: Instant,
 ) -> io::Result<bool> {
-    if !app.auth.requires_tokens() || session.is_authenticated() {
-        return has_input(stream, guard).await;
+    match session.auth_deadline(&app.auth) {
+        None => has_input(stream, guard).await,
+        Some(deadline) if deadline <= Instant::now() => Ok(false),
+        Some(deadline) => timeout_at(deadline, has_input(stream, guard)).await.unwrap_or(Ok(false)),
     }
-    if deadline <= Instant::now() {
-        return Ok(false);
-    }
-    timeout_at(deadline, has_input(stream, guard)).await.unwrap_or(Ok(false))
 }
 
 /// Waits for input; returns false if the server stops. No buffer is held meanwhile, so an idle connection costs its socket.
@@ -131,9 +126,13 @@ impl ConnectionBuffers {
     ) -> io::Result<Then> {
         let mut deadline = None;
         loop {
+            let auth_deadline = session.auth_deadline(&app.auth);
+            if auth_deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Ok(Then::Close);
+            }
             let free = &mut self.input[self.filled..];
-            // Without a partial command the stream is readable, so this read needs no deadline.
-            let read = match deadline {
+            // Without a partial command the stream is nearly always readable, and an idle connection may stay.
+            let read = match [deadline, auth_deadline].into_iter().flatten().min() {
                 None => stream.read(free).await?,
                 Some(deadline) => timeout_at(deadline, stream.read(free)).await??,
             };
@@ -222,6 +221,7 @@ async fn write<T: ReadReady>(stream: &mut T, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::control::auth::TokenPolicy;
+    use crate::net::protocol::AUTH_TIMEOUT;
     use crate::net::stalled_client::hangs_up_after;
 
     #[tokio::test(start_paused = true)]

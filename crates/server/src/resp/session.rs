@@ -1,7 +1,10 @@
 //! The state of a connection beyond its socket.
 
+use tokio::time::Instant;
+
 use super::wire::Version;
 use crate::control::auth::{Access, Authenticator, CachedToken};
+use crate::net::protocol::AUTH_TIMEOUT;
 
 /// The error of Redis for a command before authentication; clients look for the first word.
 pub(super) const NO_AUTH: &str = "NOAUTH Authentication required.";
@@ -19,6 +22,8 @@ pub(super) struct Session {
     cached: CachedToken,
     /// The rights of the client when it was last authenticated.
     pub(super) access: Access,
+    /// When a connection that needs a token must have sent one.
+    auth_deadline: Instant,
 }
 
 impl Session {
@@ -30,7 +35,22 @@ impl Session {
             in_transaction: false,
             cached: CachedToken::default(),
             access: Access::Local,
+            auth_deadline: Instant::now() + AUTH_TIMEOUT,
         }
+    }
+
+    /// Sets the session back, without its token. A client that had sent a valid one has time for another; a client without one
+    /// gains no time.
+    pub(super) fn reset(&mut self) {
+        let unused = (!self.is_authenticated()).then_some(self.auth_deadline);
+        *self = Self::new(self.id);
+        self.auth_deadline = unused.unwrap_or(self.auth_deadline);
+    }
+
+    /// Returns when the connection is closed unless it sends a valid token before, or `None` if it needs none or has sent one.
+    #[inline]
+    pub(super) fn auth_deadline(&self, auth: &Authenticator) -> Option<Instant> {
+        (auth.requires_tokens() && !self.is_authenticated()).then_some(self.auth_deadline)
     }
 
     /// Returns whether the client may send commands: no tokens are needed, or it has sent a valid one.
@@ -44,7 +64,7 @@ impl Session {
     }
 
     /// Returns whether the client has sent a valid token.
-    pub(super) fn is_authenticated(&self) -> bool {
+    fn is_authenticated(&self) -> bool {
         matches!(self.access, Access::Token(_))
     }
 

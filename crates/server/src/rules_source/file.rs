@@ -224,7 +224,7 @@ mod tests {
         std::fs::write(&path, BLOCKED).unwrap();
         let mut file = RuleFile::new(path.clone());
         let text = file.rules.read().unwrap();
-        assert!(file.parse(&text).unwrap_err().to_string().contains("`blocked.txt` cannot be read"));
+        assert!(file.parse(&text).unwrap_err().to_string().contains("cannot read `blocked.txt`"));
         let mut next = || (0..3 * MISSING_POLLS).find_map(|_| file.poll().ok().flatten()).map(|text| file.parse(&text));
         assert!(next().is_none(), "nothing has changed");
         std::fs::write(&list, "# none yet\n").unwrap();

@@ -213,8 +213,8 @@ fn fit_file_limit(config: &mut Config) {
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
     let Some(files) = getrlimit(Resource::Nofile).current else { return };
-    let listeners = [config.http, config.resp].iter().flatten().count().max(1);
-    let fits = usize::try_from(files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES) / listeners;
+    let budgets = [config.http, config.resp, config.rls].iter().flatten().count() + config.rls_socket.iter().count();
+    let fits = usize::try_from(files).unwrap_or(usize::MAX).saturating_sub(OTHER_FILES) / budgets.max(1);
     let fits = fits.max(1);
     if config.connections > fits {
         tracing::warn!(

@@ -162,7 +162,7 @@ fn quit(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
 }
 
 fn reset(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
-    *context.session = Session::new(context.session.id);
+    context.session.reset();
     context.replies.version = Version::Two;
     context.replies.simple("RESET");
     AfterCommand::Continue
