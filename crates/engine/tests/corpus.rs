@@ -14,7 +14,7 @@ mod import;
 mod limit;
 #[path = "fuzzed/rules.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
-mod rules;
+pub(crate) mod rules;
 
 fn replay(name: &str, check: fn(&[u8])) {
     let folder = format!("{}/../../fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));

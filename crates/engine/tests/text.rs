@@ -4,11 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tollgate_engine::rules::{Mistakes, Rules, Source};
 
-use fuzzed::check;
-
-#[path = "fuzzed/rules.rs"]
-#[allow(unreachable_pub, reason = "the fuzz target includes it too")]
-mod fuzzed;
+use crate::corpus::rules::check;
 
 const WHOLE: &str = r#"
 domains:
