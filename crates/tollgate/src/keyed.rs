@@ -3,8 +3,8 @@
 //! A request takes the first of these paths that applies:
 //!
 //! 1. *Fastest*, inlined into the caller: the state is one word, the key is at home in an unlocked bucket whose entries all
-//!    belong to the limit in force, and the cost fits ([`Table::try_take_fast`]).
-//! 2. *Fast*: any state of a key that has an entry, in unlocked buckets of the limit in force ([`Table::try_known`]).
+//!    belong to the limit in force, and the cost fits (`Table::try_take_fast`).
+//! 2. *Fast*: any state of a key that has an entry, in unlocked buckets of the limit in force (`Table::try_known`).
 //! 3. *Slow* (`decide.rs`): waits for locks, inserts a new key, displaces or evicts entries, and reads states of earlier limits
 //!    (`change.rs`).
 //! 4. *Overflow* (`overflow.rs`): a key without an entry is counted in one entry that all such keys share.

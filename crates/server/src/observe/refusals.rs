@@ -1,7 +1,7 @@
 //! Refusals in the log, each with its explanation.
 //!
 //! The lines are sampled by limiters of our own, so that a flood of refused requests does not flood the log: at most the rate of
-//! `--log-refusals` for each rule, and [`MAX_LINES`] a second for all rules together. A line has the number of refusals that were
+//! `--log-refusals` for each rule, and `MAX_LINES` a second for all rules together. A line has the number of refusals that were
 //! not logged before it. Values from the request are shown as `--top-keys` says. Admitted requests never get here, and the
 //! explanation is made from the decision, so the store is not asked again.
 

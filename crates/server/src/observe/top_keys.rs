@@ -2,10 +2,10 @@
 //!
 //! The number of keys is not bounded, so not all can be counted. Space-Saving (Metwally, Agrawal, El Abbadi 2005) keeps a fixed number of
 //! counts: a key that is not among them replaces the one with the lowest count, and starts from that count. So no count is too
-//! low, each has a bound on how much it may be too high, and every key with more than 1/[`KEPT`] of the total is among them.
+//! low, each has a bound on how much it may be too high, and every key with more than 1/`KEPT` of the total is among them.
 //!
-//! Each thread counts its first [`COUNT_ALL`] decisions, and from then on a random one in [`ONE_IN`], which counts as that many:
-//! heavy keys are seen anyway, and the other decisions pay next to nothing. Counts are halved every [`HALF_LIFE`], so that old
+//! Each thread counts its first `COUNT_ALL` decisions, and from then on a random one in `ONE_IN`, which counts as that many:
+//! heavy keys are seen anyway, and the other decisions pay next to nothing. Counts are halved every `HALF_LIFE`, so that old
 //! traffic fades. Of a key at most [`MAX_NAME`] characters are kept, or only a hash.
 
 use std::cell::Cell;
