@@ -181,7 +181,8 @@ async fn try_answer<S: Store>(
         }
         Err(_) if head.uri.path() == rls::JSON && head.method == Method::POST => {
             let body = read(body, rls::limits::MAX_MESSAGE, BODY_TIMEOUT).await?;
-            let (status, body) = rls::answer_json(app, &body).await.map_err(|error| Problem::from_op(&error, ""))?;
+            let (status, body) =
+                rls::answer_json(app, &access, &body).await.map_err(|error| Problem::from_op(&error, ""))?;
             Ok(response(status, "application/json", body))
         }
         Err(_) if api::owns(head.uri.path()) => control(app, access, head, body).await,

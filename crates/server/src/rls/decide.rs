@@ -10,6 +10,8 @@ use super::slots;
 use super::status;
 use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status};
 use crate::app::App;
+use crate::control::auth::{Access, Scope};
+use crate::control::model::Role;
 use crate::net::protocol::Protocol;
 use crate::ops::Verb;
 use crate::ops::error::OpError;
@@ -18,12 +20,16 @@ use crate::ops::run::decide_requests;
 /// Decides a request. A request that is to be delayed is answered after its delay.
 ///
 /// # Errors
-/// When the request is not valid.
+/// When the request is not valid, or the caller may not take from the domain.
 pub(super) async fn decide<S: Store>(
     app: &App<S>,
+    access: &Access,
     message: &RateLimitRequest<'_>,
 ) -> Result<RateLimitResponse, OpError> {
     check(message)?;
+    if access.is_scoped() {
+        access.require(Role::Reader, Scope::Domain(&String::from_utf8_lossy(message.domain)))?;
+    }
     let mut response = RateLimitResponse {
         statuses: vec![Status::default(); message.descriptors.len()],
         ..RateLimitResponse::default()

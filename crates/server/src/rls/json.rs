@@ -8,6 +8,7 @@ use super::decide::decide;
 use super::limits::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status};
 use crate::app::App;
+use crate::control::auth::Access;
 use crate::ops::error::OpError;
 
 /// The path of the endpoint.
@@ -154,11 +155,15 @@ fn is_zero(number: &u32) -> bool {
 /// Decides a request and returns the status and the body of the response.
 ///
 /// # Errors
-/// When the body is not a request, or the request is not valid.
-pub(crate) async fn answer<S: Store>(app: &App<S>, body: &[u8]) -> Result<(StatusCode, Vec<u8>), OpError> {
+/// When the body is not a request, the request is not valid, or the caller may not take from the domain.
+pub(crate) async fn answer<S: Store>(
+    app: &App<S>,
+    access: &Access,
+    body: &[u8],
+) -> Result<(StatusCode, Vec<u8>), OpError> {
     let request: JsonRequest =
         serde_json::from_slice(body).map_err(|error| OpError::invalid("", format!("not a request: {error}")))?;
-    let response = decide(app, &request.message()?).await?;
+    let response = decide(app, access, &request.message()?).await?;
     let status = if response.code == Code::Ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
     // A struct of numbers and strings always serialises.
     Ok((status, serde_json::to_vec(&JsonResponse::new(&response)).unwrap_or_default()))

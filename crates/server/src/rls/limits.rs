@@ -25,6 +25,9 @@ pub const MAX_PENDING_RESETS: usize = 20;
 /// The time limit for a message.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The time that the calls on a connection without a valid token have to end, once its time to send one is over.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How often an idle connection is probed.
 pub const KEEPALIVE_EVERY: Duration = Duration::from_secs(60);
 

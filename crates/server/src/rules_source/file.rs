@@ -228,7 +228,7 @@ mod tests {
         let mut next = || (0..3 * MISSING_POLLS).find_map(|_| file.poll().ok().flatten()).map(|text| file.parse(&text));
         assert!(next().is_none(), "nothing has changed");
         std::fs::write(&list, "# none yet\n").unwrap();
-        assert!(next().unwrap().unwrap_err().to_string().contains("has no values"));
+        assert!(next().unwrap().unwrap_err().to_string().contains("`blocked.txt` contains no values"));
         std::fs::write(&list, "10.0.0.1\n").unwrap();
         assert_eq!(next().unwrap().unwrap().len(), 2);
         // Rules that cannot be parsed at all keep the list watched.

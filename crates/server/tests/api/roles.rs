@@ -273,6 +273,10 @@ async fn token_of_one_domain_settles_nothing_in_another() {
     let refused = post(&of_b, "/v1/reset", request.to_owned()).await.is(403);
     assert!(refused.text.contains("this needs the role operator for the domain `a`"), "{}", refused.text);
     post(&of_a, "/v1/cancel", settle).await.is(200);
+    let descriptors = r#"{"domain":"a","descriptors":[{"entries":[{"key":"tenant","value":"t"}]}]}"#;
+    let refused = post(&of_b, "/json", descriptors.to_owned()).await.is(403);
+    assert!(refused.text.contains("this needs the role reader for the domain `a`"), "{}", refused.text);
+    post(&of_a, "/json", descriptors.to_owned()).await.is(200);
 }
 
 #[tokio::test]
