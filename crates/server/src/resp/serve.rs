@@ -226,7 +226,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn connection_without_a_token_is_closed_where_tokens_are_required() {
-        for (sent, answer) in [("", ""), ("PING\r\n", "-NOAUTH Authentication required.\r\n")] {
+        let refused = "-NOAUTH Authentication required.\r\n";
+        // Within a command the deadline is the same.
+        for (sent, answer) in [("", ""), ("PING\r\n", refused), ("PING\r\nPI", refused), ("RESET\r\n", "+RESET\r\n")] {
             let required = |stream, _, guard| {
                 let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();
                 serve(stream, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)

@@ -79,3 +79,29 @@ impl Session {
         is_valid
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::auth::TokenPolicy;
+    use crate::control::model::{Role, TokenGrant, Verifier};
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn reset_gives_time_only_to_a_client_that_had_a_token() {
+        let auth = Authenticator::new(TokenPolicy::Required);
+        let grant = TokenGrant { name: "n".into(), role: Role::Reader, domains: Vec::new(), expires_ms: None };
+        let token = Verifier { digest: String::new(), id: "i".into(), grant };
+        let mut session = Session::new(1);
+        let first = session.auth_deadline(&auth).expect("a deadline");
+        tokio::time::advance(Duration::from_secs(3)).await;
+        session.reset();
+        assert_eq!(session.auth_deadline(&auth), Some(first));
+        session.access = Access::Token(Arc::new(token));
+        assert_eq!(session.auth_deadline(&auth), None);
+        session.reset();
+        assert_eq!(session.auth_deadline(&auth), Some(first + Duration::from_secs(3)));
+        assert_eq!(session.auth_deadline(&Authenticator::default()), None);
+    }
+}
