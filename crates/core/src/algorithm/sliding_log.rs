@@ -194,9 +194,11 @@ impl SlidingLog {
         Retry::After(entry.map_or(Nanos::ZERO, |entry| outlasts(entry, now, self.length)))
     }
 
-    /// How long until `gap` has passed since the last request.
+    /// How long until `gap`, the minimum gap of another log, has passed since the last request. It does not outlast this log's
+    /// own memory of the request: a key with nothing used up may be forgotten at any time.
     pub(crate) fn until_gap<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, gap: Nanos) -> Retry {
         let now = now.mono();
+        let gap = gap.min(self.length.max(self.minimum_gap));
         let last = self.ring(state, now).last_request(state);
         // Without a gap, not even a request that another thread made a little later has to be waited for.
         Retry::After(last.filter(|_| gap > Nanos::ZERO).map_or(Nanos::ZERO, |last| outlasts(last, now, gap)))

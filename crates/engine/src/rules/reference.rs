@@ -322,6 +322,8 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
   it. A key that has everything left is new under any other limit, and the store may forget it at any
   time; so a wait under a limit with `initial` is an estimate while the key is charged under another
   limit. After `reset` a key is new.
+- **`minimum_gap` of a changed limit** counts from the last request for as long as the limit that the key
+  was charged under remembers it: for its period, or for its own gap.
 - **An interval bucket without `max_wait`** delays no request: it refuses what is not available, with
   the time until the step that refills it.
 - **`take-up-to`** takes the same amount from all enforced rules that a request matches, the least that

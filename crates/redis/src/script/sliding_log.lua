@@ -146,10 +146,11 @@ local function refusal(limit, cells, verb, cost)
   return wait(limit, cells, verb == UP_TO and 1 or units, ceiling, gap, units), units
 end
 
--- Returns how much of this limit's gap after the last request is left, in a state under the parameters `own`.
+-- Returns how much of this limit's gap after the last request is left, in a state under the parameters `own`, which remembers the
+-- request for its own length or gap.
 function log.gap_left(limit, own, cells)
   local count, latest = ring(own, cells)
-  return gap_left(cells, own.cell, count, latest, limit.gap)
+  return gap_left(cells, own.cell, count, latest, min(limit.gap, max(own.length, own.gap)))
 end
 
 -- Returns how many entries a request that this limit refuses makes in a state under the parameters `own`.

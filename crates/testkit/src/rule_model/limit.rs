@@ -212,7 +212,14 @@ impl Limit {
     /// Returns when the minimum gap lets `ask` pass.
     fn gap_ends(&self, state: &State, ask: Ask) -> u64 {
         match (ask, &self.algorithm) {
-            (Ask::Exactly(1..), Algorithm::SlidingLog { gap, .. }) => state.last_unit().map_or(0, |last| last + gap),
+            (Ask::Exactly(1..), Algorithm::SlidingLog { gap, .. }) => {
+                // A log of other parameters remembers the request for its own period or gap.
+                let remembered = match state.limit.algorithm {
+                    Algorithm::SlidingLog { gap: own, .. } => own.max(state.limit.period),
+                    _ => 0,
+                };
+                state.last_unit().map_or(0, |last| last + remembered.min(*gap))
+            }
             _ => 0,
         }
     }
