@@ -6,7 +6,7 @@
 //!
 //! Each thread counts its first `COUNT_ALL` decisions, and from then on a random one in `ONE_IN`, which counts as that many:
 //! heavy keys are seen anyway, and the other decisions pay next to nothing. Counts are halved every `HALF_LIFE`, so that old
-//! traffic fades. Of a key at most [`MAX_NAME`] characters are kept, or only a hash.
+//! traffic fades. Of a key at most `MAX_NAME` characters are kept, or only a hash.
 
 use std::cell::Cell;
 use std::collections::HashMap;
