@@ -197,7 +197,7 @@ mod tests {
         check("3G/s", "3000000000/s");
         check("7/1003ms", "7/1003ms");
         check("1/week", "1/week");
-        // As a whole count of an hour it would be too large to be read again.
+        // Not printed per hour: the parser refuses so large a count.
         check("98900000000000000/9s", "98900000/9ns");
     }
 

@@ -156,7 +156,7 @@ pub struct Charge<'a> {
     /// Ids that the same key may have been charged under before, newest first, for stores that keep
     /// states of different sizes in different tables. Usually empty.
     pub earlier: &'a [u32],
-    /// The amount. A refund is of [`Ask::cost`].
+    /// The amount. A refund gives back [`Ask::cost`], whichever variant it is.
     pub ask: Ask,
     /// Where it was taken, for a refund; without it, only the current window gets a refund.
     pub stamps: Option<&'a Stamps>,

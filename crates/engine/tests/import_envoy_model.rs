@@ -59,7 +59,8 @@ fn trees() -> impl Strategy<Value = Vec<Node>> {
     level(middle, 5)
 }
 
-/// The tree as a file; each limit lets another number pass, by which it is known.
+/// Writes the tree as a file of Envoy's rate-limit service. Every limit has a different number of requests, so that a test can
+/// tell which one applied.
 fn write(nodes: &[Node], depth: usize, count: &mut u32, text: &mut String) {
     for node in nodes {
         let indent = "  ".repeat(depth);

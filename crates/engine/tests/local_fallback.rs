@@ -271,7 +271,7 @@ fn slots_that_are_held_in_the_store_are_not_free_in_the_fallback() {
     assert_eq!(run(bench.engine.refund(&receipt)).map(Cost::get), Ok(6));
     stall(&bench);
     assert_eq!(admitted(&mut bench).0, 5, "the store said that the slots were released");
-    // Those of a node that is gone come back when their lease ends.
+    // Slots that are never released are free again when their lease ends.
     bench.advance(Nanos::from_secs(60));
     assert_eq!(admitted(&mut bench).0, 5);
 }

@@ -48,8 +48,8 @@ trait Subject: Copy + Debug {
     /// Checks the guarantee on all admitted requests of one history.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError>;
 
-    /// Returns the parameters without debt and waits, which make the bounds under clock steps
-    /// inexact.
+    /// Returns these parameters with debt and waiting turned off, because either makes the bounds
+    /// inexact when the clock steps.
     fn for_clock_steps(self) -> Self {
         self
     }

@@ -112,8 +112,8 @@ impl SlidingLog {
         Ok(Self { max_debt, ..self })
     }
 
-    /// With only `initial` left for a new key. The rest counts as used when the key was first seen, by no request: no minimum gap
-    /// is kept from it.
+    /// With only `initial` left for a new key. The rest counts as used when the key is first seen. It belongs to no request, so no
+    /// minimum gap applies after it.
     ///
     /// # Errors
     /// When it is more than the limit.

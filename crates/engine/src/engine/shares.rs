@@ -2,8 +2,9 @@
 //! cannot reach the store.
 //!
 //! A share is the rate divided by the number of nodes, and the burst divided and rounded up: all
-//! shares together are at least the whole, and at most one unit per node more. A key that the store
-//! has answered for begins with a share of what was left then; any other key begins as a new one.
+//! shares together are at least the whole, and at most one unit per node more. If the
+//! store has answered for a key before, the key starts with this node's share of what was left by
+//! that answer; otherwise it starts as a new key.
 //! Windows keep the boundaries that they have in the store: calendar and aligned ones by
 //! themselves, others because the first window of a share ends when the store said.
 //!

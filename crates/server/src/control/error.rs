@@ -1,4 +1,4 @@
-//! Errors of the rules service, by who must act. Nothing was changed, except possibly after [`ControlError::Database`].
+//! Errors of the rules service, grouped by who has to fix them. Nothing was changed, except possibly after [`ControlError::Database`].
 
 use std::fmt;
 

@@ -120,8 +120,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         Ok(table)
     }
 
-    /// Drops later limits that no entry belongs to. If these are too few, brings entries under the limit in force, where it can
-    /// hold what they have used up.
+    /// Drops limits set later that no entry uses. If that frees too few, moves entries to the limit in force, where it can hold
+    /// what they have used up.
     fn drop_unused(&self, changes: &mut Changes<A>) {
         let reader = self.reader(changes, self.clock.now());
         let table = self.table(changes);

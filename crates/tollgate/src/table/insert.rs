@@ -36,7 +36,7 @@ pub(super) struct Chosen {
     pub(super) elsewhere: bool,
     pub(super) entry: usize,
     pub(super) presence: Presence,
-    /// Whether another key loses it.
+    /// Whether the entry holds another key, which is evicted.
     pub(super) evicts: bool,
 }
 

@@ -176,8 +176,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns the charge of this request whose key is the one that begins at `key_start`. Only
-    /// different items can have the same key.
+    /// Returns the charge already planned for this request under the key that begins at `key_start`.
+    /// Only different items can have the same key.
     #[inline]
     fn same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {
         if items == 1 { None } else { self.find_key(first, key_start) }

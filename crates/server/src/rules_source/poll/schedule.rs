@@ -26,7 +26,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// The bound of a pause after a success.
 const JITTER: Duration = Duration::from_millis(50);
-/// How often a service that does not wait is polled.
+/// The average interval between polls of a service that answers at once instead of holding the request.
 const NO_WAIT: Duration = Duration::from_secs(1);
 
 /// Returns the pause after `failures` in a row. `random` is uniformly distributed.

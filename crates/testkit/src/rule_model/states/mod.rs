@@ -1,7 +1,7 @@
 //! The state of one limit of one key, with the parameters it was last charged under.
 //!
-//! Time acts on a state under its own parameters, whichever parameters a request has. Only an
-//! admitted charge changes them (`State::convert`).
+//! A state refills and expires by the parameters that are stored with it, even if a request has
+//! others. Only an admitted charge changes them (`State::convert`).
 
 mod bucket;
 mod leases;
