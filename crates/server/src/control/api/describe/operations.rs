@@ -7,8 +7,16 @@ use crate::ops::idempotency::MAX_KEY;
 use crate::ops::{Op, Page, Spec, TABLE};
 
 /// The algorithms of the rule language.
-pub(super) const ALGORITHMS: [&str; 7] =
-    ["token_bucket", "leaky_bucket", "fixed_window", "sliding_window", "sliding_log", "interval_bucket", "concurrency"];
+pub(super) const ALGORITHMS: [&str; 8] = [
+    "token_bucket",
+    "leaky_bucket",
+    "fixed_window",
+    "sliding_window",
+    "sliding_slices",
+    "sliding_log",
+    "interval_bucket",
+    "concurrency",
+];
 
 /// Returns the schemas of requests and responses.
 pub(super) fn schemas() -> Value {
