@@ -278,13 +278,17 @@ fn batch_is_decided_in_order_and_independently() {
 }
 
 #[test]
-fn many_rules_may_match_one_item_but_not_many_items() {
-    let rules: String = (0..3_000).map(|n| format!("- {{id: r{n}, limit: 1/m}}\n")).collect();
-    let mut bench = bench(&rules);
-    assert_eq!(bench.check(&[]), "allow");
-    assert_eq!(bench.check(&[]), "deny 60s");
-    let error = bench.check_items(&[Item::default(), Item::default()]).unwrap_err();
-    let max = 4096;
-    assert_eq!(error, RequestError::TooMany { what: "rules matched by the items of a request", given: 6_000, max });
-    assert_eq!(bench.check(&[]), "deny 60s", "and the next request is none the worse for it");
+fn rules_that_match_an_item_and_a_request_are_bounded() {
+    let matching = |count: usize| -> String { (0..count).map(|n| format!("- {{id: r{n}, limit: 1/m}}\n")).collect() };
+    let mut full = bench(&matching(256));
+    assert_eq!(full.check(&[]), "allow");
+    assert_eq!(full.check(&[]), "deny 60s");
+    let items: Vec<Item<'_>> = (0..17).map(|_| Item::default()).collect();
+    let (what, max) = ("rules matched by the items of a request", 4096);
+    assert_eq!(full.check_items(&items).unwrap_err(), RequestError::TooMany { what, given: 17 * 256, max });
+    assert_eq!(full.check(&[]), "deny 60s", "the next request is decided as before");
+
+    let (what, max) = ("rules that match the request", 256);
+    let error = bench(&matching(257)).check_items(&[Item::default()]).unwrap_err();
+    assert_eq!(error, RequestError::TooMany { what, given: 257, max });
 }
