@@ -58,7 +58,10 @@ fn a_table_that_does_not_fit_in_memory_is_an_error() {
     for capacity in [usize::MAX, usize::MAX / 64, 1 << 55, 1 << 45] {
         let error = Keyed::with_clock(bucket(1), capacity, clock()).map(|_| ()).unwrap_err();
         assert_eq!(error, CapacityError { capacity });
-        assert_eq!(error.to_string(), format!("a table of {capacity} keys does not fit in memory, ask for fewer"));
+        assert_eq!(
+            error.to_string(),
+            format!("a table of {capacity} keys does not fit in memory; choose a smaller capacity")
+        );
         assert!(Keyed::with_clock(SlidingLog::new(1_000, DAY).unwrap(), capacity, clock()).is_err());
     }
     let (mut keyed, _) = keyed(Limit::from(bucket(10)), 100);
