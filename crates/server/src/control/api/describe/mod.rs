@@ -51,6 +51,7 @@ fn tree() -> Value {
     );
     merge(&mut tree["components"]["schemas"], language::schemas());
     merge(&mut tree["components"]["schemas"], operations::schemas());
+    describe_grants(&mut tree);
     merge(&mut tree["paths"], operations::paths());
     language::refer(&mut tree["paths"]);
     for (path, item) in tree["paths"].as_object_mut().into_iter().flatten() {
@@ -167,6 +168,18 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
         // It was just made one.
         _ => unreachable!("an object"),
     }
+}
+
+/// Allows further fields beside a grant, since stored tokens have some, and none in the body that creates a token.
+fn describe_grants(tree: &mut Value) {
+    let mut grant = tree["components"]["schemas"]["TokenGrant"].clone();
+    tree["components"]["schemas"]["NewToken"] = grant.clone();
+    if let Some(fields) = grant.as_object_mut() {
+        fields.remove("additionalProperties");
+    }
+    tree["components"]["schemas"]["TokenGrant"] = grant;
+    let body = &mut tree["paths"]["/v1/tokens"]["post"]["requestBody"]["content"]["application/json"];
+    body["schema"] = json!({"$ref": "#/components/schemas/NewToken"});
 }
 
 #[cfg(test)]
