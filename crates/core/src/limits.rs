@@ -225,7 +225,7 @@ impl Algorithm for Limits {
         with_delay_of_taken(ask, weigh(ask), weigh)
     }
 
-    /// A refusal is told only to those that refused: they may count it.
+    /// Only the limits that refused record a refusal.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Stamps>) {
         for (limit, first, place) in self.parts() {
             if verdict.is_admitted() || verdict.stamp().has_refused(place) {

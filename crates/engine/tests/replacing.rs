@@ -22,7 +22,7 @@ fn matching_rule_replaces_others() {
     }
     assert!(bench.check(&both).starts_with("deny"));
     assert_eq!(bench.remaining(&[("area", "read"), ("user", "ann")]), [2], "nothing was charged to it");
-    assert_eq!(bench.remaining(&both), [0], "and nothing is told of it");
+    assert_eq!(bench.remaining(&both), [0], "the replaced rule is not reported");
     assert_eq!(bench.decide(&both, None, |decision| decision.rule().map(str::to_owned)), Some("search".into()));
 }
 

@@ -45,7 +45,7 @@ fn whatever_comes_the_rules_in_force_stay_until_better_ones_come() {
             node.wait_for_line("rules service available again");
         }
     }
-    // What was refused last is told to whoever asks, and to the service.
+    // The last refused revision is reported by the server and to the service.
     let status: Value = serde_json::from_str(&get(&node, "/v1/rules-status")).expect("JSON");
     assert_eq!((&status["revision"], &status["refused"]["revision"]), (&1.into(), &4.into()), "{status}");
     assert!(metric(&node, "tollgate_rules_refused_total").is_some_and(|count| count >= 3));

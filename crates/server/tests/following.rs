@@ -160,7 +160,7 @@ fn a_slow_network_and_one_that_breaks_only_take_longer() {
     eventually("it is kept", || {
         std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("7/day"))
     });
-    // Nothing passes and nobody is told: whoever is asked meanwhile answers at once.
+    // The link is cut without an error; the node answers requests at once meanwhile.
     network.stall();
     let revision = service.limit("8/day");
     assert_eq!(limit_of(&node), 7);
@@ -224,7 +224,7 @@ fn a_server_with_a_database_runs_what_is_written_to_it_and_still_does_after_a_re
     service.kill();
     service.restart();
     assert_eq!(limit(&service), Some(6), "before anybody was let in");
-    // Whoever follows it is a node, and says where its rules are changed.
+    // A server that follows it is a node, and reports where its rules are changed.
     let node = Server::start(&["--rules", &url, "--rules-ca", &authority]);
     assert!(get(&node, "/v1/domains").contains(&url), "it names the service");
 }

@@ -235,7 +235,7 @@ fn changed_rules_are_put_in_force_and_keep_what_was_spent() {
     let limit = &ask()["limits"][0];
     assert_eq!((&limit["limit"], &limit["remaining"]), (&json!(5), &json!(0)), "four were spent before");
     rules.write("domain: api\nrules:\n- {id: all, limt: 5/h}\n");
-    assert!(server.wait_for_line("limt").contains(":3:"), "the place is told");
+    assert!(server.wait_for_line("limt").contains(":3:"), "the line number is reported");
     server.wait_for_line("the rules in force stay");
     assert_eq!(ask()["allowed"], false);
     assert!(curl(&server, "/metrics", &[]).body.contains("tollgate_rule_reloads_total{result=\"refused\"} 1"));

@@ -304,7 +304,7 @@ fn concurrency_slot_is_released_by_negative_hits() {
     assert_eq!(hits("a", true), "OK");
     assert_eq!(hits("a", false), "OK", "one slot was released");
     assert_eq!(hits("a", false), "OVER_LIMIT");
-    assert_eq!(hits("b", true), "OK", "a slot that nobody holds");
+    assert_eq!(hits("b", true), "OK", "a slot that is not held");
     assert_eq!(hits("b", false), "OK");
 }
 

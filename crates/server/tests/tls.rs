@@ -84,7 +84,7 @@ fn both_protocols_are_spoken_over_tls_and_nothing_else_is() {
     let refusals: Vec<&str> = told.lines().step_by(5).take(3).collect();
     assert_eq!(refusals, ["0", "0", "1"], "{told}");
     assert!(told.trim_end().ends_with(&"x".repeat(50_000)));
-    // Whoever speaks in the clear is hung up on, in whatever protocol.
+    // A connection without TLS is closed, in every protocol.
     let mut plain = server.connect_http();
     plain.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
     assert!(!plain.rest().contains("200 OK"));

@@ -9,3 +9,4 @@ pub mod model;
 pub mod oracle;
 pub mod rule_model;
 pub mod servers;
+pub mod test_files;

@@ -199,7 +199,7 @@ impl Clock for CachedClock {
     }
 }
 
-/// Moves only when it is told to: for tests and simulations.
+/// Moves only when it is set: for tests and simulations.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -97,7 +97,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
 #[derive(Debug, Default)]
 struct ConnectionState {
     /// The requests of a connection are served one after the other, so this lock is never contended.
-    shown: Mutex<CachedToken>,
+    token: Mutex<CachedToken>,
     /// Whether a valid token was sent. Relaxed: it orders nothing.
     authenticated: AtomicBool,
     /// Whether a request is being answered.
@@ -199,7 +199,7 @@ fn authenticate<S: Store>(app: &App<S>, state: &ConnectionState, token: Option<&
     if !app.auth.requires_tokens() {
         return Ok(Access::Local);
     }
-    let mut cached = state.shown.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut cached = state.token.lock().unwrap_or_else(PoisonError::into_inner);
     let access = app.auth.authenticate(&mut cached, token, || app.wall_ms()).cloned()?;
     state.authenticated.store(true, Ordering::Relaxed);
     Ok(access)

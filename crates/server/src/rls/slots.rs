@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tollgate_engine::Receipt;
 
-/// The receipts of a generation. Two are kept, so that receipts whose slots nobody releases are dropped eventually.
+/// The receipts of a generation. Two are kept, so that the receipts of slots that are never released are dropped.
 const MAX_GENERATION: usize = 50_000;
 
 /// The receipts of slots that are held.

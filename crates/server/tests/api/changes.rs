@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 use tollgate_server::control::auth::TokenPolicy;
 
-use crate::test_server::{TestServer, told};
+use crate::test_server::{TestServer, send};
 
 const RULE: &str = "/v1/domains/api/rules/login";
 
 #[tokio::test]
 async fn rule_is_created_changed_and_deleted_with_history() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
-    let made = told(
+    let made = send(
         server
             .request("PUT", RULE)
             .header("tollgate-comment", "for%20the%20launch")
@@ -56,7 +56,7 @@ async fn conflicting_change_gets_412_with_the_difference() {
     server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(201);
     let put = |tag: &str, limit: &str| {
         let body = json!({"per": ["tenant"], "limit": limit}).to_string();
-        told(server.request("PUT", RULE).header("if-match", tag.to_owned()).body(body))
+        send(server.request("PUT", RULE).header("if-match", tag.to_owned()).body(body))
     };
     put("\"1\"", "20/s").await.is(200);
     let lost = put("\"1\"", "30/s").await.is(412).json();
@@ -66,10 +66,10 @@ async fn conflicting_change_gets_412_with_the_difference() {
     put("*", "30/s").await.is(200);
     put("1", "40/s").await.is(400);
     let create =
-        |path: &'static str| told(server.request("PUT", path).header("if-none-match", "*").body(r#"{"limit":"1/s"}"#));
+        |path: &'static str| send(server.request("PUT", path).header("if-none-match", "*").body(r#"{"limit":"1/s"}"#));
     create(RULE).await.is(412);
     create("/v1/domains/api/rules/other").await.is(201);
-    told(server.request("PUT", "/v1/domains/api/rules/third").header("if-match", "*").body(r#"{"limit":"1/s"}"#))
+    send(server.request("PUT", "/v1/domains/api/rules/third").header("if-match", "*").body(r#"{"limit":"1/s"}"#))
         .await
         .is(412);
     for (method, path, body) in [
@@ -79,7 +79,7 @@ async fn conflicting_change_gets_412_with_the_difference() {
         ("POST", format!("{RULE}/rollback"), r#"{"version":1}"#),
     ] {
         let request = server.request(method, &path).header("if-match", "\"1\"").body(body);
-        assert_eq!(told(request).await.status, 412, "{method} {path}");
+        assert_eq!(send(request).await.status, 412, "{method} {path}");
     }
 }
 
@@ -89,7 +89,7 @@ async fn exactly_one_of_many_concurrent_writers_wins() {
     server.ask("PUT", RULE, r#"{"limit":"1/s"}"#).await.is(201);
     let tries = (2..12).map(|limit| {
         let body = json!({"limit": format!("{limit}/s")}).to_string();
-        tokio::spawn(told(server.request("PUT", RULE).header("if-match", "\"1\"").body(body)))
+        tokio::spawn(send(server.request("PUT", RULE).header("if-match", "\"1\"").body(body)))
     });
     let tries: Vec<_> = tries.collect();
     let mut statuses = Vec::new();
@@ -122,10 +122,10 @@ async fn unchanged_resource_is_304() {
     for path in &paths {
         let tag = server.ask("GET", path, "").await.is(200).tag;
         assert!(tag.starts_with('"') && tag.len() > 2, "{path}: {tag}");
-        let known = told(server.request("GET", path).header("if-none-match", &tag)).await.is(304);
+        let known = send(server.request("GET", path).header("if-none-match", &tag)).await.is(304);
         assert_eq!((known.text.as_str(), &known.tag), ("", &tag), "{path}");
-        told(server.request("GET", path).header("if-none-match", format!("\"0\", W/{tag}"))).await.is(304);
-        told(server.request("GET", path).header("if-none-match", "\"0\"")).await.is(200);
+        send(server.request("GET", path).header("if-none-match", format!("\"0\", W/{tag}"))).await.is(304);
+        send(server.request("GET", path).header("if-none-match", "\"0\"")).await.is(200);
         let head = server.ask("HEAD", path, "").await.is(200);
         assert_eq!((head.text.as_str(), &head.tag), ("", &tag), "{path}");
     }
@@ -141,7 +141,7 @@ async fn one_call_sets_the_limit_of_a_customer() {
     assert_eq!(made.json()["attribute"], "tenant");
     let again = server.ask("PUT", &path, r#"{"limit":"3/h","until":"2100-01-01T00:00:00Z"}"#).await.is(200);
     assert_eq!(again.tag, made.tag);
-    told(server.request("PUT", &path).header("if-match", "\"999\"").body(r#"{"limit":"4/h"}"#)).await.is(412);
+    send(server.request("PUT", &path).header("if-match", "\"999\"").body(r#"{"limit":"4/h"}"#)).await.is(412);
     server.ask("PUT", &path, r#"{"limit":"4/h","attribute":"plan"}"#).await.is(409);
     assert_eq!(server.ask("GET", &path, "").await.is(200).tag, made.tag);
     server.settle().await;
@@ -165,7 +165,7 @@ async fn file_is_planned_applied_and_exported() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let file = "domain: api\nrules:\n- {id: a, limit: 1/s}\n- {id: b, limit: 2/s}\n";
     let post = |path: &str, body: &'static str| {
-        told(server.request("POST", path).header("content-type", "text/yaml").body(body))
+        send(server.request("POST", path).header("content-type", "text/yaml").body(body))
     };
     let found = post("/v1/validate", "domain: api\nrules:\n- {id: a, limt: 1/s}\n").await.is(200).json();
     assert_eq!((&found["rules"], &found["mistakes"][0]["line"]), (&json!(0), &json!(3)), "{found}");
@@ -176,7 +176,7 @@ async fn file_is_planned_applied_and_exported() {
         (json!(false), Some(2))
     );
     let apply =
-        |tag: String| told(server.request("POST", "/v1/apply?others=delete").header("if-match", tag).body(file));
+        |tag: String| send(server.request("POST", "/v1/apply?others=delete").header("if-match", tag).body(file));
     server.ask("PUT", "/v1/domains/api/rules/c", r#"{"limit":"1/s"}"#).await.is(201);
     apply(plan.tag).await.is(412);
     let plan = post("/v1/apply?plan=true&others=delete", file).await.is(200);
@@ -185,7 +185,7 @@ async fn file_is_planned_applied_and_exported() {
     assert_eq!((&applied["applied"], &applied["changes"][2]["action"]), (&json!(true), &json!("delete")), "{applied}");
     let exported = server.ask("GET", "/v1/export?domain=api", "").await.is(200);
     assert_eq!(exported.header("content-type"), "application/yaml");
-    let again = told(server.request("POST", "/v1/apply").body(exported.text)).await.is(200).json();
+    let again = send(server.request("POST", "/v1/apply").body(exported.text)).await.is(200).json();
     assert_eq!((&again["changes"], &again["unchanged"]), (&json!([]), &json!(2)));
     let wrong = post("/v1/apply", "domain: api\nrules:\n- {id: a, limt: 1/s}\n").await.is(422).json();
     let told = wrong["mistakes"].as_array().unwrap().iter().map(|mistake| {

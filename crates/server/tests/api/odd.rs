@@ -6,7 +6,7 @@ use tollgate_server::rules_source::status::RulesSource;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::test_server::{TestServer, http_client, serve_http, told};
+use crate::test_server::{TestServer, http_client, send, serve_http};
 
 #[tokio::test]
 async fn ids_and_values_may_have_any_character_the_language_allows() {
@@ -19,8 +19,8 @@ async fn ids_and_values_may_have_any_character_the_language_allows() {
         for value in
             ["acme", "a%2Fb%3Fc%23d", "%F0%9F%9A%A6", "a%20b", "%27%3B%20DROP%20TABLE%20rules%3B--", "100%25", "%22"]
         {
-            let told = server.ask("PUT", &format!("{path}/overrides/{value}"), r#"{"limit":"2/s"}"#).await.is(201);
-            assert!(!told.text.contains("%2F"), "{}", told.text);
+            let reply = server.ask("PUT", &format!("{path}/overrides/{value}"), r#"{"limit":"2/s"}"#).await.is(201);
+            assert!(!reply.text.contains("%2F"), "{}", reply.text);
             server.ask("GET", &format!("{path}/overrides/{value}"), "").await.is(200);
         }
     }
@@ -35,15 +35,15 @@ async fn ids_and_values_may_have_any_character_the_language_allows() {
         ("/v1/domains/api/rules/".into(), 404),
         ("/v1/domainsx".into(), 404),
     ] {
-        let told = server.ask("PUT", &path, rule).await;
+        let reply = server.ask("PUT", &path, rule).await;
         assert!(
-            told.status == status || (status == 422 && told.status == 400),
+            reply.status == status || (status == 422 && reply.status == 400),
             "{path}: {} {}",
-            told.status,
-            told.text
+            reply.status,
+            reply.text
         );
-        let told = server.ask("GET", &path, "").await;
-        assert!(matches!(told.status, 400 | 404), "{path}: {} {}", told.status, told.text);
+        let reply = server.ask("GET", &path, "").await;
+        assert!(matches!(reply.status, 400 | 404), "{path}: {} {}", reply.status, reply.text);
     }
     server
         .ask("PUT", &format!("/v1/domains/d%2Fe/rules/0/overrides/{}", "v".repeat(1_025)), r#"{"limit":"2/s"}"#)
@@ -84,9 +84,9 @@ async fn what_is_asked_wrongly_is_told_with_what_would_be_right() {
         ("DELETE", "/v1/tokens/none", "", 404, "none"),
         ("GET", "/v1/domains/api", "", 404, "/openapi.json"),
     ] {
-        let told = server.ask(method, path, body).await;
-        assert_eq!(told.status, status, "{method} {path} {body}: {}", told.text);
-        assert!(told.text.contains(expected), "{method} {path} {body}: {}", told.text);
+        let reply = server.ask(method, path, body).await;
+        assert_eq!(reply.status, status, "{method} {path} {body}: {}", reply.text);
+        assert!(reply.text.contains(expected), "{method} {path} {body}: {}", reply.text);
     }
 }
 
@@ -103,23 +103,23 @@ async fn methods_are_told_and_kinds_of_bodies_checked() {
         let mut expected: Vec<&str> = methods.split(',').collect();
         expected.sort_unstable();
         for (method, status) in [("OPTIONS", 204), ("TRACE", 405), ("FOO", 405)] {
-            let told = server.ask(method, path, "").await.is(status);
-            let mut allowed: Vec<&str> = told.header("allow").split(',').map(str::trim).collect();
+            let reply = server.ask(method, path, "").await.is(status);
+            let mut allowed: Vec<&str> = reply.header("allow").split(',').map(str::trim).collect();
             allowed.sort_unstable();
             assert_eq!(allowed, expected, "{method} {path}");
         }
     }
     let rule = "/v1/domains/api/rules/a";
-    let send = |method: &str, kind: &'static str, body: &'static str| {
-        told(server.request(method, rule).header("content-type", kind).body(body))
+    let send_body = |method: &str, kind: &'static str, body: &'static str| {
+        send(server.request(method, rule).header("content-type", kind).body(body))
     };
-    let refused = send("PUT", "text/html", "{}").await.is(415);
+    let refused = send_body("PUT", "text/html", "{}").await.is(415);
     assert!(refused.text.contains("application/yaml"), "{}", refused.text);
-    send("PUT", "application/yaml; charset=utf-8", "limit: 1/s").await.is(201);
-    send("PUT", "application/x-www-form-urlencoded", "limit: 1/s").await.is(200);
-    send("PATCH", "application/yaml", "limit: 1/s").await.is(415);
-    send("PATCH", "application/merge-patch+json", r#"{"limit":"2/s"}"#).await.is(200);
-    let page = told(server.request("GET", rule).header("origin", "https://evil.example")).await;
+    send_body("PUT", "application/yaml; charset=utf-8", "limit: 1/s").await.is(201);
+    send_body("PUT", "application/x-www-form-urlencoded", "limit: 1/s").await.is(200);
+    send_body("PATCH", "application/yaml", "limit: 1/s").await.is(415);
+    send_body("PATCH", "application/merge-patch+json", r#"{"limit":"2/s"}"#).await.is(200);
+    let page = send(server.request("GET", rule).header("origin", "https://evil.example")).await;
     page.is(403);
 }
 
@@ -142,11 +142,11 @@ async fn bodies_are_bounded_before_they_are_read() {
         assert_eq!(String::from_utf8_lossy(&answer), format!("HTTP/1.1 {status}"), "{path}");
     }
     let large = format!("domain: api\nrules:\n- {{id: a, limit: 1/s}}\n{}", "# a comment\n".repeat(200_000));
-    let found = told(server.request("POST", "/v1/validate").body(large)).await.is(200).json();
+    let found = send(server.request("POST", "/v1/validate").body(large)).await.is(200).json();
     assert_eq!(found["rules"], 1, "{found}");
     let nested = "[".repeat(60_000);
-    let told = server.ask("PUT", "/v1/domains/api/rules/a", &nested).await;
-    assert!(matches!(told.status, 400 | 422), "{} {}", told.status, told.text);
+    let reply = server.ask("PUT", "/v1/domains/api/rules/a", &nested).await;
+    assert!(matches!(reply.status, 400 | 422), "{} {}", reply.status, reply.text);
 }
 
 #[tokio::test]
@@ -166,11 +166,11 @@ async fn a_server_without_a_database_says_where_its_rules_come_from() {
         let address = serve_http(Arc::new(app)).await;
         let get = async |path: &str| {
             let request = http_client().get(format!("http://{address}{path}"));
-            told(request).await
+            send(request).await
         };
         for path in ["/v1/domains", "/v1/snapshot", "/v1/domains/a/rules/b", "/v1/tokens"] {
-            let told = get(path).await.is(404);
-            assert!(told.text.contains(expected), "{path}: {}", told.text);
+            let reply = get(path).await.is(404);
+            assert!(reply.text.contains(expected), "{path}: {}", reply.text);
         }
         assert!(get("/v1/rules-status").await.is(200).json()["source"].is_string());
         assert!(get("/openapi.json").await.is(200).json()["paths"].is_object());

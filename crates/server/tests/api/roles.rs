@@ -4,16 +4,16 @@ use tollgate_server::control::auth::TokenPolicy;
 use tollgate_server::control::model::Role;
 
 use crate::eventually::eventually_async;
-use crate::test_server::{TestServer, told};
+use crate::test_server::{TestServer, send};
 
 /// Who may do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum May {
     /// Anybody, without a token too.
-    Everybody,
-    /// Whoever has a token.
+    Anyone,
+    /// Callers with a token.
     Readers,
-    /// Whoever has a token for the domain `api`.
+    /// Callers with a token for the domain `api`.
     Takers,
     /// Nodes that follow this service.
     Nodes,
@@ -35,8 +35,8 @@ const ASK: &str = r#"{"key":"k","limit":"1000000/s","cost":1}"#;
 /// Every call, who may make it, and the statuses that those get who may.
 #[rustfmt::skip]
 const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
-    ("GET", "/healthz", "", May::Everybody, &[200]),
-    ("GET", "/readyz", "", May::Everybody, &[200]),
+    ("GET", "/healthz", "", May::Anyone, &[200]),
+    ("GET", "/readyz", "", May::Anyone, &[200]),
     ("POST", "/v1/check", ASK, May::Readers, &[200]),
     ("POST", "/v1/peek", ASK, May::Readers, &[200]),
     ("POST", "/v1/take-up-to", ASK, May::Readers, &[200]),
@@ -103,17 +103,16 @@ struct Caller {
 }
 
 async fn callers(server: &TestServer) -> Vec<Caller> {
-    const ELSEWHERE: &[May] = &[May::Everybody, May::Readers];
-    const READER: &[May] = &[May::Everybody, May::Readers, May::Takers];
-    const NODE: &[May] = &[May::Everybody, May::Readers, May::Takers, May::Nodes];
-    const OPERATOR: &[May] =
-        &[May::Everybody, May::Readers, May::Takers, May::Nodes, May::Operators, May::OperatorsOfAll];
+    const ELSEWHERE: &[May] = &[May::Anyone, May::Readers];
+    const READER: &[May] = &[May::Anyone, May::Readers, May::Takers];
+    const NODE: &[May] = &[May::Anyone, May::Readers, May::Takers, May::Nodes];
+    const OPERATOR: &[May] = &[May::Anyone, May::Readers, May::Takers, May::Nodes, May::Operators, May::OperatorsOfAll];
     const EDITOR: &[May] =
-        &[May::Everybody, May::Readers, May::Takers, May::Nodes, May::Operators, May::OperatorsOfAll, May::Editors];
-    const OF_API: &[May] = &[May::Everybody, May::Readers, May::Takers, May::Operators];
-    const EDITOR_OF_API: &[May] = &[May::Everybody, May::Readers, May::Takers, May::Operators, May::Editors];
+        &[May::Anyone, May::Readers, May::Takers, May::Nodes, May::Operators, May::OperatorsOfAll, May::Editors];
+    const OF_API: &[May] = &[May::Anyone, May::Readers, May::Takers, May::Operators];
+    const EDITOR_OF_API: &[May] = &[May::Anyone, May::Readers, May::Takers, May::Operators, May::Editors];
     const ADMIN: &[May] = &[
-        May::Everybody,
+        May::Anyone,
         May::Readers,
         May::Takers,
         May::Nodes,
@@ -122,7 +121,7 @@ async fn callers(server: &TestServer) -> Vec<Caller> {
         May::Editors,
         May::Admins,
     ];
-    const NOBODY: &[May] = &[May::Everybody];
+    const NOBODY: &[May] = &[May::Anyone];
     let mut callers = Vec::new();
     for (name, role, domains, may) in [
         ("reader", Role::Reader, &[][..], READER),
@@ -141,7 +140,7 @@ async fn callers(server: &TestServer) -> Vec<Caller> {
     }
     let (revoked, id) = server.token("revoked", Role::Admin, &[], None).await;
     let admin = callers.last().and_then(|caller| caller.token.clone()).expect("an admin");
-    told(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(admin)).await.is(200);
+    send(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(admin)).await.is(200);
     let soon = server.app.wall_ms() + 1_000;
     let (expired, _) = server.token("expired", Role::Admin, &[], Some(soon)).await;
     eventually_async("the token has expired", async || server.app.wall_ms() > soon).await;
@@ -163,18 +162,18 @@ async fn every_call_is_answered_to_those_who_may_make_it_and_to_nobody_else() {
     let callers = callers(&server).await;
     let admin = callers.iter().find(|caller| caller.name == "admin").and_then(|caller| caller.token.clone()).unwrap();
     let put = server.request("PUT", "/v1/domains/api/rules/all").bearer_auth(&admin).body(RULE);
-    told(put).await.is(201);
+    send(put).await.is(201);
     server.settle().await;
     for caller in &callers {
         // What has to be there so that it can be deleted.
         let acme = server.request("PUT", "/v1/domains/api/rules/all/overrides/acme").bearer_auth(&admin);
-        told(acme.body(r#"{"limit":"20/s"}"#)).await;
+        send(acme.body(r#"{"limit":"20/s"}"#)).await;
         for (method, path, body, may, statuses) in CALLS {
             let mut request = server.request(method, path).header("content-type", "application/json").body(*body);
             if let Some(token) = &caller.token {
                 request = request.bearer_auth(token);
             }
-            let told = told(request).await;
+            let told = send(request).await;
             let context = format!("{method} {path} by {}: {} {}", caller.name, told.status, told.text);
             if caller.may.contains(may) {
                 assert!(statuses.contains(&told.status), "{context}");
@@ -194,12 +193,12 @@ async fn a_call_without_a_token_is_told_why_and_a_revoked_one_ends_on_open_conne
     let server = TestServer::start(TokenPolicy::Required).await;
     server.token("admin", Role::Admin, &[], None).await;
     let (token, id) = server.token("mine", Role::Admin, &[], None).await;
-    let with = |token: &str| told(server.request("GET", "/v1/domains").header("authorization", token));
+    let with = |token: &str| send(server.request("GET", "/v1/domains").header("authorization", token));
     assert!(with("").await.is(401).text.contains("a token is required"));
     assert!(with("Basic YTpi").await.is(401).text.contains("a token is required"));
     assert!(with("Bearer nonsense").await.is(401).text.contains("unknown token"));
     with(&format!("bearer  {token} ")).await.is(200);
-    let revoked = told(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(&token)).await.is(200);
+    let revoked = send(server.request("DELETE", &format!("/v1/tokens/{id}")).bearer_auth(&token)).await.is(200);
     assert!(revoked.json()["revoked_ms"].is_i64() && !revoked.text.contains(&token));
     server.settle().await;
     assert!(with(&format!("Bearer {token}")).await.is(401).text.contains("revoked"));
@@ -211,12 +210,12 @@ async fn a_file_is_applied_only_by_those_who_may_change_all_its_domains() {
     let (token, _) = server.token("a", Role::Editor, &["a"], None).await;
     let file =
         "domains:\n- domain: a\n  rules:\n  - {id: x, limit: 1/s}\n- domain: b\n  rules:\n  - {id: y, limit: 1/s}\n";
-    let post = |path: &str, body: &'static str| told(server.request("POST", path).bearer_auth(&token).body(body));
+    let post = |path: &str, body: &'static str| send(server.request("POST", path).bearer_auth(&token).body(body));
     post("/v1/apply?plan=true", file).await.is(200);
     let refused = post("/v1/apply", file).await.is(403);
     assert!(refused.text.contains("for the domain `b`"), "{}", refused.text);
     assert_eq!(
-        told(server.request("GET", "/v1/domains").bearer_auth(&token)).await.json()["items"],
+        send(server.request("GET", "/v1/domains").bearer_auth(&token)).await.json()["items"],
         serde_json::json!([])
     );
     post("/v1/apply", "domain: a\nrules:\n- {id: x, limit: 1/s}\n").await.is(200);
@@ -226,10 +225,10 @@ async fn a_file_is_applied_only_by_those_who_may_change_all_its_domains() {
 async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
     let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("Ann", Role::Operator, &[], None).await;
-    let post = |path: &str, body: &'static str| told(server.request("POST", path).bearer_auth(&token).body(body));
+    let post = |path: &str, body: &'static str| send(server.request("POST", path).bearer_auth(&token).body(body));
     post("/v1/enforcement", r#"{"mode":"observe"}"#).await.is(200);
     post("/v1/reset", r#"{"key":"k1","limit":"1/s"}"#).await.is(200);
-    let log = async || told(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
+    let log = async || send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
     let logged = async || log().await.json()["items"].as_array().is_some_and(|items| items.len() == 2);
     eventually_async("both actions are in the log", logged).await;
     let told_ = log().await;
@@ -242,7 +241,7 @@ async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
     // A line more is something new, whatever the revision of the rules.
     let known = told_.tag.clone();
     let again = async || {
-        told(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token).header("if-none-match", &known)).await
+        send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token).header("if-none-match", &known)).await
     };
     again().await.is(304);
     post("/v1/reset", r#"{"key":"k2","limit":"1/s"}"#).await.is(200);
@@ -255,12 +254,12 @@ async fn token_of_one_domain_settles_nothing_in_another() {
     let (admin, _) = server.token("admin", Role::Admin, &[], None).await;
     for domain in ["a", "b"] {
         let put = server.request("PUT", &format!("/v1/domains/{domain}/rules/all")).bearer_auth(&admin).body(RULE);
-        told(put).await.is(201);
+        send(put).await.is(201);
     }
     let (of_a, _) = server.token("of a", Role::Reader, &["a"], None).await;
     let (of_b, _) = server.token("of b", Role::Reader, &["b"], None).await;
     server.settle().await;
-    let post = |token: &str, path: &str, body: String| told(server.request("POST", path).bearer_auth(token).body(body));
+    let post = |token: &str, path: &str, body: String| send(server.request("POST", path).bearer_auth(token).body(body));
     let request = r#"{"domain":"a","attributes":{"tenant":"t"},"cost":2}"#;
     let reserved = post(&of_a, "/v1/reserve", request.to_owned()).await.is(200);
     let receipt = reserved.json()["receipt"].as_str().unwrap().to_owned();
@@ -283,7 +282,7 @@ async fn token_of_one_domain_settles_nothing_in_another() {
 async fn list_of_resets_is_one_entry_with_its_count() {
     let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("Ann", Role::Operator, &[], None).await;
-    let post = |path: &str, body: String| told(server.request("POST", path).bearer_auth(&token).body(body));
+    let post = |path: &str, body: String| send(server.request("POST", path).bearer_auth(&token).body(body));
     let one = r#"{"key":"k","limit":"1/s"}"#;
     for _ in 0..10 {
         post("/v1/reset", format!("[{}]", vec![one; 1_000].join(","))).await.is(200);
@@ -291,7 +290,7 @@ async fn list_of_resets_is_one_entry_with_its_count() {
     for mode in ["observe", "enforce"] {
         post("/v1/enforcement", format!(r#"{{"mode":"{mode}"}}"#)).await.is(200);
     }
-    let log = async || told(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
+    let log = async || send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
     let logged = async || log().await.json()["items"].as_array().is_some_and(|items| items.len() == 12);
     eventually_async("ten lists and two switches are in the log", logged).await;
     let items = log().await.json()["items"].clone();

@@ -95,20 +95,20 @@ impl TestServer {
     }
 
     /// Sends a request: its status and what came back.
-    pub async fn ask(&self, method: &str, path: &str, body: &str) -> Told {
-        told(self.request(method, path).header("content-type", "application/json").body(body.to_owned())).await
+    pub async fn ask(&self, method: &str, path: &str, body: &str) -> ApiReply {
+        send(self.request(method, path).header("content-type", "application/json").body(body.to_owned())).await
     }
 }
 
 /// What came back.
-pub struct Told {
+pub struct ApiReply {
     pub status: u16,
     pub tag: String,
     pub headers: reqwest::header::HeaderMap,
     pub text: String,
 }
 
-impl Told {
+impl ApiReply {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error} in {}", self.text))
     }
@@ -125,11 +125,11 @@ impl Told {
 }
 
 /// Sends a request.
-pub async fn told(request: RequestBuilder) -> Told {
+pub async fn send(request: RequestBuilder) -> ApiReply {
     let response: Response = request.send().await.expect("an answer");
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let tag = headers.get("etag").map_or(String::new(), |tag| tag.to_str().expect("text").to_owned());
-    let told = Told { status, tag, headers, text: response.text().await.expect("a body") };
+    let told = ApiReply { status, tag, headers, text: response.text().await.expect("a body") };
     // A refusal is an answer; everything else of the kind is a problem.
     if status >= 400 && status != 429 {
         assert_eq!(told.header("content-type"), "application/problem+json", "{}", told.text);

@@ -3,7 +3,7 @@
 use tollgate_server::control::auth::TokenPolicy;
 
 use crate::eventually::eventually_async;
-use crate::test_server::{TestServer, told};
+use crate::test_server::{TestServer, send};
 
 #[tokio::test]
 async fn long_poll_returns_immediately_after_a_change() {
@@ -12,7 +12,7 @@ async fn long_poll_returns_immediately_after_a_change() {
     let snapshot = first.json();
     let (revision, checksum) = (&snapshot["revision"], snapshot["checksum"].as_str().unwrap());
     assert_eq!(first.tag, format!("\"{revision}-{}\"", &checksum[..16]));
-    let waiting = tokio::spawn(told(
+    let waiting = tokio::spawn(send(
         server
             .request("GET", "/v1/snapshot?wait=30")
             .header("if-none-match", &first.tag)
@@ -33,7 +33,7 @@ async fn long_poll_without_a_change_ends_with_its_timeout_or_the_server() {
     let tag = server.ask("GET", "/v1/snapshot", "").await.is(200).tag;
     let wait = |seconds: u32| {
         let path = format!("/v1/snapshot?wait={seconds}");
-        told(server.request("GET", &path).header("if-none-match", &tag).header("tollgate-node", format!("n{seconds}")))
+        send(server.request("GET", &path).header("if-none-match", &tag).header("tollgate-node", format!("n{seconds}")))
     };
     wait(0).await.is(304);
     wait(1).await.is(304);
@@ -49,7 +49,7 @@ async fn slow_rules_service_delays_no_decision() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let tag = server.ask("GET", "/v1/snapshot", "").await.is(200).tag;
     let waiting: Vec<_> = (0..50)
-        .map(|_| tokio::spawn(told(server.request("GET", "/v1/snapshot?wait=2").header("if-none-match", &tag))))
+        .map(|_| tokio::spawn(send(server.request("GET", "/v1/snapshot?wait=2").header("if-none-match", &tag))))
         .collect();
     for _ in 0..100 {
         server.ask("POST", "/v1/check", r#"{"key":"k","limit":"1000000/s"}"#).await.is(200);
@@ -64,11 +64,11 @@ async fn slow_rules_service_delays_no_decision() {
 async fn nodes_are_listed_with_their_revision_and_refusals() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let ask = server.request("GET", "/v1/snapshot").header("tollgate-node", "edge%2F1");
-    told(ask.header("tollgate-running", "3").header("tollgate-refused", "4 rules%3A1%3A2%3A wrong")).await.is(200);
+    send(ask.header("tollgate-running", "3").header("tollgate-refused", "4 rules%3A1%3A2%3A wrong")).await.is(200);
     let nodes = server.ask("GET", "/v1/nodes", "").await.is(200).json();
     let node = &nodes["items"][0];
     assert_eq!((node["node"].as_str(), node["running"].as_i64()), (Some("edge/1"), Some(3)), "{nodes}");
     assert_eq!(node["refused"], serde_json::json!({"revision": 4, "why": "rules:1:2: wrong"}));
     let wrong = server.request("GET", "/v1/snapshot").header("tollgate-node", "n").header("tollgate-running", "x");
-    told(wrong).await.is(400);
+    send(wrong).await.is(400);
 }

@@ -99,7 +99,7 @@ pub fn metric(node: &Server, name: &str) -> Option<u64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// A service that answers whatever it is told to, however wrong that is.
+/// A service that sends the given answers, however wrong they are.
 pub struct Broken {
     port: u16,
     /// What is answered, and what was asked last.

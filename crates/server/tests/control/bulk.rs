@@ -23,7 +23,7 @@ async fn apply(control: &Control, text: &str, others: Others) -> Plan {
     control.files().apply(&by("git"), text.as_bytes(), others, &|_| true).await.unwrap()
 }
 
-fn told(plan: &Plan) -> String {
+fn summary(plan: &Plan) -> String {
     let changes =
         plan.changes.iter().map(|change| format!("{}/{}:{}", change.domain, change.id, change.action.as_str()));
     changes.collect::<Vec<_>>().join(" ")
@@ -41,7 +41,7 @@ async fn file_is_planned_and_applied_atomically(place: Arc<Place>) {
     put(&control, "api", "old", "{limit: 9/s}").await;
     put(&control, "web", "old", "{limit: 9/s}").await;
     let plan = control.files().plan(FILE.as_bytes(), Others::Delete).await.unwrap();
-    assert_eq!(told(&plan), "api/b:create api/a:create api/old:delete");
+    assert_eq!(summary(&plan), "api/b:create api/a:create api/old:delete");
     assert_eq!((plan.applied, plan.revision, plan.unchanged), (false, 2, 0));
     assert_eq!(plan.changes[0].diff, "+id: b\n+limit: 1/s\n");
     assert_eq!(plan.changes[2].diff, "-id: old\n-limit: 9/s\n");
@@ -60,7 +60,7 @@ async fn file_is_planned_and_applied_atomically(place: Arc<Place>) {
         .apply(&why.clone().expecting(expected), FILE.as_bytes(), Others::Delete, &|name| name == "api")
         .await
         .unwrap();
-    assert_eq!((done.applied, done.revision, told(&done)), (true, 3, told(&plan)));
+    assert_eq!((done.applied, done.revision, summary(&done)), (true, 3, summary(&plan)));
     assert_eq!(ids(&control, "api").await, "b a");
     assert_eq!(ids(&control, "web").await, "old");
     assert_eq!(control.rules().get("api", "a").await.unwrap().comment.as_deref(), Some("commit 1234"));
@@ -103,7 +103,7 @@ async fn order_of_rules_in_files_is_kept(place: Arc<Place>) {
     apply(&control, &file("abcd"), Others::Keep).await;
     let plan = apply(&control, &file("dbxa"), Others::Keep).await;
     assert_eq!(ids(&control, "api").await, "d b c x a");
-    assert!(told(&plan).contains("api/x:create"));
+    assert!(summary(&plan).contains("api/x:create"));
     assert_eq!(control.rules().get("api", "a").await.unwrap().version, 1);
     assert_eq!(apply(&control, &file("dbxa"), Others::Keep).await.changes.len(), 0);
     apply(&control, &file("axd"), Others::Delete).await;
@@ -138,7 +138,7 @@ async fn files_of_envoy_are_accepted(place: Arc<Place>) {
     let control = place.open().await;
     let text =
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
-    assert_eq!(told(&apply(&control, text, Others::Keep).await), "edge/remote_address:create");
+    assert_eq!(summary(&apply(&control, text, Others::Keep).await), "edge/remote_address:create");
     assert_eq!(control.rules().get("edge", "remote_address").await.unwrap().rule["limit"], "10/s");
 }
 
@@ -217,10 +217,10 @@ async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
     }
     let exported = control.files().export(&[]).await.unwrap();
     let plan = control.files().plan(exported.as_bytes(), Others::Delete).await.unwrap();
-    assert_eq!((told(&plan), plan.unchanged), (String::new(), kept.len()));
+    assert_eq!((summary(&plan), plan.unchanged), (String::new(), kept.len()));
     let snapshot = control.snapshot().await.unwrap();
     let plan = control.files().plan(snapshot.rules.as_bytes(), Others::Delete).await.unwrap();
-    assert_eq!((told(&plan), plan.unchanged), (String::new(), kept.len()));
+    assert_eq!((summary(&plan), plan.unchanged), (String::new(), kept.len()));
 }
 
 async fn a_hundred_thousand_rules_in_one_domain(place: Arc<Place>) {
