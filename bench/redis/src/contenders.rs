@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use redis::aio::MultiplexedConnection;
 use tollgate_core::{Ask, Cost, Limits};
 use tollgate_engine::Store;
-use tollgate_engine::store::{Answers, Batch, Charge, Group, Verb};
+use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreVerb};
 use tollgate_redis::{Config, RedisStore, Script};
 use tollgate_testkit::servers::Server;
 
@@ -52,9 +52,9 @@ pub(crate) struct Limited {
     keys: usize,
 }
 
-struct Numbers<'a>(&'a Limits);
+struct OneLimit<'a>(&'a Limits);
 
-impl tollgate::ledger::LimitTable for Numbers<'_> {
+impl tollgate::ledger::LimitTable for OneLimit<'_> {
     fn get(&self, id: u32) -> Option<&Limits> {
         (id == 0).then_some(self.0)
     }
@@ -75,7 +75,7 @@ impl Limited {
             .iter()
             .map(|key| Charge {
                 key,
-                numbers: 0,
+                limits_id: 0,
                 limits: &self.limits,
                 earlier: &[],
                 ask: Ask::Exactly(Cost::ONE),
@@ -84,8 +84,8 @@ impl Limited {
             })
             .collect();
         let mut answers = Answers::default();
-        let groups = [Group { verb: Verb::Check, charges: &charges }];
-        self.store.run(Batch { numbers: &Numbers(&self.limits), groups: &groups }, &mut answers).await;
+        let groups = [Group { verb: StoreVerb::Check, charges: &charges }];
+        self.store.run(Batch { limit_table: &OneLimit(&self.limits), groups: &groups }, &mut answers).await;
         ensure!(answers.group(0)?.outcome().is_admitted(), "everything passes here");
         Ok(())
     }

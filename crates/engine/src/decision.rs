@@ -180,10 +180,10 @@ impl Decisions {
         (answer, answers): (&Answer, &Answers),
         cost: Cost,
     ) -> ReceiptEntry {
-        let numbers = &self.plan.numbers;
+        let limits = &self.plan.limits;
         ReceiptEntry {
             key: self.plan.key(planned).into(),
-            limits: numbers.inline(planned).map(|entry| &entry.limits).or(numbers.overriding(planned)).cloned(),
+            limits: limits.inline(planned).map(|entry| &entry.limits).or(limits.overriding(planned)).cloned(),
             fallback: matches!(planned.answered, AnswerSource::Fallback(_)),
             cost,
             stamps: answers.stamps(answer),

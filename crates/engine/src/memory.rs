@@ -10,7 +10,7 @@ use tollgate::ledger::{Ledger, LimitTable, PlainCharge};
 use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
 use tollgate::{CapacityError, Limits, Outcome, Report};
 
-use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
+use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
 /// A store in the memory of the process: answers immediately and never fails.
 ///
@@ -99,9 +99,9 @@ impl<C: Clock> MemoryStore<C> {
         while let [group, rest @ ..] = groups {
             let alike = if rest.is_empty() { 1 } else { self.alike(groups) };
             if alike > 1 {
-                self.check_many(&groups[..alike], batch.numbers, answers);
+                self.check_many(&groups[..alike], batch.limit_table, answers);
             } else {
-                self.answer_group(group, batch.numbers, answers);
+                self.answer_group(group, batch.limit_table, answers);
             }
             groups = &groups[alike.max(1)..];
         }
@@ -110,7 +110,7 @@ impl<C: Clock> MemoryStore<C> {
     /// How many groups, from the first on, a table can decide together: each a single check, all in one table.
     fn alike(&self, groups: &[Group<'_>]) -> usize {
         let table = |group: &Group<'_>| match group {
-            Group { verb: Verb::Check, charges: [charge] }
+            Group { verb: StoreVerb::Check, charges: [charge] }
                 if charge.earlier.is_empty() && charge.windows.is_empty() =>
             {
                 Some(place_of(charge.limits))
@@ -121,7 +121,7 @@ impl<C: Clock> MemoryStore<C> {
         groups.iter().take(AT_A_TIME).take_while(|group| table(group) == Some(first)).count()
     }
 
-    fn check_many(&self, groups: &[Group<'_>], numbers: &dyn LimitTable, answers: &mut Answers) {
+    fn check_many(&self, groups: &[Group<'_>], limit_table: &dyn LimitTable, answers: &mut Answers) {
         let at = self.clock.now().wall();
         let mut charges = [EMPTY; AT_A_TIME];
         let mut table = &self.tables[0];
@@ -132,78 +132,79 @@ impl<C: Clock> MemoryStore<C> {
             }
         }
         let charges = &charges[..groups.len()];
-        table.decide_many(numbers, charges, |place, seat| {
+        table.decide_many(limit_table, charges, |place, seat| {
             answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
             answers.end_group(at);
         });
     }
 
-    fn answer_group(&self, group: &Group<'_>, numbers: &dyn LimitTable, answers: &mut Answers) {
+    fn answer_group(&self, group: &Group<'_>, limit_table: &dyn LimitTable, answers: &mut Answers) {
         let now = self.clock.now();
         let at = now.wall();
         if group.charges.iter().any(|charge| !fits(charge, at)) {
             return answers.fail_group(StoreError::Stale { store_time: at });
         }
         match group.verb {
-            Verb::Check => self.check(group.charges, numbers, now, answers),
-            Verb::Peek => group.charges.iter().for_each(|charge| self.weigh(charge, numbers, answers)),
-            Verb::Refund => {
+            StoreVerb::Check => self.check(group.charges, limit_table, now, answers),
+            StoreVerb::Peek => group.charges.iter().for_each(|charge| self.weigh(charge, limit_table, answers)),
+            StoreVerb::Refund => {
                 for charge in group.charges {
-                    let (table, entry) = (self.holder(charge, numbers), entry(charge));
-                    let given = table.refund(numbers, &entry, charge.ask.cost().get(), charge.stamps.copied());
-                    self.tell(charge, Cost::new(given), numbers, answers);
+                    let (table, entry) = (self.holder(charge, limit_table), entry(charge));
+                    let given = table.refund(limit_table, &entry, charge.ask.cost().get(), charge.stamps.copied());
+                    self.tell(charge, Cost::new(given), limit_table, answers);
                 }
             }
-            Verb::Renew => {
+            StoreVerb::Renew => {
                 for charge in group.charges {
-                    let renew = |stamps: &Stamps| self.holder(charge, numbers).renew(numbers, &entry(charge), *stamps);
+                    let renew =
+                        |stamps: &Stamps| self.holder(charge, limit_table).renew(limit_table, &entry(charge), *stamps);
                     let held = if charge.stamps.is_some_and(renew) { charge.ask.cost() } else { Cost::ZERO };
-                    self.tell(charge, held, numbers, answers);
+                    self.tell(charge, held, limit_table, answers);
                 }
             }
-            Verb::Reset => {
+            StoreVerb::Reset => {
                 for charge in group.charges {
-                    self.table(charge, numbers).reset(numbers, &entry(charge));
-                    self.tell(charge, Cost::ZERO, numbers, answers);
+                    self.table(charge, limit_table).reset(limit_table, &entry(charge));
+                    self.tell(charge, Cost::ZERO, limit_table, answers);
                 }
             }
         }
         answers.end_group(at);
     }
 
-    fn check(&self, charges: &[Charge<'_>], numbers: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
-        let Some(first) = charges.first().map(|charge| self.place(charge, numbers)) else { return };
-        if charges.iter().any(|charge| self.place(charge, numbers) != first) {
-            return self.check_across(charges, numbers, now, answers);
+    fn check(&self, charges: &[Charge<'_>], limit_table: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
+        let Some(first) = charges.first().map(|charge| self.place(charge, limit_table)) else { return };
+        if charges.iter().any(|charge| self.place(charge, limit_table) != first) {
+            return self.check_across(charges, limit_table, now, answers);
         }
         let table = &self.tables[first];
         if table.try_take_fast(charges, plain, &now, granted(answers)) {
             return;
         }
-        table.decide_each(numbers, charges, entry, now, |place, seat| {
+        table.decide_each(limit_table, charges, entry, now, |place, seat| {
             answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
         });
     }
 
     /// Decides a group whose states are in several tables.
-    fn check_across(&self, charges: &[Charge<'_>], numbers: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
-        let in_table = |charge| (self.place(charge, numbers), entry(charge));
-        Ledger::decide_across(&self.tables, numbers, charges, in_table, now, |index, seat| {
+    fn check_across(&self, charges: &[Charge<'_>], limit_table: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
+        let in_table = |charge| (self.place(charge, limit_table), entry(charge));
+        Ledger::decide_across(&self.tables, limit_table, charges, in_table, now, |index, seat| {
             answers.verdict(seat.verdict(), seat.reports(charges[index].ask.cost().get()));
         });
     }
 
     /// What a check would say of one charge by itself.
-    fn weigh(&self, charge: &Charge<'_>, numbers: &dyn LimitTable, answers: &mut Answers) {
-        self.table(charge, numbers).peek(numbers, &entry(charge), |seat| {
+    fn weigh(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable, answers: &mut Answers) {
+        self.table(charge, limit_table).peek(limit_table, &entry(charge), |seat| {
             let reports = seat.reports(charge.ask.cost().get());
             answers.charge(seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
         });
     }
 
     /// What was given back or forgotten, and how things stand now.
-    fn tell(&self, charge: &Charge<'_>, given: Cost, numbers: &dyn LimitTable, answers: &mut Answers) {
-        self.table(charge, numbers).peek(numbers, &entry(charge), |seat| {
+    fn tell(&self, charge: &Charge<'_>, given: Cost, limit_table: &dyn LimitTable, answers: &mut Answers) {
+        self.table(charge, limit_table).peek(limit_table, &entry(charge), |seat| {
             answers.charge(Outcome::Allow, given, Stamps::default(), seat.reports(charge.ask.cost().get()));
         });
     }
@@ -211,15 +212,15 @@ impl<C: Clock> MemoryStore<C> {
     /// The table that decides about a charge: that of its limits, or a larger one in which its key has something used up under
     /// limits it had before. What it has in a smaller one is moved, as it is: it belongs to the limits it was charged under.
     #[inline]
-    fn place(&self, charge: &Charge<'_>, numbers: &dyn LimitTable) -> usize {
+    fn place(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> usize {
         let here = place_of(charge.limits);
-        if charge.earlier.is_empty() { here } else { self.place_among(charge, here, numbers) }
+        if charge.earlier.is_empty() { here } else { self.place_among(charge, here, limit_table) }
     }
 
     #[inline(never)]
-    fn place_among(&self, charge: &Charge<'_>, here: usize, numbers: &dyn LimitTable) -> usize {
+    fn place_among(&self, charge: &Charge<'_>, here: usize, limit_table: &dyn LimitTable) -> usize {
         let (mut others, mut starts_full) = ([false; SIZES.len()], charge.limits.starts_full());
-        for limits in charge.earlier.iter().filter_map(|id| numbers.get(*id)) {
+        for limits in charge.earlier.iter().filter_map(|id| limit_table.get(*id)) {
             others[place_of(limits)] = true;
             starts_full &= limits.starts_full();
         }
@@ -230,15 +231,15 @@ impl<C: Clock> MemoryStore<C> {
         let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         others[here] = true;
         let entry = entry(charge);
-        let is_used = |place: &usize| others[*place] && self.tables[*place].is_known(numbers, &entry);
-        let is_remembered = |place: &usize| others[*place] && self.tables[*place].remembers(numbers, &entry);
+        let is_used = |place: &usize| others[*place] && self.tables[*place].is_known(limit_table, &entry);
+        let is_remembered = |place: &usize| others[*place] && self.tables[*place].remembers(limit_table, &entry);
         // A key that has nothing used up is the same as a new one, unless a new key has less than everything.
         let is_unused = !starts_full && !(0..SIZES.len()).any(|place| is_used(&place));
         let is_here = |place: &usize| if is_unused { is_remembered(place) } else { is_used(place) };
         let to = (here + 1..SIZES.len()).rev().find(is_here).unwrap_or(here);
         for from in (0..to).filter(is_here) {
             if !is_here(&to) {
-                self.tables[from].move_to(&self.tables[to], numbers, &entry);
+                self.tables[from].move_to(&self.tables[to], limit_table, &entry);
             }
         }
         to
@@ -246,16 +247,16 @@ impl<C: Clock> MemoryStore<C> {
 
     /// The table that has the state of a key, for what is given back or renewed: the caller need not know the limits that the key
     /// was charged under before.
-    fn holder(&self, charge: &Charge<'_>, numbers: &dyn LimitTable) -> &Ledger<Arc<C>> {
-        let (table, entry) = (self.table(charge, numbers), entry(charge));
-        if table.is_known(numbers, &entry) {
+    fn holder(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
+        let (table, entry) = (self.table(charge, limit_table), entry(charge));
+        if table.is_known(limit_table, &entry) {
             return table;
         }
-        self.tables.iter().find(|table| table.is_known(numbers, &entry)).unwrap_or(table)
+        self.tables.iter().find(|table| table.is_known(limit_table, &entry)).unwrap_or(table)
     }
 
-    fn table(&self, charge: &Charge<'_>, numbers: &dyn LimitTable) -> &Ledger<Arc<C>> {
-        &self.tables[self.place(charge, numbers)]
+    fn table(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
+        &self.tables[self.place(charge, limit_table)]
     }
 }
 
@@ -276,7 +277,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
         taken
     }
 
-    fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
+    fn check_limits(&self, limits: &Limits) -> Result<(), String> {
         let (longest, _) = SIZES[SIZES.len() - 1];
         if limits.words() <= longest {
             return Ok(());
@@ -288,8 +289,8 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
         false
     }
 
-    fn begin(&self, numbers: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
-        self.table(charge, numbers).begin(numbers, &entry(charge), start, held);
+    fn begin(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+        self.table(charge, limit_table).begin(limit_table, &entry(charge), start, held);
     }
 
     fn overflowed(&self) -> u64 {
@@ -317,15 +318,15 @@ fn place_of(limits: &Limits) -> usize {
 
 #[inline]
 fn entry<'a>(charge: &Charge<'a>) -> tollgate::ledger::Charge<'a> {
-    let Charge { numbers, limits, key, ask, windows, .. } = *charge;
-    tollgate::ledger::Charge { limits_id: numbers, limits: Some(limits), key, ask, windows }
+    let Charge { limits_id, limits, key, ask, windows, .. } = *charge;
+    tollgate::ledger::Charge { limits_id, limits: Some(limits), key, ask, windows }
 }
 
 /// A charge as one that takes all of a cost or nothing, if it is.
 #[inline]
 fn plain<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
-    let Charge { numbers, limits, key, ask: Ask::Exactly(cost), windows: [], .. } = *charge else { return None };
-    Some(PlainCharge { limits_id: numbers, limits, key, cost })
+    let Charge { limits_id, limits, key, ask: Ask::Exactly(cost), windows: [], .. } = *charge else { return None };
+    Some(PlainCharge { limits_id, limits, key, cost })
 }
 
 /// Adds the answer to a charge of the fast path.

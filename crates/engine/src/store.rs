@@ -52,7 +52,7 @@ pub trait Store: Send + Sync {
     ///
     /// # Errors
     /// What would have to be different, for the author of the rule.
-    fn check_numbers(&self, limits: &Limits) -> Result<(), String>;
+    fn check_limits(&self, limits: &Limits) -> Result<(), String>;
 
     /// Whether it may fail to answer. The engine records the answers of such a store, to decide by
     /// while it does not answer.
@@ -63,8 +63,8 @@ pub trait Store: Send + Sync {
     /// Replaces the state of the charge's key by a new one: the initial state of `start`, with
     /// `held` leases taken of each concurrency limit. Called only for the fallback, which must
     /// answer immediately.
-    fn begin(&self, numbers: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
-        let _ = (numbers, charge, start, held);
+    fn begin(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+        let _ = (limit_table, charge, start, held);
     }
 
     /// The number of decisions about keys without a slot of their own; zero if the store is
@@ -83,16 +83,16 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).try_take_fast(charges, answers)
     }
 
-    fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
-        (**self).check_numbers(limits)
+    fn check_limits(&self, limits: &Limits) -> Result<(), String> {
+        (**self).check_limits(limits)
     }
 
     fn can_fail(&self) -> bool {
         (**self).can_fail()
     }
 
-    fn begin(&self, numbers: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
-        (**self).begin(numbers, charge, start, held);
+    fn begin(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
+        (**self).begin(limit_table, charge, start, held);
     }
 
     fn overflowed(&self) -> u64 {
@@ -104,7 +104,7 @@ impl<S: Store> Store for std::sync::Arc<S> {
 #[derive(Clone, Copy)]
 pub struct Batch<'a> {
     /// All limits that a state may have been written under.
-    pub numbers: &'a (dyn LimitTable + Sync),
+    pub limit_table: &'a (dyn LimitTable + Sync),
     /// The groups, in the order in which they are decided.
     pub groups: &'a [Group<'a>],
 }
@@ -119,17 +119,17 @@ impl fmt::Debug for Batch<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
     /// What to do with all of them.
-    pub verb: Verb,
+    pub verb: StoreVerb,
     /// At least one. No two of them have the same key.
     pub charges: &'a [Charge<'a>],
 }
 
 /// What to do with the charges of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
+pub enum StoreVerb {
     /// Takes all or nothing.
     Check,
-    /// Returns what [`Verb::Check`] would return, and changes nothing, not even by creating an
+    /// Returns what [`StoreVerb::Check`] would return, and changes nothing, not even by creating an
     /// entry.
     Peek,
     /// Refunds the cost where [`Charge::stamps`] says it was taken. Each charge independently: if
@@ -150,7 +150,7 @@ pub struct Charge<'a> {
     pub key: &'a [u8],
     /// The id of the limits. It identifies one immutable set of limits within this process, and
     /// nothing outside of it.
-    pub numbers: u32,
+    pub limits_id: u32,
     /// The limits with that id.
     pub limits: &'a Limits,
     /// Ids that the same key may have been charged under before, newest first, for stores that keep

@@ -80,9 +80,9 @@ fn reported_wait_while_banned_is_exact() {
     assert_eq!(said(&mut bench, &[]), ["allow", "allow", "deny 30s", "deny 3600s"]);
     for passed in [1, 999, 1_000_000_000, 59 * 60 * 1_000_000_000] {
         bench.advance(Nanos::from_nanos(passed));
-        let told = bench.decide(&[], None, |decision| decision.retry());
+        let retry = bench.decide(&[], None, |decision| decision.retry());
         let clock = bench.clock.clone();
-        let Some(Retry::After(wait)) = told else { panic!("it is banned: {told:?}") };
+        let Some(Retry::After(wait)) = retry else { panic!("it is banned: {retry:?}") };
         assert_eq!(clock.advanced(), HOUR.saturating_sub(wait), "after {passed}");
     }
 }

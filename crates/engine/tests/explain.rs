@@ -103,8 +103,8 @@ fn nearest_of_many_rules_are_listed() {
 fn long_values_are_cut_and_control_characters_escaped() {
     let mut bench = bench("- {id: r, when: {a: x}, limit: 1/s}\n");
     let long = "é".repeat(4_000);
-    let told = text(&mut bench, &[("a", &long), ("a", "\u{0}\"")]);
-    assert!(told.len() < 400 && told.contains("…") && told.contains("\\0\\\""), "{told}");
+    let explanation = text(&mut bench, &[("a", &long), ("a", "\u{0}\"")]);
+    assert!(explanation.len() < 400 && explanation.contains("…") && explanation.contains("\\0\\\""), "{explanation}");
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn failed_expression_is_explained_with_its_attributes() {
         (&[("a", "x"), ("size", "11"), ("plan", "pro")], "in part 2 of 2, with size = \"11\" and plan = \"pro\""),
         (&[("a", "x"), ("size", "1\u{1b}")], "in part 1 of 2, with size = \"1\\u{1b}\" and no plan"),
     ] {
-        let told = text(&mut bench, attributes);
-        assert!(told.ends_with(&format!("\n{but} {with}\n")), "{told}");
+        let explanation = text(&mut bench, attributes);
+        assert!(explanation.ends_with(&format!("\n{but} {with}\n")), "{explanation}");
     }
     let met = explain(&mut bench, &[("a", "x"), ("size", "11"), ("plan", "own")]);
     assert!(matches!(met.rules[0].why, MatchResult::Matches(_)), "{met}");
@@ -133,8 +133,8 @@ fn nearest_rules_have_the_most_matching_conditions() {
     rules.push_str("- {id: near, when: {path: /login, method: POST}, limit: 1/s}\n");
     rules.push_str("- {id: nearer, when: {path: /login, method: GET, plan: pro}, limit: 1/s}\n");
     let explanation = explain(&mut bench(&rules), &[("path", "/login"), ("method", "GET")]);
-    let told: Vec<&str> = explanation.rules.iter().map(|explained| &*explained.rule).collect();
-    assert_eq!((&told[..4], told.len(), explanation.left_out), (&["nearer", "near", "r0", "r1"][..], 100, 22));
+    let rules: Vec<&str> = explanation.rules.iter().map(|explained| &*explained.rule).collect();
+    assert_eq!((&rules[..4], rules.len(), explanation.left_out), (&["nearer", "near", "r0", "r1"][..], 100, 22));
 }
 
 #[test]
@@ -173,22 +173,22 @@ fn decision_is_explained_with_its_state_and_values_can_be_concealed() {
         explanation.rules.iter_mut().for_each(|rule| rule.position = None);
         explanation
     };
-    let told = explained(0).to_string();
+    let explanation = explained(0).to_string();
     assert!(
-        told.starts_with(
+        explanation.starts_with(
             "allowed; `s` has the least left\n+ r: matches, counted by user = \"bob\", costs 1\n    not banned"
         ),
-        "{told}"
+        "{explanation}"
     );
-    let told = explained(1).to_string();
+    let explanation = explained(1).to_string();
     assert!(
-        told.starts_with(
+        explanation.starts_with(
             "allowed; `r` has the least left\n\
              + r: matches, counted by user = \"alice\", costs 2 (stated by the request)\n    \
              not banned: 9 refusals within 1h lead to a ban of 1h\n    \
              2/m: 0 of 2 left, full again in 1m, the next one passes in 1m\n"
         ),
-        "{told}"
+        "{explanation}"
     );
     let mut refused = explained(2);
     refused.conceal(|value| format!("<{}>", value.len()));

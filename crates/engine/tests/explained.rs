@@ -3,7 +3,7 @@
 use crate::support;
 
 use std::sync::Arc;
-use support::{Bench, Flaky, START, bench, check, run, told, unavailable};
+use support::{Bench, Flaky, START, bench, check, explanation, run, unavailable};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::{Enforcement, Entry, Item, Standing};
@@ -30,7 +30,7 @@ fn calendar_window_is_explained_with_its_bounds() {
     check("calendar_window", &mut bench, &[("key", "a")]);
     // It is the 14th, 23:13:20 there.
     assert_eq!(
-        told(&mut bench, &[("key", "a")], Some(2)),
+        explanation(&mut bench, &[("key", "a")], Some(2)),
         format!(
             "refused for 16d 1h, by `quota`\n\
              + quota (rules:3:3): matches, counted by key = \"a\", costs 2 (stated by the request): refuses\n    {line}, \
@@ -58,7 +58,7 @@ fn every_algorithm_explains_its_refill() {
     ] {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"));
         bench.decide(&[], None, |decision| assert!(decision.is_allowed()));
-        let text = told(&mut bench, &[], cost);
+        let text = explanation(&mut bench, &[], cost);
         assert_eq!(text.rsplit("\n    ").next(), Some(expected), "{text}");
     }
 }
@@ -79,7 +79,7 @@ fn cost_from_an_attribute_is_explained() {
         (&[("bytes", "-1")], "costs 400 (bytes is \"-1\", not a whole number: counts as the maximum)\n"),
         (&[("bytes", "")], "costs 400 (bytes is \"\", not a whole number: counts as the maximum)\n"),
     ] {
-        let text = told(&mut bench, bytes, None);
+        let text = explanation(&mut bench, bytes, None);
         assert!(text.contains(expected), "{text}");
     }
 }
@@ -87,12 +87,12 @@ fn cost_from_an_attribute_is_explained() {
 #[test]
 fn rule_that_admits_the_fewest_requests_is_named() {
     let mut bench = bench("- {id: plans, limit: 60/m}\n- {id: export, limit: 100/h, cost: 50}\n");
-    let text = told(&mut bench, &[], None);
+    let text = explanation(&mut bench, &[], None);
     assert!(
         text.starts_with("allowed; `plans` has the least left, but `export` is enough for only 2 like this\n"),
         "{text}"
     );
-    let text = told(&mut bench, &[], Some(10));
+    let text = explanation(&mut bench, &[], Some(10));
     assert!(text.starts_with("allowed; `plans` has the least left\n"), "{text}");
 }
 
@@ -100,7 +100,7 @@ fn rule_that_admits_the_fewest_requests_is_named() {
 fn delay_is_explained_with_its_maximum() {
     let mut bench = bench("- {id: r, limit: 2/s, on_exceed: {delay: {max_wait: 2s}}}\n");
     bench.check(&[]);
-    let text = told(&mut bench, &[], None);
+    let text = explanation(&mut bench, &[], None);
     assert!(text.contains("\n    2/s, delayed for up to 2s: 5 of 6 left"), "{text}");
 }
 
@@ -119,7 +119,7 @@ fn ban_is_explained_before_and_while_it_lasts() {
     bench.advance(Nanos::from_secs(60));
     check("banned", &mut bench, &ask);
     // Other keys are not banned.
-    assert!(told(&mut bench, &[("ip", "other")], None).contains("not banned: 0 of 3 refusals within 10m"));
+    assert!(explanation(&mut bench, &[("ip", "other")], None).contains("not banned: 0 of 3 refusals within 10m"));
 }
 
 #[test]
@@ -148,10 +148,10 @@ fn inline_limit_is_explained_without_a_rule() {
     let mut bench = bench("- {id: r, limit: 1/s}\n");
     let limits = bench.engine.limits(&support::limits("3/m", None)).unwrap();
     let item = Item::inline("alice", &limits);
-    let told = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).unwrap().to_string();
+    let explanation = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).unwrap().to_string();
     let expected = "allowed, by the inline limit\n\
                     + inline limit: matches, counted by key = \"alice\", costs 1\n    3 of 3 left\n";
-    assert!(told.starts_with(expected), "{told}");
+    assert!(explanation.starts_with(expected), "{explanation}");
 }
 
 #[test]
@@ -166,9 +166,9 @@ fn rules_that_are_not_evaluated_say_why() {
     );
     let entries = [Entry::new("b", "y")];
     let text = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap().to_string();
-    let told: Vec<&str> = text.lines().filter(|line| line.starts_with("- ")).collect();
+    let explanation: Vec<&str> = text.lines().filter(|line| line.starts_with("- ")).collect();
     assert_eq!(
-        told,
+        explanation,
         [
             "- night (rules:5:3): its conditions hold, but it does not apply at this time, only wed, sat from 22:00 to \
              06:00 in Europe/Paris or every day from 01:00 to 02:00 in UTC",
@@ -181,7 +181,7 @@ fn rules_that_are_not_evaluated_say_why() {
     );
     bench.put("- {id: r, limit: 1/s, enforce: 0%}\n");
     assert_eq!(
-        self::told(&mut bench, &[], None),
+        self::explanation(&mut bench, &[], None),
         "allowed, because no enforced rule matches\n\
          + r (rules:3:3): matches, as a shadow rule: `enforce` excludes this counter, costs 1\n    1/s: 1 of 1 left"
     );
@@ -189,17 +189,17 @@ fn rules_that_are_not_evaluated_say_why() {
         "- {id: own, limit: 2/h, suffices: true}\n- {id: team, limit: 5/h, suffices: true}\n- {id: all, limit: 6/h}\n",
     );
     (0..3).for_each(|_| drop(bench.check(&[])));
-    let text = self::told(&mut bench, &[], None);
+    let text = self::explanation(&mut bench, &[], None);
     assert!(text.contains("own (rules:3:3): matches, left out: another rule with `suffices` has capacity\n"), "{text}");
     (0..2).for_each(|_| drop(bench.check(&[])));
-    let text = self::told(&mut bench, &[], None);
+    let text = self::explanation(&mut bench, &[], None);
     for other in ["team", "own"] {
         let expected = format!("\n    one of the rules with `suffices` must have capacity: this one or `{other}`\n");
         assert!(text.contains(&expected), "{text}");
     }
     bench.put("- {id: r, per: [u], limit: 1/s}\n- {id: quiet, limit: 1/h, on_exceed: shadow}\n");
     bench.check(&[]);
-    let text = self::told(&mut bench, &[], None);
+    let text = self::explanation(&mut bench, &[], None);
     assert!(
         text.ends_with("matches, as a shadow rule, costs 1\n    not evaluated: the request is refused anyway"),
         "{text}"
@@ -215,7 +215,7 @@ fn store_faults_and_observed_refusals_are_explained() {
     check("store_fault_local_and_open", &mut bench, &[]);
     // A request that waited for the store once does not wait again for the state of a ban.
     bench.engine.store().fail(unavailable(), 2);
-    told(&mut bench, &[], None);
+    explanation(&mut bench, &[], None);
     bench.decide(&[], None, |decision| assert_eq!(decision.standing(), Standing::Fallback));
     bench.engine.store().fail(unavailable(), usize::MAX);
     bench.put("- {id: c, limit: 1/s, on_fault: closed}\n");
@@ -224,7 +224,7 @@ fn store_faults_and_observed_refusals_are_explained() {
     bench.put("- {id: c, limit: 1/s, on_fault: closed}\n");
     bench.check(&[]);
     bench.engine.set_enforcement(Enforcement::Observe);
-    let text = told(&mut bench, &[], None);
+    let text = explanation(&mut bench, &[], None);
     let first = "allowed, because refusals are only observed; otherwise refused for 1s, by `c`\n";
     assert!(text.starts_with(first), "{text}");
 }
@@ -236,7 +236,7 @@ fn ban_that_was_not_evaluated_is_reported_as_such() {
          - {id: s, limit: 9/h, overrides: [{when: {a: x}, deny: true}]}\n",
     );
     (0..2).for_each(|_| drop(bench.check(&[])));
-    assert!(told(&mut bench, &[], None).contains("\n    banned for 2h more, until"));
+    assert!(explanation(&mut bench, &[], None).contains("\n    banned for 2h more, until"));
     check("ban_not_evaluated", &mut bench, &[("a", "x")]);
 }
 

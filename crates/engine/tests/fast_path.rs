@@ -41,8 +41,8 @@ impl Store for Counting {
         taken
     }
 
-    fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
-        self.memory.check_numbers(limits)
+    fn check_limits(&self, limits: &Limits) -> Result<(), String> {
+        self.memory.check_limits(limits)
     }
 }
 
@@ -56,7 +56,7 @@ fn went_short(bench: &Bench<Counting>) -> u32 {
 }
 
 /// Everything that a decision reports.
-fn told(decision: Decision<'_>) -> String {
+fn describe(decision: Decision<'_>) -> String {
     let counters: Vec<_> = decision.counters().map(|c| (c.rule, c.name(99), c.taken, c.refused)).collect();
     format!(
         "{:?} {:?} {:?} {:?} {} {:?} {:?} {counters:?} {:?}",
@@ -105,7 +105,7 @@ fn fast_path_agrees_with_the_slow_path() {
         let nobody = Request::new("nobody", &ruled);
         run(alone.engine.check_batch(&[request(0)], &mut first));
         run(together.engine.check_batch(&[request(1), nobody], &mut second));
-        assert_eq!(told(first.get(0).unwrap()), told(second.get(0).unwrap()), "step {step}");
+        assert_eq!(describe(first.get(0).unwrap()), describe(second.get(0).unwrap()), "step {step}");
         refused += u32::from(!first.get(0).unwrap().is_allowed());
         [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(pick(15, 8) * 10)));
     }

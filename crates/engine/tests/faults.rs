@@ -152,7 +152,7 @@ fn only_failed_groups_of_a_batch_fall_back() {
                 }
             }
         }
-        fn check_numbers(&self, _: &tollgate::Limits) -> Result<(), String> {
+        fn check_limits(&self, _: &tollgate::Limits) -> Result<(), String> {
             Ok(())
         }
     }

@@ -18,8 +18,11 @@ fn import(config: &str) -> Result<Imported, String> {
 fn check(config: &str, rules: &str, left_out: &str) {
     let imported = import(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     assert_eq!(imported.yaml, format!("domain: web\nrules:\n{rules}"), "for\n{config}");
-    let told = imported.left_out.map(|left_out| left_out.to_string()).unwrap_or_default();
-    assert!(if left_out.is_empty() { told.is_empty() } else { told.contains(left_out) }, "{told}\nfor\n{config}");
+    let message = imported.left_out.map(|left_out| left_out.to_string()).unwrap_or_default();
+    assert!(
+        if left_out.is_empty() { message.is_empty() } else { message.contains(left_out) },
+        "{message}\nfor\n{config}"
+    );
 }
 
 const ZONE: &str = "limit_req_zone $binary_remote_addr zone=a:1m rate=5r/s;\n";
@@ -128,8 +131,8 @@ fn limits_hold_where_nginx_says_and_are_inherited_only_where_there_are_no_others
             ("unknown.example", "/own/", &[9]),
         ],
     );
-    let told = import(config).unwrap().left_out.unwrap().to_string();
-    assert!(told.contains("n:1:39: the zone `b` has several kinds of refusals"), "{told}");
+    let message = import(config).unwrap().left_out.unwrap().to_string();
+    assert!(message.contains("n:1:39: the zone `b` has several kinds of refusals"), "{message}");
 }
 
 #[test]
@@ -164,7 +167,8 @@ fn import_files(files: &[(&str, &str)]) -> Result<Imported, String> {
         if found.is_empty() && !pattern.contains('*') { Err("there is no such file".into()) } else { Ok(found) }
     };
     let (name, text) = files[0];
-    Imported::read_with(&Source { name, text: text.as_bytes() }, None, "web", &include).map_err(|told| told.to_string())
+    Imported::read_with(&Source { name, text: text.as_bytes() }, None, "web", &include)
+        .map_err(|message| message.to_string())
 }
 
 #[test]
@@ -202,8 +206,11 @@ fn mistakes_in_included_files_name_the_file_and_their_number_is_bounded() {
         (vec![("n", "events { } include b;"), ("b", zone), ("c", "")], ""),
         (vec![("n", "events { } include n;")], "n:1:20: includes are nested too deep (maximum 8)"),
     ] {
-        let told = import_files(&files).err().unwrap_or_default();
-        assert!(if expected.is_empty() { told.is_empty() } else { told.contains(expected) }, "{files:?}\n{told}");
+        let message = import_files(&files).err().unwrap_or_default();
+        assert!(
+            if expected.is_empty() { message.is_empty() } else { message.contains(expected) },
+            "{files:?}\n{message}"
+        );
     }
     let many: Vec<(String, String)> = (0..300).map(|number| (format!("part{number}"), String::new())).collect();
     let files: Vec<(&str, &str)> = std::iter::once(("n", "events { } include part*;"))
@@ -259,8 +266,8 @@ fn hostile_files_are_refused_in_time() {
         (&"}".repeat(1_000_000), "unmatched `}`"),
         (&"'".repeat(1_000_001), "unclosed quote"),
     ] {
-        let told = import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{expected}"));
-        assert!(told.contains(expected), "{}", &told[..200.min(told.len())]);
+        let message = import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{expected}"));
+        assert!(message.contains(expected), "{}", &message[..200.min(message.len())]);
     }
     let most = "location /a { limit_req zone=a; }\n".repeat(500);
     assert!(import(&format!("{ZONE}{most}")).is_ok());

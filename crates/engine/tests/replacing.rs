@@ -126,8 +126,8 @@ impl Store for Contended {
         self.memory.answer(batch, answers);
     }
 
-    fn check_numbers(&self, limits: &tollgate::Limits) -> Result<(), String> {
-        self.memory.check_numbers(limits)
+    fn check_limits(&self, limits: &tollgate::Limits) -> Result<(), String> {
+        self.memory.check_limits(limits)
     }
 }
 
@@ -193,11 +193,11 @@ fn without_capacity_the_soonest_rule_is_waited_for() {
         - {id: all, when: {all: {present: true}}, limit: 1/m}\n";
     let mut bench = bench(rules);
     assert_eq!(bench.check(&[("all", "")]), "allow");
-    let mut told = |attributes: &[(&str, &str)]| {
+    let mut outcome = |attributes: &[(&str, &str)]| {
         bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.rule().unwrap().to_owned()))
     };
-    assert_eq!(told(&[]), ("deny 1s".into(), "often".into()));
-    assert_eq!(told(&[("all", "")]), ("deny 60s".into(), "all".into()), "what has to be kept besides is waited for");
+    assert_eq!(outcome(&[]), ("deny 1s".into(), "often".into()));
+    assert_eq!(outcome(&[("all", "")]), ("deny 60s".into(), "all".into()), "what has to be kept besides is waited for");
     bench.advance(tollgate::core::Nanos::from_nanos(999_999_999));
     assert_eq!(bench.check(&[]), "deny 1ns");
     bench.advance(tollgate::core::Nanos::from_nanos(1));

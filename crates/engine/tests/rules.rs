@@ -161,10 +161,10 @@ fn shadow_rule_reports_and_does_not_refuse() {
             (decision.is_allowed(), decision.is_shadow_refused(), decision.rule().map(str::to_owned), reports)
         })
     };
-    let told = |new, old| vec![("new".to_owned(), true, new), ("old".to_owned(), false, old)];
-    assert_eq!(check(), (true, false, Some("old".into()), told(false, false)));
-    assert_eq!(check(), (true, true, Some("old".into()), told(true, false)));
-    assert_eq!(check(), (true, true, Some("old".into()), told(true, false)));
+    let shadow_reports = |new, old| vec![("new".to_owned(), true, new), ("old".to_owned(), false, old)];
+    assert_eq!(check(), (true, false, Some("old".into()), shadow_reports(false, false)));
+    assert_eq!(check(), (true, true, Some("old".into()), shadow_reports(true, false)));
+    assert_eq!(check(), (true, true, Some("old".into()), shadow_reports(true, false)));
     // Where the enforced rules refuse, shadow rules are not evaluated.
     assert_eq!(check(), (false, false, Some("old".into()), vec![("old".into(), false, true)]));
     let rules = bench.engine.rules();

@@ -40,12 +40,12 @@ fn take_up_to_takes_the_least_of_all_rules() {
 #[test]
 fn reports_follow_the_take() {
     let mut bench = bench(TWO);
-    let (entries, mut told) = ([Entry::new("user", "a")], Vec::new());
+    let (entries, mut remaining) = ([Entry::new("user", "a")], Vec::new());
     let items = [Item::new(&entries).cost(9)];
     let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
-    told.extend(decision.reports().map(|limit| limit.report.remaining));
+    remaining.extend(decision.reports().map(|limit| limit.report.remaining));
     let receipt = decision.receipt();
-    assert_eq!(told, [0, 6]);
+    assert_eq!(remaining, [0, 6]);
     assert_eq!(run(bench.engine.refund(&receipt)), Ok(Cost::new(4)));
     assert_eq!(bench.remaining(&[("user", "a")]), [4, 10], "the receipt is of what was taken in the end");
 }

@@ -91,8 +91,8 @@ async fn headers_of_two_layers_are_both_present() {
     let inner = LimitLayer::by_key(inner, USER).name("inner").layer(Inner::default());
     let mut both = LimitLayer::by_key(outer, USER).name("outer").layer(inner);
     let passed = call(&mut both, get("alice")).await;
-    let told: Vec<&str> = passed.headers().get_all("ratelimit").iter().map(|value| value.to_str().unwrap()).collect();
-    assert_eq!(told, [r#""inner";r=4;t=1"#, r#""outer";r=9;t=1"#]);
+    let fields: Vec<&str> = passed.headers().get_all("ratelimit").iter().map(|value| value.to_str().unwrap()).collect();
+    assert_eq!(fields, [r#""inner";r=4;t=1"#, r#""outer";r=9;t=1"#]);
 }
 
 #[tokio::test]

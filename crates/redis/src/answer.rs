@@ -4,7 +4,7 @@ use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Outcome, Params, Report, Retry, SlidingSlices,
     Stamp, Stamps, Time,
 };
-use tollgate_engine::store::{Answers, Charge, Group, StoreError, Verb};
+use tollgate_engine::store::{Answers, Charge, Group, StoreError, StoreVerb};
 
 use crate::own::{OwnState, bucket_ticks, leases_left, restore_slices};
 use crate::params::{EXACT, HEAD, is_fixed_length, micros_ceil, state_len};
@@ -100,8 +100,8 @@ impl<'a> ReplyReader<'a> {
         let now =
             Now::at(nanos(self.now)).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows);
         let foreign = if has_foreign { self.bytes.number(2)? as usize } else { 0 };
-        let committed = decided.verb == Verb::Check && decided.admitted;
-        let is_recorded = decided.verb == Verb::Check && (decided.admitted || refusing != 0);
+        let committed = decided.verb == StoreVerb::Check && decided.admitted;
+        let is_recorded = decided.verb == StoreVerb::Check && (decided.admitted || refusing != 0);
         let asked = ChargeContext { ask: charge.ask, taken, committed, now };
         let answer = if foreign > 0 {
             let Ok(own) = OwnState::decode(self.bytes.take(foreign)?, charge.limits, &now) else { return Ok(false) };
@@ -109,11 +109,11 @@ impl<'a> ReplyReader<'a> {
         } else {
             asked.answer(charge.limits, &mut self.bytes, refusing)?
         };
-        let takes = matches!(decided.verb, Verb::Check | Verb::Peek);
+        let takes = matches!(decided.verb, StoreVerb::Check | StoreVerb::Peek);
         let taken = match decided.verb {
-            Verb::Check if refusing == 0 => taken,
-            Verb::Check | Verb::Peek | Verb::Reset => Cost::ZERO,
-            Verb::Refund | Verb::Renew => taken,
+            StoreVerb::Check if refusing == 0 => taken,
+            StoreVerb::Check | StoreVerb::Peek | StoreVerb::Reset => Cost::ZERO,
+            StoreVerb::Refund | StoreVerb::Renew => taken,
         };
         let outcome = if takes { answer.outcome } else { Outcome::Allow };
         let stamps = if committed { Stamps::from_stamps(answer.stamps) } else { Stamps::default() };
@@ -124,7 +124,7 @@ impl<'a> ReplyReader<'a> {
 
 /// What is known about a group before its charges are read.
 struct GroupDecision {
-    verb: Verb,
+    verb: StoreVerb,
     admitted: bool,
 }
 

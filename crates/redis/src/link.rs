@@ -6,7 +6,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
 use tokio::time::timeout;
 use tollgate_core::{Ask, Cost, Limit, Nanos, Rate, TokenBucket};
-use tollgate_engine::store::{Charge, Verb};
+use tollgate_engine::store::{Charge, StoreVerb};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::params::EncodedLimits;
@@ -110,7 +110,7 @@ fn probe(config: &Config) -> Result<[QueuedCharge; 2], String> {
     let limits = Limit::from(bucket).into();
     let charge = Charge {
         key: b"",
-        numbers: 0,
+        limits_id: 0,
         limits: &limits,
         earlier: &[],
         ask: Ask::Exactly(Cost::ONE),
@@ -120,7 +120,7 @@ fn probe(config: &Config) -> Result<[QueuedCharge; 2], String> {
     let encoded = Arc::new(EncodedLimits::new(&limits)?);
     let entry =
         |verb| QueuedCharge::new(verb, &charge, 0, format!("{}:probe", config.namespace).into_bytes(), encoded.clone());
-    Ok([entry(Verb::Check), entry(Verb::Reset)])
+    Ok([entry(StoreVerb::Check), entry(StoreVerb::Reset)])
 }
 
 /// Sends a command. The client returns errors of the server as values, which are extracted here.

@@ -5,7 +5,7 @@ use std::iter;
 use std::sync::Arc;
 
 use tollgate_core::{Ask, Cost, Limits, Stamps};
-use tollgate_engine::store::{Charge, Verb};
+use tollgate_engine::store::{Charge, StoreVerb};
 
 use crate::params::{EXACT, EncodedLimits};
 
@@ -38,18 +38,24 @@ pub(crate) struct QueuedCharge {
 
 impl QueuedCharge {
     /// Encodes a charge of a group; `rest` charges follow. `key` is the key in the store.
-    pub(crate) fn new(verb: Verb, charge: &Charge<'_>, rest: usize, key: Vec<u8>, encoded: Arc<EncodedLimits>) -> Self {
+    pub(crate) fn new(
+        verb: StoreVerb,
+        charge: &Charge<'_>,
+        rest: usize,
+        key: Vec<u8>,
+        encoded: Arc<EncodedLimits>,
+    ) -> Self {
         let asked = match charge.ask {
             Ask::Exactly(_) => EXACTLY,
             Ask::UpTo(_) => UP_TO,
             Ask::Regardless(_) => REGARDLESS,
         };
         let verb = match verb {
-            Verb::Check => asked,
-            Verb::Peek => asked + PEEK,
-            Verb::Refund => REFUND,
-            Verb::Reset => RESET,
-            Verb::Renew => RENEW,
+            StoreVerb::Check => asked,
+            StoreVerb::Peek => asked + PEEK,
+            StoreVerb::Refund => REFUND,
+            StoreVerb::Reset => RESET,
+            StoreVerb::Renew => RENEW,
         };
         let mut more = Vec::new();
         if encoded.uses_spread() {
@@ -90,11 +96,11 @@ pub(crate) fn clamped(cost: Cost) -> u64 {
 }
 
 /// Returns whether the answer to the charge carries how much was taken.
-pub(crate) fn carries_taken(verb: Verb, charge: &Charge<'_>) -> bool {
+pub(crate) fn carries_taken(verb: StoreVerb, charge: &Charge<'_>) -> bool {
     match verb {
-        Verb::Check | Verb::Peek => matches!(charge.ask, Ask::UpTo(_)),
-        Verb::Refund | Verb::Renew => true,
-        Verb::Reset => false,
+        StoreVerb::Check | StoreVerb::Peek => matches!(charge.ask, Ask::UpTo(_)),
+        StoreVerb::Refund | StoreVerb::Renew => true,
+        StoreVerb::Reset => false,
     }
 }
 

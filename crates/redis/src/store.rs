@@ -119,7 +119,7 @@ impl RedisStore {
     }
 
     fn encoded(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
-        let known = self.encoded.read().unwrap_or_else(PoisonError::into_inner).get(&charge.numbers).cloned();
+        let known = self.encoded.read().unwrap_or_else(PoisonError::into_inner).get(&charge.limits_id).cloned();
         // Ids wrap around after four billion limits.
         if let Some(encoded) = known.filter(|encoded| encoded.limits() == charge.limits) {
             return Ok(encoded);
@@ -129,7 +129,7 @@ impl RedisStore {
         if all.len() >= MAX_ENCODED {
             all.clear();
         }
-        all.insert(charge.numbers, encoded.clone());
+        all.insert(charge.limits_id, encoded.clone());
         Ok(encoded)
     }
 
@@ -218,7 +218,7 @@ impl Store for RedisStore {
         self.answer(batch, answers)
     }
 
-    fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
+    fn check_limits(&self, limits: &Limits) -> Result<(), String> {
         EncodedLimits::new(limits).map(drop)
     }
 }

@@ -10,7 +10,7 @@ use tollgate_core::{
     Algorithm, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Limit, Nanos, Outcome, Retry, SlidingLog,
     SlidingSlices, SlidingWindow, Stamps, Steps, TokenBucket,
 };
-use tollgate_engine::store::Verb;
+use tollgate_engine::store::StoreVerb;
 use tollgate_redis::RedisStore;
 use tollgate_testkit::servers::Kind;
 
@@ -37,10 +37,10 @@ fn per_hour(capacity: u64) -> Vec<Limit> {
 
 /// Returns a charge; limits of different capacity have different ids, as in the engine.
 fn charge(key: &str, limit: Limit, cost: u64) -> Owned {
-    Owned { numbers: limit.capacity() as u32, ..Owned::new(key, limit, cost) }
+    Owned { limits_id: limit.capacity() as u32, ..Owned::new(key, limit, cost) }
 }
 
-async fn ask(store: &RedisStore, verb: Verb, charge: Owned) -> Said {
+async fn ask(store: &RedisStore, verb: StoreVerb, charge: Owned) -> Said {
     run(store, &[(verb, vec![charge])]).await.remove(0).unwrap().remove(0)
 }
 
@@ -61,15 +61,17 @@ fn on_both(test: impl AsyncFn(&RedisStore, &mut support::Hand)) {
 fn peeks_and_refusals_under_smaller_limits_forgive_nothing() {
     on_both(async |store, _| {
         for (index, (large, small)) in per_hour(100).into_iter().zip(per_hour(2)).enumerate() {
-            for (verb, cost) in [(Verb::Peek, 1), (Verb::Check, 1), (Verb::Check, 2), (Verb::Check, 3)] {
+            for (verb, cost) in
+                [(StoreVerb::Peek, 1), (StoreVerb::Check, 1), (StoreVerb::Check, 2), (StoreVerb::Check, 3)]
+            {
                 let key = format!("{index} {verb:?} {cost}");
-                let taken = ask(store, Verb::Check, charge(&key, large, 100)).await;
+                let taken = ask(store, StoreVerb::Check, charge(&key, large, 100)).await;
                 assert!(taken.outcome.is_admitted(), "{large:?}");
                 assert_eq!(taken.reports[0].remaining, 0);
                 let other = ask(store, verb, charge(&key, small, cost)).await;
                 assert!(!other.outcome.is_admitted(), "{small:?}");
                 assert_eq!((other.reports[0].limit, other.reports[0].remaining), (2, 0));
-                let again = ask(store, Verb::Check, charge(&key, large, 90)).await;
+                let again = ask(store, StoreVerb::Check, charge(&key, large, 90)).await;
                 assert!(!again.outcome.is_admitted(), "{large:?} after {verb:?} {cost}: {again:?}");
             }
         }
@@ -82,16 +84,16 @@ fn refused_request_under_another_limit_changes_no_refill() {
     let (ten, five) = (bucket(10, "10/10s"), bucket(5, "5/10s"));
     on_both(async |store, hand| {
         hand.set(START);
-        assert!(ask(store, Verb::Check, charge("k", ten, 10)).await.outcome.is_admitted());
-        let refused = ask(store, Verb::Check, charge("k", five, 1)).await;
+        assert!(ask(store, StoreVerb::Check, charge("k", ten, 10)).await.outcome.is_admitted());
+        let refused = ask(store, StoreVerb::Check, charge("k", five, 1)).await;
         // Six tokens have to refill at one a second.
         assert_eq!(refused.outcome, Outcome::Deny(Retry::After(Nanos::from_secs(6))));
         hand.set(START + 5_999_999);
-        assert!(!ask(store, Verb::Peek, charge("k", five, 1)).await.outcome.is_admitted());
+        assert!(!ask(store, StoreVerb::Peek, charge("k", five, 1)).await.outcome.is_admitted());
         hand.set(START + 6_000_000);
-        assert!(ask(store, Verb::Peek, charge("k", five, 1)).await.outcome.is_admitted());
+        assert!(ask(store, StoreVerb::Peek, charge("k", five, 1)).await.outcome.is_admitted());
         hand.set(START + 10_000_000);
-        let full = ask(store, Verb::Peek, charge("k", ten, 1)).await;
+        let full = ask(store, StoreVerb::Peek, charge("k", ten, 1)).await;
         assert_eq!(full.reports[0].remaining, 10);
     });
 }
@@ -106,7 +108,7 @@ fn two_nodes_with_two_rule_versions_never_admit_more_than_the_larger() {
             let mut admitted = 0;
             for turn in 0..5 {
                 for (limit, cost) in [(large, 900), (small, 1)] {
-                    let said = ask(store, Verb::Check, charge(&key, limit, cost)).await;
+                    let said = ask(store, StoreVerb::Check, charge(&key, limit, cost)).await;
                     assert_eq!(said.outcome.is_admitted(), turn == 0 && cost == 900, "{limit:?}: {said:?}");
                     admitted += said.taken;
                 }
@@ -122,14 +124,14 @@ fn switching_without_charging_is_exact() {
         for (index, (large, small)) in per_hour(997).into_iter().zip(per_hour(7)).enumerate() {
             hand.set(START);
             let key = index.to_string();
-            ask(store, Verb::Check, charge(&key, large, 990)).await;
+            ask(store, StoreVerb::Check, charge(&key, large, 990)).await;
             hand.set(START + 1_234_567);
-            let before = ask(store, Verb::Peek, charge(&key, large, 500)).await;
+            let before = ask(store, StoreVerb::Peek, charge(&key, large, 500)).await;
             for cost in [0, 1, 7, 8] {
-                let refused = ask(store, Verb::Check, charge(&key, small, cost)).await;
+                let refused = ask(store, StoreVerb::Check, charge(&key, small, cost)).await;
                 assert!(!refused.outcome.is_admitted(), "{small:?}: {refused:?}");
             }
-            assert_eq!(ask(store, Verb::Peek, charge(&key, large, 500)).await, before, "{large:?}");
+            assert_eq!(ask(store, StoreVerb::Peek, charge(&key, large, 500)).await, before, "{large:?}");
         }
     });
 }
@@ -144,8 +146,9 @@ fn charged_switches_cost_less_than_a_microsecond_each() {
         hand.set(START);
         let mut reset = Nanos::ZERO;
         for turn in 0..100 {
-            reset =
-                ask(store, Verb::Check, charge("k", if turn % 2 == 0 { one } else { other }, 1)).await.reports[0].reset;
+            reset = ask(store, StoreVerb::Check, charge("k", if turn % 2 == 0 { one } else { other }, 1)).await.reports
+                [0]
+            .reset;
         }
         // The last charge is at 991 an hour. The reset is rounded up to a microsecond besides.
         let exact = 100 * HOUR.as_nanos() / 991;
@@ -159,15 +162,15 @@ fn refunds_and_renewals_apply_under_the_own_parameters() {
         hand.set(START);
         for (index, (large, small)) in per_hour(100).into_iter().zip(per_hour(2)).enumerate() {
             let key = index.to_string();
-            let taken = ask(store, Verb::Check, charge(&key, large, 60)).await;
+            let taken = ask(store, StoreVerb::Check, charge(&key, large, 60)).await;
             let with_stamps =
                 |limit: Limit, cost, stamps: Stamps| Owned { stamps: Some(stamps), ..charge(&key, limit, cost) };
-            let renewed = ask(store, Verb::Renew, with_stamps(small, 60, taken.stamps)).await;
+            let renewed = ask(store, StoreVerb::Renew, with_stamps(small, 60, taken.stamps)).await;
             assert_eq!(renewed.taken, if matches!(large, Limit::Concurrency(_)) { 60 } else { 0 });
-            let refund = ask(store, Verb::Refund, with_stamps(small, 59, taken.stamps)).await;
+            let refund = ask(store, StoreVerb::Refund, with_stamps(small, 59, taken.stamps)).await;
             assert_eq!(refund.taken, 59, "{large:?}");
             assert_eq!((refund.reports[0].limit, refund.reports[0].remaining), (2, 1), "{large:?}");
-            assert_eq!(ask(store, Verb::Peek, charge(&key, large, 1)).await.reports[0].remaining, 99, "{large:?}");
+            assert_eq!(ask(store, StoreVerb::Peek, charge(&key, large, 1)).await.reports[0].remaining, 99, "{large:?}");
         }
     });
 }
@@ -180,13 +183,13 @@ fn admitted_take_moves_the_state_to_the_new_parameters() {
         for (from, old) in olds.iter().enumerate() {
             for (to, new) in news.iter().enumerate() {
                 let key = format!("{from} to {to}");
-                assert!(ask(store, Verb::Check, charge(&key, *old, 30)).await.outcome.is_admitted());
-                let taken = ask(store, Verb::Check, charge(&key, *new, 15)).await;
+                assert!(ask(store, StoreVerb::Check, charge(&key, *old, 30)).await.outcome.is_admitted());
+                let taken = ask(store, StoreVerb::Check, charge(&key, *new, 15)).await;
                 assert!(taken.outcome.is_admitted(), "{old:?} {new:?}: {taken:?}");
                 assert_eq!(taken.reports[0].remaining, 5, "{old:?} {new:?}");
-                assert!(!ask(store, Verb::Check, charge(&key, *new, 6)).await.outcome.is_admitted());
+                assert!(!ask(store, StoreVerb::Check, charge(&key, *new, 6)).await.outcome.is_admitted());
                 // And back: 45 of 100 are spent.
-                let peek = ask(store, Verb::Peek, charge(&key, *old, 1)).await;
+                let peek = ask(store, StoreVerb::Peek, charge(&key, *old, 1)).await;
                 assert_eq!(peek.reports[0].remaining, 55, "{old:?} {new:?}");
             }
         }
@@ -201,10 +204,10 @@ fn value_of_the_version_before_is_replaced() {
         let name = name_of("k");
         for value in ["\u{1}", "\u{1}\u{0}\u{0}", "\u{1}\u{8}\u{0}anything"] {
             server.command(&["SET", &name, value]);
-            let peek = ask(&store, Verb::Peek, charge("k", limit.into(), 1)).await;
+            let peek = ask(&store, StoreVerb::Peek, charge("k", limit.into(), 1)).await;
             assert_eq!(peek.reports[0].remaining, 5);
             assert_eq!(server.command(&["GET", &name]).bytes(), value.as_bytes(), "a peek writes nothing");
-            let taken = ask(&store, Verb::Check, charge("k", limit.into(), 2)).await;
+            let taken = ask(&store, StoreVerb::Check, charge("k", limit.into(), 2)).await;
             assert_eq!((taken.taken, taken.reports[0].remaining), (Cost::new(2).get(), 3));
             assert!(server.command(&["PTTL", &name]).number() > 0);
         }

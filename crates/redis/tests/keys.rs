@@ -5,10 +5,10 @@
 use crate::support;
 
 use support::chance::{self, Chance};
-use support::{NoNumbers, Owned, bucket, by_hand, check, name_of, on_both, remaining, run, store};
+use support::{NoLimitTable, Owned, bucket, by_hand, check, name_of, on_both, remaining, run, store};
 use tollgate_core::{Concurrency, FixedWindow, LeakyBucket, Limit, Nanos, SlidingLog, SlidingWindow, TokenBucket};
 use tollgate_engine::Store;
-use tollgate_engine::store::{Answers, Batch, Group, StoreError, Verb};
+use tollgate_engine::store::{Answers, Batch, Group, StoreError, StoreVerb};
 use tollgate_testkit::servers::{Kind, Reply};
 
 #[test]
@@ -46,7 +46,8 @@ const BAD: &str = "\u{1}r\u{1}d\u{4}test bad";
 async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
     let (good, bad) = (Owned::new(GOOD, bucket(9), 1), Owned::new(BAD, bucket(9), 1));
     let before = remaining(store, GOOD, bucket(9)).await;
-    let check = |charges: &[&Owned]| (Verb::Check, charges.iter().map(|&charge| charge.clone()).collect::<Vec<_>>());
+    let check =
+        |charges: &[&Owned]| (StoreVerb::Check, charges.iter().map(|&charge| charge.clone()).collect::<Vec<_>>());
     let said = run(store, &[check(&[&good]), check(&[&bad]), check(&[&good, &bad]), check(&[&good])]).await;
     for place in [1, 2] {
         let rejected = said[place].as_ref().unwrap_err();
@@ -98,9 +99,9 @@ fn damaged_values_affect_no_other_group() {
         let mut chance = Chance::new(5);
         let name = name_of(BAD);
         for turn in 0..1_500 {
-            let bad = Owned { numbers: 2 * turn, ..Owned::new(BAD, chance::group(&mut chance), 1) };
+            let bad = Owned { limits_id: 2 * turn, ..Owned::new(BAD, chance::group(&mut chance), 1) };
             link.command(&["DEL", &name]);
-            run(&store, &[(Verb::Check, vec![bad.clone()])]).await;
+            run(&store, &[(StoreVerb::Check, vec![bad.clone()])]).await;
             let Reply::Bytes(mut value) = link.command(&["GET", &name]) else { continue };
             for _ in 0..chance.amount(4) {
                 let place = chance.below(value.len() as u64) as usize;
@@ -111,9 +112,9 @@ fn damaged_values_affect_no_other_group() {
                 }
             }
             link.command(&[b"SET", name.as_bytes(), &value]);
-            let other = Owned { numbers: 2 * turn + 1, ..Owned::new(BAD, chance::group(&mut chance), 1) };
-            let good = Owned { numbers: u32::MAX, ..Owned::new(GOOD, bucket(50_000), 1) };
-            let groups = [bad.clone(), good, other, bad].map(|charge| (Verb::Check, vec![charge]));
+            let other = Owned { limits_id: 2 * turn + 1, ..Owned::new(BAD, chance::group(&mut chance), 1) };
+            let good = Owned { limits_id: u32::MAX, ..Owned::new(GOOD, bucket(50_000), 1) };
+            let groups = [bad.clone(), good, other, bad].map(|charge| (StoreVerb::Check, vec![charge]));
             let said = run(&store, &groups).await;
             assert!(said[1].as_ref().is_ok_and(|said| said[0].outcome.is_admitted()), "{turn}: {said:?} for {value:?}");
             let answered = |said: &Result<_, _>| matches!(said, Ok(_) | Err(StoreError::Rejected { .. }));
@@ -140,12 +141,12 @@ fn every_key_expires_soon_after_it_is_unused() {
     on_both(async |server| {
         let store = store(&server).await;
         let together = tollgate_core::Limits::new(one_limit_of_each_kind()).unwrap();
-        run(&store, &[(Verb::Check, vec![Owned { numbers: 99, ..Owned::new("all", together, 1) }])]).await;
+        run(&store, &[(StoreVerb::Check, vec![Owned { limits_id: 99, ..Owned::new("all", together, 1) }])]).await;
         for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
-            let charge = Owned { numbers: place as u32, ..Owned::new(&place.to_string(), limit, 1) };
+            let charge = Owned { limits_id: place as u32, ..Owned::new(&place.to_string(), limit, 1) };
             // Twice, so that an existing value is written again.
-            run(&store, &[(Verb::Check, vec![charge.clone()])]).await;
-            run(&store, &[(Verb::Check, vec![charge])]).await;
+            run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await;
+            run(&store, &[(StoreVerb::Check, vec![charge])]).await;
         }
         let names = server.command(&["KEYS", "tollgate:{*"]).list();
         assert_eq!(names.len(), 7);
@@ -163,10 +164,10 @@ fn key_without_expiry_gets_one_with_its_next_write() {
         let store = store(&server).await;
         for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let key = place.to_string();
-            let charge = Owned { numbers: place as u32, ..Owned::new(&key, limit, 1) };
-            run(&store, &[(Verb::Check, vec![charge.clone()])]).await;
+            let charge = Owned { limits_id: place as u32, ..Owned::new(&key, limit, 1) };
+            run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await;
             assert_eq!(server.command(&["PERSIST", &name_of(&key)]).number(), 1);
-            run(&store, &[(Verb::Check, vec![charge])]).await;
+            run(&store, &[(StoreVerb::Check, vec![charge])]).await;
             assert!(server.command(&["PTTL", &name_of(&key)]).number() > 0, "key {key}");
         }
     });
@@ -179,13 +180,13 @@ fn key_without_expiry_refuses_no_request() {
         let (server, store, mut hand) = by_hand(Kind::Redis).await;
         for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let key = place.to_string();
-            let charge = Owned { numbers: place as u32, ..Owned::new(&key, limit, 2) };
+            let charge = Owned { limits_id: place as u32, ..Owned::new(&key, limit, 2) };
             hand.set(1_800_000_000_000_000);
-            let said = run(&store, &[(Verb::Check, vec![charge.clone()])]).await.remove(0).unwrap();
+            let said = run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await.remove(0).unwrap();
             assert!(said[0].outcome.is_admitted());
             server.command(&["PERSIST", &name_of(&key)]);
             hand.set(1_800_000_000_000_000 + 121_000_000);
-            let said = run(&store, &[(Verb::Check, vec![charge])]).await.remove(0).unwrap();
+            let said = run(&store, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap();
             assert!(said[0].outcome.is_admitted(), "key {key}: {said:?}");
         }
     });
@@ -205,8 +206,8 @@ fn clock_of_the_store_decides() {
         let charge = Owned::new("k", bucket(5), 1);
         let charges = [charge.borrow()];
         let mut answers = Answers::default();
-        let groups = [Group { verb: Verb::Check, charges: &charges }];
-        store.run(Batch { numbers: &NoNumbers, groups: &groups }, &mut answers).await;
+        let groups = [Group { verb: StoreVerb::Check, charges: &charges }];
+        store.run(Batch { limit_table: &NoLimitTable, groups: &groups }, &mut answers).await;
         let at = answers.group(0).unwrap().at().as_nanos() / 1_000;
         assert!((before..=time()).contains(&at));
     });

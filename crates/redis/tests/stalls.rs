@@ -59,7 +59,7 @@ const RULES: &str = "domain: d\nrules:\n\
 
 /// The answers to the clients of one key.
 #[derive(Default)]
-struct Told {
+struct ClientResult {
     admitted: Vec<ObservedRequest>,
     by_fallback: u64,
     refused_by_fallback: u64,
@@ -82,23 +82,23 @@ async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions)
 }
 
 /// Sends requests to one node until it is stopped.
-async fn load(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<AtomicBool>) -> Told {
-    let (mut told, mut decisions) = (Told::default(), Decisions::default());
+async fn load(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<AtomicBool>) -> ClientResult {
+    let (mut result, mut decisions) = (ClientResult::default(), Decisions::default());
     while !over.load(Ordering::Relaxed) {
         let asked = epoch.elapsed().as_nanos() as u64;
         let (passed, standing) = ask(&node, &client, 1, &mut decisions).await;
         let answered = epoch.elapsed().as_nanos() as u64;
         let fell_back = u64::from(standing == Standing::Fallback);
-        told.by_fallback += fell_back;
+        result.by_fallback += fell_back;
         if passed {
-            told.admitted.push(ObservedRequest { asked, answered, cost: 1 });
+            result.admitted.push(ObservedRequest { asked, answered, cost: 1 });
         } else {
-            told.refused += 1;
-            told.refused_by_fallback += fell_back;
+            result.refused += 1;
+            result.refused_by_fallback += fell_back;
         }
         tokio::time::sleep(client.every).await;
     }
-    told
+    result
 }
 
 /// The result of one stall.
@@ -157,31 +157,31 @@ async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Ca
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     over.store(true, Ordering::Relaxed);
-    let mut told: Vec<Told> = CLIENTS.iter().map(|_| Told::default()).collect();
+    let mut result: Vec<ClientResult> = CLIENTS.iter().map(|_| ClientResult::default()).collect();
     for (place, task) in tasks {
         let one = task.await.unwrap();
-        let all = &mut told[place];
+        let all = &mut result[place];
         all.admitted.extend(one.admitted);
         all.by_fallback += one.by_fallback;
         all.refused_by_fallback += one.refused_by_fallback;
         all.refused += one.refused;
     }
     let mut came = Came { by_fallback: 0, refused_by_fallback: 0, greedy: 0, bound: 0 };
-    for (client, told) in CLIENTS.iter().zip(&told) {
-        came.by_fallback += told.by_fallback;
+    for (client, result) in CLIENTS.iter().zip(&result) {
+        came.by_fallback += result.by_fallback;
         let rate =
             |length: Duration| (u128::from(client.limit) * length.as_nanos()).div_ceil(client.per.as_nanos()) as u64;
         // Clients whose share exceeds their demand are never refused.
-        let asked = told.admitted.len() as u64 + told.refused;
+        let asked = result.admitted.len() as u64 + result.refused;
         if (client.limit - client.used) / nodes > asked {
-            assert_eq!(told.refused, 0, "{name}: {} of {asked} were refused for {}", told.refused, client.rule);
-            came.refused_by_fallback += told.refused_by_fallback;
+            assert_eq!(result.refused, 0, "{name}: {} of {asked} were refused for {}", result.refused, client.rule);
+            came.refused_by_fallback += result.refused_by_fallback;
         }
         // All costs are 1, so no share goes into debt.
         let refill = client.limit.min(rate(stalled));
         let (during, after) = (client.limit * (nodes - 1) / nodes + nodes + refill, client.limit + nodes + refill);
         let mut seen = vec![ObservedRequest { asked: 0, answered: before, cost: client.used }];
-        seen.extend(&told.admitted);
+        seen.extend(&result.admitted);
         let check = |excess: u64, seen: &[ObservedRequest]| {
             let bound = Bound::new(client.limit + excess, client.limit, client.per.as_nanos() as u64);
             assert_eq!(excess_observed(&bound, seen), None, "{name}: {}", client.rule);
@@ -190,12 +190,12 @@ async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Ca
         seen.retain(|seen| u128::from(seen.answered) <= resumed.as_nanos());
         check(during, &seen);
         if client.rule == "greedy" {
-            assert!(told.refused > 0 || length < Duration::from_secs(1), "{name}: the share is a limit, too");
+            assert!(result.refused > 0 || length < Duration::from_secs(1), "{name}: the share is a limit, too");
             let admitted: u64 = seen.iter().map(|seen| seen.cost).sum();
             (came.greedy, came.bound) = (admitted, client.limit + during + rate(resumed));
         }
         if client.rule == "spent" {
-            assert_eq!(told.admitted.len(), 0, "{name}: nothing was left");
+            assert_eq!(result.admitted.len(), 0, "{name}: nothing was left");
         }
     }
     assert!(came.by_fallback > 0, "{name}: the stall was noticed by nobody");

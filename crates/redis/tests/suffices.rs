@@ -37,8 +37,8 @@ async fn remaining(engine: &OnRedis, name: &str) -> u64 {
     let entries = [Entry::new(name, "x")];
     let items = [Item::new(&entries)];
     let mut decisions = Decisions::default();
-    let told = engine.peek(&Request::new("d", &items), &mut decisions).await.unwrap();
-    told.reports().next().unwrap().report.remaining
+    let decision = engine.peek(&Request::new("d", &items), &mut decisions).await.unwrap();
+    decision.reports().next().unwrap().report.remaining
 }
 
 #[test]

@@ -11,7 +11,7 @@ use support::model::{Model, ask};
 use support::{Hand, Owned, Said, by_hand, run};
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Params, Phase, Retry, Stamps, Time, Window};
 use tollgate_engine::Store;
-use tollgate_engine::store::Verb;
+use tollgate_engine::store::StoreVerb;
 use tollgate_redis::RedisStore;
 use tollgate_testkit::servers::Kind;
 
@@ -46,7 +46,7 @@ impl Trace<'_> {
     fn new_limits(&mut self) -> (u32, Limits) {
         loop {
             let limits = (self.limits)(&mut self.chance);
-            if self.store.check_numbers(&limits).is_ok() {
+            if self.store.check_limits(&limits).is_ok() {
                 self.next_id += 1;
                 return (self.next_id, limits);
             }
@@ -99,7 +99,7 @@ impl Trace<'_> {
     }
 
     fn charge(&mut self, key: u64, windows: &[Window]) -> Owned {
-        let (numbers, limits) = self.version(key);
+        let (limits_id, limits) = self.version(key);
         let chance = &mut self.chance;
         let capacity = limits.as_slice().iter().map(Algorithm::capacity).min().unwrap_or(1);
         let cost = match chance.below(6) {
@@ -115,7 +115,7 @@ impl Trace<'_> {
         let windows = windows_for(&limits, if handed { windows } else { &[] });
         Owned {
             key: vec![b'k', key as u8],
-            numbers,
+            limits_id,
             limits,
             ask: ask(kind, cost),
             stamps: None,
@@ -124,30 +124,33 @@ impl Trace<'_> {
         }
     }
 
-    fn group(&mut self) -> (Verb, Vec<Owned>) {
+    fn group(&mut self) -> (StoreVerb, Vec<Owned>) {
         let windows = self.windows();
         let verb = self.chance.of(&[
-            Verb::Check,
-            Verb::Check,
-            Verb::Check,
-            Verb::Check,
-            Verb::Check,
-            Verb::Peek,
-            Verb::Refund,
-            Verb::Renew,
+            StoreVerb::Check,
+            StoreVerb::Check,
+            StoreVerb::Check,
+            StoreVerb::Check,
+            StoreVerb::Check,
+            StoreVerb::Peek,
+            StoreVerb::Refund,
+            StoreVerb::Renew,
         ]);
-        let verb = if self.chance.one_in(40) { Verb::Reset } else { verb };
+        let verb = if self.chance.one_in(40) { StoreVerb::Reset } else { verb };
         let first = self.chance.below(KEYS);
         let count = if self.chance.one_in(3) { self.chance.amount(KEYS) } else { 1 };
         let charges = (0..count).map(|place| {
             let key = (first + place) % KEYS;
             let mut charge = self.charge(key, &windows);
-            if matches!(verb, Verb::Refund | Verb::Renew) && !self.receipts.is_empty() && self.chance.one_in(2) {
+            if matches!(verb, StoreVerb::Refund | StoreVerb::Renew)
+                && !self.receipts.is_empty()
+                && self.chance.one_in(2)
+            {
                 let receipt = self.chance.below(self.receipts.len() as u64) as usize;
-                let (numbers, limits) = self.version(self.receipts[receipt].key);
+                let (limits_id, limits) = self.version(self.receipts[receipt].key);
                 let receipt = &self.receipts[receipt];
                 charge.key = vec![b'k', receipt.key as u8];
-                (charge.numbers, charge.limits) = (numbers, limits);
+                (charge.limits_id, charge.limits) = (limits_id, limits);
                 charge.windows = windows_for(&charge.limits, &windows);
                 charge.ask = Ask::Exactly(Cost::new(receipt.cost));
                 (charge.stamps, charge.model_stamps) = (Some(receipt.script), Some(receipt.model));
@@ -181,7 +184,7 @@ impl Trace<'_> {
                 let said = said.unwrap_or_else(|error| panic!("{place}: {error}"));
                 self.compare(*verb, charges, &said, &place);
                 refused = match (&**charges, said[0].outcome) {
-                    ([charge], Outcome::Deny(Retry::After(wait))) if *verb == Verb::Check => {
+                    ([charge], Outcome::Deny(Retry::After(wait))) if *verb == StoreVerb::Check => {
                         Some((charge.clone(), wait))
                     }
                     // Another charge may have changed what the wait depends on.
@@ -206,10 +209,10 @@ impl Trace<'_> {
         for (ticks, is_admitted) in [(wait - 1, false), (1, true)] {
             self.now += ticks;
             self.hand.set(self.now);
-            let groups = [(Verb::Peek, vec![charge.clone()])];
+            let groups = [(StoreVerb::Peek, vec![charge.clone()])];
             let said = run(self.store, &groups).await.remove(0).unwrap();
             let place = format!("{} with seed {} at {}", self.name, self.seed, self.now);
-            self.compare(Verb::Peek, &groups[0].1, &said, &place);
+            self.compare(StoreVerb::Peek, &groups[0].1, &said, &place);
             assert_eq!(
                 said[0].outcome.is_admitted(),
                 is_admitted,
@@ -219,17 +222,17 @@ impl Trace<'_> {
         }
     }
 
-    fn compare(&mut self, verb: Verb, charges: &[Owned], said: &[Said], place: &str) {
+    fn compare(&mut self, verb: StoreVerb, charges: &[Owned], said: &[Said], place: &str) {
         let expected = self.model.run(verb, charges, self.now);
         assert_eq!(said.len(), expected.len(), "{place}");
-        if verb == Verb::Reset {
+        if verb == StoreVerb::Reset {
             // A key that was reset may give the number of a lease again within the same microsecond.
             self.receipts.retain(|receipt| charges.iter().all(|charge| u64::from(charge.key[1]) != receipt.key));
         }
         for ((charge, said), expected) in charges.iter().zip(said).zip(&expected) {
             let answer = |said: &Said| (said.outcome, said.taken, said.reports.clone());
             assert_eq!(answer(said), answer(expected), "{place}: {verb:?} {charge:#?}");
-            if verb == Verb::Check && said.taken > 0 {
+            if verb == StoreVerb::Check && said.taken > 0 {
                 self.compare_stamps(charge, said, expected, place);
                 self.receipts.push(Receipt {
                     key: charge.key[1].into(),
@@ -247,7 +250,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Compares stamps, except those of leases, which each side numbers in its own way.
+    /// Compares stamps, except those of leases, which each side limits_id in its own way.
     fn compare_stamps(&self, charge: &Owned, said: &Said, expected: &Said, place: &str) {
         for (n, limit) in charge.limits.as_slice().iter().enumerate() {
             if !matches!(limit, Limit::Concurrency(_)) {

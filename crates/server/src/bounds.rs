@@ -6,10 +6,10 @@ use std::time::Duration;
 use tollgate_engine::rules::Mistakes;
 use tollgate_engine::{Item, Request};
 
-use crate::control::api::limits as api;
-use crate::http::limits as http;
+use crate::control::api::bounds as api;
+use crate::http::bounds as http;
 use crate::net::{protocol, shutdown, tls};
-use crate::resp::limits as resp;
+use crate::resp::bounds as resp;
 
 /// Returns the rows of the table.
 fn rows() -> String {

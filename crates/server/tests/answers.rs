@@ -33,7 +33,7 @@ fn asked(kind: &str) -> Value {
 
 /// Returns the reply of both protocols to a request of this kind, in the form of HTTP, and the
 /// status. Fails if they differ.
-fn told(server: &Server, kind: &str) -> (u16, Value) {
+fn decide_kind(server: &Server, kind: &str) -> (u16, Value) {
     let (status, http) = post(server, "/v1/peek", &asked(kind));
     let args = ["-p", &server.resp_port(), "-3", "--json", "TG.PEEK", "api", "1", "kind", kind, "user", "alice"];
     let resp = run(Command::new("redis-cli").args(args));
@@ -64,27 +64,27 @@ fn both_protocols_report_every_outcome_alike() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     for kind in ["silent", "paid", "shadow", "slow", "banned", "held"] {
-        let (status, first) = told(&server, kind);
+        let (status, first) = decide_kind(&server, kind);
         assert_eq!((status, &first["outcome"], &first["standing"]), (200, &json!("allow"), &json!("exact")), "{first}");
         (0..3).for_each(|_| drop(post(&server, "/v1/check", &asked(kind))));
     }
-    let (status, silent) = told(&server, "silent");
+    let (status, silent) = decide_kind(&server, "silent");
     assert_eq!((status, &silent["drop"]), (429, &json!(true)), "{silent}");
-    let (status, paid) = told(&server, "paid");
+    let (status, paid) = decide_kind(&server, "paid");
     assert_eq!((status, &paid["status"], &paid["message"]), (402, &json!(402), &json!("buy \"more\"")), "{paid}");
-    let (status, shadow) = told(&server, "shadow");
+    let (status, shadow) = decide_kind(&server, "shadow");
     assert_eq!((status, &shadow["shadow_refused"], &shadow["limits"][0]["shadow"]), (200, &json!(true), &json!(true)));
-    let (status, slow) = told(&server, "slow");
+    let (status, slow) = decide_kind(&server, "slow");
     assert_eq!((status, &slow["outcome"], &slow["retry_after_ms"]), (200, &json!("delay"), &json!(0)), "{slow}");
     assert!(slow["delay_ms"].as_u64().is_some_and(|wait| (10_500_000..=10_800_000).contains(&wait)), "{slow}");
     let explained = post(&server, "/v1/explain", &asked("slow")).1;
     assert!(explained["delay_ms"].as_u64().is_some_and(|wait| wait > 10_500_000), "{explained}");
-    let (status, banned) = told(&server, "banned");
+    let (status, banned) = decide_kind(&server, "banned");
     assert_eq!((status, &banned["banned"]), (429, &json!(true)), "{banned}");
-    let (status, held) = told(&server, "held");
+    let (status, held) = decide_kind(&server, "held");
     assert_eq!((status, &held["retry_after_ms"]), (429, &Value::Null), "{held}");
     assert_eq!(post(&server, "/v1/enforcement", &json!({"mode": "observe"})).0, 200);
-    let (status, observed) = told(&server, "paid");
+    let (status, observed) = decide_kind(&server, "paid");
     assert_eq!(
         (status, &observed["observed"], &observed["allowed"]),
         (200, &json!("deny"), &json!(true)),
@@ -100,12 +100,12 @@ fn closed_refusal_is_distinguishable() {
     let server = Server::start(&["--rules", rules.path(), "--store", &store.url(), "--log-refusals", "1/h"]);
     // Refused with 429, and without the status and message that the rule has for clients above the
     // limit.
-    let (status, closed) = told(&server, "closed");
+    let (status, closed) = decide_kind(&server, "closed");
     assert_eq!((status, &closed["closed"], &closed["standing"]), (429, &json!(true), &json!("fallback")), "{closed}");
     assert_eq!((closed.get("message"), &closed["retry_after_ms"]), (None, &json!(1_000)), "{closed}");
     // By this server's share of the limit: refused as usual, with standing `fallback`.
     assert_eq!(post(&server, "/v1/check", &asked("local")).0, 200);
-    let (status, local) = told(&server, "local");
+    let (status, local) = decide_kind(&server, "local");
     assert_eq!((status, local.get("closed"), &local["standing"]), (429, None, &json!("fallback")), "{local}");
     assert_eq!(post(&server, "/v1/check", &asked("closed")).0, 429);
     let line = server.wait_for_line("INFO refused ");

@@ -21,7 +21,7 @@ fn whatever_comes_the_rules_in_force_stay_until_better_ones_come() {
     let kept = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
     let endless = "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n{";
     let mistakes = r#"{"domain":"api","rules":[{"id":"all","limt":"9/day"}]}"#;
-    for (bad, told) in [
+    for (bad, output) in [
         (plain("200 OK", "<html>").into_bytes(), "the answer is not a rule set"),
         (plain("200 OK", "{}").into_bytes(), "the answer is not a rule set"),
         (b"\x16\x03\x01 nonsense\r\n\r\n".to_vec(), "rules service unavailable"),
@@ -37,9 +37,9 @@ fn whatever_comes_the_rules_in_force_stay_until_better_ones_come() {
         (set(4, "{"), "rules refused; the rules in force stay revision=4"),
     ] {
         service.answer(bad);
-        node.wait_for_line(told);
-        assert_eq!(limit_of(&node), 5, "{told}");
-        if !told.contains("refused") && !told.contains("limt") {
+        node.wait_for_line(output);
+        assert_eq!(limit_of(&node), 5, "{output}");
+        if !output.contains("refused") && !output.contains("limt") {
             // In between it is well, so that nobody has to wait for ever longer pauses.
             service.answer(set(1, GOOD));
             node.wait_for_line("rules service available again");
@@ -67,8 +67,8 @@ fn a_start_with_bad_rules_is_made_with_those_on_disk_or_not_at_all() {
     let (service, folder) = (Broken::start(set(2, "{}")), Folder::new());
     let data = folder.join("data");
     let args = ["--rules", &service.url(), "--node", "n", "--data", &data];
-    let told = Server::refuses(&args);
-    assert!(told.contains("its rules were refused; there are no earlier rules on disk"), "{told}");
+    let output = Server::refuses(&args);
+    assert!(output.contains("its rules were refused; there are no earlier rules on disk"), "{output}");
     service.answer(set(1, GOOD));
     drop(Server::start(&args));
     for bad in [set(2, "{}"), answer(2, BETTER, &sha256(GOOD)), plain("200 OK", "?").into_bytes(), Vec::new()] {

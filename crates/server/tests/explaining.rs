@@ -77,12 +77,12 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
             assert!(decision["banned"] == true || decision["banned"] == 1, "{decision}");
             decision["retry_after_ms"].as_u64().expect("a wait")
         };
-        let told = |decision: &Value| assert_eq!(wait_of_banned(decision), BAN_MS, "{decision}");
+        let assert_banned = |decision: &Value| assert_eq!(wait_of_banned(decision), BAN_MS, "{decision}");
         let mine = asked("/login", "a");
         assert_eq!(post(server, "/v1/check", &mine).0, 200);
         let (status, first) = post(server, "/v1/check", &mine);
         assert_eq!(status, 429);
-        told(&first);
+        assert_banned(&first);
         let line = server.wait_for_line("INFO refused ");
         for expected in [
             &format!("rule=\"login\" key=\"ip=a\" retry_after_ms={BAN_MS} "),
@@ -97,7 +97,7 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
         let batch = json!([asked("/login", "b"), asked("/login", "b"), asked("/login", "b"), asked("/login", "c")]);
         let (_, batch) = post(server, "/v1/check", &batch);
         assert_eq!((&batch[0]["allowed"], &batch[3]["allowed"]), (&json!(true), &json!(true)), "{batch}");
-        told(&batch[1]);
+        assert_banned(&batch[1]);
         // The ban has begun with the decision before, and the store decides them one after the other.
         let wait = wait_of_banned(&batch[2]);
         assert!((BAN_MS - 60_000..=BAN_MS).contains(&wait), "{batch}");
@@ -107,7 +107,7 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
             serde_json::from_str(&run(Command::new("redis-cli").args(args))).unwrap()
         };
         assert_eq!(resp("d")["allowed"], 1);
-        told(&resp("d"));
+        assert_banned(&resp("d"));
     });
 }
 
@@ -117,10 +117,10 @@ fn explanation_of_a_banned_key_says_until_when() {
         let ask = asked("/tries", "a");
         (0..3).for_each(|_| drop(post(server, "/v1/check", &ask)));
         let explain = || tollgate(server, &["explain", "api", "path=/tries", "ip=a"]);
-        let told = explain();
+        let output = explain();
         assert!(
-            told.contains("not banned: 2 of 3 refusals within 1h that lead to a ban of 2h\n    1/h: 0 of 1"),
-            "{told}"
+            output.contains("not banned: 2 of 3 refusals within 1h that lead to a ban of 2h\n    1/h: 0 of 1"),
+            "{output}"
         );
         let (_, met) = post(server, "/v1/explain", &ask);
         assert_eq!(
@@ -129,9 +129,9 @@ fn explanation_of_a_banned_key_says_until_when() {
             "{met}"
         );
         post(server, "/v1/check", &ask);
-        let told = explain();
-        assert!(told.starts_with("refused for 2h, by `tries`, banned until 20"), "{told}");
-        assert!(told.contains("banned for 2h more, until 20") && !told.contains(" left"), "{told}");
+        let output = explain();
+        assert!(output.starts_with("refused for 2h, by `tries`, banned until 20"), "{output}");
+        assert!(output.contains("banned for 2h more, until 20") && !output.contains(" left"), "{output}");
         let (_, met) = post(server, "/v1/explain", &ask);
         let ban = &met["rules"][0]["ban"];
         assert!(ban["left_ms"].as_u64().is_some_and(|left| left <= 7_200_000 && left > 7_100_000), "{met}");
@@ -189,10 +189,10 @@ fn explanation_names_calendars_and_overrides() {
     let (_, own) = post(&server, "/v1/explain", &json!({"key": "alice", "limit": "3/m"}));
     assert_eq!((&own["rule"], &own["rules"][0]["counted_by"]), (&Value::Null, &json!({"key": "alice"})), "{own}");
     // A file is explained without any server.
-    let told = tollgate(&server, &["explain", "--rules", rules.path(), "api", "path=/v1", "plan=enterprise"]);
+    let output = tollgate(&server, &["explain", "--rules", rules.path(), "api", "path=/v1", "plan=enterprise"]);
     assert!(
-        told.contains("\n    unlimited by override ") && told.contains(", since plan is \"enterprise\"\n"),
-        "{told}"
+        output.contains("\n    unlimited by override ") && output.contains(", since plan is \"enterprise\"\n"),
+        "{output}"
     );
 }
 
@@ -206,12 +206,12 @@ fn explanation_names_revision_and_override_value() {
     tollgate(&server, &set);
     let ask = || tollgate(&server, &["explain", "api", "path=/v1", "key=acme", "plan=pro"]);
     eventually("the override is in force", || ask().contains("by override \"acme\""));
-    let told = ask();
+    let output = ask();
     let expected = "\n    by override \"acme\", set through the API, since key is \"acme\", until 2040-01-01T00:00Z\n    \
                     2 more after it, not evaluated\n    7/month, fixed_window: 7 of 7 left, calendar of Europe/Berlin";
-    assert!(told.contains("+ quota (revision ") && told.contains(expected), "{told}");
-    let told = tollgate(&server, &["explain", "api", "path=/v1", "key=other", "plan=pro"]);
+    assert!(output.contains("+ quota (revision ") && output.contains(expected), "{output}");
+    let output = tollgate(&server, &["explain", "api", "path=/v1", "key=other", "plan=pro"]);
     let expected = "\n    by override 1 of the rule, since plan is \"pro\"\n    \
                     overrides set through the API for other values of key: 1\n    1 more after it, not evaluated\n";
-    assert!(told.contains(expected), "{told}");
+    assert!(output.contains(expected), "{output}");
 }

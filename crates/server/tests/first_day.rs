@@ -91,17 +91,17 @@ fn override_that_matches_nothing_is_warned_about() {
     let text = "domain: api\nrules:\n- {id: plans, per: [api_key or client_ip], limit: 5/s, when: {path: {present: true}}}\n\
                 - {id: bytes, per: [user], limit: 1000/h, cost: {from: size, max: 500}, overrides: [{when: {plan: pro}, limit: 1M/h}]}\n";
     cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
-    let told = |args: &[&str]| {
+    let warning = |args: &[&str]| {
         let ran = cli.run(&[&["rules", "overrides", "set", "api"], args].concat());
         (ran.code, ran.err)
     };
     let unknown = "warning: nothing in the rule `plans`, which counts by `api_key or client_ip`, names the attribute `user`; the \
                    override is for requests that have it\n";
-    assert_eq!(told(&["plans", "a", "--limit", "9/s", "--attribute", "user"]), (Some(0), unknown.into()));
+    assert_eq!(warning(&["plans", "a", "--limit", "9/s", "--attribute", "user"]), (Some(0), unknown.into()));
     for known in ["api_key", "path"] {
-        assert_eq!(told(&["plans", known, "--limit", "9/s", "--attribute", known]), (Some(0), String::new()));
+        assert_eq!(warning(&["plans", known, "--limit", "9/s", "--attribute", known]), (Some(0), String::new()));
     }
-    assert_eq!(told(&["bytes", "free", "--limit", "900/h", "--attribute", "plan"]).1, "");
+    assert_eq!(warning(&["bytes", "free", "--limit", "900/h", "--attribute", "plan"]).1, "");
     for (value, what, written) in [
         ("192.0.2.4/24", "a network", "{cidr: …}"),
         ("192.0.2.0/24", "a network", "{cidr: …}"),
@@ -111,13 +111,13 @@ fn override_that_matches_nothing_is_warned_about() {
             "warning: `client_ip` is compared with `{value}` literally; {what} goes into the rule itself: `overrides: \
              [{{when: {{client_ip: {written}}}, limit: …}}]`\n"
         );
-        assert_eq!(told(&["plans", value, "--deny", "--attribute", "client_ip"]), (Some(0), text));
+        assert_eq!(warning(&["plans", value, "--deny", "--attribute", "client_ip"]), (Some(0), text));
     }
-    assert_eq!(told(&["plans", "a/7", "--deny", "--attribute", "api_key"]).1, "");
+    assert_eq!(warning(&["plans", "a/7", "--deny", "--attribute", "api_key"]).1, "");
     let small = "warning: a request whose `size` is invalid or too large never passes this override: its cost is 500, \
                  the capacity 100; write a `burst` of at least 500, or a smaller `max`\n";
-    assert_eq!(told(&["bytes", "acme", "--limit", "100/h"]), (Some(0), small.into()));
-    assert_eq!(told(&["bytes", "acme", "--limit", "500/h"]).1, "");
+    assert_eq!(warning(&["bytes", "acme", "--limit", "100/h"]), (Some(0), small.into()));
+    assert_eq!(warning(&["bytes", "acme", "--limit", "500/h"]).1, "");
 }
 
 #[test]
@@ -143,11 +143,11 @@ fn overrides_are_mentioned_wherever_their_rule_is_shown() {
     let list = cli.run(&["rules", "list", "api"]).done();
     let overrides: Vec<&str> = list.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3)).collect();
     assert_eq!(overrides, ["1", "2", "2"], "those in the rule and those beside it: {list}");
-    let told = "2 overrides beside it: `tollgate rules overrides list api quota`";
+    let overrides_line = "2 overrides beside it: `tollgate rules overrides list api quota`";
     let shown = cli.run(&["rules", "get", "api", "quota"]).done();
-    assert_eq!(shown.lines().nth(1), Some(&*format!("# {told}")));
+    assert_eq!(shown.lines().nth(1), Some(&*format!("# {overrides_line}")));
     let history = cli.run(&["rules", "history", "api", "quota"]).done();
-    assert!(history.ends_with(&format!("{told}; `tollgate audit` has their changes\n")), "{history}");
+    assert!(history.ends_with(&format!("{overrides_line}; `tollgate audit` has their changes\n")), "{history}");
     assert!(!cli.run(&["rules", "history", "api", "plans"]).done().contains("beside it"));
 
     let list = |args: &[&str]| cli.run(&[&["rules", "overrides", "list", "api"], args].concat());
@@ -202,15 +202,15 @@ fn overrides_outlive_their_rule() {
     let (folder, _server, cli) = begin();
     cli.run(&["rules", "overrides", "set", "api", "login", "192.0.2.1", "--limit", "50/m"]).done();
     let left = || {
-        let told = cli.run(&["keys", "peek", "api", "path=/login", "client_ip=192.0.2.1"]);
-        told.out.contains("login  50 ")
+        let output = cli.run(&["keys", "peek", "api", "path=/login", "client_ip=192.0.2.1"]);
+        output.out.contains("login  50 ")
     };
     eventually("the override is in force", left);
     let without = folder.file("less.yaml", FIRST.split("- id: login").next().unwrap());
     let planned = cli.run(&["rules", "apply", "--plan", "--prune", &without]);
     assert_eq!(planned.err, "warning: api/login has 1 override, kept in case the rule is created again\n");
-    let told = cli.run(&["rules", "delete", "api", "login"]).done();
-    assert_eq!(told, "api/login is deleted; `rules rollback` brings it back, with its 1 override\n");
+    let output = cli.run(&["rules", "delete", "api", "login"]).done();
+    assert_eq!(output, "api/login is deleted; `rules rollback` brings it back, with its 1 override\n");
     assert!(cli.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin (deleted)  client_ip  192.0.2.1"));
     cli.run(&["rules", "rollback", "api", "login"]).done();
     assert!(cli.run(&["rules", "overrides", "list", "api"]).done().contains("\nlogin  client_ip  192.0.2.1"));
@@ -252,7 +252,7 @@ fn missing_attributes_of_a_key_are_reported() {
     assert_eq!((&*ran.err, ran.out.starts_with("it would pass\nRULE")), ("", true));
     // Durations are written as `explain` writes them.
     assert!(ran.out.lines().any(|line| line.ends_with("now      0s")), "{}", ran.out);
-    assert_eq!(cli.run(&["keys", "reset", "api", "--json"]).err, "", "scripts are told by the number");
+    assert_eq!(cli.run(&["keys", "reset", "api", "--json"]).err, "", "scripts are output by the number");
 
     // A file gives no rule list to look into, and missing attributes are reported nevertheless.
     let rules = common::Rules::new(FIRST);

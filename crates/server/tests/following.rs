@@ -41,8 +41,8 @@ fn three_nodes_run_what_the_service_has_and_it_knows_which_runs_what() {
     }
     println!("the change was written after {written:?} and in force on three nodes after {:?}", begun.elapsed());
     eventually("every node is known to run it", || {
-        let (_, told) = service.call("GET", "/v1/nodes", None);
-        let running = told["items"]
+        let (_, output) = service.call("GET", "/v1/nodes", None);
+        let running = output["items"]
             .as_array()
             .expect("a list")
             .iter()
@@ -50,9 +50,9 @@ fn three_nodes_run_what_the_service_has_and_it_knows_which_runs_what() {
         running.eq(["a", "b", "c"].map(|name| (Some(name), Some(second))))
     });
     let node = &nodes[0];
-    let told = status(node);
-    assert!(told["source"].as_str().is_some_and(|source| source.starts_with(&service.url())), "{told}");
-    assert_eq!(told["checksum"].as_str().map(str::len), Some(64), "{told}");
+    let output = status(node);
+    assert!(output["source"].as_str().is_some_and(|source| source.starts_with(&service.url())), "{output}");
+    assert_eq!(output["checksum"].as_str().map(str::len), Some(64), "{output}");
     assert_eq!(metric(node, "tollgate_rules_revision"), u64::try_from(second).ok());
     assert!(metric(node, "tollgate_rules_age_seconds").is_some_and(|age| age < 60));
     assert!(metric(node, "tollgate_rules_polls_total{outcome=\"changed\"}").is_some_and(|count| count >= 2));
@@ -79,8 +79,8 @@ fn a_service_that_is_killed_is_missed_by_nobody_and_followed_again_when_it_is_ba
     let args = |data| ["--rules", &*service.url(), "--rules-ca", &authority, "--data", data].map(str::to_owned);
     for data in [&*folder.join("b"), "off"] {
         let args = args(data);
-        let told = Server::refuses(&args.each_ref().map(|arg| &**arg));
-        assert!(told.contains("there are no earlier rules on disk to start with"), "{told}");
+        let output = Server::refuses(&args.each_ref().map(|arg| &**arg));
+        assert!(output.contains("there are no earlier rules on disk to start with"), "{output}");
     }
     service.restart();
     let revision = service.limit("9/day");
@@ -106,12 +106,12 @@ fn rules_on_disk_that_are_damaged_or_of_another_service_are_not_used() {
     let refuses = |url: &str| Server::refuses(&["--rules", url, "--rules-ca", &authority, "--data", &data]);
     for damaged in [whole.replace("5/day", "6/day"), whole[..whole.len() - 1].to_owned(), String::new()] {
         std::fs::write(&file, damaged).expect("a file");
-        let told = refuses(&url);
-        assert!(told.contains("last-good.json cannot be used") && told.contains("damaged"), "{told}");
+        let output = refuses(&url);
+        assert!(output.contains("last-good.json cannot be used") && output.contains("damaged"), "{output}");
     }
     std::fs::write(&file, whole).expect("a file");
-    let told = refuses(&url.replace("localhost", "127.0.0.1"));
-    assert!(told.contains("rules of"), "{told}");
+    let output = refuses(&url.replace("localhost", "127.0.0.1"));
+    assert!(output.contains("rules of"), "{output}");
     drop(follower(&service, &url, "a", &data));
 }
 
@@ -233,17 +233,20 @@ fn a_server_with_a_database_runs_what_is_written_to_it_and_still_does_after_a_re
 fn a_database_without_tokens_or_that_cannot_be_opened_keeps_it_from_starting() {
     let folder = Folder::new();
     let data = folder.join("data");
-    let told = Server::refuses(&["--data", &data, "--tokens", "required"]);
-    assert!(told.contains(&format!("tollgate tokens create --role admin --data {data}")), "{told}");
-    let told = Server::refuses(&["--data", "/proc/nothing"]);
-    assert!(told.contains("cannot create the data directory /proc/nothing; choose another with --data DIR"), "{told}");
+    let output = Server::refuses(&["--data", &data, "--tokens", "required"]);
+    assert!(output.contains(&format!("tollgate tokens create --role admin --data {data}")), "{output}");
+    let output = Server::refuses(&["--data", "/proc/nothing"]);
+    assert!(
+        output.contains("cannot create the data directory /proc/nothing; choose another with --data DIR"),
+        "{output}"
+    );
     // Another one: beside the first there may still be a log with all that is in it.
     let data = folder.join("damaged");
     std::fs::create_dir(&data).expect("a directory");
     let text = "this is no database, and long enough to be noticed".repeat(100);
     std::fs::write(folder.path().join("damaged/rules.db"), text).expect("a file");
-    let told = Server::refuses(&["--data", &data]);
-    assert!(told.contains(&format!("cannot open the database in the data directory {data}")), "{told}");
-    let told = Server::refuses(&["--database", "postgres://nobody:secret@127.0.0.1:1/none"]);
-    assert!(told.contains("cannot open the database of --database") && !told.contains("secret"), "{told}");
+    let output = Server::refuses(&["--data", &data]);
+    assert!(output.contains(&format!("cannot open the database in the data directory {data}")), "{output}");
+    let output = Server::refuses(&["--database", "postgres://nobody:secret@127.0.0.1:1/none"]);
+    assert!(output.contains("cannot open the database of --database") && !output.contains("secret"), "{output}");
 }

@@ -245,17 +245,17 @@ fn changed_rules_are_put_in_force_and_keep_what_was_spent() {
 fn a_rule_says_how_its_refusal_is_told() {
     let rules = Rules::new(
         "domain: api\nrules:\n\
-         - {id: told, when: {path: /told}, limit: 1/h, status: 503, message: \"come \\\"back\\\" later\"}\n\
+         - {id: output, when: {path: /output}, limit: 1/h, status: 503, message: \"come \\\"back\\\" later\"}\n\
          - {id: quiet, when: {path: /quiet}, limit: 1/h, on_exceed: drop}\n\
          - {id: banning, when: {path: /banning}, limit: 1/h, ban: {after: 1, within: 1m, for: 2h}}\n",
     );
     let server = Server::start(&["--rules", rules.path()]);
     let ask = |path: &str| post(&server, "/v1/check", &json!({"domain": "api", "attributes": {"path": path}}));
-    for path in ["/told", "/quiet", "/banning"] {
+    for path in ["/output", "/quiet", "/banning"] {
         assert_eq!(ask(path).status, 200);
     }
-    let told = ask("/told");
-    assert_eq!((told.status, &told.json()["message"]), (503, &json!("come \"back\" later")));
+    let output = ask("/output");
+    assert_eq!((output.status, &output.json()["message"]), (503, &json!("come \"back\" later")));
     assert_eq!((ask("/quiet").status, &ask("/quiet").json()["drop"]), (429, &json!(true)));
     let banned = ask("/banning");
     assert_eq!((&banned.json()["banned"], &banned.json()["retry_after_ms"]), (&json!(true), &json!(7_200_000)));

@@ -43,9 +43,9 @@ fn nginx_configuration_with_includes_is_imported_and_enforced() {
     // Relative to the folder of the given file, wherever the line is.
     folder.file("shared/login.inc", "location /login { limit_req zone=ip; limit_req_log_level warn; }\n");
 
-    let (rules, told) = imported(&folder, &["--domain", "web", &main]);
-    assert!(told.contains("nginx.conf:5:13: cannot include `missing.conf`"), "{told}");
-    assert!(told.contains("login.inc:1:38: `limit_req_log_level` is not imported"), "{told}");
+    let (rules, output) = imported(&folder, &["--domain", "web", &main]);
+    assert!(output.contains("nginx.conf:5:13: cannot include `missing.conf`"), "{output}");
+    assert!(output.contains("login.inc:1:38: `limit_req_log_level` is not imported"), "{output}");
     let server = Server::start(&["--rules", &rules]);
     let mut client = server.connect_http();
     let mut asks = |host: &str, path: &str, address: &str| {
@@ -76,8 +76,8 @@ descriptors:
 #[test]
 fn envoy_file_with_replaces_is_imported_and_enforced() {
     let folder = Folder::new();
-    let (rules, told) = imported(&folder, &[&folder.file("envoy.yaml", ENVOY)]);
-    assert_eq!(told, "");
+    let (rules, output) = imported(&folder, &[&folder.file("envoy.yaml", ENVOY)]);
+    assert_eq!(output, "");
     let written = std::fs::read_to_string(&rules).expect("a file");
     assert!(written.contains("replaces: [reading]") && written.contains("suffices: true"), "{written}");
     // A request over HTTP has the entries of one descriptor, so a replacing limit matches the same

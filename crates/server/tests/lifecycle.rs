@@ -77,18 +77,18 @@ fn check_tells_every_mistake_with_its_place_and_fails() {
         std::fs::write(&path, text).expect("a file");
         let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&path).output();
         let output = output.expect("the program starts");
-        let told = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8_lossy(&told).into_owned())
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
     };
-    let (code, told) = check("domain: api\nrules:\n- {id: a, limit: 5/m}\n");
-    assert!(code == Some(0) && told.contains("1 rule in 1 domain, no mistakes"), "{told}");
-    let (code, told) = check("domain: api\nrules:\n- {id: a, deny: true}\n- {id: b, limit: 5/m}\n");
-    assert!(code == Some(0) && told.contains("warning: "), "{told}");
-    let (code, told) = check("domain: api\nrules:\n- id: a\n  limt: 5/m\n- id: b\n  limit: 5/x\n");
+    let (code, output) = check("domain: api\nrules:\n- {id: a, limit: 5/m}\n");
+    assert!(code == Some(0) && output.contains("1 rule in 1 domain, no mistakes"), "{output}");
+    let (code, output) = check("domain: api\nrules:\n- {id: a, deny: true}\n- {id: b, limit: 5/m}\n");
+    assert!(code == Some(0) && output.contains("warning: "), "{output}");
+    let (code, output) = check("domain: api\nrules:\n- id: a\n  limt: 5/m\n- id: b\n  limit: 5/x\n");
     assert_eq!(code, Some(1));
     let name = path.display();
-    assert!(told.contains(&format!("{name}:4:3: `limt` is not a key of a rule")), "{told}");
-    assert!(told.contains(&format!("{name}:6:")), "{told}");
+    assert!(output.contains(&format!("{name}:4:3: `limt` is not a key of a rule")), "{output}");
+    assert!(output.contains(&format!("{name}:6:")), "{output}");
     std::fs::remove_file(&path).expect("it was written");
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("check").arg(&path).output().expect("it starts");
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("cannot read"));

@@ -96,7 +96,7 @@ fn rules_that_cannot_be_loaded_leave_the_running_ones_in_force() {
     let ask = r#"{"domain":"api","attributes":{"k":"a"}}"#;
     check(&mut http, ask, 200, r#""remaining":4"#);
     let too_large = vec![b'#'; (16 << 20) + 1];
-    for (text, told) in [
+    for (text, output) in [
         (&b"domain: api\nrules:\n- {id: all, limit: 5/x}\n"[..], ":3:"),
         (b"domain: api\nrules: [", "invalid YAML"),
         (b"\xff\xfe", "not UTF-8"),
@@ -104,7 +104,7 @@ fn rules_that_cannot_be_loaded_leave_the_running_ones_in_force() {
         (&too_large, "file too large"),
     ] {
         rules.write(text);
-        server.wait_for_line(told);
+        server.wait_for_line(output);
         server.wait_for_line("the rules in force stay");
     }
     check(&mut http, ask, 200, r#""remaining":3"#);

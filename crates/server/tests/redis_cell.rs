@@ -4,7 +4,7 @@ use crate::common;
 
 use common::Server;
 use serde_json::Value;
-use tollgate_testkit::oracle::{Directory, Fields, Step};
+use tollgate_testkit::oracle::{Fields, Step, TraceDirectory};
 
 /// The words of a recorded call.
 fn words(step: &Step) -> Vec<String> {
@@ -30,7 +30,7 @@ fn is_the_references_own(error: &str) -> bool {
 fn errors_equal_those_of_redis_cell() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
-    let cases = Directory::chosen().read("redis_cell").expect("the traces are readable");
+    let cases = TraceDirectory::configured().read("redis_cell").expect("the traces are readable");
     let mut compared = 0;
     for step in cases.iter().flat_map(|case| &case.steps) {
         let Some(error) = step.result.get("error").and_then(Value::as_str) else { continue };
@@ -49,7 +49,7 @@ fn errors_equal_those_of_redis_cell() {
 fn first_call_on_a_key_is_answered_as_recorded() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
-    let cases = Directory::chosen().read("redis_cell").expect("the traces are readable");
+    let cases = TraceDirectory::configured().read("redis_cell").expect("the traces are readable");
     let mut compared = 0;
     for (number, case) in cases.iter().enumerate() {
         // Nothing has been spent, so the real clock does not matter; beyond 64 bits the reference

@@ -123,10 +123,10 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
 
     let bad = folder.file("rules/50.yaml", "domain: api\nrules:\n- {id: d, limt: 1/s, unlimited: true}\n");
     let ran = cli.run(&["rules", "apply", &rules]);
-    let told = format!("{bad}:3:11: `limt` is not a key of a rule\n  | - {{id: d, limt: 1/s, unlimited: true}}\n");
-    ran.failed(1, &told);
-    cli.run(&["rules", "apply", "--plan", &rules]).failed(2, &told);
-    cli.run(&["rules", "validate", &rules]).failed(1, &told);
+    let output = format!("{bad}:3:11: `limt` is not a key of a rule\n  | - {{id: d, limt: 1/s, unlimited: true}}\n");
+    ran.failed(1, &output);
+    cli.run(&["rules", "apply", "--plan", &rules]).failed(2, &output);
+    cli.run(&["rules", "validate", &rules]).failed(1, &output);
     let twice = folder.file("twice.yaml", "domain: api\nrules:\n- {id: a, limit: 1/s}\n");
     std::fs::remove_file(&bad).unwrap();
     cli.run(&["rules", "apply", &rules, &twice]).failed(1, "twice.yaml:3:");
@@ -174,26 +174,26 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     let file = folder.file("api.yaml", TWO);
     let asked = AtTerminal::apply(&cli, &file);
     assert!(asked.shown.contains("\x1b[32m+ create api/a\x1b[0m"), "in colour: {}", asked.shown);
-    let (told, code) = asked.answer("n");
-    assert!(code == Some(1) && told.contains("nothing was changed"), "{told}");
+    let (output, code) = asked.answer("n");
+    assert!(code == Some(1) && output.contains("nothing was changed"), "{output}");
     assert_eq!(cli.run(&["rules", "list"]).done(), "no rules\n");
-    let (told, code) = AtTerminal::apply(&cli, &file).answer("y");
-    assert!(code == Some(0) && told.contains("applied, revision 1"), "{told}");
+    let (output, code) = AtTerminal::apply(&cli, &file).answer("y");
+    assert!(code == Some(0) && output.contains("applied, revision 1"), "{output}");
 
     // Changes elsewhere do not matter.
     folder.file("api.yaml", TWO.replace("5/s", "6/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
-    let (told, code) = asked.answer("y");
-    assert!(code == Some(0) && told.contains("applied, revision 3"), "{told}");
+    let (output, code) = asked.answer("y");
+    assert!(code == Some(0) && output.contains("applied, revision 3"), "{output}");
 
     // Changes to rules of the plan do.
     folder.file("api.yaml", TWO.replace("5/s", "7/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "rollback", "api", "a"]).done();
-    let (told, code) = asked.answer("y");
-    assert!(code == Some(1) && told.contains("nothing was applied") && told.contains("-limit: 5/s"), "{told}");
-    assert!(told.contains("changed by local at "), "{told}");
+    let (output, code) = asked.answer("y");
+    assert!(code == Some(1) && output.contains("nothing was applied") && output.contains("-limit: 5/s"), "{output}");
+    assert!(output.contains("changed by local at "), "{output}");
     assert!(cli.run(&["rules", "get", "api", "a"]).done().contains("limit: 5/s"));
 }
 

@@ -118,7 +118,7 @@ fn check(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usiz
 }
 
 #[test]
-#[allow(clippy::print_stderr, reason = "a test that was not made must be told")]
+#[allow(clippy::print_stderr, reason = "reports a skipped test")]
 fn full_disk_loses_nothing_and_decisions_continue() {
     let folder = Folder::new();
     let Some(disk) = SmallDisk::mount(&folder, 1_536) else {

@@ -47,8 +47,8 @@ impl Session {
         command.arg(format!("localhost:{}", server.resp_port())).arg("-CAfile").arg(authority);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("openssl runs");
-        let told = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self(child, told)
+        let output = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self(child, output)
     }
 
     fn ping(&mut self) -> String {
@@ -71,8 +71,8 @@ fn both_protocols_are_spoken_over_tls_and_nothing_else_is() {
     let folder = Folder::new();
     let made = made(&folder, "a");
     let server = start(&folder, &made);
-    let told = run(&mut curl(&server, &made.authority()));
-    assert!(told.contains(r#""allowed":true"#), "{told}");
+    let output = run(&mut curl(&server, &made.authority()));
+    assert!(output.contains(r#""allowed":true"#), "{output}");
     let mut redis = Command::new("redis-cli");
     redis.args(["-h", "localhost", "-p", &server.resp_port(), "--tls", "--cacert"]).arg(made.authority());
     // A pipeline of several records, in one connection.
@@ -80,10 +80,10 @@ fn both_protocols_are_spoken_over_tls_and_nothing_else_is() {
     let commands = "CL.THROTTLE k 1 2 86400\n".repeat(3) + &format!("PING {}\n", "x".repeat(50_000));
     child.stdin.take().expect("a pipe").write_all(commands.as_bytes()).expect("it reads");
     let output = child.wait_with_output().expect("it ends");
-    let told = String::from_utf8_lossy(&output.stdout);
-    let refusals: Vec<&str> = told.lines().step_by(5).take(3).collect();
-    assert_eq!(refusals, ["0", "0", "1"], "{told}");
-    assert!(told.trim_end().ends_with(&"x".repeat(50_000)));
+    let output = String::from_utf8_lossy(&output.stdout);
+    let refusals: Vec<&str> = output.lines().step_by(5).take(3).collect();
+    assert_eq!(refusals, ["0", "0", "1"], "{output}");
+    assert!(output.trim_end().ends_with(&"x".repeat(50_000)));
     // A connection without TLS is closed, in every protocol.
     let mut plain = server.connect_http();
     plain.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
@@ -131,6 +131,6 @@ fn a_server_told_to_stop_lets_encrypted_clients_go() {
 
 #[test]
 fn files_that_cannot_be_used_keep_it_from_starting() {
-    let told = Server::refuses(&["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"]);
-    assert!(told.contains("--tls-cert: cannot read /nowhere.pem"), "{told}");
+    let output = Server::refuses(&["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"]);
+    assert!(output.contains("--tls-cert: cannot read /nowhere.pem"), "{output}");
 }

@@ -115,8 +115,8 @@ fn a_request_over_the_redis_protocol_can_weigh_what_the_rules_say() {
     let ask = json!({"domain": "api", "attributes": {"kind": "fixed", "user": "TG.CHECK"}});
     assert_eq!(remaining(&post(server, "/v1/check", &ask).1), [4]);
     assert_eq!(remaining(&resp(server, &["TG.CHECK", "api", "1", "kind", "fixed", "user", "TG.CHECK"])), [3]);
-    let told = resp(server, &["TG.EXPLAIN", "api", "-", "kind", "fixed", "user", "TG.CHECK"]);
-    assert!(told.as_str().is_some_and(|told| told.contains("costs 3")), "{told}");
+    let output = resp(server, &["TG.EXPLAIN", "api", "-", "kind", "fixed", "user", "TG.CHECK"]);
+    assert!(output.as_str().is_some_and(|output| output.contains("costs 3")), "{output}");
     assert_eq!(resp(server, &["TG.RESET", "api", "-", "kind", "fixed", "user", "TG.CHECK"]), json!(1));
     let once = ["TG.CHECK", "api", "-", "ONCE", "k", "kind", "fixed", "user", "TG.CHECK"];
     assert_eq!((remaining(&resp(server, &once)), remaining(&resp(server, &once))), (vec![7], vec![7]));
@@ -149,9 +149,9 @@ fn a_decision_is_explained_and_nothing_taken() {
         let ask = json!({"domain": "api", "attributes": {"user": "a", "kind": "other"}});
         assert_eq!(post(server, "/v1/check", &ask).0, 200);
         for _ in 0..9 {
-            let (status, told) = post(server, "/v1/explain", &ask);
-            assert_eq!((status, &told["allowed"], &told["rule"]), (200, &json!(true), &json!("mine")), "{told}");
-            let (mine, bytes) = (&told["rules"][0], &told["rules"][2]);
+            let (status, output) = post(server, "/v1/explain", &ask);
+            assert_eq!((status, &output["allowed"], &output["rule"]), (200, &json!(true), &json!("mine")), "{output}");
+            let (mine, bytes) = (&output["rules"][0], &output["rules"][2]);
             assert_eq!((&mine["counted_by"]["user"], &mine["limits"][0]["remaining"]), (&json!("a"), &json!(3)));
             assert_eq!(
                 (&bytes["rule"], &bytes["met"], &bytes["found"]),
@@ -163,8 +163,8 @@ fn a_decision_is_explained_and_nothing_taken() {
         assert!(text.starts_with("always refused, by `mine`\n+ mine (") && text.contains("\n- slots ("), "{text}");
         let program = env!("CARGO_BIN_EXE_tollgate");
         let args = ["explain", "--server", &server.url("/"), "api", "user=a"];
-        let told = run(Command::new(program).args(args));
-        assert!(told.contains("matches, counted by user = \"a\", costs 1\n    4/day: 3 of 4 left"), "{told}");
+        let output = run(Command::new(program).args(args));
+        assert!(output.contains("matches, counted by user = \"a\", costs 1\n    4/day: 3 of 4 left"), "{output}");
     });
 }
 
@@ -175,17 +175,17 @@ fn a_rule_file_is_explained_without_a_server() {
         let program = env!("CARGO_BIN_EXE_tollgate");
         Command::new(program).arg("explain").args(args).output().expect("the program runs")
     };
-    let told = explain(&["--rules", rules.path(), "api", "user=a"]);
-    let text = String::from_utf8_lossy(&told.stdout);
-    assert!(told.status.success() && text.contains("4/day: 4 of 4 left\n"), "{text}");
+    let output = explain(&["--rules", rules.path(), "api", "user=a"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("4/day: 4 of 4 left\n"), "{text}");
     for (args, error) in [
         (&["--rules", rules.path(), "none"][..], "unknown domain `none`"),
         (&["--rules", rules.path(), "api", "user"], "`user` is not an attribute"),
         (&["--server", "http://127.0.0.1:1", "api"], "cannot reach http://127.0.0.1:1"),
     ] {
-        let told = explain(args);
-        let text = String::from_utf8_lossy(&told.stderr);
-        assert!(!told.status.success() && text.contains(error), "{args:?}: {text}");
+        let output = explain(args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(error), "{args:?}: {text}");
     }
 }
 
@@ -350,8 +350,8 @@ fn a_command_that_is_sent_again_under_a_key_is_carried_out_once() {
         client.expect("-ERR an idempotency key must have 1 to 255 bytes\r\n-ERR usage: tg.check ");
         // Of one table with those of HTTP.
         let header = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "idempotency-key: check"];
-        let told = run(Command::new("curl").args(header).args(["-d", "{}", &server.url("/v1/check")]));
-        assert_eq!(told, "422");
+        let output = run(Command::new("curl").args(header).args(["-d", "{}", &server.url("/v1/check")]));
+        assert_eq!(output, "422");
         let metrics = run(Command::new("curl").args(["-s", &server.url("/metrics")]));
         assert!(metrics.contains("\ntollgate_idempotency_keys 9\n"), "{metrics}");
         assert!(metrics.contains("\ntollgate_idempotency_replays_total 8\n"), "{metrics}");
@@ -390,10 +390,10 @@ fn who_uses_most_is_told_by_rule() {
         }
         let long = "x".repeat(5_000);
         post(server, "/v1/check", &json!({"domain": "api", "attributes": {"user": long}}));
-        let told = run(Command::new("curl").args(["-s", &server.url("/v1/top")]));
-        let told: Value = serde_json::from_str(&told).expect("JSON");
-        let mine = told["rules"].as_array().and_then(|rules| rules.iter().find(|rule| rule["rule"] == "mine"));
-        let mine = mine.unwrap_or_else(|| panic!("no rule in {told}"));
+        let output = run(Command::new("curl").args(["-s", &server.url("/v1/top")]));
+        let output: Value = serde_json::from_str(&output).expect("JSON");
+        let mine = output["rules"].as_array().and_then(|rules| rules.iter().find(|rule| rule["rule"] == "mine"));
+        let mine = mine.unwrap_or_else(|| panic!("no rule in {output}"));
         assert_eq!(mine["charged"][0], json!({"key": "user=heavy", "count": 4, "error": 0}), "{mine}");
         assert_eq!(mine["refused"], json!([{"key": "user=heavy", "count": 2, "error": 0}]), "{mine}");
         let longest = mine["charged"]
@@ -403,6 +403,6 @@ fn who_uses_most_is_told_by_rule() {
     });
     let server = Server::start(&["--top-keys", "hashed"]);
     post(&server, "/v1/check", &json!({"key": "secret", "limit": "1/s"}));
-    let told = run(Command::new("curl").args(["-s", &server.url("/v1/top")]));
-    assert!(told.contains("\"#") && !told.contains("secret"), "{told}");
+    let output = run(Command::new("curl").args(["-s", &server.url("/v1/top")]));
+    assert!(output.contains("\"#") && !output.contains("secret"), "{output}");
 }

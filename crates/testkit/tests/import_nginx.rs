@@ -12,7 +12,7 @@ use tollgate::Outcome;
 use tollgate::clock::ManualClock;
 use tollgate_engine::rules::{Imported, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
-use tollgate_testkit::oracle::{Case, Directory, Fields, Read, Step};
+use tollgate_testkit::oracle::{Case, Fields, Read, Step, TraceDirectory};
 
 const MILLI: u64 = 1_000_000;
 
@@ -103,7 +103,7 @@ fn replay(case: &Case, count: &mut Count) -> Read<()> {
 
 #[test]
 fn imported_lines_decide_as_nginx_did() {
-    let cases = Directory::chosen().read("nginx_limit_req").expect("the traces of nginx");
+    let cases = TraceDirectory::configured().read("nginx_limit_req").expect("the traces of nginx");
     let mut count = Count::default();
     for case in cases.iter().filter(|case| !case.steps.is_empty()) {
         replay(case, &mut count).expect("a case of the documented format");

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tollgate_testkit::oracle::{Case, Directory, REPLAYS, Replay, Skip, Tally};
+use tollgate_testkit::oracle::{Case, REPLAYS, Replay, Skip, Tally, TraceDirectory};
 use tollgate_testkit::rule_model::random::Rng;
 
 fn replay(title: &str) -> &'static Replay {
@@ -168,7 +168,7 @@ fn mutate(rng: &mut Rng, value: &mut Value) {
 fn mutated_traces_are_replayed_without_a_panic() {
     let mut skips: BTreeMap<Skip, usize> = BTreeMap::new();
     for replay in REPLAYS {
-        let cases = Directory::chosen().read(replay.file).expect("the traces in the repository");
+        let cases = TraceDirectory::configured().read(replay.file).expect("the traces in the repository");
         let rng = &mut Rng::new(7);
         for _ in 0..600 {
             let mut case = cases[rng.below(cases.len() as u64) as usize].clone();

@@ -2,10 +2,12 @@
 //! directory of traces, and `--nocapture` shows the counts.
 
 use serde_json::{Value, json};
-use tollgate_testkit::oracle::{Case, Directory, REPLAYS, Replay, Step};
+use tollgate_testkit::oracle::{Case, REPLAYS, Replay, Step, TraceDirectory};
 
 fn cases(replay: &Replay) -> Vec<Case> {
-    Directory::chosen().read(replay.file).unwrap_or_else(|error| panic!("no traces of {}: {error}", replay.file))
+    TraceDirectory::configured()
+        .read(replay.file)
+        .unwrap_or_else(|error| panic!("no traces of {}: {error}", replay.file))
 }
 
 #[test]
@@ -68,5 +70,5 @@ fn flipped_verdict_is_reported_as_a_difference() {
 
 #[test]
 fn missing_traces_are_an_error() {
-    assert!(Directory::chosen().read("no_such_reference").is_err());
+    assert!(TraceDirectory::configured().read("no_such_reference").is_err());
 }

@@ -120,8 +120,8 @@ proptest! {
             let mut pace = pacing.start(Time::from_nanos(calls[0].0));
             for (now, permits) in &calls {
                 let wait = pacing.earliest(&pace, Time::from_nanos(*now));
-                let told = pacing.reserve(&mut pace, Time::from_nanos(*now), Cost::new(*permits));
-                prop_assert!(told == wait || *permits == 0);
+                let again = pacing.reserve(&mut pace, Time::from_nanos(*now), Cost::new(*permits));
+                prop_assert!(again == wait || *permits == 0);
                 changed(&pacing, pacing.with_rate(other), pace, *now);
             }
         }

@@ -277,13 +277,13 @@ mod tests {
         let limit = Concurrency::new(1, SECOND).unwrap();
         let slots = Arc::new(Limiter::with_clock(limit, Arc::clone(&clock)));
         let keyed = Arc::new(Keyed::with_clock(limit, 10, Arc::clone(&clock)).unwrap());
-        let (slot, of_key) = (slots.acquire(1).wait_held().unwrap(), keyed.acquire("a", 1).wait_held().unwrap());
+        let (slot, held_for_key) = (slots.acquire(1).wait_held().unwrap(), keyed.acquire("a", 1).wait_held().unwrap());
         clock.advance(Nanos::from_millis(900));
-        assert!(slot.renew() && of_key.renew());
+        assert!(slot.renew() && held_for_key.renew());
         clock.advance(Nanos::from_millis(900));
         assert!(!slots.check(1).is_allowed() && !keyed.check("a", 1).is_allowed());
         clock.advance(Nanos::from_millis(100));
-        assert!(!slot.renew() && !of_key.renew());
+        assert!(!slot.renew() && !held_for_key.renew());
         let next = slots.check(1);
         drop(slot);
         assert!(next.is_allowed() && slots.report(1).remaining == 0, "an ended lease gives back nothing");

@@ -31,9 +31,9 @@ use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, Table};
 use crate::wait::Shards;
-use change::Changes;
+use change::LaterLimits;
 pub(crate) use decide::{spent_by_arrival, with_init};
-use overflow::Overflow;
+use overflow::OverflowEntry;
 pub use overflow::WhenFull;
 pub use snapshot::RestoreError;
 use takings::Takings;
@@ -65,10 +65,10 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     /// The flags of buckets whose entries all belong to `limit`; [`change::NEVER`] after a change. Relaxed: a thread that sees the
     /// value from before the change decides before it.
     flags: AtomicU64,
-    changes: RwLock<Changes<A>>,
+    changes: RwLock<LaterLimits<A>>,
     when_full: WhenFull,
     /// The state that all keys without an entry share.
-    overflow: Mutex<Overflow>,
+    overflow: Mutex<OverflowEntry>,
     /// What keys took from it; never locked together with it.
     takings: Mutex<Takings>,
     overflowed: AtomicU64,
@@ -128,7 +128,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             flags,
             changes: RwLock::default(),
             when_full: WhenFull::default(),
-            overflow: Mutex::new(Overflow { words: overflow, generation: 0 }),
+            overflow: Mutex::new(OverflowEntry { words: overflow, generation: 0 }),
             takings: Mutex::default(),
             overflowed: AtomicU64::new(0),
             walking: Mutex::new(()),
@@ -212,12 +212,12 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         }
     }
 
-    /// Returns what [`check`](Self::check) would return. Changes nothing and inserts nothing.
+    /// Returns what [`check`](Self::check) would return. LaterLimits nothing and inserts nothing.
     pub fn peek<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
         self.read(key, |entry| entry.weigh(Ask::Exactly(Cost::new(cost))))
     }
 
-    /// Returns the state of the key's limit, with `retry` for a request of `cost`. Changes nothing and inserts nothing.
+    /// Returns the state of the key's limit, with `retry` for a request of `cost`. LaterLimits nothing and inserts nothing.
     pub fn report<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Report {
         self.read(key, |entry| entry.report(Cost::new(cost)))
     }

@@ -227,17 +227,18 @@ impl<C: Clock> Ledger<C> {
     ) -> R {
         let Some(limits) = self.limits(limit_table, charge) else { return read(&ChargeView::refused(Retry::Never)) };
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
-        let of_key = now_of(charge, fingerprint, now);
+        let key_now = now_for_key(charge, fingerprint, now);
         let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
-            let presence = presence_under(limit_table, limits, charge.limits_id, &slot.state, Presence::Known, &of_key);
+            let presence =
+                presence_under(limit_table, limits, charge.limits_id, &slot.state, Presence::Known, &key_now);
             let look = |account: &mut Held<'_>| read(&ChargeView::of(account, account.weigh(charge.ask)));
             (presence == Presence::Known)
-                .then(|| visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, of_key, look))
+                .then(|| visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, key_now, look))
         });
         found.flatten().unwrap_or_else(|| {
-            with_init(limits, &of_key, |state| {
-                let verdict = limits.weigh(&state, &of_key, charge.ask);
-                read(&ChargeView { limits: Some(limits), own: None, state: Words::New(state), now: of_key, verdict })
+            with_init(limits, &key_now, |state| {
+                let verdict = limits.weigh(&state, &key_now, charge.ask);
+                read(&ChargeView { limits: Some(limits), own: None, state: Words::New(state), now: key_now, verdict })
             })
         })
     }
@@ -304,13 +305,13 @@ impl<C: Clock> Ledger<C> {
             return;
         }
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
-        let of_key = now_of(charge, fingerprint, now);
+        let key_now = now_for_key(charge, fingerprint, now);
         // How spent it will be is known only after writing it.
         self.table.upsert(fingerprint, &LedgerReader { limit_table, now }, Spent::ALL, |slot, _| {
             slot.state.set(0, charge.limits_id.into());
             let mut words = after_id(&mut slot.state);
-            start.init(&mut words, &of_key);
-            start.hold(&mut words, &of_key, held);
+            start.init(&mut words, &key_now);
+            start.hold(&mut words, &key_now, held);
         });
     }
 
@@ -342,7 +343,7 @@ impl<C: Clock> Ledger<C> {
             return false;
         };
         let reader = LedgerReader { limit_table, now };
-        let of_key = now_of(charge, fingerprint, now);
+        let key_now = now_for_key(charge, fingerprint, now);
         let mut each = Some(each);
         let mut decide = |slot: &mut Slot<'_>, presence, now: Now<'_>| {
             let presence = presence_under(limit_table, limits, charge.limits_id, &slot.state, presence, &now);
@@ -354,15 +355,15 @@ impl<C: Clock> Ledger<C> {
                 verdict.is_admitted()
             })
         };
-        let newcomer = spent_by_arrival(limits, &of_key, charge.ask);
+        let arrival = spent_by_arrival(limits, &key_now, charge.ask);
         let decided =
-            self.table.upsert(fingerprint, &reader, newcomer, |slot, presence| decide(slot, presence, of_key));
+            self.table.upsert(fingerprint, &reader, arrival, |slot, presence| decide(slot, presence, key_now));
         if let Some(passed) = decided {
             return passed;
         }
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         let shared = self.shared_fingerprint(charge);
-        let of_shared = now_of(charge, shared, now);
+        let of_shared = now_for_key(charge, shared, now);
         let overflowed = match self.when_full {
             WhenFull::Overflow => {
                 self.overflow.upsert(shared, &reader, Spent::ALL, |slot, presence| decide(slot, presence, of_shared))
@@ -387,7 +388,7 @@ impl<C: Clock> Ledger<C> {
     ) -> Option<R> {
         let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
             let limit = limits_with(limit_table, slot.state.get(0))?;
-            let now = now_of(charge, fingerprint, now);
+            let now = now_for_key(charge, fingerprint, now);
             Some(visit(&mut Account { limit, own: None, state: after_id(slot.state), now }))
         });
         found.flatten()
@@ -453,7 +454,7 @@ type Held<'a> = Account<'a, Limits, Offset<State<'a>>>;
 
 /// Returns the limits that a state belongs to, if they are not those with `id`. A new state, and one whose limits are unknown, is
 /// initialised under `limits`, which have that id.
-fn owner_of<'n, N: LimitTable + ?Sized>(
+fn own_limits<'n, N: LimitTable + ?Sized>(
     limit_table: &'n N,
     limits: &Limits,
     id: u32,
@@ -485,7 +486,7 @@ fn visit<N: LimitTable + ?Sized, R>(
     now: Now<'_>,
     visit: impl FnOnce(&mut Held<'_>) -> R,
 ) -> R {
-    let own = owner_of(limit_table, limits, id, state, presence, &now);
+    let own = own_limits(limit_table, limits, id, state, presence, &now);
     let mut account = Account { limit: limits, own, state: after_id(*state), now };
     let result = visit(&mut account);
     if own.is_some() && account.own.is_none() {
@@ -494,7 +495,7 @@ fn visit<N: LimitTable + ?Sized, R>(
     result
 }
 
-fn now_of<'a>(charge: &Charge<'a>, fingerprint: Fingerprint, now: Now<'a>) -> Now<'a> {
+fn now_for_key<'a>(charge: &Charge<'a>, fingerprint: Fingerprint, now: Now<'a>) -> Now<'a> {
     now.with_spread(fingerprint.low).with_windows(charge.windows)
 }
 

@@ -31,7 +31,7 @@ use crate::wait::{Acquire, AcquireError, Grant, block_on};
 /// registry.configure("default", Limit::from(TokenBucket::new("10/s".parse()?, 10)?));
 /// let (users, orders) = (registry.limiter("users", "default")?, registry.limiter("orders", "default")?);
 /// assert!(users.check(10).is_allowed() && orders.check(10).is_allowed());
-/// // Changes all limiters that share it.
+/// // ChangingWaker all limiters that share it.
 /// registry.configure("default", Limit::from(TokenBucket::new("20/s".parse()?, 20)?));
 /// assert!(users.check(10).is_allowed() && orders.check(10).is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -392,8 +392,8 @@ mod tests {
 
     #[test]
     fn of_two_changes_at_the_same_time_one_is_the_last_for_everybody() {
-        struct Changes(Arc<Registry<ManualClock>>);
-        impl Wake for Changes {
+        struct ChangingWaker(Arc<Registry<ManualClock>>);
+        impl Wake for ChangingWaker {
             fn wake(self: Arc<Self>) {
                 self.0.configure("small", limits(9));
             }
@@ -402,7 +402,7 @@ mod tests {
         let [a, b] = ["a", "b"].map(|name| registry.limiter(name, "small").unwrap());
         assert!(a.check(2).is_allowed());
         let mut waiting = a.acquire(1);
-        let waker = Waker::from(Arc::new(Changes(Arc::clone(&registry))));
+        let waker = Waker::from(Arc::new(ChangingWaker(Arc::clone(&registry))));
         assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
         // The second change comes while the first is on its way from one limiter to the next.
         registry.configure("small", limits(4));
@@ -413,8 +413,8 @@ mod tests {
     #[test]
     fn the_hook_is_told_what_happens() {
         let (clock, registry) = registry();
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let ear = Arc::clone(&told);
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let ear = Arc::clone(&events);
         let registry = registry.on_event(move |event| ear.lock().unwrap().push((event.kind, event.cost)));
         let a = registry.limiter("a", "small").unwrap();
         assert!(a.check(2).is_allowed() && !a.check(1).is_allowed());
@@ -430,7 +430,7 @@ mod tests {
         let waited = EventKind::Waited(Duration::from_millis(100));
         use EventKind::{Allowed, Cancelled, Refused};
         assert_eq!(
-            *told.lock().unwrap(),
+            *events.lock().unwrap(),
             [(Allowed, 2), (Refused, 1), (Refused, 1), (Refused, 3), (waited, 1), (Cancelled, 2)]
         );
     }

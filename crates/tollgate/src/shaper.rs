@@ -40,10 +40,10 @@ pub struct Shaper<T, C = PreciseClock> {
     overflow: Overflow,
     max_age: Nanos,
     /// A mutex, held to insert or remove one job.
-    queue: Mutex<Queue<T>>,
+    queue: Mutex<JobQueue<T>>,
 }
 
-struct Queue<T> {
+struct JobQueue<T> {
     jobs: VecDeque<Job<T>>,
     /// Tasks that found the queue empty, by serial number; all are woken by the next job.
     idle: BTreeMap<u64, Waker>,
@@ -92,7 +92,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     pub fn with_clock(rate: Rate, capacity: usize, clock: C) -> Self {
         let pacer = Pacer::with_clock(constant(rate), clock).max_waiters(usize::MAX);
         let (jobs, idle) = (VecDeque::new(), BTreeMap::new());
-        let queue = Queue { jobs, idle, idle_number: 0, expired: 0, closed: false };
+        let queue = JobQueue { jobs, idle, idle_number: 0, expired: 0, closed: false };
         Self {
             pacer: Arc::new(pacer),
             capacity,
@@ -147,7 +147,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     /// Dropping the future loses no job.
     pub async fn next(&self) -> Option<T> {
         loop {
-            let cost = Waiting { shaper: self, number: None }.await?;
+            let cost = NextJob { shaper: self, number: None }.await?;
             let turn = match self.pacer.acquire(cost).await {
                 Ok(turn) => turn,
                 Err(AcquireError::NoTimer) => return None,
@@ -211,7 +211,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     }
 
     /// Removes jobs that are too old. The caller drops them after the lock: they are foreign code.
-    fn drop_aged(&self, queue: &mut Queue<T>, now: Time<Mono>) -> Vec<Job<T>> {
+    fn drop_aged(&self, queue: &mut JobQueue<T>, now: Time<Mono>) -> Vec<Job<T>> {
         let mut aged = Vec::new();
         while queue.jobs.front().is_some_and(|first| now.since(first.pushed) > self.max_age) {
             aged.extend(queue.jobs.pop_front());
@@ -222,19 +222,19 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
 }
 
 impl<T, C> Shaper<T, C> {
-    fn lock(&self) -> MutexGuard<'_, Queue<T>> {
+    fn lock(&self) -> MutexGuard<'_, JobQueue<T>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Waits until there is a job, and returns its cost.
-struct Waiting<'a, T, C> {
+struct NextJob<'a, T, C> {
     shaper: &'a Shaper<T, C>,
     /// The serial number under which its waker is registered.
     number: Option<u64>,
 }
 
-impl<T, C: Clock + Send + Sync + 'static> Future for Waiting<'_, T, C> {
+impl<T, C: Clock + Send + Sync + 'static> Future for NextJob<'_, T, C> {
     type Output = Option<u64>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<u64>> {
@@ -261,7 +261,7 @@ impl<T, C: Clock + Send + Sync + 'static> Future for Waiting<'_, T, C> {
     }
 }
 
-impl<T, C> Drop for Waiting<'_, T, C> {
+impl<T, C> Drop for NextJob<'_, T, C> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
             let waker = self.shaper.lock().idle.remove(&number);

@@ -138,27 +138,27 @@ fn other_numbers_of_one_limit_convert_entries_without_allocating() {
 
 #[test]
 fn a_ledger_decides_single_charges_without_allocating() {
-    let numbers = groups().unwrap();
-    let words = numbers.iter().map(Limits::words).max().unwrap();
+    let limit_table = groups().unwrap();
+    let words = limit_table.iter().map(Limits::words).max().unwrap();
     for when_full in [WhenFull::Overflow, WhenFull::Deny] {
         let ledger = Ledger::with_clock(20, words, ManualClock::at(HOUR.as_nanos())).unwrap().when_full(when_full);
         assert_no_allocation(&format!("{when_full:?}"), || {
             for round in 0..10 {
-                for id in 0..=numbers.len() as u32 {
+                for id in 0..=limit_table.len() as u32 {
                     let key = ((u64::from(id) << 32) | (round / 2)).to_le_bytes();
                     let asks = [Ask::Exactly(Cost::ONE), Ask::UpTo(Cost::new(3)), Ask::Regardless(Cost::ONE)];
                     for ask in asks {
                         let charge = Charge { ask, ..Charge::new(id, &key, 0) };
                         let mut remaining = 0;
-                        ledger.decide(&numbers[..], &[charge], |_, view| {
+                        ledger.decide(&limit_table[..], &[charge], |_, view| {
                             remaining = view.reports(1).map(|report| report.remaining).min().unwrap_or(0);
                         });
-                        ledger.refund(&numbers[..], &charge, 1, None);
+                        ledger.refund(&limit_table[..], &charge, 1, None);
                     }
                 }
             }
-            ledger.decide_many(&numbers[..], &[Charge::new(0, b"alice", 1); 40], |_, _| ());
-            ledger.reset(&numbers[..], &Charge::new(0, b"alice", 1));
+            ledger.decide_many(&limit_table[..], &[Charge::new(0, b"alice", 1); 40], |_, _| ());
+            ledger.reset(&limit_table[..], &Charge::new(0, b"alice", 1));
         });
     }
 }

@@ -88,11 +88,11 @@ pub(super) fn waits_are_true<'a, A: Algorithm>(
     }
     let report = limit.report(state, &clock(at), ask.cost());
     if let Ask::Exactly(_) = ask {
-        let told = match verdict.outcome() {
+        let expected = match verdict.outcome() {
             Outcome::Deny(retry) => retry,
             Outcome::Allow | Outcome::Delay(_) => Retry::NOW,
         };
-        assert_eq!(report.retry, told, "{ask:?} by {state:?} at {at}");
+        assert_eq!(report.retry, expected, "{ask:?} by {state:?} at {at}");
     }
     let exactly = |amount| passes(0, Ask::Exactly(Cost::new(amount)));
     assert!(report.remaining == 0 || exactly(report.remaining), "{report:?} by {state:?} at {at}");

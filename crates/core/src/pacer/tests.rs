@@ -26,8 +26,8 @@ fn waits(pacing: &Pacing, pace: &mut Pace, now: &mut u64, permits: &[u64]) -> Ve
 fn the_next_one_pays() {
     let pacing = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(at(0));
-    let told = waits(&pacing, &mut pace, &mut 0, &[1, 1, 2, 4, 8, 1]);
-    assert_eq!(told, [0.0, 1_000.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0]);
+    let measured = waits(&pacing, &mut pace, &mut 0, &[1, 1, 2, 4, 8, 1]);
+    assert_eq!(measured, [0.0, 1_000.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0]);
 }
 
 #[test]
@@ -58,10 +58,10 @@ fn a_cold_pacer_warms_up_along_the_ramp_and_cools_down_by_idling() {
 fn other_cold_factors_are_as_exact() {
     let pacing = Pacing::warm_up(rate("5/s"), Nanos::from_secs(4), 10_000).unwrap();
     let (mut pace, mut now) = (pacing.start(at(0)), 0);
-    let told = waits(&pacing, &mut pace, &mut now, &[1; 8]);
+    let measured = waits(&pacing, &mut pace, &mut now, &[1; 8]);
     let expected = [0.0, 1_752.5, 1_257.5, 762.5, 300.0, 200.0, 200.0, 200.0];
-    for (told, expected) in told.iter().zip(expected) {
-        assert!((told - expected).abs() < 1.0, "{told} for {expected}");
+    for (measured, expected) in measured.iter().zip(expected) {
+        assert!((measured - expected).abs() < 1.0, "{measured} for {expected}");
     }
     let flat = Pacing::warm_up(rate("5/s"), Nanos::from_secs(4), 1_000).unwrap();
     let mut pace = flat.start(at(0));
@@ -136,8 +136,8 @@ fn asking_for_nothing_takes_nothing() {
 
 #[test]
 fn invalid_parameters_are_errors() {
-    let told = |result: Result<Pacing, LimitError>| result.unwrap_err().to_string();
-    let warm_up = |time, cold| told(Pacing::warm_up(rate("1/s"), time, cold));
+    let message = |result: Result<Pacing, LimitError>| result.unwrap_err().to_string();
+    let warm_up = |time, cold| message(Pacing::warm_up(rate("1/s"), time, cold));
     assert_eq!(warm_up(Nanos::ZERO, 3_000), "the warm-up is 0, it must be at least 1");
     let range = "it must be between 1000 and 100000";
     assert_eq!(warm_up(Nanos::SECOND, 999), format!("the cold factor in thousandths is 999, {range}"));
@@ -145,7 +145,7 @@ fn invalid_parameters_are_errors() {
     let long = "the period of 31536000.000000001s is too long, at most 31536000s is valid";
     let longer = Nanos::from_nanos(Pacing::MAX_STORE.as_nanos() + 1);
     assert_eq!(warm_up(longer, 3_000), long);
-    assert_eq!(told(Pacing::bursty(rate("1/s"), longer)), long);
+    assert_eq!(message(Pacing::bursty(rate("1/s"), longer)), long);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::decision::Decisions;
 use crate::key::{self, SideCounter};
 use crate::meters::Event;
 use crate::ruleset::{BanLimits, RuleLimits};
-use crate::store::{Answers, Batch, Charge, Group, Store, Verb};
+use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
 
 /// How many refusals of a counter count towards a ban.
 #[derive(Clone, Copy, Debug)]
@@ -73,8 +73,8 @@ async fn note_refusal<S: Store, F: Store>(
     let refusals = banning.refusals.as_ref().map(|rule_limits| charge(keys.refusals(), rule_limits, Cost::ONE));
     if let Some(refusals) = &refusals {
         let mut answers = Answers::default();
-        let groups = [Group { verb: Verb::Check, charges: std::slice::from_ref(refusals) }];
-        engine.store.run(Batch { numbers: running, groups: &groups }, &mut answers).await;
+        let groups = [Group { verb: StoreVerb::Check, charges: std::slice::from_ref(refusals) }];
+        engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
         let group = answers.group(0).ok()?;
         if group.outcome().is_admitted() {
             decisions.noted.push(RefusalCount { charge: counter as u32, refusals: counted(&answers) });
@@ -83,12 +83,14 @@ async fn note_refusal<S: Store, F: Store>(
     }
     let asks = charge(keys.ban(), &banning.ban, Cost::ZERO);
     let begins = Charge { ask: Ask::Regardless(BanLimits::COST), ..asks };
-    let mut groups = vec![Group { verb: Verb::Check, charges: std::slice::from_ref(&begins) }];
+    let mut groups = vec![Group { verb: StoreVerb::Check, charges: std::slice::from_ref(&begins) }];
     // After the ban, counting begins again at zero.
-    groups.extend(refusals.iter().map(|refusals| Group { verb: Verb::Reset, charges: std::slice::from_ref(refusals) }));
-    groups.push(Group { verb: Verb::Peek, charges: std::slice::from_ref(&asks) });
+    groups.extend(
+        refusals.iter().map(|refusals| Group { verb: StoreVerb::Reset, charges: std::slice::from_ref(refusals) }),
+    );
+    groups.push(Group { verb: StoreVerb::Peek, charges: std::slice::from_ref(&asks) });
     let (first, answers) = (decisions.enforced.len(), &mut decisions.enforced);
-    engine.store.run(Batch { numbers: running, groups: &groups }, answers).await;
+    engine.store.run(Batch { limit_table: running, groups: &groups }, answers).await;
     if answers.group(first).is_ok_and(|group| group.outcome().is_admitted()) {
         engine.meters.count(Event::Banned);
     }
@@ -116,8 +118,8 @@ pub(super) async fn look_at_refusals<S: Store, F: Store>(
             let keys = SideKeys::of(decisions.plan.key(planned));
             let asks = charge(keys.refusals(), rule_limits, Cost::ZERO);
             let mut answers = Answers::default();
-            let groups = [Group { verb: Verb::Peek, charges: std::slice::from_ref(&asks) }];
-            engine.store.run(Batch { numbers: running, groups: &groups }, &mut answers).await;
+            let groups = [Group { verb: StoreVerb::Peek, charges: std::slice::from_ref(&asks) }];
+            engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
             if answers.group(0).is_err() {
                 continue;
             }
@@ -190,7 +192,7 @@ fn banning_of<'r>(planned: &PlannedCharge, running: &'r RulesInForce) -> Option<
 
 fn charge<'a>(key: &'a [u8], rule_limits: &'a RuleLimits, cost: Cost) -> Charge<'a> {
     let RuleLimits { id, limits, .. } = rule_limits;
-    Charge { key, numbers: *id, limits, earlier: &[], ask: Ask::Exactly(cost), stamps: None, windows: &[] }
+    Charge { key, limits_id: *id, limits, earlier: &[], ask: Ask::Exactly(cost), stamps: None, windows: &[] }
 }
 
 /// Returns how many refusals there were, by the answer about them.

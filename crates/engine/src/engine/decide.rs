@@ -22,12 +22,12 @@ use super::{Enforcement, Engine, RulesInForce, Taking, bans, fast, policy, repor
 use crate::decision::{DecisionRecord, Decisions, Standing};
 use crate::request::Request;
 use crate::rules::OnFault;
-use crate::store::{Answers, Batch, Group, Store, StoreError, Verb};
+use crate::store::{Answers, Batch, Group, Store, StoreError, StoreVerb};
 
 /// Decides requests.
 pub(super) async fn decide<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    verb: Verb,
+    verb: StoreVerb,
     taking: Taking,
     requests: &[Request<'_>],
     decisions: &mut Decisions,
@@ -39,11 +39,11 @@ pub(super) async fn decide<S: Store, F: Store>(
         let planned = decisions.add(request, &running.rules);
         decisions.decided.push(planned.map(|()| DecisionRecord::ADMITTED));
     }
-    if verb == Verb::Check && taking == Taking::Exactly && fast::try_admit(engine, &running, decisions) {
+    if verb == StoreVerb::Check && taking == Taking::Exactly && fast::try_admit(engine, &running, decisions) {
         return;
     }
     let all = 0..decisions.decided.len();
-    if all.len() > 1 && verb == Verb::Check && depends_on_order(&running, &decisions.plan) {
+    if all.len() > 1 && verb == StoreVerb::Check && depends_on_order(&running, &decisions.plan) {
         for request in all {
             decisions.scratch.unanswered.clear();
             charge_and_report(engine, verb, taking, &running, decisions, request..request + 1).await;
@@ -54,7 +54,7 @@ pub(super) async fn decide<S: Store, F: Store>(
     if decisions.observing {
         decisions.decided.iter_mut().flatten().for_each(DecisionRecord::observe);
     }
-    if verb == Verb::Check {
+    if verb == StoreVerb::Check {
         report::count(engine, &running, decisions);
     }
 }
@@ -69,7 +69,7 @@ fn depends_on_order(running: &RulesInForce, plan: &Plan) -> bool {
 /// Runs phases 2 to 4 for some of the planned requests.
 async fn charge_and_report<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    verb: Verb,
+    verb: StoreVerb,
     taking: Taking,
     running: &RulesInForce,
     decisions: &mut Decisions,
@@ -93,7 +93,7 @@ async fn charge_and_report<S: Store, F: Store>(
     if matches_shadow {
         charge_shadows(engine, verb, running, decisions, requests.clone()).await;
     }
-    if verb == Verb::Check && running.rules.bans() {
+    if verb == StoreVerb::Check && running.rules.bans() {
         bans::note_refusals(engine, running, decisions, requests).await;
     }
 }
@@ -101,7 +101,7 @@ async fn charge_and_report<S: Store, F: Store>(
 /// Charges the enforced rules of the requests that `among` picks, and notes which requests the store did not answer.
 pub(super) async fn charge_enforced<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    verb: Verb,
+    verb: StoreVerb,
     running: &RulesInForce,
     decisions: &mut Decisions,
     among: impl Fn(usize) -> bool + Send,
@@ -124,7 +124,7 @@ pub(super) async fn charge_enforced<S: Store, F: Store>(
 /// Runs the enforced charges that `wanted` picks and takes their answers.
 async fn run_and_take<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    verb: Verb,
+    verb: StoreVerb,
     running: &RulesInForce,
     plan: &mut Plan,
     answers: &mut Answers,
@@ -141,7 +141,7 @@ async fn run_and_take<S: Store, F: Store>(
 /// about them if the store does not answer.
 async fn charge_shadows<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    verb: Verb,
+    verb: StoreVerb,
     running: &RulesInForce,
     decisions: &mut Decisions,
     requests: Range<usize>,
@@ -183,7 +183,7 @@ enum ChargeKind {
 /// Runs the charges that `wanted` picks, one group for each request. The spans then say which requests these are.
 async fn run_groups<S: Store>(
     store: &S,
-    verb: Verb,
+    verb: StoreVerb,
     running: &RulesInForce,
     plan: &Plan,
     answers: &mut Answers,
@@ -197,12 +197,12 @@ async fn run_groups<S: Store>(
         // Nearly always there is one group, which needs no list.
         [_] => {
             let group = Group { verb, charges: &charges };
-            store.run(Batch { numbers: running, groups: std::slice::from_ref(&group) }, answers).await;
+            store.run(Batch { limit_table: running, groups: std::slice::from_ref(&group) }, answers).await;
         }
         several => {
             let mut groups = take(&mut scratch.groups);
             group(verb, &charges, several, &mut groups);
-            store.run(Batch { numbers: running, groups: &groups }, answers).await;
+            store.run(Batch { limit_table: running, groups: &groups }, answers).await;
             scratch.groups = emptied_groups(groups);
         }
     }
@@ -284,7 +284,7 @@ fn remember<S: Store, F: Store>(
             if planned.on_fault != OnFault::Local || planned.is_ban() {
                 continue;
             }
-            if let Some(limits) = plan.numbers.id(planned, running) {
+            if let Some(limits) = plan.limits.id(planned, running) {
                 engine.last_seen.record(plan.key(planned), limits, now, group.at(), group.reports(answer));
             }
         }

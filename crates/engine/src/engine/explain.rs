@@ -16,8 +16,8 @@ use crate::explain::{Explanation, MatchResult, RuleExplanation};
 use crate::key;
 use crate::request::{Entry, Item, Request, RequestError};
 use crate::rules::{Position, Rule};
-use crate::store::{Store, Verb};
-use conditions::{distance, has_only, nearest, not_expressed, unmet};
+use crate::store::{Store, StoreVerb};
+use conditions::{distance, failed_condition, failed_expression, has_only, nearest};
 use matching::ChargeContext;
 
 /// Maximum number of rules that do not match in an explanation.
@@ -34,9 +34,9 @@ pub(super) async fn explain<S: Store, F: Store>(
 ) -> Result<Explanation, RequestError> {
     let request = Request { domain, items: std::slice::from_ref(item) };
     let running = loop {
-        decide(engine, Verb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
+        decide(engine, StoreVerb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
         // If the rules were replaced twice in the meantime, the request is decided again.
-        if let Some(running) = running_of(engine, decisions.version) {
+        if let Some(running) = rules_at_version(engine, decisions.version) {
             break running;
         }
     };
@@ -56,11 +56,11 @@ pub(super) fn explain_decided<S: Store, F: Store>(
     decisions: &Decisions,
     position: usize,
 ) -> Option<Explanation> {
-    running_of(engine, decisions.version)?.explain(request, decisions, position, (engine.wall)()).ok()
+    rules_at_version(engine, decisions.version)?.explain(request, decisions, position, (engine.wall)()).ok()
 }
 
 /// Returns the rules of a version: those in force, or the previous ones.
-fn running_of<S: Store, F: Store>(engine: &Engine<S, F>, version: u64) -> Option<Arc<RulesInForce>> {
+fn rules_at_version<S: Store, F: Store>(engine: &Engine<S, F>, version: u64) -> Option<Arc<RulesInForce>> {
     let is_meant = |running: &Arc<RulesInForce>| running.rules.version() == version;
     Some(engine.running.load_full()).filter(is_meant).or_else(|| {
         let replaced = engine.replaced.lock().unwrap_or_else(PoisonError::into_inner);
@@ -156,10 +156,10 @@ impl RulesInForce {
 
 /// Returns why a rule does not match.
 fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> MatchResult {
-    match (unmet(rule.when(), entries), judge) {
+    match (failed_condition(rule.when(), entries), judge) {
         (Some(unmet), _) => MatchResult::ConditionFailed(unmet),
         (None, _) if !has_only(rule, entries) => MatchResult::OtherAttributes,
-        (None, judge) => not_expressed(rule, entries).unwrap_or_else(|| match judge {
+        (None, judge) => failed_expression(rule, entries).unwrap_or_else(|| match judge {
             Some(by) => MatchResult::DecidedBefore { by: by.into() },
             None => MatchResult::OutsideSchedule { schedule: rule.schedule.iter().map(ToString::to_string).collect() },
         }),

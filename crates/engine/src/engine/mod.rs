@@ -121,7 +121,7 @@ impl RulesInForce {
 impl LimitTable for RulesInForce {
     #[inline]
     fn get(&self, id: u32) -> Option<&Limits> {
-        let known = if id < INLINE_IDS { self.rules.numbers().get(id) } else { self.limit_ids.get(id) };
+        let known = if id < INLINE_IDS { self.rules.limit_registry().get(id) } else { self.limit_ids.get(id) };
         known.or_else(|| self.next.get().and_then(|next| next.get(id)))
     }
 }
@@ -234,7 +234,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// # Errors
     /// The rules whose limits the store cannot represent. Those in force stay.
     pub fn put(&self, rules: &Rules) -> Result<u64, Mistakes> {
-        self.check_numbers(rules)?;
+        self.check_limits(rules)?;
         let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let written = Arc::new(rules.clone());
         let rules = Arc::new(RuleSet::following(&self.rules(), rules));
@@ -261,11 +261,11 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.running.swap(running)
     }
 
-    fn check_numbers(&self, rules: &Rules) -> Result<(), Mistakes> {
+    fn check_limits(&self, rules: &Rules) -> Result<(), Mistakes> {
         let mut notes = Notes::new("");
         for rule in rules.domains().iter().flat_map(|domain| domain.rules()) {
             for set in rule.all_limits() {
-                if let Err(why) = self.store.check_numbers(&set.limits) {
+                if let Err(why) = self.store.check_limits(&set.limits) {
                     let problem = format!("the store does not support the limits of `{}`: {why}", rule.id());
                     notes.set_file(&rule.position().file);
                     notes.add(rule.position().position, problem);
@@ -275,8 +275,8 @@ impl<S: Store, F: Store> Engine<S, F> {
             let banned = rule.ban().map(|ban| limits_of_ban(ban).map_err(|error| error.to_string()));
             let kept = banned.map(|limits| {
                 let (ban, refusals) = limits?;
-                self.store.check_numbers(&ban.into())?;
-                refusals.map_or(Ok(()), |refusals| self.store.check_numbers(&refusals.into()))
+                self.store.check_limits(&ban.into())?;
+                refusals.map_or(Ok(()), |refusals| self.store.check_limits(&refusals.into()))
             });
             if let Some(Err(why)) = kept {
                 notes.set_file(&rule.position().file);
@@ -307,7 +307,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             let why = "calendar windows are supported only in rules".into();
             return Err(RequestError::BadLimit { why });
         }
-        self.store.check_numbers(limits).map_err(|why| RequestError::BadLimit { why })?;
+        self.store.check_limits(limits).map_err(|why| RequestError::BadLimit { why })?;
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
         let running = self.running.load();
         let (sent, limit_ids) = self.interner.add(limits, &running.limit_ids);

@@ -15,7 +15,7 @@ use super::{RulesInForce, Taking};
 use crate::inline::InlineLimit;
 use crate::rules::OnFault;
 use crate::ruleset::RuleLimits;
-use crate::store::{Charge, Group, Verb};
+use crate::store::{Charge, Group, StoreVerb};
 
 /// Enough charges for nearly all requests; more of them allocate.
 pub(crate) type SmallList<T> = SmallVec<[T; 16]>;
@@ -32,7 +32,7 @@ pub(crate) struct Plan {
     windows: Vec<Option<Nanos>>,
     /// Calendar windows, for the charges that need them.
     given: Vec<Window>,
-    pub(crate) numbers: PlanLimits,
+    pub(crate) limits: PlanLimits,
     /// The time, if any rule depends on it.
     now: Option<Time<Wall>>,
     /// How much of the cost of the requests is taken.
@@ -253,8 +253,8 @@ impl Plan {
         self.keys.clear();
         self.windows.clear();
         self.given.clear();
-        self.numbers.overriding.clear();
-        self.numbers.inline.clear();
+        self.limits.overriding.clear();
+        self.limits.inline.clear();
     }
 
     /// Sets the time and the kind of taking for the requests that are added next.
@@ -277,7 +277,7 @@ impl Plan {
             let charges = &self.asked[*request as usize].charges;
             for planned in &self.charges[charges.start as usize..charges.end as usize] {
                 let calendars =
-                    self.numbers.of_rule(planned, running).map_or(&[][..], |rule_limits| &rule_limits.calendars);
+                    self.limits.of_rule(planned, running).map_or(&[][..], |rule_limits| &rule_limits.calendars);
                 for (calendar, place) in calendars.iter().zip(planned.given as usize..) {
                     self.given[place] = calendar.window(now);
                 }
@@ -343,13 +343,13 @@ impl Plan {
     ) -> bool {
         let [PlannedRequest { plain: true, .. }] = &*self.asked else { return false };
         for planned in &self.charges {
-            let (numbers, limits) = match planned.by {
+            let (limits_id, limits) = match planned.by {
                 LimitSource::Rule(number) => match &running.rules.rules()[number as usize].rule_limits {
                     Some(rule_limits) => (rule_limits.id, &rule_limits.limits),
                     None => return false,
                 },
                 LimitSource::Inline(place) => {
-                    let entry = &self.numbers.inline[place as usize];
+                    let entry = &self.limits.inline[place as usize];
                     (entry.id, &entry.limits)
                 }
                 LimitSource::Overridden(..)
@@ -358,25 +358,25 @@ impl Plan {
                 | LimitSource::Ban(_)
                 | LimitSource::Replaced(_) => return false,
             };
-            charges.push(PlainCharge { limits_id: numbers, limits, key: self.key(planned), cost: planned.cost });
+            charges.push(PlainCharge { limits_id, limits, key: self.key(planned), cost: planned.cost });
         }
         true
     }
 
     #[inline(always)]
     fn push_charge<'a>(&'a self, planned: &'a PlannedCharge, running: &'a RulesInForce, charges: &mut Vec<Charge<'a>>) {
-        let (numbers, limits, earlier, windows) = match planned.by {
+        let (limits_id, limits, earlier, windows) = match planned.by {
             LimitSource::Rule(number) => {
                 let rule = &running.rules.rules()[number as usize];
                 let Some(rule_limits) = &rule.rule_limits else { return };
                 (rule_limits.id, &rule_limits.limits, rule.earlier(), self.given(planned, rule_limits))
             }
             LimitSource::Inline(place) => {
-                let entry = &self.numbers.inline[place as usize];
+                let entry = &self.limits.inline[place as usize];
                 (entry.id, &entry.limits, &[][..], &[][..])
             }
             LimitSource::Overridden(number, _) | LimitSource::Ban(number) => {
-                let Some(rule_limits) = self.numbers.of_rule(planned, running) else { return };
+                let Some(rule_limits) = self.limits.of_rule(planned, running) else { return };
                 let rule = &running.rules.rules()[number as usize];
                 let earlier = if planned.is_ban() { &[][..] } else { rule.earlier() };
                 (rule_limits.id, &rule_limits.limits, earlier, self.given(planned, rule_limits))
@@ -384,12 +384,12 @@ impl Plan {
             LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) => return,
         };
         let (key, ask) = (self.key(planned), self.ask(planned));
-        charges.push(Charge { key, numbers, limits, earlier, ask, stamps: None, windows });
+        charges.push(Charge { key, limits_id, limits, earlier, ask, stamps: None, windows });
     }
 
     /// Returns the windows of the calendar that the limits of a charge refer to.
     pub(crate) fn calendar_windows(&self, planned: &PlannedCharge, running: &RulesInForce) -> &[Window] {
-        self.numbers.of_rule(planned, running).map_or(&[], |rule_limits| self.given(planned, rule_limits))
+        self.limits.of_rule(planned, running).map_or(&[], |rule_limits| self.given(planned, rule_limits))
     }
 
     /// The calendar windows that its limits refer to.
@@ -413,7 +413,7 @@ pub(crate) fn range(range: &Range<u32>) -> Range<usize> {
 }
 
 /// Makes groups of a list of charges.
-pub(crate) fn group<'a>(verb: Verb, charges: &'a [Charge<'a>], spans: &[Span], groups: &mut Vec<Group<'a>>) {
+pub(crate) fn group<'a>(verb: StoreVerb, charges: &'a [Charge<'a>], spans: &[Span], groups: &mut Vec<Group<'a>>) {
     let of = |span: &Span| &charges[span.charges.start as usize..span.charges.end as usize];
     groups.extend(spans.iter().map(|span| Group { verb, charges: of(span) }));
 }
@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn emptied_buffer_keeps_its_memory() {
         let mut groups = Vec::with_capacity(100);
-        groups.push(Group { verb: Verb::Check, charges: &[] });
+        groups.push(Group { verb: StoreVerb::Check, charges: &[] });
         assert!(emptied_groups(groups).capacity() >= 100);
         assert!(emptied_charges(Vec::with_capacity(50)).capacity() >= 50);
     }

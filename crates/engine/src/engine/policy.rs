@@ -24,7 +24,7 @@ use super::{Engine, RulesInForce};
 use crate::decision::{Decisions, Standing};
 use crate::inline::InlineLimits;
 use crate::rules::OnFault;
-use crate::store::{Answers, Batch, Charge, Group, Store, Verb};
+use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
 
 /// The wait of a request that is refused because the store does not answer. Its recovery time is
 /// unknown, and retrying sooner only adds load.
@@ -42,7 +42,7 @@ struct LocalCharge<'a> {
 /// request; `local` rules decide together, all or none; `open` rules admit it.
 pub(super) fn fall_back<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    verb: Verb,
+    verb: StoreVerb,
     running: &RulesInForce,
     decisions: &mut Decisions,
 ) {
@@ -59,8 +59,8 @@ pub(super) fn fall_back<S: Store, F: Store>(
         }
         let charges = range(&decisions.plan.asked[*request as usize].charges);
         let start = shares.len() as u32;
-        let Plan { charges: planned, numbers, .. } = &mut decisions.plan;
-        fallback.apply(&mut planned[charges], numbers, &mut shares);
+        let Plan { charges: planned, limits, .. } = &mut decisions.plan;
+        fallback.apply(&mut planned[charges], limits, &mut shares);
         if start < shares.len() as u32 {
             spans.push(Span { request: *request, charges: start..shares.len() as u32 });
         }
@@ -81,7 +81,7 @@ struct Fallback<'e, S, F> {
 
 impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
     /// Marks how each enforced charge of a request is answered, and adds the shares of local ones.
-    fn apply(&self, charges: &mut [PlannedCharge], numbers: &PlanLimits, shares: &mut Vec<InlineLimits>) {
+    fn apply(&self, charges: &mut [PlannedCharge], limits: &PlanLimits, shares: &mut Vec<InlineLimits>) {
         let enforced = |planned: &&mut PlannedCharge| planned.has_limits() && !planned.shadow;
         let closed = charges
             .iter()
@@ -92,7 +92,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
                 OnFault::Open => AnswerSource::Open,
                 // It would not be charged anyway.
                 OnFault::Local if closed => AnswerSource::Not,
-                OnFault::Local => match numbers.limits(planned, self.running) {
+                OnFault::Local => match limits.limits(planned, self.running) {
                     Some(limits) => {
                         shares.push(self.engine.shares.of(limits, self.nodes));
                         AnswerSource::Fallback(u32::MAX)
@@ -103,7 +103,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    fn decide_locally(&self, verb: Verb, shares: &[InlineLimits], spans: &[Span], decisions: &mut Decisions) {
+    fn decide_locally(&self, verb: StoreVerb, shares: &[InlineLimits], spans: &[Span], decisions: &mut Decisions) {
         let Decisions { plan, fallback, .. } = decisions;
         let mut locals: Vec<LocalCharge<'_>> = Vec::with_capacity(shares.len());
         for span in spans {
@@ -149,11 +149,11 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         'e: 'a,
     {
         let (running, nodes) = (self.running, self.nodes);
-        let (numbers, limits) = (share.entry().id, &share.entry().limits);
-        let whole = plan.numbers.limits(planned, self.running).unwrap_or(limits);
+        let (limits_id, limits) = (share.entry().id, &share.entry().limits);
+        let whole = plan.limits.limits(planned, self.running).unwrap_or(limits);
         let windows = plan.calendar_windows(planned, running);
         let (key, ask) = (plan.key(planned), plan.ask(planned));
-        let charge = Charge { key, numbers, limits, earlier: &[], ask, stamps: None, windows };
+        let charge = Charge { key, limits_id, limits, earlier: &[], ask, stamps: None, windows };
         let used = self.engine.last_seen.consult(key, (self.engine.mono)(), |used| {
             // Usage belongs to the parameters that the store answered for, whatever these are.
             let other = used.limits().and_then(|id| running.get(id)).filter(|answered| *answered != whole);
@@ -167,9 +167,9 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
 
     /// Begins a share of `whole` with its part of what is left.
     fn begin_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, used: &Usage) {
-        let (numbers, limits) = (share.entry().id, &share.entry().limits);
+        let (limits_id, limits) = (share.entry().id, &share.entry().limits);
         if let Some(start) = ShareStart::new(limits, whole, self.nodes, used) {
-            let charge = Charge { numbers, limits, ..*charge };
+            let charge = Charge { limits_id, limits, ..*charge };
             self.engine.fallback.begin(&*self.engine.shares.limit_ids(), &charge, &start.limits, &start.held);
         }
     }
@@ -180,7 +180,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
     fn allow_debt(&self, local: &mut LocalCharge<'_>) -> Option<Nanos> {
         let Ask::Exactly(cost) = local.charge.ask else { return None };
         let mut answers = Answers::default();
-        let groups = [Group { verb: Verb::Peek, charges: std::slice::from_ref(&local.charge) }];
+        let groups = [Group { verb: StoreVerb::Peek, charges: std::slice::from_ref(&local.charge) }];
         self.run_fallback(&groups, &mut answers);
         let answer = answers.answer(0).filter(|answer| !answer.outcome.is_admitted())?;
         let (mut fits, mut too_much, mut wait) = (true, false, Nanos::ZERO);
@@ -206,8 +206,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
 
     /// Runs groups in the fallback, which must answer immediately; otherwise they stay unanswered.
     fn run_fallback(&self, groups: &[Group<'_>], answers: &mut Answers) {
-        let numbers = self.engine.shares.limit_ids();
-        let run = pin!(self.engine.fallback.run(Batch { numbers: &*numbers, groups }, answers));
+        let limit_ids = self.engine.shares.limit_ids();
+        let run = pin!(self.engine.fallback.run(Batch { limit_table: &*limit_ids, groups }, answers));
         let _ = run.poll(&mut Context::from_waker(Waker::noop()));
     }
 }

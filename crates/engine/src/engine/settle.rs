@@ -18,7 +18,7 @@ use super::undo::{CurrentLimits, inline_limits, limits_of};
 use super::{Engine, EngineError, RulesInForce, undo};
 use crate::inline::InlineLimits;
 use crate::receipt::{Receipt, ReceiptEntry};
-use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
+use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
 /// The result of committing a reservation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,12 +44,12 @@ struct Extra<'a> {
 
 impl Extra<'_> {
     fn charge(&self) -> Charge<'_> {
-        let (numbers, limits, earlier) = match &self.share {
+        let (limits_id, limits, earlier) = match &self.share {
             Some(share) => (share.entry().id, &share.entry().limits, &[][..]),
             None => (self.under.id, self.under.limits, self.under.earlier),
         };
         let (key, ask) = (&*self.taken.key, Ask::Regardless(self.cost));
-        Charge { key, numbers, limits, earlier, ask, stamps: None, windows: &self.windows }
+        Charge { key, limits_id, limits, earlier, ask, stamps: None, windows: &self.windows }
     }
 }
 
@@ -130,12 +130,12 @@ async fn charge_group<S: Store, F: Store>(
     if charges.is_empty() {
         return Ok(true);
     }
-    let (mut answers, groups) = (Answers::default(), [Group { verb: Verb::Check, charges }]);
+    let (mut answers, groups) = (Answers::default(), [Group { verb: StoreVerb::Check, charges }]);
     if fallback {
-        let numbers = engine.shares.limit_ids();
-        engine.fallback.run(Batch { numbers: &*numbers, groups: &groups }, &mut answers).await;
+        let limit_ids = engine.shares.limit_ids();
+        engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, &mut answers).await;
     } else {
-        engine.store.run(Batch { numbers: running, groups: &groups }, &mut answers).await;
+        engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
     }
     Ok(answers.group(0)?.outcome().is_admitted())
 }

@@ -21,12 +21,12 @@ use super::plan::{AnswerSource, PlannedCharge, SmallList, range};
 use super::{Engine, RulesInForce, policy};
 use crate::decision::{Decisions, Standing};
 use crate::ruleset::ActiveRule;
-use crate::store::{Store, Verb};
+use crate::store::{Store, StoreVerb};
 
 /// Leaves out the charges without capacity of requests that another rule suffices for, and charges those requests again.
 pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    verb: Verb,
+    verb: StoreVerb,
     running: &RulesInForce,
     decisions: &mut Decisions,
     requests: Range<usize>,

@@ -14,23 +14,23 @@ use crate::inline::InlineLimits;
 use crate::key;
 use crate::receipt::{Receipt, ReceiptEntry};
 use crate::request::Request;
-use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, Verb};
+use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
 /// See [`Engine::refund`].
 pub(super) async fn refund<S: Store, F: Store>(engine: &Engine<S, F>, receipt: &Receipt) -> Result<Cost, EngineError> {
-    Ok(undo(engine, Verb::Refund, receipt).await?.unwrap_or(Cost::ZERO))
+    Ok(undo(engine, StoreVerb::Refund, receipt).await?.unwrap_or(Cost::ZERO))
 }
 
 /// See [`Engine::renew`].
 pub(super) async fn renew<S: Store, F: Store>(engine: &Engine<S, F>, receipt: &Receipt) -> Result<bool, EngineError> {
-    Ok(undo(engine, Verb::Renew, receipt).await?.is_some_and(|least| least > Cost::ZERO))
+    Ok(undo(engine, StoreVerb::Renew, receipt).await?.is_some_and(|least| least > Cost::ZERO))
 }
 
 /// Applies a verb to all counters of a receipt that are still known. Returns the least that any of them accepted; `None` if there
 /// are none.
 async fn undo<S: Store, F: Store>(
     engine: &Engine<S, F>,
-    verb: Verb,
+    verb: StoreVerb,
     receipt: &Receipt,
 ) -> Result<Option<Cost>, EngineError> {
     let mut inline: Vec<Option<InlineLimits>> = Vec::with_capacity(receipt.taken.len());
@@ -42,7 +42,7 @@ async fn undo<S: Store, F: Store>(
     let (mut by_store, mut parts) = (Vec::new(), Vec::new());
     for (taken, inline) in receipt.taken.iter().zip(&inline) {
         let Some(under) = limits_of(taken, inline.as_ref(), &running) else { continue };
-        if verb == Verb::Renew && !under.limits.has_leases() {
+        if verb == StoreVerb::Renew && !under.limits.has_leases() {
             continue;
         }
         if taken.fallback {
@@ -57,15 +57,15 @@ async fn undo<S: Store, F: Store>(
     let mut least = Cost::MAX;
     if !by_store.is_empty() {
         let groups = [Group { verb, charges: &by_store }];
-        engine.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
+        engine.store.run(Batch { limit_table: &**running, groups: &groups }, &mut answers).await;
         least = least.min(least_accepted(&answers)?);
         remember_undone(engine, &by_store, &answers);
     }
     if !by_fallback.is_empty() {
         answers.clear();
-        let numbers = engine.shares.limit_ids();
+        let limit_ids = engine.shares.limit_ids();
         let groups = [Group { verb, charges: &by_fallback }];
-        engine.fallback.run(Batch { numbers: &*numbers, groups: &groups }, &mut answers).await;
+        engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, &mut answers).await;
         least = least.min(least_accepted(&answers)?);
     }
     Ok((!by_store.is_empty() || !by_fallback.is_empty()).then_some(least))
@@ -77,7 +77,7 @@ fn remember_undone<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Charge<
     if engine.store.can_fail() {
         let now = (engine.mono)();
         for (charge, answer) in charges.iter().zip(group.charges()) {
-            engine.last_seen.record(charge.key, charge.numbers, now, group.at(), group.reports(answer));
+            engine.last_seen.record(charge.key, charge.limits_id, now, group.at(), group.reports(answer));
         }
     }
 }
@@ -97,8 +97,8 @@ pub(super) async fn refund_request<S: Store, F: Store>(
         return Ok(());
     }
     let mut answers = Answers::default();
-    let groups = [Group { verb: Verb::Refund, charges: &charges }];
-    engine.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
+    let groups = [Group { verb: StoreVerb::Refund, charges: &charges }];
+    engine.store.run(Batch { limit_table: &**running, groups: &groups }, &mut answers).await;
     answers.group(0)?;
     remember_undone(engine, &charges, &answers);
     Ok(())
@@ -123,8 +123,8 @@ pub(super) async fn reset<S: Store, F: Store>(
     let refusals = refusals_to_forget(decisions, &running);
     charges.extend(refusals.iter().map(|(keys, rule_limits)| keys.refusals_under(rule_limits)));
     let mut answers = Answers::default();
-    let groups = [Group { verb: Verb::Reset, charges: &charges }];
-    engine.store.run(Batch { numbers: &**running, groups: &groups }, &mut answers).await;
+    let groups = [Group { verb: StoreVerb::Reset, charges: &charges }];
+    engine.store.run(Batch { limit_table: &**running, groups: &groups }, &mut answers).await;
     answers.group(0)?;
     charges.iter().for_each(|charge| engine.last_seen.forget(charge.key));
     if engine.fell_back.load(Ordering::Relaxed) {
@@ -142,12 +142,12 @@ async fn reset_fallback<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Ch
         .zip(&parts)
         .map(|(charge, part)| {
             let entry = part.entry();
-            Charge { numbers: entry.id, limits: &entry.limits, earlier: &[], ..*charge }
+            Charge { limits_id: entry.id, limits: &entry.limits, earlier: &[], ..*charge }
         })
         .collect();
-    let numbers = engine.shares.limit_ids();
-    let groups = [Group { verb: Verb::Reset, charges: &charges }];
-    engine.fallback.run(Batch { numbers: &*numbers, groups: &groups }, &mut Answers::default()).await;
+    let limit_ids = engine.shares.limit_ids();
+    let groups = [Group { verb: StoreVerb::Reset, charges: &charges }];
+    engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, &mut Answers::default()).await;
 }
 
 /// The limits that a key is under now.
@@ -199,10 +199,10 @@ pub(super) fn limits_of<'a>(
     Some(CurrentLimits { id: rule_limits.id, limits, calendars, earlier: rule.earlier(), shadow })
 }
 
-fn refund_of<'a>(taken: &'a ReceiptEntry, numbers: u32, limits: &'a Limits) -> Charge<'a> {
+fn refund_of<'a>(taken: &'a ReceiptEntry, limits_id: u32, limits: &'a Limits) -> Charge<'a> {
     Charge {
         key: &taken.key,
-        numbers,
+        limits_id,
         limits,
         earlier: &[],
         ask: Ask::Exactly(taken.cost),

@@ -8,7 +8,7 @@ use crate::decision::{Decision, Decisions};
 use crate::explain::Explanation;
 use crate::receipt::Receipt;
 use crate::request::{Item, Request, RequestError};
-use crate::store::{Store, Verb};
+use crate::store::{Store, StoreVerb};
 
 impl<S: Store, F: Store> Engine<S, F> {
     /// Takes the cost of the request from every limit that it matches, or refuses it and takes nothing.
@@ -20,13 +20,13 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        decide(self, Verb::Check, Taking::Exactly, std::slice::from_ref(request), decisions).await;
+        decide(self, StoreVerb::Check, Taking::Exactly, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
     /// Like [`check`](Self::check) for many requests, in order and independently.
     pub async fn check_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
-        decide(self, Verb::Check, Taking::Exactly, requests, decisions).await;
+        decide(self, StoreVerb::Check, Taking::Exactly, requests, decisions).await;
     }
 
     /// Returns what [`check`](Self::check) would return. Changes nothing.
@@ -38,19 +38,19 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        decide(self, Verb::Peek, Taking::Exactly, std::slice::from_ref(request), decisions).await;
+        decide(self, StoreVerb::Peek, Taking::Exactly, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
     /// Like [`peek`](Self::peek) for many requests.
     pub async fn peek_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
-        decide(self, Verb::Peek, Taking::Exactly, requests, decisions).await;
+        decide(self, StoreVerb::Peek, Taking::Exactly, requests, decisions).await;
     }
 
     /// Takes as much of the cost of each request as `taking` says; [`check_batch`](Self::check_batch) is
     /// [`Taking::Exactly`]. [`Decision::taken`] returns the amount.
     pub async fn take_batch(&self, taking: Taking, requests: &[Request<'_>], decisions: &mut Decisions) {
-        decide(self, Verb::Check, taking, requests, decisions).await;
+        decide(self, StoreVerb::Check, taking, requests, decisions).await;
     }
 
     /// Takes as much of the item's cost as every rule has, and at least one; or refuses it and takes nothing. With
@@ -63,7 +63,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        decide(self, Verb::Check, Taking::UpTo, std::slice::from_ref(request), decisions).await;
+        decide(self, StoreVerb::Check, Taking::UpTo, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
@@ -77,7 +77,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        decide(self, Verb::Check, Taking::Regardless, std::slice::from_ref(request), decisions).await;
+        decide(self, StoreVerb::Check, Taking::Regardless, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 

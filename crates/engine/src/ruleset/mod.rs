@@ -2,8 +2,8 @@
 
 mod attributes;
 mod index;
+mod limit_registry;
 mod lookup;
-mod numbers;
 mod paths;
 mod special;
 mod values;
@@ -21,9 +21,9 @@ use crate::request::Entry;
 use crate::rules::{Condition, CostOf, LimitSet, OnChange, OnFault, Rule, Rules};
 pub use index::Matched;
 pub(crate) use index::{Index, IndexEntry};
+use limit_registry::LimitRegistry;
+pub(crate) use limit_registry::{RuleLimits, windows_of};
 use lookup::Lookup;
-use numbers::LimitRegistry;
-pub(crate) use numbers::{RuleLimits, windows_of};
 pub(crate) use special::{BanLimits, Judgement, OverrideEffect, Special, limits_of as limits_of_ban};
 
 /// The ids of inline limits begin here; those of rules are below.
@@ -44,7 +44,7 @@ pub struct RuleSet {
     rules: Vec<ActiveRule>,
     /// The number of each rule, by the part of its key prefix before `per`.
     names: FxHashMap<Box<[u8]>, u32>,
-    numbers: LimitRegistry,
+    limit_registry: LimitRegistry,
     /// The key prefixes of all rules.
     key_prefixes: Box<[u8]>,
     /// The attributes in `per` of all rules, by their number in the index of the domain.
@@ -157,7 +157,7 @@ impl RuleSet {
             domain_names: Lookup::new(&[]),
             rules: Vec::new(),
             names: FxHashMap::default(),
-            numbers: LimitRegistry::default(),
+            limit_registry: LimitRegistry::default(),
             key_prefixes: Box::default(),
             per: Box::default(),
             uses_time: false,
@@ -168,7 +168,7 @@ impl RuleSet {
 
     /// Gives limits that a counter belongs to an id, and returns it. A rule with the same limits gets the same id.
     pub(crate) fn remember(&mut self, limits: &Limits) -> u32 {
-        self.numbers.of(&LimitSet { limits: limits.clone(), calendars: Vec::new() }).id
+        self.limit_registry.of(&LimitSet { limits: limits.clone(), calendars: Vec::new() }).id
     }
 
     /// Compiles `rules` as the successor of `before`: unchanged limits keep their id, earlier
@@ -176,7 +176,7 @@ impl RuleSet {
     pub(crate) fn following(before: &Self, rules: &Rules) -> Self {
         let mut compiler = Compiler {
             before,
-            numbers: before.numbers.successor(),
+            limit_registry: before.limit_registry.successor(),
             rules: Vec::with_capacity(rules.len()),
             names: FxHashMap::default(),
             key_prefixes: Vec::new(),
@@ -195,7 +195,7 @@ impl RuleSet {
             let attributes = attributes::names(domain.rules());
             domains.push(CompiledDomain { name: domain.name().as_bytes().into(), index, attributes, judges });
         }
-        compiler.numbers.retire();
+        compiler.limit_registry.retire();
         let of_calendar = |rule: &ActiveRule| rule.rule_limits.as_ref().is_some_and(|n| !n.calendars.is_empty());
         let specials = || compiler.rules.iter().filter_map(ActiveRule::special);
         let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
@@ -208,7 +208,7 @@ impl RuleSet {
             domains,
             rules: compiler.rules,
             names: compiler.names,
-            numbers: compiler.numbers,
+            limit_registry: compiler.limit_registry,
             key_prefixes: compiler.key_prefixes.into(),
             per: compiler.per.into(),
             uses_time,
@@ -311,8 +311,8 @@ impl RuleSet {
         self.names.get(name).and_then(|number| self.rules.get(*number as usize))
     }
 
-    pub(crate) fn numbers(&self) -> &LimitRegistry {
-        &self.numbers
+    pub(crate) fn limit_registry(&self) -> &LimitRegistry {
+        &self.limit_registry
     }
 }
 
@@ -327,7 +327,7 @@ pub(crate) fn index_of(rules: &[Rule], first: u32) -> Index {
 /// Compiles rules.
 struct Compiler<'b> {
     before: &'b RuleSet,
-    numbers: LimitRegistry,
+    limit_registry: LimitRegistry,
     rules: Vec<ActiveRule>,
     names: FxHashMap<Box<[u8]>, u32>,
     key_prefixes: Vec<u8>,
@@ -338,8 +338,8 @@ impl Compiler<'_> {
     fn add(&mut self, domain: &str, rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>) {
         let name = key::rule_name(domain, rule.id());
         let old = self.before.find(&name);
-        let rule_limits = rule.effect().limits().map(|set| self.numbers.of(set));
-        let special = Special::of(rule, index, ids, &mut self.numbers);
+        let rule_limits = rule.effect().limits().map(|set| self.limit_registry.of(set));
+        let special = Special::of(rule, index, ids, &mut self.limit_registry);
         let earlier = earlier(old, rule_limits.as_ref(), special.as_ref());
         let shadow = special::is_shadow(rule.on_exceed());
         let limits_only = rule_limits.as_ref().is_some_and(|rule_limits| rule_limits.calendars.is_empty());
@@ -403,7 +403,7 @@ fn earlier(old: Option<&ActiveRule>, now: Option<&Arc<RuleLimits>>, special: Opt
 
 #[cfg(test)]
 mod tests {
-    use super::numbers::MAX_RETIRED;
+    use super::limit_registry::MAX_RETIRED;
     use super::*;
     use crate::rules::{LimitSet, Source};
 
@@ -446,7 +446,7 @@ mod tests {
         let (old, new) = (rule_limits(&first, "b"), rule_limits(&second, "b"));
         assert_ne!(old.id, new.id);
         assert_eq!(earlier(&second, "b"), [old.id]);
-        assert_eq!(second.numbers().get(old.id), Some(&old.limits));
+        assert_eq!(second.limit_registry().get(old.id), Some(&old.limits));
         assert!(earlier(&second, "a").is_empty() && earlier(&second, "c").is_empty());
         // Back to the first limits.
         let third = following(&second, "- {id: b, limit: 1/s}\n");
@@ -477,11 +477,11 @@ mod tests {
         for burst in 0..MAX_RETIRED as u64 {
             let bucket = tollgate::TokenBucket::new("3/s".parse().expect("a rate"), burst + 1).expect("a bucket");
             let limits = Limits::from(tollgate::Limit::from(bucket));
-            set.numbers.of(&LimitSet { limits, calendars: Vec::new() });
+            set.limit_registry.of(&LimitSet { limits, calendars: Vec::new() });
         }
         let set = following(&set, "- {id: keep, limit: 7/s}\n- {id: a, limit: 2/s}\n");
-        assert_eq!(set.numbers().known.len(), MAX_RETIRED + 2);
-        assert_eq!(set.numbers().get(first), None);
-        assert!(set.numbers().get(kept).is_some());
+        assert_eq!(set.limit_registry().known.len(), MAX_RETIRED + 2);
+        assert_eq!(set.limit_registry().get(first), None);
+        assert!(set.limit_registry().get(kept).is_some());
     }
 }

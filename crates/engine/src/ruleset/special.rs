@@ -7,7 +7,7 @@ use tollgate::core::{Cost, Steps, Time, Wall};
 use tollgate::{IntervalBucket, Limit, LimitError, Limits, SlidingLog};
 
 use super::index::{Index, IndexEntry, Matched};
-use super::numbers::{LimitRegistry, RuleLimits};
+use super::limit_registry::{LimitRegistry, RuleLimits};
 use crate::key;
 use crate::request::Entry;
 use crate::rules::{
@@ -91,7 +91,7 @@ impl Special {
         rule: &Rule,
         index: &Index,
         ids: &FxHashMap<&str, u32>,
-        numbers: &mut LimitRegistry,
+        limit_registry: &mut LimitRegistry,
     ) -> Option<Self> {
         let number = |name: &str| index.attribute(name).unwrap_or(u32::MAX);
         let judges = match rule.effect() {
@@ -113,7 +113,8 @@ impl Special {
                 .map(|counted| counted.origins.iter().map(|o| ValueSource::new(o, rule, &number)).collect())
                 .collect()
         });
-        let overrides = (!rule.overrides().is_empty()).then(|| CompiledOverrides::new(rule.overrides(), numbers));
+        let overrides =
+            (!rule.overrides().is_empty()).then(|| CompiledOverrides::new(rule.overrides(), limit_registry));
         let has_refusal = rule.refusal != Refusal::default();
         let special = Self {
             judges,
@@ -130,7 +131,7 @@ impl Special {
             cost,
             per,
             enforce: rule.enforce,
-            ban: rule.ban.as_ref().map(|ban| BanLimits::new(ban, numbers)),
+            ban: rule.ban.as_ref().map(|ban| BanLimits::new(ban, limit_registry)),
             refusal: has_refusal.then(|| Arc::new(rule.refusal.clone())),
         };
         let calendars = rule.effect().limits().is_some_and(|set| !set.calendars.is_empty());
@@ -245,13 +246,13 @@ impl ValueSource {
 }
 
 impl CompiledOverrides {
-    fn new(overrides: &[Override], numbers: &mut LimitRegistry) -> Self {
+    fn new(overrides: &[Override], limit_registry: &mut LimitRegistry) -> Self {
         let sought: Vec<IndexEntry<'_>> =
             overrides.iter().map(|other| IndexEntry { when: &other.when, names: Vec::new() }).collect();
         let each = overrides.iter().map(|other| CompiledOverride {
             until: other.until,
             does: match &other.effect {
-                Effect::Limits(set) => OverrideEffect::Limit(numbers.of(set)),
+                Effect::Limits(set) => OverrideEffect::Limit(limit_registry.of(set)),
                 Effect::Unlimited | Effect::Allow => OverrideEffect::Nothing,
                 Effect::Deny => OverrideEffect::Deny,
             },
@@ -309,9 +310,9 @@ impl BanLimits {
     /// The cost that starts a ban.
     pub(crate) const COST: Cost = Cost::new(2);
 
-    fn new(ban: &Ban, numbers: &mut LimitRegistry) -> Self {
+    fn new(ban: &Ban, limit_registry: &mut LimitRegistry) -> Self {
         let (ban, refusals) = limits_of(ban).unwrap_or((Limit::Unlimited, None));
-        let mut of = |limit: Limit| numbers.of(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
+        let mut of = |limit: Limit| limit_registry.of(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
         Self { ban: of(ban), refusals: refusals.map(of) }
     }
 }

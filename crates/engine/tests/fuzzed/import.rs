@@ -36,7 +36,7 @@ pub fn nginx(input: &[u8]) {
 }
 
 fn check(imported: Result<Imported, Mistakes>, input: &[u8]) -> Option<Rules> {
-    let told = |mistakes: &Mistakes| {
+    let message = |mistakes: &Mistakes| {
         let lines = 1 + input.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u32;
         for mistake in mistakes.as_slice() {
             assert!((1..=lines + 1).contains(&mistake.position.line), "{mistake}");
@@ -46,11 +46,11 @@ fn check(imported: Result<Imported, Mistakes>, input: &[u8]) -> Option<Rules> {
     let imported = match imported {
         Ok(imported) => imported,
         Err(mistakes) => {
-            told(&mistakes);
+            message(&mistakes);
             return None;
         }
     };
-    imported.left_out.iter().for_each(told);
+    imported.left_out.iter().for_each(message);
     let again = Source { name: "again", text: imported.yaml.as_bytes() };
     let rules = Rules::read(&[again]).unwrap_or_else(|mistakes| panic!("{mistakes}\nin\n{}", imported.yaml));
     assert_eq!(format(&again).ok().as_deref(), Some(&*imported.yaml), "written in its canonical form");

@@ -173,7 +173,7 @@ impl Store for Flaky {
         }
     }
 
-    fn check_numbers(&self, limits: &Limits) -> Result<(), String> {
+    fn check_limits(&self, limits: &Limits) -> Result<(), String> {
         let burst = limits.as_slice().iter().map(|limit| format!("{limit:?}")).find(|text| text.contains("666"));
         burst.map_or(Ok(()), |_| Err("666 is not kept here".into()))
     }
@@ -192,7 +192,7 @@ pub(crate) fn stale() -> StoreError {
 }
 
 /// Returns the explanation of the matching rules, below the first line.
-pub(crate) fn told<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], cost: Option<u64>) -> String {
+pub(crate) fn explanation<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], cost: Option<u64>) -> String {
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
     let item = Item { cost: cost.map(tollgate::core::Cost::new), ..Item::new(&entries) };
     let explanation = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("it is understood");
@@ -206,6 +206,6 @@ pub(crate) fn told<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], 
 pub(crate) fn check<S: Store>(name: &str, bench: &mut Bench<S>, attributes: &[(&str, &str)]) {
     let mut page = Page::default();
     let request: Vec<String> = attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    page.case(&request.join(" "), &told(bench, attributes, None));
+    page.case(&request.join(" "), &explanation(bench, attributes, None));
     golden!(format!("explain/{name}"), page);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tollgate_core::{Ask, Cost, Limit, Limits, Outcome, Report, Stamps, TokenBucket, Window};
 use tollgate_engine::Store;
-use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, Verb};
+use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, StoreVerb};
 use tollgate_redis::{Config, Health, RedisStore, Script, script};
 use tollgate_testkit::servers::{Kind, Link, Server};
 
@@ -29,7 +29,7 @@ pub(crate) fn config(server: &Server) -> Config {
 #[derive(Clone, Debug)]
 pub(crate) struct Owned {
     pub(crate) key: Vec<u8>,
-    pub(crate) numbers: u32,
+    pub(crate) limits_id: u32,
     pub(crate) limits: Limits,
     pub(crate) ask: Ask,
     pub(crate) stamps: Option<Stamps>,
@@ -43,7 +43,7 @@ impl Owned {
         let (key, limits) = (key.as_bytes().to_vec(), limits.into());
         Self {
             key,
-            numbers: 0,
+            limits_id: 0,
             limits,
             ask: Ask::Exactly(Cost::new(cost)),
             stamps: None,
@@ -55,7 +55,7 @@ impl Owned {
     pub(crate) fn borrow(&self) -> Charge<'_> {
         Charge {
             key: &self.key,
-            numbers: self.numbers,
+            limits_id: self.limits_id,
             limits: &self.limits,
             earlier: &[],
             ask: self.ask,
@@ -66,9 +66,9 @@ impl Owned {
 }
 
 /// The values carry the numbers they were written under, so nobody is asked for them.
-pub(crate) struct NoNumbers;
+pub(crate) struct NoLimitTable;
 
-impl tollgate::ledger::LimitTable for NoNumbers {
+impl tollgate::ledger::LimitTable for NoLimitTable {
     fn get(&self, _: u32) -> Option<&Limits> {
         None
     }
@@ -84,13 +84,13 @@ pub(crate) struct Said {
 }
 
 /// Runs groups in one call, and says what came of each.
-pub(crate) async fn run(store: &impl Store, groups: &[(Verb, Vec<Owned>)]) -> Vec<Result<Vec<Said>, StoreError>> {
+pub(crate) async fn run(store: &impl Store, groups: &[(StoreVerb, Vec<Owned>)]) -> Vec<Result<Vec<Said>, StoreError>> {
     let charges: Vec<Vec<Charge<'_>>> =
         groups.iter().map(|(_, charges)| charges.iter().map(Owned::borrow).collect()).collect();
     let groups: Vec<Group<'_>> =
         groups.iter().zip(&charges).map(|((verb, _), charges)| Group { verb: *verb, charges }).collect();
     let mut answers = Answers::default();
-    store.run(Batch { numbers: &NoNumbers, groups: &groups }, &mut answers).await;
+    store.run(Batch { limit_table: &NoLimitTable, groups: &groups }, &mut answers).await;
     (0..groups.len())
         .map(|place| {
             let group = answers.group(place)?;
@@ -108,14 +108,14 @@ pub(crate) async fn run(store: &impl Store, groups: &[(Verb, Vec<Owned>)]) -> Ve
 /// A single check of cost 1, and whether it passes.
 pub(crate) async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> Result<bool, StoreError> {
     let charge = Owned::new(key, limit.into(), 1);
-    let mut said = run(store, &[(Verb::Check, vec![charge])]).await;
+    let mut said = run(store, &[(StoreVerb::Check, vec![charge])]).await;
     said.remove(0).map(|said| said[0].outcome.is_admitted())
 }
 
 /// How much of a limit is left, without taking any.
 pub(crate) async fn remaining(store: &impl Store, key: &str, limit: impl Into<Limit>) -> u64 {
     let charge = Owned::new(key, limit.into(), 1);
-    run(store, &[(Verb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
+    run(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
 }
 
 /// A rate so slow that nothing refills while a test runs.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limits, Nanos, Now, Outcome, Params, Report, Retry, Stamps, Verdict,
 };
-use tollgate_engine::store::Verb;
+use tollgate_engine::store::StoreVerb;
 
 use super::{Owned, Said};
 
@@ -81,11 +81,11 @@ impl State {
 
 impl Model {
     /// Decides one group at `micros`; its charges are on different keys.
-    pub(crate) fn run(&mut self, verb: Verb, charges: &[Owned], micros: u64) -> Vec<Said> {
+    pub(crate) fn run(&mut self, verb: StoreVerb, charges: &[Owned], micros: u64) -> Vec<Said> {
         match verb {
-            Verb::Check => self.check(charges, micros),
-            Verb::Peek => charges.iter().map(|charge| self.peek(charge, micros)).collect(),
-            Verb::Refund | Verb::Renew | Verb::Reset => {
+            StoreVerb::Check => self.check(charges, micros),
+            StoreVerb::Peek => charges.iter().map(|charge| self.peek(charge, micros)).collect(),
+            StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
                 charges.iter().map(|charge| self.give_back(verb, charge, micros)).collect()
             }
         }
@@ -158,7 +158,7 @@ impl Model {
     }
 
     /// Refunds and renews under the state's own limits, whatever those of the charge are.
-    fn give_back(&mut self, verb: Verb, charge: &Owned, micros: u64) -> Said {
+    fn give_back(&mut self, verb: StoreVerb, charge: &Owned, micros: u64) -> Said {
         let now = now(charge, micros);
         let exists = self.states.contains_key(&charge.key);
         let known = self.states.get(&charge.key).cloned();
@@ -167,23 +167,23 @@ impl Model {
         // Limits without a state have nothing that shows whether something was taken.
         let has_taken = exists || own.words() == 0;
         let taken = match verb {
-            Verb::Refund if has_taken => {
+            StoreVerb::Refund if has_taken => {
                 own.refund(&mut *state.words, &now, charge.ask.cost(), charge.model_stamps).get()
             }
-            Verb::Renew if exists => {
+            StoreVerb::Renew if exists => {
                 let stamps = charge.model_stamps;
                 let held = stamps.is_some_and(|stamps| own.renew(&mut *state.words, &now, stamps));
                 if held { charge.ask.cost().get() } else { 0 }
             }
-            Verb::Reset => {
+            StoreVerb::Reset => {
                 state = State::new(&charge.limits, &now);
                 0
             }
-            Verb::Refund | Verb::Renew | Verb::Check | Verb::Peek => 0,
+            StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Check | StoreVerb::Peek => 0,
         };
         let said =
             Said { outcome: Outcome::Allow, taken, stamps: Stamps::default(), reports: state.reports(charge, &now) };
-        if verb == Verb::Reset {
+        if verb == StoreVerb::Reset {
             self.states.remove(&charge.key);
         } else if exists {
             self.states.insert(charge.key.clone(), state);

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
-use super::remote::output::{self, OutputArgs, Paint, Table, clean, time};
+use super::remote::output::{self, OutputArgs, Paint, TextTable, clean, time};
 use super::remote::{Remote, ServerArgs};
 use crate::control::model::AuditEntry;
 
@@ -70,7 +70,7 @@ pub(super) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
             }
         }
     } else {
-        let mut table = Table::new(&["WHEN", "WHO", "WHAT", "DOMAIN", "WHICH", "COMMENT"]);
+        let mut table = TextTable::new(&["WHEN", "WHO", "WHAT", "DOMAIN", "WHICH", "COMMENT"]);
         for entry in listed.parse::<AuditEntry>()? {
             let what = format!("{} {}", entry.action, entry.kind);
             let (domain, comment) = (entry.domain.unwrap_or_default(), entry.comment.unwrap_or_default());

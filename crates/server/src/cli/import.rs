@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use tollgate_engine::rules::{Dialect, Imported};
 
 use super::{files, print_mistakes};
-use crate::rules_source::include::included_by;
+use crate::rules_source::include::read_included_files;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ImportArgs {
@@ -51,7 +51,7 @@ pub(super) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
         ImportFrom::Envoy => Dialect::Envoy,
         ImportFrom::Nginx => Dialect::Nginx,
     });
-    let included = |pattern: &str| included_by(&args.file, pattern);
+    let included = |pattern: &str| read_included_files(&args.file, pattern);
     match Imported::read_with(&file.source(), dialect, &args.domain, &included) {
         Ok(imported) => {
             std::io::stdout().write_all(imported.yaml.as_bytes())?;

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use reqwest::Method;
 
-use super::remote::output::{self, OutputArgs, Table, clean, time};
+use super::remote::output::{self, OutputArgs, TextTable, clean, time};
 use super::remote::{Progress, Remote, ServerArgs};
 use crate::control::model::{Change, CreatedToken, Page, PageRequest, Role, StoredToken, TokenGrant};
 use crate::control::{Control, sqlite_url};
@@ -182,7 +182,7 @@ fn print_created(created: &CreatedToken) -> anyhow::Result<()> {
 }
 
 fn print_list(tokens: Vec<StoredToken>) -> anyhow::Result<()> {
-    let mut table = Table::new(&["ID", "NAME", "ROLE", "DOMAINS", "CREATED", "STATE"]);
+    let mut table = TextTable::new(&["ID", "NAME", "ROLE", "DOMAINS", "CREATED", "STATE"]);
     let now = Timestamp::now().as_millisecond();
     for StoredToken { id, grant, created_ms, revoked_ms } in tokens {
         let state = match (revoked_ms, grant.expires_ms) {

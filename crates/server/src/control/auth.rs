@@ -27,7 +27,7 @@ pub enum TokenPolicy {
 pub const LOCAL: &str = "local";
 
 type TokenDigest = [u8; 32];
-type Table = HashMap<TokenDigest, Verifier>;
+type Verifiers = HashMap<TokenDigest, Verifier>;
 
 /// The valid tokens.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub struct Authenticator {
     /// How often the table was replaced.
     edition: AtomicU64,
     /// Read when a connection sends a token for the first time, or after tokens have changed: not by most decisions.
-    table: RwLock<Arc<Table>>,
+    table: RwLock<Arc<Verifiers>>,
 }
 
 /// The token of a connection, and its cached verification.
@@ -106,7 +106,7 @@ impl Authenticator {
             hex::decode_to_slice(&verifier.digest, &mut digest).ok()?;
             Some((digest, verifier.clone()))
         });
-        let table: Arc<Table> = Arc::new(known.collect());
+        let table: Arc<Verifiers> = Arc::new(known.collect());
         let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if *current != table {
             *current = table;

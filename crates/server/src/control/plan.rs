@@ -80,7 +80,7 @@ fn planned(domain: &str, id: &str, action: Action, diff: String) -> PlannedChang
 
 /// A position in the new order: a stored rule, a rule of the file, or both.
 #[derive(Clone, Copy)]
-struct Slot {
+struct RulePosition {
     stored: Option<usize>,
     entry: Option<usize>,
 }
@@ -128,10 +128,11 @@ fn compare_domain(
 }
 
 /// Returns the new order and the stored rules that are deleted.
-fn arrange(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (Vec<Slot>, Vec<usize>) {
+fn arrange(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (Vec<RulePosition>, Vec<usize>) {
     let known: HashMap<&str, usize> = stored.iter().enumerate().map(|(index, row)| (&*row.id, index)).collect();
     let file = entries.iter().enumerate();
-    let mut file = file.map(|(index, entry)| Slot { stored: known.get(&*entry.id).copied(), entry: Some(index) });
+    let mut file =
+        file.map(|(index, entry)| RulePosition { stored: known.get(&*entry.id).copied(), entry: Some(index) });
     let mut named = vec![false; stored.len()];
     for index in entries.iter().filter_map(|entry| known.get(&*entry.id)) {
         named[*index] = true;
@@ -147,7 +148,7 @@ fn arrange(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (Vec<Sl
                 }
             }
         } else if others == Others::Keep {
-            slots.push(Slot { stored: Some(index), entry: None });
+            slots.push(RulePosition { stored: Some(index), entry: None });
         } else {
             deleted.push(index);
         }
@@ -157,7 +158,7 @@ fn arrange(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (Vec<Sl
 }
 
 /// Returns positions for an order: the existing ones with new ones after them if that is possible, otherwise 1 to n.
-fn number(slots: &[Slot], stored: &[RuleRow]) -> Vec<i64> {
+fn number(slots: &[RulePosition], stored: &[RuleRow]) -> Vec<i64> {
     let mut positions = Vec::with_capacity(slots.len());
     let mut last = stored.iter().map(|row| row.position).max().unwrap_or(0);
     let mut appending = false;

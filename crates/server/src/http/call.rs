@@ -11,10 +11,10 @@ use tollgate_engine::{Enforcement, Store};
 use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
-use super::limits::{MAX_ANSWER, MAX_EXPLAINED};
+use super::bounds::{MAX_ANSWER, MAX_EXPLAINED};
 use super::problem::Problem;
 use super::serve::{HttpResponse, response};
-use super::wire::{Body, Item};
+use super::wire::{Body, WireRequest};
 use super::{json, route, translate};
 use crate::app::App;
 use crate::control::auth::Access;
@@ -77,7 +77,7 @@ async fn call_list<S: Store>(
     caller: Caller<'_>,
     spec: &Spec,
     key: KeyLookup<'_>,
-    items: &[Item<'_>],
+    items: &[WireRequest<'_>],
 ) -> HttpResponse {
     let call = |item| Call::new(translate::input(&app.engine, spec.op, item));
     let mut calls: Vec<Call<'_>> = items.iter().map(call).collect();

@@ -1,16 +1,16 @@
 //! Outputs to JSON, by hand: serde would escape every field name again for each decision.
 
 use super::explain;
-use crate::ops::view::{Field, Output, Value, limit_fields, settled_fields};
+use crate::ops::view::{Field, FieldValue, Output, limit_fields, settled_fields};
 
 /// Writes an output as JSON.
 pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
     match output {
         Output::Decision(decision) => write_fields(out, &decision.fields()),
-        Output::Refunded(cost) => write_fields(out, &[("refunded", Value::Number(cost.get()))]),
-        Output::Renewed(renewed) => write_fields(out, &[("renewed", Value::Bool(*renewed))]),
+        Output::Refunded(cost) => write_fields(out, &[("refunded", FieldValue::Number(cost.get()))]),
+        Output::Renewed(renewed) => write_fields(out, &[("renewed", FieldValue::Bool(*renewed))]),
         Output::Settled(settled) => write_fields(out, &settled_fields(settled)),
-        Output::Reset(counters) => write_fields(out, &[("reset", Value::Number(*counters as u64))]),
+        Output::Reset(counters) => write_fields(out, &[("reset", FieldValue::Number(*counters as u64))]),
         Output::Explained(explanation) => put(out, &explain::to_json(explanation).to_string()),
         Output::Page(page) => out.extend_from_slice(&page.body),
     }
@@ -18,7 +18,7 @@ pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
 
 fn write_fields(out: &mut Vec<u8>, fields: &[Field<'_>]) {
     let mut before = "{\"";
-    for (name, value) in fields.iter().filter(|(_, value)| !matches!(value, Value::Absent)) {
+    for (name, value) in fields.iter().filter(|(_, value)| !matches!(value, FieldValue::Absent)) {
         put(out, before);
         put(out, name);
         put(out, "\":");
@@ -28,14 +28,14 @@ fn write_fields(out: &mut Vec<u8>, fields: &[Field<'_>]) {
     out.push(b'}');
 }
 
-fn write_value(out: &mut Vec<u8>, value: &Value<'_>) {
+fn write_value(out: &mut Vec<u8>, value: &FieldValue<'_>) {
     match value {
-        Value::Absent | Value::Wait(None) | Value::Rule(None) => put(out, "null"),
-        Value::Bool(true) => put(out, "true"),
-        Value::Bool(false) => put(out, "false"),
-        Value::Number(number) | Value::Wait(Some(number)) => put(out, itoa::Buffer::new().format(*number)),
-        Value::Text(text) | Value::Rule(Some(text)) => string(out, text),
-        Value::Limits(decision) => {
+        FieldValue::Absent | FieldValue::Wait(None) | FieldValue::Rule(None) => put(out, "null"),
+        FieldValue::Bool(true) => put(out, "true"),
+        FieldValue::Bool(false) => put(out, "false"),
+        FieldValue::Number(number) | FieldValue::Wait(Some(number)) => put(out, itoa::Buffer::new().format(*number)),
+        FieldValue::Text(text) | FieldValue::Rule(Some(text)) => string(out, text),
+        FieldValue::Limits(decision) => {
             out.push(b'[');
             for (index, limit) in decision.limits().enumerate() {
                 if index > 0 {
@@ -70,7 +70,7 @@ mod tests {
     use tollgate::core::Cost;
     use tollgate_engine::Settled;
 
-    fn written(value: Value<'_>) -> String {
+    fn written(value: FieldValue<'_>) -> String {
         let mut out = Vec::new();
         write_value(&mut out, &value);
         String::from_utf8(out).expect("UTF-8")
@@ -78,11 +78,11 @@ mod tests {
 
     #[test]
     fn values_are_valid_json() {
-        assert_eq!(written(Value::Rule(Some("per-client"))), r#""per-client""#);
-        assert_eq!(written(Value::Text("a\"\u{1}ü")), r#""a\"\u0001ü""#);
-        assert_eq!(written(Value::Rule(None)), "null");
-        assert_eq!(written(Value::Wait(Some(1))), "1");
-        assert_eq!(written(Value::Wait(None)), "null");
+        assert_eq!(written(FieldValue::Rule(Some("per-client"))), r#""per-client""#);
+        assert_eq!(written(FieldValue::Text("a\"\u{1}ü")), r#""a\"\u0001ü""#);
+        assert_eq!(written(FieldValue::Rule(None)), "null");
+        assert_eq!(written(FieldValue::Wait(Some(1))), "1");
+        assert_eq!(written(FieldValue::Wait(None)), "null");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! The HTTP front end: JSON bodies to inputs, outputs to JSON.
 
+pub mod bounds;
 mod call;
 mod explain;
 mod forward;
 mod json;
-pub mod limits;
 pub mod problem;
 mod route;
 mod serve;

@@ -29,14 +29,14 @@ fn not_found(path: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::{Op, Page, Verb};
+    use crate::ops::{Op, ServerPage, Verb};
     use hyper::StatusCode;
 
     #[test]
     fn operations_are_found_by_path_and_method() {
         let op = |method, path| find(&method, path).map(|spec| spec.op);
         assert_eq!(op(Method::POST, "/v1/check"), Ok(Op::Decide(Verb::Check)));
-        assert_eq!(op(Method::HEAD, "/metrics"), Ok(Op::Page(Page::Metrics)));
+        assert_eq!(op(Method::HEAD, "/metrics"), Ok(Op::Page(ServerPage::Metrics)));
         assert_eq!(op(Method::POST, "/v1/enforcement"), Ok(Op::SetEnforcement));
         assert_eq!(op(Method::GET, "/v1/enforcements").unwrap_err().status(), StatusCode::NOT_FOUND);
         let wrong = op(Method::DELETE, "/v1/enforcement").unwrap_err();

@@ -23,13 +23,13 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_engine::Store;
 
+use super::bounds::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS, RESERVED_TIMEOUT, WRITE_TIMEOUT};
 use super::call::call;
 use super::forward;
-use super::limits::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS, RESERVED_TIMEOUT, WRITE_TIMEOUT};
 use super::problem::Problem;
 use super::{route, web};
 use crate::app::App;
-use crate::control::api::{self, limits::FILE_TIMEOUT};
+use crate::control::api::{self, bounds::FILE_TIMEOUT};
 use crate::control::auth::{Access, AuthError, CachedToken};
 use crate::net::protocol::{AUTH_TIMEOUT, Protocol};
 use crate::net::shutdown::ConnectionGuard;
@@ -49,7 +49,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     guard: ConnectionGuard,
 ) {
     guard.register().await;
-    let connection_state = Arc::new(ConnectionState { is_reserved: guard.is_reserved(), ..ConnectionState::default() });
+    let connection_state = Arc::new(HttpConnection { is_reserved: guard.is_reserved(), ..HttpConnection::default() });
     let service = service_fn(|request| {
         let (app, state) = (app.clone(), connection_state.clone());
         async move { Ok::<_, Infallible>(answer(&app, &state, peer, request).await) }
@@ -95,7 +95,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
 
 /// The state of a connection that its requests share.
 #[derive(Debug, Default)]
-struct ConnectionState {
+struct HttpConnection {
     /// The requests of a connection are served one after the other, so this lock is never contended.
     token: Mutex<CachedToken>,
     /// Whether a valid token was sent. Relaxed: it orders nothing.
@@ -106,7 +106,7 @@ struct ConnectionState {
     is_reserved: bool,
 }
 
-impl ConnectionState {
+impl HttpConnection {
     fn is_authenticated(&self) -> bool {
         self.authenticated.load(Ordering::Relaxed)
     }
@@ -118,7 +118,7 @@ impl ConnectionState {
 
 async fn answer<S: Store>(
     app: &App<S>,
-    state: &ConnectionState,
+    state: &HttpConnection,
     peer: Option<IpAddr>,
     request: Request<Incoming>,
 ) -> HttpResponse {
@@ -143,7 +143,7 @@ async fn answer<S: Store>(
 /// Answers a call of forward-auth. Its body is the client's and is not read.
 async fn answer_proxy<S: Store>(
     app: &App<S>,
-    state: &ConnectionState,
+    state: &HttpConnection,
     peer: Option<IpAddr>,
     target: Result<forward::Target<'_>, Problem>,
     head: &Parts,
@@ -157,7 +157,7 @@ async fn answer_proxy<S: Store>(
 
 async fn try_answer<S: Store>(
     app: &App<S>,
-    state: &ConnectionState,
+    state: &HttpConnection,
     head: Parts,
     body: Incoming,
 ) -> Result<HttpResponse, Problem> {
@@ -180,7 +180,7 @@ async fn try_answer<S: Store>(
             call(app, &access, spec, key, &body).await
         }
         Err(_) if head.uri.path() == rls::JSON && head.method == Method::POST => {
-            let body = read(body, rls::limits::MAX_MESSAGE, BODY_TIMEOUT).await?;
+            let body = read(body, rls::bounds::MAX_MESSAGE, BODY_TIMEOUT).await?;
             let (status, body) =
                 rls::answer_json(app, &access, &body).await.map_err(|error| Problem::from_op(&error, ""))?;
             Ok(response(status, "application/json", body))
@@ -195,7 +195,7 @@ async fn try_answer<S: Store>(
 
 /// Returns the rights of the caller, by its token.
 #[inline]
-fn authenticate<S: Store>(app: &App<S>, state: &ConnectionState, token: Option<&[u8]>) -> Result<Access, AuthError> {
+fn authenticate<S: Store>(app: &App<S>, state: &HttpConnection, token: Option<&[u8]>) -> Result<Access, AuthError> {
     if !app.auth.requires_tokens() {
         return Ok(Access::Local);
     }
@@ -218,11 +218,12 @@ async fn control<S: Store>(app: &App<S>, access: Access, head: Parts, body: Inco
         return Err(Problem::new(StatusCode::NOT_FOUND, "No rules service", detail));
     };
     if !api::takes_files(head.uri.path()) {
-        let body = read(body, api::limits::MAX_RULE, BODY_TIMEOUT).await?;
+        let body = read(body, api::bounds::MAX_RULE, BODY_TIMEOUT).await?;
         return Ok(service.answer(head, body, access).await);
     }
     // The memory of all files together is bounded. A slow client holds what it has sent, and no turn.
-    let (body, _received) = read_bounded(body, api::limits::MAX_FILE, FILE_TIMEOUT, Some(service.received())).await?;
+    let (body, _received) =
+        read_bounded(body, api::bounds::MAX_FILE, FILE_TIMEOUT, Some(service.upload_permits())).await?;
     let Ok(Ok(_turn)) = timeout(FILE_TIMEOUT, service.large().acquire()).await else { return Err(busy()) };
     Ok(service.answer(head, body, access).await)
 }

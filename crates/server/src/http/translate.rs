@@ -4,7 +4,7 @@ use tollgate::core::Cost;
 use tollgate_engine::rules::LimitText;
 use tollgate_engine::{Engine, Entry, Store};
 
-use super::wire::{Item, ReceiptField};
+use super::wire::{ReceiptField, WireRequest};
 use crate::ops::Op;
 use crate::ops::error::OpError;
 use crate::ops::inline_limit;
@@ -14,7 +14,7 @@ use crate::ops::input::{self, Input, LimitsInput, RequestInput};
 ///
 /// # Errors
 /// When the item has another form, or a field of it is wrong.
-pub(super) fn input<'a, S: Store>(engine: &Engine<S>, op: Op, item: &'a Item<'a>) -> Result<Input<'a>, OpError> {
+pub(super) fn input<'a, S: Store>(engine: &Engine<S>, op: Op, item: &'a WireRequest<'a>) -> Result<Input<'a>, OpError> {
     match op {
         Op::Refund | Op::Renew | Op::Commit => Ok(Input::Receipt(receipt(item)?, item.cost.map(Cost::new))),
         Op::Acquire => {
@@ -29,7 +29,7 @@ pub(super) fn input<'a, S: Store>(engine: &Engine<S>, op: Op, item: &'a Item<'a>
     }
 }
 
-fn receipt(item: &Item<'_>) -> Result<tollgate_engine::Receipt, OpError> {
+fn receipt(item: &WireRequest<'_>) -> Result<tollgate_engine::Receipt, OpError> {
     match &item.receipt {
         Some(ReceiptField::Given(text)) => input::receipt(text.as_bytes()),
         Some(ReceiptField::Wanted(_)) | None => {
@@ -39,7 +39,7 @@ fn receipt(item: &Item<'_>) -> Result<tollgate_engine::Receipt, OpError> {
     }
 }
 
-fn request<'a, S: Store>(engine: &Engine<S>, item: &'a Item<'a>) -> Result<RequestInput<'a>, OpError> {
+fn request<'a, S: Store>(engine: &Engine<S>, item: &'a WireRequest<'a>) -> Result<RequestInput<'a>, OpError> {
     let receipt = match &item.receipt {
         Some(ReceiptField::Given(_)) => {
             return Err(OpError::invalid("receipt", "`receipt` must be true or false here; receipts are for settling"));

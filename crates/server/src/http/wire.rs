@@ -6,21 +6,21 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::limits::{MAX_ATTRIBUTES, MAX_BATCH};
+use super::bounds::{MAX_ATTRIBUTES, MAX_BATCH};
 
 /// One request, or a batch.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// An object.
-    One(Box<Item<'a>>),
+    One(Box<WireRequest<'a>>),
     /// A list of objects, at most [`MAX_BATCH`].
-    Many(Vec<Item<'a>>),
+    Many(Vec<WireRequest<'a>>),
 }
 
 /// A request by the rules of a domain or with an inline limit, or a receipt.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with `domain` and `attributes`, or with `key` and `limit`")]
-pub struct Item<'a> {
+pub struct WireRequest<'a> {
     /// The domain whose rules decide.
     #[serde(borrow, default)]
     pub domain: Option<Text<'a>>,
@@ -99,7 +99,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Body<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
-                let item = Item::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
+                let item = WireRequest::deserialize(serde::de::value::MapAccessDeserializer::new(map))?;
                 Ok(Body::One(Box::new(item)))
             }
 

@@ -37,7 +37,7 @@ struct Open {
 
 /// The slot that a connection takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
+enum ConnectionSlot {
     /// One of the budget of its protocol.
     Regular(Protocol),
     /// One for health checks.
@@ -52,7 +52,7 @@ pub const RESERVED: usize = 16;
 pub struct ConnectionGuard {
     connections: Arc<Connections>,
     id: u64,
-    slot: Slot,
+    slot: ConnectionSlot,
 }
 
 impl Connections {
@@ -62,10 +62,10 @@ impl Connections {
         let mut open = self.lock();
         let slot = if open.regular[protocol as usize] < max {
             open.regular[protocol as usize] += 1;
-            Slot::Regular(protocol)
+            ConnectionSlot::Regular(protocol)
         } else if protocol == Protocol::Http && open.reserved < RESERVED {
             open.reserved += 1;
-            Slot::Reserved
+            ConnectionSlot::Reserved
         } else {
             return None;
         };
@@ -130,7 +130,7 @@ impl ConnectionGuard {
 
     /// Returns whether the connection is beyond the budget and only for health checks.
     pub fn is_reserved(&self) -> bool {
-        self.slot == Slot::Reserved
+        self.slot == ConnectionSlot::Reserved
     }
 
     /// Returns whether the connection should close.
@@ -159,8 +159,8 @@ impl Drop for ConnectionGuard {
         let mut open = self.connections.lock();
         open.wakers.remove(&self.id);
         match self.slot {
-            Slot::Regular(protocol) => open.regular[protocol as usize] -= 1,
-            Slot::Reserved => open.reserved -= 1,
+            ConnectionSlot::Regular(protocol) => open.regular[protocol as usize] -= 1,
+            ConnectionSlot::Reserved => open.reserved -= 1,
         }
         drop(open);
         self.connections.closed.notify_waiters();

@@ -55,7 +55,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
 }
 
 fn to_json(event: &Event<'_>, time: &str) -> Value {
-    let mut fields = Fields(Map::new());
+    let mut fields = LogFields(Map::new());
     fields.0.insert("time".into(), time.into());
     fields.0.insert("level".into(), level(*event.metadata().level()).into());
     event.record(&mut fields);
@@ -72,15 +72,15 @@ fn level(level: Level) -> &'static str {
     }
 }
 
-struct Fields(Map<String, Value>);
+struct LogFields(Map<String, Value>);
 
-impl Fields {
+impl LogFields {
     fn insert(&mut self, field: &Field, value: impl Into<Value>) {
         self.0.insert(field.name().to_owned(), value.into());
     }
 }
 
-impl Visit for Fields {
+impl Visit for LogFields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.insert(field, format!("{value:?}"));
     }

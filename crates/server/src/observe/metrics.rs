@@ -132,7 +132,7 @@ impl Metrics {
 
     /// Returns all metrics in the text format of Prometheus.
     pub fn to_text(&self, gauges: &Gauges) -> String {
-        let mut page = Page::default();
+        let mut page = MetricsText::default();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         page.head("tollgate_decisions_total", "counter", "Decisions by protocol and outcome.");
         for protocol in Protocol::ALL {
@@ -231,12 +231,12 @@ impl Metrics {
 }
 
 #[derive(Default)]
-struct Page {
+struct MetricsText {
     text: String,
     name: &'static str,
 }
 
-impl Page {
+impl MetricsText {
     fn head(&mut self, name: &'static str, kind: &str, help: &str) {
         self.name = name;
         // Writing to a string does not fail.

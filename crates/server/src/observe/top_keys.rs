@@ -49,11 +49,11 @@ pub enum Names {
 pub struct TopKeys {
     names: Names,
     hasher: RandomState,
-    table: Mutex<Table>,
+    table: Mutex<RuleTable>,
 }
 
 #[derive(Debug)]
-struct Table {
+struct RuleTable {
     /// By domain and rule, joined by a newline, which domains do not contain.
     rules: HashMap<String, RuleCounts>,
     halved: Time<Mono>,
@@ -107,7 +107,7 @@ impl Heaviest {
 impl TopKeys {
     /// Creates an empty table.
     pub fn new(names: Names, now: Time<Mono>) -> Self {
-        let table = Mutex::new(Table { rules: HashMap::new(), halved: now });
+        let table = Mutex::new(RuleTable { rules: HashMap::new(), halved: now });
         Self { names, hasher: RandomState::new(), table }
     }
 
@@ -212,7 +212,7 @@ pub struct TopKey {
     pub error: u64,
 }
 
-impl Table {
+impl RuleTable {
     fn halve(&mut self, now: Time<Mono>) {
         self.halved = now;
         for counts in self.rules.values_mut() {

@@ -51,7 +51,7 @@ struct Queue {
 }
 
 /// Membership in a queue; dropping it leaves.
-struct Member<'w> {
+struct QueueMember<'w> {
     waiters: &'w Waiters,
     counter: Box<[u8]>,
     turn: Option<OwnedMutexGuard<()>>,
@@ -90,14 +90,14 @@ impl Waiters {
     }
 
     /// Joins the queue of a counter and waits to be its first; `None` if the deadline passes before.
-    async fn join(&self, counter: &[u8], deadline: Instant) -> Option<Member<'_>> {
+    async fn join(&self, counter: &[u8], deadline: Instant) -> Option<QueueMember<'_>> {
         let turn = {
             let mut queues = self.queues();
             let queue = queues.entry(counter.into()).or_default();
             queue.members += 1;
             queue.turn.clone()
         };
-        let mut member = Member { waiters: self, counter: counter.into(), turn: None };
+        let mut member = QueueMember { waiters: self, counter: counter.into(), turn: None };
         member.turn = Some(timeout_at(deadline, turn.lock_owned()).await.ok()?);
         Some(member)
     }
@@ -109,7 +109,7 @@ impl Waiters {
     }
 }
 
-impl Drop for Member<'_> {
+impl Drop for QueueMember<'_> {
     fn drop(&mut self) {
         // The next one gets its turn before the queue may be removed, so that it finds its queue.
         self.turn = None;
@@ -167,7 +167,7 @@ async fn admit<S: Store>(
     decisions: &mut Decisions,
 ) -> bool {
     let waiters = &app.waiters;
-    let mut member: Option<Member<'_>> = None;
+    let mut member: Option<QueueMember<'_>> = None;
     loop {
         app.engine.peek_batch(requests, decisions).await;
         let Ok(decision) = decisions.get(0) else { return true };

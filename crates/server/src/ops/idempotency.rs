@@ -30,14 +30,14 @@ const WINDOW: Nanos = Nanos::from_secs(600);
 /// Stored results by key.
 #[derive(Debug, Default)]
 pub struct IdempotencyTable {
-    table: Mutex<Table>,
+    table: Mutex<StoredOutputs>,
     hasher: RandomState,
     replayed: AtomicU64,
     evicted: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct StoredOutputs {
     entries: HashMap<Arc<[u8]>, Entry>,
     /// The keys in order of arrival, with the number of their entry: a key may have been removed and inserted again.
     order: VecDeque<(Arc<[u8]>, u64)>,
@@ -118,12 +118,12 @@ impl IdempotencyTable {
         (keys, self.replayed.load(Ordering::Relaxed), self.evicted.load(Ordering::Relaxed))
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, StoredOutputs> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes expired entries, and the oldest ones until one more fits.
-    fn evict(&self, table: &mut Table, now: Time<Mono>) {
+    fn evict(&self, table: &mut StoredOutputs, now: Time<Mono>) {
         while let Some((key, number)) = table.order.front() {
             let entry = table.entries.get(key).filter(|entry| entry.number == *number);
             let is_old = entry.is_none_or(|entry| now.since(entry.started) >= WINDOW);
@@ -143,7 +143,7 @@ impl IdempotencyTable {
     }
 }
 
-impl Table {
+impl StoredOutputs {
     fn remove(&mut self, key: &[u8], number: u64) {
         if self.entries.get(key).is_some_and(|entry| entry.number == number)
             && let Some(Entry { results: Some((_, size)), .. }) = self.entries.remove(key)

@@ -15,7 +15,7 @@ const SLOTS: usize = 256;
 /// The longest text that is kept; no valid limit is longer.
 const MAX_TEXT: usize = 64;
 
-struct Slot {
+struct CachedLimit {
     limit: Box<str>,
     burst: Option<u64>,
     algorithm: Option<Box<str>>,
@@ -25,7 +25,7 @@ struct Slot {
 struct Cache {
     // A random hash, so that no caller can choose limits that evict those of another.
     hasher: RandomState,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<CachedLimit>>,
 }
 
 thread_local! {
@@ -46,7 +46,7 @@ pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc
         let limits = text.read().map_err(|mistake| OpError::invalid(mistake.word, mistake.to_string()))?;
         let limits = Arc::new(engine.limits(&limits)?);
         if text.limit.len() <= MAX_TEXT {
-            cache.slots[slot] = Some(Slot {
+            cache.slots[slot] = Some(CachedLimit {
                 limit: text.limit.into(),
                 burst: text.burst,
                 algorithm: text.algorithm.map(Into::into),
@@ -57,7 +57,7 @@ pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc
     })
 }
 
-impl Slot {
+impl CachedLimit {
     fn is(&self, text: &LimitText<'_>) -> bool {
         *self.limit == *text.limit && self.burst == text.burst && self.algorithm.as_deref() == text.algorithm
     }

@@ -38,7 +38,7 @@ pub enum Op {
     /// Switches between enforcing and observing.
     SetEnforcement,
     /// Returns a page about the server.
-    Page(Page),
+    Page(ServerPage),
 }
 
 /// The operations that end in a decision at once.
@@ -60,7 +60,7 @@ pub enum Verb {
 
 /// A page about the server, the same for every caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Page {
+pub enum ServerPage {
     /// Whether refusals are enforced.
     Enforcement,
     /// The process runs.
@@ -88,7 +88,7 @@ impl Op {
     }
 }
 
-impl Page {
+impl ServerPage {
     /// Returns the media type of the page.
     pub const fn content_type(self) -> &'static str {
         match self {
@@ -143,7 +143,7 @@ pub struct Spec {
     /// The path over HTTP. Pages are read with GET and HEAD, everything else is POST.
     pub path: &'static str,
     /// The command of the Redis protocol, if there is one.
-    pub command: Option<Command>,
+    pub command: Option<RespCommand>,
     /// The role that a token needs; `None` if no token is needed at all.
     pub role: Option<Role>,
     /// Whether an idempotency key is honoured. Operations that change nothing ignore it.
@@ -154,7 +154,7 @@ pub struct Spec {
 
 /// How an operation is called over the Redis protocol.
 #[derive(Debug)]
-pub struct Command {
+pub struct RespCommand {
     /// The name, in upper case.
     pub name: &'static str,
     /// The number of words that every call has, name included. `ONCE key` follows them.
@@ -181,14 +181,14 @@ pub const TABLE: &[Spec] = &[
     spec(Op::Refund, "/v1/refund", ("TG.REFUND", 2, RECEIPT), "Refunds what a decision took"),
     Spec { role: Some(Role::Operator), ..spec(Op::Reset, "/v1/reset", ("TG.RESET", 3, REQUEST), "Resets counters; for operators") },
     Spec { keyed: false, ..spec(Op::Explain, "/v1/explain", ("TG.EXPLAIN", 3, UNKEYED_REQUEST), "Explains what a check would decide, and takes nothing") },
-    Spec { op: Op::SetEnforcement, role: Some(Role::Operator), ..page(Page::Enforcement, "/v1/enforcement", "The kill switch of this server; for operators") },
-    page(Page::Enforcement, "/v1/enforcement", "Whether refusals are enforced"),
-    Spec { role: None, ..page(Page::Health, "/healthz", "Whether the server runs") },
-    Spec { role: None, ..page(Page::Readiness, "/readyz", "Whether the server accepts requests") },
-    page(Page::TopKeys, "/v1/top", "The heaviest keys, by rule"),
-    page(Page::Metrics, "/metrics", "All counters, for Prometheus"),
-    page(Page::RulesStatus, "/v1/rules-status", "The source of the rules, and the result of the last load"),
-    page(Page::ApiDescription, "/openapi.json", "This description"),
+    Spec { op: Op::SetEnforcement, role: Some(Role::Operator), ..page(ServerPage::Enforcement, "/v1/enforcement", "The kill switch of this server; for operators") },
+    page(ServerPage::Enforcement, "/v1/enforcement", "Whether refusals are enforced"),
+    Spec { role: None, ..page(ServerPage::Health, "/healthz", "Whether the server runs") },
+    Spec { role: None, ..page(ServerPage::Readiness, "/readyz", "Whether the server accepts requests") },
+    page(ServerPage::TopKeys, "/v1/top", "The heaviest keys, by rule"),
+    page(ServerPage::Metrics, "/metrics", "All counters, for Prometheus"),
+    page(ServerPage::RulesStatus, "/v1/rules-status", "The source of the rules, and the result of the last load"),
+    page(ServerPage::ApiDescription, "/openapi.json", "This description"),
 ];
 
 /// The row of a check.
@@ -207,7 +207,7 @@ const fn spec(
     (name, arity, args): (&'static str, usize, &'static str),
     summary: &'static str,
 ) -> Spec {
-    Spec { op, path, command: Some(Command { name, arity, args }), role: Some(Role::Reader), keyed: true, summary }
+    Spec { op, path, command: Some(RespCommand { name, arity, args }), role: Some(Role::Reader), keyed: true, summary }
 }
 
 const fn decides(verb: Verb, path: &'static str, name: &'static str, summary: &'static str) -> Spec {
@@ -216,13 +216,13 @@ const fn decides(verb: Verb, path: &'static str, name: &'static str, summary: &'
     Spec { keyed, ..spec(Op::Decide(verb), path, (name, 3, args), summary) }
 }
 
-const fn page(page: Page, path: &'static str, summary: &'static str) -> Spec {
+const fn page(page: ServerPage, path: &'static str, summary: &'static str) -> Spec {
     Spec { op: Op::Page(page), path, command: None, role: Some(Role::Reader), keyed: false, summary }
 }
 
 impl Spec {
     /// Finds a command of the Redis protocol by its name, in any case.
-    pub fn of_command(name: &[u8]) -> Option<(&'static Self, &'static Command)> {
+    pub fn of_command(name: &[u8]) -> Option<(&'static Self, &'static RespCommand)> {
         let mut commands = TABLE.iter().filter_map(|spec| Some((spec, spec.command.as_ref()?)));
         commands.find(|(_, command)| command.name.as_bytes().eq_ignore_ascii_case(name))
     }

@@ -4,27 +4,27 @@ use bytes::Bytes;
 use tollgate::redis_cell::RedisCellTable;
 use tollgate_engine::{Enforcement, Store};
 
-use super::Page;
+use super::ServerPage;
 use super::view::PageView;
 use crate::app::App;
 use crate::control::api::describe;
 use crate::observe::metrics::Gauges;
 
 /// Returns a page.
-pub(super) fn page<S: Store>(app: &App<S>, page: Page) -> PageView {
+pub(super) fn page<S: Store>(app: &App<S>, page: ServerPage) -> PageView {
     let body = match page {
-        Page::Enforcement => format!("{{\"mode\":\"{}\"}}", app.engine.enforcement().as_str()).into(),
-        Page::Health => Bytes::from_static(b"ok\n"),
-        Page::Readiness => Bytes::from_static(readiness(app).as_bytes()),
-        Page::Metrics => metrics(app).into(),
+        ServerPage::Enforcement => format!("{{\"mode\":\"{}\"}}", app.engine.enforcement().as_str()).into(),
+        ServerPage::Health => Bytes::from_static(b"ok\n"),
+        ServerPage::Readiness => Bytes::from_static(readiness(app).as_bytes()),
+        ServerPage::Metrics => metrics(app).into(),
         // Structs of numbers and strings always serialise.
-        Page::TopKeys => serde_json::to_vec(&app.top.page()).unwrap_or_default().into(),
-        Page::RulesStatus => serde_json::to_vec(&app.source.status(app.now())).unwrap_or_default().into(),
-        Page::ApiDescription => describe::document(),
+        ServerPage::TopKeys => serde_json::to_vec(&app.top.page()).unwrap_or_default().into(),
+        ServerPage::RulesStatus => serde_json::to_vec(&app.source.status(app.now())).unwrap_or_default().into(),
+        ServerPage::ApiDescription => describe::document(),
     };
     PageView {
         content_type: page.content_type(),
-        ready: page != Page::Readiness || !app.connections.is_stopping(),
+        ready: page != ServerPage::Readiness || !app.connections.is_stopping(),
         body,
     }
 }

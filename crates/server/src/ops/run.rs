@@ -342,7 +342,7 @@ async fn run_one<'a, S: Store>(
         }
         (Op::SetEnforcement, Input::Enforcement(enforcement)) => {
             set_enforcement(app, caller, *enforcement)?;
-            Ok(Output::Page(pages::page(app, super::Page::Enforcement)))
+            Ok(Output::Page(pages::page(app, super::ServerPage::Enforcement)))
         }
         (Op::Page(page), _) => Ok(Output::Page(pages::page(app, page))),
         // A front end makes the input that the operation needs.

@@ -40,7 +40,7 @@ pub struct PageView {
 
 /// A field of an output.
 #[derive(Clone, Copy, Debug)]
-pub enum Value<'v> {
+pub enum FieldValue<'v> {
     /// The field is left out.
     Absent,
     /// A boolean.
@@ -58,7 +58,7 @@ pub enum Value<'v> {
 }
 
 /// A field with its name, which is the same in every protocol.
-pub type Field<'v> = (&'static str, Value<'v>);
+pub type Field<'v> = (&'static str, FieldValue<'v>);
 
 /// A decision as callers see it.
 #[derive(Clone, Debug)]
@@ -146,31 +146,31 @@ impl<'d> DecisionView<'d> {
 
     /// Returns the fields, in the order of JSON.
     pub fn fields(&self) -> [Field<'_>; 17] {
-        let number = |value: Option<u64>| value.map_or(Value::Absent, Value::Number);
-        let flag = |holds: bool| if holds { Value::Bool(true) } else { Value::Absent };
+        let number = |value: Option<u64>| value.map_or(FieldValue::Absent, FieldValue::Number);
+        let flag = |holds: bool| if holds { FieldValue::Bool(true) } else { FieldValue::Absent };
         let delay = match self.outcome {
             Outcome::Delay(wait) => Some(wait.as_millis_ceil()),
             Outcome::Allow | Outcome::Deny(_) => None,
         };
         let [shadow_refused, drop, banned, closed] = self.flags;
         [
-            ("allowed", Value::Bool(self.is_allowed())),
-            ("outcome", Value::Text(outcome_name(self.outcome))),
-            ("rule", Value::Rule(self.rule.as_deref())),
-            ("standing", Value::Text(self.standing.as_str())),
-            ("retry_after_ms", Value::Wait(retry_ms(self.retry().unwrap_or(Retry::NOW)))),
+            ("allowed", FieldValue::Bool(self.is_allowed())),
+            ("outcome", FieldValue::Text(outcome_name(self.outcome))),
+            ("rule", FieldValue::Rule(self.rule.as_deref())),
+            ("standing", FieldValue::Text(self.standing.as_str())),
+            ("retry_after_ms", FieldValue::Wait(retry_ms(self.retry().unwrap_or(Retry::NOW)))),
             ("taken", number(self.taken.map(Cost::get))),
-            ("counted", if self.uncounted { Value::Bool(false) } else { Value::Absent }),
+            ("counted", if self.uncounted { FieldValue::Bool(false) } else { FieldValue::Absent }),
             ("delay_ms", number(delay)),
-            ("observed", self.observed.map_or(Value::Absent, |outcome| Value::Text(outcome_name(outcome)))),
+            ("observed", self.observed.map_or(FieldValue::Absent, |outcome| FieldValue::Text(outcome_name(outcome)))),
             ("shadow_refused", flag(shadow_refused)),
             ("status", number(self.status.map(u64::from))),
-            ("message", self.message.as_deref().map_or(Value::Absent, Value::Text)),
+            ("message", self.message.as_deref().map_or(FieldValue::Absent, FieldValue::Text)),
             ("drop", flag(drop)),
             ("banned", flag(banned)),
             ("closed", flag(closed)),
-            ("limits", Value::Limits(self)),
-            ("receipt", self.receipt.as_deref().map_or(Value::Absent, Value::Text)),
+            ("limits", FieldValue::Limits(self)),
+            ("receipt", self.receipt.as_deref().map_or(FieldValue::Absent, FieldValue::Text)),
         ]
     }
 
@@ -207,19 +207,19 @@ impl<'d> DecisionView<'d> {
 pub fn limit_fields<'v>(limit: &LimitReport<'v>) -> [Field<'v>; 6] {
     let report = &limit.report;
     [
-        ("rule", Value::Rule(Some(limit.rule).filter(|rule| !rule.is_empty()))),
-        ("limit", Value::Number(report.limit)),
-        ("remaining", Value::Number(report.remaining)),
-        ("retry_after_ms", Value::Wait(retry_ms(report.retry))),
-        ("reset_after_ms", Value::Number(report.reset.as_millis_ceil())),
-        ("shadow", if limit.shadow { Value::Bool(true) } else { Value::Absent }),
+        ("rule", FieldValue::Rule(Some(limit.rule).filter(|rule| !rule.is_empty()))),
+        ("limit", FieldValue::Number(report.limit)),
+        ("remaining", FieldValue::Number(report.remaining)),
+        ("retry_after_ms", FieldValue::Wait(retry_ms(report.retry))),
+        ("reset_after_ms", FieldValue::Number(report.reset.as_millis_ceil())),
+        ("shadow", if limit.shadow { FieldValue::Bool(true) } else { FieldValue::Absent }),
     ]
 }
 
 /// Returns the fields of a settled reservation.
 pub fn settled_fields(settled: &Settled) -> [Field<'static>; 3] {
     [("refunded", settled.refunded), ("charged", settled.charged), ("unpaid", settled.unpaid)]
-        .map(|(name, cost)| (name, Value::Number(cost.get())))
+        .map(|(name, cost)| (name, FieldValue::Number(cost.get())))
 }
 
 impl Output<'_> {

@@ -19,7 +19,7 @@ use crate::ops::idempotency::KeyLookup;
 use crate::ops::input::{self, Input, LimitsInput, RequestInput};
 use crate::ops::run::{Call, Caller, Reply, run};
 use crate::ops::view::Output;
-use crate::ops::{Command, Op, Spec, TABLE, Verb};
+use crate::ops::{Op, RespCommand, Spec, TABLE, Verb};
 
 /// The most commands that are run together.
 const MAX_BATCH: usize = 64;
@@ -39,7 +39,7 @@ pub(super) struct Batch<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum BatchCommand {
     /// An operation.
-    Op(&'static Spec, &'static Command),
+    Op(&'static Spec, &'static RespCommand),
     /// `CL.THROTTLE` with a shared store.
     Throttle,
 }
@@ -163,7 +163,7 @@ enum AddOutcome {
 }
 
 /// Removes `ONCE key` from the words of a command, if it is there.
-fn take_key<'a>(command: &Command, args: &mut Vec<&'a [u8]>) -> Option<&'a [u8]> {
+fn take_key<'a>(command: &RespCommand, args: &mut Vec<&'a [u8]>) -> Option<&'a [u8]> {
     let at = command.arity;
     let key = match args.get(at..) {
         Some([b"ONCE", key, ..]) => *key,
@@ -177,7 +177,7 @@ fn take_key<'a>(command: &Command, args: &mut Vec<&'a [u8]>) -> Option<&'a [u8]>
 fn call<'a, S: Store>(
     app: &'a App<S>,
     spec: &Spec,
-    command: &Command,
+    command: &RespCommand,
     key: Option<&[u8]>,
     args: &[&'a [u8]],
 ) -> Call<'a> {
@@ -196,7 +196,7 @@ fn call<'a, S: Store>(
 }
 
 /// Returns the input of an operation. The first word is the name of the command.
-fn read_input<'a>(op: Op, command: &Command, args: &[&'a [u8]]) -> Result<Input<'a>, OpError> {
+fn read_input<'a>(op: Op, command: &RespCommand, args: &[&'a [u8]]) -> Result<Input<'a>, OpError> {
     let usage = || OpError::invalid("", format!("usage: {} {}", command.name.to_lowercase(), command.args));
     let rules = |domain, attributes: &[&'a [u8]]| {
         let (pairs, []) = attributes.as_chunks::<2>() else { return Err(usage()) };

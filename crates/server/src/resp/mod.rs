@@ -2,8 +2,8 @@
 //! clients send when they connect, so that every Redis client is a client of this server.
 
 mod batch;
+pub mod bounds;
 mod command;
-pub mod limits;
 mod pipeline;
 mod serve;
 mod session;

@@ -6,8 +6,8 @@
 use tollgate_engine::Store;
 
 use super::batch::{Batch, BatchCommand};
+use super::bounds::WRITE_BUFFER;
 use super::command;
-use super::limits::WRITE_BUFFER;
 use super::session::{NO_AUTH, Session};
 use super::throttle::{LimitCache, LocalCalls, is_throttle};
 use super::wire::{Frame, Replies, parse};

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout, timeout_at};
 use tollgate_engine::Store;
 
-use super::limits::{MAX_COMMAND, READ_BUFFER, STALLED};
+use super::bounds::{MAX_COMMAND, READ_BUFFER, STALLED};
 use super::pipeline::{Next, answer};
 use super::session::Session;
 use super::throttle::LimitCache;

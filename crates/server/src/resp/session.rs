@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::wire::Version;
+use super::wire::RespVersion;
 use crate::control::auth::{Access, Authenticator, CachedToken};
 use crate::net::protocol::AUTH_TIMEOUT;
 
@@ -13,7 +13,7 @@ pub(super) const NO_AUTH: &str = "NOAUTH Authentication required.";
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) id: u64,
-    pub(super) version: Version,
+    pub(super) version: RespVersion,
     /// The name of the client, by `CLIENT SETNAME`.
     pub(super) name: Option<Box<[u8]>>,
     /// Whether the client has sent `MULTI`, which is refused: its commands must not run either.
@@ -30,7 +30,7 @@ impl Session {
     pub(super) fn new(id: u64) -> Self {
         Self {
             id,
-            version: Version::Two,
+            version: RespVersion::Two,
             name: None,
             in_transaction: false,
             cached: CachedToken::default(),

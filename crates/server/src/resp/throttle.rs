@@ -72,7 +72,7 @@ pub(super) struct LimitCache {
 const SLOTS: usize = 64;
 
 /// The position of a limit, until it is replaced.
-type Slot = usize;
+type CacheIndex = usize;
 
 impl LimitCache {
     pub(super) fn new() -> Self {
@@ -80,27 +80,27 @@ impl LimitCache {
     }
 
     #[inline]
-    fn find(&self, params: Params) -> Option<Slot> {
-        let slot = slot(params);
+    fn find(&self, params: Params) -> Option<CacheIndex> {
+        let slot = index_of(params);
         matches!(&self.slots[slot], Some((kept, _)) if *kept == params).then_some(slot)
     }
 
     /// Checks the parameters and stores their limit in place of another.
-    fn insert(&mut self, params: Params) -> Result<Slot, String> {
+    fn insert(&mut self, params: Params) -> Result<CacheIndex, String> {
         let throttle = throttle(params)?;
-        let slot = slot(params);
+        let slot = index_of(params);
         self.slots[slot] = Some((params, throttle));
         Ok(slot)
     }
 
     #[inline]
-    fn get(&self, slot: Slot) -> Option<&Throttle> {
+    fn get(&self, slot: CacheIndex) -> Option<&Throttle> {
         self.slots[slot].as_ref().map(|(_, throttle)| throttle)
     }
 }
 
 #[inline]
-fn slot(params: Params) -> Slot {
+fn index_of(params: Params) -> CacheIndex {
     let mixed = params.iter().fold(0_u64, |mixed, param| (mixed ^ *param as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     (mixed >> 58) as usize
 }
@@ -108,7 +108,7 @@ fn slot(params: Params) -> Slot {
 /// Calls that have been read and are not yet decided, to be decided in this process.
 pub(super) struct LocalCalls<'a, S> {
     app: &'a App<S>,
-    calls: [(&'a [u8], Slot); BATCH],
+    calls: [(&'a [u8], CacheIndex); BATCH],
     len: usize,
 }
 
@@ -137,7 +137,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
     }
 
     #[inline]
-    fn slot(&mut self, args: &[&[u8]], cache: &mut LimitCache, replies: &mut Replies) -> Result<Slot, String> {
+    fn slot(&mut self, args: &[&[u8]], cache: &mut LimitCache, replies: &mut Replies) -> Result<CacheIndex, String> {
         let params = params(args)?;
         match cache.find(params) {
             Some(slot) => Ok(slot),

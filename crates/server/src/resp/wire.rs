@@ -3,7 +3,7 @@
 //! A request is an array of bulk strings, or one line of words typed at a terminal. It is parsed in place: the arguments are
 //! slices of the input. Replies are written for version 2 or 3 of the protocol, which differ in maps and null only.
 
-use super::limits::{MAX_ARGS, MAX_BULK, MAX_COMMAND, MAX_LENGTH_DIGITS};
+use super::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND, MAX_LENGTH_DIGITS};
 
 /// The frame that the input begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +185,7 @@ pub fn integer(text: &[u8]) -> Option<i64> {
 
 /// The version of the protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Version {
+pub enum RespVersion {
     /// The version of a new connection.
     #[default]
     Two,
@@ -199,7 +199,7 @@ pub struct Replies {
     /// The bytes to send.
     pub bytes: Vec<u8>,
     /// The version of the replies that follow.
-    pub version: Version,
+    pub version: RespVersion,
 }
 
 impl Replies {
@@ -234,8 +234,8 @@ impl Replies {
     /// Writes null.
     pub fn null(&mut self) {
         self.bytes.extend_from_slice(match self.version {
-            Version::Two => b"$-1\r\n",
-            Version::Three => b"_\r\n",
+            RespVersion::Two => b"$-1\r\n",
+            RespVersion::Three => b"_\r\n",
         });
     }
 
@@ -247,8 +247,8 @@ impl Replies {
     /// Begins a map; `count` pairs follow. In version 2 it is an array of twice as many.
     pub fn map(&mut self, count: usize) {
         match self.version {
-            Version::Two => self.header(b'*', len(count * 2)),
-            Version::Three => self.header(b'%', len(count)),
+            RespVersion::Two => self.header(b'*', len(count * 2)),
+            RespVersion::Three => self.header(b'%', len(count)),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::wire::Replies;
 use crate::ops::error::{ErrorKind, OpError};
-use crate::ops::view::{Field, Output, Value, limit_fields, settled_fields};
+use crate::ops::view::{Field, FieldValue, Output, limit_fields, settled_fields};
 
 /// The order of the fields of a decision in this protocol, by their order in JSON: the receipt comes early, and the flags
 /// together before the limits.
@@ -11,7 +11,7 @@ const LIMITS: usize = 15;
 
 /// Writes an output. Booleans are 0 and 1.
 pub(super) fn write(replies: &mut Replies, output: &Output<'_>, replayed: bool) {
-    let replayed = ("replayed", if replayed { Value::Bool(true) } else { Value::Absent });
+    let replayed = ("replayed", if replayed { FieldValue::Bool(true) } else { FieldValue::Absent });
     match output {
         Output::Decision(decision) => {
             let fields = decision.fields();
@@ -38,17 +38,17 @@ pub(super) fn write_error(replies: &mut Replies, error: &OpError) {
 }
 
 fn write_fields<'f>(replies: &mut Replies, fields: impl Iterator<Item = &'f Field<'f>> + Clone) {
-    let present = fields.filter(|(_, value)| !matches!(value, Value::Absent));
+    let present = fields.filter(|(_, value)| !matches!(value, FieldValue::Absent));
     replies.map(present.clone().count());
     for (name, value) in present {
         replies.bulk(name);
         match value {
-            Value::Absent | Value::Rule(None) => replies.null(),
-            Value::Bool(value) => replies.integer((*value).into()),
-            Value::Number(number) | Value::Wait(Some(number)) => replies.integer(saturate(*number)),
-            Value::Wait(None) => replies.integer(-1),
-            Value::Text(text) | Value::Rule(Some(text)) => replies.bulk(text),
-            Value::Limits(decision) => {
+            FieldValue::Absent | FieldValue::Rule(None) => replies.null(),
+            FieldValue::Bool(value) => replies.integer((*value).into()),
+            FieldValue::Number(number) | FieldValue::Wait(Some(number)) => replies.integer(saturate(*number)),
+            FieldValue::Wait(None) => replies.integer(-1),
+            FieldValue::Text(text) | FieldValue::Rule(Some(text)) => replies.bulk(text),
+            FieldValue::Limits(decision) => {
                 replies.array(decision.limits().count());
                 decision.limits().for_each(|limit| write_fields(replies, limit_fields(&limit).iter()));
             }

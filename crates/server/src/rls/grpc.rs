@@ -12,7 +12,7 @@ use hyper::{Request, Response};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio::time::timeout;
 
-use super::limits::{MAX_MESSAGE, MESSAGE_TIMEOUT};
+use super::bounds::{MAX_MESSAGE, MESSAGE_TIMEOUT};
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");

@@ -4,8 +4,8 @@ use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate_engine::Store;
 
+use super::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::decide::decide;
-use super::limits::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status};
 use crate::app::App;
 use crate::control::auth::Access;

@@ -4,10 +4,10 @@
 //! together, all or none. The messages are decoded and encoded by hand ([`wire`]), so neither generated code nor a compiler for
 //! it is needed. `POST /json` and `GET /healthcheck` of the reference service are on the HTTP port (`json.rs`).
 
+pub mod bounds;
 mod decide;
 mod grpc;
 mod json;
-pub mod limits;
 mod serve;
 mod slots;
 mod status;

@@ -18,9 +18,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, sleep};
 use tollgate_engine::Store;
 
+use super::bounds::{DRAIN_TIMEOUT, KEEPALIVE_EVERY, KEEPALIVE_TIMEOUT, MAX_HEADERS, MAX_PENDING_RESETS, MAX_STREAMS};
 use super::decide::decide;
 use super::grpc::{GrpcBody, GrpcCode, GrpcError, frame, read, respond};
-use super::limits::{DRAIN_TIMEOUT, KEEPALIVE_EVERY, KEEPALIVE_TIMEOUT, MAX_HEADERS, MAX_PENDING_RESETS, MAX_STREAMS};
 use super::wire::{RateLimitRequest, decode_health, encode_health};
 use crate::app::App;
 use crate::control::auth::{Access, CachedToken};
@@ -37,7 +37,7 @@ const SERVICES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.ratelimit.v3.Ra
 
 /// The token of a connection, which its calls share.
 #[derive(Debug, Default)]
-struct ConnectionState {
+struct RlsConnection {
     cached: Mutex<CachedToken>,
     /// Whether a valid token was sent. Relaxed: it orders nothing.
     authenticated: AtomicBool,
@@ -52,7 +52,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
 ) {
     guard.register().await;
     let mut aged = pin!(sleep(app.max_connection_age));
-    let state = Arc::new(ConnectionState::default());
+    let state = Arc::new(RlsConnection::default());
     let service = service_fn(|request| {
         let (app, state) = (app.clone(), state.clone());
         async move { Ok::<_, Infallible>(answer(&app, &state, request).await) }
@@ -96,7 +96,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-async fn answer<S: Store>(app: &App<S>, state: &ConnectionState, request: Request<Incoming>) -> Response<GrpcBody> {
+async fn answer<S: Store>(app: &App<S>, state: &RlsConnection, request: Request<Incoming>) -> Response<GrpcBody> {
     let result = try_answer(app, state, request).await;
     if result.is_err() {
         app.metrics.front(Protocol::Rls).malformed();
@@ -106,7 +106,7 @@ async fn answer<S: Store>(app: &App<S>, state: &ConnectionState, request: Reques
 
 async fn try_answer<S: Store>(
     app: &App<S>,
-    state: &ConnectionState,
+    state: &RlsConnection,
     request: Request<Incoming>,
 ) -> Result<Vec<u8>, GrpcError> {
     let (head, body) = request.into_parts();
@@ -139,7 +139,7 @@ async fn try_answer<S: Store>(
     }
 }
 
-fn authenticate<S: Store>(app: &App<S>, state: &ConnectionState, head: &Parts) -> Result<Access, GrpcError> {
+fn authenticate<S: Store>(app: &App<S>, state: &RlsConnection, head: &Parts) -> Result<Access, GrpcError> {
     if !app.auth.requires_tokens() {
         return Ok(Access::Local);
     }

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use super::limits::{MAX_DESCRIPTORS, MAX_ENTRIES};
+use super::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 
 /// `RateLimitRequest`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,14 +76,14 @@ impl std::error::Error for WireError {}
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug)]
-enum Value<'a> {
+enum WireValue<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
     /// A value of 4 or 8 bytes, which no field of ours has.
     Fixed,
 }
 
-impl<'a> Value<'a> {
+impl<'a> WireValue<'a> {
     fn varint(self, field: &'static str) -> Result<u64, WireError> {
         if let Self::Varint(number) = self { Ok(number) } else { Err(WireError::Type(field)) }
     }
@@ -94,23 +94,23 @@ impl<'a> Value<'a> {
 }
 
 /// The fields of a message, in order.
-struct Fields<'a>(&'a [u8]);
+struct MessageFields<'a>(&'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> MessageFields<'a> {
     /// Returns the number and the value of the next field; `None` at the end.
-    fn next(&mut self) -> Result<Option<(u64, Value<'a>)>, WireError> {
+    fn next(&mut self) -> Result<Option<(u64, WireValue<'a>)>, WireError> {
         if self.0.is_empty() {
             return Ok(None);
         }
         let tag = self.varint()?;
         let value = match tag & 7 {
-            0 => Value::Varint(self.varint()?),
-            1 => self.take(8).map(|_| Value::Fixed)?,
+            0 => WireValue::Varint(self.varint()?),
+            1 => self.take(8).map(|_| WireValue::Fixed)?,
             2 => {
                 let length = usize::try_from(self.varint()?).map_err(|_| WireError::Truncated)?;
-                Value::Bytes(self.take(length)?)
+                WireValue::Bytes(self.take(length)?)
             }
-            5 => self.take(4).map(|_| Value::Fixed)?,
+            5 => self.take(4).map(|_| WireValue::Fixed)?,
             // Groups are obsolete, and would need a stack.
             _ => return Err(WireError::Tag),
         };
@@ -147,7 +147,7 @@ impl<'a> RateLimitRequest<'a> {
     /// # Errors
     /// When it is malformed or larger than what is decided.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
-        let (mut request, mut fields) = (Self::default(), Fields(bytes));
+        let (mut request, mut fields) = (Self::default(), MessageFields(bytes));
         while let Some((number, value)) = fields.next()? {
             match number {
                 1 => request.domain = value.bytes("domain")?,
@@ -166,7 +166,7 @@ impl<'a> RateLimitRequest<'a> {
 
 impl<'a> Descriptor<'a> {
     fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
-        let (mut descriptor, mut fields) = (Self::default(), Fields(bytes));
+        let (mut descriptor, mut fields) = (Self::default(), MessageFields(bytes));
         while let Some((number, value)) = fields.next()? {
             match number {
                 1 => {
@@ -175,7 +175,7 @@ impl<'a> Descriptor<'a> {
                 }
                 2 => descriptor.limit.get_or_insert_default().decode(value.bytes("limit")?)?,
                 3 => {
-                    let mut fields = Fields(value.bytes("hits_addend")?);
+                    let mut fields = MessageFields(value.bytes("hits_addend")?);
                     let hits = descriptor.hits_addend.get_or_insert(0);
                     while let Some((number, value)) = fields.next()? {
                         if number == 1 {
@@ -194,7 +194,7 @@ impl<'a> Descriptor<'a> {
 impl LimitOverride {
     /// Decodes a limit over this one, as fields of a message that occurs twice are merged.
     fn decode(&mut self, bytes: &[u8]) -> Result<(), WireError> {
-        let mut fields = Fields(bytes);
+        let mut fields = MessageFields(bytes);
         while let Some((number, value)) = fields.next()? {
             match number {
                 1 => self.requests_per_unit = value.varint("requests_per_unit")? as u32,
@@ -207,7 +207,7 @@ impl LimitOverride {
 }
 
 fn decode_entry(bytes: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
-    let (mut key, mut text, mut fields) = (&[][..], &[][..], Fields(bytes));
+    let (mut key, mut text, mut fields) = (&[][..], &[][..], MessageFields(bytes));
     while let Some((number, value)) = fields.next()? {
         match number {
             1 => key = value.bytes("key")?,
@@ -231,7 +231,7 @@ fn push<T>(list: &mut Vec<T>, element: T, what: &'static str, max: usize) -> Res
 /// # Errors
 /// When the message is malformed.
 pub fn decode_health(bytes: &[u8]) -> Result<&[u8], WireError> {
-    let (mut service, mut fields) = (&[][..], Fields(bytes));
+    let (mut service, mut fields) = (&[][..], MessageFields(bytes));
     while let Some((number, value)) = fields.next()? {
         if number == 1 {
             service = value.bytes("service")?;

@@ -14,7 +14,7 @@ const MAX_FILES: usize = 1024;
 ///
 /// # Errors
 /// When a file cannot be read, or the pattern contains more than stars.
-pub fn included_by(file: &Path, pattern: &str) -> Result<Vec<(String, Vec<u8>)>, String> {
+pub fn read_included_files(file: &Path, pattern: &str) -> Result<Vec<(String, Vec<u8>)>, String> {
     let wanted = file.parent().unwrap_or(Path::new("")).join(pattern);
     let read = |path: PathBuf| {
         let name = path.display().to_string();
@@ -73,7 +73,7 @@ mod tests {
         }
         let main = folder.join("nginx.conf");
         let names = |pattern: &str| -> Result<Vec<String>, String> {
-            let found = included_by(&main, pattern)?;
+            let found = read_included_files(&main, pattern)?;
             Ok(found.into_iter().map(|(_, bytes)| String::from_utf8(bytes).unwrap()).collect())
         };
         assert_eq!(names("*.conf").unwrap(), ["a.conf", "b.conf"]);

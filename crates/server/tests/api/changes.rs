@@ -188,11 +188,11 @@ async fn file_is_planned_applied_and_exported() {
     let again = send(server.request("POST", "/v1/apply").body(exported.text)).await.is(200).json();
     assert_eq!((&again["changes"], &again["unchanged"]), (&json!([]), &json!(2)));
     let wrong = post("/v1/apply", "domain: api\nrules:\n- {id: a, limt: 1/s}\n").await.is(422).json();
-    let told = wrong["mistakes"].as_array().unwrap().iter().map(|mistake| {
+    let found = wrong["mistakes"].as_array().unwrap().iter().map(|mistake| {
         let help = mistake["help"].as_str().unwrap_or_default();
         (mistake["line"].as_i64(), mistake["column"].as_i64(), help.contains("did you mean `limit`"))
     });
-    assert!(told.into_iter().any(|told| told == (Some(3), Some(11), true)), "{wrong}");
+    assert!(found.into_iter().any(|found| found == (Some(3), Some(11), true)), "{wrong}");
     post("/v1/apply?others=some", file).await.is(400);
     post("/v1/apply?pln=true", file).await.is(400);
 }

@@ -14,9 +14,9 @@ async fn talk(server: &TestServer, lines: &[&str]) -> Vec<String> {
     let mut stream = TcpStream::connect(server.resp).await.expect("it listens");
     let text = lines.join("\r\n") + "\r\nQUIT\r\n";
     stream.write_all(text.as_bytes()).await.expect("it reads");
-    let mut told = String::new();
-    stream.read_to_string(&mut told).await.expect("text");
-    told.lines().map(str::to_owned).collect()
+    let mut replies = String::new();
+    stream.read_to_string(&mut replies).await.expect("text");
+    replies.lines().map(str::to_owned).collect()
 }
 
 #[tokio::test]
@@ -30,8 +30,8 @@ async fn without_a_token_only_authentication_is_answered() {
     );
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
     assert_eq!(talk(&server, &["AUTH nonsense", "AUTH default nonsense", "PING"]).await, [wrong, wrong, no, "+OK"]);
-    let told = talk(&server, &[&format!("AUTH {token}"), "PING", "AUTH nonsense", "PING", "RESET", "PING"]).await;
-    assert_eq!(told, ["+OK", "+PONG", wrong, "+PONG", "+RESET", no, "+OK"]);
+    let replies = talk(&server, &[&format!("AUTH {token}"), "PING", "AUTH nonsense", "PING", "RESET", "PING"]).await;
+    assert_eq!(replies, ["+OK", "+PONG", wrong, "+PONG", "+RESET", no, "+OK"]);
     assert_eq!(talk(&server, &[&format!("AUTH anybody {token}"), "ECHO x"]).await, ["+OK", "$1", "x", "+OK"]);
     assert!(talk(&server, &["HELLO 3"]).await[0].starts_with("-NOAUTH HELLO must be called"));
     assert_eq!(talk(&server, &["HELLO 3 AUTH default nonsense", "PING"]).await, [wrong, no, "+OK"]);
@@ -51,14 +51,14 @@ async fn reset_needs_an_operator_and_revoked_tokens_are_refused() {
         server.control.rules().put(&change, domain, "a", rule).await.unwrap();
     }
     server.settle().await;
-    let told = talk(&server, &[&format!("AUTH {reader}"), "TG.PEEK api 1 k x", "TG.RESET api 1 k x"]).await;
+    let replies = talk(&server, &[&format!("AUTH {reader}"), "TG.PEEK api 1 k x", "TG.RESET api 1 k x"]).await;
     assert!(
-        told.iter().any(|line| line.starts_with("-NOPERM this needs the role operator for the domain `api`")),
-        "{told:?}"
+        replies.iter().any(|line| line.starts_with("-NOPERM this needs the role operator for the domain `api`")),
+        "{replies:?}"
     );
-    let told = talk(&server, &[&format!("AUTH {operator}"), "TG.RESET api 1 k x", "TG.RESET other 1 k x"]).await;
-    assert_eq!(&told[..2], ["+OK", ":1"], "{told:?}");
-    assert!(told[2].starts_with("-NOPERM"), "{told:?}");
+    let replies = talk(&server, &[&format!("AUTH {operator}"), "TG.RESET api 1 k x", "TG.RESET other 1 k x"]).await;
+    assert_eq!(&replies[..2], ["+OK", ":1"], "{replies:?}");
+    assert!(replies[2].starts_with("-NOPERM"), "{replies:?}");
     let mut stream = TcpStream::connect(server.resp).await.unwrap();
     let mut answer = [0; 12];
     stream.write_all(format!("AUTH {reader}\r\nPING\r\n").as_bytes()).await.unwrap();

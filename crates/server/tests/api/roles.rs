@@ -173,16 +173,16 @@ async fn every_call_is_answered_to_those_who_may_make_it_and_to_nobody_else() {
             if let Some(token) = &caller.token {
                 request = request.bearer_auth(token);
             }
-            let told = send(request).await;
-            let context = format!("{method} {path} by {}: {} {}", caller.name, told.status, told.text);
+            let reply = send(request).await;
+            let context = format!("{method} {path} by {}: {} {}", caller.name, reply.status, reply.text);
             if caller.may.contains(may) {
-                assert!(statuses.contains(&told.status), "{context}");
+                assert!(statuses.contains(&reply.status), "{context}");
             } else if caller.may.contains(&May::Readers) {
-                assert_eq!(told.status, 403, "{context}");
-                assert!(told.text.contains("this needs the role"), "{context}");
+                assert_eq!(reply.status, 403, "{context}");
+                assert!(reply.text.contains("this needs the role"), "{context}");
             } else {
-                assert_eq!(told.status, 401, "{context}");
-                assert!(told.header("www-authenticate").starts_with("Bearer"), "{context}");
+                assert_eq!(reply.status, 401, "{context}");
+                assert!(reply.header("www-authenticate").starts_with("Bearer"), "{context}");
             }
         }
     }

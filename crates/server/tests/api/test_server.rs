@@ -129,13 +129,13 @@ pub async fn send(request: RequestBuilder) -> ApiReply {
     let response: Response = request.send().await.expect("an answer");
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let tag = headers.get("etag").map_or(String::new(), |tag| tag.to_str().expect("text").to_owned());
-    let told = ApiReply { status, tag, headers, text: response.text().await.expect("a body") };
+    let reply = ApiReply { status, tag, headers, text: response.text().await.expect("a body") };
     // A refusal is an answer; everything else of the kind is a problem.
     if status >= 400 && status != 429 {
-        assert_eq!(told.header("content-type"), "application/problem+json", "{}", told.text);
-        assert_eq!(told.json()["status"], status, "{}", told.text);
+        assert_eq!(reply.header("content-type"), "application/problem+json", "{}", reply.text);
+        assert_eq!(reply.json()["status"], status, "{}", reply.text);
     }
-    told
+    reply
 }
 
 /// What a node does whenever something changes.

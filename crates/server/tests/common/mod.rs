@@ -80,9 +80,9 @@ impl Server {
     /// Starts it with arguments that it refuses, and returns what it prints.
     pub fn refuses(args: &[&str]) -> String {
         let output = Self::command(args).output().expect("the program starts");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success(), "it ended well:\n{told}");
-        told
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "it ended well:\n{message}");
+        message
     }
 
     /// Waits until the log has a line that contains `text`, and returns it.

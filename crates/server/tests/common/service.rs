@@ -60,15 +60,15 @@ impl Service {
         if let Some(body) = body {
             command.args(["--header", "content-type: application/json", "--data", &body.to_string()]);
         }
-        let told = super::run(&mut command);
-        let (body, status) = told.rsplit_once('\n').expect("a status");
+        let answer = super::run(&mut command);
+        let (body, status) = answer.rsplit_once('\n').expect("a status");
         (status.parse().expect("a status"), serde_json::from_str(body).unwrap_or(Value::Null))
     }
 
     /// Writes the one rule of the domain `api`, and gives the revision that nodes are to run.
     pub fn limit(&self, limit: &str) -> i64 {
-        let (status, told) = self.call("PUT", "/v1/domains/api/rules/all", Some(&json!({"limit": limit})));
-        assert!(status == 200 || status == 201, "{status} {told}");
+        let (status, answer) = self.call("PUT", "/v1/domains/api/rules/all", Some(&json!({"limit": limit})));
+        assert!(status == 200 || status == 201, "{status} {answer}");
         self.call("GET", "/v1/snapshot", None).1["revision"].as_i64().expect("a revision")
     }
 }
@@ -82,8 +82,8 @@ pub fn follower(service: &Service, url: &str, name: &str, data: &str) -> Server 
 pub fn limit_of(node: &Server) -> u64 {
     let (status, body) = node.connect_http().post("/v1/peek", r#"{"domain":"api","attributes":{}}"#);
     assert_eq!(status, 200, "{body}");
-    let told: Value = serde_json::from_str(&body).expect("JSON");
-    told["limits"][0]["limit"].as_u64().unwrap_or_else(|| panic!("no limit in {body}"))
+    let answer: Value = serde_json::from_str(&body).expect("JSON");
+    answer["limits"][0]["limit"].as_u64().unwrap_or_else(|| panic!("no limit in {body}"))
 }
 
 /// What a node says at a path.

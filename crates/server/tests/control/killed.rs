@@ -27,16 +27,16 @@ async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(place: Arc<Place
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let mut told =
+        let mut versions =
             lines.filter_map(|line| line.rsplit_once("written ").and_then(|(_, number)| number.parse::<i64>().ok()));
         let mut seen: i64 = 0;
-        for number in told.by_ref().take(acknowledged) {
+        for number in versions.by_ref().take(acknowledged) {
             seen = number;
         }
         child.kill().unwrap();
         child.wait().unwrap();
         // Acknowledgements printed before the kill count too.
-        seen = told.last().unwrap_or(seen);
+        seen = versions.last().unwrap_or(seen);
         assert!(seen > last, "the writer went on at {last} and came to {seen}");
         let control = place.open().await;
         let page = control.rules().list("api", &RuleSearch::default(), &PageRequest::default()).await.unwrap();

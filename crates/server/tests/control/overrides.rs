@@ -101,8 +101,8 @@ async fn overrides_of_a_domain_are_listed_over_pages(place: Arc<Place>) {
     let note = Note { change: by("ann"), kind: "key", action: "reset", domain, subject: "tenant=x".into() };
     control.audit().note(&[note]).await.unwrap();
     let domains = control.rules().domains().await.unwrap();
-    let told: Vec<_> = domains.iter().map(|one| (&*one.domain, one.rules, one.overrides, one.revision)).collect();
-    assert_eq!(told, [("api", 2, 4, 8), ("other", 1, 1, 7)], "what was spent is no change of a domain");
+    let seen: Vec<_> = domains.iter().map(|one| (&*one.domain, one.rules, one.overrides, one.revision)).collect();
+    assert_eq!(seen, [("api", 2, 4, 8), ("other", 1, 1, 7)], "what was spent is no change of a domain");
     let rule = control.rules().get("api", "b").await.unwrap();
     assert_eq!(rule.overrides, 2);
 }

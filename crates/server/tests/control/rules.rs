@@ -271,12 +271,12 @@ async fn every_change_is_in_the_audit_log(place: Arc<Place>) {
     control.audit().note(&[note]).await.unwrap();
     assert_eq!(*control.watch().borrow(), revision);
     let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap().items;
-    let told: Vec<String> = log
+    let entries: Vec<String> = log
         .iter()
         .map(|line| format!("{} {} {} {} {}", line.seq, line.author, line.kind, line.action, line.subject))
         .collect();
     assert_eq!(
-        told,
+        entries,
         ["4 eve enforcement observe all", "3 ann rule delete each", "2 bob rule update each", "1 ann rule create each"]
     );
     assert_eq!(log[2].before, Some(json!({"id": "each", "limit": "1/s"})));

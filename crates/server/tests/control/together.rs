@@ -36,17 +36,17 @@ async fn exactly_one_concurrent_writer_wins(place: Arc<Place>) {
             })
             .collect();
         let mut winners = Vec::new();
-        let mut told = Vec::new();
+        let mut conflicts = Vec::new();
         for task in tasks {
             match task.await.unwrap() {
                 Ok(written) => winners.push(written.value),
-                Err(ControlError::Conflict(conflict)) => told.push(conflict),
+                Err(ControlError::Conflict(conflict)) => conflicts.push(conflict),
                 Err(error) => panic!("{error}"),
             }
         }
         let [winner] = &winners[..] else { panic!("{} have won", winners.len()) };
-        assert_eq!((winner.version, told.len()), (round + 1, WRITERS - 1));
-        for conflict in told {
+        assert_eq!((winner.version, conflicts.len()), (round + 1, WRITERS - 1));
+        for conflict in conflicts {
             assert_eq!((conflict.current, &conflict.by.unwrap().0), (Some(round + 1), &winner.author));
             let limit = winner.rule["limit"].as_str().unwrap();
             assert!(conflict.diff.unwrap().contains(&format!("+limit: {limit}\n")));

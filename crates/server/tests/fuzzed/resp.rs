@@ -1,7 +1,7 @@
 // What must hold for any bytes that are sent to the Redis protocol's port. Included by the fuzz target, which invents bytes, and
 // by the test that replays those it found worth keeping.
 
-use tollgate_server::resp::limits::{MAX_ARGS, MAX_BULK, MAX_COMMAND};
+use tollgate_server::resp::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND};
 use tollgate_server::resp::wire::{Frame, ProtocolError, parse};
 
 type Commands = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);

@@ -1,7 +1,7 @@
 // What must hold for any message to the rate-limit service. Included by the fuzz target, which invents bytes, and by the test that
 // replays those it found worth keeping.
 
-use tollgate_server::rls::limits::{MAX_DESCRIPTORS, MAX_ENTRIES};
+use tollgate_server::rls::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use tollgate_server::rls::wire::{RateLimitRequest, decode_health};
 
 /// A message is decoded within the limits or refused, and unknown fields at its end change nothing.

@@ -13,7 +13,7 @@ pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject
     let mut harness = Harness::new(subject);
     let (five, eight, two) = (one_of_each(5), one_of_each(8), one_of_each(2));
     for (((name, five), (_, eight)), (_, two)) in five.into_iter().zip(eight).zip(two) {
-        let charge = harness.of_limit(five, name);
+        let charge = harness.charge_limit(five, name);
         assert_eq!(harness.check(&charge.clone().cost(3)).await.remaining(), [2], "{name}");
         let limits_id = harness.limit(eight);
         let raised = charge.under(limits_id);
@@ -35,7 +35,7 @@ pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject
             if (from == "concurrency") != (to == "concurrency") {
                 continue;
             }
-            let charge = harness.of_limit(old, &format!("{from} {to}"));
+            let charge = harness.charge_limit(old, &format!("{from} {to}"));
             assert!(harness.check(&charge.clone().cost(3)).await.passed(), "{from} to {to}");
             let limits_id = harness.limit(new);
             let charge = charge.under(limits_id);
@@ -50,7 +50,7 @@ pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subj
     let window: Limit = FixedWindow::new(20, YEAR).expect("a window").into();
     let log = |limit| Limit::from(SlidingLog::new(limit, YEAR).expect("a log"));
     let limits_id = harness.limits([bucket(9)]);
-    let charge = harness.of_key(limits_id, "k");
+    let charge = harness.charge_key(limits_id, "k");
     assert_eq!(harness.check(&charge.clone().cost(4)).await.remaining(), [5]);
     let limits_id = harness.limits([bucket(9), window]);
     let charge = charge.under(limits_id);
@@ -67,7 +67,7 @@ pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subj
 /// A store may reject parameters that it cannot compute exactly, but not these.
 pub async fn ordinary_parameters_are_accepted(subject: &mut impl Subject) {
     for (name, limit) in one_of_each(1_000) {
-        let accepted = subject.store().check_numbers(&limit.into());
+        let accepted = subject.store().check_limits(&limit.into());
         assert_eq!(accepted, Ok(()), "{name}");
     }
 }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::task::Poll;
 
 use tollgate_core::{Ask, Concurrency, Cost, Limit, Nanos, Outcome, Retry, SlidingLog, TokenBucket};
-use tollgate_engine::store::Verb;
+use tollgate_engine::store::StoreVerb;
 
 use super::Subject;
 use super::harness::Harness;
@@ -17,42 +17,48 @@ pub(super) fn bucket(burst: u64) -> Limit {
 /// If one charge is refused, none is charged.
 pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (a, b) = (harness.of_limit(bucket(5), "a"), harness.of_limit(bucket(2), "b"));
+    let (a, b) = (harness.charge_limit(bucket(5), "a"), harness.charge_limit(bucket(2), "b"));
     let both = [a.clone(), b.clone()];
     for left in [4, 3] {
-        let answers = harness.group(Verb::Check, &both).await;
+        let answers = harness.group(StoreVerb::Check, &both).await;
         assert!(answers.iter().all(|answer| answer.passed() && answer.taken == 1));
         assert_eq!(answers[0].remaining(), [left]);
     }
-    let answers = harness.group(Verb::Check, &both).await;
+    let answers = harness.group(StoreVerb::Check, &both).await;
     assert!(!answers.iter().all(|answer| answer.passed()));
     assert!(answers.iter().all(|answer| answer.taken == 0), "a refused group takes nothing");
     assert_eq!(harness.peek(&a).await.remaining(), [3]);
     // The same with the refusing charge first.
-    harness.group(Verb::Check, &[b, a.clone()]).await;
+    harness.group(StoreVerb::Check, &[b, a.clone()]).await;
     assert_eq!(harness.peek(&a).await.remaining(), [3]);
 }
 
 /// Each charge has its own answer.
 pub async fn refused_group_answers_each_charge(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (rich, poor) = (harness.of_limit(bucket(5), "rich"), harness.of_limit(bucket(1), "poor"));
-    let answers = harness.group(Verb::Check, &[rich.clone(), poor.clone().cost(2)]).await;
+    let (rich, poor) = (harness.charge_limit(bucket(5), "rich"), harness.charge_limit(bucket(1), "poor"));
+    let answers = harness.group(StoreVerb::Check, &[rich.clone(), poor.clone().cost(2)]).await;
     assert_eq!(answers[1].outcome, Outcome::Deny(Retry::Never));
     assert!(answers[0].passed(), "by itself it would have passed");
     assert_eq!((answers[0].remaining(), answers[1].remaining()), (vec![5], vec![1]));
     assert_eq!(harness.check(&poor).await.outcome, Outcome::Allow);
-    let answers = harness.group(Verb::Check, &[poor, rich]).await;
+    let answers = harness.group(StoreVerb::Check, &[poor, rich]).await;
     assert!(!answers[0].passed() && answers[0].wait() > Nanos::ZERO);
 }
 
 /// A refused group does not affect the next one.
 pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (a, b) = (harness.of_limit(bucket(1), "a"), harness.of_limit(bucket(1), "b"));
+    let (a, b) = (harness.charge_limit(bucket(1), "a"), harness.charge_limit(bucket(1), "b"));
     let (two, one, both) = ([a.clone().cost(2)], [b.clone()], [a, b]);
-    let answers =
-        harness.batch(&[(Verb::Check, &two), (Verb::Check, &one), (Verb::Check, &both), (Verb::Peek, &both)]).await;
+    let answers = harness
+        .batch(&[
+            (StoreVerb::Check, &two),
+            (StoreVerb::Check, &one),
+            (StoreVerb::Check, &both),
+            (StoreVerb::Peek, &both),
+        ])
+        .await;
     let passed: Vec<Vec<bool>> =
         answers.iter().map(|group| group.as_ref().unwrap().iter().map(|answer| answer.passed()).collect()).collect();
     assert_eq!(passed[..2], [vec![false], vec![true]]);
@@ -63,8 +69,8 @@ pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
 /// Groups of a batch are decided in order.
 pub async fn later_group_sees_earlier_group(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let charge = [harness.of_limit(bucket(5), "k")];
-    let answers = harness.batch(&[(Verb::Check, &charge[..]); 7]).await;
+    let charge = [harness.charge_limit(bucket(5), "k")];
+    let answers = harness.batch(&[(StoreVerb::Check, &charge[..]); 7]).await;
     let passed = answers.iter().map(|answer| answer.as_ref().unwrap()[0].passed());
     assert_eq!(passed.collect::<Vec<_>>(), [true, true, true, true, true, false, false]);
     let left = answers.iter().map(|answer| answer.as_ref().unwrap()[0].remaining()[0]);
@@ -77,18 +83,18 @@ pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subje
     let log = SlidingLog::new(300, Nanos::from_secs(86_400)).expect("a log");
     let slots = Concurrency::new(3, Nanos::from_secs(600)).expect("slots");
     let charges = [
-        harness.of_limit(bucket(5), "a"),
-        harness.of_limit(log, "b"),
-        harness.of_limit(slots, "c"),
-        harness.of_limit(bucket(9), "d"),
+        harness.charge_limit(bucket(5), "a"),
+        harness.charge_limit(log, "b"),
+        harness.charge_limit(slots, "c"),
+        harness.charge_limit(bucket(9), "d"),
     ];
     let up_to = |cost: u64| charges.clone().map(|charge| charge.ask(Ask::UpTo(Cost::new(cost))));
     for (cost, taken, left) in [(2, 2, [3, 298, 1, 7]), (u64::MAX, 1, [2, 297, 0, 6])] {
-        let answers = harness.group(Verb::Check, &up_to(cost)).await;
+        let answers = harness.group(StoreVerb::Check, &up_to(cost)).await;
         assert!(answers.iter().all(|answer| answer.passed() && answer.taken == taken), "{answers:?}");
         assert_eq!(answers.iter().flat_map(|answer| answer.remaining()).collect::<Vec<_>>(), left);
     }
-    let answers = harness.group(Verb::Check, &up_to(1)).await;
+    let answers = harness.group(StoreVerb::Check, &up_to(1)).await;
     assert!(!answers[2].passed() && answers.iter().all(|answer| answer.taken == 0));
     assert_eq!(answers.iter().flat_map(|answer| answer.remaining()).collect::<Vec<_>>(), [2, 297, 0, 6]);
 }
@@ -97,25 +103,25 @@ pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subje
 pub async fn large_groups_and_unusual_keys_are_decided(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let limits_id = harness.limit(bucket(2));
-    let mut charges: Vec<_> = (0..20).map(|n| harness.of_key(limits_id, &format!("k{n}"))).collect();
+    let mut charges: Vec<_> = (0..20).map(|n| harness.charge_key(limits_id, &format!("k{n}"))).collect();
     charges[3].key.extend([0, 255, b'\r', b'\n', b'{', b'}', b':', 0]);
     charges[4].key.extend([0, 255, b'\r', b'\n', b'{', b'}', b':']);
     charges[5].key.extend(vec![b'x'; 8_000]);
     for passes in [true, true, false] {
-        let answers = harness.group(Verb::Check, &charges).await;
+        let answers = harness.group(StoreVerb::Check, &charges).await;
         assert_eq!(answers.iter().all(|answer| answer.passed()), passes);
     }
-    let other = harness.of_key(limits_id, "k20");
+    let other = harness.charge_key(limits_id, "k20");
     assert!(harness.check(&other).await.passed(), "no key is taken for another");
 }
 
 /// Concurrent callers together get no more than the burst.
 pub async fn concurrent_callers_get_no_more_than_the_limit(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (shared, other) = (harness.of_limit(bucket(30), "shared"), harness.of_limit(bucket(100), "other"));
+    let (shared, other) = (harness.charge_limit(bucket(30), "shared"), harness.charge_limit(bucket(100), "other"));
     let harness = &harness;
     let groups = [[shared.clone()].to_vec(), [shared.clone(), other.clone()].to_vec()];
-    let callers = (0..50).map(|n| harness.group(Verb::Check, &groups[n % 2]));
+    let callers = (0..50).map(|n| harness.group(StoreVerb::Check, &groups[n % 2]));
     let answers = all(callers.collect()).await;
     let passed = |answer: &&Vec<super::harness::ChargeAnswer>| answer.iter().all(|answer| answer.passed());
     assert_eq!(answers.iter().filter(passed).count(), 30);

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use tollgate_core::{Ask, Cost, Limit, Limits, Nanos, Outcome, Report, Retry, Stamps, Time, Wall, Window};
 use tollgate_engine::Store;
-use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, Verb};
+use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, StoreVerb};
 
 use super::Subject;
 
@@ -113,58 +113,61 @@ impl<'s, S: Subject> Harness<'s, S> {
     }
 
     /// Returns a charge of a key at a cost of 1.
-    pub(super) fn of_key(&self, limits_id: u32, key: &str) -> TestCharge {
+    pub(super) fn charge_key(&self, limits_id: u32, key: &str) -> TestCharge {
         let key = [&self.name.to_le_bytes(), key.as_bytes()].concat();
         let ask = Ask::Exactly(Cost::ONE);
         TestCharge { limits_id, key, ask, stamps: None, earlier: Vec::new(), windows: Vec::new() }
     }
 
     /// Registers one limit and returns a charge of a key under it.
-    pub(super) fn of_limit(&mut self, limit: impl Into<Limit>, key: &str) -> TestCharge {
+    pub(super) fn charge_limit(&mut self, limit: impl Into<Limit>, key: &str) -> TestCharge {
         let limits_id = self.limit(limit);
-        self.of_key(limits_id, key)
+        self.charge_key(limits_id, key)
     }
 
     pub(super) async fn check(&self, charge: &TestCharge) -> ChargeAnswer {
-        self.one(Verb::Check, charge).await
+        self.one(StoreVerb::Check, charge).await
     }
 
     pub(super) async fn peek(&self, charge: &TestCharge) -> ChargeAnswer {
-        self.one(Verb::Peek, charge).await
+        self.one(StoreVerb::Peek, charge).await
     }
 
     /// Refunds and returns the accepted amount.
     pub(super) async fn refund(&self, charge: &TestCharge) -> u64 {
-        self.one(Verb::Refund, charge).await.taken
+        self.one(StoreVerb::Refund, charge).await.taken
     }
 
     /// Renews leases and returns the cost if all of them were still held, else 0.
     pub(super) async fn renew(&self, charge: &TestCharge) -> u64 {
-        self.one(Verb::Renew, charge).await.taken
+        self.one(StoreVerb::Renew, charge).await.taken
     }
 
     pub(super) async fn reset(&self, charge: &TestCharge) {
-        self.one(Verb::Reset, charge).await;
+        self.one(StoreVerb::Reset, charge).await;
     }
 
-    async fn one(&self, verb: Verb, charge: &TestCharge) -> ChargeAnswer {
+    async fn one(&self, verb: StoreVerb, charge: &TestCharge) -> ChargeAnswer {
         self.group(verb, std::slice::from_ref(charge)).await.swap_remove(0)
     }
 
     /// Runs one group.
-    pub(super) async fn group(&self, verb: Verb, charges: &[TestCharge]) -> Vec<ChargeAnswer> {
+    pub(super) async fn group(&self, verb: StoreVerb, charges: &[TestCharge]) -> Vec<ChargeAnswer> {
         let answers = self.batch(&[(verb, charges)]).await;
         answers.into_iter().next().expect("an answer for the group").expect("a store that answers")
     }
 
     /// Runs several groups in one call.
-    pub(super) async fn batch(&self, groups: &[(Verb, &[TestCharge])]) -> Vec<Result<Vec<ChargeAnswer>, StoreError>> {
+    pub(super) async fn batch(
+        &self,
+        groups: &[(StoreVerb, &[TestCharge])],
+    ) -> Vec<Result<Vec<ChargeAnswer>, StoreError>> {
         let charges: Vec<Vec<Charge<'_>>> =
             groups.iter().map(|(_, charges)| charges.iter().map(|charge| self.to_store(charge)).collect()).collect();
         let store_groups: Vec<Group<'_>> =
             groups.iter().zip(&charges).map(|((verb, _), charges)| Group { verb: *verb, charges }).collect();
         let mut answers = Answers::default();
-        self.subject.store().run(Batch { numbers: &self.limits_by_id, groups: &store_groups }, &mut answers).await;
+        self.subject.store().run(Batch { limit_table: &self.limits_by_id, groups: &store_groups }, &mut answers).await;
         assert_eq!(answers.len(), groups.len(), "every group is answered");
         (0..groups.len()).map(|index| self.answer(&answers, index, groups[index].1)).collect()
     }
@@ -190,7 +193,7 @@ impl<'s, S: Subject> Harness<'s, S> {
     fn to_store<'q>(&'q self, charge: &'q TestCharge) -> Charge<'q> {
         Charge {
             key: &charge.key,
-            numbers: charge.limits_id,
+            limits_id: charge.limits_id,
             limits: &self.limits_by_id.0[charge.limits_id as usize],
             earlier: &charge.earlier,
             ask: charge.ask,

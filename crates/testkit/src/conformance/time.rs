@@ -4,7 +4,7 @@ use tollgate_core::{
     Concurrency, FixedWindow, LeakyBucket, Limit, Nanos, Outcome, Phase, Rate, Retry, SlidingLog, SlidingWindow, Time,
     TokenBucket, Window,
 };
-use tollgate_engine::store::{StoreError, Verb};
+use tollgate_engine::store::{StoreError, StoreVerb};
 
 use super::Subject;
 use super::harness::Harness;
@@ -32,7 +32,7 @@ pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
     let length = times(subject.unit(), 2);
     let mut harness = Harness::new(subject);
     for (name, limit) in two_per(length) {
-        let charge = harness.of_limit(limit, name);
+        let charge = harness.charge_limit(limit, name);
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         assert!(!harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         harness.subject.wait(times(length, 2)).await;
@@ -47,7 +47,7 @@ pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
     let (unit, tick) = (subject.unit(), subject.tick());
     let mut harness = Harness::new(subject);
     for (name, limit) in two_per(times(unit, 3)) {
-        let charge = harness.of_limit(limit, name);
+        let charge = harness.charge_limit(limit, name);
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         let wait = harness.check(&charge).await.wait();
         assert!(wait <= times(unit, 6), "{name}: {wait}");
@@ -67,7 +67,7 @@ pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
 pub async fn lost_lease_expires(subject: &mut impl Subject) {
     let lease = times(subject.unit(), 2);
     let mut harness = Harness::new(subject);
-    let charge = harness.of_limit(Concurrency::new(1, lease).expect("leases"), "k");
+    let charge = harness.charge_limit(Concurrency::new(1, lease).expect("leases"), "k");
     let lost = harness.check(&charge).await;
     assert!(lost.passed());
     assert_eq!(harness.check(&charge).await.outcome, Outcome::Deny(Retry::OnRelease));
@@ -80,9 +80,9 @@ pub async fn lost_lease_expires(subject: &mut impl Subject) {
 /// Calendar windows come from the caller, the time from the store.
 pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let charge = harness.of_limit(FixedWindow::new(2, YEAR).expect("a window").phase(Phase::Given(0)), "k");
+    let charge = harness.charge_limit(FixedWindow::new(2, YEAR).expect("a window").phase(Phase::Given(0)), "k");
     let now =
-        harness.peek(&harness.of_key(charge.limits_id, "clock").windows(&[around(Time::ZERO, u64::MAX)])).await.at;
+        harness.peek(&harness.charge_key(charge.limits_id, "clock").windows(&[around(Time::ZERO, u64::MAX)])).await.at;
     let hour = 3_600_000_000_000;
     let this = around(now, hour);
     let charge = charge.windows(&[this]);
@@ -92,7 +92,7 @@ pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subjec
 
     let past = Window::new(Time::from_nanos(now.as_nanos() - 2 * hour), Time::from_nanos(now.as_nanos() - hour));
     let stale = charge.clone().windows(&[past.expect("an hour")]);
-    let answer = harness.batch(&[(Verb::Check, std::slice::from_ref(&stale))]).await.swap_remove(0);
+    let answer = harness.batch(&[(StoreVerb::Check, std::slice::from_ref(&stale))]).await.swap_remove(0);
     let Err(StoreError::Stale { store_time }) = answer else { panic!("expected stale, got {answer:?}") };
     assert!(store_time >= now && store_time < this.end());
     assert_eq!(harness.peek(&charge).await.remaining(), [0], "nothing was changed");
@@ -109,7 +109,7 @@ fn around(time: Time<tollgate_core::Wall>, nanos: u64) -> Window {
 pub async fn answers_carry_the_store_time(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);
-    let charge = harness.of_limit(super::groups::bucket(5), "k");
+    let charge = harness.charge_limit(super::groups::bucket(5), "k");
     let first = harness.check(&charge).await.at;
     harness.subject.wait(unit).await;
     let second = harness.check(&charge).await.at;

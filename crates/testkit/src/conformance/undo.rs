@@ -1,7 +1,7 @@
 //! Peeks, refunds, renewals and resets.
 
 use tollgate_core::{Cost, FixedWindow, Nanos, Phase};
-use tollgate_engine::store::Verb;
+use tollgate_engine::store::StoreVerb;
 
 use super::Subject;
 use super::groups::bucket;
@@ -12,7 +12,7 @@ use super::limits::one_of_each;
 pub async fn peek_changes_nothing(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in one_of_each(3) {
-        let charge = harness.of_limit(limit, name);
+        let charge = harness.charge_limit(limit, name);
         for _ in 0..2 {
             let answer = harness.peek(&charge).await;
             assert_eq!((answer.passed(), answer.taken, answer.remaining()), (true, 0, vec![3]), "{name}");
@@ -29,7 +29,7 @@ pub async fn peek_changes_nothing(subject: &mut impl Subject) {
 pub async fn refund_returns_what_was_taken(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in one_of_each(5) {
-        let charge = harness.of_limit(limit, name);
+        let charge = harness.charge_limit(limit, name);
         let first = harness.check(&charge.clone().cost(2)).await;
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         assert_eq!(harness.refund(&charge.clone().refund_of(&first)).await, 2, "{name}");
@@ -43,7 +43,8 @@ pub async fn refund_returns_what_was_taken(subject: &mut impl Subject) {
 /// A stamp identifies one lease.
 pub async fn lease_is_released_once(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let charge = harness.of_limit(tollgate_core::Concurrency::new(3, Nanos::from_secs(3_600)).expect("leases"), "k");
+    let charge =
+        harness.charge_limit(tollgate_core::Concurrency::new(3, Nanos::from_secs(3_600)).expect("leases"), "k");
     let first = harness.check(&charge.clone().cost(2)).await;
     let second = harness.check(&charge).await;
     assert!(!harness.check(&charge).await.passed());
@@ -60,7 +61,7 @@ pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);
     let leases = tollgate_core::Concurrency::new(2, Nanos::from_nanos(4 * unit.as_nanos())).expect("leases");
-    let charge = harness.of_limit(leases, "k");
+    let charge = harness.charge_limit(leases, "k");
     let (kept, lost) = (harness.check(&charge).await, harness.check(&charge).await);
     for _ in 0..2 {
         harness.subject.wait(Nanos::from_nanos(3 * unit.as_nanos())).await;
@@ -70,7 +71,7 @@ pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     assert_eq!(harness.peek(&charge).await.remaining(), [1]);
     assert_eq!(harness.refund(&charge.clone().refund_of(&kept)).await, 1);
     assert_eq!(harness.renew(&charge.clone().refund_of(&kept)).await, 0);
-    let (bucket, fresh) = (harness.of_limit(bucket(5), "bucket"), harness.of_limit(leases, "fresh"));
+    let (bucket, fresh) = (harness.charge_limit(bucket(5), "bucket"), harness.charge_limit(leases, "fresh"));
     let taken = harness.check(&bucket).await;
     assert_eq!(harness.renew(&bucket.clone().refund_of(&taken)).await, 0, "there is no lease");
     assert_eq!(harness.renew(&fresh.refund_of(&kept)).await, 0, "no slot is held");
@@ -81,7 +82,7 @@ pub async fn refund_applies_only_to_its_window(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);
     let window = FixedWindow::new(5, Nanos::from_nanos(2 * unit.as_nanos())).expect("a window");
-    let charge = harness.of_limit(window.phase(Phase::FirstRequest), "k");
+    let charge = harness.charge_limit(window.phase(Phase::FirstRequest), "k");
     let old = harness.check(&charge.clone().cost(2)).await;
     harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
     assert_eq!(harness.check(&charge).await.remaining(), [4]);
@@ -92,9 +93,10 @@ pub async fn refund_applies_only_to_its_window(subject: &mut impl Subject) {
 /// Refunds of a group are independent of each other.
 pub async fn refunds_of_a_group_are_independent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (used, new) = (harness.of_limit(bucket(5), "used"), harness.of_limit(bucket(5), "new"));
+    let (used, new) = (harness.charge_limit(bucket(5), "used"), harness.charge_limit(bucket(5), "new"));
     let taken = harness.check(&used.clone().cost(3)).await;
-    let answers = harness.group(Verb::Refund, &[new.clone().refund_of(&taken), used.clone().refund_of(&taken)]).await;
+    let answers =
+        harness.group(StoreVerb::Refund, &[new.clone().refund_of(&taken), used.clone().refund_of(&taken)]).await;
     assert_eq!(answers.iter().map(|answer| answer.taken).collect::<Vec<_>>(), [0, 3]);
     assert_eq!(harness.peek(&used).await.remaining(), [5]);
     assert_eq!(harness.check(&new.cost(5)).await.taken, Cost::new(5).get());
@@ -105,8 +107,9 @@ pub async fn reset_affects_one_key(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in one_of_each(3) {
         let limits_id = harness.limit(limit);
-        let (charge, other) = (harness.of_key(limits_id, name), harness.of_key(limits_id, &format!("other {name}")));
-        harness.group(Verb::Check, &[charge.clone().cost(3), other.clone().cost(2)]).await;
+        let (charge, other) =
+            (harness.charge_key(limits_id, name), harness.charge_key(limits_id, &format!("other {name}")));
+        harness.group(StoreVerb::Check, &[charge.clone().cost(3), other.clone().cost(2)]).await;
         harness.reset(&charge).await;
         assert_eq!(harness.peek(&charge).await.remaining(), [3], "{name}");
         assert_eq!(harness.peek(&other).await.remaining(), [1], "{name}");

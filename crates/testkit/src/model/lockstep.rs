@@ -154,12 +154,12 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         laws::at_once_equals_one_by_one(&place, ask.cost(), |law| self.model.lifts(law));
         let before = self.state.clone();
         // `decide` may have a faster path than `weigh` and `commit`, with the same result.
-        let mut at_length = before.clone();
-        let told = self.limit.weigh(before.as_slice(), now, ask);
-        self.limit.commit(at_length.as_mut_slice(), now, &told);
+        let mut slow_state = before.clone();
+        let peeked = self.limit.weigh(before.as_slice(), now, ask);
+        self.limit.commit(slow_state.as_mut_slice(), now, &peeked);
         let verdict = self.limit.decide(self.state.as_mut_slice(), now, ask);
-        assert_eq!((told.outcome(), told.taken()), (verdict.outcome(), verdict.taken()), "peek of {ask:?} differs");
-        assert_eq!(at_length, self.state, "{ask:?} at {now:?} leads elsewhere than weighing and committing");
+        assert_eq!((peeked.outcome(), peeked.taken()), (verdict.outcome(), verdict.taken()), "peek of {ask:?} differs");
+        assert_eq!(slow_state, self.state, "{ask:?} at {now:?} leads elsewhere than weighing and committing");
         let answer = self.model.ask(now, ask);
         let expected = (answer.outcome, Cost::new(answer.taken));
         assert_eq!((verdict.outcome(), verdict.taken()), expected, "{ask:?} at {now:?}, state was {before:?}");

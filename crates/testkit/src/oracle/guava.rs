@@ -66,7 +66,7 @@ enum Kind {
 
 impl Kind {
     fn pacing(self, rate: Option<f64>) -> Result<Pacing, &'static Rule> {
-        let rate = rate.and_then(fraction).ok_or(&NO_SUCH_RATE)?;
+        let rate = rate.and_then(approximate_rate).ok_or(&NO_SUCH_RATE)?;
         match self {
             Self::Bursty(store) => Pacing::bursty(rate, store).map_err(|_| &NO_SUCH_RATE),
             Self::WarmUp(warm_up, cold) => Pacing::warm_up(rate, warm_up, cold).map_err(|_| &NO_WARM_UP),
@@ -164,12 +164,12 @@ impl Here {
     /// Compares the state, which Guava updates at granted calls only.
     fn compare(&self, verdict: Comparison, step: &Step) -> Read<Seen> {
         let after = State::read(&step.result)?;
-        let told = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
+        let recorded = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
         let next = self.now.saturating_add(self.pacing.earliest(&self.pace, self.now));
         let ours = i128::from(next.as_nanos().div_ceil(MICRO));
         // The refill since then, if the call did not update the state, as a refused one does not.
         let idle = self.now.as_nanos().saturating_sub(after.next_free_us.saturating_mul(MICRO));
-        let seen = verdict.clone().near("next_free_us", told, ours);
+        let seen = verdict.clone().near("next_free_us", recorded, ours);
         let seen = match after.stored_nanos(self.rate).filter(|_| idle == 0) {
             Some(stored) => {
                 let ours = self.pacing.stored(&self.pace, self.now).as_nanos();
@@ -181,14 +181,14 @@ impl Here {
         let longest = i128::from(u64::MAX / MICRO);
         Ok(seen
             .seen()
-            .unless(&TRUNCATED, || is_verdict_equal && (0..=3).contains(&(ours - told)))
-            .unless(&BEYOND_TIME, || told > longest && ours >= longest))
+            .unless(&TRUNCATED, || is_verdict_equal && (0..=3).contains(&(ours - recorded)))
+            .unless(&BEYOND_TIME, || recorded > longest && ours >= longest))
     }
 }
 
 /// Returns the simplest fraction that a double cannot distinguish from a rate per second, if we can
 /// represent it.
-fn fraction(rate: f64) -> Option<Rate> {
+fn approximate_rate(rate: f64) -> Option<Rate> {
     let (mut count, mut secs, mut last_count, mut last_secs) = (1.0_f64, 0.0_f64, 0.0_f64, 1.0_f64);
     let mut rest = rate;
     // The continued fraction: each integer part improves the previous two approximations.

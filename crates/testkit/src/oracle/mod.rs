@@ -21,7 +21,7 @@ mod tally;
 mod trace;
 
 pub use tally::{Comparison, Mismatch, Rule, Seen, Skip, Tally};
-pub use trace::{Case, Directory, Fields, Read, Step};
+pub use trace::{Case, Fields, Read, Step, TraceDirectory};
 
 /// The limiter of a reference, as far as its state is recorded, beside ours.
 pub trait Player {

@@ -79,8 +79,9 @@ impl Player for Nginx {
         for (limit, excess) in limits.iter().zip(excesses.iter_mut()) {
             *excess = Excess { milli: limit.drained(excess, step).0, at };
         }
-        if let Some(told) = step.result.maybe_int("excess_milli") {
-            excesses.get_mut(by_limit(&step.result)).ok_or(Skip::Field("by_limit"))?.milli = told.clamp(0, MOST_MILLI);
+        if let Some(recorded) = step.result.maybe_int("excess_milli") {
+            excesses.get_mut(by_limit(&step.result)).ok_or(Skip::Field("by_limit"))?.milli =
+                recorded.clamp(0, MOST_MILLI);
         }
         Ok(())
     }

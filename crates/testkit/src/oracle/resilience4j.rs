@@ -248,14 +248,14 @@ impl Resilience {
             return Ok(seen
                 .unless(&ABOVE_LIMIT, || after.available > self.limit || self.seen.available - permits > self.limit));
         };
-        let told = match step.result.maybe_int("wait_ns") {
+        let recorded = match step.result.maybe_int("wait_ns") {
             Some(wait) => wait,
             None if ok => step.result.int("parked_ns")?,
             None => -1,
         };
         let wait_of = |wait: Option<u64>| wait.map_or(-1, i128::from);
         let compare = |wait: Option<u64>, mut ours: Here| {
-            let verdict = Comparison::new().same("ok", ok, wait.is_some()).same("wait", told, wait_of(wait));
+            let verdict = Comparison::new().same("ok", ok, wait.is_some()).same("wait", recorded, wait_of(wait));
             ours.compare(verdict, after, then).seen()
         };
         let wait = ours.take(cost);

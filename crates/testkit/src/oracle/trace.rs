@@ -139,12 +139,12 @@ impl Fields for Value {
 
 /// The location of the traces: a directory of `<name>.jsonl` or `<name>.jsonl.gz`.
 #[derive(Clone, Debug)]
-pub struct Directory(PathBuf);
+pub struct TraceDirectory(PathBuf);
 
-impl Directory {
+impl TraceDirectory {
     /// Returns the traces of the repository, or those in the directory that `TOLLGATE_ORACLES`
     /// names.
-    pub fn chosen() -> Self {
+    pub fn configured() -> Self {
         let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
         Self(std::env::var_os("TOLLGATE_ORACLES").map_or_else(committed, PathBuf::from))
     }

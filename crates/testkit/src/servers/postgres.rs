@@ -162,7 +162,7 @@ fn is_root() -> bool {
 
 /// PostgreSQL reports readiness only in its log, whose location differs between systems, so it is
 /// polled.
-#[expect(clippy::disallowed_methods, reason = "there is nothing to be told by")]
+#[expect(clippy::disallowed_methods, reason = "the server sends no notification to wait for")]
 fn wait() {
     std::thread::sleep(Duration::from_millis(100));
 }

@@ -170,9 +170,9 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Sender, channel};
 
-    struct RegisteredLimiter(u32, Sender<u32>);
+    struct TestAlarm(u32, Sender<u32>);
 
-    impl Alarm for RegisteredLimiter {
+    impl Alarm for TestAlarm {
         fn fire(&self) {
             self.1.send(self.0).unwrap();
             assert!(self.0 < 100, "an alarm that panics");
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn alarm_fires_at_its_last_time_unless_it_was_dropped() {
         let (sender, _receiver) = channel();
-        let alarm = |number| -> Arc<dyn Alarm> { Arc::new(RegisteredLimiter(number, sender.clone())) };
+        let alarm = |number| -> Arc<dyn Alarm> { Arc::new(TestAlarm(number, sender.clone())) };
         let (first, second, gone) = (alarm(1), alarm(2), alarm(3));
         let mut schedule = Schedule::<u64>::new();
         schedule.set(5, &first);
@@ -199,8 +199,7 @@ mod tests {
     #[test]
     fn timer_fires_in_order_and_survives_a_panic() {
         let (sender, receiver) = channel();
-        let schedule =
-            [130, 20, 10].map(|number| -> Arc<dyn Alarm> { Arc::new(RegisteredLimiter(number, sender.clone())) });
+        let schedule = [130, 20, 10].map(|number| -> Arc<dyn Alarm> { Arc::new(TestAlarm(number, sender.clone())) });
         let timer = Timer::shared().unwrap();
         // Set under the lock of the timer thread, so that all are scheduled before the first fires.
         let mut list = timer.lock();

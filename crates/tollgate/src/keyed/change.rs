@@ -28,14 +28,14 @@ pub(super) const NEVER: u64 = u64::MAX;
 
 /// What [`Keyed::set_limit`] changed.
 #[derive(Debug)]
-pub(super) struct Changes<A> {
+pub(super) struct LaterLimits<A> {
     /// The limits after the inline one, the last of them in force.
     later: Vec<A>,
     /// The table in use, if a later limit needed longer states.
     table: Option<Table>,
 }
 
-impl<A> Default for Changes<A> {
+impl<A> Default for LaterLimits<A> {
     fn default() -> Self {
         Self { later: Vec::new(), table: None }
     }
@@ -84,27 +84,27 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         Ok(())
     }
 
-    pub(super) fn changes(&self) -> RwLockReadGuard<'_, Changes<A>> {
+    pub(super) fn changes(&self) -> RwLockReadGuard<'_, LaterLimits<A>> {
         self.changes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn table<'a>(&'a self, changes: &'a Changes<A>) -> &'a Table {
+    pub(super) fn table<'a>(&'a self, changes: &'a LaterLimits<A>) -> &'a Table {
         changes.table.as_ref().unwrap_or(&self.table)
     }
 
-    fn generation(&self, changes: &Changes<A>) -> u64 {
+    fn generation(&self, changes: &LaterLimits<A>) -> u64 {
         (self.earlier.len() + changes.later.len()) as u64
     }
 
     /// States of earlier limits may have to be read by the wall clock, even if the limit in force does not use it.
-    pub(super) fn reader<'a>(&'a self, changes: &'a Changes<A>, now: Now<'a>) -> KeyedReader<'a, A> {
+    pub(super) fn reader<'a>(&'a self, changes: &'a LaterLimits<A>, now: Now<'a>) -> KeyedReader<'a, A> {
         let unchanged = self.earlier.is_empty() && changes.later.is_empty();
         let now = if unchanged { now } else { Now::new(now.mono(), self.clock.wall(now.mono())) };
         KeyedReader { earlier: &self.earlier, inline: &self.limit, later: &changes.later, now }
     }
 
     /// Copies every entry to a table with states of `words`, and leaves the old table locked.
-    fn rebuild(&self, changes: &Changes<A>, words: usize) -> Result<Table, CapacityError> {
+    fn rebuild(&self, changes: &LaterLimits<A>, words: usize) -> Result<Table, CapacityError> {
         let capacity = self.capacity;
         let table = Table::new(capacity, words).ok_or(CapacityError { capacity })?;
         let reader = self.reader(changes, self.clock.now());
@@ -122,7 +122,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     /// Drops limits set later that no entry uses. If that frees too few, moves entries to the limit in force, where it can hold
     /// what they have used up.
-    fn drop_unused(&self, changes: &mut Changes<A>) {
+    fn drop_unused(&self, changes: &mut LaterLimits<A>) {
         let reader = self.reader(changes, self.clock.now());
         let table = self.table(changes);
         let mut overflow = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);

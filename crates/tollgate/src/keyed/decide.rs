@@ -61,11 +61,11 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     ) -> R {
         let changes = self.changes();
         let reader = self.reader(&changes, now);
-        let (limit, of_key) = (reader.limit(), reader.now(fingerprint));
-        let arrival = spent_by_arrival(limit, &of_key, ask);
+        let (limit, key_now) = (reader.limit(), reader.now(fingerprint));
+        let arrival = spent_by_arrival(limit, &key_now, ask);
         let decided = self.table(&changes).upsert(fingerprint, &reader, arrival, |slot, presence| {
             if presence == Presence::New {
-                limit.init(&mut slot.state, &of_key);
+                limit.init(&mut slot.state, &key_now);
             }
             reader.visit(fingerprint, slot, |account| {
                 let verdict = account.decide(ask);
@@ -73,7 +73,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             })
         });
         drop(changes);
-        // Not at `of_key`: windows of phase `Spread` differ from key to key.
+        // Not at `key_now`: windows of phase `Spread` differ from key to key.
         decided.unwrap_or_else(|| self.decide_without_entry(fingerprint, now, ask, read))
     }
 

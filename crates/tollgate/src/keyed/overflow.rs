@@ -37,13 +37,13 @@ pub enum WhenFull {
 
 /// The state that all keys without an entry of their own share.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Overflow {
+pub(super) struct OverflowEntry {
     pub(super) words: Vec<u64>,
     /// The generation of parameters that it belongs to.
     pub(super) generation: u64,
 }
 
-impl Overflow {
+impl OverflowEntry {
     pub(super) fn visit<A: Algorithm, R>(
         &mut self,
         reader: &KeyedReader<'_, A>,

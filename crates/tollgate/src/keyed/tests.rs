@@ -230,9 +230,9 @@ fn a_key_never_seen_is_peeked_at_in_its_own_window() {
     let limit = FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread).initial(0).unwrap();
     let (keyed, _) = keyed(limit, 1_000);
     for key in ["alice", "bob", "carol"] {
-        let (peeked, told) = (keyed.peek(key, 1).outcome(), keyed.report(key, 1));
+        let (peeked, report) = (keyed.peek(key, 1).outcome(), keyed.report(key, 1));
         assert!(!peeked.is_admitted());
-        assert_eq!((peeked, told), (keyed.check(key, 1).outcome(), keyed.report(key, 1)));
+        assert_eq!((peeked, report), (keyed.check(key, 1).outcome(), keyed.report(key, 1)));
     }
 }
 

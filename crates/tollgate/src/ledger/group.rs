@@ -5,7 +5,9 @@ use std::array::from_fn;
 use tollgate_core::{Cells, CellsMut, Now, Report, Retry, Spent};
 
 use super::weigh::{Entries, FEW, Few, Member, Members, decide_locked};
-use super::{Charge, ChargeView, Ledger, LedgerReader, LimitTable, PlainCharge, now_of, owner_of, presence_under};
+use super::{
+    Charge, ChargeView, Ledger, LedgerReader, LimitTable, PlainCharge, now_for_key, own_limits, presence_under,
+};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::keyed::{WhenFull, spent_by_arrival};
@@ -218,12 +220,12 @@ impl<C: Clock> Ledger<C> {
         fingerprint: Fingerprint,
     ) -> Result<Member<'n, Entry>, Retry> {
         let limits = self.limits(reader.limit_table, charge).ok_or(Retry::Never)?;
-        let now = now_of(charge, fingerprint, reader.now);
+        let now = now_for_key(charge, fingerprint, reader.now);
         let presence = own.find_or_insert(fingerprint, reader, spent_by_arrival(limits, &now, charge.ask));
         let (place, presence) = presence.ok_or(Retry::OnRelease)?;
         let mut state = own.state(place);
         let presence = presence_under(reader.limit_table, limits, charge.limits_id, &state, presence, &now);
-        owner_of(reader.limit_table, limits, charge.limits_id, &mut state, presence, &now);
+        own_limits(reader.limit_table, limits, charge.limits_id, &mut state, presence, &now);
         Ok(Member::new(limits, Entry::Own(place), now))
     }
 
@@ -249,9 +251,9 @@ impl<C: Clock> Ledger<C> {
         fingerprint: Fingerprint,
     ) -> Option<Member<'n, Entry>> {
         let limits = self.limits(reader.limit_table, charge)?;
-        let now = now_of(charge, fingerprint, reader.now);
+        let now = now_for_key(charge, fingerprint, reader.now);
         let (place, presence) = shared.find_or_insert(fingerprint, reader, Spent::ALL)?;
-        owner_of(reader.limit_table, limits, charge.limits_id, &mut shared.state(place), presence, &now);
+        own_limits(reader.limit_table, limits, charge.limits_id, &mut shared.state(place), presence, &now);
         Some(Member::new(limits, Entry::Shared(place), now))
     }
 }

@@ -26,14 +26,14 @@ fn one(limit: impl Into<Limit>) -> Limits {
 
 impl Tested {
     /// Decides one charge of `cost` and returns its verdict.
-    fn check(&self, numbers: &[Limits], id: u32, key: &str, cost: u64) -> Verdict<Stamps> {
-        self.ask(numbers, id, key, Ask::Exactly(Cost::new(cost)))
+    fn check(&self, limit_table: &[Limits], id: u32, key: &str, cost: u64) -> Verdict<Stamps> {
+        self.ask(limit_table, id, key, Ask::Exactly(Cost::new(cost)))
     }
 
-    fn ask(&self, numbers: &[Limits], id: u32, key: &str, ask: Ask) -> Verdict<Stamps> {
+    fn ask(&self, limit_table: &[Limits], id: u32, key: &str, ask: Ask) -> Verdict<Stamps> {
         let charge = Charge { ask, ..Charge::new(id, key.as_bytes(), 0) };
         let mut verdict = None;
-        let passed = self.decide(numbers, &[charge], |index, view| {
+        let passed = self.decide(limit_table, &[charge], |index, view| {
             assert_eq!((index, verdict.replace(*view.verdict())), (0, None));
         });
         assert_eq!(passed, verdict.unwrap().is_admitted());
@@ -41,9 +41,9 @@ impl Tested {
     }
 
     /// What remains of the tightest limit.
-    fn remaining(&self, numbers: &[Limits], id: u32, key: &str) -> u64 {
+    fn remaining(&self, limit_table: &[Limits], id: u32, key: &str) -> u64 {
         let charge = Charge::new(id, key.as_bytes(), 1);
-        self.peek(numbers, &charge, |view| view.reports(1).map(|report| report.remaining).min()).unwrap()
+        self.peek(limit_table, &charge, |view| view.reports(1).map(|report| report.remaining).min()).unwrap()
     }
 
     fn has_entry(&self, key: &str) -> bool {
@@ -61,14 +61,14 @@ impl Tested {
 }
 
 /// The smallest ledger there is, in which everybody can be anywhere, full of keys "0", "1" and so on, of which each has spent
-/// `cost` of its number under the first numbers.
-fn full(numbers: &[Limits], cost: impl Fn(u64) -> u64) -> (Tested, Arc<ManualClock>, u64) {
-    let words = numbers.iter().map(Limits::words).max().unwrap();
+/// `cost` of its number under the first limit_table.
+fn full(limit_table: &[Limits], cost: impl Fn(u64) -> u64) -> (Tested, Arc<ManualClock>, u64) {
+    let words = limit_table.iter().map(Limits::words).max().unwrap();
     let (other, _) = ledger(1, words);
-    (0..100).for_each(|n| assert!(other.ask(numbers, 0, &n.to_string(), Ask::UpTo(Cost::MAX)).is_admitted()));
+    (0..100).for_each(|n| assert!(other.ask(limit_table, 0, &n.to_string(), Ask::UpTo(Cost::MAX)).is_admitted()));
     let slots = other.entries() as u64;
     let (ledger, clock) = ledger(1, words);
-    (0..slots).for_each(|n| assert!(ledger.check(numbers, 0, &n.to_string(), cost(n)).is_admitted()));
+    (0..slots).for_each(|n| assert!(ledger.check(limit_table, 0, &n.to_string(), cost(n)).is_admitted()));
     assert!(slots >= 4 && ledger.entries() as u64 == slots && ledger.overflowed() == 0);
     (ledger, clock, slots)
 }
@@ -77,30 +77,30 @@ fn full(numbers: &[Limits], cost: impl Fn(u64) -> u64) -> (Tested, Arc<ManualClo
 fn every_ask_does_what_it_says_whatever_the_state() {
     for limits in ten_of_each_and_all(HOUR) {
         let (ledger, _) = ledger(100, limits.words());
-        let numbers = &[limits.clone()][..];
-        let remaining = || ledger.remaining(numbers, 0, "alice");
-        let first = ledger.check(numbers, 0, "alice", 4);
+        let limit_table = &[limits.clone()][..];
+        let remaining = || ledger.remaining(limit_table, 0, "alice");
+        let first = ledger.check(limit_table, 0, "alice", 4);
         assert_eq!((first.taken().get(), remaining()), (4, 6), "{limits:?}");
-        assert_eq!((ledger.check(numbers, 0, "alice", 7).taken().get(), remaining()), (0, 6), "{limits:?}");
-        assert_eq!(ledger.check(numbers, 0, "alice", 11).outcome(), Outcome::Deny(Retry::Never), "{limits:?}");
-        assert_eq!(ledger.ask(numbers, 0, "alice", Ask::UpTo(Cost::MAX)).taken().get(), 6, "{limits:?}");
-        assert!(!ledger.ask(numbers, 0, "alice", Ask::UpTo(Cost::ONE)).is_admitted(), "{limits:?}");
+        assert_eq!((ledger.check(limit_table, 0, "alice", 7).taken().get(), remaining()), (0, 6), "{limits:?}");
+        assert_eq!(ledger.check(limit_table, 0, "alice", 11).outcome(), Outcome::Deny(Retry::Never), "{limits:?}");
+        assert_eq!(ledger.ask(limit_table, 0, "alice", Ask::UpTo(Cost::MAX)).taken().get(), 6, "{limits:?}");
+        assert!(!ledger.ask(limit_table, 0, "alice", Ask::UpTo(Cost::ONE)).is_admitted(), "{limits:?}");
         let charge = Charge::new(0, b"alice", 1);
-        assert_eq!(ledger.refund(numbers, &charge, 4, Some(first.stamp())), 4, "{limits:?}");
-        assert_eq!(ledger.ask(numbers, 0, "alice", Ask::Regardless(Cost::new(9))).taken().get(), 9, "{limits:?}");
-        assert!(!ledger.ask(numbers, 0, "alice", Ask::Regardless(Cost::ONE)).is_admitted(), "{limits:?}");
-        assert_eq!((remaining(), ledger.remaining(numbers, 0, "bob")), (0, 10), "{limits:?}");
-        ledger.reset(numbers, &charge);
+        assert_eq!(ledger.refund(limit_table, &charge, 4, Some(first.stamp())), 4, "{limits:?}");
+        assert_eq!(ledger.ask(limit_table, 0, "alice", Ask::Regardless(Cost::new(9))).taken().get(), 9, "{limits:?}");
+        assert!(!ledger.ask(limit_table, 0, "alice", Ask::Regardless(Cost::ONE)).is_admitted(), "{limits:?}");
+        assert_eq!((remaining(), ledger.remaining(limit_table, 0, "bob")), (0, 10), "{limits:?}");
+        ledger.reset(limit_table, &charge);
         assert_eq!((remaining(), ledger.entries(), ledger.overflowed()), (10, 1, 0), "{limits:?}");
     }
 }
 
 #[test]
 fn a_decision_tells_what_it_saw_and_left() {
-    let numbers = [Limits::new([bucket(10).into(), daily(8).into()]).unwrap()];
+    let limit_table = [Limits::new([bucket(10).into(), daily(8).into()]).unwrap()];
     let (ledger, _) = ledger(100, 4);
-    ledger.decide(&numbers[..], &[Charge::new(0, b"alice", 3)], |_, view| {
-        assert_eq!(view.limits(), Some(&numbers[0]));
+    ledger.decide(&limit_table[..], &[Charge::new(0, b"alice", 3)], |_, view| {
+        assert_eq!(view.limits(), Some(&limit_table[0]));
         assert_eq!(
             view.reports(1).map(|report| (report.limit, report.remaining)).collect::<Vec<_>>(),
             [(10, 7), (8, 5)]
@@ -110,106 +110,106 @@ fn a_decision_tells_what_it_saw_and_left() {
 
 #[test]
 fn peeking_inserts_and_changes_nothing() {
-    let numbers = ten_of_each_and_all(HOUR);
+    let limit_table = ten_of_each_and_all(HOUR);
     let (ledger, _) = ledger(1, 100);
-    for id in 0..numbers.len() as u32 {
+    for id in 0..limit_table.len() as u32 {
         for n in 0..50 {
             let key = format!("{id} {n}");
             let charge = |cost| Charge { limits_id: id, key: key.as_bytes(), ..Charge::new(0, b"", cost) };
-            assert!(ledger.peek(&numbers[..], &charge(10), |view| view.verdict().is_admitted()));
-            assert!(!ledger.peek(&numbers[..], &charge(11), |view| view.verdict().is_admitted()));
+            assert!(ledger.peek(&limit_table[..], &charge(10), |view| view.verdict().is_admitted()));
+            assert!(!ledger.peek(&limit_table[..], &charge(11), |view| view.verdict().is_admitted()));
         }
         assert_eq!((ledger.entries(), ledger.overflowed()), (0, 0));
     }
-    let _ = ledger.check(&numbers, 0, "alice", 3);
-    assert_eq!([(); 3].map(|()| ledger.remaining(&numbers, 0, "alice")), [7; 3]);
+    let _ = ledger.check(&limit_table, 0, "alice", 3);
+    assert_eq!([(); 3].map(|()| ledger.remaining(&limit_table, 0, "alice")), [7; 3]);
 }
 
 #[test]
 fn a_key_never_seen_is_peeked_at_in_its_own_window() {
     let spread = FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread).initial(0).unwrap();
-    let numbers = [one(spread)];
+    let limit_table = [one(spread)];
     let (ledger, _) = ledger(100, 2);
     for key in ["alice", "bob", "carol"] {
-        let peeked = ledger.peek(&numbers[..], &Charge::new(0, key.as_bytes(), 1), |view| view.verdict().outcome());
+        let peeked = ledger.peek(&limit_table[..], &Charge::new(0, key.as_bytes(), 1), |view| view.verdict().outcome());
         assert!(!peeked.is_admitted());
-        assert_eq!(peeked, ledger.check(&numbers, 0, key, 1).outcome());
+        assert_eq!(peeked, ledger.check(&limit_table, 0, key, 1).outcome());
     }
 }
 
 #[test]
 fn other_numbers_with_each_call_keep_what_was_spent() {
     // In both directions, from every algorithm to every other; what one call spent, the next finds spent.
-    let numbers: Vec<Limits> = ten_of_each(DAY).into_iter().map(Limits::from).collect();
+    let limit_table: Vec<Limits> = ten_of_each(DAY).into_iter().map(Limits::from).collect();
     let (ledger, _) = ledger(100, 47);
-    for old in 0..numbers.len() as u32 {
-        for new in 0..numbers.len() as u32 {
+    for old in 0..limit_table.len() as u32 {
+        for new in 0..limit_table.len() as u32 {
             let key = format!("{old} {new}");
-            assert!(ledger.check(&numbers, old, &key, 4).is_admitted());
-            assert!(!ledger.check(&numbers, new, &key, 7).is_admitted(), "from {old} to {new}");
-            assert_eq!(ledger.check(&numbers, new, &key, 5).taken().get(), 5, "from {old} to {new}");
-            assert_eq!(ledger.remaining(&numbers, old, &key), 1, "from {old} to {new} and back");
-            ledger.reset(&numbers[..], &Charge::new(new, key.as_bytes(), 0));
-            assert_eq!(ledger.remaining(&numbers, old, &key), 10, "from {old} to {new} and back, reset");
+            assert!(ledger.check(&limit_table, old, &key, 4).is_admitted());
+            assert!(!ledger.check(&limit_table, new, &key, 7).is_admitted(), "from {old} to {new}");
+            assert_eq!(ledger.check(&limit_table, new, &key, 5).taken().get(), 5, "from {old} to {new}");
+            assert_eq!(ledger.remaining(&limit_table, old, &key), 1, "from {old} to {new} and back");
+            ledger.reset(&limit_table[..], &Charge::new(new, key.as_bytes(), 0));
+            assert_eq!(ledger.remaining(&limit_table, old, &key), 10, "from {old} to {new} and back, reset");
         }
     }
 }
 
 #[test]
 fn numbers_that_nobody_knows_are_refused_for_good() {
-    let numbers = [one(bucket(10))];
+    let limit_table = [one(bucket(10))];
     let (ledger, _) = ledger(100, 1);
     let mut calls = 0;
     let charges = [Charge::new(1, b"alice", 1)];
-    assert!(!ledger.decide(&numbers[..], &charges, |index, view| {
+    assert!(!ledger.decide(&limit_table[..], &charges, |index, view| {
         calls += 1;
         assert_eq!((index, view.verdict().outcome()), (0, Outcome::Deny(Retry::Never)));
         assert!(view.limits().is_none() && view.reports(1).next().is_none());
     }));
     assert_eq!((calls, ledger.entries(), ledger.overflowed()), (1, 0, 0));
-    assert_eq!(ledger.refund(&numbers[..], &charges[0], 1, None), 0);
-    ledger.reset(&numbers[..], &charges[0]);
-    ledger.peek(&numbers[..], &charges[0], |view| assert!(!view.verdict().is_admitted()));
+    assert_eq!(ledger.refund(&limit_table[..], &charges[0], 1, None), 0);
+    ledger.reset(&limit_table[..], &charges[0]);
+    ledger.peek(&limit_table[..], &charges[0], |view| assert!(!view.verdict().is_admitted()));
 }
 
 #[test]
 fn states_too_long_for_the_table_are_refused_for_good() {
-    let numbers = [
+    let limit_table = [
         one(SlidingLog::new(3, DAY).unwrap().max_debt(0).unwrap()),
         one(SlidingLog::new(4, DAY).unwrap().max_debt(0).unwrap()),
         one(bucket(10)),
     ];
     let (ledger, _) = ledger(100, 4);
     assert_eq!(ledger.state_words(), 4);
-    assert!(ledger.check(&numbers, 0, "alice", 1).is_admitted());
-    assert_eq!(ledger.check(&numbers, 1, "alice", 1).outcome(), Outcome::Deny(Retry::Never));
-    ledger.peek(&numbers[..], &Charge::new(1, b"alice", 1), |view| assert!(view.limits().is_none()));
-    assert_eq!((ledger.remaining(&numbers, 0, "alice"), ledger.overflowed()), (2, 0));
+    assert!(ledger.check(&limit_table, 0, "alice", 1).is_admitted());
+    assert_eq!(ledger.check(&limit_table, 1, "alice", 1).outcome(), Outcome::Deny(Retry::Never));
+    ledger.peek(&limit_table[..], &Charge::new(1, b"alice", 1), |view| assert!(view.limits().is_none()));
+    assert_eq!((ledger.remaining(&limit_table, 0, "alice"), ledger.overflowed()), (2, 0));
     // A refund and a reset apply to what the key has, whatever limits they name.
-    assert_eq!(ledger.refund(&numbers[..], &Charge::new(1, b"alice", 1), 1, None), 1);
-    assert!(ledger.check(&numbers, 0, "alice", 2).is_admitted());
-    ledger.reset(&numbers[..], &Charge::new(1, b"alice", 1));
-    assert_eq!(ledger.remaining(&numbers, 0, "alice"), 3);
-    assert_eq!(ledger.check(&numbers, 2, "alice", 9).taken().get(), 9);
+    assert_eq!(ledger.refund(&limit_table[..], &Charge::new(1, b"alice", 1), 1, None), 1);
+    assert!(ledger.check(&limit_table, 0, "alice", 2).is_admitted());
+    ledger.reset(&limit_table[..], &Charge::new(1, b"alice", 1));
+    assert_eq!(ledger.remaining(&limit_table, 0, "alice"), 3);
+    assert_eq!(ledger.check(&limit_table, 2, "alice", 9).taken().get(), 9);
 }
 
 #[test]
 fn a_state_under_numbers_that_nobody_knows_any_more_is_forgotten() {
-    let numbers = [one(bucket(10)), one(daily(10))];
-    let (ledger, _, slots) = full(&numbers, |_| 3);
+    let limit_table = [one(bucket(10)), one(daily(10))];
+    let (ledger, _, slots) = full(&limit_table, |_| 3);
     for n in 0..slots {
-        assert_eq!(ledger.check(&numbers, 1, &n.to_string(), 7).taken().get(), 7);
+        assert_eq!(ledger.check(&limit_table, 1, &n.to_string(), 7).taken().get(), 7);
     }
-    // The second numbers are gone: who had all spent under them is as good as new, and its place is free for others.
-    assert_eq!(ledger.remaining(&numbers[..1], 0, "0"), 10);
-    assert!(ledger.check(&numbers[..1], 0, "1", 10).is_admitted());
-    assert!(ledger.check(&numbers[..1], 0, "new", 1).is_admitted());
-    assert_eq!((ledger.remaining(&numbers[..1], 0, "new"), ledger.overflowed()), (9, 0));
+    // The second limit_table are gone: who had all spent under them is as good as new, and its place is free for others.
+    assert_eq!(ledger.remaining(&limit_table[..1], 0, "0"), 10);
+    assert!(ledger.check(&limit_table[..1], 0, "1", 10).is_admitted());
+    assert!(ledger.check(&limit_table[..1], 0, "new", 1).is_admitted());
+    assert_eq!((ledger.remaining(&limit_table[..1], 0, "new"), ledger.overflowed()), (9, 0));
 }
 
 #[test]
 fn windows_are_handed_in_with_the_charge() {
-    let numbers = [one(daily(10).phase(Phase::Given(0)))];
+    let limit_table = [one(daily(10).phase(Phase::Given(0)))];
     let (ledger, clock) = ledger(100, 2);
     let now = clock.now().wall();
     let day = Window::new(now, now.saturating_add(HOUR)).unwrap();
@@ -218,9 +218,9 @@ fn windows_are_handed_in_with_the_charge() {
         Charge { windows, ..Charge::new(0, b"alice", 6) }
     }
     let passes = |window: &[Window]| {
-        let single = ledger.decide(&numbers[..], &[charge(window)], |_, _| ());
+        let single = ledger.decide(&limit_table[..], &[charge(window)], |_, _| ());
         // The second of a group never fits: only its answer about the first is wanted.
-        let both = ledger.decide(&numbers[..], &[charge(window), charge(window)], |_, _| ());
+        let both = ledger.decide(&limit_table[..], &[charge(window), charge(window)], |_, _| ());
         (single, both)
     };
     assert_eq!(passes(&[day]), (true, false));
@@ -228,29 +228,29 @@ fn windows_are_handed_in_with_the_charge() {
     assert_eq!(passes(&[day]), (false, false));
     clock.advance(SECOND);
     assert_eq!(passes(&[next]), (true, false));
-    assert_eq!(ledger.peek(&numbers[..], &charge(&[next]), |view| view.reports(1).next().unwrap().remaining), 4);
-    assert_eq!(ledger.refund(&numbers[..], &charge(&[next]), 6, None), 6);
+    assert_eq!(ledger.peek(&limit_table[..], &charge(&[next]), |view| view.reports(1).next().unwrap().remaining), 4);
+    assert_eq!(ledger.refund(&limit_table[..], &charge(&[next]), 6, None), 6);
 }
 
 #[test]
 fn many_at_once_are_decided_as_one_by_one() {
-    let numbers = ten_of_each_and_all(HOUR);
+    let limit_table = ten_of_each_and_all(HOUR);
     for len in [0, 1, 2, 15, 16, 17, 32, 33, 40] {
         let ((together, _), (singly, _)) = (ledger(100, 100), ledger(100, 100));
         let keys: Vec<String> = (0..len).map(|n| format!("key {}", n % (1 + len / 3))).collect();
         let charges: Vec<Charge<'_>> = keys
             .iter()
             .enumerate()
-            .map(|(n, key)| Charge::new((n * 5 % (numbers.len() + 1)) as u32, key.as_bytes(), n as u64 % 4))
+            .map(|(n, key)| Charge::new((n * 5 % (limit_table.len() + 1)) as u32, key.as_bytes(), n as u64 % 4))
             .collect();
         let mut answers = Vec::new();
-        together.decide_many(&numbers[..], &charges, |index, view| {
+        together.decide_many(&limit_table[..], &charges, |index, view| {
             assert_eq!(index, answers.len());
             answers.push((*view.verdict(), view.reports(1).collect::<Vec<_>>()));
         });
         let mut expected = Vec::new();
         for charge in &charges {
-            singly.decide(&numbers[..], &[*charge], |_, view| {
+            singly.decide(&limit_table[..], &[*charge], |_, view| {
                 expected.push((*view.verdict(), view.reports(1).collect::<Vec<_>>()));
             });
         }
@@ -259,37 +259,37 @@ fn many_at_once_are_decided_as_one_by_one() {
     }
 }
 
-fn plain<'a>(charge: &Charge<'a>, numbers: &'a [Limits]) -> Option<PlainCharge<'a>> {
-    let limits = numbers.get(charge.limits_id as usize)?;
+fn plain<'a>(charge: &Charge<'a>, limit_table: &'a [Limits]) -> Option<PlainCharge<'a>> {
+    let limits = limit_table.get(charge.limits_id as usize)?;
     Some(PlainCharge { limits_id: charge.limits_id, limits, key: charge.key, cost: charge.ask.cost() })
 }
 
 #[test]
 fn what_is_taken_at_home_is_taken_and_told_as_if_it_were_decided() {
-    let numbers = [one(bucket(10)), one(bucket(7)), one(fine_bucket(10)), one(bucket(20)), one(daily(30))];
+    let limit_table = [one(bucket(10)), one(bucket(7)), one(fine_bucket(10)), one(bucket(20)), one(daily(30))];
     let ((short, clock), (long, other_clock)) = (ledger(100, 100), ledger(100, 100));
     let (mut went_short, mut refused) = (0, 0);
     for step in 0..400_u64 {
         // Each key is always under the same limits.
-        let ids: Vec<u64> = (0..=step % 3).map(|n| (step / 7 + n) % numbers.len() as u64).collect();
+        let ids: Vec<u64> = (0..=step % 3).map(|n| (step / 7 + n) % limit_table.len() as u64).collect();
         let names: Vec<String> = ids.iter().map(|id| format!("key {id}")).collect();
         let charges: Vec<Charge<'_>> =
             ids.iter().zip(&names).map(|(id, name)| Charge::new(*id as u32, name.as_bytes(), step % 3)).collect();
-        let mut told = Vec::new();
-        let each = |charge: &PlainCharge<'_>, report: Report| told.push((charge.cost, vec![report]));
-        let at_home = short.try_take_fast(&charges, |charge| plain(charge, &numbers), &short.clock().now(), each);
+        let mut reports = Vec::new();
+        let each = |charge: &PlainCharge<'_>, report: Report| reports.push((charge.cost, vec![report]));
+        let at_home = short.try_take_fast(&charges, |charge| plain(charge, &limit_table), &short.clock().now(), each);
         let mut expected = Vec::new();
-        let passed = long.decide(&numbers[..], &charges, |index, view| {
+        let passed = long.decide(&limit_table[..], &charges, |index, view| {
             let cost = charges[index].ask.cost();
             expected.push((view.verdict().taken(), view.reports(cost.get()).collect::<Vec<_>>()));
         });
         if at_home {
             assert!(passed, "step {step}");
-            assert_eq!(told, expected, "step {step}");
+            assert_eq!(reports, expected, "step {step}");
             went_short += 1;
         } else {
-            assert!(told.is_empty(), "step {step}: nothing has happened");
-            assert_eq!(short.decide(&numbers[..], &charges, |_, _| ()), passed, "step {step}");
+            assert!(reports.is_empty(), "step {step}: nothing has happened");
+            assert_eq!(short.decide(&limit_table[..], &charges, |_, _| ()), passed, "step {step}");
             refused += u32::from(!passed);
         }
         [&clock, &other_clock].iter().for_each(|clock| clock.advance(Nanos::from_millis(step % 5 * 100)));
@@ -299,27 +299,27 @@ fn what_is_taken_at_home_is_taken_and_told_as_if_it_were_decided() {
 
 #[test]
 fn the_least_spent_gives_way_under_whatever_limits_it_is() {
-    let numbers = [one(bucket(10)), one(fine_bucket(1_000)), one(daily(4))];
-    let (ledger, _, slots) = full(&numbers, |n| if n == 0 { 2 } else { 6 });
+    let limit_table = [one(bucket(10)), one(fine_bucket(1_000)), one(daily(4))];
+    let (ledger, _, slots) = full(&limit_table, |n| if n == 0 { 2 } else { 6 });
     // A tenth, a quarter, a half of their limits.
-    assert!(ledger.check(&numbers, 1, "tenth", 100).is_admitted() && !ledger.has_entry("tenth"));
-    assert!(ledger.check(&numbers, 2, "quarter", 1).is_admitted() && ledger.has_entry("quarter"));
+    assert!(ledger.check(&limit_table, 1, "tenth", 100).is_admitted() && !ledger.has_entry("tenth"));
+    assert!(ledger.check(&limit_table, 2, "quarter", 1).is_admitted() && ledger.has_entry("quarter"));
     assert!(!ledger.has_entry("0"));
-    assert!(ledger.check(&numbers, 1, "half", 500).is_admitted() && ledger.has_entry("half"));
+    assert!(ledger.check(&limit_table, 1, "half", 500).is_admitted() && ledger.has_entry("half"));
     assert!(!ledger.has_entry("quarter"));
-    assert!((1..slots).all(|n| ledger.remaining(&numbers, 0, &n.to_string()) == 4));
+    assert!((1..slots).all(|n| ledger.remaining(&limit_table, 0, &n.to_string()) == 4));
     assert_eq!(ledger.overflowed(), 1);
 }
 
 #[test]
 fn windows_that_are_over_make_room_for_whoever_comes() {
     // Buckets need no wall clock, but to know that yesterday's windows are over they do. Once they did not look.
-    let numbers = [one(daily(10)), one(bucket(10))];
-    let (ledger, clock, slots) = full(&numbers, |_| 10);
-    assert!(ledger.check(&numbers, 1, "early", 1).is_admitted() && !ledger.has_entry("early"));
+    let limit_table = [one(daily(10)), one(bucket(10))];
+    let (ledger, clock, slots) = full(&limit_table, |_| 10);
+    assert!(ledger.check(&limit_table, 1, "early", 1).is_admitted() && !ledger.has_entry("early"));
     clock.advance(DAY);
     for n in 0..slots {
-        assert!(ledger.check(&numbers, 1, &format!("late {n}"), 1).is_admitted());
+        assert!(ledger.check(&limit_table, 1, &format!("late {n}"), 1).is_admitted());
     }
     assert!((0..slots).all(|n| ledger.has_entry(&format!("late {n}"))));
     assert_eq!(ledger.overflowed(), 1);
@@ -327,39 +327,41 @@ fn windows_that_are_over_make_room_for_whoever_comes() {
 
 #[test]
 fn limits_without_state_never_cost_anybody_its_place() {
-    let numbers = [one(bucket(10)), one(Limit::Unlimited), one(Limit::DenyAll)];
-    let (ledger, _, slots) = full(&numbers, |_| 1);
+    let limit_table = [one(bucket(10)), one(Limit::Unlimited), one(Limit::DenyAll)];
+    let (ledger, _, slots) = full(&limit_table, |_| 1);
     for (n, cost) in [0, 1, u64::MAX].into_iter().enumerate() {
-        assert!(ledger.check(&numbers, 1, &format!("unlimited {n}"), cost).is_admitted());
-        assert!(!ledger.check(&numbers, 2, &format!("denied {n}"), cost).is_admitted());
+        assert!(ledger.check(&limit_table, 1, &format!("unlimited {n}"), cost).is_admitted());
+        assert!(!ledger.check(&limit_table, 2, &format!("denied {n}"), cost).is_admitted());
     }
-    assert!((0..slots).all(|n| ledger.remaining(&numbers, 0, &n.to_string()) == 9));
+    assert!((0..slots).all(|n| ledger.remaining(&limit_table, 0, &n.to_string()) == 9));
 }
 
 #[test]
 fn keys_without_room_share_a_limit_for_each_numbers_and_are_counted() {
     for limit in ten_of_each(HOUR) {
-        let numbers = [one(limit), one(bucket(3)), one(daily(4))];
-        let (ledger, _, slots) = full(&numbers, |_| 10);
-        let passed = |id| (0..20).filter(|n| ledger.check(&numbers, id, &format!("late {n}"), 1).is_admitted()).count();
+        let limit_table = [one(limit), one(bucket(3)), one(daily(4))];
+        let (ledger, _, slots) = full(&limit_table, |_| 10);
+        let passed =
+            |id| (0..20).filter(|n| ledger.check(&limit_table, id, &format!("late {n}"), 1).is_admitted()).count();
         assert_eq!([passed(0), passed(1), passed(2)], [10, 3, 4], "{limit:?}");
         assert_eq!(ledger.overflowed(), 60, "{limit:?}");
-        assert!((0..slots).all(|n| ledger.remaining(&numbers, 0, &n.to_string()) == 0), "{limit:?}");
+        assert!((0..slots).all(|n| ledger.remaining(&limit_table, 0, &n.to_string()) == 0), "{limit:?}");
     }
 }
 
 #[test]
 fn the_windows_that_keys_without_room_share_are_as_long_as_any() {
     // Every key has its own offset. Had it here, each window would end whenever that of the next key does.
-    let numbers = [one(bucket(10)), one(FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread))];
-    let (ledger, clock, slots) = full(&numbers, |_| 10);
+    let limit_table = [one(bucket(10)), one(FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread))];
+    let (ledger, clock, slots) = full(&limit_table, |_| 10);
     let (mut passed, mut late) = (0, 0);
     for _ in 0..4 * 60 {
-        (0..slots)
-            .for_each(|n| assert!(ledger.ask(&numbers, 0, &n.to_string(), Ask::UpTo(Cost::MAX)).taken().get() < 11));
+        for n in 0..slots {
+            assert!(ledger.ask(&limit_table, 0, &n.to_string(), Ask::UpTo(Cost::MAX)).taken().get() < 11);
+        }
         for _ in 0..11 {
             late += 1;
-            passed += ledger.check(&numbers, 1, &format!("late {late}"), 1).taken().get();
+            passed += ledger.check(&limit_table, 1, &format!("late {late}"), 1).taken().get();
         }
         clock.advance(Nanos::from_secs(60));
     }
@@ -369,26 +371,26 @@ fn the_windows_that_keys_without_room_share_are_as_long_as_any() {
 
 #[test]
 fn a_full_ledger_can_refuse_instead() {
-    let numbers = [one(bucket(10))];
-    let (ledger, clock, _) = full(&numbers, |_| 5);
+    let limit_table = [one(bucket(10))];
+    let (ledger, clock, _) = full(&limit_table, |_| 5);
     let ledger = ledger.when_full(WhenFull::Deny);
-    assert_eq!(ledger.check(&numbers, 0, "late", 4).outcome(), Outcome::Deny(Retry::OnRelease));
-    assert!(ledger.check(&numbers, 0, "late", 5).is_admitted() && ledger.overflowed() == 1);
+    assert_eq!(ledger.check(&limit_table, 0, "late", 4).outcome(), Outcome::Deny(Retry::OnRelease));
+    assert!(ledger.check(&limit_table, 0, "late", 5).is_admitted() && ledger.overflowed() == 1);
     clock.advance(SECOND);
-    assert!(ledger.check(&numbers, 0, "later", 4).is_admitted());
+    assert!(ledger.check(&limit_table, 0, "later", 4).is_admitted());
 }
 
 #[test]
 fn a_ledger_holds_as_many_keys_as_it_was_made_for() {
-    let numbers = [one(bucket(100)), one(Concurrency::new(3, DAY).unwrap().max_debt(0).unwrap())];
+    let limit_table = [one(bucket(100)), one(Concurrency::new(3, DAY).unwrap().max_debt(0).unwrap())];
     for (capacity, words) in [(1, 1), (10, 1), (10, 11), (1_000, 1), (1_000, 11), (20_000, 2)] {
         let ledger = ledger(capacity, words).0.when_full(WhenFull::Deny);
         let id = u32::from(words > 10);
-        let full = numbers[id as usize].capacity();
+        let full = limit_table[id as usize].capacity();
         for n in 0..capacity {
-            assert!(ledger.check(&numbers, id, &n.to_string(), 1).is_admitted(), "{n} of {capacity}");
+            assert!(ledger.check(&limit_table, id, &n.to_string(), 1).is_admitted(), "{n} of {capacity}");
         }
-        assert!((0..capacity).all(|n| ledger.remaining(&numbers, id, &n.to_string()) == full - 1));
+        assert!((0..capacity).all(|n| ledger.remaining(&limit_table, id, &n.to_string()) == full - 1));
         assert_eq!(ledger.overflowed(), 0);
     }
     assert!(Ledger::with_clock(usize::MAX, 1, clock()).is_err() && Ledger::with_clock(1, usize::MAX, clock()).is_err());

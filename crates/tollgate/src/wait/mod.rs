@@ -206,7 +206,7 @@ enum Stage<S> {
     Done,
 }
 
-type Answer<S> = Result<Grant<S>, AcquireError>;
+type AcquireResult<S> = Result<Grant<S>, AcquireError>;
 
 /// What [`Acquire`] took. It dereferences to the [`Verdict`], which is always allowed, to refund it; unlike a verdict it need not
 /// be looked at.
@@ -271,7 +271,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
     }
 
     #[inline]
-    pub(crate) fn wait_for_turn(&mut self) -> Answer<G::Stamp> {
+    pub(crate) fn wait_for_turn(&mut self) -> AcquireResult<G::Stamp> {
         match self.try_now() {
             Some(result) => result,
             None => self.block(),
@@ -280,7 +280,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
 
     /// Takes the cost if no one waits and the limit has room for it.
     #[inline]
-    fn try_now(&mut self) -> Option<Answer<G::Stamp>> {
+    fn try_now(&mut self) -> Option<AcquireResult<G::Stamp>> {
         let limiter = self.limiter.get();
         if !limiter.shards().shard(G::shard_of(self.key)).is_empty() {
             return None;
@@ -296,7 +296,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
     }
 
     #[inline(never)]
-    fn join_or_collect(&mut self, waker: &Waker) -> Poll<Answer<G::Stamp>> {
+    fn join_or_collect(&mut self, waker: &Waker) -> Poll<AcquireResult<G::Stamp>> {
         let limiter = self.limiter.get();
         let shard = limiter.shards().shard(G::shard_of(self.key));
         let result = match &self.stage {
@@ -341,7 +341,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
     }
 
     #[inline(never)]
-    fn block(&mut self) -> Answer<G::Stamp> {
+    fn block(&mut self) -> AcquireResult<G::Stamp> {
         block_on(self)
     }
 }

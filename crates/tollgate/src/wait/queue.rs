@@ -16,7 +16,7 @@ const NONE: WaiterId = WaiterId::MAX;
 
 /// The answer of a waiter.
 #[derive(Debug)]
-pub(super) enum Answer<S> {
+pub(super) enum WaiterAnswer<S> {
     /// None yet; wake this when there is one.
     Waiting(Waker),
     /// The cost was taken for it.
@@ -32,7 +32,7 @@ pub(super) struct Waiter<K, S> {
     pub(super) cost: u64,
     /// The last instant at which it accepts a grant; `u64::MAX` without a deadline.
     pub(super) deadline: u64,
-    pub(super) answer: Answer<S>,
+    pub(super) answer: WaiterAnswer<S>,
     /// Tells it from earlier waiters in the same slot.
     pub(super) serial: u64,
     before: WaiterId,
@@ -41,7 +41,7 @@ pub(super) struct Waiter<K, S> {
 
 impl<K, S> Waiter<K, S> {
     pub(super) fn new(key: K, cost: u64, deadline: u64, waker: Waker) -> Self {
-        Self { key, cost, deadline, answer: Answer::Waiting(waker), serial: 0, before: NONE, after: NONE }
+        Self { key, cost, deadline, answer: WaiterAnswer::Waiting(waker), serial: 0, before: NONE, after: NONE }
     }
 }
 

@@ -18,7 +18,7 @@ use std::task::Waker;
 
 use tollgate_core::{Nanos, Verdict};
 
-use super::queue::{Answer, Waiter, WaiterId};
+use super::queue::{Waiter, WaiterAnswer, WaiterId};
 use super::state::{Due, Joined, WaitState};
 use super::{AcquireError, Waitable};
 use crate::clock::{Alarm, Clock};
@@ -168,7 +168,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         let fresh = waker.clone();
         let mut state = self.lock();
         let answer = &mut state.slots.get_mut(id)?.answer;
-        if let Answer::Waiting(kept) = answer {
+        if let WaiterAnswer::Waiting(kept) = answer {
             let _old = if kept.will_wake(&fresh) { fresh } else { std::mem::replace(kept, fresh) };
             drop(state);
             return None;
@@ -177,9 +177,9 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         drop(state);
         limiter.shards().occupied.fetch_sub(1, Ordering::Relaxed);
         match waiter.answer {
-            Answer::Granted(verdict) => Some(Ok(verdict)),
-            Answer::Refused(error) => Some(Err(error)),
-            Answer::Waiting(_) => None,
+            WaiterAnswer::Granted(verdict) => Some(Ok(verdict)),
+            WaiterAnswer::Refused(error) => Some(Err(error)),
+            WaiterAnswer::Waiting(_) => None,
         }
     }
 
@@ -197,7 +197,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         self.unlock(limiter, state);
         limiter.shards().occupied.fetch_sub(1, Ordering::Relaxed);
         wake(woken);
-        if let Answer::Granted(verdict) = waiter.answer {
+        if let WaiterAnswer::Granted(verdict) = waiter.answer {
             limiter.give_back(waiter.key, &verdict, verdict.taken());
         }
     }

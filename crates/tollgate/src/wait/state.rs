@@ -19,7 +19,7 @@ use std::task::Waker;
 
 use tollgate_core::{Cost, Mono, Nanos, Now, Outcome, Retry, Time, Verdict};
 
-use super::queue::{Answer, Queue, Slots, Waiter, WaiterId};
+use super::queue::{Queue, Slots, Waiter, WaiterAnswer, WaiterId};
 use super::{AcquireError, Waitable};
 use crate::clock::{Alarm, Clock};
 
@@ -142,7 +142,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     /// Removes a waiter, from its queue as well if it still waits; returns whether it was the first.
     pub(super) fn leave(&mut self, id: WaiterId) -> Option<(Waiter<K, S>, bool)> {
         let waiter = self.slots.get_mut(id)?;
-        let (key, waits) = (waiter.key, matches!(waiter.answer, Answer::Waiting(_)));
+        let (key, waits) = (waiter.key, matches!(waiter.answer, WaiterAnswer::Waiting(_)));
         let was_first = waits && self.queues.get(&key).is_some_and(|queue| queue.first() == Some(id));
         if waits {
             self.leave_line(key, id);
@@ -217,7 +217,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     ) {
         let Some(key) = self.slots.get_mut(id).map(|waiter| waiter.key) else { return };
         let was_first = self.queues.get(&key).is_some_and(|queue| queue.first() == Some(id));
-        self.settle(key, id, Answer::Refused(AcquireError::TimedOut), woken);
+        self.settle(key, id, WaiterAnswer::Refused(AcquireError::TimedOut), woken);
         if was_first {
             self.advance(limiter, key, now, woken);
         }
@@ -240,12 +240,12 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             let verdict = limiter.take(key, Cost::new(waiter.cost), now, went_back);
             let retry = match verdict.outcome() {
                 Outcome::Allow => {
-                    self.settle(key, id, Answer::Granted(verdict), woken);
+                    self.settle(key, id, WaiterAnswer::Granted(verdict), woken);
                     continue;
                 }
                 // The limit changed, and the cost no longer fits.
                 Outcome::Deny(Retry::Never) => {
-                    self.settle(key, id, Answer::Refused(AcquireError::NeverFits), woken);
+                    self.settle(key, id, WaiterAnswer::Refused(AcquireError::NeverFits), woken);
                     continue;
                 }
                 Outcome::Delay(wait) => Retry::After(wait),
@@ -273,10 +273,10 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     }
 
     /// Answers a waiter and removes it from its queue; it keeps its slot until it collects the answer.
-    fn settle(&mut self, key: K, id: WaiterId, answer: Answer<S>, woken: &mut Vec<Waker>) {
+    fn settle(&mut self, key: K, id: WaiterId, answer: WaiterAnswer<S>, woken: &mut Vec<Waker>) {
         self.leave_line(key, id);
         let Some(waiter) = self.slots.get_mut(id) else { return };
-        if let Answer::Waiting(waker) = std::mem::replace(&mut waiter.answer, answer) {
+        if let WaiterAnswer::Waiting(waker) = std::mem::replace(&mut waiter.answer, answer) {
             woken.push(waker);
         }
     }
@@ -321,6 +321,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
 
 /// Returns whether the slot still holds this waiter, without an answer.
 fn waits<K, S>(slots: &mut Slots<K, S>, id: WaiterId, serial: u64) -> bool {
-    let waits = |waiter: &mut Waiter<K, S>| waiter.serial == serial && matches!(waiter.answer, Answer::Waiting(_));
+    let waits =
+        |waiter: &mut Waiter<K, S>| waiter.serial == serial && matches!(waiter.answer, WaiterAnswer::Waiting(_));
     slots.get_mut(id).is_some_and(waits)
 }

@@ -203,22 +203,22 @@ fn the_short_way_is_the_long_way() {
 
 #[test]
 fn invalid_parameters_are_errors() {
-    let told = |result: Result<IntervalBucket, LimitError>| result.unwrap_err().to_string();
+    let message = |result: Result<IntervalBucket, LimitError>| result.unwrap_err().to_string();
     let year = Nanos::from_secs(365 * 86_400);
-    assert_eq!(told(IntervalBucket::new(0, year)), "the refill is 0, it must be at least 1");
-    assert_eq!(told(IntervalBucket::new(1, Nanos::ZERO)), "the period is 0, it must be at least 1");
-    assert!(told(IntervalBucket::new(1, Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
+    assert_eq!(message(IntervalBucket::new(0, year)), "the refill is 0, it must be at least 1");
+    assert_eq!(message(IntervalBucket::new(1, Nanos::ZERO)), "the period is 0, it must be at least 1");
+    assert!(message(IntervalBucket::new(1, Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
     assert_eq!(
-        told(IntervalBucket::new(11, Nanos::from_nanos(10))),
+        message(IntervalBucket::new(11, Nanos::from_nanos(10))),
         "the refill of an interval bucket (at most one per nanosecond) is 11, it must be between 1 and 10"
     );
-    assert_eq!(told(limit().burst(0)), "the burst is 0, it must be at least 1");
-    assert_eq!(told(limit().initial(6)), "the initial amount is 6, it must be between 0 and 5");
+    assert_eq!(message(limit().burst(0)), "the burst is 0, it must be at least 1");
+    assert_eq!(message(limit().initial(6)), "the initial amount is 6, it must be between 0 and 5");
     let yearly = IntervalBucket::new(10, year).unwrap();
     let largest = "takes too long to refill at this rate, at most";
-    assert_eq!(told(yearly.burst(1461)), format!("an amount of 1461 {largest} 1460 is valid"));
-    assert_eq!(told(yearly.max_debt(1451)), format!("an amount of 1451 {largest} 1450 is valid"));
-    assert!(told(limit().max_wait(Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
+    assert_eq!(message(yearly.burst(1461)), format!("an amount of 1461 {largest} 1460 is valid"));
+    assert_eq!(message(yearly.max_debt(1451)), format!("an amount of 1451 {largest} 1450 is valid"));
+    assert!(message(limit().max_wait(Nanos::MAX)).ends_with("too long, at most 3153600000s is valid"));
 }
 
 #[test]

@@ -158,11 +158,11 @@ fn a_new_key_has_room_for_the_initial_amount() {
 
 #[test]
 fn invalid_parameters_are_errors() {
-    let told = |result: Result<LeakyBucket, LimitError>| result.unwrap_err().to_string();
+    let message = |result: Result<LeakyBucket, LimitError>| result.unwrap_err().to_string();
     let bucket = limit("10/s", 6);
-    assert_eq!(told(LeakyBucket::new(bucket.rate(), 0)), "the burst is 0, it must be at least 1");
-    assert_eq!(told(bucket.free(7)), "the free amount is 7, it must be between 0 and 6");
-    assert_eq!(told(bucket.initial(7)), "the initial amount is 7, it must be between 0 and 6");
+    assert_eq!(message(LeakyBucket::new(bucket.rate(), 0)), "the burst is 0, it must be at least 1");
+    assert_eq!(message(bucket.free(7)), "the free amount is 7, it must be between 0 and 6");
+    assert_eq!(message(bucket.initial(7)), "the initial amount is 7, it must be between 0 and 6");
     assert!(bucket.max_debt(u64::MAX).is_err());
 }
 

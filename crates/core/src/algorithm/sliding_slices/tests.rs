@@ -180,14 +180,14 @@ fn a_new_key_has_the_initial_amount() {
 
 #[test]
 fn invalid_parameters_are_errors() {
-    let told = |limit, length, precision| {
+    let message = |limit, length, precision| {
         SlidingSlices::new(limit, Nanos::from_nanos(length), Nanos::from_nanos(precision)).unwrap_err().to_string()
     };
-    assert_eq!(told(0, 10, 1), "the limit is 0, it must be at least 1");
-    assert_eq!(told(1, 0, 1), "the length of the window is 0, it must be at least 1");
-    assert_eq!(told(1, 10, 0), "the precision is 0, it must be at least 1");
+    assert_eq!(message(0, 10, 1), "the limit is 0, it must be at least 1");
+    assert_eq!(message(1, 0, 1), "the length of the window is 0, it must be at least 1");
+    assert_eq!(message(1, 10, 0), "the precision is 0, it must be at least 1");
     let what = "the number of slices (the length divided by the precision)";
-    assert_eq!(told(1, 65, 1), format!("{what} is 65, it must be between 1 and 64"));
+    assert_eq!(message(1, 65, 1), format!("{what} is 65, it must be between 1 and 64"));
     assert!(limit().initial(11).is_err() && limit().max_debt(u64::MAX).is_err());
 }
 

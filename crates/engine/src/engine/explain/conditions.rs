@@ -32,7 +32,7 @@ pub(super) fn nearest(mut all: Vec<(Distance, usize)>, most: usize) -> impl Iter
 }
 
 /// Returns the first condition that does not hold.
-pub(super) fn unmet(when: &[Condition], entries: &[Entry<'_>]) -> Option<FailedCondition> {
+pub(super) fn failed_condition(when: &[Condition], entries: &[Entry<'_>]) -> Option<FailedCondition> {
     let first = when.iter().find(|condition| !holds(condition, entries))?;
     Some(FailedCondition {
         attribute: first.attribute.to_string(),
@@ -57,7 +57,7 @@ pub(super) fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
 }
 
 /// Returns why the expression of a rule does not hold, if so.
-pub(super) fn not_expressed(rule: &Rule, entries: &[Entry<'_>]) -> Option<MatchResult> {
+pub(super) fn failed_expression(rule: &Rule, entries: &[Entry<'_>]) -> Option<MatchResult> {
     let expression = rule.expression()?;
     let names = expression.attributes();
     let value = |position: usize| values(entries, names.get(position)?).next();

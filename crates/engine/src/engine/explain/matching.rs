@@ -4,7 +4,7 @@
 use tollgate::core::{Cost, Nanos, Params, Phase, Time, Wall};
 use tollgate::{Limit, Outcome, Retry};
 
-use super::conditions::{distance, held, nearest, unmet, values};
+use super::conditions::{distance, failed_condition, held, nearest, values};
 use super::{position_of, shown};
 use crate::calendar::{Calendar, Zone};
 use crate::decision::Decisions;
@@ -74,7 +74,7 @@ impl ChargeContext<'_> {
                 (true, _) => RuleEffect::Denies,
                 (false, false) if rule.is_some_and(|rule| *rule.effect() == Effect::Allow) => RuleEffect::Allows,
                 (false, false) => RuleEffect::Unlimited,
-                (false, true) if decisions.plan.numbers.overriding(planned).is_some() => RuleEffect::Overrides,
+                (false, true) if decisions.plan.limits.overriding(planned).is_some() => RuleEffect::Overrides,
                 (false, true) => RuleEffect::Limits,
             },
             replaced_by: self.replaced_by(),
@@ -170,7 +170,7 @@ impl ChargeContext<'_> {
         more_unmet += near.len().saturating_sub(MAX_UNMET);
         let shown_unmet = nearest(near, MAX_UNMET).map(|at| SkippedOverride {
             position: position(at),
-            why: match unmet(&all[at].when, self.entries()) {
+            why: match failed_condition(&all[at].when, self.entries()) {
                 Some(unmet) => OverrideMismatch::ConditionFailed(unmet),
                 // An override whose conditions hold and that does not apply has expired.
                 None => OverrideMismatch::Expired(Zone::utc().shown(all[at].until.unwrap_or(Time::ZERO))),
@@ -227,7 +227,7 @@ impl ChargeContext<'_> {
         };
         let set = effect.and_then(Effect::limits);
         let limits = set.map(|set| set.limits.as_slice());
-        let limits = limits.or(decisions.plan.numbers.inline(planned).map(|entry| entry.limits.as_slice()));
+        let limits = limits.or(decisions.plan.limits.inline(planned).map(|entry| entry.limits.as_slice()));
         let calendars = set.map_or(&[][..], |set| &set.calendars);
         let windows = decisions.plan.windows(planned);
         let state = |(position, report): (usize, &tollgate::Report)| LimitState {

@@ -14,7 +14,7 @@ use crate::ruleset::{ActiveRule, Judgement, Matched, OverrideEffect, RuleSet};
 const MAX_MET: usize = 4096;
 
 /// A match of an item and a rule.
-struct RuleMatch<'a> {
+struct MatchContext<'a> {
     /// The index of the item.
     place: usize,
     item: &'a Item<'a>,
@@ -115,7 +115,7 @@ impl Plan {
         if let Some(number) = rules.judge(domain, matched, item.entries, self.now()) {
             self.plain = false;
             self.add_special(
-                &RuleMatch { place, item, rules, number, first, items: request.items.len() },
+                &MatchContext { place, item, rules, number, first, items: request.items.len() },
                 matched,
                 overrides,
             );
@@ -126,7 +126,7 @@ impl Plan {
             rule.meter.touch();
             self.plain &= rule.plain;
             if rule.special().is_some() {
-                let matching = RuleMatch { place, item, rules, number: *number, first, items: request.items.len() };
+                let matching = MatchContext { place, item, rules, number: *number, first, items: request.items.len() };
                 self.add_special(&matching, matched, overrides);
                 continue;
             }
@@ -159,7 +159,7 @@ impl Plan {
         let entry = inline.limits.entry();
         let charge = match self.same_key(first, key_start, request.items.len()) {
             Some(same) => {
-                let other = self.numbers.inline(&self.charges[same as usize]);
+                let other = self.limits.inline(&self.charges[same as usize]);
                 if other.is_none_or(|other| other.id != entry.id) {
                     let why = "two items with the same key have different limits".into();
                     return Err(RequestError::BadLimit { why });
@@ -167,8 +167,8 @@ impl Plan {
                 self.join(same, cost, key_start)
             }
             None => {
-                self.numbers.inline.push(entry.clone());
-                let by = LimitSource::Inline(self.numbers.inline.len() as u32 - 1);
+                self.limits.inline.push(entry.clone());
+                let by = LimitSource::Inline(self.limits.inline.len() as u32 - 1);
                 self.push(PlannedCharge { name: 0..0, ..self.planned(by, (0, 0), cost, key_start) }, &entry.windows)
             }
         };
@@ -199,8 +199,8 @@ impl Plan {
 
     /// Adds a special rule, unless it does not apply after all.
     #[inline(never)]
-    fn add_special(&mut self, matching: &RuleMatch<'_>, matched: &Matched, overrides: &mut Matched) {
-        let RuleMatch { place, item, rules, number, first, items } = *matching;
+    fn add_special(&mut self, matching: &MatchContext<'_>, matched: &Matched, overrides: &mut Matched) {
+        let MatchContext { place, item, rules, number, first, items } = *matching;
         let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return };
         if !special.applies(self.now(), matched, item.entries) {
@@ -221,8 +221,14 @@ impl Plan {
         self.met.push(ItemMatch { item: place as u32, charge });
     }
 
-    fn push_special(&mut self, matching: &RuleMatch<'_>, matched: &mut Matched, cost: Cost, key_start: usize) -> u32 {
-        let RuleMatch { item, rules, number, .. } = *matching;
+    fn push_special(
+        &mut self,
+        matching: &MatchContext<'_>,
+        matched: &mut Matched,
+        cost: Cost,
+        key_start: usize,
+    ) -> u32 {
+        let MatchContext { item, rules, number, .. } = *matching;
         let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return self.push_rule(number, rule, cost, key_start) };
         let now = self.now();
@@ -237,8 +243,8 @@ impl Plan {
                 (LimitSource::Unlimited(number), None)
             }
             (None, Some(OverrideEffect::Limit(rule_limits)), _) => {
-                self.numbers.overriding.push(rule_limits.clone());
-                (LimitSource::Overridden(number, self.numbers.overriding.len() as u32 - 1), Some(rule_limits))
+                self.limits.overriding.push(rule_limits.clone());
+                (LimitSource::Overridden(number, self.limits.overriding.len() as u32 - 1), Some(rule_limits))
             }
             (None, None, Some(rule_limits)) => (LimitSource::Rule(number), Some(rule_limits)),
         };

@@ -37,13 +37,13 @@ fn parse(value: &[u8]) -> Result<u64, String> {
 }
 
 /// The position of a member: of its value, and of all of it with one comma.
-struct Member {
+struct JsonMember {
     value: std::ops::Range<usize>,
     all: std::ops::Range<usize>,
 }
 
 /// Finds the member `at` of an object that is valid JSON.
-fn find(json: &[u8]) -> Option<Member> {
+fn find(json: &[u8]) -> Option<JsonMember> {
     let mut at = spaces(json, 0);
     if json.get(at) != Some(&b'{') {
         return None;
@@ -68,7 +68,7 @@ fn find(json: &[u8]) -> Option<Member> {
                 (true, Some(comma)) => comma..value_end,
                 (true, None) => start..value_end,
             };
-            return Some(Member { value: value_start..value_end, all });
+            return Some(JsonMember { value: value_start..value_end, all });
         }
         if last {
             return None;

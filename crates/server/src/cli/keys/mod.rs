@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::remote::output::{self, OutputArgs, Table, span};
+use super::remote::output::{self, OutputArgs, TextTable, span};
 use super::remote::{Remote, RequestArgs, ServerArgs};
 use super::{count, exit_code};
 use crate::observe::top_keys::{TopKey, TopKeysPage};
@@ -152,7 +152,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     if decision.standing != "exact" {
         writeln!(out, "the store is unreachable: decided by `on_fault` of the rules")?;
     }
-    let mut table = Table::new(&["RULE", "LIMIT", "LEFT", "NEXT IN", "FULL IN", ""]);
+    let mut table = TextTable::new(&["RULE", "LIMIT", "LEFT", "NEXT IN", "FULL IN", ""]);
     for left in decision.limits.into_iter().filter(|limit| !bans.outlast(limit)) {
         let next = match left.retry_after_ms {
             Some(0) => "now".to_owned(),
@@ -176,7 +176,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn print_top(args: &TopArgs, page: TopKeysPage) -> anyhow::Result<()> {
-    let mut table = Table::new(&["DOMAIN", "RULE", "", "KEY", "COUNT"]);
+    let mut table = TextTable::new(&["DOMAIN", "RULE", "", "KEY", "COUNT"]);
     for top in page.rules {
         let rule = top.rule.unwrap_or_default();
         let wanted = args.domain.as_ref().is_none_or(|domain| *domain == top.domain)

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use reqwest::StatusCode;
 
-use super::Answer;
+use super::ServerAnswer;
 use super::output::{clean, time};
 use crate::client::Client;
 use crate::control::model::Finding;
@@ -36,7 +36,7 @@ pub(super) fn shown_token(token: &str) -> String {
 }
 
 /// Describes an unsuccessful answer.
-pub(super) fn refusal(client: &Client, token: Option<&str>, answer: &Answer) -> Refusal {
+pub(super) fn refusal(client: &Client, token: Option<&str>, answer: &ServerAnswer) -> Refusal {
     let (url, status) = (client.url().as_str().trim_end_matches('/'), answer.status);
     let problem: Option<ProblemDetails> = serde_json::from_slice(&answer.body).ok();
     let Some(problem) = problem.filter(|problem| !problem.detail.is_empty()) else {
@@ -138,7 +138,7 @@ mod tests {
     fn message(status: u16, token: Option<&str>, body: &str) -> String {
         let client = Client::new("http://127.0.0.1:1", None, None).unwrap();
         let status = StatusCode::from_u16(status).unwrap();
-        let answer = Answer { status, body: body.into() };
+        let answer = ServerAnswer { status, body: body.into() };
         refusal(&client, token.map(shown_token).as_deref(), &answer).to_string()
     }
 

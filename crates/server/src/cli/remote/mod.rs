@@ -122,7 +122,7 @@ pub(super) struct Remote {
 }
 
 /// A successful answer, or the decision of a 429.
-pub(super) struct Answer {
+pub(super) struct ServerAnswer {
     status: StatusCode,
     pub(super) body: Vec<u8>,
 }
@@ -163,7 +163,7 @@ impl Remote {
     ///
     /// # Errors
     /// [`Refusal`] if the server refuses, another error if it cannot be reached.
-    pub(super) fn send(&self, request: RequestBuilder, doing: &str) -> anyhow::Result<Answer> {
+    pub(super) fn send(&self, request: RequestBuilder, doing: &str) -> anyhow::Result<ServerAnswer> {
         let exchange = async {
             let mut response =
                 request.timeout(TIMEOUT).send().await.map_err(|error| unreachable(&self.client, &error))?;
@@ -173,7 +173,7 @@ impl Remote {
                 body.extend_from_slice(&chunk);
                 ensure!(body.len() <= MAX_ANSWER, "answer too large (maximum {MAX_ANSWER} bytes)");
             }
-            Ok(Answer { status, body })
+            Ok(ServerAnswer { status, body })
         };
         let answer = self.runtime.block_on(async { Progress::new(doing).during(exchange).await })?;
         match answer.status.is_success() || answer.status == StatusCode::TOO_MANY_REQUESTS {
@@ -183,12 +183,12 @@ impl Remote {
     }
 
     /// Gets a document.
-    pub(super) fn get(&self, path: &[&str]) -> anyhow::Result<Answer> {
+    pub(super) fn get(&self, path: &[&str]) -> anyhow::Result<ServerAnswer> {
         self.send(self.request(Method::GET, path)?, "reading")
     }
 
     /// Posts JSON.
-    pub(super) fn post(&self, path: &[&str], body: String) -> anyhow::Result<Answer> {
+    pub(super) fn post(&self, path: &[&str], body: String) -> anyhow::Result<ServerAnswer> {
         self.send(with_json(self.request(Method::POST, path)?, body), "waiting for an answer")
     }
 
@@ -262,7 +262,7 @@ impl ListAnswer {
     }
 }
 
-impl Answer {
+impl ServerAnswer {
     /// Parses the answer.
     pub(super) fn parse<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
         serde_json::from_slice(&self.body).context(UNKNOWN)

@@ -19,11 +19,11 @@ pub(in crate::cli) struct OutputArgs {
 }
 
 /// A table with aligned columns.
-pub(in crate::cli) struct Table {
+pub(in crate::cli) struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     pub(in crate::cli) fn new(head: &[&str]) -> Self {
         Self { rows: vec![head.iter().map(|name| (*name).to_owned()).collect()] }
     }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_control_characters_replaced() {
-        let mut table = Table::new(&["A", "LONG"]);
+        let mut table = TextTable::new(&["A", "LONG"]);
         table.row(["ä\x1b[31m".into(), String::new()]);
         table.row(["bbbbbb".into(), "c".into()]);
         let mut out = Vec::new();

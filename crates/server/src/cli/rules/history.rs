@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::overrides::describe_count;
 use super::{RuleArgs, state};
-use crate::cli::remote::output::{OutputArgs, Paint, Table, clean, time};
+use crate::cli::remote::output::{OutputArgs, Paint, TextTable, clean, time};
 use crate::cli::remote::{ChangeArgs, Remote, with_change, with_json};
 use crate::control::model::{Action, StoredRule, Version};
 
@@ -65,7 +65,7 @@ pub(super) fn history(remote: &Remote, args: &HistoryArgs) -> anyhow::Result<()>
 }
 
 fn print_history(remote: &Remote, rule: &RuleArgs, versions: Vec<Version>) -> anyhow::Result<()> {
-    let mut table = Table::new(&["VERSION", "WHAT", "STATE", "WHEN", "BY", "COMMENT"]);
+    let mut table = TextTable::new(&["VERSION", "WHAT", "STATE", "WHEN", "BY", "COMMENT"]);
     for version in versions {
         let state = if version.rule.is_some() { state(version.enabled) } else { "gone" };
         let (number, when) = (version.version.to_string(), time(version.at_ms));

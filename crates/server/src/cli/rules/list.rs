@@ -8,7 +8,7 @@ use tollgate_engine::rules::{Source, format};
 
 use super::overrides::describe_count;
 use super::{RuleArgs, state};
-use crate::cli::remote::output::{self, OutputArgs, Table, clean, plain, time};
+use crate::cli::remote::output::{self, OutputArgs, TextTable, clean, plain, time};
 use crate::cli::remote::{ListAnswer, Remote};
 use crate::control::model::{Action, DomainSummary, StoredRule, Version};
 
@@ -78,7 +78,7 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
         };
         return output::json(&document);
     }
-    let mut table = Table::new(&["DOMAIN", "RULE", "LIMIT", "OVERRIDES", "STATE", "VERSION", "CHANGED", "BY"]);
+    let mut table = TextTable::new(&["DOMAIN", "RULE", "LIMIT", "OVERRIDES", "STATE", "VERSION", "CHANGED", "BY"]);
     for listed in lists {
         for rule in listed?.parse::<StoredRule>()? {
             let (limit, state) = (summary(&rule.rule), state(rule.enabled).to_owned());

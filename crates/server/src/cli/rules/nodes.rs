@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use crate::cli::exit_code;
-use crate::cli::remote::output::{self, OutputArgs, Table, clean, span};
+use crate::cli::remote::output::{self, OutputArgs, TextTable, clean, span};
 use crate::cli::remote::{ListAnswer, Remote};
 use crate::control::model::{DomainSummary, NodeReport, RefusedRevision};
 use crate::rules_source::status::RulesStatus;
@@ -20,7 +20,7 @@ pub(super) fn nodes(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitC
     if output.json {
         output::json(&document)?;
     } else {
-        let mut table = Table::new(&["NODE", "RUNS", "SEEN", "REFUSES"]);
+        let mut table = TextTable::new(&["NODE", "RUNS", "SEEN", "REFUSES"]);
         for node in nodes {
             let runs = node.running.map_or("nothing yet".to_owned(), |revision| revision.to_string());
             let refused = node.refused.as_ref().map(describe);
@@ -63,7 +63,7 @@ pub(super) fn status(remote: &Remote, output: OutputArgs) -> anyhow::Result<Exit
         }
         // Only a server with a database knows its domains.
         let listed = remote.get(&["v1", "domains"]).and_then(|answer| answer.parse::<ListAnswer>());
-        let mut table = Table::new(&["DOMAIN", "RULES", "OVERRIDES BESIDE THEM", "CHANGED IN REVISION"]);
+        let mut table = TextTable::new(&["DOMAIN", "RULES", "OVERRIDES BESIDE THEM", "CHANGED IN REVISION"]);
         for domain in listed.and_then(ListAnswer::parse::<DomainSummary>).unwrap_or_default() {
             let numbers = [domain.rules, domain.overrides, domain.revision].map(|number| number.to_string());
             let [rules, overrides, revision] = numbers;

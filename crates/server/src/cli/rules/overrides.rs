@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::RuleArgs;
 use super::warnings::warnings;
 use crate::cli::count;
-use crate::cli::remote::output::{OutputArgs, Table, clean, plain, time};
+use crate::cli::remote::output::{OutputArgs, TextTable, clean, plain, time};
 use crate::cli::remote::{ChangeArgs, Remote, with_change, with_json};
 use crate::control::model::{StoredOverride, StoredRule};
 
@@ -23,15 +23,15 @@ pub(super) struct OverridesArgs {
 #[derive(Clone, Debug, Subcommand)]
 enum OverridesCommand {
     /// List the overrides of a rule, or of all rules of a domain.
-    List(ListArgs),
+    List(ListOverridesArgs),
     /// Set other limits for one customer.
     Set(Box<SetArgs>),
     /// Delete an override: the limits of the rule apply again.
-    Delete(DeleteArgs),
+    Delete(DeleteOverrideArgs),
 }
 
 #[derive(Clone, Debug, Args)]
-struct ListArgs {
+struct ListOverridesArgs {
     /// The domain of the rules
     #[arg(value_name = "DOMAIN")]
     domain: String,
@@ -105,7 +105,7 @@ struct EffectArgs {
 }
 
 #[derive(Clone, Debug, Args)]
-struct DeleteArgs {
+struct DeleteOverrideArgs {
     #[command(flatten)]
     rule: RuleArgs,
 
@@ -140,7 +140,7 @@ pub(super) fn run(remote: &Remote, args: &OverridesArgs) -> anyhow::Result<()> {
     }
 }
 
-fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
+fn list(remote: &Remote, args: &ListOverridesArgs) -> anyhow::Result<()> {
     let mut path = vec!["v1", "domains", &*args.domain];
     path.extend(args.id.iter().flat_map(|id| ["rules", id]));
     path.push("overrides");
@@ -148,7 +148,7 @@ fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
 }
 
 fn print_list(overrides: Vec<StoredOverride>) -> anyhow::Result<()> {
-    let mut table = Table::new(&["RULE", "ATTRIBUTE", "VALUE", "INSTEAD", "UNTIL", "CHANGED", "BY", "VERSION"]);
+    let mut table = TextTable::new(&["RULE", "ATTRIBUTE", "VALUE", "INSTEAD", "UNTIL", "CHANGED", "BY", "VERSION"]);
     for item in overrides {
         let (instead, until) = (summary(&item.effect), item.until.unwrap_or_default());
         let (changed, version) = (time(item.at_ms), item.version.to_string());

@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 
 use super::args::ServeArgs;
 use crate::client::{Client, Secret};
-use crate::control::api::limits::MAX_NODE_NAME;
+use crate::control::api::bounds::MAX_NODE_NAME;
 use crate::control::sqlite_url;
 use crate::rules_source::poll::FollowConfig;
 

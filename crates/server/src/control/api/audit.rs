@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::call::{Call, QueryParams};
+use super::bounds::{AUDIT_FLUSH, MAX_AUDIT_BATCH, MAX_QUEUED_RESETS, MAX_QUEUED_SWITCHES, MAX_SUBJECT};
+use super::call::{ApiCall, QueryParams};
 use super::describe::shared::NotModified;
 use super::etag;
-use super::limits::{AUDIT_FLUSH, MAX_AUDIT_BATCH, MAX_QUEUED_RESETS, MAX_QUEUED_SWITCHES, MAX_SUBJECT};
-use super::reply::Reply;
+use super::reply::ApiResult;
 use crate::control::Control;
 use crate::control::audit::Note;
 use crate::control::auth::{Access, Scope};
@@ -44,7 +44,7 @@ pub(super) struct AuditQuery {
     (status = 200, description = "A part of the log", body = Page<AuditEntry>),
     NotModified,
 ))]
-pub(super) async fn list(call: Call, QueryParams(query): QueryParams<AuditQuery>) -> Reply {
+pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQuery>) -> ApiResult {
     call.access.require(Role::Operator, Scope::AllDomains)?;
     let AuditQuery { domain, author, subject, after, limit } = query;
     let search = AuditSearch { domain, author, subject };

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::reply::{self, Reply};
+use super::reply::{self, ApiResult};
 use super::{ApiState, etag};
 use crate::control::Control;
 use crate::control::auth::{Access, Scope};
@@ -19,13 +19,13 @@ use crate::control::model::{Change, PageRequest, Role};
 use crate::http::problem::Problem;
 
 /// A call: the service, the caller and the headers.
-pub(super) struct Call {
+pub(super) struct ApiCall {
     pub(super) state: Arc<ApiState>,
     pub(super) access: Access,
     pub(super) headers: HeaderMap,
 }
 
-impl FromRequestParts<Arc<ApiState>> for Call {
+impl FromRequestParts<Arc<ApiState>> for ApiCall {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &Arc<ApiState>) -> Result<Self, Problem> {
@@ -35,7 +35,7 @@ impl FromRequestParts<Arc<ApiState>> for Call {
     }
 }
 
-impl Call {
+impl ApiCall {
     pub(super) fn control(&self) -> &Control {
         &self.state.control
     }
@@ -64,7 +64,7 @@ impl Call {
     }
 
     /// Replies with JSON, or 304 if the reader has this version already.
-    pub(super) fn read(&self, tag: &str, value: &impl Serialize) -> Reply {
+    pub(super) fn read(&self, tag: &str, value: &impl Serialize) -> ApiResult {
         match etag::is_known(&self.headers, tag)? {
             true => Ok(reply::not_modified(tag)),
             false => reply::json(StatusCode::OK, tag, value),

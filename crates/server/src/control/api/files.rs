@@ -8,10 +8,10 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::body::{self, RULES};
-use super::call::{Call, QueryParams};
+use super::call::{ApiCall, QueryParams};
 use super::describe::shared::{Comment, IfMatch, NotModified};
 use super::etag;
-use super::reply::{self, Reply};
+use super::reply::{self, ApiResult};
 use crate::control::auth::Scope;
 use crate::control::model::{Others, Plan, Role, Validation};
 use crate::http::problem::Problem;
@@ -21,7 +21,7 @@ use crate::http::problem::Problem;
     request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
     responses((status = 200, description = "The mistakes and warnings", body = Validation)),
 )]
-pub(super) async fn validate(call: Call, text: Bytes) -> Reply {
+pub(super) async fn validate(call: ApiCall, text: Bytes) -> ApiResult {
     body::check(&call.headers, RULES)?;
     reply::uncached(StatusCode::OK, &call.control().files().validate(&text).await?)
 }
@@ -47,7 +47,7 @@ pub(super) struct ApplyQuery {
     request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
     responses((status = 200, description = "The changes", body = Plan)),
 )]
-pub(super) async fn apply(call: Call, QueryParams(query): QueryParams<ApplyQuery>, text: Bytes) -> Reply {
+pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQuery>, text: Bytes) -> ApiResult {
     body::check(&call.headers, RULES)?;
     let files = call.control().files();
     let plan = if query.plan {
@@ -77,7 +77,7 @@ pub(super) async fn apply(call: Call, QueryParams(query): QueryParams<ApplyQuery
     params(("domain" = Option<Vec<String>>, Query, description = "A domain; may be repeated")),
     responses((status = 200, description = "A rule file", body = Object, content_type = "application/yaml"), NotModified),
 )]
-pub(super) async fn export(call: Call, QueryParams(query): QueryParams<Vec<(String, String)>>) -> Reply {
+pub(super) async fn export(call: ApiCall, QueryParams(query): QueryParams<Vec<(String, String)>>) -> ApiResult {
     if let Some((other, _)) = query.iter().find(|(name, _)| name != "domain") {
         return Err(Problem::bad_request(format!("unknown field `{other}`, expected `domain`")));
     }

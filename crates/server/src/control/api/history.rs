@@ -5,9 +5,9 @@ use hyper::StatusCode;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::call::{Call, Paging, PathParams, QueryParams, RulePath};
+use super::call::{ApiCall, Paging, PathParams, QueryParams, RulePath};
 use super::describe::shared::{Comment, IfMatch, NotModified};
-use super::reply::{self, Reply, written};
+use super::reply::{self, ApiResult, written};
 use super::{body, etag};
 use crate::control::auth::Scope;
 use crate::control::model::{Page, Role, StoredRule, Version};
@@ -18,10 +18,10 @@ use crate::control::model::{Page, Role, StoredRule, Version};
     responses((status = 200, description = "A part of the list", body = Page<Version>), NotModified),
 )]
 pub(super) async fn list(
-    call: Call,
+    call: ApiCall,
     PathParams(path): PathParams<RulePath>,
     QueryParams(page): QueryParams<Paging>,
-) -> Reply {
+) -> ApiResult {
     let tag = call.revision_tag();
     call.read(&tag, &call.control().history().list(&path.domain, &path.id, &page.into()).await?)
 }
@@ -43,7 +43,7 @@ pub(super) struct VersionPath {
     params(RulePath, VersionPath),
     responses((status = 200, description = "The version", body = Version), NotModified),
 )]
-pub(super) async fn get(call: Call, PathParams(path): PathParams<VersionPath>) -> Reply {
+pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<VersionPath>) -> ApiResult {
     let version = call.control().history().get(&path.rule.domain, &path.rule.id, path.version).await?;
     call.read(&etag::of(version.version), &version)
 }
@@ -67,10 +67,10 @@ pub(super) struct DiffQuery {
     responses((status = 200, description = "The changes", body = String, content_type = "text/plain; charset=utf-8"), NotModified),
 )]
 pub(super) async fn diff(
-    call: Call,
+    call: ApiCall,
     PathParams(path): PathParams<RulePath>,
     QueryParams(query): QueryParams<DiffQuery>,
-) -> Reply {
+) -> ApiResult {
     let tag = call.revision_tag();
     let to = match query.to {
         Some(to) => to,
@@ -102,7 +102,7 @@ pub(super) struct Rollback {
         (status = 201, description = "The rule, which had been deleted", body = StoredRule),
     ),
 )]
-pub(super) async fn rollback(call: Call, PathParams(path): PathParams<RulePath>, text: Bytes) -> Reply {
+pub(super) async fn rollback(call: ApiCall, PathParams(path): PathParams<RulePath>, text: Bytes) -> ApiResult {
     let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
     let Rollback { version } = body::json(&call, &text)?;
     written(&call.control().history().rollback(&change, &path.domain, &path.id, version).await?)

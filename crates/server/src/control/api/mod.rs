@@ -34,12 +34,12 @@ use crate::ops::error::OpError;
 
 mod audit;
 mod body;
+pub mod bounds;
 mod call;
 pub mod describe;
 mod etag;
 mod files;
 mod history;
-pub mod limits;
 mod nodes;
 mod overrides;
 mod reply;
@@ -57,7 +57,7 @@ pub struct Service {
     /// Permits for processing rule files.
     large: Semaphore,
     /// Permits for kilobytes of rule files.
-    received: Semaphore,
+    upload_permits: Semaphore,
 }
 
 /// What all calls share.
@@ -87,7 +87,7 @@ impl Service {
         let state = Arc::new(ApiState {
             control,
             nodes: Nodes::default(),
-            waiters: Semaphore::new(limits::MAX_WAITERS),
+            waiters: Semaphore::new(bounds::MAX_WAITERS),
             snapshot: SnapshotBytes::default(),
             connections,
         });
@@ -98,8 +98,9 @@ impl Service {
             // The front end has read the body already, within its own bounds.
             .layer(DefaultBodyLimit::disable())
             .with_state(state.clone());
-        let (large, received) = (Semaphore::new(limits::MAX_LARGE_BODIES), Semaphore::new(limits::MAX_RECEIVED_KB));
-        Self { state, router, runtime, audit, large, received }
+        let (large, upload_permits) =
+            (Semaphore::new(bounds::MAX_LARGE_BODIES), Semaphore::new(bounds::MAX_RECEIVED_KB));
+        Self { state, router, runtime, audit, large, upload_permits }
     }
 
     /// Returns the service without HTTP.
@@ -113,8 +114,8 @@ impl Service {
     }
 
     /// Returns the permits for kilobytes of rule files that are received or processed.
-    pub(crate) fn received(&self) -> &Semaphore {
-        &self.received
+    pub(crate) fn upload_permits(&self) -> &Semaphore {
+        &self.upload_permits
     }
 
     /// Reserves an entry of the audit log without waiting: the kill switch must work while the database does not.
@@ -149,7 +150,7 @@ impl Service {
         });
         // A read is cancelled when its caller disconnects; a write is completed, because it must not be left half done.
         let _guard = reads.then(|| AbortOnDrop(task.abort_handle()));
-        match timeout(limits::ANSWER, task).await {
+        match timeout(bounds::ANSWER, task).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
                 tracing::error!(%error, "call of the rules service failed");
@@ -170,7 +171,7 @@ impl Drop for AbortOnDrop {
 }
 
 fn too_slow() -> Problem {
-    let seconds = limits::ANSWER.as_secs();
+    let seconds = bounds::ANSWER.as_secs();
     let detail = format!("no answer within {seconds} s; the change may or may not have been made");
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too slow", detail).retry_after(10)
 }
@@ -238,4 +239,4 @@ pub fn takes_files(path: &str) -> bool {
 }
 
 const _: () =
-    assert!(limits::ANSWER.as_secs() > limits::MAX_WAIT.as_secs(), "a node that waits is answered before the timeout");
+    assert!(bounds::ANSWER.as_secs() > bounds::MAX_WAIT.as_secs(), "a node that waits is answered before the timeout");

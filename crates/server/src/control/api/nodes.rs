@@ -8,9 +8,9 @@ use serde::Serialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::call::{Call, text};
-use super::limits::{MAX_NODE_NAME, MAX_NODES, MAX_WHY};
-use super::reply::{self, Reply};
+use super::bounds::{MAX_NODE_NAME, MAX_NODES, MAX_WHY};
+use super::call::{ApiCall, text};
+use super::reply::{self, ApiResult};
 use crate::control::model::{NodeReport, RefusedRevision};
 use crate::http::problem::Problem;
 
@@ -86,7 +86,7 @@ pub(super) struct NodeList {
 #[utoipa::path(get, path = "/v1/nodes", tag = "nodes", operation_id = "list_nodes", responses(
     (status = 200, description = "The nodes, as they last reported", body = NodeList, headers(("etag" = String, description = "The revision of the rules"))),
 ))]
-pub(super) async fn list(call: Call) -> Reply {
+pub(super) async fn list(call: ApiCall) -> ApiResult {
     let items = call.state.nodes.list(Instant::now());
     // Reports change all the time, so a reader is never answered 304.
     reply::json(StatusCode::OK, &call.revision_tag(), &NodeList { items })

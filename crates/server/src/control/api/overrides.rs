@@ -5,10 +5,10 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::body::{self, RULES};
-use super::call::{Call, Paging, PathParams, QueryParams, RulePath};
+use super::call::{ApiCall, Paging, PathParams, QueryParams, RulePath};
 use super::describe::shared::{Comment, IfMatch, IfNoneMatch, NotModified};
 use super::etag;
-use super::reply::{self, Reply, written};
+use super::reply::{self, ApiResult, written};
 use crate::control::auth::Scope;
 use crate::control::model::{Page, Role, StoredOverride};
 
@@ -18,10 +18,10 @@ use crate::control::model::{Page, Role, StoredOverride};
     responses((status = 200, description = "A part of the list", body = Page<StoredOverride>), NotModified),
 )]
 pub(super) async fn list(
-    call: Call,
+    call: ApiCall,
     PathParams(RulePath { domain, id }): PathParams<RulePath>,
     QueryParams(page): QueryParams<Paging>,
-) -> Reply {
+) -> ApiResult {
     let tag = call.revision_tag();
     call.read(&tag, &call.control().overrides().list(&domain, &id, &page.into()).await?)
 }
@@ -32,10 +32,10 @@ pub(super) async fn list(
     responses((status = 200, description = "A part of the list", body = Page<StoredOverride>), NotModified),
 )]
 pub(super) async fn list_domain(
-    call: Call,
+    call: ApiCall,
     PathParams(domain): PathParams<String>,
     QueryParams(page): QueryParams<Paging>,
-) -> Reply {
+) -> ApiResult {
     let tag = call.revision_tag();
     call.read(&tag, &call.control().overrides().list_domain(&domain, &page.into()).await?)
 }
@@ -57,7 +57,7 @@ pub(super) struct OverridePath {
     params(RulePath, OverridePath),
     responses((status = 200, description = "The override", body = StoredOverride), NotModified),
 )]
-pub(super) async fn get(call: Call, PathParams(path): PathParams<OverridePath>) -> Reply {
+pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<OverridePath>) -> ApiResult {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
     let stored = call.control().overrides().get(&domain, &id, &value).await?;
     call.read(&etag::of(stored.version), &stored)
@@ -72,7 +72,7 @@ pub(super) async fn get(call: Call, PathParams(path): PathParams<OverridePath>) 
         (status = 201, description = "The override, created", body = StoredOverride),
     ),
 )]
-pub(super) async fn put(call: Call, PathParams(path): PathParams<OverridePath>, text: Bytes) -> Reply {
+pub(super) async fn put(call: ApiCall, PathParams(path): PathParams<OverridePath>, text: Bytes) -> ApiResult {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
     let change = call.change(Role::Operator, Scope::Domain(&domain))?;
     body::check(&call.headers, RULES)?;
@@ -84,7 +84,7 @@ pub(super) async fn put(call: Call, PathParams(path): PathParams<OverridePath>, 
     params(RulePath, OverridePath, IfMatch, Comment),
     responses((status = 204, description = "Deleted")),
 )]
-pub(super) async fn delete(call: Call, PathParams(path): PathParams<OverridePath>) -> Reply {
+pub(super) async fn delete(call: ApiCall, PathParams(path): PathParams<OverridePath>) -> ApiResult {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
     let change = call.change(Role::Operator, Scope::Domain(&domain))?;
     call.control().overrides().delete(&change, &domain, &id, &value).await?;

@@ -12,10 +12,10 @@ use crate::control::model::{StoredOverride, StoredRule, WriteOutcome};
 use crate::http::problem::Problem;
 
 /// The result of a call.
-pub(super) type Reply = Result<Response, Problem>;
+pub(super) type ApiResult = Result<Response, Problem>;
 
 /// Replies with JSON and its ETag.
-pub(super) fn json(status: StatusCode, tag: &str, value: &impl Serialize) -> Reply {
+pub(super) fn json(status: StatusCode, tag: &str, value: &impl Serialize) -> ApiResult {
     let body = serde_json::to_vec(value).map_err(|error| {
         tracing::error!(%error, "cannot serialise a reply");
         Problem::bug()
@@ -24,7 +24,7 @@ pub(super) fn json(status: StatusCode, tag: &str, value: &impl Serialize) -> Rep
 }
 
 /// Replies with JSON that must not be cached.
-pub(super) fn uncached(status: StatusCode, value: &impl Serialize) -> Reply {
+pub(super) fn uncached(status: StatusCode, value: &impl Serialize) -> ApiResult {
     let mut reply = json(status, "", value)?;
     reply.headers_mut().remove(ETAG);
     reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -32,7 +32,7 @@ pub(super) fn uncached(status: StatusCode, value: &impl Serialize) -> Reply {
 }
 
 /// Replies with the result of a write: 201 if it created something, otherwise 200.
-pub(super) fn written<T: Serialize + Versioned>(outcome: &WriteOutcome<T>) -> Reply {
+pub(super) fn written<T: Serialize + Versioned>(outcome: &WriteOutcome<T>) -> ApiResult {
     let status = if outcome.created { StatusCode::CREATED } else { StatusCode::OK };
     json(status, &etag::of(outcome.value.version()), &outcome.value)
 }

@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::{self, PATCH, RULES};
-use super::call::{Call, PathParams, QueryParams, RulePath};
+use super::call::{ApiCall, PathParams, QueryParams, RulePath};
 use super::describe::shared::{Comment, IfMatch, IfNoneMatch, NotModified};
 use super::etag;
-use super::reply::{self, Reply, written};
+use super::reply::{self, ApiResult, written};
 use crate::control::auth::Scope;
 use crate::control::model::{DomainSummary, Page, PageRequest, Role, RuleSearch, StoredRule};
 
@@ -24,7 +24,7 @@ pub(super) struct DomainList {
     (status = 200, description = "The domains", body = DomainList),
     NotModified,
 ))]
-pub(super) async fn domains(call: Call) -> Reply {
+pub(super) async fn domains(call: ApiCall) -> ApiResult {
     let tag = call.revision_tag();
     call.read(&tag, &DomainList { items: call.control().rules().domains().await? })
 }
@@ -51,10 +51,10 @@ pub(super) struct RuleQuery {
     responses((status = 200, description = "A part of the list", body = Page<StoredRule>), NotModified),
 )]
 pub(super) async fn list(
-    call: Call,
+    call: ApiCall,
     PathParams(domain): PathParams<String>,
     QueryParams(query): QueryParams<RuleQuery>,
-) -> Reply {
+) -> ApiResult {
     let RuleQuery { q: text, enabled, after, limit } = query;
     let (search, page) = (RuleSearch { text, enabled }, PageRequest { after, limit });
     let tag = call.revision_tag();
@@ -66,7 +66,7 @@ pub(super) async fn list(
     params(RulePath),
     responses((status = 200, description = "The rule", body = StoredRule), NotModified),
 )]
-pub(super) async fn get(call: Call, PathParams(path): PathParams<RulePath>) -> Reply {
+pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<RulePath>) -> ApiResult {
     let rule = call.control().rules().get(&path.domain, &path.id).await?;
     call.read(&etag::of(rule.version), &rule)
 }
@@ -80,7 +80,7 @@ pub(super) async fn get(call: Call, PathParams(path): PathParams<RulePath>) -> R
         (status = 201, description = "The rule, created", body = StoredRule),
     ),
 )]
-pub(super) async fn put(call: Call, PathParams(path): PathParams<RulePath>, text: Bytes) -> Reply {
+pub(super) async fn put(call: ApiCall, PathParams(path): PathParams<RulePath>, text: Bytes) -> ApiResult {
     let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
     body::check(&call.headers, RULES)?;
     written(&call.control().rules().put(&change, &path.domain, &path.id, &text).await?)
@@ -92,7 +92,7 @@ pub(super) async fn put(call: Call, PathParams(path): PathParams<RulePath>, text
     request_body(content = Object, content_type = "application/merge-patch+json", example = json!({"limit": "200/s"})),
     responses((status = 200, description = "The rule, changed or unchanged", body = StoredRule)),
 )]
-pub(super) async fn patch(call: Call, PathParams(path): PathParams<RulePath>, patch: Bytes) -> Reply {
+pub(super) async fn patch(call: ApiCall, PathParams(path): PathParams<RulePath>, patch: Bytes) -> ApiResult {
     let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
     body::check(&call.headers, PATCH)?;
     written(&call.control().rules().patch(&change, &path.domain, &path.id, &patch).await?)
@@ -103,7 +103,7 @@ pub(super) async fn patch(call: Call, PathParams(path): PathParams<RulePath>, pa
     params(RulePath, IfMatch, Comment),
     responses((status = 204, description = "Deleted")),
 )]
-pub(super) async fn delete(call: Call, PathParams(path): PathParams<RulePath>) -> Reply {
+pub(super) async fn delete(call: ApiCall, PathParams(path): PathParams<RulePath>) -> ApiResult {
     let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
     call.control().rules().delete(&change, &path.domain, &path.id).await?;
     Ok(reply::no_content())
@@ -114,7 +114,7 @@ pub(super) async fn delete(call: Call, PathParams(path): PathParams<RulePath>) -
     params(RulePath, IfMatch, Comment),
     responses((status = 200, description = "The rule, enabled", body = StoredRule)),
 )]
-pub(super) async fn enable(call: Call, PathParams(path): PathParams<RulePath>) -> Reply {
+pub(super) async fn enable(call: ApiCall, PathParams(path): PathParams<RulePath>) -> ApiResult {
     set_enabled(&call, &path, true).await
 }
 
@@ -123,11 +123,11 @@ pub(super) async fn enable(call: Call, PathParams(path): PathParams<RulePath>) -
     params(RulePath, IfMatch, Comment),
     responses((status = 200, description = "The rule, disabled", body = StoredRule)),
 )]
-pub(super) async fn disable(call: Call, PathParams(path): PathParams<RulePath>) -> Reply {
+pub(super) async fn disable(call: ApiCall, PathParams(path): PathParams<RulePath>) -> ApiResult {
     set_enabled(&call, &path, false).await
 }
 
-async fn set_enabled(call: &Call, path: &RulePath, enabled: bool) -> Reply {
+async fn set_enabled(call: &ApiCall, path: &RulePath, enabled: bool) -> ApiResult {
     let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
     written(&call.control().rules().set_enabled(&change, &path.domain, &path.id, enabled).await?)
 }

@@ -9,11 +9,11 @@ use serde::Deserialize;
 use tokio::time::{Instant, timeout_at};
 use utoipa::IntoParams;
 
-use super::call::{Call, QueryParams};
+use super::bounds::MAX_WAIT;
+use super::call::{ApiCall, QueryParams};
 use super::etag;
-use super::limits::MAX_WAIT;
 use super::nodes::report;
-use super::reply::{self, Reply};
+use super::reply::{self, ApiResult};
 use crate::control::auth::Scope;
 use crate::control::model::{Role, Snapshot};
 use crate::http::problem::Problem;
@@ -70,7 +70,7 @@ fn tag(snapshot: &Snapshot) -> String {
         (status = 304, description = "No newer snapshot"),
     ),
 )]
-pub(super) async fn get(call: Call, QueryParams(query): QueryParams<WaitQuery>) -> Reply {
+pub(super) async fn get(call: ApiCall, QueryParams(query): QueryParams<WaitQuery>) -> ApiResult {
     call.access.require(Role::Node, Scope::AllDomains)?;
     if query.wait > MAX_WAIT.as_secs() {
         return Err(Problem::bad_request(format!("wait too long: {} s (maximum {})", query.wait, MAX_WAIT.as_secs())));
@@ -89,7 +89,7 @@ pub(super) async fn get(call: Call, QueryParams(query): QueryParams<WaitQuery>) 
 }
 
 /// Replies with a snapshot that the reader does not have, as soon as one exists.
-async fn newer(call: &Call, wait: Duration) -> Reply {
+async fn newer(call: &ApiCall, wait: Duration) -> ApiResult {
     let state = &call.state;
     let mut revisions = state.control.watch();
     let deadline = Instant::now() + wait;

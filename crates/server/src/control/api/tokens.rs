@@ -4,9 +4,9 @@ use bytes::Bytes;
 use hyper::StatusCode;
 
 use super::body;
-use super::call::{Call, Paging, PathParams, QueryParams};
+use super::call::{ApiCall, Paging, PathParams, QueryParams};
 use super::describe::shared::{Comment, NotModified};
-use super::reply::{self, Reply};
+use super::reply::{self, ApiResult};
 use crate::control::auth::Scope;
 use crate::control::model::{CreatedToken, Page, Role, StoredToken, TokenGrant};
 
@@ -15,7 +15,7 @@ use crate::control::model::{CreatedToken, Page, Role, StoredToken, TokenGrant};
     (status = 200, description = "A part of the list", body = Page<StoredToken>),
     NotModified,
 ))]
-pub(super) async fn list(call: Call, QueryParams(page): QueryParams<Paging>) -> Reply {
+pub(super) async fn list(call: ApiCall, QueryParams(page): QueryParams<Paging>) -> ApiResult {
     call.access.require(Role::Admin, Scope::AllDomains)?;
     let tag = call.revision_tag();
     call.read(&tag, &call.control().tokens().list(&page.into()).await?)
@@ -27,7 +27,7 @@ pub(super) async fn list(call: Call, QueryParams(page): QueryParams<Paging>) -> 
     request_body(content = TokenGrant, content_type = "application/json"),
     responses((status = 201, description = "The token", body = CreatedToken)),
 )]
-pub(super) async fn create(call: Call, text: Bytes) -> Reply {
+pub(super) async fn create(call: ApiCall, text: Bytes) -> ApiResult {
     let change = call.change(Role::Admin, Scope::AllDomains)?;
     let grant: TokenGrant = body::json(&call, &text)?;
     reply::uncached(StatusCode::CREATED, &call.control().tokens().create(&change, &grant).await?)
@@ -38,7 +38,7 @@ pub(super) async fn create(call: Call, text: Bytes) -> Reply {
     params(("id" = String, Path, description = "The id of the token", example = "1a2b3c4d5e6f7081"), Comment),
     responses((status = 200, description = "The revoked token", body = StoredToken)),
 )]
-pub(super) async fn revoke(call: Call, PathParams(id): PathParams<String>) -> Reply {
+pub(super) async fn revoke(call: ApiCall, PathParams(id): PathParams<String>) -> ApiResult {
     let change = call.change(Role::Admin, Scope::AllDomains)?;
     reply::uncached(StatusCode::OK, &call.control().tokens().revoke(&change, &id).await?)
 }

@@ -77,7 +77,7 @@ impl<'a> Original<'a> {
                     let cookie = ByCookie::new(name).identify(&RequestView::of_parts(self.head));
                     cookie.map(|value| value.as_ref().to_vec().into())
                 }
-                Some(("query", name)) => self.target()?.1.and_then(|query| parameter(query, name)).map(Cow::from),
+                Some(("query", name)) => self.target()?.1.and_then(|query| query_value(query, name)).map(Cow::from),
                 Some(_) | None => None,
             },
         })
@@ -130,7 +130,7 @@ impl<'a> Original<'a> {
 }
 
 /// Returns the first value of a query parameter, not decoded.
-fn parameter<'a>(query: &'a str, name: &str) -> Option<&'a [u8]> {
+fn query_value<'a>(query: &'a str, name: &str) -> Option<&'a [u8]> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::as_bytes)
 }
 

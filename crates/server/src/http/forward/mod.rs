@@ -149,7 +149,7 @@ fn respond(decision: &DecisionView<'_>, refuse: Option<StatusCode>) -> HttpRespo
 fn body(decision: &DecisionView<'_>, status: StatusCode) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
-    struct Body<'a> {
+    struct RefusalBody<'a> {
         r#type: &'static str,
         title: &'static str,
         status: u16,
@@ -158,7 +158,7 @@ fn body(decision: &DecisionView<'_>, status: StatusCode) -> Vec<u8> {
         #[serde(skip_serializing_if = "Vec::is_empty")]
         violated_policies: Vec<&'a str>,
     }
-    let body = Body {
+    let body = RefusalBody {
         r#type: "https://iana.org/assignments/http-problem-types#quota-exceeded",
         title: "Too many requests",
         status: status.as_u16(),

@@ -1,7 +1,7 @@
 //! `CLIENT`: the name and id of a connection.
 
 use super::{AfterCommand, Context, quoted, wrong_arity};
-use crate::resp::limits::MAX_CLIENT_NAME;
+use crate::resp::bounds::MAX_CLIENT_NAME;
 
 /// `CLIENT SETNAME`, `GETNAME`, `SETINFO`, `ID`, `INFO` and the switches that change nothing here.
 pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {

@@ -2,7 +2,7 @@
 
 use super::client::checked_name;
 use super::{AfterCommand, Context, quoted, wrong_arity};
-use crate::resp::wire::{Version, integer};
+use crate::resp::wire::{RespVersion, integer};
 
 /// The error of Redis for a password where none is configured.
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. \
@@ -27,8 +27,8 @@ pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
 fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
     let version = match args.first().map(|text| integer(text)) {
         None => context.session.version,
-        Some(Some(2)) => Version::Two,
-        Some(Some(3)) => Version::Three,
+        Some(Some(2)) => RespVersion::Two,
+        Some(Some(3)) => RespVersion::Three,
         Some(Some(_)) => return Err("NOPROTO unsupported protocol version".into()),
         Some(None) => return Err("ERR Protocol version is not an integer or out of range".into()),
     };
@@ -57,8 +57,8 @@ fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
     session.version = version;
     replies.version = version;
     let proto = match version {
-        Version::Two => 2,
-        Version::Three => 3,
+        RespVersion::Two => 2,
+        RespVersion::Three => 3,
     };
     replies.map(7);
     replies.bulk("server");

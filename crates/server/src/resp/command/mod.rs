@@ -7,7 +7,7 @@ mod hello;
 use tollgate_engine::Store;
 
 use super::session::Session;
-use super::wire::{Replies, Version};
+use super::wire::{Replies, RespVersion};
 use crate::app::App;
 use crate::control::auth::Authenticator;
 use crate::net::shutdown::Connections;
@@ -163,7 +163,7 @@ fn quit(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
 
 fn reset(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     context.session.reset();
-    context.replies.version = Version::Two;
+    context.replies.version = RespVersion::Two;
     context.replies.simple("RESET");
     AfterCommand::Continue
 }

@@ -121,8 +121,8 @@ fn replies_differ_between_versions_only_in_maps_and_nothing() {
         String::from_utf8(replies.bytes).expect("text")
     };
     let same = "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:-9223372036854775808\r\n-ERR a  b\r\n";
-    assert_eq!(written(Version::Two), format!("*2\r\n$1\r\nk\r\n$-1\r\n{same}"));
-    assert_eq!(written(Version::Three), format!("%1\r\n$1\r\nk\r\n_\r\n{same}"));
+    assert_eq!(written(RespVersion::Two), format!("*2\r\n$1\r\nk\r\n$-1\r\n{same}"));
+    assert_eq!(written(RespVersion::Three), format!("%1\r\n$1\r\nk\r\n_\r\n{same}"));
 }
 
 #[test]

@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_engine::Store;
 
 use self::last_good::LastGood;
-use self::request::{Answer, NodeState, Timeouts, fetch};
+use self::request::{NodeState, PollAnswer, Timeouts, fetch};
 pub use self::schedule::{PollOutcome, pause};
 use super::{InstallOutcome, install};
 use crate::app::App;
@@ -79,7 +79,7 @@ impl<S: Store + 'static> Follower<S> {
         // The tokens of a refused set are in force.
         let mut tokens = None;
         let why = match fetch(&follower.config.client, &follower.node, None, timeouts).await {
-            Ok(Answer::Set(etag, set)) => match follower.take(etag, &set).await {
+            Ok(PollAnswer::Set(etag, set)) => match follower.take(etag, &set).await {
                 outcome @ (PollOutcome::Changed | PollOutcome::Unchanged | PollOutcome::NoWait) => {
                     follower.app.metrics.polls.add(outcome, follower.app.now());
                     return Ok(follower);
@@ -89,7 +89,7 @@ impl<S: Store + 'static> Follower<S> {
                     "its rules were refused".to_owned()
                 }
             },
-            Ok(Answer::Unchanged) => "the answer is 304 to an unconditional request".to_owned(),
+            Ok(PollAnswer::Unchanged) => "the answer is 304 to an unconditional request".to_owned(),
             Err(why) => why,
         };
         follower.failed(&why);
@@ -129,8 +129,8 @@ impl<S: Store + 'static> Follower<S> {
             sleep(pause(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
             let begun = Instant::now();
             outcome = match fetch(&self.config.client, &self.node, self.known.as_deref(), FOLLOWING).await {
-                Ok(Answer::Unchanged) => PollOutcome::Unchanged,
-                Ok(Answer::Set(etag, set)) => self.take(etag, &set).await,
+                Ok(PollAnswer::Unchanged) => PollOutcome::Unchanged,
+                Ok(PollAnswer::Set(etag, set)) => self.take(etag, &set).await,
                 Err(why) => {
                     self.failed(&why);
                     PollOutcome::Failed

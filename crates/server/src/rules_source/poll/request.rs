@@ -46,7 +46,7 @@ pub(super) struct Timeouts {
 
 /// The response of a service.
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(super) enum PollAnswer {
     /// The known set is still the newest.
     Unchanged,
     /// A set and its ETag.
@@ -62,7 +62,7 @@ pub(super) async fn fetch(
     node: &NodeState,
     known: Option<&str>,
     timeouts: Timeouts,
-) -> Result<Answer, String> {
+) -> Result<PollAnswer, String> {
     let mut request = client.request(Method::GET, &["v1", "snapshot"]).header("tollgate-node", &node.node);
     if !timeouts.wait.is_zero() {
         request = request.query(&[("wait", timeouts.wait.as_secs())]);
@@ -84,7 +84,7 @@ pub(super) async fn fetch(
     let etag = response.headers().get(ETAG).map(HeaderValue::to_str);
     let etag = etag.and_then(Result::ok).filter(|etag| etag.len() <= MAX_ETAG).map(str::to_owned);
     if status == StatusCode::NOT_MODIFIED && known.is_some() {
-        return Ok(Answer::Unchanged);
+        return Ok(PollAnswer::Unchanged);
     }
     let most = if status == StatusCode::OK { MAX_RESPONSE } else { MAX_ERROR };
     let body = timeout(timeouts.body, read(response, most)).await;
@@ -97,7 +97,7 @@ pub(super) async fn fetch(
     let set = tokio::task::spawn_blocking(move || serde_json::from_slice(&body)).await;
     let set = set.map_err(|error| error.to_string())?;
     let set: Snapshot = set.map_err(|error| format!("the answer is not a rule set: {error}"))?;
-    Ok(Answer::Set(etag, Arc::new(set)))
+    Ok(PollAnswer::Set(etag, Arc::new(set)))
 }
 
 async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, String> {

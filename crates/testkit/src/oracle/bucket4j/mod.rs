@@ -162,7 +162,7 @@ impl Bucket4j {
         // The tokens of one bandwidth after a change, in bucket4j: at least the conversion of the
         // whole tokens, at most that of one more, plus what a greedy bandwidth refilled since the
         // last interval of its predecessor.
-        let is_kept = |(bandwidth, &[told, _]): (&Bandwidth, &[i128; 2])| {
+        let is_kept = |(bandwidth, &[recorded, _]): (&Bandwidth, &[i128; 2])| {
             let Some(place) = place(bandwidth) else { return true };
             let (capacity, was) = (i128::from(bandwidth.capacity), i128::from(old[place].capacity));
             let kept = |tokens: i128| match strategy {
@@ -172,7 +172,7 @@ impl Bucket4j {
             };
             let tokens = before.tokens_of(place);
             let most = (kept(tokens + 1) + bandwidth.refilled_after(&old[place], now)).min(capacity);
-            (kept(tokens)..=most).contains(&told.max(0))
+            (kept(tokens)..=most).contains(&recorded.max(0))
         };
         Ok(seen.unless(&KEEPS_TOKENS, || new.iter().zip(&after.0).all(is_kept)))
     }

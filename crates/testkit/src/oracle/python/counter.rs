@@ -51,13 +51,13 @@ struct Counts {
 }
 
 impl Counts {
-    fn left(&self) -> i128 {
+    fn until_window_end(&self) -> i128 {
         i128::from(self.length - self.at % self.length)
     }
 
     /// Returns the weighted sum, multiplied by the length.
     fn weighted(&self) -> i128 {
-        self.previous * self.left() + self.current * i128::from(self.length)
+        self.previous * self.until_window_end() + self.current * i128::from(self.length)
     }
 
     fn rounded_down(&self) -> i128 {
@@ -69,7 +69,10 @@ impl Counts {
     fn is_known_reset(&self, reset_us: i128) -> bool {
         let micro = i128::from(MICRO);
         let change = (self.previous > 0).then(|| self.weighted() % i128::from(self.length) / self.previous / micro);
-        [Some(0), Some(self.left() / micro), change].into_iter().flatten().any(|known| (known - reset_us).abs() <= 1)
+        [Some(0), Some(self.until_window_end() / micro), change]
+            .into_iter()
+            .flatten()
+            .any(|known| (known - reset_us).abs() <= 1)
     }
 }
 
@@ -124,19 +127,19 @@ impl Counter {
     fn compare_stats(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Read<Seen> {
         let now = Now::at(counts.at);
         let remaining = self.0.report(state, &now, Cost::ONE).remaining;
-        let told = step.result.count("remaining")?;
+        let recorded = step.result.count("remaining")?;
         let told_reset = reset_us(step)? - i128::from(step.at);
         // As for the moving window: the wait for one more than what remains.
         let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining.saturating_add(1))).retry else {
-            let seen = Comparison::new().same("remaining", told, remaining).seen();
+            let seen = Comparison::new().same("remaining", recorded, remaining).seen();
             return Ok(if seen == Seen::Equal && told_reset != 0 { Seen::ByRule(&NOTHING_COUNTED) } else { seen });
         };
-        let is_rounded = i128::from(told) == (i128::from(self.0.limit()) - counts.rounded_down()).max(0);
+        let is_rounded = i128::from(recorded) == (i128::from(self.0.limit()) - counts.rounded_down()).max(0);
         Ok(Comparison::new()
-            .same("remaining", told, remaining)
+            .same("remaining", recorded, remaining)
             .near("reset_us", told_reset, i128::from(reset.as_nanos() / MICRO))
             .seen()
-            .unless(&OTHER_RESET, || told == remaining && counts.is_known_reset(told_reset))
+            .unless(&OTHER_RESET, || recorded == remaining && counts.is_known_reset(told_reset))
             .unless(&ROUNDED_DOWN, || is_rounded && counts.is_known_reset(told_reset)))
     }
 }

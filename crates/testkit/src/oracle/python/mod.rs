@@ -87,12 +87,12 @@ impl<W: Windowed> Player for Python<W> {
 /// Compares the report of a window: the remaining amount, and the time until the reset, `None` if
 /// nothing is used.
 fn compare_stats(step: &Step, remaining: u64, reset: Option<u64>) -> Read<Seen> {
-    let told = step.result.count("remaining")?;
+    let recorded = step.result.count("remaining")?;
     let seen = Comparison::new()
-        .same("remaining", told, remaining)
+        .same("remaining", recorded, remaining)
         .same("reset_us", reset_us(step)?, i128::from(step.at) + i128::from(reset.unwrap_or(0) / MICRO))
         .seen();
-    Ok(seen.unless(&NOTHING_COUNTED, || reset.is_none() && told == remaining))
+    Ok(seen.unless(&NOTHING_COUNTED, || reset.is_none() && recorded == remaining))
 }
 
 /// Returns the reported reset, to the nearest microsecond, which is the precision of the double.

@@ -37,7 +37,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Mono, Spent, Time, Wall};
 
 use super::change::KeyedReader;
-use super::overflow::Overflow;
+use super::overflow::OverflowEntry;
 use super::{CapacityError, Keyed};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret};
@@ -250,7 +250,7 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
         let away = now.wall().since(head.wall);
         let then = head.mono.saturating_add(away);
         let reader = KeyedReader { earlier: &earlier, inline: &limit, later: &[], now };
-        let mut overflow = Overflow { words: vec![0; wide], generation: reader.generation() };
+        let mut overflow = OverflowEntry { words: vec![0; wide], generation: reader.generation() };
         limit.init(&mut *overflow.words, &now);
         let mut state = vec![0; wide];
         let total = source.entries(words, &mut state, |fingerprint, number, state| {

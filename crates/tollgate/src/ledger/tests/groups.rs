@@ -7,9 +7,9 @@ fn charge(id: u32, key: &str, cost: u64) -> Charge<'_> {
 }
 
 /// Decides a group and returns whether it passed, with the outcome of each of its charges by itself.
-fn decide(ledger: &Tested, numbers: &[Limits], charges: &[Charge<'_>]) -> (bool, Vec<Outcome>) {
+fn decide(ledger: &Tested, limit_table: &[Limits], charges: &[Charge<'_>]) -> (bool, Vec<Outcome>) {
     let mut outcomes = Vec::new();
-    let passed = ledger.decide(numbers, charges, |index, view| {
+    let passed = ledger.decide(limit_table, charges, |index, view| {
         assert_eq!(index, outcomes.len());
         outcomes.push(view.verdict().outcome());
     });
@@ -17,37 +17,37 @@ fn decide(ledger: &Tested, numbers: &[Limits], charges: &[Charge<'_>]) -> (bool,
     (passed, outcomes)
 }
 
-fn passes(ledger: &Tested, numbers: &[Limits], charges: &[Charge<'_>]) -> bool {
-    decide(ledger, numbers, charges).0
+fn passes(ledger: &Tested, limit_table: &[Limits], charges: &[Charge<'_>]) -> bool {
+    decide(ledger, limit_table, charges).0
 }
 
 /// What may be told about each of the keys, limit by limit.
-fn reports(ledger: &Tested, numbers: &[Limits], keys: &[&str]) -> Vec<Vec<Report>> {
-    let report = |key: &&str| ledger.peek(numbers, &charge(0, key, 1), |view| view.reports(1).collect());
+fn reports(ledger: &Tested, limit_table: &[Limits], keys: &[&str]) -> Vec<Vec<Report>> {
+    let report = |key: &&str| ledger.peek(limit_table, &charge(0, key, 1), |view| view.reports(1).collect());
     keys.iter().map(report).collect()
 }
 
 #[test]
 fn all_pass_or_none_is_charged() {
     for limits in ten_of_each_and_all(HOUR) {
-        let numbers = &[limits.clone()][..];
+        let limit_table = &[limits.clone()][..];
         let (ledger, _) = ledger(100, limits.words());
         let group = [charge(0, "alice", 4), charge(0, "bob", 3), charge(0, "carol", 2)];
-        assert!(passes(&ledger, numbers, &group) && passes(&ledger, numbers, &group), "{limits:?}");
-        let before = reports(&ledger, numbers, &["alice", "bob", "carol"]);
+        assert!(passes(&ledger, limit_table, &group) && passes(&ledger, limit_table, &group), "{limits:?}");
+        let before = reports(&ledger, limit_table, &["alice", "bob", "carol"]);
         // The first, the last and the one in the middle.
         for (costs, refused) in [([4, 1, 1], 0), ([1, 5, 1], 1), ([1, 1, 7], 2), ([2, 4, u64::MAX], 2)] {
             let group = [charge(0, "alice", costs[0]), charge(0, "bob", costs[1]), charge(0, "carol", costs[2])];
-            let (passed, outcomes) = decide(&ledger, numbers, &group);
+            let (passed, outcomes) = decide(&ledger, limit_table, &group);
             assert!(!passed && !outcomes[refused].is_admitted(), "{costs:?}, {limits:?}");
             assert!(
                 outcomes.iter().enumerate().all(|(n, outcome)| n == refused || outcome.is_admitted()),
                 "{limits:?}"
             );
-            assert_eq!(reports(&ledger, numbers, &["alice", "bob", "carol"]), before, "{costs:?}, {limits:?}");
+            assert_eq!(reports(&ledger, limit_table, &["alice", "bob", "carol"]), before, "{costs:?}, {limits:?}");
         }
         let rest = [charge(0, "alice", 2), charge(0, "bob", 4), charge(0, "carol", 6)];
-        assert!(passes(&ledger, numbers, &rest), "{limits:?}");
+        assert!(passes(&ledger, limit_table, &rest), "{limits:?}");
     }
 }
 
@@ -58,52 +58,52 @@ fn an_empty_group_passes() {
 
 #[test]
 fn a_group_of_many_is_still_one() {
-    let numbers = [one(bucket(10))];
+    let limit_table = [one(bucket(10))];
     let (ledger, _) = ledger(1_000, 1);
     let keys: Vec<String> = (0..200).map(|n| n.to_string()).collect();
     let mut group: Vec<Charge<'_>> = keys.iter().map(|key| charge(0, key, 6)).collect();
-    assert!(passes(&ledger, &numbers, &group));
+    assert!(passes(&ledger, &limit_table, &group));
     group[199].ask = Ask::Exactly(Cost::new(4));
-    assert!(!passes(&ledger, &numbers, &group), "199 of them do not fit");
-    assert!(keys.iter().all(|key| ledger.remaining(&numbers, 0, key) == 4));
+    assert!(!passes(&ledger, &limit_table, &group), "199 of them do not fit");
+    assert!(keys.iter().all(|key| ledger.remaining(&limit_table, 0, key) == 4));
 }
 
 #[test]
 fn two_charges_of_one_key_see_each_other() {
     for limits in ten_of_each_and_all(HOUR) {
-        let numbers = &[limits.clone()][..];
+        let limit_table = &[limits.clone()][..];
         let (ledger, _) = ledger(100, limits.words());
-        let (passed, outcomes) = decide(&ledger, numbers, &[charge(0, "alice", 6), charge(0, "alice", 6)]);
+        let (passed, outcomes) = decide(&ledger, limit_table, &[charge(0, "alice", 6), charge(0, "alice", 6)]);
         assert!(!passed && outcomes[0].is_admitted() && !outcomes[1].is_admitted(), "{limits:?}");
-        assert_eq!(ledger.remaining(numbers, 0, "alice"), 10, "{limits:?}");
+        assert_eq!(ledger.remaining(limit_table, 0, "alice"), 10, "{limits:?}");
         let group = [charge(0, "alice", 4), charge(0, "bob", 1), charge(0, "alice", 6)];
-        assert!(passes(&ledger, numbers, &group), "{limits:?}");
-        assert_eq!(ledger.remaining(numbers, 0, "alice"), 0, "{limits:?}");
-        assert_eq!((ledger.remaining(numbers, 0, "bob"), ledger.entries()), (9, 2), "{limits:?}");
+        assert!(passes(&ledger, limit_table, &group), "{limits:?}");
+        assert_eq!(ledger.remaining(limit_table, 0, "alice"), 0, "{limits:?}");
+        assert_eq!((ledger.remaining(limit_table, 0, "bob"), ledger.entries()), (9, 2), "{limits:?}");
     }
 }
 
 #[test]
 fn one_key_under_two_limits_in_one_group_is_converted_between_them() {
-    // Once the first was decided by its own numbers on a state that had been converted to the second's.
-    let numbers: Vec<Limits> = ten_of_each(HOUR).into_iter().map(Limits::from).collect();
-    for first in 0..numbers.len() as u32 {
-        for second in 0..numbers.len() as u32 {
+    // Once the first was decided by its own limit_table on a state that had been converted to the second's.
+    let limit_table: Vec<Limits> = ten_of_each(HOUR).into_iter().map(Limits::from).collect();
+    for first in 0..limit_table.len() as u32 {
+        for second in 0..limit_table.len() as u32 {
             let (ledger, _) = ledger(100, 47);
             let pair = |a, b| [charge(first, "alice", a), charge(second, "alice", b)];
-            assert!(passes(&ledger, &numbers, &pair(3, 4)), "{first} and {second}");
-            assert_eq!(ledger.remaining(&numbers, second, "alice"), 3, "{first} and {second}");
-            assert!(!passes(&ledger, &numbers, &pair(2, 2)), "{first} and {second}");
-            assert_eq!(ledger.remaining(&numbers, first, "alice"), 3, "{first} and {second}");
-            assert!(passes(&ledger, &numbers, &pair(1, 2)), "{first} and {second}");
-            assert_eq!(ledger.remaining(&numbers, first, "alice"), 0, "{first} and {second}");
+            assert!(passes(&ledger, &limit_table, &pair(3, 4)), "{first} and {second}");
+            assert_eq!(ledger.remaining(&limit_table, second, "alice"), 3, "{first} and {second}");
+            assert!(!passes(&ledger, &limit_table, &pair(2, 2)), "{first} and {second}");
+            assert_eq!(ledger.remaining(&limit_table, first, "alice"), 3, "{first} and {second}");
+            assert!(passes(&ledger, &limit_table, &pair(1, 2)), "{first} and {second}");
+            assert_eq!(ledger.remaining(&limit_table, first, "alice"), 0, "{first} and {second}");
         }
     }
 }
 
 #[test]
 fn groups_take_regardless_and_up_to_as_well() {
-    let numbers = [one(bucket(10).max_debt(5).unwrap())];
+    let limit_table = [one(bucket(10).max_debt(5).unwrap())];
     let (ledger, _) = ledger(100, 1);
     let ask = |key: &'static str, ask| Charge { ask, ..charge(0, key, 0) };
     let mut taken = Vec::new();
@@ -112,48 +112,48 @@ fn groups_take_regardless_and_up_to_as_well() {
         ask("b", Ask::UpTo(Cost::MAX)),
         ask("a", Ask::Regardless(Cost::new(2))),
     ];
-    assert!(ledger.decide(&numbers[..], &group, |_, view| taken.push(view.verdict().taken().get())));
+    assert!(ledger.decide(&limit_table[..], &group, |_, view| taken.push(view.verdict().taken().get())));
     assert_eq!(taken, [13, 10, 2]);
     let refused = [ask("c", Ask::UpTo(Cost::MAX)), ask("a", Ask::Regardless(Cost::ONE))];
-    assert!(!passes(&ledger, &numbers, &refused));
-    assert_eq!(["a", "b", "c"].map(|key| ledger.remaining(&numbers, 0, key)), [0, 0, 10]);
+    assert!(!passes(&ledger, &limit_table, &refused));
+    assert_eq!(["a", "b", "c"].map(|key| ledger.remaining(&limit_table, 0, key)), [0, 0, 10]);
 }
 
 #[test]
 fn what_a_group_took_is_given_back_by_its_stamps() {
     for limits in ten_of_each_and_all(HOUR) {
-        let numbers = &[limits.clone()][..];
+        let limit_table = &[limits.clone()][..];
         let (ledger, clock) = ledger(100, limits.words());
         let group = [charge(0, "alice", 4), charge(0, "bob", 3)];
         let mut verdicts = Vec::new();
-        assert!(ledger.decide(numbers, &group, |_, view| verdicts.push(*view.verdict())));
+        assert!(ledger.decide(limit_table, &group, |_, view| verdicts.push(*view.verdict())));
         clock.advance(Nanos::from_nanos(1));
-        assert!(passes(&ledger, numbers, &group), "{limits:?}");
+        assert!(passes(&ledger, limit_table, &group), "{limits:?}");
         for (charge, verdict) in group.iter().zip(&verdicts) {
             let taken = verdict.taken().get();
-            assert_eq!(ledger.refund(numbers, charge, taken, Some(verdict.stamp())), taken, "{limits:?}");
+            assert_eq!(ledger.refund(limit_table, charge, taken, Some(verdict.stamp())), taken, "{limits:?}");
         }
-        assert_eq!(["alice", "bob"].map(|key| ledger.remaining(numbers, 0, key)), [6, 7], "{limits:?}");
+        assert_eq!(["alice", "bob"].map(|key| ledger.remaining(limit_table, 0, key)), [6, 7], "{limits:?}");
     }
 }
 
 #[test]
 fn a_refused_attempt_counts_where_attempts_do_and_nowhere_else() {
-    let numbers = [one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap().count_refused())];
+    let limit_table = [one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap().count_refused())];
     let (ledger, _) = ledger(100, 11);
-    assert!(!passes(&ledger, &numbers, &[charge(0, "alice", 4), charge(0, "bob", 6), charge(0, "bob", 6)]));
+    assert!(!passes(&ledger, &limit_table, &[charge(0, "alice", 4), charge(0, "bob", 6), charge(0, "bob", 6)]));
     // The second of bob's attempts was refused and is written down; the first was taken back, and so was alice's.
-    assert_eq!(["alice", "bob"].map(|key| ledger.remaining(&numbers, 0, key)), [10, 4]);
+    assert_eq!(["alice", "bob"].map(|key| ledger.remaining(&limit_table, 0, key)), [10, 4]);
 }
 
 #[test]
 fn who_gave_way_comes_back_when_the_group_is_refused() {
     for limit in ten_of_each(HOUR) {
-        let numbers = [one(limit)];
-        let (ledger, _, slots) = full(&numbers, |n| 1 + n % 5);
+        let limit_table = [one(limit)];
+        let (ledger, _, slots) = full(&limit_table, |n| 1 + n % 5);
         let names: Vec<String> = (0..slots).map(|n| n.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let before = reports(&ledger, &numbers, &names);
+        let before = reports(&ledger, &limit_table, &names);
         // One newcomer, two, and the same twice; before, behind and around the one that is refused.
         let refused = charge(0, "4", 6);
         for group in [
@@ -163,40 +163,43 @@ fn who_gave_way_comes_back_when_the_group_is_refused() {
             &[charge(0, "new", 5), charge(0, "newer", 2), charge(0, "new", 5), charge(0, "new", 1)],
             &[charge(0, "0", 1), charge(0, "new", 11)],
         ] {
-            assert!(!passes(&ledger, &numbers, group), "{limit:?}");
-            assert_eq!(reports(&ledger, &numbers, &names), before, "{group:?}, {limit:?}");
+            assert!(!passes(&ledger, &limit_table, group), "{limit:?}");
+            assert_eq!(reports(&ledger, &limit_table, &names), before, "{group:?}, {limit:?}");
             assert!(!ledger.has_entry("new") && !ledger.has_entry("newer"), "{group:?}, {limit:?}");
             assert_eq!(ledger.entries() as u64, slots, "{group:?}, {limit:?}");
         }
-        assert!(passes(&ledger, &numbers, &[charge(0, "new", 5), charge(0, "newer", 2)]), "{limit:?}");
+        assert!(passes(&ledger, &limit_table, &[charge(0, "new", 5), charge(0, "newer", 2)]), "{limit:?}");
         let gone = names.iter().filter(|name| !ledger.has_entry(name)).count();
-        assert_eq!((gone, ledger.remaining(&numbers, 0, "new"), ledger.remaining(&numbers, 0, "newer")), (2, 5, 8));
+        assert_eq!(
+            (gone, ledger.remaining(&limit_table, 0, "new"), ledger.remaining(&limit_table, 0, "newer")),
+            (2, 5, 8)
+        );
     }
 }
 
 #[test]
 fn no_two_of_a_group_get_the_same_entry() {
     // One vacancy for three newcomers. Once the second took it for still vacant, since the first had not yet been charged.
-    let numbers = [one(bucket(10))];
-    let (ledger, _, slots) = full(&numbers, |_| 3);
-    ledger.reset(&numbers[..], &charge(0, "2", 0));
-    assert!(passes(&ledger, &numbers, &[charge(0, "a", 3), charge(0, "b", 4), charge(0, "c", 5)]));
-    assert_eq!(["a", "b", "c"].map(|key| ledger.remaining(&numbers, 0, key)), [7, 6, 5]);
-    let kept = (0..slots).filter(|n| ledger.remaining(&numbers, 0, &n.to_string()) == 7).count() as u64;
+    let limit_table = [one(bucket(10))];
+    let (ledger, _, slots) = full(&limit_table, |_| 3);
+    ledger.reset(&limit_table[..], &charge(0, "2", 0));
+    assert!(passes(&ledger, &limit_table, &[charge(0, "a", 3), charge(0, "b", 4), charge(0, "c", 5)]));
+    assert_eq!(["a", "b", "c"].map(|key| ledger.remaining(&limit_table, 0, key)), [7, 6, 5]);
+    let kept = (0..slots).filter(|n| ledger.remaining(&limit_table, 0, &n.to_string()) == 7).count() as u64;
     assert_eq!(kept, slots - 3);
 }
 
 #[test]
 fn nobody_gives_way_to_another_of_its_group() {
     // The least spent of all, and as good as new: each is needed in a moment.
-    let numbers = [one(bucket(10))];
+    let limit_table = [one(bucket(10))];
     for spent in [1, 0] {
-        let (ledger, _, slots) = full(&numbers, |n| if n == 2 { 1 } else { 5 });
+        let (ledger, _, slots) = full(&limit_table, |n| if n == 2 { 1 } else { 5 });
         if spent == 0 {
-            ledger.reset(&numbers[..], &charge(0, "2", 0));
+            ledger.reset(&limit_table[..], &charge(0, "2", 0));
         }
-        assert!(passes(&ledger, &numbers, &[charge(0, "new", 9), charge(0, "2", 4)]));
-        assert_eq!(["new", "2"].map(|key| ledger.remaining(&numbers, 0, key)), [1, 6 - spent]);
+        assert!(passes(&ledger, &limit_table, &[charge(0, "new", 9), charge(0, "2", 4)]));
+        assert_eq!(["new", "2"].map(|key| ledger.remaining(&limit_table, 0, key)), [1, 6 - spent]);
         assert_eq!((0..slots).filter(|n| ledger.has_entry(&n.to_string())).count() as u64, slots - 1);
     }
 }
@@ -204,50 +207,51 @@ fn nobody_gives_way_to_another_of_its_group() {
 #[test]
 fn those_of_a_group_without_room_share_an_entry_and_are_counted() {
     // Once such a group was refused, so that a full table turned away everybody who met two rules.
-    let numbers = [one(bucket(10)), one(bucket(3))];
-    let (ledger, _, slots) = full(&numbers, |_| 5);
-    assert!(passes(&ledger, &numbers, &[charge(0, "0", 1), charge(0, "new 1", 4), charge(1, "late 1", 1)]));
-    assert!(passes(&ledger, &numbers, &[charge(0, "0", 1), charge(0, "new 2", 4), charge(1, "late 2", 1)]));
+    let limit_table = [one(bucket(10)), one(bucket(3))];
+    let (ledger, _, slots) = full(&limit_table, |_| 5);
+    assert!(passes(&ledger, &limit_table, &[charge(0, "0", 1), charge(0, "new 1", 4), charge(1, "late 1", 1)]));
+    assert!(passes(&ledger, &limit_table, &[charge(0, "0", 1), charge(0, "new 2", 4), charge(1, "late 2", 1)]));
     let (passed, outcomes) =
-        decide(&ledger, &numbers, &[charge(0, "0", 1), charge(0, "new 3", 4), charge(1, "late 3", 1)]);
+        decide(&ledger, &limit_table, &[charge(0, "0", 1), charge(0, "new 3", 4), charge(1, "late 3", 1)]);
     let Outcome::Deny(Retry::After(_)) = outcomes[1] else { panic!("{outcomes:?}") };
     assert_eq!((passed, outcomes[0], outcomes[2]), (false, Outcome::Allow, Outcome::Allow));
     assert_eq!(ledger.overflowed(), 6);
-    assert_eq!(ledger.remaining(&numbers, 0, "0"), 3, "the refused group took nothing from anybody");
+    assert_eq!(ledger.remaining(&limit_table, 0, "0"), 3, "the refused group took nothing from anybody");
     assert!(
-        passes(&ledger, &numbers, &[charge(0, "1", 1), charge(1, "late 4", 1)]),
+        passes(&ledger, &limit_table, &[charge(0, "1", 1), charge(1, "late 4", 1)]),
         "not from the shared entries either"
     );
-    assert!((2..slots).all(|n| ledger.remaining(&numbers, 0, &n.to_string()) == 5));
+    assert!((2..slots).all(|n| ledger.remaining(&limit_table, 0, &n.to_string()) == 5));
 }
 
 #[test]
 fn a_group_without_room_is_refused_if_that_is_asked_for() {
-    let numbers = [one(bucket(10))];
-    let (ledger, _, slots) = full(&numbers, |_| 5);
+    let limit_table = [one(bucket(10))];
+    let (ledger, _, slots) = full(&limit_table, |_| 5);
     let ledger = ledger.when_full(WhenFull::Deny);
-    let (passed, outcomes) = decide(&ledger, &numbers, &[charge(0, "0", 1), charge(0, "new", 4), charge(0, "1", 6)]);
+    let (passed, outcomes) =
+        decide(&ledger, &limit_table, &[charge(0, "0", 1), charge(0, "new", 4), charge(0, "1", 6)]);
     let Outcome::Deny(Retry::After(_)) = outcomes[2] else { panic!("{outcomes:?}") };
     assert_eq!((passed, outcomes[0], outcomes[1]), (false, Outcome::Allow, Outcome::Deny(Retry::OnRelease)));
     assert_eq!(ledger.overflowed(), 1);
-    assert!((0..slots).all(|n| ledger.remaining(&numbers, 0, &n.to_string()) == 5));
+    assert!((0..slots).all(|n| ledger.remaining(&limit_table, 0, &n.to_string()) == 5));
 }
 
 #[test]
 fn a_charge_that_can_never_pass_says_so_in_a_group_too() {
     // Once it was told to wait for room, and counted as if it had found none.
-    let numbers = [one(bucket(10)), one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap())];
+    let limit_table = [one(bucket(10)), one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap())];
     let (ledger, _) = ledger(100, 2);
     for id in [1, 2] {
-        let (passed, outcomes) = decide(&ledger, &numbers, &[charge(0, "alice", 1), charge(id, "bob", 1)]);
+        let (passed, outcomes) = decide(&ledger, &limit_table, &[charge(0, "alice", 1), charge(id, "bob", 1)]);
         assert_eq!((passed, outcomes), (false, vec![Outcome::Allow, Outcome::Deny(Retry::Never)]));
     }
-    assert_eq!((ledger.overflowed(), ledger.remaining(&numbers, 0, "alice")), (0, 10));
+    assert_eq!((ledger.overflowed(), ledger.remaining(&limit_table, 0, "alice")), (0, 10));
 }
 
 #[test]
 fn groups_find_room_for_as_many_keys_as_the_ledger_was_made_for() {
-    let numbers = [one(bucket(100)), one(fine_bucket(100))];
+    let limit_table = [one(bucket(100)), one(fine_bucket(100))];
     for (capacity, together) in [(10, 2), (100, 2), (1_000, 2), (1_000, 20), (20_000, 50)] {
         let (ledger, _) = ledger(capacity, 2);
         let keys: Vec<String> = (0..capacity).map(|n| n.to_string()).collect();
@@ -256,11 +260,11 @@ fn groups_find_room_for_as_many_keys_as_the_ledger_was_made_for() {
         let charges: Vec<Charge<'_>> =
             keys.iter().enumerate().map(|(n, key)| charge(n as u32 % 2, key, cost(n))).collect();
         for group in charges.chunks(together) {
-            assert!(passes(&ledger, &numbers, group), "{group:?} of {capacity}");
+            assert!(passes(&ledger, &limit_table, group), "{group:?} of {capacity}");
         }
         for (n, key) in keys.iter().enumerate() {
             let what = format!("key {n} of {capacity}, {together} together");
-            assert_eq!(ledger.remaining(&numbers, n as u32 % 2, key), 100 - cost(n), "{what}");
+            assert_eq!(ledger.remaining(&limit_table, n as u32 % 2, key), 100 - cost(n), "{what}");
         }
         assert_eq!((ledger.entries(), ledger.overflowed()), (capacity, 0));
     }

@@ -9,7 +9,7 @@ use crate::{LeakyBucket, SlidingWindow, TokenBucket};
 const WORDS: usize = 32;
 
 struct Model<'n> {
-    numbers: &'n [Limits],
+    limit_table: &'n [Limits],
     states: BTreeMap<usize, Kept>,
 }
 
@@ -25,7 +25,7 @@ type Answer = (Verdict<Stamps>, Vec<Report>);
 
 impl Model<'_> {
     fn limits(&self, id: u32) -> &Limits {
-        &self.numbers[id as usize]
+        &self.limit_table[id as usize]
     }
 
     fn init(&self, id: u32, now: &Now<'_>) -> Kept {
@@ -65,7 +65,7 @@ impl Model<'_> {
         let before = self.states.clone();
         let (mut passed, mut verdicts) = (true, Vec::new());
         for ((key, id, ask), now) in charges.iter().zip(nows) {
-            let (limits, kept) = (&self.numbers[*id as usize], &self.states[key]);
+            let (limits, kept) = (&self.limit_table[*id as usize], &self.states[key]);
             let verdict = limits.weigh_from(self.limits(kept.id), &kept.words, now, *ask);
             if passed && !verdict.is_admitted() {
                 self.states = before.clone();
@@ -74,7 +74,7 @@ impl Model<'_> {
             // Every charge that is refused records it, where its limits count refusals.
             if passed || !verdict.is_admitted() {
                 let kept = self.states.get_mut(key).unwrap();
-                if limits.commit_from(&self.numbers[kept.id as usize], &mut kept.words, now, &verdict) {
+                if limits.commit_from(&self.limit_table[kept.id as usize], &mut kept.words, now, &verdict) {
                     kept.id = *id;
                 }
             }
@@ -96,7 +96,7 @@ impl Model<'_> {
     }
 }
 
-fn numbers() -> Vec<Limits> {
+fn limit_table() -> Vec<Limits> {
     let seconds = Nanos::from_secs;
     vec![
         one(bucket(10)),
@@ -120,11 +120,11 @@ fn numbers() -> Vec<Limits> {
 #[test]
 fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
     const KEYS: usize = 12;
-    let numbers = numbers();
+    let limit_table = limit_table();
     let names: Vec<String> = (0..KEYS).map(|n| format!("key {n}")).collect();
     for seed in 0..20 {
         let (ledger, clock) = ledger(1_000, WORDS);
-        let mut model = Model { numbers: &numbers, states: BTreeMap::new() };
+        let mut model = Model { limit_table: &limit_table, states: BTreeMap::new() };
         let mut dice = Dice::new(seed);
         let mut receipts: Vec<(usize, u32, Verdict<Stamps>)> = Vec::new();
         for step in 0..3_000 {
@@ -134,7 +134,7 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
                 let ask = dice.pick(&[Ask::Exactly(cost), Ask::Exactly(cost), Ask::UpTo(cost), Ask::Regardless(cost)]);
                 (dice.below(KEYS as u64) as usize, dice.below(ids) as u32, ask)
             };
-            let mut asked = vec![pick(numbers.len() as u64)];
+            let mut asked = vec![pick(limit_table.len() as u64)];
             let now_of = |key: usize| clock.now().with_spread(names[key].fingerprint(&ledger.secret).low);
             let charge_of = |(key, id, ask): (usize, u32, Ask)| Charge {
                 limits_id: id,
@@ -148,10 +148,10 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
             match step % 16 {
                 0 => {
                     let expected = model.peek(asked[0], &now);
-                    assert_eq!(ledger.peek(&numbers[..], &charge_of(asked[0]), answer_of), expected, "{what}");
+                    assert_eq!(ledger.peek(&limit_table[..], &charge_of(asked[0]), answer_of), expected, "{what}");
                 }
                 1 => {
-                    ledger.reset(&numbers[..], &charge_of(asked[0]));
+                    ledger.reset(&limit_table[..], &charge_of(asked[0]));
                     model.states.remove(&asked[0].0);
                 }
                 2..5 => {
@@ -163,16 +163,16 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
                     };
                     let now = now_of(key);
                     let expected = model.states.get_mut(&key).map_or(Cost::ZERO, |kept| {
-                        numbers[kept.id as usize].refund(&mut kept.words, &now, cost, stamps)
+                        limit_table[kept.id as usize].refund(&mut kept.words, &now, cost, stamps)
                     });
                     let charge = charge_of((key, id, Ask::Exactly(cost)));
-                    assert_eq!(ledger.refund(&numbers[..], &charge, cost.get(), stamps), expected.get(), "{what}");
+                    assert_eq!(ledger.refund(&limit_table[..], &charge, cost.get(), stamps), expected.get(), "{what}");
                 }
                 5 => clock.advance(Nanos::from_millis(step as u64 % 700)),
                 n => {
                     // One, or a group in which every key has one id.
                     for _ in 0..n.saturating_sub(10) {
-                        let (key, id, ask) = pick(numbers.len() as u64);
+                        let (key, id, ask) = pick(limit_table.len() as u64);
                         let id = asked.iter().find(|(other, _, _)| *other == key).map_or(id, |(_, id, _)| *id);
                         asked.push((key, id, ask));
                     }
@@ -180,7 +180,7 @@ fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
                     let (passed, expected) = model.decide(&asked, &nows);
                     let charges: Vec<Charge<'_>> = asked.iter().map(|asked| charge_of(*asked)).collect();
                     let mut answers = Vec::new();
-                    let did = ledger.decide(&numbers[..], &charges, |_, view| answers.push(answer_of(view)));
+                    let did = ledger.decide(&limit_table[..], &charges, |_, view| answers.push(answer_of(view)));
                     assert_eq!((did, &answers), (passed, &expected), "{what}, {asked:?}");
                     if passed {
                         receipts

@@ -25,27 +25,27 @@ fn charge(name: &[u8], cost: u64) -> Charge<'_> {
 fn threads_with_groups_of_keys_in_a_full_table_neither_lose_nor_gain_anything() {
     let log = SlidingLog::new(BURST, DAY).unwrap();
     for (limits, rounds) in [(one(bucket(BURST)), 80_000), (one(daily(BURST)), 80_000), (one(log), 8_000)] {
-        let numbers = &[limits][..];
-        let (ledger, _) = ledger(80, numbers[0].words());
+        let limit_table = &[limits][..];
+        let (ledger, _) = ledger(80, limit_table[0].words());
         for key in 0..KEPT {
-            assert!(ledger.decide(numbers, &[charge(&name(key), 51)], |_, _| ()));
+            assert!(ledger.decide(limit_table, &[charge(&name(key), 51)], |_, _| ()));
         }
-        let taken = on_threads(THREADS, |thread| take_and_give(&ledger, numbers, thread, rounds / THREADS));
+        let taken = on_threads(THREADS, |thread| take_and_give(&ledger, limit_table, thread, rounds / THREADS));
         for key in 0..KEPT {
             let granted = 51 + taken.iter().map(|taken| taken[&key]).sum::<u64>();
-            let report = ledger.peek(numbers, &charge(&name(key), 1), |view| view.reports(1).next().unwrap());
+            let report = ledger.peek(limit_table, &charge(&name(key), 1), |view| view.reports(1).next().unwrap());
             assert!(granted <= BURST, "{granted} were granted to key {key}");
             assert_eq!(BURST - report.remaining, granted, "what key {key} was granted is not what it has spent");
         }
         let granted: u64 = (0..KEPT).flat_map(|key| taken.iter().map(move |taken| taken[&key])).sum();
         assert!(granted > KEPT * 40, "too little happened to prove anything: {granted}");
         assert!(ledger.overflowed() > 100, "the table was not full");
-        assert_sound(&ledger, numbers);
+        assert_sound(&ledger, limit_table);
     }
 }
 
 /// Charges one to three random keys at a time, gives some of it back, and returns how much each key was granted.
-fn take_and_give(ledger: &Tested, numbers: &[Limits], thread: u64, rounds: u64) -> HashMap<u64, u64> {
+fn take_and_give(ledger: &Tested, limit_table: &[Limits], thread: u64, rounds: u64) -> HashMap<u64, u64> {
     let mut dice = Dice::new(thread);
     let mut taken: HashMap<u64, u64> = (0..KEPT + PASSING).map(|key| (key, 0)).collect();
     for _ in 0..rounds {
@@ -60,7 +60,7 @@ fn take_and_give(ledger: &Tested, numbers: &[Limits], thread: u64, rounds: u64) 
         let names: Vec<[u8; 8]> = keys.iter().copied().map(name).collect();
         let charges: Vec<Charge<'_>> = names.iter().map(|name| charge(name, cost)).collect();
         let mut verdicts = Vec::new();
-        let passed = ledger.decide(numbers, &charges, |_, view| {
+        let passed = ledger.decide(limit_table, &charges, |_, view| {
             assert!(view.reports(1).all(|report| report.remaining <= BURST));
             verdicts.push(view.verdict().is_admitted());
         });
@@ -69,19 +69,19 @@ fn take_and_give(ledger: &Tested, numbers: &[Limits], thread: u64, rounds: u64) 
             keys.iter().for_each(|key| *taken.entry(*key).or_default() += cost);
         }
         if passed && is_kept(&keys[0]) && dice.below(10) == 0 {
-            assert_eq!(ledger.refund(numbers, &charges[0], cost, None), cost);
+            assert_eq!(ledger.refund(limit_table, &charges[0], cost, None), cost);
             taken.entry(keys[0]).and_modify(|taken| *taken -= cost);
         }
         if dice.below(4) == 0 {
-            ledger.reset(numbers, &charge(&name(KEPT + dice.below(PASSING)), 0));
+            ledger.reset(limit_table, &charge(&name(KEPT + dice.below(PASSING)), 0));
         }
     }
     taken
 }
 
 /// Nobody has two entries, everybody is where it is looked for, and nothing is left locked.
-fn assert_sound(ledger: &Tested, numbers: &[Limits]) {
-    let reader = LedgerReader { limit_table: numbers, now: ledger.clock.now() };
+fn assert_sound(ledger: &Tested, limit_table: &[Limits]) {
+    let reader = LedgerReader { limit_table, now: ledger.clock.now() };
     let mut seen = HashMap::new();
     for EntryPosition { fingerprint, findable, bucket } in ledger.table.positions(&reader) {
         assert!(findable, "an entry in bucket {bucket} is not looked for there");

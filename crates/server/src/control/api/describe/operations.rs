@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::http::limits::{MAX_ATTRIBUTES, MAX_BATCH};
+use crate::http::bounds::{MAX_ATTRIBUTES, MAX_BATCH};
 use crate::ops::idempotency::MAX_KEY;
-use crate::ops::{Op, Page, Spec, TABLE};
+use crate::ops::{Op, ServerPage, Spec, TABLE};
 
 /// The algorithms of the rule language.
 pub(super) const ALGORITHMS: [&str; 8] = [
@@ -124,7 +124,7 @@ pub(super) fn paths() -> Value {
             Op::Acquire => ("decisions", Some("AcquireRequest"), decision.clone()),
             Op::Commit | Op::Refund | Op::Renew => ("decisions", Some("Receipts"), result.clone()),
             Op::Reset | Op::Explain => ("decisions", Some("Requests"), result.clone()),
-            Op::SetEnforcement => ("operations", Some("Enforcement"), page_responses(Page::Enforcement)),
+            Op::SetEnforcement => ("operations", Some("Enforcement"), page_responses(ServerPage::Enforcement)),
             Op::Page(page) => ("operations", None, page_responses(page)),
         };
         let mut call = json!({
@@ -152,19 +152,19 @@ fn operation_id(spec: &Spec) -> String {
     if spec.op == Op::SetEnforcement { format!("set_{name}") } else { name }
 }
 
-fn page_responses(page: Page) -> Value {
+fn page_responses(page: ServerPage) -> Value {
     let text = || json!({"type": "string"});
     let (description, body) = match page {
-        Page::Enforcement => ("The mode", schema("Enforcement")),
-        Page::Health => ("The server runs", text()),
-        Page::Readiness => ("The server accepts requests, possibly without its store", text()),
-        Page::Metrics => ("The metrics", text()),
-        Page::TopKeys => ("The keys", schema("TopKeys")),
-        Page::RulesStatus => ("The status", schema("RulesStatus")),
-        Page::ApiDescription => ("The description", json!({"type": "object"})),
+        ServerPage::Enforcement => ("The mode", schema("Enforcement")),
+        ServerPage::Health => ("The server runs", text()),
+        ServerPage::Readiness => ("The server accepts requests, possibly without its store", text()),
+        ServerPage::Metrics => ("The metrics", text()),
+        ServerPage::TopKeys => ("The keys", schema("TopKeys")),
+        ServerPage::RulesStatus => ("The status", schema("RulesStatus")),
+        ServerPage::ApiDescription => ("The description", json!({"type": "object"})),
     };
     let mut responses = json!({"200": response(description, page.content_type(), &body)});
-    if page == Page::Readiness {
+    if page == ServerPage::Readiness {
         responses["503"] = response("The server is stopping", page.content_type(), &text());
     }
     responses
