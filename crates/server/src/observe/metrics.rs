@@ -1,6 +1,6 @@
 //! Counters in the text format of Prometheus. Keys are never labels: their number is not bounded.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,6 +9,8 @@ use tollgate_engine::{Counts, RuleSet};
 
 use super::histogram::Histogram;
 use super::polls::PollCounters;
+use super::process;
+use super::rule_metrics::RuleMetrics;
 use crate::net::protocol::Protocol;
 
 /// All counters of the server. They order nothing, so every access is relaxed.
@@ -22,6 +24,13 @@ pub struct Metrics {
     pub decision_time: Histogram,
     /// The polls of a rules service, if one is followed.
     pub polls: PollCounters,
+    /// Which rules have series of their own.
+    rules: RuleMetrics,
+    /// Descriptors of the rate-limit service that a rule or an inline limit applied to, and others.
+    descriptors: Striped<2, 8>,
+    /// Calls of a shared store, and the charges sent with them.
+    store_calls: AtomicU64,
+    store_charges: AtomicU64,
 }
 
 /// The counters of one protocol.
@@ -130,6 +139,19 @@ impl Metrics {
         self.reloads_refused.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts descriptors of the rate-limit service.
+    pub fn descriptors(&self, matched: usize, unmatched: usize) {
+        let stripe = Stripe::of_thread();
+        self.descriptors.add(stripe, 0, matched as u64);
+        self.descriptors.add(stripe, 1, unmatched as u64);
+    }
+
+    /// Sets the number of calls of a shared store, and of the charges sent with them.
+    pub fn set_store_calls(&self, calls: u64, charges: u64) {
+        self.store_calls.store(calls, Ordering::Relaxed);
+        self.store_charges.store(charges, Ordering::Relaxed);
+    }
+
     /// Returns all metrics in the text format of Prometheus.
     pub fn to_text(&self, gauges: &Gauges) -> String {
         let mut page = MetricsText::default();
@@ -171,7 +193,14 @@ impl Metrics {
                 page.line(&format!("{{outcome=\"{outcome}\"}}"), count);
             }
         }
-        page.rules(&gauges.rules);
+        self.rules.write(&mut page, &gauges.rules);
+        page.head(
+            "tollgate_rls_descriptors_total",
+            "counter",
+            "Descriptors of the rate-limit service, by whether a limit applied.",
+        );
+        page.line("{matched=\"true\"}", self.descriptors.sum(0));
+        page.line("{matched=\"false\"}", self.descriptors.sum(1));
         self.decision_time.write(
             &mut page.text,
             "tollgate_decision_seconds",
@@ -192,6 +221,14 @@ impl Metrics {
             "1 while the store answers, 0 while deciding without it.",
             u64::from(gauges.store_up),
         );
+        page.gauge(
+            "tollgate_store_breaker_open",
+            "1 while the circuit breaker is open: the store is only probed.",
+            u64::from(!gauges.store_up),
+        );
+        page.head("tollgate_store_batch_size", "summary", "Charges sent to a shared store with one call.");
+        page.line("_sum", get(&self.store_charges));
+        page.line("_count", get(&self.store_calls));
         page.gauge(
             "tollgate_enforcing",
             "1 while refusals are enforced, 0 while only observed.",
@@ -226,18 +263,20 @@ impl Metrics {
         page.counter("tollgate_idempotency_evictions_total", "Keys evicted before their time.", evicted);
         page.head("tollgate_build_info", "gauge", "The version of this server.");
         page.line(concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1);
+        process::write(&mut page);
         page.text
     }
 }
 
+/// A page in the text format of Prometheus.
 #[derive(Default)]
-struct MetricsText {
-    text: String,
+pub(super) struct MetricsText {
+    pub(super) text: String,
     name: &'static str,
 }
 
 impl MetricsText {
-    fn head(&mut self, name: &'static str, kind: &str, help: &str) {
+    pub(super) fn head(&mut self, name: &'static str, kind: &str, help: &str) {
         self.name = name;
         // Writing to a string does not fail.
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
@@ -248,36 +287,15 @@ impl MetricsText {
         self.line("", value);
     }
 
-    fn gauge(&mut self, name: &'static str, help: &str, value: u64) {
+    pub(super) fn gauge(&mut self, name: &'static str, help: &str, value: u64) {
         self.head(name, "gauge", help);
         self.line("", value);
     }
 
-    fn line(&mut self, labels: &str, value: u64) {
+    /// Adds a value, with labels or with a suffix of the name.
+    pub(super) fn line(&mut self, labels: &str, value: impl Display) {
         let _ = writeln!(self.text, "{}{labels} {value}", self.name);
     }
-
-    /// Adds the decisions of each rule. Rules are bounded by what was written; keys are not, so they are never labels.
-    fn rules(&mut self, rules: &RuleSet) {
-        self.head("tollgate_rule_decisions_total", "counter", "Decisions by rule and outcome.");
-        for rule in rules.rules() {
-            let counts = rule.meter().read();
-            let (domain, id) = (escape(rule.domain()), escape(rule.id()));
-            for (outcome, count) in [
-                ("allow", counts.allowed),
-                ("deny", counts.refused),
-                ("shadow", counts.shadow_refused),
-                ("fallback", counts.fallback),
-            ] {
-                self.line(&format!("{{domain=\"{domain}\",rule=\"{id}\",outcome=\"{outcome}\"}}"), count);
-            }
-        }
-    }
-}
-
-/// Escapes the value of a label.
-fn escape(text: &str) -> String {
-    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 #[cfg(test)]
@@ -295,6 +313,8 @@ mod tests {
         metrics.front(Protocol::Resp).decided(Tally { allowed: 5, denied: 2, observed: 0 });
         metrics.front(Protocol::Http).malformed();
         metrics.reload_refused();
+        metrics.descriptors(3, 1);
+        metrics.set_store_calls(20, 50);
         let engine = Engine::new(MemoryStore::new(10).unwrap()).unwrap();
         let text = "domain: a\nrules:\n- {id: b, limit: 1/s}\n";
         engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();
@@ -346,6 +366,12 @@ mod tests {
             "tollgate_decision_seconds_count 0",
             "tollgate_rules_refused_total 1",
             "tollgate_rules_polls_total{outcome=\"failed\"} 0",
+            "tollgate_rule_limit{domain=\"a\",rule=\"b\",limit=\"1\"} 1",
+            "tollgate_rls_descriptors_total{matched=\"true\"} 3",
+            "tollgate_rls_descriptors_total{matched=\"false\"} 1",
+            "tollgate_store_breaker_open 1",
+            "tollgate_store_batch_size_sum 50",
+            "tollgate_store_batch_size_count 20",
         ] {
             assert!(page.lines().any(|found| found == line), "no {line} in\n{page}");
         }

@@ -5,6 +5,8 @@ pub mod histogram;
 pub mod log;
 pub mod metrics;
 pub mod polls;
+mod process;
 pub mod refusals;
+pub mod rule_metrics;
 pub mod stalls;
 pub mod top_keys;

@@ -36,6 +36,7 @@ pub(super) async fn decide<S: Store>(
     };
     // The reference service answers OK for a domain without rules, so a proxy can be configured before its rules are.
     if app.engine.rules().attributes(message.domain).is_none() {
+        app.metrics.descriptors(0, message.descriptors.len());
         return Ok(response);
     }
     let items: Vec<DescriptorItem<'_>> = message
@@ -54,6 +55,10 @@ pub(super) async fn decide<S: Store>(
     let request = Request { domain: message.domain, items: &decided };
     decide_requests(app, Protocol::Rls, Verb::Check, std::slice::from_ref(&request), &mut decisions).await;
     let decision = decisions.get(0)?;
+    // A bit for each item; a request has at most 64.
+    let matched = decision.matches().fold(0_u64, |bits, matched| bits | 1_u64.wrapping_shl(matched.item as u32));
+    let matched = matched.count_ones() as usize;
+    app.metrics.descriptors(matched, decided.len().saturating_sub(matched));
     if !decision.is_allowed() {
         response.code = Code::OverLimit;
         if let Some(message) = decision.refusal().and_then(|refusal| refusal.message.as_deref()) {

@@ -99,6 +99,8 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
             changed = health.changed() => changed,
             changed = nodes.changed() => changed,
             _ = every_second.tick() => {
+                let calls = app.engine.store().counts();
+                app.metrics.set_store_calls(calls.calls, calls.charges);
                 stalls.log(app.engine.counts().fallback, app.health.is_up());
                 Ok(())
             }
