@@ -168,6 +168,28 @@ fn shadow_rules_of_a_request_are_charged_all_or_none() {
 }
 
 #[test]
+fn shadow_rule_that_denies_keeps_the_other_shadow_rules_uncharged() {
+    let mut bench = bench(
+        "- {id: enforced, when: {kind: limited}, limit: 1/h}\n\
+         - {id: denies, limit: 9/h, on_exceed: shadow, overrides: [{when: {user: a}, deny: true}]}\n\
+         - {id: wide, limit: 10/h, on_exceed: shadow}\n",
+    );
+    let refusals =
+        |bench: &Bench| bench.engine.rules().rules().iter().map(|rule| rule.meter().read().shadow_refused).sum::<u64>();
+    for _ in 0..2 {
+        bench.decide(&[("user", "a")], None, |decision| {
+            assert!(decision.is_allowed() && decision.is_shadow_refused() && decision.receipt().is_empty());
+        });
+    }
+    assert_eq!((refusals(&bench), bench.remaining(&[])), (2, vec![9, 10]));
+    assert_eq!(bench.check(&[("kind", "limited")]), "allow");
+    bench.decide(&[("user", "a"), ("kind", "limited")], None, |decision| {
+        assert!(!decision.is_allowed() && !decision.is_shadow_refused());
+    });
+    assert_eq!(refusals(&bench), 2, "shadow rules are not asked about a refused request");
+}
+
+#[test]
 fn refusal_by_a_rule_counts_towards_its_ban_while_another_rule_bans() {
     let mut bench = bench(
         "- {id: a, limit: 1/m, ban: {after: 1, within: 1m, for: 1h}}\n\

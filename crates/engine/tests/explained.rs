@@ -201,7 +201,7 @@ fn rules_that_are_not_evaluated_say_why() {
     bench.check(&[]);
     let text = self::explanation(&mut bench, &[], None);
     assert!(
-        text.ends_with("matches, as a shadow rule, costs 1\n    not evaluated: the request is refused anyway"),
+        text.ends_with("matches, as a shadow rule, costs 1\n    not evaluated: another rule refuses the request"),
         "{text}"
     );
 }

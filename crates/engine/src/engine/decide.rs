@@ -147,10 +147,12 @@ async fn charge_shadows<S: Store, F: Store>(
     requests: Range<usize>,
 ) {
     let Decisions { plan, shadows, decided, scratch, .. } = decisions;
-    // A request that has waited for the store in vain does not wait for it again.
+    // Not if a shadow rule denies, which refuses for the group, nor for a request that has waited for the store in vain.
     let admitted = |request: usize| {
-        let exact = |decided: &DecisionRecord| decided.outcome.is_admitted() && decided.standing == Standing::Exact;
-        decided[request].as_ref().is_ok_and(exact)
+        let asks = |decided: &DecisionRecord| {
+            decided.outcome.is_admitted() && !decided.shadow_refused && decided.standing == Standing::Exact
+        };
+        decided[request].as_ref().is_ok_and(asks)
     };
     let wanted =
         |request: usize, planned: &PlannedCharge| planned.shadow && requests.contains(&request) && admitted(request);

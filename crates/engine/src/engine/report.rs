@@ -97,7 +97,8 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
         let charged = decided.outcome.is_admitted() && decided.observed.is_none();
         let charges = decisions.charges_of(request);
         for (place, planned) in charges.iter().enumerate() {
-            if bans && is_counted_elsewhere(decisions, charges, place) {
+            // Shadow rules are asked about requests that the enforced rules admit.
+            if planned.shadow && !charged || bans && is_counted_elsewhere(decisions, charges, place) {
                 continue;
             }
             let Some(rule) = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize)) else {

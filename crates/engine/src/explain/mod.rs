@@ -266,7 +266,7 @@ pub enum BanStatus {
         /// The number of refusals that count towards it, if known.
         refusals: Option<u64>,
     },
-    /// Unknown: the request is refused anyway, or the store does not answer.
+    /// Unknown: another rule refuses the request, or the store does not answer.
     NotLookedAt,
 }
 

@@ -179,7 +179,7 @@ impl fmt::Display for MatchExplanation {
             && self.limits.is_empty()
             && matches!(self.effect, RuleEffect::Limits | RuleEffect::Overrides)
         {
-            write!(f, "{INDENT}not evaluated: the request is refused anyway")?;
+            write!(f, "{INDENT}not evaluated: another rule refuses the request")?;
         }
         Ok(())
     }

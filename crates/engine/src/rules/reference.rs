@@ -329,6 +329,16 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
 - **`take-up-to`** takes the same amount from all enforced rules that a request matches, the least that
   any of them has, in one step. The shadow rules are then asked for that amount, and take the least of
   theirs.
+- **The debt of a calendar window** counts in the windows that follow, the count of the limit in each,
+  whatever their length. A wait that goes beyond the end of the current window is an estimate: it takes
+  every later month as 30.436875 days and every year as 365.2425 days. The same holds for the amount that
+  a key owes while it is asked under a limit with other windows.
+- **A refund after a change of algorithm** returns what the key's present limit still counts of the
+  taking. A bucket accepts any refund, up to the amount used. A window, a slice and a log accept the
+  refund of a taking in the same window or at the same instant, and a concurrency limit that of a slot
+  still held. The amount refunded is the least that any limit of the receipt accepted.
 - **Shadow rules** that a request matches form one group. They are decided after all enforced rules have
   admitted the request, and charged all or none: if one of them would refuse, none of them is charged.
+  One that denies (`deny`, or an override with `deny`) refuses for the group: the others are not
+  evaluated, and only the refusal is reported.
 ";

@@ -149,6 +149,19 @@ impl Calendar {
         }
     }
 
+    /// Returns the mean length of a window, over 400 years, in nanoseconds.
+    pub const fn mean_length(&self) -> u64 {
+        let days = 400 * 365 + 97;
+        SECOND
+            * match self.unit {
+                Unit::Hour => 3_600,
+                Unit::Day => 86_400,
+                Unit::Week(_) => 7 * 86_400,
+                Unit::Month(_) => days * 86_400 / (400 * 12),
+                Unit::Year(..) => days * 86_400 / 400,
+            }
+    }
+
     /// Returns the start and the end of the window around `at`, in nanoseconds.
     pub fn window(&self, at: u64) -> (u64, u64) {
         let seconds = (at / SECOND) as i64;

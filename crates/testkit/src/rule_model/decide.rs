@@ -1,7 +1,6 @@
 //! Decisions: which rules apply, what each is charged, and the outcome.
 
 use std::collections::HashMap;
-use std::mem::discriminant;
 
 use tollgate_core::{Nanos, Outcome, Report, Retry};
 
@@ -100,9 +99,11 @@ impl RuleModel {
                 shadows.iter_mut().for_each(|charge| charge.cost = least);
                 passed.cost = Some(least);
             }
-            let admitted = self.group(verb, &shadows, &mut receipt).outcome.is_admitted();
-            shadow_refused = shadow_denies || !admitted;
-            limits.extend(self.reports(&shadows, &passed, true));
+            // A shadow rule whose override denies refuses for all of them, as among enforced rules.
+            shadow_refused = shadow_denies || !self.group(verb, &shadows, &mut receipt).outcome.is_admitted();
+            if !shadow_denies {
+                limits.extend(self.reports(&shadows, &passed, true));
+            }
         }
         let order = |limit: &LimitAnswer| self.rules.rules.iter().position(|rule| rule.id == limit.rule);
         limits.sort_by_key(order);
@@ -117,7 +118,8 @@ impl RuleModel {
     pub(super) fn deciding(&self, request: &Request) -> Result<Vec<Rule>, Does> {
         let mut matched: Vec<Rule> =
             self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
-        if let Some(rule) = matched.iter().find(|rule| matches!(rule.does, Does::Allow | Does::Deny)) {
+        let decides = |rule: &&Rule| !rule.is_shadow() && matches!(rule.does, Does::Allow | Does::Deny);
+        if let Some(rule) = matched.iter().find(decides) {
             return Err(rule.does.clone());
         }
         // A rule that is replaced still replaces others.
@@ -157,9 +159,13 @@ impl RuleModel {
 
     /// The states of a key, unless it is new to these limits: nothing was written for it, or nothing is used up of others.
     fn known(&self, key: &Key, limits: &[Limit]) -> Option<&Vec<State>> {
-        let is_used = |state: &State| state.is_unused_at(self.at) > self.at;
         let states = self.counters.get(key)?;
-        let is_known = states.iter().map(|state| &state.limit).eq(limits) || states.iter().any(is_used);
+        let seen = |(position, state): (usize, &State)| {
+            limits.get(position).map_or(state.clone(), |limit| state.seen_by(limit))
+        };
+        let is_used = |state: State| state.is_unused_at(self.at) > self.at;
+        let is_known =
+            states.iter().map(|state| &state.limit).eq(limits) || states.iter().enumerate().map(seen).any(is_used);
         is_known.then_some(states)
     }
 
@@ -167,7 +173,9 @@ impl RuleModel {
     pub(super) fn state(&self, key: &Key, position: usize, limits: &[Limit]) -> State {
         let limit = &limits[position];
         match self.known(key, limits) {
-            Some(states) => states.get(position).cloned().unwrap_or_else(|| State::unused(limit, self.at)),
+            Some(states) => {
+                states.get(position).map_or_else(|| State::unused(limit, self.at), |state| state.seen_by(limit))
+            }
             None => State::new(limit, self.at),
         }
     }
@@ -290,10 +298,9 @@ impl RuleModel {
         self.counters.insert(charge.key.clone(), states);
         let own = charge.rule.does == Does::Limits(limits.clone());
         let rule = charge.rule.id.clone();
-        let algorithms = limits.iter().map(|limit| discriminant(&limit.algorithm)).collect();
         let limits = (!own).then(|| limits.clone());
         let shadow = charge.rule.is_shadow();
-        receipt.taken.push(Taken { rule, key: charge.key.clone(), cost: amount, stamps, shadow, algorithms, limits });
+        receipt.taken.push(Taken { rule, key: charge.key.clone(), cost: amount, stamps, shadow, limits });
     }
 
     /// Returns what a log that counts refusals records for this request: 0 if it does not refuse,

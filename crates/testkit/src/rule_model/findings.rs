@@ -1,6 +1,7 @@
 //! Short named traces of former differences. Every store runs all of them.
 
 use super::Verb;
+use super::calendar::{Calendar, Unit, Zone};
 use super::limit::{Algorithm, Limit, Windows};
 use super::random::{Act, Amount, Pause, Step, Trace};
 use super::rules::{Ban, Does, Exceed, Override, Request, Rule, RuleSet};
@@ -69,6 +70,9 @@ pub fn all() -> Vec<(&'static str, Vec<Trace>)> {
         ("switching between overrides costs less than a tick a time", vec![switching()]),
         ("taking up to an amount waits for what is taken", vec![take_up_to()]),
         ("a cost of zero is refused only in debt", vec![cost_of_zero()]),
+        ("a shadow rule that denies keeps the others uncharged", vec![denying_shadow()]),
+        ("debt of calendar windows is paid window by window", vec![calendar_debt()]),
+        ("a refund under another algorithm gives back what still counts", refund_after_a_change()),
     ]
 }
 
@@ -187,6 +191,34 @@ fn cost_of_zero() -> Trace {
     let leaky = Limit { max_debt: Some(1), ..leaky };
     let charge = |cost| ask(0, Verb::Charge, None, cost);
     trace(vec![rule("r0", vec![leaky])], vec![charge(6), check(0, 0), charge(1), check(0, 0)])
+}
+
+fn denying_shadow() -> Trace {
+    let shadow = |id| Rule { on_exceed: Exceed::Shadow, ..rule(id, vec![limit(5, WEEK, bucket())]) };
+    let other = Override { when: vec![("plan", "pro")], does: Does::Deny, until: None };
+    let rules = vec![shadow("r0"), Rule { overrides: vec![other], ..shadow("r1") }];
+    trace(rules, vec![ask(0, Verb::Check, Some("pro"), 1), ask(0, Verb::Peek, None, 1), check(0, 1)])
+}
+
+/// 14 charged in January to 3 a month and 12 of debt: 11 are left to pay in February, 8 in March, and 2 in May.
+fn calendar_debt() -> Trace {
+    let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
+    let monthly = limit(3, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
+    let rules = vec![rule("r0", vec![Limit { max_debt: Some(12), ..monthly }])];
+    let month = 31 * 86_400 * SECOND;
+    let peek = || ask(month, Verb::Peek, None, 1);
+    trace(rules, vec![ask(0, Verb::Charge, None, 14), peek(), peek(), ask(2 * month, Verb::Check, None, 1)])
+}
+
+/// Five taken under every algorithm, three more under every other one, then the first taking is refunded.
+fn refund_after_a_change() -> Vec<Trace> {
+    let put = Step { pause: Pause::None, act: Act::Put(1) };
+    let refund = Step { pause: Pause::None, act: Act::Refund(1) };
+    let steps = vec![check(0, 5), put, check(SECOND, 3), refund, ask(0, Verb::Peek, None, 1)];
+    let version = |limit: &Limit| RuleSet { rules: vec![rule("r0", vec![limit.clone()])] };
+    let limits = every_algorithm(10);
+    let pairs = limits.iter().flat_map(|one| limits.iter().map(|other| vec![version(one), version(other)]));
+    pairs.map(|versions| Trace { start: START, versions, steps: steps.clone() }).collect()
 }
 
 /// Runs all traces and returns the differences.

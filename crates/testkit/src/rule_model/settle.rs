@@ -2,11 +2,9 @@
 //! state's own parameters, whatever rules are in force; only a commit above the reservation is a
 //! new charge.
 
-use std::mem::{Discriminant, discriminant};
-
 use super::Verb;
 use super::decide::{Charge, Key, RuleModel, key_of};
-use super::limit::{Algorithm, Ask, Limit};
+use super::limit::{Ask, Limit};
 use super::rules::{Does, Request};
 use super::states::Stamp;
 
@@ -30,8 +28,6 @@ pub struct Taken {
     pub stamps: Vec<Stamp>,
     /// Whether the rule was a shadow rule.
     pub shadow: bool,
-    /// The algorithm of each limit.
-    pub algorithms: Vec<Discriminant<Algorithm>>,
     /// The limits of the override that applied.
     pub limits: Option<Vec<Limit>>,
 }
@@ -134,18 +130,6 @@ impl RuleModel {
             self.counters.remove(&key);
         }
         count
-    }
-
-    /// Returns whether all counters of a receipt still use the algorithms that they were charged
-    /// under.
-    pub fn counts_alike(&self, receipt: &Receipt) -> bool {
-        let kinds = |limits: &[Limit]| limits.iter().map(|limit| discriminant(&limit.algorithm)).collect::<Vec<_>>();
-        receipt.taken.iter().all(|taken| {
-            let states = self.counters.get(&taken.key);
-            let held = states.map(|states| states.iter().map(|state| discriminant(&state.limit.algorithm)).collect());
-            let now = self.limits_of(taken).map(|limits| kinds(&limits));
-            held.is_none_or(|held: Vec<_>| held == taken.algorithms) && now.is_none_or(|now| now == taken.algorithms)
-        })
     }
 
     /// Returns the current limits of a counter: those of the override if an equal one still exists,

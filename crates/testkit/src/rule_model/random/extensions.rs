@@ -1,8 +1,10 @@
 //! Adds relations between rules, and time: rules that replace others, rules of which one suffices,
-//! overrides that expire, rules that are enforced for no key, and schedules.
+//! overrides that expire, rules that are enforced for no key, schedules, denials among shadow rules, and debt of calendar
+//! windows.
 
-use super::super::limit::{Algorithm, Limit};
-use super::super::rules::{Does, Override, Rule};
+use super::super::limit::{Algorithm, Limit, Windows};
+use super::super::rules::{Does, Exceed, Override, Rule};
+use super::limits::extras;
 use super::rule_sets::schedule;
 use super::{Rng, Trace};
 
@@ -27,16 +29,44 @@ impl Trace {
                 continue;
             }
             let position = ids.iter().position(|id| *id == rule.id);
-            // What becomes of other shadows where an override of a shadow denies is not defined.
-            let denies = rule.overrides.iter().any(|other| other.does == Does::Deny);
-            rule.enforce = position.and_then(|position| enforced[position]).filter(|share| !denies || *share > 0);
+            rule.enforce = position.and_then(|position| enforced[position]);
             if rule.enforce == Some(0) {
                 // A shadow rule refuses nothing, so it cannot ban.
                 rule.ban = None;
             }
             rule.suffices = !rule.is_shadow() && rng.one_in(2) && may_suffice(rule);
         }
+        for rule in self.versions.iter_mut().flat_map(|version| &mut version.rules) {
+            deny_in_shadow(rng, rule);
+            go_into_debt(rng, rule);
+            rule.suffices = rule.suffices && may_suffice(rule);
+        }
         self
+    }
+}
+
+/// Makes some rules that deny shadow rules, and lets some overrides of a shadow rule deny.
+fn deny_in_shadow(rng: &mut Rng, rule: &mut Rule) {
+    if rule.does == Does::Deny && rng.one_in(2) {
+        rule.on_exceed = Exceed::Shadow;
+    }
+    let is_shadow = rule.is_shadow();
+    for other in rule.overrides.iter_mut().filter(|_| is_shadow) {
+        if rng.one_in(3) {
+            other.does = Does::Deny;
+        }
+    }
+}
+
+/// Gives calendar windows a debt and an initial amount.
+fn go_into_debt(rng: &mut Rng, rule: &mut Rule) {
+    let effects = std::iter::once(&mut rule.does).chain(rule.overrides.iter_mut().map(|other| &mut other.does));
+    let limits = effects.flat_map(|does| match does {
+        Does::Limits(limits) => limits.as_mut_slice(),
+        Does::Count(_) | Does::Unlimited | Does::Allow | Does::Deny => &mut [],
+    });
+    for limit in limits.filter(|limit| matches!(limit.algorithm, Algorithm::FixedWindow(Windows::Calendar(_)))) {
+        (limit.initial, limit.max_debt) = extras(rng, limit.count);
     }
 }
 

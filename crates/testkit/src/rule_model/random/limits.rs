@@ -50,7 +50,7 @@ fn bucket(rng: &mut Rng, tick: u64, algorithm: Algorithm) -> Limit {
     Limit { count, period, algorithm, burst, initial, max_debt }
 }
 
-fn extras(rng: &mut Rng, capacity: u64) -> (Option<u64>, Option<u64>) {
+pub(super) fn extras(rng: &mut Rng, capacity: u64) -> (Option<u64>, Option<u64>) {
     let initial = if rng.one_in(6) { Some(rng.below(capacity + 1)) } else { None };
     let max_debt = if rng.one_in(3) { Some(rng.below(2 * capacity + 1)) } else { None };
     (initial, max_debt)
@@ -99,7 +99,7 @@ fn fixed(rng: &mut Rng, tick: u64) -> Limit {
     window(rng, tick, Algorithm::FixedWindow(windows))
 }
 
-/// A calendar window. Debt over windows of unequal length is only estimated, so there is none.
+/// Returns a calendar window without debt, which [`Trace::extended`](super::Trace::extended) adds.
 fn calendar(rng: &mut Rng) -> Limit {
     let unit = match rng.below(5) {
         0 => Unit::Hour,

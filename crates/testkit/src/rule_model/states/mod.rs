@@ -104,6 +104,16 @@ impl State {
         Self { limit: limit.clone(), counted }
     }
 
+    /// Returns the state as a request under `limit` finds it. The calendar of other windows than its own is not known to a
+    /// store, so those have their mean length.
+    pub fn seen_by(&self, limit: &Limit) -> Self {
+        let mut seen = self.clone();
+        if let Counted::Window(window) = &mut seen.counted {
+            window.is_estimated = limit.algorithm != Algorithm::FixedWindow(window.windows);
+        }
+        seen
+    }
+
     /// Returns the amount used at `at`.
     pub fn spent(&self, at: u64) -> Tokens {
         each!(&self.counted, state => state.spent(at))

@@ -1,5 +1,8 @@
 //! Fixed windows: a count and its window. An excess over the limit counts in the following windows,
 //! `limit` of it in each.
+//!
+//! A store knows the calendar window of a request, but not the ones that follow it, and not those of another calendar that
+//! the key was charged under. Where these matter, they have the mean length of the unit.
 
 use super::super::limit::{Limit, Windows};
 use super::super::{Tokens, floor, tokens};
@@ -14,11 +17,14 @@ pub(super) struct Window {
     used: u64,
     /// The end of the window that `used` is counted in.
     end: u64,
+    /// Whether the windows after that one have the mean length of the calendar.
+    pub(super) is_estimated: bool,
 }
 
 impl Window {
     pub(super) fn new(limit: &Limit, windows: Windows, used: u64, at: u64) -> Self {
-        let mut new = Self { windows, length: limit.period, limit: limit.count, used, end: 0 };
+        let length = if let Windows::Calendar(calendar) = windows { calendar.mean_length() } else { limit.period };
+        let mut new = Self { windows, length, limit: limit.count, used, end: 0, is_estimated: false };
         new.end = new.end_around(at);
         new
     }
@@ -34,7 +40,10 @@ impl Window {
 
     /// Returns the end of the window that begins at `start`.
     fn next_end(&self, start: u64) -> u64 {
-        if let Windows::Calendar(calendar) = self.windows { calendar.window(start).1 } else { start + self.length }
+        match self.windows {
+            Windows::Calendar(calendar) if !self.is_estimated => calendar.window(start).1,
+            _ => start + self.length,
+        }
     }
 
     /// Returns the amount used at `at`, and the end of its window.
@@ -51,14 +60,10 @@ impl Window {
     }
 
     pub(super) fn until(&self, at: u64, room: Tokens) -> When {
-        let (mut used, mut end) = self.current(at);
-        loop {
-            used = used.saturating_sub(self.limit);
-            if used <= floor(room) {
-                return When::At(end);
-            }
-            end = self.next_end(end);
-        }
+        let (used, end) = self.current(at);
+        // A wait beyond the current window is an estimate where windows are of unequal length.
+        let further = (used - floor(room) - 1) / self.limit;
+        When::At(end + further * self.length)
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
@@ -69,7 +74,7 @@ impl Window {
 
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
         (self.used, self.end) = self.current(at);
-        self.limit = limit.count;
+        (self.limit, self.is_estimated) = (limit.count, false);
     }
 
     /// Only in the window of the taking.
