@@ -11,7 +11,7 @@ use crate::engine::scratch::Scratch;
 use crate::engine::{RefusalCount, Taking};
 use crate::receipt::{Receipt, ReceiptEntry};
 use crate::request::{Request, RequestError};
-use crate::rules::Refusal;
+use crate::rules::{Metadata, Refusal};
 use crate::ruleset::RuleSet;
 use crate::store::{Answer, Answers};
 
@@ -306,6 +306,7 @@ impl<'d> Decision<'d> {
                 },
                 is_shadow: planned.shadow,
                 is_replaced: planned.is_replaced(),
+                metadata: all.plan.metadata(met.charge),
             }
         })
     }
@@ -394,6 +395,8 @@ pub struct RuleMatch<'d> {
     pub is_shadow: bool,
     /// Whether another rule that the request matches replaces it, or suffices.
     pub is_replaced: bool,
+    /// The metadata of the rule.
+    pub metadata: Option<&'d Metadata>,
 }
 
 /// What a rule does with a request that matches it.

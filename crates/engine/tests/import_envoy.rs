@@ -9,7 +9,7 @@ use std::sync::Arc;
 use support::{Memory, START, memory, run};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
-use tollgate_engine::rules::{Imported, Rules, Source};
+use tollgate_engine::rules::{Imported, Metadata, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
@@ -33,7 +33,7 @@ impl Service {
             rules.domains()[0]
                 .rules()
                 .iter()
-                .map(|rule| format!("{} {:?} {:?}", rule.id(), rule.when(), rule.limits()))
+                .map(|rule| format!("{} {:?} {:?} {:?}", rule.id(), rule.when(), rule.limits(), rule.metadata()))
                 .collect()
         };
         assert_eq!(ids(&direct), ids(&again));
@@ -355,10 +355,25 @@ fn report(config: &str) -> String {
 }
 
 #[test]
+fn metadata_of_a_descriptor_is_that_of_the_rule() {
+    let service = Service::new(
+        "{domain: d, descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {x: {y: 1, z: [b]}}}]}",
+    );
+    let entries = [Entry::new("a", "v")];
+    let items = [Item::new(&entries)];
+    let mut decisions = Decisions::default();
+    let decision = run(service.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
+    let text = |text: &str| Metadata::Text(text.into());
+    let inner = [("y".into(), text("1")), ("z".into(), Metadata::List([text("b")].into()))];
+    let expected = Metadata::Map([("x".into(), Metadata::Map(inner.into()))].into());
+    assert_eq!(decision.matches().map(|matched| matched.metadata).collect::<Vec<_>>(), [Some(&expected)]);
+}
+
+#[test]
 fn settings_that_are_not_imported_are_reported() {
     let mut page = Page::default();
     for config in [
-        "domain: d\ndescriptors:\n- key: a\n  detailed_metric: true\n  value_to_metric: true\n  metadata: {x: {y: 1}}\n  quota_mode: true\n  rate_limit:\n    \
+        "domain: d\ndescriptors:\n- key: a\n  detailed_metric: true\n  value_to_metric: true\n  quota_mode: true\n  rate_limit:\n    \
          unit: second\n    requests_per_unit: 1\n    name: one\n    replaces: [{name: two}]\n- key: r#2\n  rate_limit: {unit: day, requests_per_unit: 1}\n\
          - {key: s, quota_mode: true, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}\n",
         "domain: d\ndescriptors:\n- {key: a, value: '*'}\n- {key: a, rate_limit: {unlimited: true}}\n",

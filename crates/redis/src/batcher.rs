@@ -14,6 +14,7 @@ use tollgate_engine::store::StoreError;
 
 use crate::breaker::Breaker;
 use crate::config::{BATCH, Config, PROBE_EVERY};
+use crate::durations::DurationCounters;
 use crate::link::{CallError, Link};
 use crate::request::{Call, QueuedCharge, answer_end};
 use crate::script::Script;
@@ -38,6 +39,7 @@ pub(crate) struct CallCounters {
     pub(crate) calls: AtomicU64,
     pub(crate) charges: AtomicU64,
     pub(crate) failures: AtomicU64,
+    pub(crate) durations: DurationCounters,
 }
 
 /// Whole groups of one caller, waiting to be sent.

@@ -104,7 +104,7 @@ async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
 
 /// Returns charges that make the script set a key and delete it. Keys of limits have braces, so
 /// none has this name.
-fn probe(config: &Config) -> Result<[QueuedCharge; 2], String> {
+pub(crate) fn probe(config: &Config) -> Result<[QueuedCharge; 2], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
     let limits = Limit::from(bucket).into();
@@ -165,7 +165,7 @@ fn client(config: &Config) -> Result<Client, RedisError> {
 
 /// Describes an error in one line, for the log: the message of the server with its code, without
 /// the position in the script.
-fn describe(error: &RedisError) -> String {
+pub(crate) fn describe(error: &RedisError) -> String {
     let mut text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         _ => error.to_string(),

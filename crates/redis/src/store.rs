@@ -15,6 +15,7 @@ use crate::answer::ReplyReader;
 use crate::batcher::{Batcher, CallCounters, Claim, Health, QueuedRequest, ReplyPart, unavailable};
 use crate::census::{Membership, take_part};
 use crate::config::{BATCH, Config, QUEUE};
+use crate::durations::Durations;
 use crate::params::EncodedLimits;
 use crate::request::{MAX_CHARGES, QueuedCharge};
 use crate::script::Script;
@@ -44,6 +45,8 @@ pub struct Counts {
     pub charges: u64,
     /// Calls without an answer.
     pub failures: u64,
+    /// How long requests waited for their answer, or for the deadline.
+    pub durations: Durations,
 }
 
 /// Maximum number of encoded limits; beyond it all are dropped and encoded again when needed.
@@ -109,6 +112,7 @@ impl RedisStore {
             calls: read(&self.counters.calls),
             charges: read(&self.counters.charges),
             failures: read(&self.counters.failures),
+            durations: self.counters.durations.read(),
         }
     }
 
@@ -194,7 +198,8 @@ impl RedisStore {
     }
 
     async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
-        let deadline = Instant::now() + self.config.deadline;
+        let start = Instant::now();
+        let deadline = start + self.config.deadline;
         let mut parts = Vec::with_capacity(1);
         let mut groups = batch.groups;
         while !groups.is_empty() {
@@ -210,6 +215,7 @@ impl RedisStore {
             };
             read_answers(groups, part, answers);
         }
+        self.counters.durations.record(start.elapsed());
     }
 }
 

@@ -21,7 +21,7 @@ use crate::observe::top_keys::{Names, TopKeys};
 use crate::ops::acquire::Waiters;
 use crate::ops::error::OpError;
 use crate::ops::idempotency::IdempotencyTable;
-use crate::rls::HeldSlots;
+use crate::rls::{HeldSlots, ResponseHeaders, ZeroCostChecks};
 use crate::rules_source::status::{RulesSource, SourceStatus};
 
 /// The state that all connections share.
@@ -51,6 +51,10 @@ pub struct App<S> {
     pub max_connection_age: Duration,
     /// The concurrency slots that callers of the rate-limit service hold.
     pub held_slots: HeldSlots,
+    /// The descriptors of the rate-limit service that are charged after a check with a cost of 0.
+    pub zero_cost_checks: ZeroCostChecks,
+    /// The headers of responses of the rate-limit service.
+    pub rls_headers: ResponseHeaders,
     /// The host names that HTTP requests may be for, where that matters.
     pub hosts: Option<AllowedHosts>,
     /// For everything but limits, which use the clock of their store.
@@ -81,6 +85,8 @@ impl<S: Store> App<S> {
             source: SourceStatus::default(),
             client: ClientIp::direct(),
             held_slots: HeldSlots::default(),
+            zero_cost_checks: ZeroCostChecks::default(),
+            rls_headers: ResponseHeaders::default(),
             max_connection_age: Duration::from_secs(86_400),
             hosts: None,
             clock,
@@ -123,6 +129,12 @@ impl<S: Store> App<S> {
     #[must_use]
     pub fn with_connection_age(self, max_connection_age: Duration) -> Self {
         Self { max_connection_age, ..self }
+    }
+
+    /// Sets the headers of responses of the rate-limit service; without this `RateLimit` and `RateLimit-Policy`.
+    #[must_use]
+    pub fn with_rls_headers(self, rls_headers: ResponseHeaders) -> Self {
+        Self { rls_headers, ..self }
     }
 
     /// Sets the source of the rules.

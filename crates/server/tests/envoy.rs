@@ -2,8 +2,11 @@
 
 use crate::common;
 
-use common::proxy::{Proxy, start_app};
-use common::{Rules, Server, eventually};
+use std::net::{Ipv4Addr, SocketAddr};
+
+use common::proxy::{Proxy, start_app, start_app_named};
+use common::{Rules, Server, eventually, run};
+use tollgate_testkit::servers::free_port;
 
 /// A rule file of the reference service, for the descriptors that the snippet sends.
 const RULES: &str = "
@@ -57,8 +60,10 @@ fn message_of_the_rule_is_the_body_of_the_refusal() {
     assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"), "{refused:?}");
 }
 
-/// Replaces the limits of the snippet by those of its one route.
+/// Replaces the limits of the snippet by those of its one route. The timeout is longer: on a busy machine a request could pass
+/// without an answer, and its slot be taken after its end.
 fn with_rate_limits(snippet: &str, rate_limits: &str) -> String {
+    let snippet = snippet.replace("timeout: 0.05s", "timeout: 10s");
     let route = "routes: [{match: {prefix: /}, route: {cluster: app}}]";
     assert!(snippet.contains(route), "{snippet}");
     let (before, rest) = snippet.split_once("              # One descriptor").expect("limits of the virtual host");
@@ -85,6 +90,55 @@ fn token_budget_is_charged_when_streams_end() {
     // The charge of a stream may arrive after the check of the next one.
     assert!(passed >= 1, "the first requests pass");
     assert_eq!(proxy.send("GET", "/", &[]).status, 429);
+}
+
+/// The quotas of the reference service's example, per year instead of per minute.
+const QUOTAS: &str = "
+domain: rl
+descriptors:
+- key: service
+  value: service_1
+  quota_mode: true
+  rate_limit: {unit: year, requests_per_unit: 1}
+  metadata: {service_with_quota: {name: service_1}}
+- key: service
+  value: service_2
+  quota_mode: true
+  rate_limit: {unit: year, requests_per_unit: 2}
+  metadata: {service_with_quota: {name: service_2}}
+";
+
+#[test]
+fn quotas_of_the_reference_service_are_charged_to_the_service_that_served() {
+    let rules = Rules::new(QUOTAS);
+    let server = Server::start(&["--rules", rules.path(), "--rls", "127.0.0.1:0"]);
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
+    let mut config = include_str!("common/envoy_reference.yaml").to_owned();
+    for (name, at) in [
+        ("RLS", server.rls.expect("the service is on")),
+        ("ONE", start_app_named("one")),
+        ("TWO", start_app_named("two")),
+        ("LISTEN", address),
+    ] {
+        config = config.replace(&format!("port_value: {name}"), &format!("port_value: {}", at.port()));
+    }
+    let proxy = Proxy::start_with("envoy", address, &config, "");
+    let page = || run(std::process::Command::new("curl").arg("-s").arg(server.url("/metrics")));
+    let mut calls = 0;
+    let mut served = || {
+        let response = proxy.send("GET", "/multiservice-tokenquota", &[]);
+        calls += 3;
+        if response.status == 200 {
+            // The charge arrives after the response: two descriptors of the check, and one of the charge.
+            let counted = format!("tollgate_rls_descriptors_total{{matched=\"true\"}} {calls}");
+            eventually("the charge has arrived", || page().contains(&counted));
+        }
+        (response.status, response.body)
+    };
+    for expected in ["one", "one", "two", "two", "two"] {
+        assert_eq!(served(), (200, expected.to_owned()));
+    }
+    assert_eq!(served().0, 429);
 }
 
 #[test]

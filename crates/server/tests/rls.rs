@@ -206,13 +206,13 @@ fn cost_is_that_of_the_descriptor_or_of_the_request() {
     };
     assert_eq!(ask(&mut client, json!([descriptor(&[("first", "a")])])).remaining(), 17);
     assert_eq!(ask(&mut client, json!([with_hits(&[("first", "a")], 5, false)])).remaining(), 12);
+    assert_eq!(ask(&mut client, json!([with_hits(&[("first", "a")], 13, false)])).code(), "OVER_LIMIT");
+    assert_eq!(ask(&mut client, json!([with_hits(&[("first", "a")], 11, false)])).statuses(), [("OK", 1)]);
     assert_eq!(
         ask(&mut client, json!([with_hits(&[("first", "a")], 0, false)])).remaining(),
-        12,
+        1,
         "a cost of 0 takes nothing"
     );
-    assert_eq!(ask(&mut client, json!([with_hits(&[("first", "a")], 13, false)])).code(), "OVER_LIMIT");
-    assert_eq!(ask(&mut client, json!([with_hits(&[("first", "a")], 12, false)])).statuses(), [("OK", 0)]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use tollgate::{Limits, Outcome, Retry};
 use super::policy::FAULT_RETRY;
 use super::{RulesInForce, Taking};
 use crate::inline::InlineLimit;
-use crate::rules::OnFault;
+use crate::rules::{Metadata, OnFault};
 use crate::ruleset::RuleLimits;
 use crate::store::{Charge, Group, StoreVerb};
 
@@ -33,6 +33,8 @@ pub(crate) struct Plan {
     /// Calendar windows, for the charges that need them.
     given: Vec<Window>,
     pub(crate) limits: PlanLimits,
+    /// The metadata of charges whose rules have any, by charge.
+    metadata: Vec<(u32, Arc<Metadata>)>,
     /// The time, if any rule depends on it.
     now: Option<Time<Wall>>,
     /// How much of the cost of the requests is taken.
@@ -255,6 +257,7 @@ impl Plan {
         self.given.clear();
         self.limits.overriding.clear();
         self.limits.inline.clear();
+        self.metadata.clear();
     }
 
     /// Sets the time and the kind of taking for the requests that are added next.
@@ -299,6 +302,11 @@ impl Plan {
         let Range { start, end } = self.charges[charge as usize].name;
         // Ids are ASCII.
         str::from_utf8(&self.keys[start as usize..end as usize]).unwrap_or_default()
+    }
+
+    /// The metadata of the rule of a charge, if it has any.
+    pub(crate) fn metadata(&self, charge: u32) -> Option<&Metadata> {
+        self.metadata.iter().find(|(of, _)| *of == charge).map(|(_, metadata)| &**metadata)
     }
 
     pub(crate) fn windows<'a>(&'a self, planned: &'a PlannedCharge) -> &'a [Option<Nanos>] {

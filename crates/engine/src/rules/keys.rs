@@ -215,4 +215,11 @@ pub const RULE: &[Key] = &[
         "the message of a refusal",
         "{id: free, limit: 100/day, message: the free plan has 100 requests a day}",
     ),
+    key(
+        "metadata",
+        "a map of values, lists and maps",
+        "none",
+        "passed to Envoy as dynamic metadata with requests that the rule admits; a value that reads as a number or a boolean is sent as one",
+        "{id: gold, when: {plan: gold}, limit: 1000/s, metadata: {tier: gold, weight: 3}}",
+    ),
 ];

@@ -35,6 +35,7 @@ mod glob;
 mod import;
 pub mod keys;
 mod limit;
+mod metadata;
 mod mistake;
 mod moment;
 mod nth;
@@ -55,6 +56,7 @@ pub(crate) use glob::{CapturePosition, Segment, matches_rest, segment_matches, s
 pub use import::{Dialect, Imported, ReadIncluded};
 pub(crate) use limit::WEEKDAYS;
 pub use limit::{LimitMistake, LimitText};
+pub use metadata::Metadata;
 pub use mistake::{Mistake, Mistakes, Position};
 pub use moment::{TimeError, TimeErrorText, moment};
 pub use reference::reference;

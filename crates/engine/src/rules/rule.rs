@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate::Limits;
 use tollgate::core::{Cost, Nanos, Time, Wall};
 
-use super::{CapturePosition, Cidr, Expression, Glob, Position};
+use super::{CapturePosition, Cidr, Expression, Glob, Metadata, Position};
 use crate::calendar::Calendar;
 use crate::schedule::Hours;
 
@@ -41,6 +41,7 @@ pub struct Rule {
     pub(crate) ban: Option<Ban>,
     pub(crate) schedule: Vec<Hours>,
     pub(crate) refusal: Refusal,
+    pub(crate) metadata: Option<Arc<Metadata>>,
 }
 
 /// `enforce` for all counters.
@@ -134,6 +135,11 @@ impl Rule {
     /// The ban after too many refusals.
     pub fn ban(&self) -> Option<&Ban> {
         self.ban.as_ref()
+    }
+
+    /// The metadata for the caller.
+    pub fn metadata(&self) -> Option<&Metadata> {
+        self.metadata.as_deref()
     }
 
     /// Every set of limits that it may charge.

@@ -104,7 +104,7 @@ fn all_mistakes_are_reported_in_order() {
          f:13:14: `maybe` is neither true nor false; write `true` or `false`\n\
          f:14:3: a rule must be a map, not a string; its keys are `id`, `when`, `if`, `only`, `per`, `limits`, `unlimited`, `allow`, \
          `deny`, `overrides`, `replaces`, `suffices`, `postpaid`, `cost`, `on_exceed`, `on_fault`, `consistency`, `on_change`, `enforce`, `ban`, `schedule`, \
-         `status`, `message`, `limit`, `algorithm`, `burst`, `free`, `max_wait`, `phase`, `offset`, `precision`, \
+         `status`, `message`, `metadata`, `limit`, `algorithm`, `burst`, `free`, `max_wait`, `phase`, `offset`, `precision`, \
          `minimum_gap`, `count_refused`, `lease`, `initial`, `max_debt`, `zone` and `anchor`",
     );
 }
@@ -117,6 +117,20 @@ fn options_beside_a_list_of_limits_are_refused() {
          f:7:3: `burst` without a `limit`; add one like `limit: 100/s`\n\
          f:10:3: `limit` and `limits` are mutually exclusive; put all of them into `limits`\n\
          f:10:3: `limits` is empty; for no limit write `unlimited: true`",
+    );
+}
+
+#[test]
+fn metadata_is_a_map_of_bounded_size() {
+    check(
+        &format!(
+            "domain: a\nrules:\n- {{id: r, limit: 1/s, metadata: text}}\n- {{id: s, limit: 1/s, metadata: {{[a]: b}}}}\n\
+             - {{id: t, limit: 1/s, metadata: {{a: {}}}}}\n",
+            "x".repeat(4_096)
+        ),
+        "f:3:33: `metadata` must be a map, not a string; write it like `metadata: {tier: gold}`\n\
+         f:4:34: a name in `metadata` must be a string, not a list\n\
+         f:5:33: metadata too large: 4100 bytes (maximum 4096)",
     );
 }
 

@@ -11,8 +11,8 @@ use super::limit_registry::{LimitRegistry, RuleLimits};
 use crate::key;
 use crate::request::Entry;
 use crate::rules::{
-    Ban, CapturePosition, Condition, CostOf, Effect, Expression, Glob, LimitSet, OnExceed, Origin, Override, Pattern,
-    PerElement, Refusal, Rule, Test,
+    Ban, CapturePosition, Condition, CostOf, Effect, Expression, Glob, LimitSet, Metadata, OnExceed, Origin, Override,
+    Pattern, PerElement, Refusal, Rule, Test,
 };
 use crate::schedule::Schedule;
 
@@ -39,6 +39,7 @@ pub(crate) struct Special {
     enforce: u16,
     pub(crate) ban: Option<BanLimits>,
     pub(crate) refusal: Option<Arc<Refusal>>,
+    pub(crate) metadata: Option<Arc<Metadata>>,
 }
 
 /// The decision of a rule that counts nothing.
@@ -133,6 +134,7 @@ impl Special {
             enforce: rule.enforce,
             ban: rule.ban.as_ref().map(|ban| BanLimits::new(ban, limit_registry)),
             refusal: has_refusal.then(|| Arc::new(rule.refusal.clone())),
+            metadata: rule.metadata.clone(),
         };
         let calendars = rule.effect().limits().is_some_and(|set| !set.calendars.is_empty());
         let is_plain = special.judges.is_none()
@@ -148,6 +150,7 @@ impl Special {
             && special.enforce == crate::rules::ALL
             && special.ban.is_none()
             && special.refusal.is_none()
+            && special.metadata.is_none()
             && !calendars;
         (!is_plain).then_some(special)
     }

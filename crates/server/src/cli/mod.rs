@@ -8,6 +8,7 @@ mod files;
 mod fmt;
 mod import;
 mod keys;
+mod manual;
 mod remote;
 mod rules;
 mod serve;
@@ -36,6 +37,9 @@ enum Command {
     /// Answer requests over HTTP and the Redis protocol.
     #[command(after_help = serve::EXAMPLES)]
     Serve(Box<serve::ServeArgs>),
+    /// Check everything that a server needs, and a running server.
+    #[command(after_help = serve::doctor::EXAMPLES)]
+    Doctor(Box<serve::doctor::DoctorArgs>),
     /// Check rule files for mistakes.
     #[command(after_help = check::EXAMPLES)]
     Check(check::CheckArgs),
@@ -66,6 +70,12 @@ enum Command {
     /// Show who changed what, and when.
     #[command(after_help = audit::EXAMPLES)]
     Audit(audit::AuditArgs),
+    /// Print completions for a shell.
+    #[command(after_help = manual::COMPLETION_EXAMPLES)]
+    Completions(manual::CompletionsArgs),
+    /// Print the manual page, or write one for each command.
+    #[command(after_help = manual::MAN_EXAMPLES)]
+    Man(manual::ManArgs),
 }
 
 const LONG_ABOUT: &str = "\
@@ -102,6 +112,7 @@ impl Cli {
     fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Serve(args) => serve::run(*args),
+            Command::Doctor(args) => serve::doctor::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Decide(args) => decide::run(&args),
             Command::Fmt(args) => fmt::run(&args),
@@ -112,6 +123,8 @@ impl Cli {
             Command::Tokens(args) => tokens::run(&args),
             Command::Keys(args) => keys::run(&args),
             Command::Audit(args) => audit::run(&args),
+            Command::Completions(args) => manual::completions(&args),
+            Command::Man(args) => manual::man(&args),
         }
     }
 }

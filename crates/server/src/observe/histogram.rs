@@ -1,9 +1,9 @@
 //! A histogram of durations in the text format of Prometheus.
 
-use std::fmt::Write;
-
 use tollgate::core::Nanos;
 use tollgate_engine::striped::{Stripe, Striped};
+
+use super::metrics::MetricsText;
 
 /// The upper bounds of the buckets, each four times the one before, in nanoseconds; the last bucket has none.
 const BOUNDS: [u64; 12] = {
@@ -33,20 +33,29 @@ impl Histogram {
         self.counts.add(stripe, SUM, nanos);
     }
 
-    /// Writes it with its description.
-    pub fn write(&self, text: &mut String, name: &str, help: &str) {
-        let seconds = |nanos: u64| format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
-        // Writing to a string does not fail.
-        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} histogram\n");
-        let mut count = 0;
-        for (index, bound) in BOUNDS.iter().enumerate() {
-            count += self.counts.sum(index);
-            let _ = writeln!(text, "{name}_bucket{{le=\"{}\"}} {count}", seconds(*bound).trim_end_matches('0'));
-        }
-        count += self.counts.sum(BOUNDS.len());
-        let _ = writeln!(text, "{name}_bucket{{le=\"+Inf\"}} {count}");
-        let _ = writeln!(text, "{name}_sum {}\n{name}_count {count}", seconds(self.counts.sum(SUM)));
+    /// Writes its lines after the head.
+    pub(super) fn write(&self, page: &mut MetricsText) {
+        let counts: [u64; SUM] = std::array::from_fn(|index| self.counts.sum(index));
+        write_counts(page, &BOUNDS, &counts, self.counts.sum(SUM));
     }
+}
+
+/// Writes the lines of a histogram: the counts up to each bound and beyond the last, and the sum, all in nanoseconds.
+pub(super) fn write_counts(page: &mut MetricsText, bounds: &[u64], counts: &[u64], sum: u64) {
+    let mut count = 0;
+    for (bound, of_bound) in bounds.iter().zip(counts) {
+        count += of_bound;
+        page.line(&format!("_bucket{{le=\"{}\"}}", seconds(*bound)), count);
+    }
+    count += counts.get(bounds.len()).copied().unwrap_or(0);
+    page.line("_bucket{le=\"+Inf\"}", count);
+    page.line("_sum", seconds(sum));
+    page.line("_count", count);
+}
+
+fn seconds(nanos: u64) -> String {
+    let text = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -59,8 +68,10 @@ mod tests {
         for nanos in [0, 1_000, 1_001, 4_000, 5_000_000_000] {
             histogram.record(Nanos::from_nanos(nanos));
         }
-        let mut text = String::new();
-        histogram.write(&mut text, "t", "Help.");
+        let mut page = MetricsText::default();
+        page.head("t", "histogram", "Help.");
+        histogram.write(&mut page);
+        let text = page.text;
         for line in [
             "t_bucket{le=\"0.000001\"} 2",
             "t_bucket{le=\"0.000004\"} 4",

@@ -1,13 +1,14 @@
 //! Counters in the text format of Prometheus. Keys are never labels: their number is not bounded.
 
 use std::fmt::{Display, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate_engine::striped::{Stripe, Striped};
 use tollgate_engine::{Counts, RuleSet};
+use tollgate_redis::{BOUNDS_US, Counts as StoreCounts};
 
-use super::histogram::Histogram;
+use super::histogram::{self, Histogram};
 use super::polls::PollCounters;
 use super::process;
 use super::rule_metrics::RuleMetrics;
@@ -28,9 +29,8 @@ pub struct Metrics {
     rules: RuleMetrics,
     /// Descriptors of the rate-limit service that a rule or an inline limit applied to, and others.
     descriptors: Striped<2, 8>,
-    /// Calls of a shared store, and the charges sent with them.
-    store_calls: AtomicU64,
-    store_charges: AtomicU64,
+    /// The counts of a shared store, if there is one.
+    store: Mutex<Option<StoreCounts>>,
 }
 
 /// The counters of one protocol.
@@ -114,10 +114,10 @@ pub struct Gauges {
     pub snapshot_age: Option<u64>,
     /// Snapshots that could not be written since the last one that was.
     pub snapshot_failures: u64,
-    /// Counters in the last snapshot.
-    pub counters: u64,
-    /// The number of keys that memory has room for; 0 with a shared store.
-    pub capacity: u64,
+    /// Keys in the last snapshot.
+    pub keys: u64,
+    /// The number of keys that memory has room for, unless the store is shared.
+    pub capacity: Option<u64>,
     /// Seconds since they were known to be current, if a rules service is polled.
     pub rules_age: Option<u64>,
 }
@@ -146,10 +146,9 @@ impl Metrics {
         self.descriptors.add(stripe, 1, unmatched as u64);
     }
 
-    /// Sets the number of calls of a shared store, and of the charges sent with them.
-    pub fn set_store_calls(&self, calls: u64, charges: u64) {
-        self.store_calls.store(calls, Ordering::Relaxed);
-        self.store_charges.store(charges, Ordering::Relaxed);
+    /// Sets the counts of a shared store.
+    pub fn set_store(&self, counts: StoreCounts) {
+        *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts);
     }
 
     /// Returns all metrics in the text format of Prometheus.
@@ -201,11 +200,12 @@ impl Metrics {
         );
         page.line("{matched=\"true\"}", self.descriptors.sum(0));
         page.line("{matched=\"false\"}", self.descriptors.sum(1));
-        self.decision_time.write(
-            &mut page.text,
-            "tollgate_decision_seconds",
+        page.head(
+            "tollgate_decision_duration_seconds",
+            "histogram",
             "Time to decide a request or a list, with the store.",
         );
+        self.decision_time.write(&mut page);
         page.counter("tollgate_fallbacks_total", "Requests decided without the store.", gauges.engine.fallback);
         page.head("tollgate_store_faults_total", "counter", "Store calls that failed, by fault.");
         for (fault, count) in [
@@ -226,9 +226,18 @@ impl Metrics {
             "1 while the circuit breaker is open: the store is only probed.",
             u64::from(!gauges.store_up),
         );
-        page.head("tollgate_store_batch_size", "summary", "Charges sent to a shared store with one call.");
-        page.line("_sum", get(&self.store_charges));
-        page.line("_count", get(&self.store_calls));
+        if let Some(store) = *self.store.lock().unwrap_or_else(PoisonError::into_inner) {
+            page.head("tollgate_store_batch_size", "summary", "Charges sent to a shared store with one call.");
+            page.line("_sum", store.charges);
+            page.line("_count", store.calls);
+            page.head(
+                "tollgate_store_duration_seconds",
+                "histogram",
+                "Time that requests waited for a shared store, or for its deadline.",
+            );
+            let bounds = BOUNDS_US.map(|micros| micros * 1_000);
+            histogram::write_counts(&mut page, &bounds, &store.durations.counts, store.durations.micros * 1_000);
+        }
         page.gauge(
             "tollgate_enforcing",
             "1 while refusals are enforced, 0 while only observed.",
@@ -242,9 +251,11 @@ impl Metrics {
         page.counter("tollgate_bans_total", "Bans that were started.", gauges.engine.bans);
         if let Some(age) = gauges.snapshot_age {
             page.gauge("tollgate_snapshot_age_seconds", "Time since the counters were written to disk.", age);
+            page.gauge("tollgate_keys", "Keys with something used up when the last snapshot was written.", gauges.keys);
         }
-        page.gauge("tollgate_counters", "Counters in use when the last snapshot was written.", gauges.counters);
-        page.gauge("tollgate_capacity", "Keys that memory has room for; 0 with a shared store.", gauges.capacity);
+        if let Some(capacity) = gauges.capacity {
+            page.gauge("tollgate_keys_capacity", "Keys that memory has room for.", capacity);
+        }
         page.gauge(
             "tollgate_snapshot_failures",
             "Snapshots of the counters that could not be written since the last success.",
@@ -303,6 +314,7 @@ mod tests {
     use super::*;
     use tollgate_engine::rules::{Rules, Source};
     use tollgate_engine::{Engine, MemoryStore};
+    use tollgate_redis::Durations;
 
     const REFERENCE: &str = "# Metrics\n\n`GET /metrics` returns these in the text format of Prometheus. Keys are never labels: their \
                              number is not bounded.\n\n| metric | type | meaning |\n|---|---|---|\n";
@@ -314,7 +326,9 @@ mod tests {
         metrics.front(Protocol::Http).malformed();
         metrics.reload_refused();
         metrics.descriptors(3, 1);
-        metrics.set_store_calls(20, 50);
+        let mut durations = Durations { micros: 9_000, ..Durations::default() };
+        (durations.counts[0], durations.counts[1], durations.counts[10]) = (1, 2, 1);
+        metrics.set_store(StoreCounts { calls: 20, charges: 50, failures: 0, durations });
         let engine = Engine::new(MemoryStore::new(10).unwrap()).unwrap();
         let text = "domain: a\nrules:\n- {id: b, limit: 1/s}\n";
         engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();
@@ -334,8 +348,8 @@ mod tests {
             audit_refused: 3,
             snapshot_age: Some(13),
             snapshot_failures: 2,
-            counters: 14,
-            capacity: 15,
+            keys: 14,
+            capacity: Some(15),
             rules_age: Some(9),
         };
         let page = metrics.to_text(&gauges);
@@ -361,9 +375,12 @@ mod tests {
             "tollgate_snapshot_failures 2",
             "tollgate_audit_refused_total 3",
             "tollgate_bans_total 0",
-            "tollgate_counters 14",
-            "tollgate_capacity 15",
-            "tollgate_decision_seconds_count 0",
+            "tollgate_keys 14",
+            "tollgate_keys_capacity 15",
+            "tollgate_decision_duration_seconds_count 0",
+            "tollgate_store_duration_seconds_bucket{le=\"0.00025\"} 3",
+            "tollgate_store_duration_seconds_count 4",
+            "tollgate_store_duration_seconds_sum 0.009",
             "tollgate_rules_refused_total 1",
             "tollgate_rules_polls_total{outcome=\"failed\"} 0",
             "tollgate_rule_limit{domain=\"a\",rule=\"b\",limit=\"1\"} 1",

@@ -44,8 +44,8 @@ fn metrics<S: Store>(app: &App<S>) -> String {
     let status = app.source.status(app.now());
     app.metrics.to_text(&Gauges {
         audit_refused: app.source.service().map_or(0, |service| service.audit_refused()),
-        counters: app.snapshots.counters(),
-        capacity: app.snapshots.capacity(),
+        keys: app.snapshots.counters(),
+        capacity: Some(app.snapshots.capacity()).filter(|capacity| *capacity > 0),
         snapshot_age: app.snapshots.age(app.now()),
         snapshot_failures: app.snapshots.failures(),
         connections: app.connections.count(),

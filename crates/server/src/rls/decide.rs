@@ -2,10 +2,9 @@
 
 use tollgate::core::{Cost, Nanos};
 use tollgate::{FixedWindow, Limit, Limits, Outcome};
-use tollgate_engine::{Engine, Entry, InlineLimits, Item, PooledDecisions, Request, Store};
-use tollgate_http::Styles;
-use tollgate_http::headers::{self, LimitStatus};
+use tollgate_engine::{Engine, Entry, InlineLimits, Item, PooledDecisions, Request, Store, Taking};
 
+use super::metadata;
 use super::slots;
 use super::status;
 use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status};
@@ -75,13 +74,11 @@ pub(super) async fn decide<S: Store>(
             }
         }
     }
-    let mut map = hyper::HeaderMap::new();
-    let limits = decision.reports().filter(|report| !report.shadow).map(LimitStatus::from);
-    headers::add(&mut map, Styles::IETF, decision.retry(), limits);
-    let text = |value: &hyper::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-    response.headers.extend(map.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))));
+    response.headers.extend(app.rls_headers.of(&decision));
+    response.metadata = metadata::of(message, &decision, &indices, &response.statuses);
     let outcome = decision.outcome();
     drop(decisions);
+    take_afterwards(app, message, &items, response.code).await;
     if let Outcome::Delay(wait) = outcome {
         tokio::time::sleep(wait.into()).await;
     }
@@ -121,6 +118,33 @@ async fn release<S: Store>(app: &App<S>, descriptor: &[u8]) {
             Ok(_) => return,
             Err(error) => return tracing::warn!(%error, "release of a slot failed"),
         }
+    }
+}
+
+/// Remembers the descriptors that are checked with a cost of 0, and takes the costs of refused ones that were: into debt, as far
+/// as their limits allow.
+async fn take_afterwards<S: Store>(
+    app: &App<S>,
+    message: &RateLimitRequest<'_>,
+    items: &[DescriptorItem<'_>],
+    code: Code,
+) {
+    let name = |descriptor: &Descriptor<'_>| slots::name(message.domain, &descriptor.entries);
+    let mut taken = Vec::new();
+    for (descriptor, item) in message.descriptors.iter().zip(items).filter(|(_, item)| !item.is_refund) {
+        match descriptor.hits_addend {
+            Some(0) => app.zero_cost_checks.add(&name(descriptor)),
+            Some(_) if code == Code::OverLimit && app.zero_cost_checks.contains(&name(descriptor)) => {
+                taken.push(item.item());
+            }
+            Some(_) | None => {}
+        }
+    }
+    if !taken.is_empty() {
+        // Each by itself: one whose debt is as large as it may be does not keep the others from being taken.
+        let request = |item| Request { domain: message.domain, items: std::slice::from_ref(item) };
+        let requests: Vec<Request<'_>> = taken.iter().map(request).collect();
+        app.engine.take_batch(Taking::Regardless, &requests, &mut PooledDecisions::take()).await;
     }
 }
 

@@ -118,6 +118,8 @@ struct JsonResponse<'a> {
     statuses: Vec<JsonStatus<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     response_headers_to_add: Vec<JsonHeader<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dynamic_metadata: Option<&'a serde_json::Map<String, serde_json::Value>>,
 }
 
 #[derive(Serialize)]
@@ -205,6 +207,7 @@ impl<'a> JsonResponse<'a> {
             overall_code: code(response.code),
             statuses: response.statuses.iter().map(JsonStatus::new).collect(),
             response_headers_to_add: response.headers.iter().map(header).collect(),
+            dynamic_metadata: response.metadata.as_ref(),
         }
     }
 }

@@ -7,12 +7,17 @@
 pub mod bounds;
 mod decide;
 mod grpc;
+mod headers;
 mod json;
+mod metadata;
 mod serve;
 mod slots;
 mod status;
 pub mod wire;
+mod zero_cost;
 
+pub use headers::ResponseHeaders;
 pub(crate) use json::{HEALTHCHECK, JSON, answer as answer_json, healthcheck};
 pub use serve::serve;
 pub use slots::HeldSlots;
+pub use zero_cost::ZeroCostChecks;

@@ -3,6 +3,8 @@
 //! Decoding borrows from the input, skips unknown fields, and refuses what no encoder writes: wrong wire types of known
 //! fields, groups, lengths beyond the input, varints beyond 64 bits, and more descriptors or entries than are decided.
 
+mod structs;
+
 use std::fmt;
 
 use super::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
@@ -261,6 +263,8 @@ pub struct RateLimitResponse {
     pub headers: Vec<(String, String)>,
     /// The body of a refusal.
     pub body: String,
+    /// Dynamic metadata for the proxy, if a rule has any.
+    pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 /// `DescriptorStatus`.
@@ -301,6 +305,9 @@ impl RateLimitResponse {
             });
         }
         put_bytes(out, 5, self.body.as_bytes());
+        if let Some(metadata) = &self.metadata {
+            put_message(out, 6, |out| structs::put_struct(out, metadata));
+        }
     }
 }
 

@@ -28,8 +28,13 @@ impl Proxy {
             let (server, app, listen) = (server.to_string(), app.to_string(), address.to_string());
             tollgate(&["snippets", name, "--server", &server, "--app", &app, "--listen", &listen], b"").done()
         };
+        Self::start_with(name, address, &edit(snippet(name)), &snippet("haproxy-lua"))
+    }
+
+    /// Starts a proxy that listens on `address` with a configuration; `lua` is for HAProxy.
+    pub fn start_with(name: &str, address: SocketAddr, config: &str, lua: &str) -> Self {
         let folder = Folder::new();
-        let file = folder.file("config.yaml", edit(snippet(name)));
+        let file = folder.file("config.yaml", config);
         let mut command = match name {
             "nginx" => {
                 folder.file("nginx.conf", NGINX.replace("SNIPPET", &file));
@@ -38,7 +43,7 @@ impl Proxy {
                 command
             }
             "haproxy" => {
-                folder.file("tollgate.lua", snippet("haproxy-lua"));
+                folder.file("tollgate.lua", lua);
                 let mut command = Command::new("haproxy");
                 command.args(["-db", "-f", &file]);
                 command
@@ -129,22 +134,28 @@ fn try_send(address: SocketAddr, request: &str) -> Option<Response> {
 
 /// Starts an application that answers every request with 200 and `app`, until the test ends.
 pub fn start_app() -> SocketAddr {
+    start_app_named("app")
+}
+
+/// Starts an application that answers every request with 200 and its name.
+pub fn start_app_named(name: &'static str) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("an address");
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            std::thread::spawn(move || drop(answer(stream)));
+            std::thread::spawn(move || drop(answer(stream, name)));
         }
     });
     address
 }
 
-fn answer(mut stream: TcpStream) -> std::io::Result<()> {
+fn answer(mut stream: TcpStream, name: &str) -> std::io::Result<()> {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: text/plain\r\n\r\n{name}", name.len());
     let mut lines = BufReader::new(stream.try_clone()?);
     let mut line = String::new();
     while lines.read_line(&mut line)? > 0 {
         if line == "\r\n" {
-            stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-type: text/plain\r\n\r\napp")?;
+            stream.write_all(head.as_bytes())?;
         }
         line.clear();
     }

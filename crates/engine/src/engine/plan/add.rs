@@ -257,6 +257,7 @@ impl Plan {
         let planned = self.planned(by, rule.id_place(), cost, key_start);
         let (postpaid, on_fault) = (special.postpaid, rule.on_fault);
         let charge = self.push(PlannedCharge { given, shadow, postpaid, on_fault, ..planned }, windows);
+        self.metadata.extend(special.metadata.iter().map(|metadata| (charge, metadata.clone())));
         if special.ban.is_some() && !shadow && rule_limits.is_some() {
             let ban_start = self.keys.len();
             key::push_beside(&mut self.keys, key_start..key_end, key::SideCounter::Ban);

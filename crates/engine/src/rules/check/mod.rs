@@ -118,6 +118,7 @@ impl<'f> Checker<'f> {
             ban,
             schedule,
             refusal,
+            metadata: raw.metadata.clone().map(Arc::new),
         });
     }
 

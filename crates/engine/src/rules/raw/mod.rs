@@ -5,6 +5,7 @@ mod fields;
 mod limits;
 
 use super::keys;
+use super::metadata::Metadata;
 use super::mistake::{Notes, Position};
 use super::text::{Node, Value};
 use condition::read_when;
@@ -54,6 +55,7 @@ pub(crate) struct RawRule {
     pub(crate) schedule: Vec<RawMap>,
     pub(crate) status: Option<RawText>,
     pub(crate) message: Option<RawText>,
+    pub(crate) metadata: Option<Metadata>,
 }
 
 /// Other limits for some requests.
@@ -148,6 +150,7 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
         schedule: fields.find("schedule").map(|(_, node)| read_schedule(node, notes)).unwrap_or_default(),
         status: fields.text("status", notes),
         message: fields.text("message", notes),
+        metadata: fields.find("metadata").and_then(|(_, node)| Metadata::read(node, notes)),
     };
     Some(RawRule { noted: notes.count() > before, ..rule })
 }

@@ -127,19 +127,32 @@ pub(super) struct ServerAnswer {
     pub(super) body: Vec<u8>,
 }
 
-impl Remote {
-    pub(super) fn new(args: &ServerArgs) -> anyhow::Result<Self> {
-        let token = args.token.as_deref().map(str::trim).filter(|token| !token.is_empty());
-        if let Some(token) = token {
+impl ServerArgs {
+    fn token(&self) -> Option<&str> {
+        self.token.as_deref().map(str::trim).filter(|token| !token.is_empty())
+    }
+
+    /// Returns a client of the server.
+    ///
+    /// # Errors
+    /// When the address, the token or the file of certificates is invalid.
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
+        if let Some(token) = self.token() {
             ensure!(token.chars().all(|char| char.is_ascii_graphic()), "invalid characters in the token");
         }
-        let client = Client::new(&args.server, token.map(Secret::new), args.ca.as_deref())?;
+        Client::new(&self.server, self.token().map(Secret::new), self.ca.as_deref())
+    }
+}
+
+impl Remote {
+    pub(super) fn new(args: &ServerArgs) -> anyhow::Result<Self> {
+        let client = args.client()?;
         if client.exposes_token() {
             let server = &args.server;
             writeln!(std::io::stderr(), "warning: the token is sent to {server} without encryption; use https")?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { client, runtime, token: token.map(error::shown_token) })
+        Ok(Self { client, runtime, token: args.token().map(error::shown_token) })
     }
 
     /// Returns its address.

@@ -71,6 +71,13 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400, env = "TOLLGATE_RLS_CONNECTION_AGE")]
     pub(super) rls_connection_age: u64,
 
+    /// Headers that the rate-limit service adds to responses: `ietf`, `x-ratelimit`, `both`, `off`, or three names
+    ///
+    /// `ietf` is RateLimit and RateLimit-Policy, `x-ratelimit` X-RateLimit-Limit, -Remaining and -Reset of the tightest limit.
+    /// Other names for the latter are separated by commas. A refusal always has Retry-After.
+    #[arg(long, value_name = "STYLE", default_value = "ietf", env = "TOLLGATE_RLS_HEADERS")]
+    pub(super) rls_headers: String,
+
     /// Proxies whose `X-Forwarded-For` is believed by forward-auth: networks separated by commas, `loopback`, `private` or `none`
     #[arg(long, value_name = "NETWORKS", default_value = "loopback", env = "TOLLGATE_TRUSTED_PROXIES")]
     pub(super) trusted_proxies: String,

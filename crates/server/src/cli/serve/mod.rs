@@ -3,6 +3,7 @@
 mod access;
 mod args;
 mod config;
+pub(super) mod doctor;
 mod source;
 mod start_rules;
 mod warnings;
@@ -99,8 +100,7 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
             changed = health.changed() => changed,
             changed = nodes.changed() => changed,
             _ = every_second.tick() => {
-                let calls = app.engine.store().counts();
-                app.metrics.set_store_calls(calls.calls, calls.charges);
+                app.metrics.set_store(app.engine.store().counts());
                 stalls.log(app.engine.counts().fallback, app.health.is_up());
                 Ok(())
             }
@@ -119,7 +119,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     let mut stop = Stop::new()?;
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
     let app = app.with_names(config.top_keys).with_refusals(refusals).with_client(config.client.clone());
-    let app = app.with_connection_age(config.rls_connection_age);
+    let app = app.with_connection_age(config.rls_connection_age).with_rls_headers(config.rls_headers.clone());
     let app = app.with_hosts(config.hosts.clone());
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
     let (app, rules) = start_rules::start(config, app.with_tokens(config.tokens)).await?;

@@ -87,14 +87,24 @@ fn response_is_encoded_with_every_field() {
         ],
         headers: vec![("a".into(), "b".into())],
         body: "x".repeat(200),
+        metadata: serde_json::json!({"m": [null, true, 1.5, ""]}).as_object().cloned(),
     };
     let mut out = Vec::new();
     response.encode(&mut out);
     let status = [0x08, 2, 0x12, 8, 0x08, 0xac, 0x02, 0x10, 2, 0x1a, 1, b'n', 0x18, 1, 0x22, 2, 0x08, 2];
     let body = [&[0x2a, 200, 1][..], &[b'x'; 200]].concat();
-    let expected =
-        [&[0x08, 2][..], &field(2, &status), &[0x12, 2, 0x08, 1], &[0x1a, 6, 0x0a, 1, b'a', 0x12, 1, b'b'], &body]
-            .concat();
+    let number = [&[2 << 3 | 1][..], &1.5_f64.to_le_bytes()].concat();
+    let list = [field(1, &[1 << 3, 0]), field(1, &[4 << 3, 1]), field(1, &number), field(1, &[3 << 3 | 2, 0])].concat();
+    let metadata = field(6, &field(1, &[&[0x0a, 1, b'm'][..], &field(2, &field(6, &list))].concat()));
+    let expected = [
+        &[0x08, 2][..],
+        &field(2, &status),
+        &[0x12, 2, 0x08, 1],
+        &[0x1a, 6, 0x0a, 1, b'a', 0x12, 1, b'b'],
+        &body,
+        &metadata,
+    ];
+    let expected = expected.concat();
     assert_eq!(out, expected);
 }
 

@@ -20,6 +20,7 @@
 //! | `name` | the rule's `id`; without, the path as in the metrics of the reference service |
 //! | `replaces` | `replaces`, with the ids of all rules of that name |
 //! | `quota_mode` | `suffices` |
+//! | `metadata` | `metadata` |
 //!
 //! Both examine all descriptors of a request before anything is counted, and a replaced limit still
 //! replaces others.
@@ -182,6 +183,9 @@ impl<'d> Converter<'_, 'd> {
         }
         if limit.shadow && !matches!(limit.allows, Allows::Everything) {
             pairs.push(("on_exceed", text(position, "shadow")));
+        }
+        if let Some(metadata) = path.last().and_then(|step| step.descriptor.metadata.clone()) {
+            pairs.push(("metadata", metadata));
         }
         let id = id_from(named, &mut self.taken);
         pairs.insert(0, ("id", text(position, id.clone())));

@@ -15,6 +15,7 @@ pub(super) struct Descriptor {
     pub(super) limit: Option<RateLimit>,
     pub(super) share_threshold: bool,
     pub(super) below: Vec<Descriptor>,
+    pub(super) metadata: Option<Node>,
 }
 
 #[derive(Debug)]
@@ -155,10 +156,7 @@ impl EnvoyParser<'_> {
             quota: self.boolean(&fields, "quota_mode"),
         };
         let limit = find(&fields, "rate_limit").and_then(|(_, node)| self.rate_limit(node, settings));
-        if let Some((position, _)) = find(&fields, "metadata") {
-            let why = "a proxy can distinguish limits by `rule` in the answer";
-            self.left_out.add_with_help(position, "`metadata` is not imported", why);
-        }
+        let metadata = find(&fields, "metadata").map(|(_, node)| node.clone());
         let below = find(&fields, "descriptors").map(|(_, node)| self.descriptors(node)).unwrap_or_default();
         Some(Descriptor {
             position: node.position,
@@ -167,6 +165,7 @@ impl EnvoyParser<'_> {
             limit,
             share_threshold: share_threshold.is_some(),
             below,
+            metadata: metadata.filter(|node| node.value != Value::Empty),
         })
     }
 

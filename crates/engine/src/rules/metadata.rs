@@ -1,0 +1,68 @@
+//! `metadata` of a rule: values for the caller, which no decision depends on.
+
+use super::mistake::Notes;
+use super::text::{Node, Value};
+
+/// A value that a rule passes to the caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Metadata {
+    /// No value.
+    Null,
+    /// A string as written. One that reads as a number or a boolean may be passed on as such.
+    Text(Box<str>),
+    /// A list.
+    List(Box<[Metadata]>),
+    /// Names and values, in the order of the file.
+    Map(Box<[(Box<str>, Metadata)]>),
+}
+
+impl Metadata {
+    /// The maximum size of the metadata of a rule: the bytes of its strings, and one for each value. It is sent with every
+    /// response.
+    pub const MAX_BYTES: usize = 4_096;
+
+    /// Reads the map of a rule.
+    pub(crate) fn read(node: &Node, notes: &mut Notes) -> Option<Self> {
+        if !matches!(node.value, Value::Map(_)) {
+            let problem = format!("`metadata` must be a map, not {}", node.kind());
+            notes.add_with_help(node.position, problem, "write it like `metadata: {tier: gold}`");
+            return None;
+        }
+        let bytes = size(node);
+        if bytes > Self::MAX_BYTES {
+            let problem = format!("metadata too large: {bytes} bytes (maximum {})", Self::MAX_BYTES);
+            notes.add(node.position, problem);
+            return None;
+        }
+        Self::value(node, notes)
+    }
+
+    /// The depth is bounded by that of a file.
+    fn value(node: &Node, notes: &mut Notes) -> Option<Self> {
+        Some(match &node.value {
+            Value::Empty => Self::Null,
+            Value::Text(text) => Self::Text(text.as_str().into()),
+            Value::List(nodes) => Self::List(nodes.iter().filter_map(|node| Self::value(node, notes)).collect()),
+            Value::Map(pairs) => {
+                let mut map = Vec::with_capacity(pairs.len());
+                for (name, value) in pairs {
+                    let Value::Text(text) = &name.value else {
+                        notes.add(name.position, format!("a name in `metadata` must be a string, not {}", name.kind()));
+                        return None;
+                    };
+                    map.push((text.as_str().into(), Self::value(value, notes)?));
+                }
+                Self::Map(map.into())
+            }
+        })
+    }
+}
+
+fn size(node: &Node) -> usize {
+    1 + match &node.value {
+        Value::Empty => 0,
+        Value::Text(text) => text.len(),
+        Value::List(nodes) => nodes.iter().map(size).sum(),
+        Value::Map(pairs) => pairs.iter().map(|(name, value)| size(name) + size(value)).sum(),
+    }
+}

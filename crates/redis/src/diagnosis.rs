@@ -1,0 +1,81 @@
+//! A look at a store before it is used, for people.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{FromRedisValue, RedisError};
+use tokio::time::{Instant, timeout};
+
+use crate::config::{CONNECT_TIMEOUT, Config};
+use crate::link::{Link, describe, dial, probe, send};
+use crate::request::Call;
+use crate::script::Script;
+
+/// How often the script is called.
+const CALLS: usize = 20;
+
+/// What a look at a store found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// The kind and version of the server.
+    pub server: String,
+    /// The number of calls of the script that were timed.
+    pub calls: usize,
+    /// The median duration of a call.
+    pub median: Duration,
+    /// The longest duration of a call.
+    pub worst: Duration,
+    /// By how much the clock of the store is ahead, in microseconds, give or take half a round trip.
+    pub clock_difference_us: i64,
+    /// The eviction policy, if it deletes counters before they expire.
+    pub evicts: Option<String>,
+}
+
+/// Connects as a store does, runs the real script on a key of its own, and compares the clock with `wall_us`, the microseconds
+/// since 1970.
+///
+/// # Errors
+/// Why the store cannot be used.
+pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diagnosis, String> {
+    let script = Arc::new(Script::new());
+    let mut link = Link::open(config, &script).await?;
+    let entries = probe(config)?;
+    let mut durations = Vec::with_capacity(CALLS);
+    for _ in 0..CALLS {
+        let start = Instant::now();
+        link.call(&Call::new(&entries), config).await.map_err(|error| error.describe(config))?;
+        durations.push(start.elapsed());
+    }
+    durations.sort_unstable();
+    let asked = timeout(CONNECT_TIMEOUT, ask(config, wall_us)).await;
+    let (info, clock_difference_us) = asked
+        .map_err(|_| format!("no answer to INFO and TIME within {CONNECT_TIMEOUT:?}"))?
+        .map_err(|error| describe(&error))?;
+    let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let server = match (line("valkey_version"), line("redis_version")) {
+        (Some(version), _) => format!("Valkey {version}"),
+        (None, version) => format!("Redis {}", version.unwrap_or("of an unknown version")),
+    };
+    let policy = line("maxmemory_policy").filter(|policy| policy.starts_with("allkeys"));
+    let evicts = policy.filter(|_| line("maxmemory").is_some_and(|bytes| bytes != "0")).map(str::to_owned);
+    Ok(Diagnosis {
+        server,
+        calls: CALLS,
+        median: durations[CALLS / 2],
+        worst: durations[CALLS - 1],
+        clock_difference_us,
+        evicts,
+    })
+}
+
+/// Returns `INFO`, and the difference of the clocks.
+async fn ask(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<(String, i64), RedisError> {
+    let mut connection = dial(config).await?;
+    let info = send(&mut connection, &redis::cmd("INFO")).await?;
+    let before = wall_us();
+    let time = send(&mut connection, &redis::cmd("TIME")).await?;
+    let here = before + (wall_us().saturating_sub(before)) / 2;
+    let (seconds, micros) = <(u64, u64)>::from_redis_value(time)?;
+    let there = seconds.saturating_mul(1_000_000).saturating_add(micros);
+    Ok((String::from_redis_value(info)?, there.cast_signed().wrapping_sub(here.cast_signed())))
+}

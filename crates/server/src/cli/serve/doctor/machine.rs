@@ -1,0 +1,110 @@
+//! Ports, files and certificates of this machine.
+
+use std::net::{SocketAddr, TcpListener};
+
+use jiff::Timestamp;
+use reqwest::Method;
+use rustix::process::{Resource, getrlimit};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+
+use super::super::OTHER_FILES;
+use super::super::config::Config;
+use super::running::TIMEOUT;
+use super::{Finding, certificate};
+use crate::cli::count;
+use crate::client::Client;
+use crate::net::tls::{Tls, TlsFiles};
+
+/// A certificate that expires sooner is reported.
+const RENEW_DAYS: i64 = 14;
+
+/// Checks that the server can listen, or is listening already.
+pub(super) async fn ports(config: &Config) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut is_running = false;
+    for (flag, address) in [("--http", config.http), ("--resp", config.resp), ("--rls", config.rls)] {
+        let Some(address) = address else { continue };
+        findings.push(match TcpListener::bind(address) {
+            Ok(_) => Finding::ok("port", format!("{flag} {address} is free")),
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
+                is_running |= flag == "--http" && is_tollgate(address).await;
+                let action = format!("stop it, or choose another address with {flag}");
+                match (is_running, &config.tls) {
+                    (true, _) => Finding::ok("port", format!("{flag} {address} is in use, and a tollgate server runs")),
+                    (false, None) => {
+                        Finding::error("port", format!("{flag} {address} is in use by another program"), action)
+                    }
+                    // Its certificate is for a name that is not known here, so it cannot be asked.
+                    (false, Some(_)) => {
+                        let found = format!("{flag} {address} is in use");
+                        Finding::warning("port", found, format!("unless that is the server itself, {action}"))
+                    }
+                }
+            }
+            Err(error) => Finding::error(
+                "port",
+                format!("{flag} {address}: {error}"),
+                format!("choose an address of this machine with {flag}, and a port that this user may use"),
+            ),
+        });
+    }
+    findings
+}
+
+async fn is_tollgate(address: SocketAddr) -> bool {
+    let Ok(client) = Client::new(&format!("http://{address}"), None, None) else { return false };
+    let answer = client.request(Method::GET, &["healthz"]).timeout(TIMEOUT).send().await;
+    answer.is_ok_and(|answer| answer.status().is_success())
+}
+
+/// Checks that as many connections as configured can be open.
+pub(super) fn files(config: &Config) -> Finding {
+    let protocols = [config.http, config.resp, config.rls].iter().flatten().count() + config.rls_socket.iter().count();
+    let needed = (config.connections.saturating_mul(protocols)).saturating_add(OTHER_FILES) as u64;
+    match getrlimit(Resource::Nofile).maximum {
+        Some(files) if files < needed => Finding::warning(
+            "file limit",
+            format!(
+                "{files} files may be open, and --connections {} for {} needs {needed}",
+                config.connections,
+                count(protocols, "protocol")
+            ),
+            "raise it (LimitNOFILE= of systemd, ulimit -Hn of a shell); --connections is lowered until then",
+        ),
+        Some(files) => Finding::ok("file limit", format!("{files} files may be open, {needed} are needed")),
+        None => Finding::ok("file limit", "none"),
+    }
+}
+
+/// Checks that the certificate belongs to its key, and its end. The permissions of the key are among the warnings about the
+/// configuration.
+pub(super) fn certificate(config: &Config, now: i64) -> Finding {
+    let Some(files) = &config.tls else { return Finding::ok("certificate", "TLS is off") };
+    if let Err(error) = Tls::new(files.clone()) {
+        return Finding::error("certificate", format!("{error:#}"), "name a certificate and its key, in PEM");
+    }
+    expiry(files, now)
+}
+
+fn expiry(files: &TlsFiles, now: i64) -> Finding {
+    let path = files.certificate.display();
+    let chain = std::fs::read(&files.certificate).unwrap_or_default();
+    let ends = CertificateDer::pem_slice_iter(&chain).map_while(Result::ok).map(|der| certificate::not_after(&der));
+    // A chain is valid until the first of its certificates expires.
+    let Some(end) = ends.collect::<Option<Vec<Timestamp>>>().and_then(|ends| ends.into_iter().min()) else {
+        return Finding::warning(
+            "certificate",
+            format!("the end of {path} cannot be read"),
+            "check it with openssl x509",
+        );
+    };
+    let days = (end.as_second() - now).div_euclid(86_400);
+    match days {
+        i64::MIN..0 => Finding::error("certificate", format!("{path} expired at {end}"), "renew it: clients refuse it"),
+        0..RENEW_DAYS => {
+            Finding::warning("certificate", format!("{path} expires in {days} days, at {end}"), "renew it")
+        }
+        _ => Finding::ok("certificate", format!("{path} is valid until {end}")),
+    }
+}

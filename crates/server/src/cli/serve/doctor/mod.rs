@@ -1,0 +1,146 @@
+//! `tollgate doctor`: checks everything that `tollgate serve` with the same flags needs, and a running server.
+//!
+//! Each check is one line: its status, its name, what was found and, unless all is well, what to do.
+
+mod certificate;
+mod machine;
+mod rules;
+mod running;
+mod store;
+
+use std::fmt;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use tollgate::clock::{Clock, PreciseClock};
+
+use super::args::ServeArgs;
+use super::config::Config;
+use super::warnings;
+use crate::cli::exit_code;
+use crate::cli::remote::ServerArgs;
+
+#[derive(Clone, Debug, Args)]
+pub(in crate::cli) struct DoctorArgs {
+    #[command(flatten)]
+    serve: ServeArgs,
+
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+pub(in crate::cli) const EXAMPLES: &str = "\
+Examples:
+  tollgate doctor                                                 what `tollgate serve` needs, and a server on 127.0.0.1:8080
+  tollgate doctor --rules rules.yaml --store redis://10.0.0.5     with the flags, or the environment, of `tollgate serve`
+  tollgate doctor --server https://10.0.0.9:8080 --token …        and a server elsewhere
+
+It writes nothing, except that it tries the script of a shared store on a key of its own, and creates the tables of an empty
+database. The status is 1 if a line is an error.";
+
+/// The status of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Ok,
+    Warning,
+    Error,
+}
+
+/// The result of a check.
+#[derive(Debug)]
+struct Finding {
+    status: Status,
+    name: &'static str,
+    /// What was found and, unless all is well, what to do.
+    text: String,
+}
+
+impl Finding {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { status: Status::Ok, name, text: found.into() }
+    }
+
+    fn warning(name: &'static str, found: impl fmt::Display, action: impl fmt::Display) -> Self {
+        Self { status: Status::Warning, name, text: format!("{found}; {action}") }
+    }
+
+    fn error(name: &'static str, found: impl fmt::Display, action: impl fmt::Display) -> Self {
+        Self { status: Status::Error, name, text: format!("{found}; {action}") }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = match self.status {
+            Status::Ok => "ok",
+            Status::Warning => "warning",
+            Status::Error => "error",
+        };
+        // One line, whatever the message of another program contains.
+        let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        write!(f, "{status:<9}{:<14}{text}", self.name)
+    }
+}
+
+/// Prints all findings; fails if one is an error.
+///
+/// # Errors
+/// When they cannot be printed.
+pub(in crate::cli) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut out = std::io::stdout().lock();
+    let mut failed = false;
+    let mut report = |findings: Vec<Finding>| -> std::io::Result<()> {
+        for finding in findings {
+            failed |= finding.status == Status::Error;
+            writeln!(out, "{finding}")?;
+        }
+        Ok(())
+    };
+    match Config::new(args.serve.clone()) {
+        Ok(config) => {
+            report(configuration(&config))?;
+            report(runtime.block_on(rules::check(&config)))?;
+            report(runtime.block_on(store::check(&config)))?;
+            report(runtime.block_on(machine::ports(&config)))?;
+            report(vec![machine::files(&config)])?;
+            report(vec![machine::certificate(&config, wall_seconds())])?;
+        }
+        Err(error) => report(vec![Finding::error("configuration", format!("{error:#}"), "nothing else was checked")])?,
+    }
+    report(runtime.block_on(running::check(&args.server)))?;
+    Ok(exit_code(!failed))
+}
+
+fn configuration(config: &Config) -> Vec<Finding> {
+    let command_line: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let warnings = warnings::warnings(config, &command_line);
+    if warnings.is_empty() {
+        return vec![Finding::ok("configuration", "valid")];
+    }
+    // A warning says what to do after a semicolon already.
+    let finding = |text| Finding { status: Status::Warning, name: "configuration", text };
+    warnings.into_iter().map(finding).collect()
+}
+
+/// Returns the time of this machine in microseconds since 1970.
+fn wall_micros() -> u64 {
+    let clock = PreciseClock::new();
+    clock.wall(clock.mono()).as_nanos() / 1_000
+}
+
+fn wall_seconds() -> i64 {
+    i64::try_from(wall_micros() / 1_000_000).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finding_is_one_line() {
+        let finding = Finding::error("store", "it said:\n  no", "ask again");
+        assert_eq!(finding.to_string(), "error    store         it said: no; ask again");
+    }
+}

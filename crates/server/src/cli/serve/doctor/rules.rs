@@ -1,0 +1,133 @@
+//! The source of rules: a file, a database, or the service of another server.
+
+use std::io::Read;
+use std::path::Path;
+
+use reqwest::{Method, StatusCode};
+use tollgate_engine::rules::{Mistakes, Rules, Source};
+use tollgate_engine::{Engine, MemoryStore};
+
+use super::super::config::Config;
+use super::super::source::{DatabaseConfig, RulesConfig};
+use super::Finding;
+use super::running::TIMEOUT;
+use crate::cli::{count, files};
+use crate::control::Control;
+use crate::rules_source::file::parse_all;
+use crate::rules_source::poll::FollowConfig;
+
+/// Checks that the rules can be loaded.
+pub(super) async fn check(config: &Config) -> Vec<Finding> {
+    match &config.rules {
+        RulesConfig::Inline => vec![Finding::ok("rules", "none: requests have inline limits")],
+        RulesConfig::File(path) => vec![file(path)],
+        RulesConfig::Database(from) => database(from).await,
+        RulesConfig::Service(from) => vec![service(from).await],
+    }
+}
+
+fn file(path: &Path) -> Finding {
+    let file = match files::read_one(path) {
+        Ok(file) => file,
+        Err(error) => return Finding::error("rules", format!("{error:#}"), "name a readable file with --rules"),
+    };
+    judge(parse_all(&[file.source()]), &file.name, &format!("run: tollgate check {}", file.name))
+}
+
+/// Judges rules that were read from `name`; `action` lists their mistakes.
+fn judge(rules: Result<Rules, Mistakes>, name: &str, action: &str) -> Finding {
+    let rules = match rules {
+        Ok(rules) => rules,
+        Err(mistakes) => {
+            let number = mistakes.as_slice().len() + mistakes.left_out();
+            let first = mistakes.as_slice().first().map(ToString::to_string).unwrap_or_default();
+            return Finding::error("rules", format!("{} in {name}: {first}", count(number, "mistake")), action);
+        }
+    };
+    let found = format!("{} in {}, from {name}", count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
+    let engine = MemoryStore::new(1).ok().and_then(|store| Engine::new(store).ok());
+    match engine.map_or(0, |engine| engine.warnings(&rules).len()) {
+        0 => Finding::ok("rules", found),
+        number => Finding::warning("rules", format!("{found}, with {}", count(number, "warning")), action),
+    }
+}
+
+async fn database(config: &DatabaseConfig) -> Vec<Finding> {
+    let place = match &config.data {
+        Some(data) => data.display().to_string(),
+        None => "PostgreSQL".to_owned(),
+    };
+    match config.data.as_ref().map(|data| std::fs::File::open(data.join("rules.db"))) {
+        Some(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            return vec![Finding::ok("database", format!("none in {place} yet; tollgate serve creates it"))];
+        }
+        // Opening it would only say that there is no connection.
+        Some(Ok(file)) if !is_sqlite(&file) => {
+            let found = format!("rules.db in {place} is not an SQLite database");
+            return vec![Finding::error(
+                "database",
+                found,
+                "restore it from a backup, or name another directory with --data",
+            )];
+        }
+        Some(_) | None => {}
+    }
+    let control = match Control::open(config.url.reveal()).await {
+        Ok(control) => control,
+        Err(error) => {
+            let action = match &config.data {
+                Some(_) => "check the permissions of the directory, and the disk; or name another one with --data",
+                None => "check the address, user and password in --database, and that the database runs",
+            };
+            return vec![Finding::error("database", format!("cannot open {place}: {error}"), action)];
+        }
+    };
+    match control.snapshot().await {
+        Ok(set) => {
+            let opened = Finding::ok("database", format!("{place}, revision {}", set.revision));
+            let rules = Rules::read(&[Source { name: "database", text: set.rules.as_bytes() }]);
+            vec![opened, judge(rules, "the database", "run: tollgate rules validate")]
+        }
+        Err(error) => {
+            vec![Finding::error("database", format!("cannot read {place}: {error}"), "restore it from a backup")]
+        }
+    }
+}
+
+/// Returns whether a file is empty, or begins as every SQLite database does.
+fn is_sqlite(file: &std::fs::File) -> bool {
+    const HEAD: &[u8] = b"SQLite format 3\0";
+    let mut start = Vec::new();
+    let read = file.take(HEAD.len() as u64).read_to_end(&mut start);
+    read.is_err() || start.is_empty() || start == HEAD
+}
+
+async fn service(config: &FollowConfig) -> Finding {
+    let url = config.client.url();
+    let answer = config.client.request(Method::GET, &["v1", "rules-status"]).timeout(TIMEOUT).send().await;
+    match answer {
+        Ok(answer) if answer.status().is_success() => Finding::ok("rules", format!("followed from {url}")),
+        Ok(answer) if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Finding::error(
+            "rules",
+            format!("{url} refuses the token: {}", answer.status()),
+            "create one with `tollgate tokens create --role reader` and set TOLLGATE_RULES_TOKEN",
+        ),
+        Ok(answer) => {
+            Finding::error("rules", format!("{url} answers {}", answer.status()), "name a tollgate server with --rules")
+        }
+        Err(error) => Finding::error(
+            "rules",
+            format!("cannot reach {url}: {}", root(&error)),
+            "check that the rules service runs; until then the last good rules of the data directory are used",
+        ),
+    }
+}
+
+/// Returns the innermost cause of an error, which has the reason.
+pub(super) fn root(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}

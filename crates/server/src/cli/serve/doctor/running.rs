@@ -1,0 +1,183 @@
+//! A running server: whether it answers, nodes that are behind, and keys that take nearly all traffic.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode};
+use serde::de::DeserializeOwned;
+
+use super::Finding;
+use super::rules::root;
+use crate::cli::count;
+use crate::cli::remote::{ListAnswer, ServerArgs};
+use crate::client::Client;
+use crate::control::model::NodeReport;
+use crate::observe::top_keys::{TopKeysPage, TopRule};
+use crate::rules_source::status::RulesStatus;
+
+/// The time limit of an answer.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A node that has not reported for longer is gone: it polls at least twice a minute.
+const SILENT: Duration = Duration::from_secs(90);
+
+/// A key with a larger share of its rule, in percent, takes nearly all traffic.
+const MAX_SHARE: u64 = 90;
+
+/// A share of fewer decisions says nothing.
+const MIN_COUNT: u64 = 1_000;
+
+/// Checks a running server.
+pub(super) async fn check(args: &ServerArgs) -> Vec<Finding> {
+    let client = match args.client() {
+        Ok(client) => client,
+        Err(error) => {
+            return vec![Finding::error("server", format!("{error:#}"), "write it like http://127.0.0.1:8080")];
+        }
+    };
+    let url = client.url().as_str().trim_end_matches('/').to_owned();
+    let status: RulesStatus = match get(&client, &["v1", "rules-status"]).await {
+        Ok(status) => status,
+        Err(GetError::Unreachable(why)) => {
+            let found = format!("no answer from {url} ({why}), so nodes and keys were not checked");
+            return vec![Finding::warning("server", found, "start it, or name it with --server")];
+        }
+        Err(GetError::Status(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => {
+            let found = format!("{url} requires a token");
+            return vec![Finding::warning("server", found, "set TOLLGATE_TOKEN to a token with the role reader")];
+        }
+        Err(GetError::Status(status)) => {
+            let found = format!("{url} answers {status} to /v1/rules-status");
+            return vec![Finding::error("server", found, "name a tollgate server of this version with --server")];
+        }
+    };
+    let mut findings = vec![server(&url, &status)];
+    // Only a server with a database has nodes.
+    let nodes = get::<ListAnswer>(&client, &["v1", "nodes"]).await.map(ListAnswer::parse::<NodeReport>);
+    if let Ok(Ok(nodes)) = nodes {
+        findings.extend(judge_nodes(&nodes, status.revision));
+    }
+    if let Ok(top) = get::<TopKeysPage>(&client, &["v1", "top"]).await {
+        findings.extend(judge_keys(&top));
+    }
+    findings
+}
+
+fn server(url: &str, status: &RulesStatus) -> Finding {
+    let found = format!("{url} runs with {}, from {}", count(status.rules.unwrap_or(0), "rule"), status.source);
+    match &status.refused {
+        Some(refused) => Finding::error(
+            "server",
+            format!("{url} refused the rules of revision {}: {}", refused.revision, refused.why),
+            "correct them; the rules before them stay in force",
+        ),
+        None => Finding::ok("server", found),
+    }
+}
+
+/// Returns a finding for each node that is behind or silent, or one for all.
+fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<Finding> {
+    let newest = revision.or_else(|| nodes.iter().filter_map(|node| node.running).max()).unwrap_or(0);
+    let mut findings = Vec::new();
+    for node in nodes {
+        let name = &node.node;
+        let silent = Duration::from_millis(node.seen_ms_ago);
+        if let Some(refused) = &node.refused {
+            let found = format!("{name} refuses revision {}: {}", refused.revision, refused.why);
+            findings.push(Finding::error("node", found, "update the node, or correct the rules"));
+        } else if silent > SILENT {
+            let found = format!("{name} has not reported for {} s", silent.as_secs());
+            findings.push(Finding::warning("node", found, "check that it runs and reaches this server"));
+        } else if node.running.unwrap_or(0) < newest {
+            let runs = node.running.map_or("no rules".to_owned(), |revision| format!("revision {revision}"));
+            let found = format!("{name} runs {runs}, and {newest} is the newest");
+            findings.push(Finding::warning("node", found, "look again in a second; then at the log of the node"));
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::ok(
+            "nodes",
+            match nodes.len() {
+                0 => "none follow this server".to_owned(),
+                number => format!("{} up to date", count(number, "node")),
+            },
+        ));
+    }
+    findings
+}
+
+/// Returns a finding for each rule of which one key takes nearly all, or one for all rules.
+fn judge_keys(top: &TopKeysPage) -> Vec<Finding> {
+    let findings: Vec<Finding> = top.rules.iter().filter_map(judge_key).collect();
+    if findings.is_empty() {
+        vec![Finding::ok("keys", "no key takes nearly all traffic of its rule")]
+    } else {
+        findings
+    }
+}
+
+fn judge_key(rule: &TopRule) -> Option<Finding> {
+    let [first, _, ..] = &*rule.charged else {
+        // One key alone: the rule counts all requests together, or has seen one caller only.
+        return None;
+    };
+    let total: u64 = rule.charged.iter().map(|key| key.count.saturating_sub(key.error)).sum();
+    let own = first.count.saturating_sub(first.error);
+    if total < MIN_COUNT || own * 100 <= total * MAX_SHARE {
+        return None;
+    }
+    let rule = rule.rule.as_deref().unwrap_or("inline limits");
+    let found = format!("{} takes {} % of what {rule} admits", first.key, own * 100 / total);
+    let action = "a proxy in front may hide the clients (--trusted-proxies), or this caller needs a limit of its own";
+    Some(Finding::warning("key", found, action))
+}
+
+enum GetError {
+    Unreachable(String),
+    Status(StatusCode),
+}
+
+async fn get<T: DeserializeOwned>(client: &Client, path: &[&str]) -> Result<T, GetError> {
+    let answer = client.request(Method::GET, path).timeout(TIMEOUT).send().await;
+    let answer = answer.map_err(|error| GetError::Unreachable(root(&error)))?;
+    let status = answer.status();
+    let body = if status.is_success() { answer.bytes().await.ok() } else { None };
+    body.and_then(|body| serde_json::from_slice(&body).ok()).ok_or(GetError::Status(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::top_keys::TopKey;
+
+    fn page(counts: &[u64]) -> TopKeysPage {
+        let key = |(number, count): (usize, &u64)| TopKey { key: format!("user={number}"), count: *count, error: 0 };
+        let charged = counts.iter().enumerate().map(key).collect();
+        let rule = TopRule { domain: "d".into(), rule: Some("r".into()), charged, refused: Vec::new() };
+        TopKeysPage { rules: vec![rule], half_life_s: 600 }
+    }
+
+    #[test]
+    fn only_a_key_with_nearly_all_of_many_decisions_is_reported() {
+        for (counts, expected) in [
+            (&[5_000, 10][..], "user=0 takes 99 % of what r admits"),
+            (&[900, 50], "no key"),
+            (&[5_000, 4_000], "no key"),
+            (&[5_000], "no key"),
+            (&[], "no key"),
+        ] {
+            let found = judge_keys(&page(counts));
+            assert!(found.len() == 1 && found[0].text.contains(expected), "{counts:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn nodes_that_are_behind_silent_or_refuse_are_reported() {
+        let node = |running, seen_ms_ago| NodeReport { node: "n".into(), running, refused: None, seen_ms_ago };
+        let texts =
+            |nodes: &[NodeReport]| judge_nodes(nodes, Some(7)).into_iter().map(|it| it.text).collect::<Vec<_>>();
+        assert_eq!(texts(&[]), ["none follow this server"]);
+        assert_eq!(texts(&[node(Some(7), 10)]), ["1 node up to date"]);
+        assert!(texts(&[node(Some(6), 10)])[0].starts_with("n runs revision 6, and 7 is the newest"));
+        assert!(texts(&[node(Some(7), 100_000)])[0].starts_with("n has not reported for 100 s"));
+    }
+}

@@ -1,0 +1,78 @@
+//! The rate-limit headers that responses add.
+
+use anyhow::{Context, ensure};
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use tollgate_engine::Decision;
+use tollgate_http::Styles;
+use tollgate_http::headers::{self, LimitStatus, X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET};
+
+/// Which headers there are, and their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResponseHeaders {
+    styles: Styles,
+    /// Other names for those of [`Styles::X_RATE_LIMIT`]: limit, remaining and reset.
+    names: Option<[HeaderName; 3]>,
+}
+
+impl Default for ResponseHeaders {
+    fn default() -> Self {
+        Self { styles: Styles::IETF, names: None }
+    }
+}
+
+impl ResponseHeaders {
+    /// Parses `ietf`, `x-ratelimit`, `both`, `off`, or three names separated by commas.
+    ///
+    /// # Errors
+    /// When it is none of them.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let styles = match text {
+            "ietf" => Styles::IETF,
+            "x-ratelimit" => Styles::X_RATE_LIMIT,
+            "both" => Styles::IETF.and(Styles::X_RATE_LIMIT),
+            "off" => Styles::NONE,
+            names => return Self::named(names),
+        };
+        Ok(Self { styles, names: None })
+    }
+
+    fn named(text: &str) -> anyhow::Result<Self> {
+        let wrong =
+            || format!("{text}: write ietf, x-ratelimit, both, off, or three header names, separated by commas");
+        let names: Vec<&str> = text.split(',').map(str::trim).collect();
+        ensure!(names.len() == 3, wrong());
+        let name = |name: &str| HeaderName::from_bytes(name.as_bytes()).with_context(wrong);
+        Ok(Self { styles: Styles::X_RATE_LIMIT, names: Some([name(names[0])?, name(names[1])?, name(names[2])?]) })
+    }
+
+    /// Returns the headers of a decision. Limits of shadow rules are left out.
+    pub(super) fn of(&self, decision: &Decision<'_>) -> Vec<(String, String)> {
+        let mut map = HeaderMap::new();
+        let limits = decision.reports().filter(|report| !report.shadow).map(LimitStatus::from);
+        headers::add(&mut map, self.styles, decision.retry(), limits);
+        let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        map.iter().map(|(name, value)| (self.name(name).as_str().to_owned(), text(value))).collect()
+    }
+
+    fn name<'a>(&'a self, name: &'a HeaderName) -> &'a HeaderName {
+        let known = [X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET];
+        let index = known.iter().position(|known| known == name);
+        self.names.as_ref().zip(index).map_or(name, |(names, index)| &names[index])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn styles_and_names_are_parsed() {
+        assert_eq!(ResponseHeaders::parse("ietf").unwrap(), ResponseHeaders::default());
+        let named = ResponseHeaders::parse("RateLimit-Limit, RateLimit-Remaining,RateLimit-Reset").unwrap();
+        assert_eq!(named.name(&X_RATE_LIMIT_RESET), "ratelimit-reset");
+        assert_eq!(named.name(&hyper::header::RETRY_AFTER), "retry-after");
+        for wrong in ["", "all", "a,b", "a,b,c,d", "a,b,c d"] {
+            assert!(ResponseHeaders::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Dynamic metadata of a response, in the shape of the reference service: the request, and the merged `metadata` of the rules
+//! that admit it. Each descriptor also has its code and the rule that it comes from.
+//!
+//! It is sent only if a rule that the request matches has `metadata`: it repeats all of the request.
+
+use serde_json::{Map, Value, json};
+use tollgate_engine::rules::Metadata;
+use tollgate_engine::{Decision, RuleMatch};
+
+use super::wire::{Code, RateLimitRequest, Status};
+
+/// Returns the metadata of a response with these statuses; `None` if no rule has any. `indices` has the descriptor of each item
+/// of the decision.
+pub(super) fn of(
+    message: &RateLimitRequest<'_>,
+    decision: &Decision<'_>,
+    indices: &[usize],
+    statuses: &[Status],
+) -> Option<Map<String, Value>> {
+    let matches = || decision.matches().filter(|matched| !matched.is_replaced);
+    matches().find_map(|matched| matched.metadata)?;
+    let mut merged = Map::new();
+    let is_ok = |matched: &RuleMatch<'_>| statuses[indices[matched.item]].code == Code::Ok;
+    for metadata in matches().filter(is_ok).filter_map(|matched| matched.metadata) {
+        merge(&mut merged, metadata);
+    }
+    let descriptors: Vec<Value> =
+        message.descriptors.iter().zip(statuses).map(|(sent, status)| descriptor(sent, status)).collect();
+    let mut all = Map::new();
+    all.insert("domain".into(), text(message.domain).into());
+    all.insert("descriptors".into(), descriptors.into());
+    if message.hits_addend > 0 {
+        all.insert("hitsAddend".into(), message.hits_addend.into());
+    }
+    if !merged.is_empty() {
+        all.insert("metadata".into(), merged.into());
+    }
+    Some(all)
+}
+
+fn descriptor(sent: &super::wire::Descriptor<'_>, status: &Status) -> Value {
+    let entries: Vec<String> =
+        sent.entries.iter().map(|(key, value)| format!("{}={}", text(key), text(value))).collect();
+    let code = match status.code {
+        Code::Ok => "OK",
+        Code::OverLimit => "OVER_LIMIT",
+    };
+    let mut map = json!({"entries": entries, "code": code});
+    if let Some(limit) = &status.limit {
+        map["rule"] = json!(limit.name);
+    }
+    if let Some(limit) = &sent.limit {
+        map["limit"] = json!({"requestsPerUnit": limit.requests_per_unit, "unit": limit.unit});
+    }
+    if let Some(hits) = sent.hits_addend {
+        map["hitsAddend"] = json!(hits);
+    }
+    map
+}
+
+/// Adds the names of a map that are missing; maps are merged, and of two other values the first stays.
+fn merge(into: &mut Map<String, Value>, metadata: &Metadata) {
+    let Metadata::Map(pairs) = metadata else { return };
+    for (name, value) in pairs {
+        match into.get_mut(&**name) {
+            Some(Value::Object(map)) => merge(map, value),
+            Some(_) => {}
+            None => {
+                into.insert(name.to_string(), to_json(value));
+            }
+        }
+    }
+}
+
+fn to_json(metadata: &Metadata) -> Value {
+    match metadata {
+        Metadata::Null => Value::Null,
+        Metadata::Text(text) => scalar(text),
+        Metadata::List(values) => values.iter().map(to_json).collect(),
+        Metadata::Map(pairs) => pairs.iter().map(|(name, value)| (name.to_string(), to_json(value))).collect(),
+    }
+}
+
+/// Returns a number or a boolean if the text is one in JSON.
+fn scalar(text: &str) -> Value {
+    match serde_json::from_str(text) {
+        Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,
+        _ => text.into(),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_value_of_a_name_stays_and_maps_are_merged() {
+        let text = |text: &str| Metadata::Text(text.into());
+        let map = |pairs: &[(&str, Metadata)]| {
+            Metadata::Map(pairs.iter().map(|(name, value)| ((*name).into(), value.clone())).collect())
+        };
+        let mut merged = Map::new();
+        merge(&mut merged, &map(&[("a", map(&[("x", text("1")), ("y", text("on"))])), ("b", text("true"))]));
+        merge(&mut merged, &map(&[("a", map(&[("x", text("2")), ("z", Metadata::Null)])), ("b", map(&[]))]));
+        assert_eq!(Value::Object(merged), json!({"a": {"x": 1, "y": "on", "z": null}, "b": true}));
+    }
+
+    #[test]
+    fn text_that_is_not_a_number_in_json_stays_a_string() {
+        for text in ["007", "1_000", "+1", "", "NaN", "yes", "[1]", "\"a\""] {
+            assert_eq!(scalar(text), Value::String(text.into()));
+        }
+        assert_eq!((scalar("-1.5"), scalar("false")), (json!(-1.5), json!(false)));
+    }
+}

@@ -1,0 +1,171 @@
+//! `tollgate doctor` with parts that work and parts that are broken for real.
+
+use crate::common;
+
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use common::cli::Cli;
+use common::{CommandResult, Folder, Server, eventually, run};
+use tollgate_testkit::golden;
+use tollgate_testkit::golden::Page;
+use tollgate_testkit::servers::{Certificates, Kind, Server as StoreServer, free_port};
+
+/// Runs `tollgate doctor` in a folder, with at most 512 open files.
+fn doctor(folder: &Folder, args: &[&str]) -> CommandResult {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -n 512; exec \"$0\" doctor \"$@\"", env!("CARGO_BIN_EXE_tollgate")]);
+    command.args(args).current_dir(folder.path()).env("TZ", "UTC");
+    if !args.contains(&"--server") {
+        // Nothing listens on port 1.
+        command.args(["--server", "http://127.0.0.1:1"]);
+    }
+    CommandResult::of(&mut command, b"")
+}
+
+/// Replaces what differs between runs: ports, versions, durations and points in time.
+fn steady(text: &str) -> String {
+    let word = |word: &str| {
+        let is_time = word.len() >= 20 && word.trim_end_matches(';').ends_with('Z') && word.contains('T');
+        let tail: String = word.chars().rev().take_while(|char| ":;,/)".contains(*char)).collect();
+        let tail: String = tail.chars().rev().collect();
+        match word.split_once("127.0.0.1:") {
+            _ if is_time => format!("TIME{tail}"),
+            Some((before, port)) if !port.starts_with("1/") && port != "1" => format!("{before}127.0.0.1:PORT{tail}"),
+            _ => word.to_owned(),
+        }
+    };
+    let line = |line: &str| match line.split_once("median ") {
+        // How fast the store is depends on the machine.
+        Some(_) => "STATUS   store latency median …".to_owned(),
+        None => line.split(' ').map(word).collect::<Vec<_>>().join(" "),
+    };
+    let mut lines: Vec<String> = text.lines().map(line).collect();
+    for line in &mut lines {
+        if let Some((before, after)) = line.split_once("Redis ") {
+            *line = format!("{before}Redis VERSION,{}", after.split_once(',').map_or("", |(_, rest)| rest));
+        }
+    }
+    lines.join("\n")
+}
+
+/// Makes a certificate that expired in 2020.
+fn make_expired(folder: &Folder) {
+    folder.file(
+        "ca.cnf",
+        "[ca]\ndefault_ca = d\n[d]\ndatabase = index.txt\nnew_certs_dir = .\nserial = serial\ndefault_md = sha256\npolicy = p\n\
+         x509_extensions = e\n[p]\ncommonName = supplied\n[e]\nsubjectAltName = DNS:localhost\n",
+    );
+    folder.file("index.txt", "");
+    folder.file("serial", "01\n");
+    let openssl = |line: &str| run(Command::new("openssl").args(line.split(' ')).current_dir(folder.path()));
+    openssl("req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout old.key -out old.csr -subj /CN=x");
+    openssl(
+        "ca -batch -config ca.cnf -selfsign -keyfile old.key -in old.csr -out old.pem -startdate 20200101000000Z \
+         -enddate 20200201000000Z -notext",
+    );
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("permissions");
+}
+
+#[test]
+fn every_check_says_what_is_wrong_and_what_to_do() {
+    let (folder, store) = (Folder::new(), StoreServer::start(Kind::Redis));
+    let mut page = Page::default();
+    let mut case = |what: &str, args: &[&str], code: i32| {
+        let result = doctor(&folder, args);
+        assert_eq!(result.code, Some(code), "{what}: {}{}", result.out, result.err);
+        page.case(what, &steady(&result.out));
+    };
+    let port = || format!("127.0.0.1:{}", free_port());
+    let (http, resp) = (port(), port());
+    let ports = ["--http", &http, "--resp", &resp];
+    Certificates::make(folder.path());
+    set_mode(&folder.path().join("server.key"), 0o600);
+    folder.file("rules.yaml", "domain: api\nrules:\n- {id: all, limit: 100/s}\n");
+    let url = store.url();
+    // A busy machine may take longer than the default deadline.
+    let well = ["--rules", "rules.yaml", "--store", &url, "--store-deadline", "10000", "--connections", "100"];
+    let tls = ["--tls-cert", "server.pem", "--tls-key", "server.key"];
+    case(
+        "all is well, except that the certificate is for two days, and no server runs",
+        &[&ports[..], &well, &tls].concat(),
+        0,
+    );
+    case("the defaults, in a new directory", &ports, 0);
+
+    folder.file("rules.yaml", "domain: api\nrules:\n- {id: all, limt: 100/s}\n");
+    make_expired(&folder);
+    set_mode(&folder.path().join("old.key"), 0o640);
+    let other = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = other.local_addr().expect("an address").to_string();
+    let broken = [
+        &["--rules", "rules.yaml", "--store", "redis://127.0.0.1:1", "--http", &taken, "--resp", &resp][..],
+        &["--tls-cert", "old.pem", "--tls-key", "old.key"],
+    ];
+    case("mistaken rules, no store, few files, an expired certificate and a key for a group", &broken.concat(), 1);
+    case("a port of another program", &["--data", "off", "--http", &taken, "--resp", "off"], 1);
+    case(
+        "a certificate without its key",
+        &[&ports[..], &["--tls-cert", "server.pem", "--tls-key", "old.key"]].concat(),
+        1,
+    );
+    case("flags that contradict each other", &["--rules", "a", "--database", "postgres://b/c"], 1);
+
+    store.command(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    store.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    case(
+        "a store that deletes counters",
+        &[&ports[..], &["--data", "off", "--store", &url, "--store-deadline", "10000"]].concat(),
+        0,
+    );
+    std::fs::create_dir(folder.path().join("data")).expect("a directory");
+    folder.file(
+        "data/rules.db",
+        "this is not a database, and longer than the header of one would be: 100 bytes and some more of it",
+    );
+    case("a damaged database", &[&ports[..], &["--data", "data"]].concat(), 1);
+    golden!("doctor", page);
+}
+
+#[test]
+fn nodes_that_are_behind_and_a_key_with_nearly_all_traffic_are_reported() {
+    let folder = Folder::new();
+    let service = Server::start(&["--data", &folder.join("data")]);
+    let (url, cli) = (service.url(""), Cli::of(&service));
+    let put = |limit: &str| {
+        let body = format!(r#"{{"per": ["user"], "limit": "{limit}"}}"#);
+        run(Command::new("curl").args(["-s", "-X", "PUT", "-d", &body]).arg(format!("{url}/v1/domains/api/rules/each")))
+    };
+    put("10000/s");
+    let node = Server::start(&["--rules", &url, "--node", "edge-1"]);
+    eventually("the node has reported", || cli.run(&["rules", "nodes"]).out.contains("edge-1"));
+    let look =
+        || doctor(&folder, &["--data", "off", "--http", "127.0.0.1:0", "--resp", "off", "--server", &url]).done();
+    assert!(look().contains("ok       nodes         1 node up to date"), "{}", look());
+
+    node.pause();
+    put("20000/s");
+    let mut client = service.connect_http();
+    eventually("the rule is in force", || {
+        client.post("/v1/check", r#"{"domain": "api", "attributes": {"user": "b"}}"#).0 == 200
+    });
+    for _ in 0..1_200 {
+        client.post("/v1/check", r#"{"domain": "api", "attributes": {"user": "a"}}"#);
+    }
+    let found = look();
+    node.signal("CONT");
+    assert!(
+        found.contains("warning  node          edge-1 runs revision 1, and 2 is the newest; look again"),
+        "{found}"
+    );
+    assert!(
+        found.contains("warning  key           user=a takes 99 % of what each admits; a proxy in front"),
+        "{found}"
+    );
+    assert!(found.contains("runs with 1 rule, from database"), "{found}");
+}
