@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use tollgate_core::{Ask, Cost, Limits};
 use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreVerb};
-use tollgate_redis::{Config, RedisStore, Script};
+use tollgate_redis::{Config, RedisStore, script};
 use tollgate_testkit::servers::Server;
 
 /// Who asks, and how.
@@ -119,7 +119,7 @@ impl OneByOne {
         let charge = [&[0, 0, 1, 0, 1, 1][..], &1_u64.to_le_bytes()[..7]].concat();
         let million = [0xce, 0, 0x0f, 0x42, 0x40];
         let numbers = [&[0x91, 0x97, 1, 1, 1, 0][..], &million, &million, &million].concat();
-        Self::new(server, Script::new().source(), "script", vec![charge, numbers]).await
+        Self::new(server, script::SOURCE, "script", vec![charge, numbers]).await
     }
 
     /// The usual one.

@@ -8,7 +8,7 @@ use tollgate_engine::store::{Answers, Charge, Group, StoreError, StoreVerb};
 
 use crate::own::{OwnState, bucket_ticks, leases_left, restore_slices};
 use crate::params::{EXACT, HEAD, is_fixed_length, micros_ceil, state_len};
-use crate::request::{OTHER_PARAMETERS, carries_taken, spread};
+use crate::request::{Decider, OTHER_PARAMETERS, carries_taken, spread};
 
 /// Bytes that are consumed from the front.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub(crate) struct ReplyReader<'a> {
     bytes: Bytes<'a>,
     /// The store's time, in microseconds.
     now: u64,
+    /// The script that decided.
+    decider: Decider,
 }
 
 const TYPE: &str = "the key of a limit holds another type";
@@ -50,8 +52,8 @@ const NOT_OURS: &str = "the key of a limit holds a value of another program";
 
 impl<'a> ReplyReader<'a> {
     /// Returns a reader of a part of a reply that was decided at `now`.
-    pub(crate) fn new(bytes: &'a [u8], now: u64) -> Self {
-        Self { bytes: Bytes::new(bytes), now }
+    pub(crate) fn new(bytes: &'a [u8], now: u64, decider: Decider) -> Self {
+        Self { bytes: Bytes::new(bytes), now, decider }
     }
 
     /// Adds the answer to the next group, which is `group`.
@@ -107,6 +109,13 @@ impl<'a> ReplyReader<'a> {
             let Ok(own) = OwnState::decode(self.bytes.take(foreign)?, charge.limits, &now) else { return Ok(false) };
             asked.answer_foreign(charge.limits, own, refusing, is_recorded)
         } else {
+            let has_head = self.decider == Decider::General && charge.limits.as_slice().iter().all(is_fixed_length);
+            if has_head {
+                // The reply carries the whole value, which is less work for the script than a part of it.
+                self.bytes.take(HEAD - 2)?;
+                let length = self.bytes.number(2)?;
+                self.bytes.take(length as usize)?;
+            }
             asked.answer(charge.limits, &mut self.bytes, refusing)?
         };
         let takes = matches!(decided.verb, StoreVerb::Check | StoreVerb::Peek);
@@ -154,12 +163,6 @@ struct ChargeContext<'a> {
 impl ChargeContext<'_> {
     /// Answers from a state under the parameters of the charge.
     fn answer(&self, limits: &Limits, bytes: &mut Bytes<'_>, refusing: u8) -> Result<ChargeAnswer, TooShort> {
-        if limits.as_slice().iter().all(is_fixed_length) {
-            // The reply carries the whole value, which is less work for the script than a part of it.
-            bytes.take(HEAD - 2)?;
-            let length = bytes.number(2)?;
-            bytes.take(length as usize)?;
-        }
         let mut answer =
             ChargeAnswer { outcome: Outcome::Allow, stamps: Default::default(), reports: [None; Limits::MAX] };
         for (index, limit) in limits.as_slice().iter().enumerate() {

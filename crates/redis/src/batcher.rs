@@ -16,8 +16,8 @@ use crate::breaker::Breaker;
 use crate::config::{BATCH, Config, PROBE_EVERY};
 use crate::durations::DurationCounters;
 use crate::link::{CallError, Link};
-use crate::request::{Call, QueuedCharge, answer_end};
-use crate::script::Script;
+use crate::request::{Call, Decider, QueuedGroup, calls, is_left_to_general};
+use crate::script::Scripts;
 
 /// The health of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,27 +36,41 @@ pub enum Health {
 /// Counts of calls.
 #[derive(Debug, Default)]
 pub(crate) struct CallCounters {
+    /// Connections made.
+    pub(crate) connections: AtomicU64,
     pub(crate) calls: AtomicU64,
     pub(crate) charges: AtomicU64,
     pub(crate) failures: AtomicU64,
     pub(crate) durations: DurationCounters,
 }
 
-/// Whole groups of one caller, waiting to be sent.
+/// Groups of one caller, waiting to be sent.
 #[derive(Debug)]
 pub(crate) struct QueuedRequest {
-    pub(crate) entries: Vec<QueuedCharge>,
+    pub(crate) groups: Vec<QueuedGroup>,
     pub(crate) claim: Arc<Claim>,
-    pub(crate) reply: oneshot::Sender<Result<ReplyPart, StoreError>>,
+    /// Gets an answer for each group, or one error for all of them.
+    pub(crate) reply: oneshot::Sender<Result<Vec<GroupReply>, StoreError>>,
 }
 
-/// The answer to the groups of one caller.
+impl QueuedRequest {
+    fn charges(&self) -> usize {
+        self.groups.iter().map(|group| group.charges.len()).sum()
+    }
+}
+
+/// The answer to one group, or why there is none.
+pub(crate) type GroupReply = Result<ReplyPart, StoreError>;
+
+/// The part of a reply that answers one group.
 #[derive(Debug)]
 pub(crate) struct ReplyPart {
     reply: Arc<Vec<u8>>,
     range: Range<usize>,
     /// The store's time, in microseconds.
     pub(crate) now: u64,
+    /// The script that decided.
+    pub(crate) decider: Decider,
 }
 
 impl ReplyPart {
@@ -84,7 +98,7 @@ impl Claim {
 /// The task.
 pub(crate) struct Batcher {
     pub(crate) config: Config,
-    pub(crate) script: Arc<Script>,
+    pub(crate) scripts: Arc<Scripts>,
     /// Closed when the store is dropped.
     pub(crate) queue: mpsc::Receiver<QueuedRequest>,
     pub(crate) health: watch::Sender<Health>,
@@ -103,6 +117,7 @@ impl Batcher {
     /// Connects and serves repeatedly, until the store is dropped.
     pub(crate) async fn run(mut self) {
         while let Some(link) = self.recover().await {
+            self.counters.connections.fetch_add(1, Ordering::Relaxed);
             self.health.send_replace(Health::Up);
             match self.serve(link).await {
                 ServeEnd::Closed => return,
@@ -117,8 +132,8 @@ impl Batcher {
     /// the store was dropped.
     async fn recover(&mut self) -> Option<Link> {
         loop {
-            let (config, script) = (self.config.clone(), self.script.clone());
-            let attempt = async move { Link::open(&config, &script).await };
+            let (config, scripts) = (self.config.clone(), self.scripts.clone());
+            let attempt = async move { Link::open(&config, &scripts).await };
             match self.refuse_during(attempt).await? {
                 Ok(link) => return Some(link),
                 Err(why) => self.health.send_replace(Health::Down { why }),
@@ -155,20 +170,7 @@ impl Batcher {
             if batch.is_empty() {
                 continue;
             }
-            let call = Call::new(batch.iter().flat_map(|waiting: &QueuedRequest| &waiting.entries));
-            let result = link.call(&call, &self.config).await;
-            drop(call);
-            self.counters.calls.fetch_add(1, Ordering::Relaxed);
-            let failure = match result {
-                Ok(reply) => {
-                    let short = || CallError::Lost("the reply of the script is too short".to_owned());
-                    (!answer(&mut batch, reply)).then(short)
-                }
-                Err(error) => {
-                    self.fail(&mut batch, &error);
-                    Some(error)
-                }
-            };
+            let failure = self.decide(&mut link, &mut batch).await;
             self.counters.failures.fetch_add(failure.is_some().into(), Ordering::Relaxed);
             let trips = breaker.note(failure.is_some());
             if let Some(error) = failure
@@ -181,17 +183,68 @@ impl Batcher {
         }
     }
 
+    /// Sends a batch and answers its callers; returns the first failure, if there was any.
+    async fn decide(&self, link: &mut Link, batch: &mut Vec<QueuedRequest>) -> Option<CallError> {
+        let groups: Vec<&QueuedGroup> = batch.iter().flat_map(|request| &request.groups).collect();
+        let mut replies: Vec<Option<Result<ReplyPart, CallError>>> = groups.iter().map(|_| None).collect();
+        let with_special = self.scripts.special.is_some();
+        self.call(link, &groups, &mut replies, with_special).await;
+        // What the special script left to the general one was not touched.
+        let left = |reply: &Option<Result<ReplyPart, CallError>>| matches!(reply, Some(Ok(part)) if is_left_to_general(part.bytes()));
+        if replies.iter().any(left) {
+            replies.iter_mut().filter(|reply| left(reply)).for_each(|reply| *reply = None);
+            self.call(link, &groups, &mut replies, false).await;
+        }
+        let mut failure = None;
+        let mut replies = replies.into_iter().map(|reply| match reply {
+            Some(Ok(part)) => Ok(part),
+            Some(Err(error)) => {
+                let told = self.error(&error);
+                failure.get_or_insert(error);
+                Err(told)
+            }
+            None => Err(StoreError::Unknown { why: "no call for a group".to_owned() }),
+        });
+        for request in batch.drain(..) {
+            // A caller that gave up needs no answer.
+            let _ = request.reply.send(Ok(replies.by_ref().take(request.groups.len()).collect()));
+        }
+        drop(replies);
+        failure
+    }
+
+    /// Calls the scripts for all groups without a reply, in one write.
+    async fn call(
+        &self,
+        link: &mut Link,
+        groups: &[&QueuedGroup],
+        replies: &mut [Option<Result<ReplyPart, CallError>>],
+        with_special: bool,
+    ) {
+        let open: Vec<usize> = (0..groups.len()).filter(|index| replies[*index].is_none()).collect();
+        let calls = calls(open.iter().map(|index| (*index, groups[*index])), with_special);
+        self.counters.calls.fetch_add(calls.len() as u64, Ordering::Relaxed);
+        let results = link.call(&calls, &self.config).await;
+        for (call, result) in calls.iter().zip(results) {
+            match result {
+                Ok(reply) => split(call, groups, reply, replies),
+                Err(error) => call.groups.iter().for_each(|index| replies[*index] = Some(Err(error.clone()))),
+            }
+        }
+    }
+
     /// Collects everything queued that fits a call; returns the first request that does not.
     fn gather(&mut self, first: QueuedRequest, batch: &mut Vec<QueuedRequest>) -> Option<QueuedRequest> {
         let mut charges = 0;
         let mut next = Some(first);
         while let Some(waiting) = next.take() {
-            if charges > 0 && charges + waiting.entries.len() > BATCH {
+            let more = waiting.charges();
+            if charges > 0 && charges + more > BATCH {
                 next = Some(waiting);
                 break;
             }
             if waiting.claim.take() {
-                charges += waiting.entries.len();
+                charges += more;
                 batch.push(waiting);
             }
             next = self.queue.try_recv().ok();
@@ -200,16 +253,12 @@ impl Batcher {
         next
     }
 
-    /// Reports the error to every caller in the batch.
-    fn fail(&self, batch: &mut Vec<QueuedRequest>, error: &CallError) {
+    /// Returns the error of a caller whose group was part of a failed call.
+    fn error(&self, error: &CallError) -> StoreError {
         let why = format!("{}: {}", self.config.address, error.describe(&self.config));
-        let error = match error {
+        match error {
             CallError::Refused(_) => StoreError::Unavailable { why },
             CallError::Late | CallError::Lost(_) => StoreError::Unknown { why },
-        };
-        for waiting in batch.drain(..) {
-            // A caller that gave up needs no answer.
-            let _ = waiting.reply.send(Err(error.clone()));
         }
     }
 
@@ -233,8 +282,13 @@ pub(crate) fn unavailable(config: &Config, health: &Health) -> StoreError {
     }
 }
 
-/// Gives every caller in the batch its part of the reply; returns whether there was one for all.
-fn answer(batch: &mut Vec<QueuedRequest>, reply: Vec<u8>) -> bool {
+/// Splits the reply of a call into the answers to its groups.
+fn split(
+    call: &Call<'_>,
+    groups: &[&QueuedGroup],
+    reply: Vec<u8>,
+    replies: &mut [Option<Result<ReplyPart, CallError>>],
+) {
     let mut wide = [0; 8];
     let mut end = reply.get(..7).map(|now| {
         wide[..7].copy_from_slice(now);
@@ -242,15 +296,14 @@ fn answer(batch: &mut Vec<QueuedRequest>, reply: Vec<u8>) -> bool {
     });
     let now = u64::from_le_bytes(wide);
     let reply = Arc::new(reply);
-    for waiting in batch.drain(..) {
+    for &index in &call.groups {
         let start = end;
-        end = end.and_then(|at| answer_end(&reply, &waiting.entries, at));
-        let part = match (start, end) {
-            (Some(start), Some(end)) => Ok(ReplyPart { reply: reply.clone(), range: start..end, now }),
-            _ => Err(StoreError::Unknown { why: "the reply of the script is too short".to_owned() }),
-        };
-        // A caller that gave up needs no answer.
-        let _ = waiting.reply.send(part);
+        end = end.and_then(|at| groups[index].answer_end(&reply, at, call.decider));
+        replies[index] = Some(match (start, end) {
+            (Some(start), Some(end)) => {
+                Ok(ReplyPart { reply: reply.clone(), range: start..end, now, decider: call.decider })
+            }
+            _ => Err(CallError::Lost("the reply of the script is too short".to_owned())),
+        });
     }
-    end == Some(reply.len())
 }

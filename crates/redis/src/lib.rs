@@ -1,6 +1,6 @@
 //! State of limits in Redis or Valkey, shared by many nodes.
 //!
-//! [`RedisStore`] implements the engine's `Store`. A decision is one call of one [`Script`], which
+//! [`RedisStore`] implements the engine's `Store`. A decision is one call of a script (see [`script`]), which
 //! decides any number of charges by the store's own clock, all or none of a group; concurrent
 //! decisions of a process share calls. It requires Redis 6.2 or newer, or any Valkey.
 //!
@@ -35,6 +35,8 @@ mod durations;
 mod link;
 mod own;
 mod params;
+mod primary;
+mod refusals;
 mod request;
 pub mod script;
 mod store;
@@ -45,5 +47,5 @@ pub use config::{Config, ConfigError};
 pub use diagnosis::{Diagnosis, diagnose};
 pub use durations::{BOUNDS_US, Durations};
 pub use request::spread;
-pub use script::Script;
+pub use script::Scripts;
 pub use store::{Counts, RedisStore};

@@ -1,4 +1,4 @@
-//! A connection to the store, and calls of the script on it.
+//! A connection to the store, and calls of the scripts on it.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use tollgate_engine::store::{Charge, StoreVerb};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::params::EncodedLimits;
-use crate::request::{Call, QueuedCharge};
-use crate::script::Script;
+use crate::request::{Call, Decider, QueuedCharge, QueuedGroup, calls};
+use crate::script::{Script, Scripts};
 
-/// A connection on which the script was probed.
+/// A connection on which the scripts were probed.
 pub(crate) struct Link {
     connection: MultiplexedConnection,
-    script: Arc<Script>,
+    scripts: Arc<Scripts>,
 }
 
 /// Why a call has no answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum CallError {
     /// The store refused it before it changed anything.
     Refused(String),
@@ -42,51 +42,102 @@ impl CallError {
 }
 
 impl Link {
-    /// Connects, loads the script and lets it write and delete a key of its own. A ping would not
-    /// prove that the script can run and write: a replica, a full store and a user without
+    /// Connects, loads the scripts and lets them write and delete a key of their own. A ping would not
+    /// prove that the scripts can run and write: a replica, a full store and a user without
     /// permission all answer pings.
     ///
     /// # Errors
     /// Why the store cannot be used, for the log.
-    pub(crate) async fn open(config: &Config, script: &Arc<Script>) -> Result<Self, String> {
+    pub(crate) async fn open(config: &Config, scripts: &Arc<Scripts>) -> Result<Self, String> {
         // The timeout of the client does not cover everything it does, so this one is around all of
         // it.
-        let connection = timeout(CONNECT_TIMEOUT, connect(config, script)).await;
+        let connection = timeout(CONNECT_TIMEOUT, connect(config, scripts)).await;
         let connection = connection.map_err(|_| format!("no connection within {:?}", CONNECT_TIMEOUT))?;
         let mut connection = connection.map_err(|error| describe(&error))?;
         if timeout(CONNECT_TIMEOUT, is_cluster(&mut connection)).await.unwrap_or(false) {
             return Err(CLUSTER.to_owned());
         }
-        let mut link = Self { connection, script: script.clone() };
-        let probe = probe(config)?;
-        link.call(&Call::new(&probe), config).await.map_err(|error| error.describe(config))?;
+        let mut link = Self { connection, scripts: scripts.clone() };
+        link.probe(config).await?;
         Ok(link)
     }
 
-    /// Runs the script. A store that does not know it is sent the source, within the same deadline;
-    /// nothing else is repeated.
-    pub(crate) async fn call(&mut self, call: &Call<'_>, config: &Config) -> Result<Vec<u8>, CallError> {
-        timeout(config.deadline, self.call_without_deadline(call)).await.unwrap_or(Err(CallError::Late))
+    /// Lets the scripts write and delete a key: the special script sets it and the general one deletes it.
+    ///
+    /// # Errors
+    /// Why the store cannot be used, for the log.
+    pub(crate) async fn probe(&mut self, config: &Config) -> Result<(), String> {
+        for group in probe(config)? {
+            let calls = calls([(0, &group)].into_iter(), self.scripts.special.is_some());
+            for result in self.call(&calls, config).await {
+                result.map_err(|error| error.describe(config))?;
+            }
+        }
+        Ok(())
     }
 
-    async fn call_without_deadline(&mut self, call: &Call<'_>) -> Result<Vec<u8>, CallError> {
-        let known = call.command(["EVALSHA", self.script.sha()]);
-        let result = match send(&mut self.connection, &known).await {
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                let whole = call.command(["EVAL", self.script.source()]);
-                send(&mut self.connection, &whole).await
+    /// Sends all calls in one write; returns their results. A store that does not know a script is sent its
+    /// source, within the same deadline; nothing else is repeated.
+    pub(crate) async fn call(&mut self, calls: &[Call<'_>], config: &Config) -> Vec<Result<Vec<u8>, CallError>> {
+        let mut results = vec![Err(CallError::Late); calls.len()];
+        // At the deadline, calls that were answered keep their results.
+        let _ = timeout(config.deadline, self.call_without_deadline(calls, &mut results)).await;
+        results
+    }
+
+    async fn call_without_deadline(&mut self, calls: &[Call<'_>], results: &mut [Result<Vec<u8>, CallError>]) {
+        let commands = calls.iter().map(|call| call.command(["EVALSHA", self.script(call.decider).sha()])).collect();
+        let mut unknown = Vec::new();
+        for (index, reply) in self.send_all(commands).await.into_iter().enumerate() {
+            match reply {
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => unknown.push(index),
+                reply => results[index] = read_reply(reply),
             }
-            result => result,
-        };
-        match result {
-            Ok(Value::BulkString(reply)) => Ok(reply),
-            Ok(_) => Err(CallError::Lost("unexpected reply of the script".to_owned())),
-            // Errors of the server are raised by the first write or before, see the script.
-            Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
-                Err(CallError::Refused(describe(&error)))
-            }
-            Err(error) => Err(CallError::Lost(describe(&error))),
         }
+        if unknown.is_empty() {
+            return;
+        }
+        let whole = |index: &usize| calls[*index].command(["EVAL", self.script(calls[*index].decider).source()]);
+        let commands = unknown.iter().map(whole).collect();
+        for (index, reply) in unknown.iter().zip(self.send_all(commands).await) {
+            results[*index] = read_reply(reply);
+        }
+    }
+
+    fn script(&self, decider: Decider) -> &Script {
+        match decider {
+            Decider::Special => self.scripts.special.as_ref().unwrap_or(&self.scripts.general),
+            Decider::General => &self.scripts.general,
+        }
+    }
+
+    /// Sends commands in one write; returns a reply for each.
+    async fn send_all(&mut self, commands: Vec<Cmd>) -> Vec<Result<Value, RedisError>> {
+        if let [command] = &*commands {
+            return vec![send(&mut self.connection, command).await];
+        }
+        let (mut pipeline, count) = (redis::Pipeline::with_capacity(commands.len()), commands.len());
+        for command in commands {
+            pipeline.add_command(command);
+        }
+        match self.connection.send_packed_commands(&pipeline, 0, count).await {
+            // The client returns errors of the server as values.
+            Ok(values) if values.len() == count => values.into_iter().map(Value::extract_error).collect(),
+            Ok(_) => vec![Err((ErrorKind::UnexpectedReturnType, "fewer replies than commands").into()); count],
+            Err(error) => vec![Err(error); count],
+        }
+    }
+}
+
+fn read_reply(reply: Result<Value, RedisError>) -> Result<Vec<u8>, CallError> {
+    match reply {
+        Ok(Value::BulkString(reply)) => Ok(reply),
+        Ok(_) => Err(CallError::Lost("unexpected reply of the script".to_owned())),
+        // Errors of the server are raised by the first write or before, see the scripts.
+        Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
+            Err(CallError::Refused(describe(&error)))
+        }
+        Err(error) => Err(CallError::Lost(describe(&error))),
     }
 }
 
@@ -102,9 +153,9 @@ async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
     text.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "cluster_enabled:1"))
 }
 
-/// Returns charges that make the script set a key and delete it. Keys of limits have braces, so
+/// Returns groups that make the scripts set a key and delete it. Keys of limits have braces, so
 /// none has this name.
-pub(crate) fn probe(config: &Config) -> Result<[QueuedCharge; 2], String> {
+fn probe(config: &Config) -> Result<[QueuedGroup; 2], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
     let limits = Limit::from(bucket).into();
@@ -118,9 +169,9 @@ pub(crate) fn probe(config: &Config) -> Result<[QueuedCharge; 2], String> {
         windows: &[],
     };
     let encoded = Arc::new(EncodedLimits::new(&limits)?);
-    let entry =
-        |verb| QueuedCharge::new(verb, &charge, 0, format!("{}:probe", config.namespace).into_bytes(), encoded.clone());
-    Ok([entry(StoreVerb::Check), entry(StoreVerb::Reset)])
+    let key = format!("{}:probe", config.namespace).into_bytes();
+    let group = |verb| QueuedGroup { charges: vec![QueuedCharge::new(verb, &charge, 0, key.clone(), encoded.clone())] };
+    Ok([group(StoreVerb::Check), group(StoreVerb::Reset)])
 }
 
 /// Sends a command. The client returns errors of the server as values, which are extracted here.
@@ -128,14 +179,16 @@ pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) 
     connection.send_packed_command(command).await?.extract_error()
 }
 
-async fn connect(config: &Config, script: &Script) -> Result<MultiplexedConnection, RedisError> {
+async fn connect(config: &Config, scripts: &Scripts) -> Result<MultiplexedConnection, RedisError> {
     let mut connection = dial(config).await?;
     // Before authentication the server rejects anything as long as the script, with a misleading
     // error.
     send(&mut connection, &redis::cmd("PING")).await?;
-    let mut load = redis::cmd("SCRIPT");
-    load.arg("LOAD").arg(script.source());
-    send(&mut connection, &load).await?;
+    for script in [Some(&scripts.general), scripts.special.as_ref()].into_iter().flatten() {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(script.source());
+        send(&mut connection, &load).await?;
+    }
     Ok(connection)
 }
 

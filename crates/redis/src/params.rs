@@ -19,6 +19,7 @@ pub(crate) struct EncodedLimits {
     uses_windows: bool,
     is_fixed_length: bool,
     state_len: usize,
+    special: Option<Vec<u8>>,
 }
 
 impl EncodedLimits {
@@ -34,6 +35,7 @@ impl EncodedLimits {
             uses_windows: false,
             is_fixed_length: true,
             state_len: 0,
+            special: None,
         };
         write_array(&mut encoded.bytes, limits.as_slice().len());
         for limit in limits.as_slice() {
@@ -47,7 +49,13 @@ impl EncodedLimits {
                 encoded.uses_windows |= matches!(phase, Phase::Given(_));
             }
         }
+        encoded.special = encode_special(limits, &encoded.bytes);
         Ok(encoded)
+    }
+
+    /// Returns the parameters for the special script, if it can decide by these limits.
+    pub(crate) fn special(&self) -> Option<&[u8]> {
+        self.special.as_deref()
     }
 
     /// Returns the limits.
@@ -77,8 +85,49 @@ impl EncodedLimits {
     }
 }
 
+/// Returns whether a refusal by these limits changes nothing in the store.
+pub(crate) fn refusals_change_nothing(limits: &Limits) -> bool {
+    let counts = |limit: &Limit| matches!(limit.params(), Params::SlidingLog { count_refused: true, .. });
+    !limits.as_slice().iter().any(counts)
+}
+
 /// The bytes at the beginning of a value: the version and the length of the parameters.
 pub(crate) const HEAD: usize = 3;
+
+/// The version of values, as in `main.lua`.
+const VERSION: u8 = 2;
+
+/// Returns the parameters as the special script reads them; `None` unless the limits are one token bucket that starts full, of
+/// which all numbers are exact in a double.
+fn encode_special(limits: &Limits, bytes: &[u8]) -> Option<Vec<u8>> {
+    let [limit] = limits.as_slice() else { return None };
+    let Params::TokenBucket(bucket) = limit.params() else { return None };
+    if bucket.initial != bucket.burst {
+        return None;
+    }
+    let unit = UnitTime::new(&bucket);
+    let time = |units: u64| {
+        let (units, ticks) = (u128::from(units), u128::from(unit.ticks));
+        let part = units * u128::from(unit.part);
+        (units * u128::from(unit.whole) + part / ticks, part % ticks)
+    };
+    let ((top_whole, top_part), (deepest, _)) = (time(bucket.burst), time(bucket.burst + bucket.max_debt));
+    let max_plausible = deepest + 1_000_000;
+    if max_plausible >= u128::from(EXACT) {
+        return None;
+    }
+    let mut special = Vec::with_capacity(49 + HEAD + bytes.len());
+    for number in [unit.ticks, unit.whole, unit.part, bucket.burst] {
+        special.extend(&number.to_le_bytes()[..7]);
+    }
+    for number in [top_whole, top_part, max_plausible] {
+        special.extend(&number.to_le_bytes()[..7]);
+    }
+    special.push(VERSION);
+    special.extend((bytes.len() as u16).to_le_bytes());
+    special.extend(bytes);
+    Some(special)
+}
 
 /// Returns whether the state of the limit always has the same length.
 pub(crate) fn is_fixed_length(limit: &Limit) -> bool {

@@ -1,7 +1,6 @@
-//! Encodes charges for the script: those of one caller, and those of several callers in one call.
+//! Encodes charges for the scripts: groups of charges of one caller, and calls with the groups of several callers.
 
-use std::collections::HashMap;
-use std::iter;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tollgate_core::{Ask, Cost, Limits, Stamps};
@@ -22,6 +21,11 @@ const PEEK: u8 = 8;
 
 /// Added to the status of a group in which the state of a charge stays under other parameters than the charge has.
 pub(crate) const OTHER_PARAMETERS: u8 = 16;
+
+/// The status of a group that the special script leaves to the general one.
+const LEFT_TO_GENERAL: u8 = 255;
+/// The length of the state of a bucket, all that the reply of the special script carries of a value.
+const CELLS: usize = 13;
 
 /// A charge that owns its data, so that it can be sent while its caller waits or is gone.
 #[derive(Debug)]
@@ -133,20 +137,116 @@ fn push_number(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend(&number.min((1 << 56) - 1).to_le_bytes()[..7]);
 }
 
-/// One call: the charges of several requests, with each key and each set of parameters once.
-#[derive(Debug, Default)]
+/// The charges of a group, to be sent.
+#[derive(Debug)]
+pub(crate) struct QueuedGroup {
+    pub(crate) charges: Vec<QueuedCharge>,
+}
+
+impl QueuedGroup {
+    /// Returns the key and the parameters for the special script, if it can decide this group.
+    fn special(&self) -> Option<(&[u8], &[u8])> {
+        match &*self.charges {
+            [charge] if charge.verb == EXACTLY && charge.cost > 0 => Some((&charge.key, charge.encoded.special()?)),
+            _ => None,
+        }
+    }
+
+    /// Returns where in a reply the answer to this group ends, if it begins at `at`; `None` if the reply is too short.
+    pub(crate) fn answer_end(&self, reply: &[u8], mut at: usize, decider: Decider) -> Option<usize> {
+        let status = *reply.get(at)?;
+        at += 1;
+        if decider == Decider::Special {
+            at += if status == LEFT_TO_GENERAL { 0 } else { 1 + CELLS };
+        } else if status & !OTHER_PARAMETERS <= 1 {
+            for charge in &self.charges {
+                at = charge.answer_end(reply, at, status & OTHER_PARAMETERS != 0)?;
+            }
+        }
+        (at <= reply.len()).then_some(at)
+    }
+}
+
+/// Returns whether the answer to a group is that the general script has to decide it.
+pub(crate) fn is_left_to_general(answer: &[u8]) -> bool {
+    answer == [LEFT_TO_GENERAL]
+}
+
+/// Returns whether the answer to a group is a refusal by states that are under the parameters of its charges.
+pub(crate) fn is_plain_refusal(answer: &[u8]) -> bool {
+    answer.first() == Some(&1)
+}
+
+/// Which script a call is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decider {
+    General,
+    Special,
+}
+
+/// One call of a script: several groups, with each key and each set of parameters once.
+#[derive(Debug)]
 pub(crate) struct Call<'a> {
+    pub(crate) decider: Decider,
+    /// The indexes of the groups, in order.
+    pub(crate) groups: Vec<usize>,
     keys: StringTable<'a>,
     parameters: StringTable<'a>,
     charges: Vec<u8>,
+    /// The last charges for the special script, which may still grow.
+    run: Option<Run>,
+}
+
+/// Charges of consecutive keys with the same parameters and cost.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    first: u16,
+    count: u16,
+    parameters: u8,
+    cost: u64,
+}
+
+/// Returns the calls that decide these groups, each group with its index. No key is in two calls, so charges of one key are
+/// decided in order.
+pub(crate) fn calls<'a>(
+    groups: impl Iterator<Item = (usize, &'a QueuedGroup)> + Clone,
+    with_special: bool,
+) -> Vec<Call<'a>> {
+    let is_special = |group: &QueuedGroup| with_special && group.special().is_some();
+    let mut general_keys = HashSet::new();
+    if groups.clone().any(|(_, group)| is_special(group)) {
+        let general = groups.clone().filter(|(_, group)| !is_special(group));
+        general_keys.extend(general.flat_map(|(_, group)| &group.charges).map(|charge| &*charge.key));
+    }
+    let mut calls: Vec<Call<'a>> = Vec::with_capacity(2);
+    for (index, group) in groups {
+        let special = group.special().filter(|(key, _)| with_special && !general_keys.contains(key));
+        let decider = if special.is_some() { Decider::Special } else { Decider::General };
+        let at = calls.iter().position(|call| call.decider == decider).unwrap_or_else(|| {
+            calls.push(Call::new(decider));
+            calls.len() - 1
+        });
+        let call = &mut calls[at];
+        call.groups.push(index);
+        match special {
+            Some((key, parameters)) => call.push_special(key, parameters, group.charges[0].cost),
+            None => group.charges.iter().for_each(|charge| call.push(charge)),
+        }
+    }
+    calls.iter_mut().for_each(Call::end_run);
+    calls
 }
 
 impl<'a> Call<'a> {
-    /// Returns the call for these charges, whole groups in order.
-    pub(crate) fn new(entries: impl IntoIterator<Item = &'a QueuedCharge>) -> Self {
-        let mut call = Self::default();
-        entries.into_iter().for_each(|entry| call.push(entry));
-        call
+    fn new(decider: Decider) -> Self {
+        Self {
+            decider,
+            groups: Vec::new(),
+            keys: StringTable::default(),
+            parameters: StringTable::default(),
+            charges: Vec::new(),
+            run: None,
+        }
     }
 
     fn push(&mut self, entry: &'a QueuedCharge) {
@@ -155,6 +255,27 @@ impl<'a> Call<'a> {
         self.charges.extend([self.parameters.index_of(entry.encoded.bytes()) as u8, entry.verb]);
         push_number(&mut self.charges, entry.cost);
         self.charges.extend(&entry.more);
+    }
+
+    fn push_special(&mut self, key: &'a [u8], parameters: &'a [u8], cost: u64) {
+        let (first, parameters) = (self.keys.index_of(key), self.parameters.index_of(parameters) as u8);
+        if let Some(run) = &mut self.run
+            && run.first + run.count == first
+            && (run.parameters, run.cost) == (parameters, cost)
+        {
+            run.count += 1;
+            return;
+        }
+        self.end_run();
+        self.run = Some(Run { first, count: 1, parameters, cost });
+    }
+
+    fn end_run(&mut self) {
+        if let Some(run) = self.run.take() {
+            self.charges.extend([run.first, run.count].map(u16::to_le_bytes).as_flattened());
+            self.charges.push(run.parameters);
+            push_number(&mut self.charges, run.cost);
+        }
     }
 
     /// Returns the command; `how` is `EVALSHA` and the hash of the script, or `EVAL` and its
@@ -193,27 +314,57 @@ impl<'a> StringTable<'a> {
     }
 }
 
-/// Returns where in a reply the answer to the groups of `entries` ends, if it begins at `at`; `None` if the reply is too short.
-pub(crate) fn answer_end(reply: &[u8], entries: &[QueuedCharge], mut at: usize) -> Option<usize> {
-    let mut entries = entries.iter();
-    while let Some(first) = entries.next() {
-        let status = *reply.get(at)?;
-        at += 1;
-        let others = entries.by_ref().take(first.rest.into());
-        if status & !OTHER_PARAMETERS > 1 {
-            others.for_each(drop);
-            continue;
-        }
-        for entry in iter::once(first).chain(others) {
-            at = entry.answer_end(reply, at, status & OTHER_PARAMETERS != 0)?;
-        }
-    }
-    (at <= reply.len()).then_some(at)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::{Limit, TokenBucket};
+
+    fn group(key: &str, cost: u64, verb: StoreVerb) -> QueuedGroup {
+        let bucket = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap();
+        let limits = Limit::from(bucket).into();
+        let charge = Charge {
+            key: key.as_bytes(),
+            limits_id: 0,
+            limits: &limits,
+            earlier: &[],
+            ask: Ask::Exactly(Cost::new(cost)),
+            stamps: None,
+            windows: &[],
+        };
+        let encoded = Arc::new(EncodedLimits::new(&limits).unwrap());
+        QueuedGroup { charges: vec![QueuedCharge::new(verb, &charge, 0, key.as_bytes().to_vec(), encoded)] }
+    }
+
+    /// Checks which groups go to the special script, and which to the general one.
+    #[track_caller]
+    fn check(groups: &[QueuedGroup], special: &[usize], general: &[usize]) {
+        let calls = calls(groups.iter().enumerate(), true);
+        for (decider, expected) in [(Decider::Special, special), (Decider::General, general)] {
+            let found: Vec<usize> =
+                calls.iter().filter(|call| call.decider == decider).flat_map(|call| call.groups.clone()).collect();
+            assert_eq!(found, expected, "{decider:?}");
+        }
+    }
+
+    #[test]
+    fn no_key_is_in_two_calls() {
+        let take = |key| group(key, 1, StoreVerb::Check);
+        check(&[take("a"), take("b"), take("a")], &[0, 1, 2], &[]);
+        check(&[take("a"), group("a", 1, StoreVerb::Refund), take("b")], &[2], &[0, 1]);
+        check(&[group("a", 0, StoreVerb::Check), group("b", 1, StoreVerb::Peek)], &[], &[0, 1]);
+    }
+
+    #[test]
+    fn charges_alike_are_one_run() {
+        let groups = [("a", 1), ("b", 1), ("c", 2), ("a", 2)].map(|(key, cost)| group(key, cost, StoreVerb::Check));
+        let calls = calls(groups.iter().enumerate(), true);
+        let runs = [
+            [1_u8, 0, 2, 0, 1, 1, 0, 0, 0, 0, 0, 0],
+            [3, 0, 1, 0, 1, 2, 0, 0, 0, 0, 0, 0],
+            [1, 0, 1, 0, 1, 2, 0, 0, 0, 0, 0, 0],
+        ];
+        assert_eq!(calls[0].charges, runs.concat());
+    }
 
     #[test]
     fn keys_are_spread_evenly_and_reproducibly() {

@@ -1,4 +1,4 @@
-//! The script that decides, assembled from its files.
+//! The scripts that decide, assembled from their files.
 
 /// Assembles the script: each named file becomes a branch of the Lua function `chunk(name, ...)`, which runs the file with the
 /// further arguments and returns its result; the main file follows. So each file is a complete Lua chunk that a linter reads,
@@ -14,7 +14,7 @@ macro_rules! assemble {
     };
 }
 
-/// The source of the script. The header of `main.lua` describes its arguments, its reply and what it mirrors.
+/// The source of the script that decides everything. The header of `main.lua` describes its arguments, its reply and what it mirrors.
 pub const SOURCE: &str = assemble!(
     "arithmetic",
     "bucket",
@@ -29,6 +29,9 @@ pub const SOURCE: &str = assemble!(
     "main"
 );
 
+/// The source of the script for the most common kind of charge; its header describes it.
+pub const SPECIAL_SOURCE: &str = include_str!("script/special.lua");
+
 /// A script, and the hash it is cached under in the store.
 #[derive(Debug)]
 pub struct Script {
@@ -37,13 +40,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Returns the script of this crate.
-    pub fn new() -> Self {
-        Self::from_source(SOURCE.to_owned())
-    }
-
-    /// Returns a script with another source: tests replace the line that reads the clock.
-    pub fn from_source(source: String) -> Self {
+    fn new(source: String) -> Self {
         let sha = redis::Script::new(&source).get_hash().to_owned();
         Self { source, sha }
     }
@@ -59,7 +56,38 @@ impl Script {
     }
 }
 
-impl Default for Script {
+/// The scripts of a store. Both read and write the same values.
+#[derive(Debug)]
+pub struct Scripts {
+    /// Decides everything.
+    pub(crate) general: Script,
+    /// Decides the most common kind of charge at less cost.
+    pub(crate) special: Option<Script>,
+    /// Whether the store's own clock decides.
+    pub(crate) is_own_clock: bool,
+}
+
+impl Scripts {
+    /// Returns the scripts of this crate.
+    pub fn new() -> Self {
+        let script = |source: &str| Script::new(source.to_owned());
+        Self { general: script(SOURCE), special: Some(script(SPECIAL_SOURCE)), is_own_clock: true }
+    }
+
+    /// Returns scripts with another clock, for tests: `edit` replaces the lines of each source that read the clock and set expiries.
+    pub fn with_clock(edit: impl Fn(&str) -> String) -> Self {
+        let script = |source| Script::new(edit(source));
+        Self { general: script(SOURCE), special: Some(script(SPECIAL_SOURCE)), is_own_clock: false }
+    }
+
+    /// Lets the general script decide everything, for tests that compare the two.
+    #[must_use]
+    pub fn without_special(self) -> Self {
+        Self { special: None, ..self }
+    }
+}
+
+impl Default for Scripts {
     fn default() -> Self {
         Self::new()
     }

@@ -5,20 +5,22 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use tollgate_core::Limits;
 use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError};
 
 use crate::answer::ReplyReader;
-use crate::batcher::{Batcher, CallCounters, Claim, Health, QueuedRequest, ReplyPart, unavailable};
+use crate::batcher::{CallCounters, GroupReply, Health};
 use crate::census::{Membership, take_part};
-use crate::config::{BATCH, Config, QUEUE};
+use crate::config::{BATCH, Config};
 use crate::durations::Durations;
-use crate::params::EncodedLimits;
-use crate::request::{MAX_CHARGES, QueuedCharge};
-use crate::script::Script;
+use crate::params::{EncodedLimits, refusals_change_nothing};
+use crate::primary::{Primary, Ticket};
+use crate::refusals::{self, Refusals, Repetition};
+use crate::request::{MAX_CHARGES, QueuedCharge, QueuedGroup, is_plain_refusal};
+use crate::script::Scripts;
 
 /// A store in Redis or Valkey, shared by all nodes that use the same server and namespace.
 ///
@@ -27,13 +29,15 @@ use crate::script::Script;
 /// the store is slow or unreachable.
 pub struct RedisStore {
     config: Arc<Config>,
-    queue: mpsc::Sender<QueuedRequest>,
+    primary: Primary,
     health: watch::Receiver<Health>,
     nodes: watch::Receiver<u32>,
     membership: Membership,
     counters: Arc<CallCounters>,
     /// Encoded limits, by their id. Read for every charge and written once per set of limits.
     encoded: RwLock<HashMap<u32, Arc<EncodedLimits>>>,
+    /// `None` with a clock of a test, which ours knows nothing of.
+    refusals: Option<Refusals>,
 }
 
 /// The counts of a store.
@@ -60,28 +64,22 @@ impl RedisStore {
     /// Must be called within a tokio runtime with time and I/O enabled; a task of its own talks to
     /// the server, and ends when the store is dropped.
     pub async fn connect(config: Config) -> Self {
-        Self::with_script(config, Script::new()).await
+        Self::with_scripts(config, Scripts::new()).await
     }
 
-    /// Like [`RedisStore::connect`], with another script: tests replace the clock.
-    pub async fn with_script(config: Config, script: Script) -> Self {
-        let (queue, waiting) = mpsc::channel(QUEUE);
-        let (health_sender, mut health) = watch::channel(Health::Connecting);
+    /// Like [`RedisStore::connect`], with other scripts: tests replace the clock.
+    pub async fn with_scripts(config: Config, scripts: Scripts) -> Self {
         let counters = Arc::new(CallCounters::default());
-        let batcher = Batcher {
-            config: config.clone(),
-            script: Arc::new(script),
-            queue: waiting,
-            health: health_sender,
-            counters: counters.clone(),
-        };
-        tokio::spawn(batcher.run());
+        let refusals = scripts.is_own_clock.then(Refusals::new);
+        let primary = Primary::start(config.clone(), Arc::new(scripts), counters.clone());
+        let mut health = primary.watch_health();
         let (nodes_sender, nodes) = watch::channel(1);
         let (membership, leaving) = Membership::new();
         tokio::spawn(take_part(config.clone(), nodes_sender, leaving));
         // It fails only if the task is gone, and then requests report that.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
-        Self { config: Arc::new(config), queue, health, nodes, membership, counters, encoded: RwLock::default() }
+        let encoded = RwLock::default();
+        Self { config: Arc::new(config), primary, health, nodes, membership, counters, encoded, refusals }
     }
 
     /// The current health.
@@ -137,8 +135,8 @@ impl RedisStore {
         Ok(encoded)
     }
 
-    /// Encodes the charges of a group.
-    fn entries(&self, group: &Group<'_>, entries: &mut Vec<QueuedCharge>) -> Result<(), StoreError> {
+    /// Encodes a group.
+    fn encode(&self, group: &Group<'_>) -> Result<QueuedGroup, StoreError> {
         let reject = |why: String| StoreError::Rejected { why };
         if group.charges.len() > MAX_CHARGES {
             return Err(reject(format!(
@@ -151,71 +149,125 @@ impl RedisStore {
         if (1..group.charges.len()).any(|one| (0..one).any(|other| key_at(one) == key_at(other))) {
             return Err(reject("two charges of a group have the same key".to_owned()));
         }
-        let first = entries.len();
+        let mut charges = Vec::with_capacity(group.charges.len());
         for (place, charge) in group.charges.iter().enumerate() {
-            let encoded = self.encoded(charge).map_err(|why| {
-                entries.truncate(first);
-                reject(why)
-            })?;
+            let encoded = self.encoded(charge).map_err(reject)?;
             let rest = group.charges.len() - 1 - place;
-            entries.push(QueuedCharge::new(group.verb, charge, rest, self.key(charge.key), encoded));
+            charges.push(QueuedCharge::new(group.verb, charge, rest, self.key(charge.key), encoded));
         }
-        Ok(())
-    }
-
-    /// Queues charges to be sent.
-    fn send(&self, entries: Vec<QueuedCharge>) -> Result<Ticket, StoreError> {
-        if let health @ (Health::Connecting | Health::Down { .. }) = &*self.health.borrow() {
-            return Err(unavailable(&self.config, health));
-        }
-        let (reply, answer) = oneshot::channel();
-        let claim = Arc::new(Claim::default());
-        let ticket = Ticket { claim: claim.clone(), answer };
-        let why = match self.queue.try_send(QueuedRequest { entries, claim, reply }) {
-            Ok(()) => return Ok(ticket),
-            Err(mpsc::error::TrySendError::Full(_)) => format!("the queue is full ({} requests)", QUEUE),
-            Err(mpsc::error::TrySendError::Closed(_)) => "the runtime of the connection has ended".to_owned(),
-        };
-        Err(StoreError::Unavailable { why })
-    }
-
-    /// Queues the first groups that fit one call; or returns what is wrong with the first.
-    fn send_some(&self, groups: &[Group<'_>]) -> (usize, Result<Ticket, StoreError>) {
-        let mut entries = Vec::with_capacity(groups.len().min(BATCH));
-        let mut count = 0;
-        for group in groups {
-            if count > 0 && entries.len() + group.charges.len() > BATCH {
-                break;
-            }
-            match self.entries(group, &mut entries) {
-                Ok(()) => count += 1,
-                // Those before it are sent; it is the first of the next call.
-                Err(_) if count > 0 => break,
-                Err(error) => return (1, Err(error)),
-            }
-        }
-        (count, self.send(entries))
+        Ok(QueuedGroup { charges })
     }
 
     async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
-        let start = Instant::now();
-        let deadline = start + self.config.deadline;
-        let mut parts = Vec::with_capacity(1);
-        let mut groups = batch.groups;
-        while !groups.is_empty() {
-            let (count, ticket) = self.send_some(groups);
-            let (some, rest) = groups.split_at(count);
-            parts.push((some, ticket));
-            groups = rest;
+        let asked = Instant::now();
+        let deadline = asked + self.config.deadline;
+        let mut replies: Vec<Option<Reply>> = batch.groups.iter().map(|_| None).collect();
+        let mut tickets = Vec::with_capacity(batch.groups.len());
+        let (mut outbox, mut sent) = (Outbox::default(), Vec::with_capacity(1));
+        for (index, group) in batch.groups.iter().enumerate() {
+            let ticket = self.prepare(group, asked);
+            let repetition = ticket.and_then(|ticket| self.refusals.as_ref()?.find(group, &ticket));
+            tickets.push(ticket);
+            if let Some(repetition) = repetition {
+                replies[index] = Some(Reply::Repeated(repetition));
+                continue;
+            }
+            match self.encode(group) {
+                Ok(encoded) => {
+                    if outbox.is_full_for(&encoded) {
+                        sent.push(std::mem::take(&mut outbox).send(&self.primary));
+                    }
+                    outbox.push(index, encoded);
+                }
+                Err(error) => replies[index] = Some(Reply::Group(Err(error))),
+            }
         }
-        for (groups, ticket) in parts {
-            let part = match ticket {
+        if !outbox.indexes.is_empty() {
+            sent.push(outbox.send(&self.primary));
+        }
+        let has_sent = !sent.is_empty();
+        for (indexes, ticket) in sent {
+            let result = match ticket {
                 Ok(ticket) => ticket.redeem(deadline, &self.config).await,
                 Err(error) => Err(error),
             };
-            read_answers(groups, part, answers);
+            match result {
+                Ok(parts) => {
+                    indexes.iter().zip(parts).for_each(|(index, part)| replies[*index] = Some(Reply::Group(part)));
+                }
+                Err(error) => {
+                    indexes.iter().for_each(|index| replies[*index] = Some(Reply::Group(Err(error.clone()))));
+                }
+            }
         }
-        self.counters.durations.record(start.elapsed());
+        if has_sent {
+            self.counters.durations.record(asked.elapsed());
+        }
+        for ((group, reply), ticket) in batch.groups.iter().zip(replies).zip(tickets) {
+            self.read(group, reply, ticket, answers);
+        }
+    }
+
+    /// Notes what a group may change; returns a ticket if a refusal of it may be remembered.
+    fn prepare(&self, group: &Group<'_>, asked: Instant) -> Option<refusals::Ticket> {
+        let connections = self.counters.connections.load(Ordering::Relaxed);
+        let ticket = self.refusals.as_ref()?.prepare(group, connections, asked)?;
+        (*self.health.borrow() == Health::Up).then_some(ticket)
+    }
+
+    /// Adds the answer to a group.
+    fn read(&self, group: &Group<'_>, reply: Option<Reply>, ticket: Option<refusals::Ticket>, answers: &mut Answers) {
+        let part = match reply {
+            Some(Reply::Repeated(repetition)) => return repetition.answer(answers),
+            Some(Reply::Group(Ok(part))) => part,
+            Some(Reply::Group(Err(error))) => return answers.fail_group(error),
+            None => return answers.fail_group(StoreError::Unknown { why: "no reply for a group".to_owned() }),
+        };
+        if ReplyReader::new(part.bytes(), part.now, part.decider).read(group, answers).is_err() {
+            return answers.fail_group(StoreError::Unknown { why: "the reply of the script is too short".to_owned() });
+        }
+        // A state under other parameters may be converted by a take under its own.
+        if let Some((ticket, refusals)) = ticket.zip(self.refusals.as_ref())
+            && is_plain_refusal(part.bytes())
+            && let Ok(answer) = answers.group(answers.len() - 1)
+            && group.charges.iter().all(|charge| refusals_change_nothing(charge.limits))
+        {
+            refusals.remember(group, &ticket, &answer, Instant::now());
+        }
+    }
+}
+
+/// What came of a group.
+#[derive(Debug)]
+enum Reply {
+    /// The store answered, or did not.
+    Group(GroupReply),
+    /// The store was not asked.
+    Repeated(Repetition),
+}
+
+/// Groups that are sent together.
+#[derive(Debug, Default)]
+struct Outbox {
+    indexes: Vec<usize>,
+    groups: Vec<QueuedGroup>,
+    charges: usize,
+}
+
+impl Outbox {
+    fn is_full_for(&self, group: &QueuedGroup) -> bool {
+        !self.groups.is_empty() && self.charges + group.charges.len() > BATCH
+    }
+
+    fn push(&mut self, index: usize, group: QueuedGroup) {
+        self.charges += group.charges.len();
+        self.indexes.push(index);
+        self.groups.push(group);
+    }
+
+    /// Queues the groups; returns their indexes as well.
+    fn send(self, primary: &Primary) -> (Vec<usize>, Result<Ticket, StoreError>) {
+        (self.indexes, primary.send(self.groups))
     }
 }
 
@@ -235,48 +287,5 @@ impl fmt::Debug for RedisStore {
             .field("config", &self.config)
             .field("health", &self.health())
             .finish_non_exhaustive()
-    }
-}
-
-/// A queued request. If it is dropped before it was sent, it is not sent.
-struct Ticket {
-    claim: Arc<Claim>,
-    answer: oneshot::Receiver<Result<ReplyPart, StoreError>>,
-}
-
-impl Ticket {
-    async fn redeem(mut self, deadline: Instant, config: &Config) -> Result<ReplyPart, StoreError> {
-        match timeout_at(deadline, &mut self.answer).await {
-            Ok(Ok(answer)) => answer,
-            // The task has ended, which drops the queue; a call in progress may have been carried
-            // out.
-            Ok(Err(_)) => Err(StoreError::Unknown { why: "the runtime of the connection has ended".to_owned() }),
-            Err(_) if self.claim.take() => {
-                Err(StoreError::Unavailable { why: format!("not sent within {:?}", config.deadline) })
-            }
-            Err(_) => Err(StoreError::Unknown {
-                why: format!("no answer from {} within {:?}", config.address, config.deadline),
-            }),
-        }
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.claim.take();
-    }
-}
-
-/// Reads the answers to `groups` from their part of a reply.
-fn read_answers(groups: &[Group<'_>], part: Result<ReplyPart, StoreError>, answers: &mut Answers) {
-    let part = match part {
-        Ok(part) => part,
-        Err(error) => return groups.iter().for_each(|_| answers.fail_group(error.clone())),
-    };
-    let mut reader = ReplyReader::new(part.bytes(), part.now);
-    for group in groups {
-        if reader.read(group, answers).is_err() {
-            answers.fail_group(StoreError::Unknown { why: "the reply of the script is too short".to_owned() });
-        }
     }
 }

@@ -8,6 +8,7 @@ mod changed_parameters;
 mod conformance;
 mod keys;
 mod outages;
+mod refusals;
 mod rule_model;
 mod settle;
 mod stalls;

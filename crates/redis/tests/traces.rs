@@ -8,11 +8,11 @@ use crate::support;
 
 use support::chance::{self, Chance};
 use support::model::{Model, ask};
-use support::{Hand, Owned, Said, by_hand, run};
+use support::{Hand, Owned, Said, by_hand_with, run, scripts_by_hand};
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Params, Phase, Retry, Stamps, Time, Window};
 use tollgate_engine::Store;
 use tollgate_engine::store::StoreVerb;
-use tollgate_redis::RedisStore;
+use tollgate_redis::{RedisStore, Scripts};
 use tollgate_testkit::servers::Kind;
 
 /// In 2026.
@@ -268,6 +268,10 @@ fn windows_for(limits: &Limits, windows: &[Window]) -> Vec<Window> {
 
 /// Runs traces of limits of one kind on both servers. `TOLLGATE_SEED` repeats one, `TOLLGATE_TRACES` sets their number.
 fn trace(name: &str, limits: fn(&mut Chance) -> Limits) {
+    trace_with(name, limits, scripts_by_hand);
+}
+
+fn trace_with(name: &str, limits: fn(&mut Chance) -> Limits, scripts: fn() -> Scripts) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("TOLLGATE_SEED") {
         Some(seed) => seed..seed + 1,
@@ -276,7 +280,7 @@ fn trace(name: &str, limits: fn(&mut Chance) -> Limits) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for kind in Kind::ALL {
         runtime.block_on(async {
-            let (server, store, mut hand) = by_hand(kind).await;
+            let (server, store, mut hand) = by_hand_with(kind, scripts()).await;
             for seed in seeds.clone() {
                 server.command(&["FLUSHALL"]);
                 let mut trace = Trace {
@@ -301,6 +305,12 @@ fn trace(name: &str, limits: fn(&mut Chance) -> Limits) {
 #[test]
 fn token_buckets_decide_as_in_rust() {
     trace("token buckets", |chance| chance::token_bucket(chance).into());
+}
+
+#[test]
+fn token_buckets_decide_as_in_rust_by_the_general_script_alone() {
+    let scripts = || scripts_by_hand().without_special();
+    trace_with("token buckets, general script", |chance| chance::token_bucket(chance).into(), scripts);
 }
 
 #[test]

@@ -35,7 +35,7 @@
 --
 -- Value    the head, which is the version of the format (1) and the parameters of the state (2 bytes for the length, then as in
 --          ARGV), and then the cells of each limit. The version is 2. A value of version 1, which was never released, is replaced
---          as if the key were new.
+--          as if the key were new. `special.lua` marks values of its own, which is removed here.
 -- Law      the state of a key belongs to the parameters it was last charged under, its own. Time acts on it by these. A take under
 --          other parameters is admitted if what is spent by the state's own parameters and the cost together fit the capacity
 --          of the request's parameters; only then is the state converted and written. Refusals and peeks leave state and
@@ -189,6 +189,13 @@ local records = {}
 
 if #keys > 0 then
   values = call('MGET', unpack(keys))
+  for key = 1, #keys do
+    local value = values[key]
+    -- The mark of `special.lua`, in a value with at least a head.
+    if value and string.byte(value, 6) == 204 and string.byte(value) == VERSION and #value > 7 then
+      values[key] = pack('<BI2', VERSION, read('<I2', value, 2) - 1) .. string.sub(value, 4, 5) .. string.sub(value, 7)
+    end
+  end
   -- A key of another type reads as absent, so the absent ones are counted.
   local missing = {}
   for key = 1, #keys do

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollgate_core::{Ask, Cost, Limit, Limits, Outcome, Report, Stamps, TokenBucket, Window};
 use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, StoreVerb};
-use tollgate_redis::{Config, Health, RedisStore, Script, script};
+use tollgate_redis::{Config, Health, RedisStore, Scripts};
 use tollgate_testkit::servers::{Kind, Link, Server};
 
 /// A loaded machine may be late, and most tests are about something else.
@@ -155,18 +155,19 @@ pub(crate) async fn wait_until_down(store: &RedisStore) -> String {
     }
 }
 
-/// The script, by a clock that stands where [`Hand::set`] puts it.
-pub(crate) fn script_by_hand() -> Script {
+/// The scripts, by a clock that stands where [`Hand::set`] puts it.
+pub(crate) fn scripts_by_hand() -> Scripts {
     let replaced = [
         ("redis.call('TIME')", "redis.call('MGET', 'clock:seconds', 'clock:micros')"),
         // The server forgets by its own clock, which has nothing to do with ours: some fifty years later.
         ("local MARGIN = 4", "local MARGIN = 6000000000"),
     ];
-    let source = replaced.iter().fold(script::SOURCE.to_owned(), |source, (line, other)| {
-        assert_eq!(source.matches(line).count(), 1, "the script says `{line}` in one place");
-        source.replace(line, other)
-    });
-    Script::from_source(source)
+    Scripts::with_clock(|source| {
+        replaced.iter().fold(source.to_owned(), |source, (line, other)| {
+            assert_eq!(source.matches(line).count(), 1, "a script says `{line}` in one place");
+            source.replace(line, other)
+        })
+    })
 }
 
 /// What moves that clock.
@@ -185,9 +186,14 @@ impl Hand {
 
 /// A server, a store on it by a clock that we move, and what moves it.
 pub(crate) async fn by_hand(kind: Kind) -> (Server, RedisStore, Hand) {
+    by_hand_with(kind, scripts_by_hand()).await
+}
+
+/// The same, with these scripts.
+pub(crate) async fn by_hand_with(kind: Kind, scripts: Scripts) -> (Server, RedisStore, Hand) {
     let server = Server::start(kind);
     let mut hand = Hand::of(&server);
     hand.set(0);
-    let store = RedisStore::with_script(config(&server), script_by_hand()).await;
+    let store = RedisStore::with_scripts(config(&server), scripts).await;
     (server, store, hand)
 }

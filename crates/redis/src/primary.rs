@@ -1,0 +1,88 @@
+//! A server that decides, and the task that talks to it.
+
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout_at};
+use tollgate_engine::store::StoreError;
+
+use crate::batcher::{Batcher, CallCounters, Claim, GroupReply, Health, QueuedRequest, unavailable};
+use crate::config::{Config, QUEUE};
+use crate::request::QueuedGroup;
+use crate::script::Scripts;
+
+/// A server with its queue, connection and circuit breaker. Its task ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Primary {
+    config: Config,
+    queue: mpsc::Sender<QueuedRequest>,
+    health: watch::Receiver<Health>,
+}
+
+impl Primary {
+    /// Starts the task, which connects and reconnects by itself.
+    pub(crate) fn start(config: Config, scripts: Arc<Scripts>, counters: Arc<CallCounters>) -> Self {
+        let (queue, waiting) = mpsc::channel(QUEUE);
+        let (health_sender, health) = watch::channel(Health::Connecting);
+        let batcher = Batcher { config: config.clone(), scripts, queue: waiting, health: health_sender, counters };
+        tokio::spawn(batcher.run());
+        Self { config, queue, health }
+    }
+
+    /// Returns a receiver of changes of the health.
+    pub(crate) fn watch_health(&self) -> watch::Receiver<Health> {
+        self.health.clone()
+    }
+
+    /// Queues groups to be sent.
+    ///
+    /// # Errors
+    /// If the server is not up, or too many requests wait for it.
+    pub(crate) fn send(&self, groups: Vec<QueuedGroup>) -> Result<Ticket, StoreError> {
+        if let health @ (Health::Connecting | Health::Down { .. }) = &*self.health.borrow() {
+            return Err(unavailable(&self.config, health));
+        }
+        let (reply, answer) = oneshot::channel();
+        let claim = Arc::new(Claim::default());
+        let ticket = Ticket { claim: claim.clone(), answer };
+        let why = match self.queue.try_send(QueuedRequest { groups, claim, reply }) {
+            Ok(()) => return Ok(ticket),
+            Err(mpsc::error::TrySendError::Full(_)) => format!("the queue is full ({QUEUE} requests)"),
+            Err(mpsc::error::TrySendError::Closed(_)) => "the runtime of the connection has ended".to_owned(),
+        };
+        Err(StoreError::Unavailable { why })
+    }
+}
+
+/// A queued request. If it is dropped before it was sent, it is not sent.
+pub(crate) struct Ticket {
+    claim: Arc<Claim>,
+    answer: oneshot::Receiver<Result<Vec<GroupReply>, StoreError>>,
+}
+
+impl Ticket {
+    /// Waits for the answers, one for each group.
+    ///
+    /// # Errors
+    /// Why there are none, the same for all groups.
+    pub(crate) async fn redeem(mut self, deadline: Instant, config: &Config) -> Result<Vec<GroupReply>, StoreError> {
+        match timeout_at(deadline, &mut self.answer).await {
+            Ok(Ok(answer)) => answer,
+            // The task has ended, which drops the queue; a call in progress may have been carried
+            // out.
+            Ok(Err(_)) => Err(StoreError::Unknown { why: "the runtime of the connection has ended".to_owned() }),
+            Err(_) if self.claim.take() => {
+                Err(StoreError::Unavailable { why: format!("not sent within {:?}", config.deadline) })
+            }
+            Err(_) => Err(StoreError::Unknown {
+                why: format!("no answer from {} within {:?}", config.address, config.deadline),
+            }),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.claim.take();
+    }
+}

@@ -1,0 +1,277 @@
+//! Refusals that are repeated without asking the store.
+//!
+//! A group that was refused with a known wait is refused again until the wait has passed, at most for a second: time restores
+//! what is used up, and other takes only use up more. So a key under attack costs the store next to nothing.
+//!
+//! What makes room earlier undoes it: a refund, a renewal or a reset of one of the keys, a take of one of them under other
+//! parameters, and a new connection, since the store may have lost its state. All of it is noticed on this node only. If another
+//! node does it, or the key is deleted by hand, this node may refuse for up to a second what the store would admit.
+//!
+//! A refusal is about one group: the same keys, limits and amounts. A refusal of cost 5 does not refuse cost 1.
+
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tollgate_core::{Ask, Cost, Limits, Nanos, Outcome, Report, Retry, Stamps, Time, Wall, Window};
+use tollgate_engine::store::{Answers, Charge, Group, GroupAnswer, StoreVerb};
+
+/// The most refusals that are remembered. Beyond it, and for groups whose hashes collide, the newest is kept.
+const REFUSALS: usize = 4_096;
+/// How many counters there are for changes of keys. Keys that share one only undo each other's refusals.
+const MARKS: usize = 1 << 16;
+/// The longest that a refusal is repeated.
+const LONGEST: Duration = Duration::from_secs(1);
+/// The part of the wait that is left to the store, since its clock and ours do not tick exactly alike.
+const CLOCK_RATES: u32 = 64;
+
+/// The refusals that are remembered.
+pub(crate) struct Refusals {
+    refusals: Box<[Mutex<Option<Refusal>>]>,
+    /// For the keys that share it: in the upper half the number of changes that may have made room, in the lower half the id of the
+    /// limits that one of them was last taken from.
+    marks: Box<[AtomicU64]>,
+    hasher: RandomState,
+}
+
+/// A refused group.
+struct Refusal {
+    charges: Arc<[RefusedCharge]>,
+    marks: u64,
+    /// Until when it is repeated: counted from before the request was sent, so never longer than the store refuses.
+    until: Instant,
+    /// When the answer arrived: waits are counted from here, so they are never too short.
+    answered: Instant,
+    at: Time<Wall>,
+}
+
+#[derive(Debug)]
+struct RefusedCharge {
+    key: Box<[u8]>,
+    limits: Limits,
+    ask: Ask,
+    windows: Box<[Window]>,
+    outcome: Outcome,
+    reports: Box<[Report]>,
+}
+
+/// Where a group belongs in the table, and what had changed when it was looked up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    index: usize,
+    marks: u64,
+    asked: Instant,
+}
+
+impl Refusals {
+    pub(crate) fn new() -> Self {
+        Self {
+            refusals: (0..REFUSALS).map(|_| Mutex::new(None)).collect(),
+            marks: (0..MARKS).map(|_| AtomicU64::new(0)).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// Notes what a group that is about to be sent may change, and returns its place if a refusal of it may be remembered.
+    /// `connections` is the number of connections made so far.
+    pub(crate) fn prepare(&self, group: &Group<'_>, connections: u64, now: Instant) -> Option<Ticket> {
+        match group.verb {
+            StoreVerb::Peek => return None,
+            StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
+                group.charges.iter().for_each(|charge| {
+                    self.mark(charge.key).fetch_add(1 << 32, Ordering::Relaxed);
+                });
+                return None;
+            }
+            StoreVerb::Check => {}
+        }
+        let mut hasher = self.hasher.build_hasher();
+        let mut marks = connections;
+        for charge in group.charges {
+            let mark = self.mark(charge.key);
+            let mut seen = mark.load(Ordering::Relaxed);
+            if seen as u32 != charge.limits_id {
+                // Lost races only undo more.
+                seen = ((seen >> 32) + 1) << 32 | u64::from(charge.limits_id);
+                mark.store(seen, Ordering::Relaxed);
+            }
+            marks = marks.rotate_left(9) ^ (seen >> 32);
+            charge.key.hash(&mut hasher);
+            charge.limits_id.hash(&mut hasher);
+            charge.ask.cost().get().hash(&mut hasher);
+        }
+        Some(Ticket { index: hasher.finish() as usize % REFUSALS, marks, asked: now })
+    }
+
+    fn mark(&self, key: &[u8]) -> &AtomicU64 {
+        &self.marks[self.hasher.hash_one(key) as usize % MARKS]
+    }
+
+    fn slot(&self, ticket: &Ticket) -> MutexGuard<'_, Option<Refusal>> {
+        self.refusals[ticket.index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the remembered refusal of the group, if there is one that holds.
+    pub(crate) fn find(&self, group: &Group<'_>, ticket: &Ticket) -> Option<Repetition> {
+        let slot = self.slot(ticket);
+        let refusal = slot.as_ref().filter(|refusal| {
+            ticket.asked < refusal.until && refusal.marks == ticket.marks && refusal.is_about(group.charges)
+        })?;
+        let passed = Nanos::from(ticket.asked.saturating_duration_since(refusal.answered));
+        Some(Repetition { charges: refusal.charges.clone(), passed, at: refusal.at.saturating_add(passed) })
+    }
+
+    /// Remembers an answer of the store if it is a refusal with a known wait.
+    pub(crate) fn remember(&self, group: &Group<'_>, ticket: &Ticket, answer: &GroupAnswer<'_>, now: Instant) {
+        let wait = match answer.outcome() {
+            Outcome::Deny(Retry::After(wait)) => LONGEST.min(wait.into()),
+            Outcome::Deny(Retry::Never) => LONGEST,
+            Outcome::Deny(Retry::OnRelease) | Outcome::Allow | Outcome::Delay(_) => return,
+        };
+        let charge = |(charge, answer_to): (&Charge<'_>, &tollgate_engine::store::Answer)| RefusedCharge {
+            key: charge.key.into(),
+            limits: charge.limits.clone(),
+            ask: charge.ask,
+            windows: charge.windows.into(),
+            outcome: answer_to.outcome,
+            reports: answer.reports(answer_to).into(),
+        };
+        let refusal = Refusal {
+            charges: group.charges.iter().zip(answer.charges()).map(charge).collect(),
+            marks: ticket.marks,
+            until: ticket.asked + (wait - wait / CLOCK_RATES),
+            answered: now,
+            at: answer.at(),
+        };
+        *self.slot(ticket) = Some(refusal);
+    }
+}
+
+/// A refusal to be repeated.
+#[derive(Debug)]
+pub(crate) struct Repetition {
+    charges: Arc<[RefusedCharge]>,
+    passed: Nanos,
+    at: Time<Wall>,
+}
+
+impl Repetition {
+    /// Adds it as the answer to the group.
+    pub(crate) fn answer(&self, answers: &mut Answers) {
+        let left = |wait: Nanos| wait.saturating_sub(self.passed);
+        for charge in &*self.charges {
+            let outcome = match charge.outcome {
+                // A refusal never says that the caller may retry immediately.
+                Outcome::Deny(Retry::After(wait)) => Outcome::Deny(Retry::After(left(wait).max(Nanos::from_micros(1)))),
+                other => other,
+            };
+            let reports = charge.reports.iter().map(|report| Report {
+                retry: match report.retry {
+                    Retry::After(wait) => Retry::After(left(wait)),
+                    other => other,
+                },
+                reset: left(report.reset),
+                ..*report
+            });
+            answers.charge(outcome, Cost::ZERO, Stamps::default(), reports);
+        }
+        answers.end_group(self.at);
+    }
+}
+
+impl Refusal {
+    fn is_about(&self, charges: &[Charge<'_>]) -> bool {
+        let same = |(refused, charge): (&RefusedCharge, &Charge<'_>)| {
+            *refused.key == *charge.key
+                && refused.ask == charge.ask
+                && *refused.windows == *charge.windows
+                && refused.limits == *charge.limits
+        };
+        self.charges.len() == charges.len() && self.charges.iter().zip(charges).all(same)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::{Limit, TokenBucket};
+
+    fn limits() -> Limits {
+        Limit::from(TokenBucket::new("1/s".parse().unwrap(), 5).unwrap()).into()
+    }
+
+    fn charge<'a>(key: &'a str, limits: &'a Limits, limits_id: u32, cost: u64) -> [Charge<'a>; 1] {
+        let (key, ask) = (key.as_bytes(), Ask::Exactly(Cost::new(cost)));
+        [Charge { key, limits_id, limits, earlier: &[], ask, stamps: None, windows: &[] }]
+    }
+
+    /// Remembers a refusal of cost 3 of `k`, for 640 ms from `start`, which was answered after 10 ms.
+    fn refused(start: Instant) -> Refusals {
+        let (refusals, limits) = (Refusals::new(), limits());
+        let charges = charge("k", &limits, 1, 3);
+        let group = Group { verb: StoreVerb::Check, charges: &charges };
+        let mut answers = Answers::default();
+        let wait = Retry::After(Nanos::from_millis(640));
+        let report = Report { limit: 5, remaining: 2, retry: wait, reset: Nanos::SECOND };
+        answers.charge(Outcome::Deny(wait), Cost::ZERO, Stamps::default(), [report]);
+        answers.end_group(Time::from_nanos(7));
+        let ticket = refusals.prepare(&group, 1, start).unwrap();
+        refusals.remember(&group, &ticket, &answers.group(0).unwrap(), start + Duration::from_millis(10));
+        refusals
+    }
+
+    /// Asks again after `millis`; returns the wait if the refusal is repeated.
+    fn again(refusals: &Refusals, charges: &[Charge<'_>], start: Instant, millis: u64) -> Option<u64> {
+        let group = Group { verb: StoreVerb::Check, charges };
+        let ticket = refusals.prepare(&group, 1, start + Duration::from_millis(millis)).unwrap();
+        let mut answers = Answers::default();
+        refusals.find(&group, &ticket)?.answer(&mut answers);
+        match answers.group(0).unwrap().outcome() {
+            Outcome::Deny(Retry::After(wait)) => Some(wait.as_nanos() / 1_000_000),
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+
+    #[test]
+    fn refusal_is_repeated_until_its_wait_has_passed() {
+        let (start, limits) = (Instant::now(), limits());
+        let refusals = refused(start);
+        let charges = charge("k", &limits, 1, 3);
+        let waits = [10, 110, 629, 630, 700].map(|millis| again(&refusals, &charges, start, millis));
+        assert_eq!(waits, [Some(640), Some(540), Some(21), None, None]);
+    }
+
+    #[test]
+    fn other_costs_keys_and_limits_are_not_refused() {
+        let (start, limits) = (Instant::now(), limits());
+        for (key, cost) in [("k", 1), ("k", 2), ("k", 4), ("j", 3)] {
+            assert_eq!(again(&refused(start), &charge(key, &limits, 1, cost), start, 20), None, "{key} {cost}");
+        }
+        let other: Limits = Limit::from(TokenBucket::new("2/s".parse().unwrap(), 5).unwrap()).into();
+        assert_eq!(again(&refused(start), &charge("k", &other, 1, 3), start, 20), None);
+        assert_eq!(again(&refused(start), &charge("k", &limits, 2, 3), start, 20), None);
+    }
+
+    #[test]
+    fn what_may_make_room_undoes_a_refusal() {
+        let (start, limits) = (Instant::now(), limits());
+        let charges = charge("k", &limits, 1, 3);
+        for verb in [StoreVerb::Refund, StoreVerb::Renew, StoreVerb::Reset] {
+            let refusals = refused(start);
+            assert!(refusals.prepare(&Group { verb, charges: &charges }, 1, start).is_none());
+            assert_eq!(again(&refusals, &charges, start, 20), None, "{verb:?}");
+        }
+        let refusals = refused(start);
+        let group = Group { verb: StoreVerb::Check, charges: &charges };
+        assert!(refusals.prepare(&Group { verb: StoreVerb::Peek, charges: &charges }, 1, start).is_none());
+        assert_eq!(again(&refusals, &charges, start, 20), Some(630), "a peek changes nothing");
+        // Under other limits of the same key.
+        assert_eq!(again(&refusals, &charge("k", &limits, 2, 1), start, 20), None);
+        assert_eq!(again(&refusals, &charges, start, 20), None);
+        let refusals = refused(start);
+        let reconnected = refusals.prepare(&group, 2, start).unwrap();
+        assert!(refusals.find(&group, &reconnected).is_none());
+    }
+}

@@ -1,0 +1,78 @@
+//! Refusals that are repeated without asking the store.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+use crate::support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use support::{Owned, bucket, check, on_both, run, store};
+use tokio::time::Instant;
+use tollgate_core::{Limit, Outcome, Retry, TokenBucket};
+use tollgate_engine::store::StoreVerb;
+
+#[test]
+fn refused_key_under_attack_costs_at_most_twenty_calls_a_second() {
+    on_both(async |server| {
+        let store = Arc::new(store(&server).await);
+        while check(&*store, "k", bucket(5)).await.unwrap() {}
+        let (calls, start) = (store.counts().calls, Instant::now());
+        let attackers = (0..50).map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                for _ in 0..2_000 {
+                    assert_eq!(check(&*store, "k", bucket(5)).await, Ok(false));
+                }
+            })
+        });
+        for attacker in attackers.collect::<Vec<_>>() {
+            attacker.await.unwrap();
+        }
+        let (calls, seconds) = (store.counts().calls - calls, start.elapsed().as_secs_f64());
+        assert!(calls as f64 <= 20.0 * (seconds + 1.0), "{calls} calls for 100,000 requests in {seconds} s");
+    });
+}
+
+#[test]
+fn repeated_refusal_advertises_a_true_wait() {
+    on_both(async |server| {
+        let store = store(&server).await;
+        let limit = Limit::from(TokenBucket::new("10/s".parse().unwrap(), 1).unwrap());
+        let ask = async || {
+            let groups = [(StoreVerb::Check, vec![Owned::new("k", limit, 1)])];
+            run(&store, &groups).await.remove(0).unwrap()[0].outcome
+        };
+        assert!(ask().await.is_admitted());
+        while let Outcome::Deny(Retry::After(_)) = ask().await {
+            let (calls, again) = (store.counts().calls, ask().await);
+            let Outcome::Deny(Retry::After(wait)) = again else { break };
+            if store.counts().calls == calls {
+                tokio::time::sleep(Duration::from(wait)).await;
+                assert!(ask().await.is_admitted(), "after a wait of {wait}");
+                return;
+            }
+        }
+        // The machine was stopped for longer than a wait; nothing was repeated.
+    });
+}
+
+#[test]
+fn refunds_resets_and_smaller_costs_pass_immediately() {
+    on_both(async |server| {
+        let store = store(&server).await;
+        let one = |cost| vec![Owned::new("k", bucket(5), cost)];
+        let passes = async |cost| run(&store, &[(StoreVerb::Check, one(cost))]).await.remove(0).unwrap()[0].outcome;
+        assert!(passes(3).await.is_admitted());
+        assert!(!passes(3).await.is_admitted());
+        assert!(!passes(3).await.is_admitted());
+        assert!(passes(2).await.is_admitted(), "a refusal of 3 says nothing about 2");
+        assert!(!passes(1).await.is_admitted());
+        run(&store, &[(StoreVerb::Refund, one(1))]).await.remove(0).unwrap();
+        assert!(passes(1).await.is_admitted(), "after a refund");
+        assert!(!passes(1).await.is_admitted());
+        let groups = [(StoreVerb::Reset, one(1)), (StoreVerb::Check, one(5))];
+        let answers = run(&store, &groups).await;
+        assert!(answers[1].as_ref().unwrap()[0].outcome.is_admitted(), "after a reset in the same batch");
+    });
+}
