@@ -9,10 +9,12 @@ use tollgate::redis_cell::RedisCellTable;
 use tollgate_engine::{Engine, Store};
 use tollgate_http::ClientIp;
 
+use crate::console::session::Sessions;
 use crate::control::api::{AuditQueue, AuditSlot};
 use crate::control::auth::{Authenticator, TokenPolicy};
 use crate::counters::SnapshotStatus;
 use crate::http::AllowedHosts;
+use crate::live::Live;
 use crate::net::shutdown::Connections;
 use crate::observe::health::StoreHealth;
 use crate::observe::metrics::Metrics;
@@ -43,6 +45,10 @@ pub struct App<S> {
     pub refusals: Option<RefusalLog>,
     /// The valid tokens.
     pub auth: Authenticator,
+    /// The sessions of browsers.
+    pub sessions: Sessions,
+    /// Rates and their history, for people who watch.
+    pub live: Live,
     /// The source of the rules.
     pub source: SourceStatus,
     /// How the address of a client behind proxies is found.
@@ -82,6 +88,8 @@ impl<S: Store> App<S> {
             top: TopKeys::new(Names::Plain, clock.mono()),
             refusals: None,
             auth: Authenticator::default(),
+            sessions: Sessions::default(),
+            live: Live::default(),
             source: SourceStatus::default(),
             client: ClientIp::direct(),
             held_slots: HeldSlots::default(),

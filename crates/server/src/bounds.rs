@@ -6,8 +6,10 @@ use std::time::Duration;
 use tollgate_engine::rules::Mistakes;
 use tollgate_engine::{Item, Request};
 
+use crate::console::session;
 use crate::control::api::bounds as api;
 use crate::http::bounds as http;
+use crate::live;
 use crate::net::{protocol, shutdown, tls};
 use crate::resp::bounds as resp;
 
@@ -35,6 +37,17 @@ fn rows() -> String {
         ("HTTP: time in which a client must read", seconds(http::WRITE_TIMEOUT)),
         ("HTTP: connections reserved for health checks", shutdown::RESERVED.to_string()),
         ("HTTP: time of a reserved connection", seconds(http::RESERVED_TIMEOUT)),
+        ("console: sessions; beyond that the least recently used ends", session::MAX_SESSIONS.to_string()),
+        (
+            "console: a session ends when idle for, and in any case after",
+            format!(
+                "{} min, {} h",
+                session::IDLE.as_nanos() / 60_000_000_000,
+                session::MAX_AGE.as_nanos() / 3_600_000_000_000
+            ),
+        ),
+        ("live data: viewers", live::MAX_VIEWERS.to_string()),
+        ("live data: rules with a history", live::MAX_RULES.to_string()),
         ("Redis protocol: arguments of a command", resp::MAX_ARGS.to_string()),
         ("Redis protocol: an argument", bytes(resp::MAX_BULK)),
         ("Redis protocol: a command", bytes(resp::MAX_COMMAND)),

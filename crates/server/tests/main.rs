@@ -6,6 +6,7 @@ mod broken_service;
 mod clients;
 mod commands;
 mod common;
+mod console;
 mod corpus;
 mod doctor;
 mod documents;

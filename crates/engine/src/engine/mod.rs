@@ -294,6 +294,12 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.running.load().rules.clone()
     }
 
+    /// The rules in force, and the same rules as they were written, in the same order.
+    pub fn rules_as_written(&self) -> (Arc<RuleSet>, Arc<Rules>) {
+        let running = self.running.load();
+        (running.rules.clone(), running.written.clone())
+    }
+
     /// Returns limits to use inline in requests. Equal limits are the same; keep the result to save the lookup.
     ///
     /// # Errors

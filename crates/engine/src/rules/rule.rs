@@ -53,6 +53,11 @@ impl Rule {
         &self.id
     }
 
+    /// The limits as written, in order.
+    pub fn limits_as_written(&self) -> &[Box<str>] {
+        &self.words
+    }
+
     /// Where it is written.
     pub fn position(&self) -> &RulePosition {
         &self.position

@@ -105,13 +105,13 @@ impl RuleFiles<'_> {
         .await
     }
 
-    /// Returns all rules of the given domains, or of all domains if none is given, as a formatted rule file that
+    /// Returns all rules of the given domains, or only one rule of them, or all of all domains, as a formatted rule file that
     /// [`apply`](Self::apply) accepts. Comments at its head list the overrides and disabled rules, which a file does not contain and
     /// applying it does not change.
     ///
     /// # Errors
     /// When a domain has no rules or the database is unreachable.
-    pub async fn export(&self, domains: &[String]) -> Result<String> {
+    pub async fn export(&self, domains: &[String], rule: Option<&str>) -> Result<String> {
         let rules = within(LONG, async {
             let mut tx = self.db.read().await?;
             if domains.is_empty() {
@@ -125,6 +125,13 @@ impl RuleFiles<'_> {
                 };
                 if found.is_empty() {
                     return Err(ControlError::Missing(format!("domain `{domain}` with rules")));
+                }
+                let found: Vec<ExportRow> = match rule {
+                    Some(rule) => found.into_iter().filter(|row| row.id == rule).collect(),
+                    None => found,
+                };
+                if let Some(rule) = rule.filter(|_| found.is_empty()) {
+                    return Err(ControlError::Missing(format!("rule `{rule}` in domain `{domain}`")));
                 }
                 rules.extend(found);
             }

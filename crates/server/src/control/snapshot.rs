@@ -22,7 +22,7 @@ const MAX_LISTED: usize = 50;
 #[derive(Debug)]
 pub(super) struct ExportRow {
     domain: String,
-    id: String,
+    pub(super) id: String,
     text: String,
     enabled: bool,
     overrides: i64,

@@ -1,5 +1,6 @@
 //! The HTTP front end: JSON bodies to inputs, outputs to JSON.
 
+pub mod body;
 pub mod bounds;
 mod call;
 mod explain;

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use hyper::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
@@ -23,21 +23,24 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_engine::Store;
 
+use super::body::ReplyBody;
 use super::bounds::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS, RESERVED_TIMEOUT, WRITE_TIMEOUT};
 use super::call::call;
 use super::forward;
 use super::problem::Problem;
 use super::{route, web};
 use crate::app::App;
+use crate::console::{self, session};
 use crate::control::api::{self, bounds::FILE_TIMEOUT};
 use crate::control::auth::{Access, AuthError, CachedToken};
+use crate::live;
 use crate::net::protocol::{AUTH_TIMEOUT, Protocol};
 use crate::net::shutdown::ConnectionGuard;
 use crate::net::write_timeout::WriteTimeout;
 use crate::rls;
 
 /// A response.
-pub type HttpResponse = Response<Full<Bytes>>;
+pub type HttpResponse = Response<ReplyBody>;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -116,8 +119,8 @@ impl HttpConnection {
     }
 }
 
-async fn answer<S: Store>(
-    app: &App<S>,
+async fn answer<S: Store + 'static>(
+    app: &Arc<App<S>>,
     state: &HttpConnection,
     peer: Option<IpAddr>,
     request: Request<Incoming>,
@@ -155,8 +158,8 @@ async fn answer_proxy<S: Store>(
     forward::answer(app, &access, &target, head, peer).await
 }
 
-async fn try_answer<S: Store>(
-    app: &App<S>,
+async fn try_answer<S: Store + 'static>(
+    app: &Arc<App<S>>,
     state: &HttpConnection,
     head: Parts,
     body: Incoming,
@@ -167,10 +170,29 @@ async fn try_answer<S: Store>(
             .map(|body| response(StatusCode::OK, "text/plain", body))
             .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", "the server is stopping"));
     }
+    if found.is_err() && !state.is_reserved {
+        if console::owns(head.uri.path()) {
+            web::check_navigation(app.hosts.as_ref(), &head)?;
+            return console::answer(&head);
+        }
+        if head.uri.path() == session::PATH && head.method == Method::POST {
+            web::check(app.hosts.as_ref(), &head)?;
+            let body = read(body, session::MAX_BODY, BODY_TIMEOUT).await?;
+            return session::open(app, &head, &body);
+        }
+    }
+    let mut credentials = None;
     let access = match &found {
         Ok(spec) if spec.role.is_none() => Access::Local,
         Ok(_) | Err(_) if state.is_reserved => return Err(too_many_connections()),
-        Ok(_) | Err(_) => authenticate(app, state, bearer(&head))?,
+        Ok(_) | Err(_) => match bearer(&head) {
+            // The fast path of callers that send a token, or need none.
+            token if token.is_some() || !app.auth.requires_tokens() => authenticate(app, state, token)?,
+            token => {
+                let credentials = credentials.insert(session::Credentials::of(app, &head, token));
+                authenticate(app, state, credentials.token())?
+            }
+        },
     };
     web::check(app.hosts.as_ref(), &head)?;
     match found {
@@ -184,6 +206,11 @@ async fn try_answer<S: Store>(
             let (status, body) =
                 rls::answer_json(app, &access, &body).await.map_err(|error| Problem::from_op(&error, ""))?;
             Ok(response(status, "application/json", body))
+        }
+        Err(_) if head.uri.path() == session::PATH => session::answer(app, &head, &access),
+        Err(_) if live::owns(head.uri.path()) => {
+            let credentials = credentials.unwrap_or_else(|| session::Credentials::of(app, &head, bearer(&head)));
+            live::answer(app, &head, credentials).await
         }
         Err(_) if api::owns(head.uri.path()) => control(app, access, head, body).await,
         Err(problem) => match problem.allow() {
@@ -296,7 +323,7 @@ async fn read_bounded(
 
 /// Returns a response to OPTIONS.
 fn allow(methods: HeaderValue) -> HttpResponse {
-    let mut answer = Response::new(Full::default());
+    let mut answer = Response::new(ReplyBody::default());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     answer.headers_mut().insert(ALLOW, methods);
     answer
@@ -304,7 +331,7 @@ fn allow(methods: HeaderValue) -> HttpResponse {
 
 /// Returns a response with a body.
 pub(super) fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
-    let mut answer = Response::new(Full::new(body.into()));
+    let mut answer = Response::new(ReplyBody::from(body.into()));
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer

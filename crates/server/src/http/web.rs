@@ -2,7 +2,7 @@
 //!
 //! A page of another site cannot read the replies, unless its host name resolves to this server (DNS rebinding). So a server on
 //! loopback without tokens answers only requests whose `Host` is a loopback name or one of `--allowed-hosts`. Browsers mark
-//! requests of pages with `Origin` or `Sec-Fetch-Site`; these are refused by every server.
+//! requests of pages with `Origin` or `Sec-Fetch-Site`; these are refused by every server, unless they are those of its own console.
 
 use std::net::IpAddr;
 
@@ -11,6 +11,7 @@ use hyper::header::{HOST, ORIGIN};
 use hyper::http::request::Parts;
 
 use super::problem::Problem;
+use crate::console;
 
 const SEC_FETCH_SITE: &str = "sec-fetch-site";
 
@@ -49,12 +50,40 @@ fn without_port(host: &str) -> &str {
 /// # Errors
 /// 403 for a page, 421 for another host.
 pub(super) fn check(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
-    if head.headers.contains_key(ORIGIN) {
+    let is_console = head.headers.contains_key(console::HEADER);
+    if head.headers.get_all(ORIGIN).iter().any(|origin| !is_console || !is_own(origin.as_bytes(), head)) {
         return Err(Problem::forbidden("requests from web pages (header `Origin`) are not accepted"));
     }
-    if head.headers.get(SEC_FETCH_SITE).is_some_and(|site| site != "none") {
+    let mut sites = head.headers.get_all(SEC_FETCH_SITE).iter();
+    if sites.any(|site| site != "none" && (!is_console || site != "same-origin")) {
         return Err(Problem::forbidden("requests from web pages (header `Sec-Fetch-Site`) are not accepted"));
     }
+    check_host(hosts, head)
+}
+
+/// Refuses a request for a page of the console that another page embeds; following a link to it is accepted.
+///
+/// # Errors
+/// 403 for an embedded page, 421 for another host.
+pub(super) fn check_navigation(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
+    let of = |name| head.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
+    let is_foreign = matches!(of(SEC_FETCH_SITE), b"cross-site" | b"same-site");
+    if is_foreign && (of("sec-fetch-mode"), of("sec-fetch-dest")) != (&b"navigate"[..], &b"document"[..]) {
+        return Err(Problem::forbidden("the console cannot be part of another page (header `Sec-Fetch-Site`)"));
+    }
+    check_host(hosts, head)
+}
+
+/// Whether an origin is the server that the request is for. The scheme is not compared: a proxy may end TLS.
+fn is_own(origin: &[u8], head: &Parts) -> bool {
+    let host = origin.strip_prefix(b"https://").or_else(|| origin.strip_prefix(b"http://"));
+    let mut hosts = head.headers.get_all(HOST).iter();
+    host.is_some_and(|host| {
+        hosts.next().is_some_and(|own| own.as_bytes().eq_ignore_ascii_case(host)) && hosts.next().is_none()
+    })
+}
+
+fn check_host(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
     let Some(hosts) = hosts else { return Ok(()) };
     let in_uri = head.uri.authority().map(|authority| authority.as_str());
     // A browser always sends the header, so a request without it is not one of a page.
@@ -73,6 +102,49 @@ pub(super) fn check(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Pr
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_pages_of_the_console_are_let_in() {
+        let allowed = |headers: &[(&str, &str)]| {
+            let mut request = hyper::Request::post("/v1/check").header(HOST, "limits.example:8080");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            check(None, &request.body(()).unwrap().into_parts().0).is_ok()
+        };
+        let own = ("origin", "http://limits.example:8080");
+        let (same, console) = (("sec-fetch-site", "same-origin"), ("tollgate-console", "1"));
+        for (headers, expected) in [
+            (&[][..], true),
+            (&[own, same, console], true),
+            (&[same, console], true),
+            (&[("origin", "https://limits.example:8080"), same, console], true),
+            (&[own, same], false),
+            (&[same], false),
+            (&[("origin", "http://limits.example"), same, console], false),
+            (&[("origin", "http://evil.example"), console], false),
+            (&[("origin", "null"), console], false),
+            (&[own, ("origin", "http://evil.example"), console], false),
+            (&[("sec-fetch-site", "same-site"), console], false),
+            (&[("sec-fetch-site", "cross-site"), console], false),
+            (&[same, ("sec-fetch-site", "cross-site"), console], false),
+        ] {
+            assert_eq!(allowed(headers), expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn console_is_not_embedded_in_other_pages() {
+        let allowed = |site: &str, mode: &str, dest: &str| {
+            let request = hyper::Request::get("/console").header("sec-fetch-site", site);
+            let request = request.header("sec-fetch-mode", mode).header("sec-fetch-dest", dest);
+            check_navigation(None, &request.body(()).unwrap().into_parts().0).is_ok()
+        };
+        assert!(allowed("none", "navigate", "document") && allowed("cross-site", "navigate", "document"));
+        assert!(allowed("same-origin", "cors", "script"));
+        assert!(!allowed("cross-site", "navigate", "iframe") && !allowed("cross-site", "no-cors", "script"));
+        assert!(!allowed("same-site", "cors", "empty"));
+    }
 
     #[test]
     fn only_loopback_and_configured_hosts_are_accepted() {

@@ -24,7 +24,42 @@ pub struct Histogram {
     counts: Striped<{ SUM + 1 }, 8>,
 }
 
+/// The counts of a histogram at one instant.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HistogramCounts {
+    /// The durations of each bucket.
+    pub buckets: [u64; BOUNDS.len() + 1],
+    /// Their sum, in nanoseconds.
+    pub sum: u64,
+}
+
+impl HistogramCounts {
+    /// Returns the mean of the durations since `before`, and an upper bound of 99 % of them; both 0 if there are none.
+    pub fn since(&self, before: &Self) -> (u64, u64) {
+        let counts = || self.buckets.iter().zip(before.buckets).map(|(now, before)| now.saturating_sub(before));
+        let count: u64 = counts().sum();
+        if count == 0 {
+            return (0, 0);
+        }
+        let most = count - count / 100;
+        let mut seen = 0;
+        let bucket = counts().position(|count| {
+            seen += count;
+            seen >= most
+        });
+        let bound = bucket.and_then(|bucket| BOUNDS.get(bucket)).copied().unwrap_or(u64::MAX);
+        (self.sum.saturating_sub(before.sum) / count, bound)
+    }
+}
+
 impl Histogram {
+    /// Returns the current counts.
+    pub fn read(&self) -> HistogramCounts {
+        let mut buckets = [0; BOUNDS.len() + 1];
+        buckets.iter_mut().enumerate().for_each(|(index, count)| *count = self.counts.sum(index));
+        HistogramCounts { buckets, sum: self.counts.sum(SUM) }
+    }
+
     /// Counts a duration.
     #[inline]
     pub fn record(&self, time: Nanos) {
@@ -61,6 +96,21 @@ fn seconds(nanos: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mean_and_bound_are_of_what_was_added() {
+        let histogram = Histogram::default();
+        (0..100).for_each(|_| histogram.record(Nanos::from_nanos(5_000_000)));
+        let before = histogram.read();
+        assert_eq!(before.since(&before), (0, 0));
+        (0..99).for_each(|_| histogram.record(Nanos::from_nanos(2_000)));
+        histogram.record(Nanos::from_nanos(102_000));
+        assert_eq!(histogram.read().since(&before), (3_000, 4_000));
+        histogram.record(Nanos::from_secs(60));
+        assert_eq!(histogram.read().since(&before).1, 256_000);
+        (0..10).for_each(|_| histogram.record(Nanos::from_secs(60)));
+        assert_eq!(histogram.read().since(&before).1, u64::MAX);
+    }
 
     #[test]
     fn buckets_are_cumulative_and_include_their_bound() {

@@ -129,6 +129,12 @@ impl Metrics {
         &self.fronts[protocol as usize]
     }
 
+    /// Returns the decisions of all protocols.
+    pub fn tally(&self) -> Tally {
+        let sum = |counter| self.fronts.iter().map(|front| front.sum(counter)).sum();
+        Tally { allowed: sum(Counter::Allowed), denied: sum(Counter::MissingRole), observed: sum(Counter::Observed) }
+    }
+
     /// Counts a change of rules that was put in force.
     pub fn reloaded(&self) {
         self.reloads.fetch_add(1, Ordering::Relaxed);

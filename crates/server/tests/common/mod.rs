@@ -282,6 +282,20 @@ impl Client {
         (status, String::from_utf8(body).expect("text"))
     }
 
+    /// Reads a response with a length, and drops it.
+    pub fn skip_reply(&mut self) {
+        let mut length = 0;
+        loop {
+            match self.line().split_once(": ") {
+                Some(("content-length", value)) => length = value.parse().expect("a length"),
+                // The first line has no colon.
+                None if length > 0 => break,
+                Some(_) | None => {}
+            }
+        }
+        self.stream.read_exact(&mut vec![0; length]).expect("a whole body");
+    }
+
     /// Reads until the server hangs up.
     pub fn rest(&mut self) -> String {
         let mut rest = Vec::new();

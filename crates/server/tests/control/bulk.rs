@@ -121,16 +121,16 @@ async fn exported_file_can_be_applied(place: Arc<Place>) {
     apply(&control, FILE, Others::Keep).await;
     put(&control, "web", "w", "{limit: 5/s, when: {path: '/a b', method: [GET, POST]}, message: 'no: really'}").await;
     assert_eq!(
-        control.files().export(&["api".into(), "api".into()]).await.unwrap(),
+        control.files().export(&["api".into(), "api".into()], None).await.unwrap(),
         FILE.replace("{id: b, limit: 1/s}", "id: b\n  limit: 1/s")
             .replace("{id: a, limit: 2/s}", "id: a\n  limit: 2/s")
     );
-    let all = control.files().export(&[]).await.unwrap();
+    let all = control.files().export(&[], None).await.unwrap();
     assert!(all.starts_with("domains:\n- domain: api\n"), "{all}");
     let plan = control.files().plan(all.as_bytes(), Others::Delete).await.unwrap();
     assert_eq!((plan.changes.len(), plan.unchanged), (0, 3), "{plan:?}");
     for odd in ["none", "\0", "'"] {
-        assert!(matches!(control.files().export(&[odd.into()]).await, Err(ControlError::Missing(_))));
+        assert!(matches!(control.files().export(&[odd.into()], None).await, Err(ControlError::Missing(_))));
     }
 }
 
@@ -215,7 +215,7 @@ async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
         let again = control.rules().put(&by("bob"), &one.domain, &one.id, text.as_bytes()).await.unwrap();
         assert!(!again.changed, "{text}");
     }
-    let exported = control.files().export(&[]).await.unwrap();
+    let exported = control.files().export(&[], None).await.unwrap();
     let plan = control.files().plan(exported.as_bytes(), Others::Delete).await.unwrap();
     assert_eq!((summary(&plan), plan.unchanged), (String::new(), kept.len()));
     let snapshot = control.snapshot().await.unwrap();

@@ -74,18 +74,30 @@ pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQu
 /// Exports the rules of some domains, or of all, as a formatted rule file that `apply` accepts. Comments at its head list what a
 /// file does not contain: overrides beside rules, and which rules are disabled.
 #[utoipa::path(get, path = "/v1/export", tag = "files",
-    params(("domain" = Option<Vec<String>>, Query, description = "A domain; may be repeated")),
+    params(
+        ("domain" = Option<Vec<String>>, Query, description = "A domain; may be repeated"),
+        ("rule" = Option<String>, Query, description = "Only this rule of the one domain"),
+    ),
     responses((status = 200, description = "A rule file", body = Object, content_type = "application/yaml"), NotModified),
 )]
 pub(super) async fn export(call: ApiCall, QueryParams(query): QueryParams<Vec<(String, String)>>) -> ApiResult {
-    if let Some((other, _)) = query.iter().find(|(name, _)| name != "domain") {
-        return Err(Problem::bad_request(format!("unknown field `{other}`, expected `domain`")));
+    let (mut domains, mut rules) = (Vec::new(), Vec::new());
+    for (name, value) in query {
+        match &*name {
+            "domain" => domains.push(value),
+            "rule" => rules.push(value),
+            other => {
+                return Err(Problem::bad_request(format!("unknown field `{other}`, expected `domain` or `rule`")));
+            }
+        }
     }
-    let domains: Vec<String> = query.into_iter().map(|(_, domain)| domain).collect();
+    if rules.len() > 1 || (rules.len() == 1 && domains.len() != 1) {
+        return Err(Problem::bad_request("`rule` needs exactly one `domain`, and may be given once"));
+    }
     let tag = call.revision_tag();
     if etag::is_known(&call.headers, &tag)? {
         return Ok(reply::not_modified(&tag));
     }
-    let text = call.control().files().export(&domains).await?;
+    let text = call.control().files().export(&domains, rules.first().map(String::as_str)).await?;
     Ok(reply::bytes(StatusCode::OK, &tag, "application/yaml", text))
 }

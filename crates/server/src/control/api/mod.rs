@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::extract::DefaultBodyLimit;
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::http::request::Parts;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use tokio::runtime::Handle;
@@ -146,7 +146,7 @@ impl Service {
             let (head, body) = answer.into_parts();
             // The body is in memory.
             let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-            Response::from_parts(head, Full::new(body))
+            Response::from_parts(head, body.into())
         });
         // A read is cancelled when its caller disconnects; a write is completed, because it must not be left half done.
         let _guard = reads.then(|| AbortOnDrop(task.abort_handle()));

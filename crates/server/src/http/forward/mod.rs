@@ -13,7 +13,6 @@ mod path;
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::{Response, StatusCode, Uri};
@@ -24,6 +23,7 @@ use tollgate_engine::{Entry, Store};
 use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
+use super::body::ReplyBody;
 use super::call::status;
 use super::problem::Problem;
 use super::serve::HttpResponse;
@@ -131,10 +131,10 @@ pub(super) async fn answer<S: Store>(
 }
 
 fn respond(decision: &DecisionView<'_>, refuse: Option<StatusCode>) -> HttpResponse {
-    let mut answer = Response::new(Full::default());
+    let mut answer = Response::new(ReplyBody::default());
     if !decision.is_allowed() {
         let refusal = status(decision);
-        answer = Response::new(Full::new(body(decision, refusal).into()));
+        answer = Response::new(ReplyBody::from(body(decision, refusal)));
         *answer.status_mut() = refuse.unwrap_or(refusal);
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

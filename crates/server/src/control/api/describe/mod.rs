@@ -1,6 +1,7 @@
 //! The OpenAPI description of all calls. Those of the rules service are described by their code, the others in `operations`.
 
 mod language;
+mod live;
 mod operations;
 pub(super) mod shared;
 
@@ -10,7 +11,9 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 use utoipa::PartialSchema;
 
+use crate::console::session::SessionView;
 use crate::http::problem::ProblemDetails;
+use crate::live::RulesInForcePage;
 use crate::observe::top_keys::TopKeysPage;
 use crate::rules_source::status::RulesStatus;
 
@@ -47,12 +50,14 @@ fn tree() -> Value {
         &mut tree["components"]["schemas"],
         json!({
             "Problem": ProblemDetails::schema(), "RulesStatus": RulesStatus::schema(), "TopKeys": TopKeysPage::schema(),
+            "RulesInForce": RulesInForcePage::schema(), "Session": SessionView::schema(),
         }),
     );
     merge(&mut tree["components"]["schemas"], language::schemas());
     merge(&mut tree["components"]["schemas"], operations::schemas());
     describe_grants(&mut tree);
     merge(&mut tree["paths"], operations::paths());
+    merge(&mut tree["paths"], live::paths());
     language::refer(&mut tree["paths"]);
     for (path, item) in tree["paths"].as_object_mut().into_iter().flatten() {
         for (method, call) in item.as_object_mut().into_iter().flatten() {
@@ -66,6 +71,8 @@ fn tags() -> Value {
     json!([
         {"name": "decisions", "description": "May this request pass?"},
         {"name": "operations", "description": "Health, metrics and the kill switch."},
+        {"name": "live", "description": "Rates, their history, and the rules in force on this server."},
+        {"name": "session", "description": "The session of a browser."},
         {"name": "rules", "description": "The rules of a domain."},
         {"name": "history", "description": "The versions of a rule."},
         {"name": "overrides", "description": "Other limits for one customer."},

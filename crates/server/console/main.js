@@ -1,0 +1,230 @@
+// The frame around every page: navigation, the state of the server, the kill switch; and the choice of the page by the address.
+
+import { call } from "./api.js";
+import { fill, h } from "./dom.js";
+import { live, follow, onEvent } from "./live.js";
+import { confirm, empty, errorBox, heading, link, toast } from "./parts.js";
+import { logout, may, needs, session, start } from "./session.js";
+import { audit } from "./audit.js";
+import { editor } from "./editor.js";
+import { keys } from "./keys.js";
+import { nodes } from "./nodes.js";
+import { overview } from "./overview.js";
+import { rule } from "./rule.js";
+import { rules } from "./rules.js";
+import { tokens } from "./tokens.js";
+import { tryPage } from "./try.js";
+
+/** @typedef {import("./parts.js").Page} Page */
+
+/** The pages, with the key that opens each after `g`. @type {{path: string, name: string, key: string, role?: string}[]} */
+const PAGES = [
+  { path: "", name: "Overview", key: "o" },
+  { path: "rules", name: "Rules", key: "r" },
+  { path: "editor", name: "Editor", key: "e" },
+  { path: "try", name: "Try", key: "t" },
+  { path: "keys", name: "Keys", key: "k" },
+  { path: "nodes", name: "Nodes", key: "n" },
+  { path: "audit", name: "Audit", key: "a", role: "operator" },
+  { path: "tokens", name: "Tokens", key: "s", role: "admin" },
+];
+
+/** @type {Record<string, (page: Page) => HTMLElement>} */
+const RENDER = {
+  "": overview,
+  rules: (page) => (page.parts.length >= 2 ? rule(page) : rules(page)),
+  editor,
+  try: tryPage,
+  keys,
+  nodes,
+  audit,
+  tokens,
+};
+
+const main = h("main", { id: "main", tabindex: "-1" });
+const banners = h("div.banners", { role: "status", "aria-live": "polite" });
+const navigation = h("nav.pages", { "aria-label": "Pages" });
+const state = h("div.state");
+let leaving = new AbortController();
+
+/** Shows the page of the address. */
+function show() {
+  leaving.abort();
+  leaving = new AbortController();
+  const url = new URL(location.href);
+  const [name = "", ...parts] = url.pathname.split("/").slice(2).map(decode);
+  const known = PAGES.find((page) => page.path === name);
+  const page = { parts: parts.filter((part) => part !== ""), query: url.searchParams, signal: leaving.signal, setQuery };
+  try {
+    fill(main, known ? RENDER[known.path](page) : nothing(url.pathname));
+  } catch (error) {
+    fill(main, heading("Error"), errorBox(error));
+  }
+  document.title = known ? `${known.name} · Tollgate` : "Tollgate";
+  fill(
+    navigation,
+    ...PAGES.filter((page) => !page.role || may(page.role)).map(({ path, name: text }) =>
+      h("a", { href: `/console${path && `/${path}`}`, "aria-current": path === name ? "page" : null }, text),
+    ),
+  );
+}
+
+/** @param {string} part */
+function decode(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+/** @param {string} path */
+const nothing = (path) => h("div", {}, heading("No such page"), empty(`There is no page ${path}.`, link("", "Go to the overview")));
+
+/** @param {Record<string, string | null>} changes */
+function setQuery(changes) {
+  const url = new URL(location.href);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null || value === "") url.searchParams.delete(name);
+    else url.searchParams.set(name, value);
+  }
+  history.replaceState(null, "", url);
+}
+
+/** Opens an address of the console. @param {string} path */
+export function navigate(path) {
+  history.pushState(null, "", path);
+  show();
+  scrollTo(0, 0);
+  /** @type {HTMLElement | null} */ (main.querySelector("h1"))?.focus();
+}
+
+/** The state of the server, and what must not be overlooked. */
+function showState() {
+  const { last, lost } = live;
+  const notices = [];
+  if (lost) notices.push(["warn", `No live data: ${lost}`]);
+  if (last && !last.store_up) notices.push(["bad", "Deciding by fallback: the store is unreachable, and on_fault of each rule decides."]);
+  else if (last?.fallback > 0) notices.push(["bad", "Deciding by fallback: some requests were decided without the store in the last second."]);
+  if (last?.mode === "observe") notices.push(["warn", "Observing: refusals are counted and reported, and every request passes."]);
+  if (last?.rules_stale) notices.push(["warn", "Stale rules: the rules service is unreachable, and the last rules stay in force."]);
+  const text = notices.map(([, notice]) => notice).join("\n");
+  if (banners.dataset.text !== text) {
+    banners.dataset.text = text;
+    fill(banners, ...notices.map(([kind, notice]) => h(`p.banner.${kind}`, {}, notice)));
+  }
+  const mode = last?.mode ?? "";
+  if (state.dataset.mode !== mode) {
+    state.dataset.mode = mode;
+    fill(state, killSwitch(mode));
+  }
+}
+
+/** @param {string} mode */
+function killSwitch(mode) {
+  if (!mode) return h("span.muted", {}, "Connecting…");
+  const enforcing = mode === "enforce";
+  const next = enforcing ? "observe" : "enforce";
+  const act = async () => {
+    await call("POST", "/v1/enforcement", { json: { mode: next } });
+    toast(enforcing ? "This server observes; no request is refused." : "This server enforces its rules.");
+  };
+  const ask = () =>
+    confirm({
+      title: enforcing ? "Stop refusing requests?" : "Refuse requests again?",
+      text: h(
+        "p",
+        {},
+        enforcing
+          ? "This server will admit every request and only report what it would refuse. Other servers are not affected."
+          : "This server will refuse requests above their limits again.",
+      ),
+      button: enforcing ? "Observe" : "Enforce",
+      word: next,
+      danger: enforcing,
+      act,
+    });
+  return h(
+    "button.switch",
+    { type: "button", onclick: ask, ...needs("operator") },
+    h(`span.lamp.${enforcing ? "good" : "warn"}`),
+    enforcing ? "Enforcing" : "Observing",
+    h("span.muted", {}, enforcing ? " · kill switch" : " · enforce again"),
+  );
+}
+
+function help() {
+  const keys = [...PAGES.map((page) => [`g ${page.key}`, page.name]), ["/", "Search on the page"], ["k", "Kill switch"], ["?", "This list"]];
+  confirm({
+    title: "Keyboard shortcuts",
+    text: h("dl.keys", {}, ...keys.flatMap(([key, what]) => [h("dt", {}, ...key.split(" ").map((part) => h("kbd", {}, part))), h("dd", {}, what)])),
+    button: "Close",
+    act: async () => {},
+  });
+}
+
+let afterG = false;
+
+/** @param {KeyboardEvent} event */
+function onKey(event) {
+  const target = /** @type {HTMLElement} */ (event.target);
+  if (event.ctrlKey || event.metaKey || event.altKey || target.closest("input, textarea, select, dialog")) return;
+  const page = afterG && PAGES.find((page) => page.key === event.key);
+  afterG = event.key === "g";
+  if (page) navigate(`/console${page.path && `/${page.path}`}`);
+  else if (event.key === "/") /** @type {HTMLElement | null} */ (main.querySelector("input[type=search], input"))?.focus();
+  else if (event.key === "k") state.querySelector("button")?.click();
+  else if (event.key === "?") help();
+  else return;
+  event.preventDefault();
+}
+
+/** Links within the console do not load the document again. @param {MouseEvent} event */
+function onClick(event) {
+  const anchor = /** @type {HTMLElement} */ (event.target).closest("a");
+  if (!anchor || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0 || anchor.target) return;
+  const url = new URL(anchor.href);
+  if (url.origin !== location.origin || !/^\/console(\/|$)/.test(url.pathname)) return;
+  event.preventDefault();
+  navigate(url.pathname + url.search);
+}
+
+async function begin() {
+  await start();
+  const user = h("div.user");
+  const showUser = () =>
+    fill(
+      user,
+      h("span", {}, session.name, h("span.muted", {}, ` · ${session.role}`)),
+      session.tokens_required && h("button.plain", { type: "button", onclick: logout }, "Log out"),
+    );
+  showUser();
+  document.body.append(
+    h("a.skip", { href: "#main", onclick: () => main.focus() }, "Skip to the content"),
+    h(
+      "header.bar",
+      {},
+      h("a.brand", { href: "/console" }, "Tollgate"),
+      navigation,
+      h("div.side", {}, state, user, h("button.plain", { type: "button", onclick: help, title: "Keyboard shortcuts", "aria-label": "Keyboard shortcuts" }, "?")),
+    ),
+    h("div.content", {}, banners, main),
+  );
+  document.addEventListener("keydown", onKey);
+  document.addEventListener("click", onClick);
+  document.addEventListener("session", () => {
+    showUser();
+    state.dataset.mode = "-";
+    showState();
+  });
+  addEventListener("popstate", show);
+  onEvent(showState, new AbortController().signal);
+  show();
+  // For measurements: the first data is on the page.
+  const first = new AbortController();
+  onEvent(() => (performance.mark("console-shown"), first.abort()), first.signal);
+  showState();
+  await follow();
+}
+
+begin().catch((error) => fill(document.body, h("main", {}, h("h1", {}, "Tollgate"), errorBox(error))));

@@ -1,0 +1,164 @@
+// Overview: is it fine now, and was it in the last hour?
+
+import { get } from "./api.js";
+import { fill, h } from "./dom.js";
+import { count, nanos, plural, short, span } from "./format.js";
+import { live, onEvent, SPARK } from "./live.js";
+import { badge, card, empty, heading, link, load, ruleHref, table } from "./parts.js";
+import { plot, sparkline } from "./plot.js";
+import { source } from "./session.js";
+
+/** The ranges of the plots: how many points, and the seconds between them. @type {Record<string, [number, number]>} */
+const RANGES = { "5m": [300, 1], "15m": [900, 1], "1h": [360, 10] };
+
+/** @param {import("./parts.js").Page} page */
+export function overview({ query, signal, setQuery }) {
+  let range = RANGES[query.get("range") ?? ""] ? String(query.get("range")) : "15m";
+  const [points, step] = RANGES[range];
+  const rates = plot({ label: "Decisions a second", step, points });
+  const times = plot({ label: "Time of a decision", step, points, format: nanos, height: 130 });
+  const stats = h("div.stats");
+  const busiest = h("div");
+  const status = h("div.cards");
+  const rulesCard = h("section.card.fact", {}, h("h2", {}, "Rules"));
+  const nodesCard = h("section.card.fact", {}, h("h2", {}, "Nodes"));
+
+  const choose = h(
+    "div.segmented",
+    { role: "group", "aria-label": "Range of the plots" },
+    ...Object.keys(RANGES).map((name) =>
+      h("button", { type: "button", "aria-pressed": String(name === range), onclick: () => pick(name) }, name.replace("m", " min").replace("h", " h")),
+    ),
+  );
+
+  /** @param {string} name */
+  function pick(name) {
+    range = name;
+    setQuery({ range: name === "15m" ? null : name });
+    [...choose.children].forEach((button, at) => button.setAttribute("aria-pressed", String(Object.keys(RANGES)[at] === name)));
+    update();
+  }
+
+  function update() {
+    const { last } = live;
+    const [points, step] = RANGES[range];
+    const series = range === "1h" ? live.tens : live.seconds;
+    rates.update(
+      [
+        { name: "admitted", color: "admitted", values: series.admitted },
+        { name: "refused", color: "refused", values: series.refused },
+        { name: "shadow", color: "shadow", values: series.shadow },
+      ],
+      step,
+      points,
+    );
+    times.update(
+      [
+        { name: "mean", color: "admitted", values: series.mean_ns },
+        { name: "99 % within", color: "neutral", values: series.p99_ns },
+      ],
+      step,
+      points,
+    );
+    if (!last) return;
+    fill(
+      stats,
+      stat("Admitted", short(last.admitted), "/s", "admitted"),
+      stat("Refused", short(last.refused), "/s", "refused"),
+      stat("Shadow", short(last.shadow), "/s", "shadow", "Passed although a limit was exceeded: by a shadow rule, or while observing"),
+      stat("Mean time", nanos(last.mean_ns), "", "", "The time of a decision, with the store, in the last second"),
+    );
+    fill(
+      status,
+      fact("Store", last.store_up ? badge("good", "answers") : badge("bad", "unreachable"), last.store_up ? "Every limit is decided exactly." : "on_fault of each rule decides."),
+      fact(
+        "Enforcement",
+        last.mode === "enforce" ? badge("good", "enforcing") : badge("warn", "observing"),
+        last.mode === "enforce" ? "Requests above their limits are refused." : "No request is refused.",
+      ),
+      rulesCard,
+      nodesCard,
+      fact("Connections", h("b.big", {}, count(last.connections)), `${plural(last.waiting, "request")} waiting to be admitted`),
+    );
+    showBusiest(last);
+  }
+
+  /** @param {any} last */
+  function showBusiest(last) {
+    const rules = [...last.rules].sort((a, b) => b.admitted + b.refused - a.admitted - a.refused).slice(0, 8);
+    if (rules.length === 0) {
+      const none = last.rule_count === 0;
+      fill(
+        busiest,
+        none
+          ? empty("No rules are in force.", link("/editor", "Write the first one in the editor"))
+          : empty("No rule has decided anything in the last second.", link("/rules", `See all ${plural(last.rule_count, "rule")}`)),
+      );
+      return;
+    }
+    const rows = rules.map((rule) => [
+      link(ruleHref(rule.domain, rule.id), h("span.muted", {}, `${rule.domain} / `), rule.id),
+      sparkline(live.rules.get(`${rule.domain}\n${rule.id}`), SPARK),
+      short(rule.admitted),
+      short(rule.refused),
+      short(rule.shadow),
+    ]);
+    const number = (/** @type {string} */ name) => ({ name, number: true });
+    fill(busiest, table("Busiest rules", ["Rule", "Last 10 min", number("Admitted/s"), number("Refused/s"), number("Shadow/s")], rows));
+  }
+
+  loadRules(rulesCard, signal);
+  if (source === "database") loadNodes(nodesCard, signal);
+  else nodesCard.append(h("p.muted.small", {}, "Nodes report to the rules service."));
+  const timer = setInterval(() => {
+    loadRules(rulesCard, signal);
+    if (source === "database") loadNodes(nodesCard, signal);
+  }, 5_000);
+  signal.addEventListener("abort", () => clearInterval(timer));
+  onEvent(update, signal);
+  update();
+  return h(
+    "div",
+    {},
+    heading("Overview", choose),
+    stats,
+    card("Decisions a second", rates.node),
+    card("Time of a decision", times.node),
+    status,
+    card("Busiest rules", busiest),
+  );
+}
+
+/** @param {string} name @param {string} value @param {string} unit @param {string} color @param {string} [title] */
+const stat = (name, value, unit, color, title) =>
+  h("div.stat", { title }, h("span.stat-name", {}, color && h(`span.key.${color}`), name), h("span.stat-value", {}, value, h("span.unit", {}, unit)));
+
+/** @param {string} title @param {import("./dom.js").Child} value @param {...import("./dom.js").Child} text */
+const fact = (title, value, ...text) => h("section.card.fact", {}, h("h2", {}, title), value, h("p.muted.small", {}, ...text));
+
+/** @param {HTMLElement} place @param {AbortSignal} signal */
+function loadRules(place, signal) {
+  const show = (/** @type {any} */ status) => [
+    h("h2", {}, "Rules"),
+    h("b.big", {}, count(status.rules ?? 0)),
+    h("p.muted.small", {}, status.revision ? `revision ${status.revision} · ` : "", `from ${status.source}`),
+    status.refused && h("p.error", { role: "alert" }, `Revision ${status.refused.revision} was refused: ${status.refused.why}`),
+  ];
+  load(place, get("/v1/rules-status", signal), show, signal);
+}
+
+/** @param {HTMLElement} place @param {AbortSignal} signal */
+function loadNodes(place, signal) {
+  const show = (/** @type {any[]} */ [nodes, status]) => {
+    const behind = nodes.items.filter((/** @type {any} */ node) => node.running !== status.revision || node.refused);
+    const text = nodes.items.length === 0 ? "No other node follows this server." : behind.length ? `${behind.length} behind revision ${status.revision}` : "All run the current revision.";
+    const silent = Math.max(0, ...nodes.items.map((/** @type {any} */ node) => node.seen_ms_ago));
+    return [
+      h("h2", {}, "Nodes"),
+      h("b.big", {}, count(nodes.items.length)),
+      behind.length > 0 && badge("warn", `${behind.length} behind`),
+      h("p.muted.small", {}, text, silent > 60_000 ? ` One was last seen ${span(silent)} ago.` : ""),
+    ];
+  };
+  load(place, Promise.all([get("/v1/nodes", signal), get("/v1/rules-status", signal)]), show, signal);
+}

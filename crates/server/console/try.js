@@ -1,0 +1,116 @@
+// Try: what would happen to this request, and why? Nothing is taken unless the reader asks for it.
+
+import { call, decide } from "./api.js";
+import { fill, h } from "./dom.js";
+import { count, plural, span } from "./format.js";
+import { badge, card, confirm, empty, errorBox, heading, link, ruleHref, toast } from "./parts.js";
+import { requestForm } from "./request.js";
+
+/** @param {import("./parts.js").Page} page */
+export function tryPage(page) {
+  const form = requestForm(page);
+  const result = h("div", { "aria-live": "polite" });
+
+  async function explain() {
+    const request = form.read();
+    if (!request.domain) {
+      fill(result, empty("Which request?", "Name a domain and the attributes that its rules match and count by."));
+      return;
+    }
+    try {
+      fill(result, tree(await call("POST", "/v1/explain", { json: request, signal: page.signal })));
+    } catch (error) {
+      if (!page.signal.aborted) fill(result, errorBox(error));
+    }
+  }
+
+  const take = () =>
+    confirm({
+      title: "Take from the counters?",
+      text: h("p", {}, "A check takes the cost from every limit that the request matches, as a real request does."),
+      button: "Check",
+      act: async () => {
+        const decision = await decide("/v1/check", form.read());
+        toast(decision.allowed ? "Admitted; the cost was taken." : "Refused; nothing was taken.");
+        await explain();
+      },
+    });
+  const node = h("form", {}, form.node, h("div.actions", {}, h("button.primary", { type: "submit" }, "Explain"), h("button", { type: "button", onclick: take }, "Check, and take")));
+  node.addEventListener("submit", (event) => {
+    event.preventDefault();
+    explain();
+  });
+  explain();
+  return h("div", {}, heading("Try a request"), card("", node), result);
+}
+
+/** @param {any} explanation */
+function tree(explanation) {
+  const { allowed, outcome, observed, rule, rules, left_out: leftOut } = explanation;
+  const verdict = outcome === "delay" ? badge("warn", `delayed ${span(explanation.delay_ms)}`) : allowed ? badge("good", "admitted") : badge("bad", "refused");
+  const matching = rules.filter((/** @type {any} */ one) => one.met).length;
+  return card(
+    "",
+    h("p.verdict", {}, verdict, " ", rule ? ["by ", link(ruleHref(explanation.domain, rule), rule)] : allowed ? "no enforced rule refuses it" : ""),
+    observed && observed !== "allow" ? h("p.muted", {}, `Only observed; otherwise: ${observed}.`) : null,
+    !allowed ? h("p.muted", {}, explanation.retry_after_ms === null ? "Waiting does not help." : `It passes in ${span(explanation.retry_after_ms)}.`) : null,
+    explanation.standing === "exact" ? null : h("p.muted", {}, `Decided by ${explanation.standing}: the store is unreachable.`),
+    h("p.muted", {}, `${matching} of ${plural(rules.length + (leftOut ?? 0), "rule")} of the domain match.`),
+    h("ul.tree", {}, ...rules.map((/** @type {any} */ one) => branch(explanation.domain, one))),
+    h("details", {}, h("summary", {}, "As text"), h("pre", { tabindex: "0" }, explanation.text)),
+  );
+}
+
+/** @param {string} domain @param {any} rule */
+function branch(domain, rule) {
+  const name = rule.rule ? link(ruleHref(domain, rule.rule), rule.rule) : h("b", {}, "inline limit");
+  if (!rule.met) return h("li", {}, badge("neutral", "no match"), " ", name, h("span.muted", {}, ` ${whyNot(rule)}`));
+  const sign = rule.refuses ? badge(rule.shadow ? "warn" : "bad", rule.shadow ? "would refuse" : "refuses") : badge("good", "within");
+  const counted = Object.entries(rule.counted_by ?? {}).map(([key, value]) => `${key}=${value ?? "(missing)"}`);
+  return h(
+    "li",
+    {},
+    sign,
+    " ",
+    name,
+    rule.shadow ? [" ", badge("warn", "shadow")] : null,
+    rule.banned ? [" ", badge("bad", "banned")] : null,
+    h(
+      "ul.tree",
+      {},
+      h("li", {}, "counts by ", counted.length ? h("code", {}, counted.join(", ")) : "nothing: one counter for all", `, cost ${rule.cost ?? 1}`),
+      rule.overrides?.applies ? h("li", {}, "override ", h("code", {}, rule.overrides.applies.when.join(", ")), ` applies (${rule.overrides.applies.place})`) : null,
+      rule.on_fault ? h("li", {}, `decided by on_fault: ${rule.on_fault}`) : null,
+      rule.ban?.until ? h("li", {}, `banned until ${rule.ban.until}`) : null,
+      ...(rule.limits ?? []).map(leaf),
+    ),
+  );
+}
+
+/** @param {any} limit */
+function leaf(limit) {
+  const meter = /** @type {HTMLMeterElement} */ (
+    h("meter", { min: "0", max: String(Math.max(1, limit.limit)), value: String(limit.remaining), "aria-label": `${limit.remaining} of ${limit.limit} left` })
+  );
+  meter.setAttribute("value", String(limit.remaining));
+  const full = limit.reset_after_ms ? `, full in ${span(limit.reset_after_ms)}` : "";
+  return h("li.limit", {}, h("code", {}, limit.written ?? count(limit.limit)), meter, h("span", {}, `${count(limit.remaining)} of ${count(limit.limit)} left`, h("span.muted", {}, full)));
+}
+
+/** @param {any} rule */
+function whyNot(rule) {
+  switch (rule.why) {
+    case "condition":
+      return rule.found === null || rule.found === undefined ? `needs ${rule.attribute}: ${rule.expected}` : `needs ${rule.attribute}: ${rule.expected}, and it is ${rule.found}`;
+    case "judged":
+      return `not evaluated: ${rule.by} has decided`;
+    case "others":
+      return "the request has other attributes than the rule allows";
+    case "expression":
+      return `its expression is false in part ${rule.part} of ${rule.parts}`;
+    case "not_now":
+      return `outside of its schedule ${rule.schedule}`;
+    default:
+      return rule.why ?? "";
+  }
+}

@@ -1,0 +1,157 @@
+//! The files of the console, compiled into the program.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use crate::control::sha256_hex;
+
+/// The path of files, before the digest of all of them.
+pub(super) const PREFIX: &str = "/console/files/";
+
+/// Where the document names the path of its files.
+const PLACEHOLDER: &str = "{files}";
+
+const DOCUMENT: &str = include_str!("../../console/index.html");
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("../../console/", $name)))),*] };
+}
+
+/// The files by name.
+const FILES: &[(&str, &str)] = files!(
+    "api.js",
+    "audit.js",
+    "console.css",
+    "dom.js",
+    "editor.js",
+    "format.js",
+    "keys.js",
+    "live.js",
+    "main.js",
+    "nodes.js",
+    "overview.js",
+    "parts.js",
+    "plot.js",
+    "request.js",
+    "rule.js",
+    "rules.js",
+    "session.js",
+    "tokens.js",
+    "try.js",
+);
+
+/// A file as it is served.
+#[derive(Debug)]
+pub(super) struct StaticFile {
+    name: &'static str,
+    pub(super) content_type: &'static str,
+    pub(super) is_document: bool,
+    pub(super) plain: Bytes,
+    pub(super) gzipped: Bytes,
+}
+
+impl StaticFile {
+    fn new(name: &'static str, text: Bytes) -> Self {
+        let content_type = match name.rsplit_once('.') {
+            Some((_, "js")) => "text/javascript; charset=utf-8",
+            Some((_, "css")) => "text/css; charset=utf-8",
+            _ => "text/html; charset=utf-8",
+        };
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+        // Writing to memory does not fail.
+        let _ = encoder.write_all(&text);
+        let gzipped = encoder.finish().unwrap_or_default().into();
+        Self { name, content_type, is_document: name == "index.html", plain: text, gzipped }
+    }
+}
+
+/// Returns the digest of all files, which is part of their paths.
+pub(super) fn digest() -> &'static str {
+    static DIGEST: OnceLock<String> = OnceLock::new();
+    DIGEST.get_or_init(|| {
+        let mut all = Vec::new();
+        for (name, text) in FILES {
+            all.extend_from_slice(sha256_hex(name.as_bytes()).as_bytes());
+            all.extend_from_slice(sha256_hex(text.as_bytes()).as_bytes());
+        }
+        sha256_hex(&all)[..16].to_owned()
+    })
+}
+
+/// Returns the document of every page.
+pub(super) fn document() -> &'static StaticFile {
+    static FILE: OnceLock<StaticFile> = OnceLock::new();
+    FILE.get_or_init(|| {
+        let text = DOCUMENT.replace(PLACEHOLDER, &format!("{PREFIX}{}", digest()));
+        StaticFile::new("index.html", text.into())
+    })
+}
+
+/// Finds a file by its path after the prefix.
+pub(super) fn find(path: &str) -> Option<&'static StaticFile> {
+    let name = path.strip_prefix(digest())?.strip_prefix('/')?;
+    files().iter().find(|file| file.name == name)
+}
+
+fn files() -> &'static [StaticFile] {
+    static ALL: OnceLock<Vec<StaticFile>> = OnceLock::new();
+    ALL.get_or_init(|| {
+        FILES.iter().map(|(name, text)| StaticFile::new(name, Bytes::from_static(text.as_bytes()))).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes of all files together, as they are sent.
+    const MAX_BYTES: usize = 80_000;
+
+    #[test]
+    fn all_files_together_are_small() {
+        let bytes: usize = files().iter().chain([document()]).map(|file| file.gzipped.len()).sum();
+        assert!(bytes <= MAX_BYTES, "the console has {bytes} bytes, gzipped (maximum {MAX_BYTES})");
+    }
+
+    #[test]
+    fn every_file_is_served_and_loaded_with_the_document() {
+        let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/console")).expect("the folder");
+        for entry in folder {
+            let name = entry.expect("an entry").file_name().into_string().expect("text");
+            let is_served = name == "index.html" || FILES.iter().any(|(known, _)| *known == name);
+            assert!(is_served || name == "tsconfig.json" || name == "types.d.ts", "{name} is not served");
+        }
+        for (name, _) in FILES {
+            assert!(DOCUMENT.contains(&format!("\"{PLACEHOLDER}/{name}\"")), "the document does not load {name}");
+        }
+    }
+
+    #[test]
+    fn markup_is_never_interpreted() {
+        let dangerous = [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "DOMParser",
+            "srcdoc",
+            "javascript:",
+        ];
+        for (name, text) in FILES.iter().chain([&("index.html", DOCUMENT)]) {
+            for word in dangerous {
+                assert!(!text.contains(word), "{name} contains {word}");
+            }
+            for address in ["http://", "https://", "//cdn"] {
+                // The name of the SVG namespace is not an address.
+                let text = text.replace("http://www.w3.org/2000/svg", "");
+                assert!(!text.contains(address), "{name} contains an address of another server");
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The web console at `/console`: its files, and sessions of browsers.
+//!
+//! The console is a client of the public API without privileges of its own: its pages are static files, and a session stands for
+//! the token it was opened with. The source of the files is in `crates/server/console/`, and is what is served.
+//!
+//! Requests of web pages are refused by every server (`http/web.rs`). Those of the console are let in by three marks together: the
+//! header [`HEADER`], which a page of another origin cannot send without a preflight request that this server refuses;
+//! `Sec-Fetch-Site: same-origin`; and an `Origin` with the host that the request is for.
+
+mod files;
+pub(crate) mod session;
+
+use hyper::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue,
+    REFERRER_POLICY, VARY, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::http::request::Parts;
+use hyper::{Method, Response, StatusCode};
+
+use crate::http::HttpResponse;
+use crate::http::body::ReplyBody;
+use crate::http::problem::Problem;
+use files::StaticFile;
+
+/// The header of requests that the console makes.
+pub(crate) const HEADER: &str = "tollgate-console";
+
+/// Everything comes from this server, no script or style is inline, and no other page may show this one in a frame.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+                      base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
+
+/// Whether a path belongs to the console.
+pub(crate) fn owns(path: &str) -> bool {
+    path.strip_prefix("/console").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Answers a request for a page or a file of the console. Every page is the same document, which reads its address.
+///
+/// # Errors
+/// When there is no such file, or the method is not GET or HEAD.
+pub(crate) fn answer(head: &Parts) -> Result<HttpResponse, Problem> {
+    let path = head.uri.path();
+    if !matches!(head.method, Method::GET | Method::HEAD) {
+        return Err(Problem::method_not_allowed(path, "GET, HEAD"));
+    }
+    let file = match path.strip_prefix(files::PREFIX) {
+        None => files::document(),
+        Some(name) => files::find(name)
+            .ok_or_else(|| Problem::not_found("no such file of this version of the console; load the page again"))?,
+    };
+    Ok(respond(file, head))
+}
+
+fn respond(file: &StaticFile, head: &Parts) -> HttpResponse {
+    let accepts = head.headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let gzip = accepts.flat_map(|value| value.split(',')).any(|coding| coding.trim().starts_with("gzip"));
+    let body = if gzip { file.gzipped.clone() } else { file.plain.clone() };
+    let mut answer = Response::new(ReplyBody::from(body));
+    *answer.status_mut() = StatusCode::OK;
+    let headers = answer.headers_mut();
+    let text = HeaderValue::from_static;
+    headers.insert(CONTENT_TYPE, text(file.content_type));
+    headers.insert(VARY, text("accept-encoding"));
+    headers.insert(CONTENT_SECURITY_POLICY, text(POLICY));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, text("nosniff"));
+    headers.insert(REFERRER_POLICY, text("no-referrer"));
+    headers.insert(HeaderName::from_static("cross-origin-resource-policy"), text("same-origin"));
+    headers.insert(HeaderName::from_static("cross-origin-opener-policy"), text("same-origin"));
+    if gzip {
+        headers.insert(CONTENT_ENCODING, text("gzip"));
+    }
+    // The address of a file contains the digest of all files; the document names them.
+    headers.insert(
+        CACHE_CONTROL,
+        text(if file.is_document { "no-store" } else { "private, max-age=31536000, immutable" }),
+    );
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(path: &str, accepts: &str) -> Result<HttpResponse, Problem> {
+        let request = hyper::Request::get(path).header(ACCEPT_ENCODING, accepts).body(()).unwrap();
+        answer(&request.into_parts().0)
+    }
+
+    #[test]
+    fn every_page_is_the_document_and_every_file_is_named_by_the_digest() {
+        for path in ["/console", "/console/", "/console/rules/api%2Fv1/per-client?q=a"] {
+            let page = get(path, "gzip, br").unwrap();
+            assert_eq!(page.headers()[CONTENT_TYPE], "text/html; charset=utf-8", "{path}");
+            assert_eq!(
+                (page.headers()[CONTENT_ENCODING].as_bytes(), page.headers()[CACHE_CONTROL].as_bytes()),
+                (&b"gzip"[..], &b"no-store"[..])
+            );
+        }
+        let script = format!("{}{}/main.js", files::PREFIX, files::digest());
+        let file = get(&script, "").unwrap();
+        assert_eq!(file.headers()[CONTENT_TYPE], "text/javascript; charset=utf-8");
+        assert!(!file.headers().contains_key(CONTENT_ENCODING));
+        for headers in [get("/console", "").unwrap().headers(), file.headers()] {
+            assert_eq!(headers[CONTENT_SECURITY_POLICY], POLICY);
+        }
+        assert_eq!(
+            get(&format!("{}{}/none.js", files::PREFIX, files::digest()), "").unwrap_err().status(),
+            StatusCode::NOT_FOUND
+        );
+        assert_eq!(get(&format!("{}0000/main.js", files::PREFIX), "").unwrap_err().status(), StatusCode::NOT_FOUND);
+        assert!(owns("/console") && owns("/console/keys") && !owns("/consoles") && !owns("/v1/console"));
+    }
+}

@@ -1,0 +1,301 @@
+//! Sessions of browsers: a cookie that stands for a token, for a time.
+//!
+//! The console sends a token once and gets a cookie with a random number of 256 bits. The cookie is `HttpOnly`, so no script reads
+//! it, and `SameSite=Strict`, so requests of other sites do not carry it. It is used only with the header of the console
+//! ([`super::HEADER`]). A session has the rights of its token, ends with it, and ends by itself.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, COOKIE, HeaderValue, ORIGIN, SET_COOKIE};
+use hyper::http::request::Parts;
+use hyper::{HeaderMap, Method, Response, StatusCode};
+use serde::{Deserialize, Serialize};
+use tollgate::core::{Mono, Nanos, Time};
+use tollgate_engine::Store;
+use utoipa::ToSchema;
+
+use crate::app::App;
+use crate::control::auth::{Access, CachedToken};
+use crate::control::model::Role;
+use crate::http::HttpResponse;
+use crate::http::body::ReplyBody;
+use crate::http::problem::Problem;
+
+/// The path of the session.
+pub(crate) const PATH: &str = "/v1/session";
+
+/// The bytes of the body that opens a session.
+pub(crate) const MAX_BODY: usize = 4 * 1024;
+
+/// The open sessions; beyond that the least recently used one ends.
+pub(crate) const MAX_SESSIONS: usize = 1_024;
+
+/// A session ends after this time without a request.
+pub(crate) const IDLE: Nanos = Nanos::from_secs(3_600);
+
+/// A session ends after this time.
+pub(crate) const MAX_AGE: Nanos = Nanos::from_secs(12 * 3_600);
+
+const NAME: &str = "tollgate-session";
+type SessionId = [u8; 32];
+
+/// The open sessions.
+#[derive(Debug, Default)]
+pub struct Sessions(Mutex<HashMap<SessionId, Session>>);
+
+struct Session {
+    token: Box<[u8]>,
+    began: Time<Mono>,
+    used: Time<Mono>,
+}
+
+// The token is a secret.
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("began", &self.began).field("used", &self.used).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    fn has_ended(&self, now: Time<Mono>) -> bool {
+        now.since(self.used) >= IDLE || now.since(self.began) >= MAX_AGE
+    }
+}
+
+impl Sessions {
+    /// Opens a session with a token, under a random id.
+    fn open(&self, id: SessionId, token: &[u8], now: Time<Mono>) {
+        let mut sessions = self.sessions();
+        if sessions.len() >= MAX_SESSIONS {
+            sessions.retain(|_, session| !session.has_ended(now));
+        }
+        if sessions.len() >= MAX_SESSIONS {
+            let oldest = sessions.iter().min_by_key(|(_, session)| session.used).map(|(id, _)| *id);
+            oldest.and_then(|id| sessions.remove(&id));
+        }
+        sessions.insert(id, Session { token: token.into(), began: now, used: now });
+    }
+
+    /// Returns the token of a session, which is used now.
+    fn token(&self, id: &SessionId, now: Time<Mono>) -> Option<Box<[u8]>> {
+        let mut sessions = self.sessions();
+        let session = sessions.get_mut(id)?;
+        if session.has_ended(now) {
+            sessions.remove(id);
+            return None;
+        }
+        session.used = now;
+        Some(session.token.clone())
+    }
+
+    fn close(&self, id: &SessionId) {
+        self.sessions().remove(id);
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Session>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a caller is authenticated by, for as long as a stream lasts.
+#[derive(Debug, Default)]
+pub(crate) struct Credentials {
+    /// The token; none where no tokens are required.
+    token: Option<Box<[u8]>>,
+    /// The session that it came from.
+    session: Option<SessionId>,
+    cached: CachedToken,
+}
+
+impl Credentials {
+    /// Returns those of a request: the token that it sent, or that of its session.
+    pub(crate) fn of<S: Store>(app: &App<S>, head: &Parts, bearer: Option<&[u8]>) -> Self {
+        if !app.auth.requires_tokens() {
+            return Self::default();
+        }
+        if let Some(token) = bearer {
+            return Self { token: Some(token.into()), ..Self::default() };
+        }
+        let session = session_id(head);
+        let token = session.and_then(|id| app.sessions.token(&id, app.now()));
+        Self { token, session, cached: CachedToken::default() }
+    }
+
+    /// Returns the token.
+    pub(crate) fn token(&self) -> Option<&[u8]> {
+        self.token.as_deref()
+    }
+
+    /// Whether the token and the session are still valid. A session is in use for as long as a stream lasts.
+    pub(crate) fn are_valid<S: Store>(&mut self, app: &App<S>) -> bool {
+        let session_lasts = self.session.is_none_or(|id| app.sessions.token(&id, app.now()).is_some());
+        session_lasts && app.auth.authenticate(&mut self.cached, self.token.as_deref(), || app.wall_ms()).is_ok()
+    }
+}
+
+/// Returns the session of a request of the console.
+fn session_id(head: &Parts) -> Option<SessionId> {
+    if !head.headers.contains_key(super::HEADER) {
+        return None;
+    }
+    let cookies = head.headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
+    let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
+    let (_, value) = pairs.find(|(name, _)| *name == NAME)?;
+    let mut id = SessionId::default();
+    hex::decode_to_slice(value, &mut id).ok()?;
+    Some(id)
+}
+
+/// Who a caller is, as `/v1/session` returns it.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SessionView<'a> {
+    /// The name of the token, which is the author of changes; `local` where no tokens are required.
+    name: &'a str,
+    /// What the caller may do.
+    role: Role,
+    /// The domains that the caller may change and take from; none: all.
+    domains: &'a [String],
+    /// When the token expires, in milliseconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_ms: Option<i64>,
+    /// Whether the server requires tokens.
+    tokens_required: bool,
+    /// The version of the server.
+    version: &'static str,
+}
+
+/// Opens a session: the only call that a caller without a token may make.
+///
+/// # Errors
+/// When the body is invalid, or the token is.
+pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<HttpResponse, Problem> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields, expecting = "an object with `token`")]
+    struct Opening {
+        token: String,
+    }
+    let Opening { token } = serde_json::from_slice(body).map_err(|error| Problem::json(&error))?;
+    let token = token.trim().as_bytes();
+    let mut cached = CachedToken::default();
+    let access = app.auth.authenticate(&mut cached, Some(token), || app.wall_ms())?.clone();
+    let mut answer = view(app, &access);
+    if app.auth.requires_tokens() {
+        let mut id = SessionId::default();
+        getrandom::fill(&mut id).map_err(|error| {
+            tracing::error!(%error, "no random numbers for a session");
+            Problem::bug()
+        })?;
+        app.sessions.open(id, token, app.now());
+        set_cookie(answer.headers_mut(), head, &hex::encode(id), MAX_AGE.as_nanos() / 1_000_000_000)?;
+    }
+    Ok(answer)
+}
+
+/// Answers other calls of `/v1/session`.
+///
+/// # Errors
+/// When the method is another.
+pub(crate) fn answer<S: Store>(app: &App<S>, head: &Parts, access: &Access) -> Result<HttpResponse, Problem> {
+    match head.method {
+        Method::GET => Ok(view(app, access)),
+        Method::DELETE => {
+            if let Some(id) = session_id(head) {
+                app.sessions.close(&id);
+            }
+            let mut answer = Response::new(ReplyBody::default());
+            *answer.status_mut() = StatusCode::NO_CONTENT;
+            set_cookie(answer.headers_mut(), head, "", 0)?;
+            Ok(answer)
+        }
+        _ => Err(Problem::method_not_allowed(PATH, "GET, POST, DELETE")),
+    }
+}
+
+fn view<S: Store>(app: &App<S>, access: &Access) -> HttpResponse {
+    let (role, domains, expires_ms) = match access {
+        Access::Local => (Role::Admin, &[][..], None),
+        Access::Token(token) => (token.grant.role, &token.grant.domains[..], token.grant.expires_ms),
+    };
+    let view = SessionView {
+        name: access.author(),
+        role,
+        domains,
+        expires_ms,
+        tokens_required: app.auth.requires_tokens(),
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    // A struct of strings always serialises.
+    let mut answer = Response::new(ReplyBody::from(serde_json::to_vec(&view).unwrap_or_default()));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// Sets the cookie. Browsers send `Origin` with the calls that set it, so it shows whether the browser uses TLS, also through a proxy
+/// that ends it.
+fn set_cookie(headers: &mut HeaderMap, head: &Parts, value: &str, max_age: u64) -> Result<(), Problem> {
+    let is_secure = head.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
+    let secure = if is_secure { "; Secure" } else { "" };
+    let cookie = format!("{NAME}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Strict{secure}");
+    headers.insert(SET_COOKIE, HeaderValue::from_str(&cookie).map_err(|_| Problem::bug())?);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time<Mono> {
+        Time::from_nanos((seconds + 1) * 1_000_000_000)
+    }
+
+    #[test]
+    fn session_ends_when_idle_and_when_old() {
+        let sessions = Sessions::default();
+        let idle = IDLE.as_nanos() / 1_000_000_000;
+        sessions.open([1; 32], b"token", at(0));
+        assert_eq!(sessions.token(&[1; 32], at(idle - 1)).as_deref(), Some(&b"token"[..]));
+        assert_eq!(sessions.token(&[1; 32], at(2 * idle - 1)), None);
+        assert_eq!(sessions.token(&[2; 32], at(0)), None);
+        sessions.open([3; 32], b"token", at(0));
+        let end = MAX_AGE.as_nanos() / 1_000_000_000;
+        for used in (0..end).step_by(600) {
+            assert!(sessions.token(&[3; 32], at(used)).is_some(), "{used}");
+        }
+        assert_eq!(sessions.token(&[3; 32], at(end)), None);
+    }
+
+    #[test]
+    fn number_of_sessions_is_bounded_and_the_least_recently_used_ends() {
+        let sessions = Sessions::default();
+        let id = |number: u64| {
+            let mut id = SessionId::default();
+            id[..8].copy_from_slice(&number.to_le_bytes());
+            id
+        };
+        for number in 0..MAX_SESSIONS as u64 {
+            sessions.open(id(number), b"t", at(number));
+        }
+        assert!(sessions.token(&id(0), at(2_000)).is_some());
+        sessions.open([9; 32], b"t", at(2_000));
+        assert_eq!(sessions.sessions().len(), MAX_SESSIONS);
+        assert!(sessions.token(&id(0), at(2_000)).is_some() && sessions.token(&id(1), at(2_000)).is_none());
+    }
+
+    #[test]
+    fn cookie_counts_only_with_the_header_of_the_console() {
+        let value = "ab".repeat(32);
+        let of = |headers: &[(&str, &str)]| {
+            let mut request = hyper::Request::get("/v1/rules");
+            for (name, value) in headers {
+                request = request.header(*name, *value);
+            }
+            session_id(&request.body(()).unwrap().into_parts().0)
+        };
+        let cookie = format!("a=b; {NAME}={value}");
+        assert_eq!(of(&[("cookie", &cookie)]), None);
+        assert_eq!(of(&[("cookie", &cookie), (super::super::HEADER, "1")]), Some([0xab; 32]));
+        assert_eq!(of(&[("cookie", &cookie[..40]), (super::super::HEADER, "1")]), None);
+    }
+}

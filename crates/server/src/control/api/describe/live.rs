@@ -1,0 +1,67 @@
+//! The calls about live data, and sessions.
+
+use serde_json::{Value, json};
+
+use crate::live::{MAX_RULES, MAX_VIEWERS, SECONDS};
+
+/// Returns the paths.
+pub(super) fn paths() -> Value {
+    let query = |name: &str, schema: Value, description: &str| json!({"name": name, "in": "query", "required": false, "schema": schema, "description": description});
+    let text = || json!({"type": "string"});
+    let ok = |description: &str, content_type: &str, schema: Value| json!({"200": {"description": description, "content": {content_type: {"schema": schema}}}});
+    let session = || ok("Who the caller is", "application/json", json!({"$ref": "#/components/schemas/Session"}));
+    let history = ok("The history; empty if none of the rule is kept", "application/json", json!({"type": "object"}));
+    let mut opened = session();
+    opened["200"]["headers"] = json!({"set-cookie": {"schema": {"type": "string"}, "description": "The session"}});
+    json!({
+        "/v1/live": {"get": {
+            "tags": ["live"], "operationId": "live",
+            "summary": format!("Sends rates and the state of the server once a second, to at most {MAX_VIEWERS} viewers"),
+            "responses": ok("Server-sent events, each with a JSON object", "text/event-stream", text()),
+        }},
+        "/v1/history": {"get": {
+            "tags": ["live"], "operationId": "get_history",
+            "summary": format!(
+                "Returns rates per second: {} minutes by second and an hour by ten seconds, of all decisions or of one rule",
+                SECONDS / 60
+            ),
+            "description": format!(
+                "Lists of numbers, oldest first. Without parameters, also the last ten minutes of the {MAX_RULES} busiest rules."
+            ),
+            "parameters": [
+                query("domain", text(), "With `rule`: the domain of the rule"),
+                query("rule", text(), "With `domain`: only this rule"),
+            ],
+            "responses": history,
+        }},
+        "/v1/rules": {"get": {
+            "tags": ["live"], "operationId": "list_rules_in_force",
+            "summary": "Lists the rules in force on this server, whatever their source, with their counts",
+            "parameters": [
+                query("q", text(), "Words that the domain, the id, the limits or `per` must contain"),
+                query("after", json!({"type": "integer", "minimum": 0}), "The `next` of the previous page"),
+                query("limit", json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}), "The maximum number of items"),
+            ],
+            "responses": ok("A part of the list", "application/json", json!({"$ref": "#/components/schemas/RulesInForce"})),
+        }},
+        "/v1/session": {
+            "get": {
+                "tags": ["session"], "operationId": "get_session",
+                "summary": "Returns the name, the role and the domains of the caller", "responses": session(),
+            },
+            "post": {
+                "tags": ["session"], "operationId": "open_session",
+                "summary": "Opens the session of a browser with a token",
+                "description": "The reply sets a cookie, which counts only with the header `Tollgate-Console`.",
+                "requestBody": {"required": true, "content": {"application/json": {"schema": {
+                    "type": "object", "required": ["token"], "additionalProperties": false, "properties": {"token": text()},
+                }}}},
+                "responses": opened,
+            },
+            "delete": {
+                "tags": ["session"], "operationId": "close_session",
+                "summary": "Ends the session", "responses": {"204": {"description": "Ended"}},
+            },
+        },
+    })
+}

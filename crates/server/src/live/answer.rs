@@ -1,0 +1,157 @@
+//! The calls about live data: `GET /v1/live`, `/v1/history` and `/v1/rules`.
+
+use std::sync::Arc;
+
+use http_body_util::BodyExt;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::{Method, Response, StatusCode};
+use percent_encoding::percent_decode_str;
+use serde::Serialize;
+use tollgate_engine::Store;
+
+use super::MAX_VIEWERS;
+use super::rules::{self, DEFAULT_RULES, MAX_RULES};
+use super::sample::Status;
+use super::stream::EventStream;
+use crate::app::App;
+use crate::console::session::Credentials;
+use crate::http::HttpResponse;
+use crate::http::body::ReplyBody;
+use crate::http::problem::Problem;
+
+const LIVE: &str = "/v1/live";
+const HISTORY: &str = "/v1/history";
+const RULES: &str = "/v1/rules";
+
+/// Whether a path is one of live data.
+pub(crate) fn owns(path: &str) -> bool {
+    matches!(path, LIVE | HISTORY | RULES)
+}
+
+/// Answers a call about live data, of a caller who may read.
+///
+/// # Errors
+/// When the method or a parameter is wrong, or there are too many viewers.
+pub(crate) async fn answer<S: Store + 'static>(
+    app: &Arc<App<S>>,
+    head: &Parts,
+    credentials: Credentials,
+) -> Result<HttpResponse, Problem> {
+    let path = head.uri.path();
+    if head.method != Method::GET {
+        return Err(Problem::method_not_allowed(path, "GET"));
+    }
+    let query = head.uri.query().unwrap_or("");
+    match path {
+        LIVE => {
+            let [] = parameters(query, [])?;
+            live(app, credentials)
+        }
+        HISTORY => {
+            let [domain, rule] = parameters(query, ["domain", "rule"])?;
+            history(app, domain, rule)
+        }
+        _ => {
+            let [search, after, limit] = parameters(query, ["q", "after", "limit"])?;
+            let after = number("after", after, 0, usize::MAX)?;
+            let limit = number("limit", limit, DEFAULT_RULES, MAX_RULES)?;
+            Ok(json(&rules::page(&app.engine, &search.unwrap_or_default(), after, limit).await))
+        }
+    }
+}
+
+fn live<S: Store + 'static>(app: &Arc<App<S>>, credentials: Credentials) -> Result<HttpResponse, Problem> {
+    let Ok(permit) = app.live.viewers.clone().try_acquire_owned() else {
+        let detail = format!("too many viewers of live data (maximum {MAX_VIEWERS}); try again later");
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many viewers", detail));
+    };
+    let body = EventStream::new(app.clone(), credentials, permit).boxed_unsync();
+    let mut answer = Response::new(ReplyBody::Stream(body));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(answer)
+}
+
+fn history<S: Store>(app: &App<S>, domain: Option<String>, rule: Option<String>) -> Result<HttpResponse, Problem> {
+    let at_ms = app.wall_ms();
+    match (domain, rule) {
+        (None, None) => {
+            let page = app.live.history().page(at_ms, Status::of(app));
+            Ok(json(&page))
+        }
+        (Some(domain), Some(rule)) => {
+            let page = app.live.history().page_of(&domain, &rule, at_ms);
+            Ok(json(&page))
+        }
+        (Some(_), None) => Err(Problem::bad_request("`domain` needs `rule`: the history is kept by rule")),
+        (None, Some(_)) => Err(Problem::bad_request("`rule` needs `domain`: ids are unique within a domain")),
+    }
+}
+
+/// Returns the values of query parameters, each at most once.
+fn parameters<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<String>; N], Problem> {
+    let mut values = [const { None }; N];
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let Some(at) = names.iter().position(|known| *known == name) else {
+            let name: String = name.chars().take(100).collect();
+            let valid = if N == 0 { "none".to_owned() } else { names.join(", ") };
+            return Err(Problem::bad_request(format!("unknown parameter `{name}`; valid: {valid}")));
+        };
+        let value = value.replace('+', " ");
+        let value = percent_decode_str(&value).decode_utf8();
+        let value = value.map_err(|_| Problem::bad_request(format!("the parameter `{name}` is not UTF-8")))?;
+        if values[at].replace(value.into_owned()).is_some() {
+            return Err(Problem::bad_request(format!("the parameter `{name}` is given twice")));
+        }
+    }
+    Ok(values)
+}
+
+fn number(name: &str, value: Option<String>, default: usize, max: usize) -> Result<usize, Problem> {
+    let Some(value) = value else { return Ok(default) };
+    let least = usize::from(name == "limit");
+    value.parse().ok().filter(|number| (least..=max).contains(number)).ok_or_else(|| {
+        let value: String = value.chars().take(100).collect();
+        let most = if max == usize::MAX { String::new() } else { format!(" to {max}") };
+        Problem::bad_request(format!("`{name}` is `{value}`; expected a whole number from {least}{most}"))
+    })
+}
+
+fn json(value: &impl Serialize) -> HttpResponse {
+    // Structs of numbers and strings always serialise.
+    let body = serde_json::to_vec(value).unwrap_or_default();
+    let mut answer = Response::new(ReplyBody::from(body));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded_and_unknown_ones_refused() {
+        let of = |query| parameters(query, ["q", "after"]).map_err(|problem| problem.detail().to_owned());
+        assert_eq!(of(""), Ok([None, None]));
+        assert_eq!(of("q=a%2Fb+c&after=7"), Ok([Some("a/b c".into()), Some("7".into())]));
+        assert_eq!(of("q&"), Ok([Some(String::new()), None]));
+        assert_eq!(of("p=1"), Err("unknown parameter `p`; valid: q, after".into()));
+        assert_eq!(of("q=1&q=2"), Err("the parameter `q` is given twice".into()));
+        assert_eq!(of("q=%ff"), Err("the parameter `q` is not UTF-8".into()));
+    }
+
+    #[test]
+    fn numbers_have_bounds() {
+        let of = |value: &str| {
+            number("limit", Some(value.into()), 100, 1_000).map_err(|problem| problem.detail().to_owned())
+        };
+        assert_eq!((of("1"), of("1000")), (Ok(1), Ok(1_000)));
+        for wrong in ["0", "1001", "-1", "x", ""] {
+            assert_eq!(of(wrong), Err(format!("`limit` is `{wrong}`; expected a whole number from 1 to 1000")));
+        }
+        assert_eq!(number("after", None, 0, usize::MAX), Ok(0));
+    }
+}

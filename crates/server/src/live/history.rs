@@ -1,0 +1,411 @@
+//! Rates by second and by ten seconds, in rings of fixed size: of all decisions, and of the busiest rules.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, VecDeque};
+
+use serde::Serialize;
+use tollgate::core::{Mono, Nanos, Time};
+use tollgate_engine::RuleCounts;
+
+use crate::observe::histogram::HistogramCounts;
+
+/// The seconds that are kept one by one.
+pub const SECONDS: usize = 900;
+
+/// The intervals of ten seconds that are kept: an hour.
+pub const TENS: usize = 360;
+
+/// The rules with a history.
+pub const MAX_RULES: usize = 64;
+
+/// The rules among which the busiest are chosen; later ones have no history.
+const MAX_CANDIDATES: usize = 100_000;
+
+/// The memory of all rings, with the counts by which the busiest rules are chosen.
+const MEMORY: usize = (SECONDS + TENS) * (size_of::<OverallPoint>() + MAX_RULES * size_of::<RulePoint>())
+    + MAX_CANDIDATES * size_of::<u64>();
+const _: () = assert!(MEMORY < 4_000_000, "the history is kept in less than 4 MB");
+
+/// Rates of all decisions in one interval, per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OverallPoint {
+    pub(super) admitted: u32,
+    pub(super) refused: u32,
+    /// Exceeded a limit and passed: while observing, or by one of the shadow rules with a history.
+    pub(super) shadow: u32,
+    /// Decided without the store.
+    pub(super) fallback: u32,
+    /// The mean time of a decision, in nanoseconds.
+    pub(super) mean_ns: u32,
+    /// An upper bound of the time of 99 % of the decisions, in nanoseconds.
+    pub(super) p99_ns: u32,
+}
+
+/// Rates of one rule in one interval, per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RulePoint {
+    pub(super) admitted: u32,
+    pub(super) refused: u32,
+    pub(super) shadow: u32,
+}
+
+/// All counters at one instant.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) admitted: u64,
+    pub(super) refused: u64,
+    pub(super) observed: u64,
+    pub(super) fallback: u64,
+    pub(super) times: HistogramCounts,
+}
+
+/// A rule in force, with its counters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RuleReading<'a> {
+    pub(super) domain: &'a str,
+    pub(super) id: &'a str,
+    pub(super) counts: RuleCounts,
+}
+
+/// The rules in force, read one by one: most of ten thousand are not read every second.
+pub(super) struct RuleReader<'a> {
+    /// The version of the rule set; the numbers of its rules are the same as long as it is.
+    pub(super) version: u64,
+    /// How many rules there are.
+    pub(super) count: usize,
+    /// Reads the rule with this number.
+    pub(super) read: &'a dyn Fn(usize) -> RuleReading<'a>,
+}
+
+/// The points of one subject, oldest first.
+#[derive(Debug)]
+struct Series<P> {
+    seconds: VecDeque<P>,
+    tens: VecDeque<P>,
+}
+
+impl<P: Copy> Series<P> {
+    fn new() -> Self {
+        Self { seconds: VecDeque::with_capacity(SECONDS), tens: VecDeque::with_capacity(TENS) }
+    }
+
+    /// Adds a point for each of `times` intervals.
+    fn push(ring: &mut VecDeque<P>, max: usize, point: P, times: usize) {
+        for _ in 0..times.min(max) {
+            if ring.len() == max {
+                ring.pop_front();
+            }
+            ring.push_back(point);
+        }
+    }
+}
+
+/// A rule with a history.
+#[derive(Debug)]
+struct TrackedRule {
+    domain: Box<str>,
+    id: Box<str>,
+    /// Its number in the rule set.
+    number: usize,
+    last: RuleCounts,
+    last_ten: RuleCounts,
+    /// Its decisions between the last two selections.
+    activity: u64,
+    series: Series<RulePoint>,
+}
+
+/// The rates of the last hour.
+#[derive(Debug)]
+pub struct History {
+    /// When and what was read last, and at the last end of ten seconds.
+    last: Option<(Time<Mono>, Totals)>,
+    last_ten: Option<(Time<Mono>, Totals)>,
+    /// The seconds since the last end of ten seconds.
+    seconds_of_ten: usize,
+    overall: Series<OverallPoint>,
+    rules: Vec<TrackedRule>,
+    /// The version of the rule set that numbers belong to.
+    version: Option<u64>,
+    /// The decisions of each rule at the last selection, by its number.
+    candidates: Vec<u64>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self {
+            last: None,
+            last_ten: None,
+            seconds_of_ten: 0,
+            overall: Series::new(),
+            rules: Vec::new(),
+            version: None,
+            candidates: Vec::new(),
+        }
+    }
+}
+
+impl History {
+    /// Adds what was counted since the last call. Rates are per second of the time that has passed, so a late call is exact too.
+    pub(super) fn add(&mut self, now: Time<Mono>, totals: Totals, rules: &RuleReader<'_>) {
+        let replaced = self.version != Some(rules.version);
+        if replaced {
+            self.follow_rules(rules);
+        }
+        let Some((before, last)) = self.last.replace((now, totals)) else {
+            self.last_ten = Some((now, totals));
+            self.select(rules);
+            return;
+        };
+        let elapsed = now.since(before);
+        // After a pause of the process the missed seconds have the mean rate.
+        let seconds = usize::try_from((elapsed.as_nanos() + HALF_SECOND) / SECOND).unwrap_or(SECONDS).max(1);
+        self.seconds_of_ten += seconds;
+        let (tens, (began, at_start)) = (self.seconds_of_ten / 10, self.last_ten.unwrap_or((before, last)));
+        let (mut second, mut ten) = (overall(&last, &totals, elapsed), overall(&at_start, &totals, now.since(began)));
+        for rule in &mut self.rules {
+            let counts = (rules.read)(rule.number).counts;
+            let point = rule_point(&rule.last, &counts, elapsed);
+            second.shadow = second.shadow.saturating_add(point.shadow);
+            Series::push(&mut rule.series.seconds, SECONDS, point, seconds);
+            rule.last = counts;
+            if tens > 0 {
+                let point = rule_point(&rule.last_ten, &counts, now.since(began));
+                ten.shadow = ten.shadow.saturating_add(point.shadow);
+                Series::push(&mut rule.series.tens, TENS, point, tens);
+                rule.last_ten = counts;
+            }
+        }
+        Series::push(&mut self.overall.seconds, SECONDS, second, seconds);
+        if tens > 0 {
+            Series::push(&mut self.overall.tens, TENS, ten, tens);
+            self.seconds_of_ten %= 10;
+            self.last_ten = Some((now, totals));
+        }
+        if tens > 0 || replaced {
+            self.select(rules);
+        }
+    }
+
+    /// Finds the tracked rules in a new rule set, and drops those that it does not contain.
+    fn follow_rules(&mut self, rules: &RuleReader<'_>) {
+        self.version = Some(rules.version);
+        let names: HashMap<(Box<str>, Box<str>), usize> =
+            self.rules.iter().enumerate().map(|(at, rule)| ((rule.domain.clone(), rule.id.clone()), at)).collect();
+        let mut numbers = vec![None; self.rules.len()];
+        self.candidates.clear();
+        for number in 0..rules.count.min(MAX_CANDIDATES) {
+            let rule = (rules.read)(number);
+            self.candidates.push(total(&rule.counts));
+            if let Some(at) = names.get(&(rule.domain.into(), rule.id.into())) {
+                numbers[*at] = Some(number);
+            }
+        }
+        let mut numbers = numbers.into_iter();
+        self.rules.retain_mut(|rule| {
+            let number = numbers.next().flatten();
+            rule.number = number.unwrap_or_default();
+            number.is_some()
+        });
+    }
+
+    /// Tracks the rules that have decided most since the last selection. A tracked rule gives way to one with twice its decisions.
+    fn select(&mut self, rules: &RuleReader<'_>) {
+        let tracked: HashMap<usize, usize> =
+            self.rules.iter().enumerate().map(|(at, rule)| (rule.number, at)).collect();
+        let mut others: Vec<(u64, usize)> = Vec::new();
+        for (number, before) in self.candidates.iter_mut().enumerate() {
+            let now = total(&(rules.read)(number).counts);
+            let activity = now.saturating_sub(*before);
+            *before = now;
+            match tracked.get(&number) {
+                Some(at) => self.rules[*at].activity = activity,
+                None => others.push((activity, number)),
+            }
+        }
+        if others.len() > MAX_RULES {
+            others.select_nth_unstable_by_key(MAX_RULES, |(activity, number)| (Reverse(*activity), *number));
+            others.truncate(MAX_RULES);
+        }
+        others.sort_unstable_by_key(|(activity, number)| (Reverse(*activity), *number));
+        for (activity, number) in others {
+            let arrival = TrackedRule::new(&(rules.read)(number), number, activity);
+            if self.rules.len() < MAX_RULES {
+                self.rules.push(arrival);
+                continue;
+            }
+            match self.rules.iter_mut().min_by_key(|rule| rule.activity) {
+                Some(least) if activity > least.activity.saturating_mul(2) => *least = arrival,
+                _ => return,
+            }
+        }
+    }
+
+    /// Returns the last point of all decisions.
+    pub(super) fn last(&self) -> OverallPoint {
+        self.overall.seconds.back().copied().unwrap_or_default()
+    }
+
+    /// Returns the last points of the rules that decided anything in the last second.
+    pub(super) fn last_of_rules(&self) -> impl Iterator<Item = (&str, &str, RulePoint)> {
+        let last = |rule: &TrackedRule| rule.series.seconds.back().copied().unwrap_or_default();
+        self.rules
+            .iter()
+            .map(move |rule| (&*rule.domain, &*rule.id, last(rule)))
+            .filter(|(.., point)| *point != RulePoint::default())
+    }
+
+    /// Returns the history of all decisions, and of the last ten minutes of the rules.
+    pub(super) fn page<T>(&self, at_ms: i64, status: T) -> HistoryPage<T> {
+        let rules = self.rules.iter().map(|rule| RuleHistory {
+            domain: rule.domain.to_string(),
+            id: rule.id.to_string(),
+            tens: RuleColumns::of(&rule.series.tens, SPARKLINE),
+        });
+        HistoryPage {
+            at_ms,
+            status,
+            seconds: OverallColumns::of(&self.overall.seconds),
+            tens: OverallColumns::of(&self.overall.tens),
+            rules: rules.collect(),
+        }
+    }
+
+    /// Returns the history of a rule; an empty one if none is kept.
+    pub(super) fn page_of(&self, domain: &str, id: &str, at_ms: i64) -> RuleHistoryPage {
+        let rule = self.rules.iter().find(|rule| &*rule.domain == domain && &*rule.id == id);
+        let none = VecDeque::new();
+        let (seconds, tens) = rule.map_or((&none, &none), |rule| (&rule.series.seconds, &rule.series.tens));
+        RuleHistoryPage {
+            at_ms,
+            kept: rule.is_some(),
+            seconds: RuleColumns::of(seconds, SECONDS),
+            tens: RuleColumns::of(tens, TENS),
+        }
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+const HALF_SECOND: u64 = SECOND / 2;
+
+/// The points of each rule in the page of all rules: ten minutes.
+const SPARKLINE: usize = 60;
+
+impl TrackedRule {
+    fn new(rule: &RuleReading<'_>, number: usize, activity: u64) -> Self {
+        Self {
+            domain: rule.domain.into(),
+            id: rule.id.into(),
+            number,
+            last: rule.counts,
+            last_ten: rule.counts,
+            activity,
+            series: Series::new(),
+        }
+    }
+}
+
+fn total(counts: &RuleCounts) -> u64 {
+    counts.allowed.saturating_add(counts.refused).saturating_add(counts.shadow_refused)
+}
+
+/// Returns a rate per second, rounded to nearest.
+fn rate(before: u64, now: u64, elapsed: Nanos) -> u32 {
+    let (count, nanos) = (u128::from(now.saturating_sub(before)), u128::from(elapsed.as_nanos().max(1)));
+    u32::try_from((count * u128::from(SECOND) + nanos / 2) / nanos).unwrap_or(u32::MAX)
+}
+
+fn overall(before: &Totals, now: &Totals, elapsed: Nanos) -> OverallPoint {
+    let (mean, p99) = now.times.since(&before.times);
+    OverallPoint {
+        admitted: rate(before.admitted, now.admitted, elapsed),
+        refused: rate(before.refused, now.refused, elapsed),
+        shadow: rate(before.observed, now.observed, elapsed),
+        fallback: rate(before.fallback, now.fallback, elapsed),
+        mean_ns: u32::try_from(mean).unwrap_or(u32::MAX),
+        p99_ns: u32::try_from(p99).unwrap_or(u32::MAX),
+    }
+}
+
+fn rule_point(before: &RuleCounts, now: &RuleCounts, elapsed: Nanos) -> RulePoint {
+    RulePoint {
+        admitted: rate(before.allowed, now.allowed, elapsed),
+        refused: rate(before.refused, now.refused, elapsed),
+        shadow: rate(before.shadow_refused, now.shadow_refused, elapsed),
+    }
+}
+
+/// The history as `GET /v1/history` returns it.
+#[derive(Debug, Serialize)]
+pub(super) struct HistoryPage<T> {
+    at_ms: i64,
+    /// The state of the server, as in the events.
+    status: T,
+    seconds: OverallColumns,
+    tens: OverallColumns,
+    rules: Vec<RuleHistory>,
+}
+
+/// The history of one rule.
+#[derive(Debug, Serialize)]
+pub(super) struct RuleHistoryPage {
+    at_ms: i64,
+    /// Whether a history of the rule is kept: whether it is among the busiest in force.
+    kept: bool,
+    seconds: RuleColumns,
+    tens: RuleColumns,
+}
+
+/// The last ten minutes of one rule.
+#[derive(Debug, Serialize)]
+struct RuleHistory {
+    domain: String,
+    id: String,
+    #[serde(flatten)]
+    tens: RuleColumns,
+}
+
+#[derive(Debug, Serialize)]
+struct OverallColumns {
+    admitted: Vec<u32>,
+    refused: Vec<u32>,
+    shadow: Vec<u32>,
+    fallback: Vec<u32>,
+    mean_ns: Vec<u32>,
+    p99_ns: Vec<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct RuleColumns {
+    admitted: Vec<u32>,
+    refused: Vec<u32>,
+    shadow: Vec<u32>,
+}
+
+impl OverallColumns {
+    fn of(points: &VecDeque<OverallPoint>) -> Self {
+        let column = |value: fn(&OverallPoint) -> u32| points.iter().map(value).collect();
+        Self {
+            admitted: column(|point| point.admitted),
+            refused: column(|point| point.refused),
+            shadow: column(|point| point.shadow),
+            fallback: column(|point| point.fallback),
+            mean_ns: column(|point| point.mean_ns),
+            p99_ns: column(|point| point.p99_ns),
+        }
+    }
+}
+
+impl RuleColumns {
+    fn of(points: &VecDeque<RulePoint>, last: usize) -> Self {
+        let skipped = points.len().saturating_sub(last);
+        let column = |value: fn(&RulePoint) -> u32| points.iter().skip(skipped).map(value).collect();
+        Self {
+            admitted: column(|point| point.admitted),
+            refused: column(|point| point.refused),
+            shadow: column(|point| point.shadow),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

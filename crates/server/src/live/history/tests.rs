@@ -1,0 +1,152 @@
+use super::*;
+
+/// Rules with the counts that a test sets.
+struct Subject {
+    history: History,
+    version: u64,
+    names: Vec<String>,
+    counts: Vec<u64>,
+    /// What every rule refused as a shadow rule.
+    shadow: u64,
+    totals: Totals,
+    now: u64,
+}
+
+impl Subject {
+    fn new(rules: usize) -> Self {
+        let names = (0..rules).map(|number| format!("r{number}")).collect();
+        let mut subject = Self {
+            history: History::default(),
+            version: 1,
+            names,
+            counts: vec![0; rules],
+            shadow: 0,
+            totals: Totals::default(),
+            now: SECOND,
+        };
+        subject.add(0);
+        subject
+    }
+
+    /// Adds what was counted, `millis` after the last time.
+    fn add(&mut self, millis: u64) {
+        self.now += millis * 1_000_000;
+        let read = |number: usize| RuleReading {
+            domain: "api",
+            id: &self.names[number],
+            counts: RuleCounts { allowed: self.counts[number], shadow_refused: self.shadow, ..RuleCounts::default() },
+        };
+        let rules = RuleReader { version: self.version, count: self.names.len(), read: &read };
+        self.history.add(Time::from_nanos(self.now), self.totals, &rules);
+    }
+
+    fn tracked(&self) -> Vec<&str> {
+        self.history.rules.iter().map(|rule| &*rule.id).collect()
+    }
+}
+
+#[test]
+fn rates_are_per_second_of_the_time_that_passed() {
+    let mut subject = Subject::new(1);
+    (subject.totals.admitted, subject.counts[0]) = (300, 300);
+    subject.add(1_500);
+    assert_eq!(subject.history.last().admitted, 200);
+    assert_eq!(
+        subject.history.last_of_rules().collect::<Vec<_>>(),
+        [("api", "r0", RulePoint { admitted: 200, ..RulePoint::default() })]
+    );
+    // 1.5 seconds round to two points.
+    assert_eq!(subject.history.overall.seconds.len(), 2);
+    subject.add(1_000);
+    assert_eq!(subject.history.last(), OverallPoint::default());
+    assert_eq!(subject.history.last_of_rules().count(), 0);
+}
+
+#[test]
+fn ten_seconds_become_one_point_with_their_mean() {
+    let mut subject = Subject::new(1);
+    for second in 1..=20_u64 {
+        subject.totals.refused += second;
+        subject.counts[0] += second;
+        subject.add(1_000);
+    }
+    let page = subject.history.page(0, ());
+    assert_eq!(page.seconds.refused, (1..=20).collect::<Vec<u32>>());
+    // 5.5 and 15.5, rounded.
+    assert_eq!(page.tens.refused, [6, 16]);
+    assert_eq!(page.rules[0].tens.admitted, [6, 16]);
+    assert_eq!(subject.history.page_of("api", "r0", 0).seconds.admitted.len(), 20);
+    assert!(!subject.history.page_of("api", "r1", 0).kept);
+}
+
+#[test]
+fn shadow_is_what_was_observed_and_what_shadow_rules_would_refuse() {
+    let mut subject = Subject::new(2);
+    for _ in 0..10 {
+        subject.shadow += 3;
+        subject.totals.observed += 5;
+        subject.add(1_000);
+    }
+    let page = subject.history.page(0, ());
+    assert_eq!((page.seconds.shadow, page.tens.shadow), (vec![11; 10], vec![11]));
+}
+
+#[test]
+fn rings_are_bounded_however_long_the_process_paused() {
+    let mut subject = Subject::new(100);
+    for _ in 0..2 * SECONDS {
+        subject.add(1_000);
+    }
+    subject.add(1_000_000_000);
+    assert_eq!(subject.history.overall.seconds.len(), SECONDS);
+    assert_eq!(subject.history.overall.tens.len(), TENS);
+    assert_eq!(subject.history.rules.len(), MAX_RULES);
+    for rule in &subject.history.rules {
+        assert!(rule.series.seconds.len() <= SECONDS && rule.series.tens.len() <= TENS);
+        assert!(rule.series.seconds.capacity() == SECONDS && rule.series.tens.capacity() == TENS);
+    }
+}
+
+#[test]
+fn busiest_rules_are_tracked() {
+    let mut subject = Subject::new(1_000);
+    assert_eq!(subject.tracked().len(), MAX_RULES);
+    subject.counts[900] += 50;
+    for _ in 0..10 {
+        subject.add(1_000);
+    }
+    assert!(subject.tracked().contains(&"r900"));
+    // A rule that was not busy for ten seconds gives way only to one that was.
+    for _ in 0..10 {
+        subject.add(1_000);
+    }
+    assert!(subject.tracked().contains(&"r900"));
+}
+
+#[test]
+fn history_follows_a_rule_into_the_next_rule_set() {
+    let mut subject = Subject::new(3);
+    subject.counts[2] = 7;
+    subject.add(1_000);
+    subject.version = 2;
+    subject.names = vec!["r2".into(), "new".into()];
+    subject.counts = vec![16, 0];
+    subject.add(1_000);
+    let mut tracked = subject.tracked();
+    tracked.sort_unstable();
+    assert_eq!(tracked, ["new", "r2"]);
+    let page = subject.history.page_of("api", "r2", 0);
+    assert_eq!(page.seconds.admitted, [7, 9]);
+}
+
+#[test]
+fn times_are_those_of_the_interval() {
+    let mut subject = Subject::new(0);
+    subject.totals.times.buckets[0] = 1_000;
+    subject.add(1_000);
+    assert_eq!(subject.history.last().p99_ns, 1_000);
+    subject.totals.times.buckets[2] += 100;
+    subject.totals.times.sum += 100 * 9_000;
+    subject.add(1_000);
+    assert_eq!((subject.history.last().mean_ns, subject.history.last().p99_ns), (9_000, 16_000));
+}

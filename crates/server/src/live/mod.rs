@@ -1,0 +1,49 @@
+//! Live data for people who watch: rates once a second, their history, and the rules in force.
+//!
+//! Once a second a task on the background thread reads the counters that decisions write anyway ([`sample()`]), adds the rates to
+//! the [`History`] and publishes one event, which all viewers share ([`stream`]). A decision pays nothing for this.
+
+mod answer;
+mod history;
+mod rules;
+mod sample;
+mod stream;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, watch};
+
+pub(crate) use answer::{answer, owns};
+pub use history::{History, MAX_RULES, SECONDS, TENS};
+pub(crate) use rules::RulesInForcePage;
+pub use sample::sample;
+
+/// The viewers of live data at a time.
+pub const MAX_VIEWERS: usize = 64;
+
+/// The history, and the events that viewers read.
+#[derive(Debug)]
+pub struct Live {
+    /// Locked once a second by the sampler, and by readers of the history; never by a decision.
+    history: Mutex<History>,
+    /// The last event as it is sent.
+    events: watch::Sender<Bytes>,
+    viewers: Arc<Semaphore>,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self {
+            history: Mutex::default(),
+            events: watch::Sender::new(Bytes::new()),
+            viewers: Arc::new(Semaphore::new(MAX_VIEWERS)),
+        }
+    }
+}
+
+impl Live {
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

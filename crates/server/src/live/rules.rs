@@ -1,0 +1,112 @@
+//! The rules in force on this server, with their counts: `GET /v1/rules`.
+
+use serde::Serialize;
+use tollgate_engine::rules::{Effect, Rule};
+use tollgate_engine::{ActiveRule, Engine, Store};
+use utoipa::ToSchema;
+
+/// The rules of a page, unless the reader asks for fewer.
+pub(super) const MAX_RULES: usize = 1_000;
+
+/// The rules of a page by default.
+pub(super) const DEFAULT_RULES: usize = 100;
+
+/// A part of the rules in force.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RulesInForcePage {
+    /// The rules, in the order in which they are evaluated.
+    #[schema(inline)]
+    items: Vec<RuleInForce>,
+    /// How many rules match the search.
+    total: usize,
+    /// The `after` of the next page; none at the end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<usize>,
+}
+
+/// A rule in force.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct RuleInForce {
+    /// Its domain.
+    domain: String,
+    /// Its id within the domain.
+    id: String,
+    /// Whether it reports and never refuses.
+    shadow: bool,
+    /// Its limits as written; `unlimited`, `allow` or `deny` if it has none.
+    limits: Vec<String>,
+    /// The attributes that it counts by.
+    per: Vec<String>,
+    /// How many overrides are in force.
+    overrides: usize,
+    /// Matching requests within its limits, since the server started.
+    allowed: u64,
+    /// Matching requests above its limits.
+    refused: u64,
+    /// Requests above its limits that passed because it is a shadow rule.
+    shadow_refused: u64,
+    /// Requests decided without the store.
+    fallback: u64,
+}
+
+/// The rules that are searched before other connections of the thread have their turn.
+const PART: usize = 256;
+
+/// Returns the rules whose domain, id, limits or `per` contain all words of `search`, from the match with the number `after` on.
+pub(super) async fn page<S: Store>(engine: &Engine<S>, search: &str, after: usize, limit: usize) -> RulesInForcePage {
+    let (set, written) = engine.rules_as_written();
+    let words: Vec<String> = search.split_whitespace().map(str::to_lowercase).collect();
+    let (mut items, mut total) = (Vec::new(), 0);
+    // Both are in the order of the rule files.
+    let mut active = set.rules();
+    for domain in written.domains() {
+        for part in domain.rules().chunks(PART) {
+            for (rule, active) in part.iter().zip(active) {
+                if words.is_empty() || matches(domain.name(), rule, &words) {
+                    total += 1;
+                    if total > after && items.len() < limit {
+                        items.push(RuleInForce::new(domain.name(), rule, active));
+                    }
+                }
+            }
+            active = active.get(part.len()..).unwrap_or_default();
+            tokio::task::yield_now().await;
+        }
+    }
+    let end = after.saturating_add(items.len());
+    RulesInForcePage { items, total, next: (end < total).then_some(end) }
+}
+
+impl RuleInForce {
+    fn new(domain: &str, rule: &Rule, active: &ActiveRule) -> Self {
+        let counts = active.meter().read();
+        Self {
+            domain: domain.to_owned(),
+            id: rule.id().to_owned(),
+            shadow: active.is_shadow(),
+            limits: limits(rule),
+            per: rule.per().iter().map(|per| per.text.to_string()).collect(),
+            overrides: rule.overrides().len(),
+            allowed: counts.allowed,
+            refused: counts.refused,
+            shadow_refused: counts.shadow_refused,
+            fallback: counts.fallback,
+        }
+    }
+}
+
+fn matches(domain: &str, rule: &Rule, words: &[String]) -> bool {
+    let mut text = format!("{domain}/{} {}", rule.id(), limits(rule).join(" "));
+    rule.per().iter().for_each(|per| text.extend([" ", &per.text]));
+    let text = text.to_lowercase();
+    words.iter().all(|word| text.contains(word.as_str()))
+}
+
+fn limits(rule: &Rule) -> Vec<String> {
+    match rule.effect() {
+        Effect::Limits(_) => rule.limits_as_written().iter().map(|words| words.to_string()).collect(),
+        Effect::Unlimited => vec!["unlimited".to_owned()],
+        Effect::Allow => vec!["allow".to_owned()],
+        Effect::Deny => vec!["deny".to_owned()],
+    }
+}

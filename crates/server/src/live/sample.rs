@@ -1,0 +1,124 @@
+//! Reads the counters once a second.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::time::{MissedTickBehavior, interval};
+use tollgate_engine::Store;
+
+use super::history::{RuleReader, RuleReading, Totals};
+use crate::app::App;
+
+/// Reads the counters once a second, for as long as the server runs.
+pub async fn sample<S: Store + 'static>(app: Arc<App<S>>) {
+    let mut every_second = interval(Duration::from_secs(1));
+    every_second.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    loop {
+        every_second.tick().await;
+        read_counters(&app);
+    }
+}
+
+fn read_counters<S: Store>(app: &App<S>) {
+    let tally = app.metrics.tally();
+    let totals = Totals {
+        admitted: tally.allowed.saturating_add(tally.observed),
+        refused: tally.denied,
+        observed: tally.observed,
+        fallback: app.engine.counts().fallback,
+        times: app.metrics.decision_time.read(),
+    };
+    let set = app.engine.rules();
+    let rules = set.rules();
+    let read = |number: usize| {
+        let rule = &rules[number];
+        RuleReading { domain: rule.domain(), id: rule.id(), counts: rule.meter().read() }
+    };
+    let reader = RuleReader { version: set.version(), count: rules.len(), read: &read };
+    let mut history = app.live.history();
+    history.add(app.now(), totals, &reader);
+    if app.live.events.receiver_count() == 0 {
+        return;
+    }
+    let last = history.last();
+    let event = Event {
+        at_ms: app.wall_ms(),
+        admitted: last.admitted,
+        refused: last.refused,
+        shadow: last.shadow,
+        fallback: last.fallback,
+        mean_ns: last.mean_ns,
+        p99_ns: last.p99_ns,
+        status: Status::of(app),
+        rules: history
+            .last_of_rules()
+            .map(|(domain, id, point)| RuleEvent {
+                domain,
+                id,
+                admitted: point.admitted,
+                refused: point.refused,
+                shadow: point.shadow,
+            })
+            .collect(),
+    };
+    // A struct of numbers and strings always serialises.
+    let json = serde_json::to_string(&event).unwrap_or_default();
+    app.live.events.send_replace(format!("data: {json}\n\n").into());
+}
+
+/// What viewers receive once a second.
+#[derive(Serialize)]
+struct Event<'a> {
+    at_ms: i64,
+    admitted: u32,
+    refused: u32,
+    shadow: u32,
+    fallback: u32,
+    mean_ns: u32,
+    p99_ns: u32,
+    #[serde(flatten)]
+    status: Status,
+    /// The rules with a history that decided anything in the last second.
+    rules: Vec<RuleEvent<'a>>,
+}
+
+#[derive(Serialize)]
+struct RuleEvent<'a> {
+    domain: &'a str,
+    id: &'a str,
+    admitted: u32,
+    refused: u32,
+    shadow: u32,
+}
+
+/// The state of the server.
+#[derive(Debug, Serialize)]
+pub(super) struct Status {
+    /// `enforce` or `observe`.
+    mode: &'static str,
+    /// Whether the store answers.
+    store_up: bool,
+    /// Whether a rules service is followed and cannot be reached.
+    rules_stale: bool,
+    connections: usize,
+    waiting: usize,
+    /// How many rules are in force, and how often they were replaced.
+    rule_count: usize,
+    rules_version: u64,
+}
+
+impl Status {
+    pub(super) fn of<S: Store>(app: &App<S>) -> Self {
+        let rules = app.engine.rules();
+        Self {
+            mode: app.engine.enforcement().as_str(),
+            store_up: app.health.is_up(),
+            rules_stale: app.metrics.polls.is_unreachable(),
+            connections: app.connections.count(),
+            waiting: app.waiters.waiting(),
+            rule_count: rules.rules().len(),
+            rules_version: rules.version(),
+        }
+    }
+}

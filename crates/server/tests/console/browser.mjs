@@ -1,0 +1,129 @@
+// A real browser that notices what a person would not: errors, requests to elsewhere, and barriers for assistive technology.
+
+import { createRequire } from "node:module";
+import { mkdirSync, readFileSync } from "node:fs";
+import assert from "node:assert/strict";
+
+const modules = createRequire(`${process.env.TOLLGATE_TEST_NODE_MODULES}/`);
+const { chromium } = modules("playwright-core");
+const axe = readFileSync(modules.resolve("axe-core/axe.min.js"), "utf8");
+const PATIENCE = 30_000;
+
+/** Starts the browser and runs `test` with it. */
+export async function withBrowser(test) {
+  const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });
+  try {
+    await test(browser);
+  } finally {
+    await browser.close();
+  }
+}
+
+/** What is not fine, on all pages: reported together. */
+export const problems = [];
+
+/** A window of one person. */
+export class Window {
+  constructor(page, origin) {
+    this.page = page;
+    this.origin = origin;
+    this.errors = [];
+  }
+
+  static async open(browser, origin, options = {}) {
+    const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce", ...options });
+    const page = await context.newPage();
+    page.setDefaultTimeout(PATIENCE);
+    const window = new Window(page, origin);
+    page.on("console", (message) => {
+      if (["error", "warning"].includes(message.type())) window.errors.push(`${message.text()} ${message.location().url}`);
+    });
+    page.on("pageerror", (error) => window.errors.push(String(error.stack)));
+    page.on("request", (request) => {
+      const url = new URL(request.url());
+      if (url.origin !== origin && url.protocol !== "data:") window.errors.push(`requested from elsewhere: ${url}`);
+    });
+    return window;
+  }
+
+  /** Logs in by the form, with the keyboard. The browser reports the 401 that shows the form; it is expected. */
+  async logIn(token) {
+    await this.page.goto(`${this.origin}/console`);
+    await this.page.locator("#token").waitFor();
+    await this.page.keyboard.type(token);
+    await this.page.keyboard.press("Enter");
+    await this.heading("Overview");
+    this.forgive(401);
+  }
+
+  /** Opens a page and waits for its heading. */
+  async go(path, heading) {
+    await this.page.goto(`${this.origin}/console${path}`);
+    await this.heading(heading);
+  }
+
+  /** Opens a page without loading the document again, as a link does. */
+  async follow(path, heading) {
+    await this.page.evaluate((address) => {
+      history.pushState(null, "", address);
+      dispatchEvent(new PopStateEvent("popstate"));
+    }, `/console${path}`);
+    await this.heading(heading);
+  }
+
+  heading(text) {
+    return this.page.locator("h1", { hasText: text }).waitFor();
+  }
+
+  /** Waits for text anywhere on the page. */
+  see(text) {
+    return this.page.getByText(text).filter({ visible: true }).first().waitFor();
+  }
+
+  /** Presses keys one after the other. */
+  async press(...keys) {
+    for (const key of keys) await this.page.keyboard.press(key);
+  }
+
+  /** Presses Tab until the element that the selector names has the focus. */
+  async tabTo(selector, max = 60) {
+    for (let n = 0; n < max; n++) {
+      if (await this.page.evaluate((found) => document.activeElement?.matches(found), selector)) return;
+      await this.page.keyboard.press("Tab");
+    }
+    assert.fail(`${selector} cannot be reached with Tab`);
+  }
+
+  /** Removes the reports of an expected status. */
+  forgive(status) {
+    this.errors = this.errors.filter((error) => !error.includes(`status of ${status}`));
+  }
+
+  /** Notes what the browser has reported. */
+  hasNoErrors(what) {
+    problems.push(...this.errors.splice(0).map((error) => `${what}: ${error}`));
+  }
+
+  /** Notes what the browser has reported, what axe finds, and whether the page is too wide. */
+  async isFine(what) {
+    this.hasNoErrors(what);
+    // The policy of the page permits no script from elsewhere, so the browser runs it, not the page.
+    await this.page.evaluate(axe);
+    const { violations } = await this.page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+    problems.push(...violations.map(({ id, nodes }) => `${what}: ${id}: ${nodes.map((node) => node.html).join("\n")}`));
+    const wide = await this.page.evaluate(() => document.documentElement.scrollWidth > document.documentElement.clientWidth);
+    if (wide) problems.push(`${what}: wider than the window`);
+  }
+
+  /** Takes a picture, if pictures are wanted. */
+  async picture(name) {
+    const folder = process.env.TOLLGATE_CONSOLE_PICTURES;
+    if (!folder) return;
+    mkdirSync(folder, { recursive: true });
+    await this.page.screenshot({ path: `${folder}/${name}.png`, fullPage: true });
+  }
+
+  close() {
+    return this.page.context().close();
+  }
+}

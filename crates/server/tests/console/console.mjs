@@ -1,0 +1,262 @@
+// Drives every page of the console with every role. Started by `console.rs`, which gives the address and the tokens:
+//   node console.mjs ORIGIN '{"reader": "tg_…", …}'
+
+import assert from "node:assert/strict";
+import { problems, Window, withBrowser } from "./browser.mjs";
+
+const [, , origin, tokens] = process.argv;
+const TOKENS = JSON.parse(tokens);
+
+/** What must never be interpreted; `console.rs` puts it into a key, a comment and an override. */
+const MARKUP = "<img src=x onerror=alert(1)>";
+
+/** The pages: address, heading, what shows that it is complete, and the role that it needs. */
+const PAGES = [
+  ["", "Overview", "Busiest rules"],
+  ["/rules", "Rules", "per-client"],
+  ["/rules?q=login", "Rules", "1 rule found"],
+  ["/rules?q=nothing", "Rules", "No rule matches"],
+  ["/rules?state=disabled", "Rules", "old"],
+  ["/rules/api/per-client", "per-client", "Charged most"],
+  ["/rules/api/per-client?tab=yaml", "per-client", "limit: 100/s"],
+  ["/rules/api/per-client?tab=overrides", "per-client", MARKUP],
+  ["/rules/api/per-client?tab=history&version=2", "per-client", MARKUP],
+  ["/editor?domain=api&rule=login", "Editor", "valid"],
+  [`/try?domain=api&with=${encodeURIComponent('[["path","/v1/search"],["api_key","acme"]]')}`, "Try a request", "of 3 rules of the domain match"],
+  [`/keys?domain=api&with=${encodeURIComponent('[["path","/login"],["client_ip","192.0.2.1"]]')}`, "Keys", "would be"],
+  ["/keys?q=img", "Keys", MARKUP],
+  ["/nodes", "Nodes", "No other server follows this one"],
+  ["/audit", "Audit", MARKUP, "operator"],
+  ["/tokens", "Tokens", "Revoke", "admin"],
+  ["/nowhere", "No such page", "Go to the overview"],
+];
+
+const RANK = ["reader", "operator", "editor", "admin"];
+
+/** Every page, with every role. */
+async function everyPage(browser) {
+  for (const role of RANK) {
+    const window = await Window.open(browser, origin);
+    await window.logIn(TOKENS[role]);
+    for (const [path, heading, text, needs] of PAGES) {
+      if (needs && RANK.indexOf(role) < RANK.indexOf(needs)) continue;
+      await window.follow(path, heading);
+      await window.see(text);
+      assert.equal(await window.page.locator("main img").count(), 0, `${path}: markup was interpreted`);
+      window.hasNoErrors(`${role} ${path}`);
+    }
+    await window.go("/rules/api/per-client", "per-client");
+    const button = window.page.getByRole("button", { name: "Disable" });
+    await button.waitFor();
+    assert.equal(await button.isDisabled(), RANK.indexOf(role) < 2, `${role}: Disable`);
+    assert.equal(await window.page.locator("button.switch").isDisabled(), role === "reader", `${role}: kill switch`);
+    await window.close();
+  }
+}
+
+/** Narrow and dark: the same pages without a barrier, and pictures of all of them if they are wanted. */
+async function everyLook(browser) {
+  const looks = [["dark", 1280], ["light", 400], ...(process.env.TOLLGATE_CONSOLE_PICTURES ? [["dark", 400], ["light", 1280]] : [])];
+  for (const [colorScheme, width] of looks) {
+    const window = await Window.open(browser, origin, { colorScheme, viewport: { width, height: 860 } });
+    await window.logIn(TOKENS.admin);
+    for (const [path, heading, text] of PAGES) {
+      await window.go(path, heading);
+      await window.see(text);
+      await window.isFine(`${colorScheme} ${width} ${path}`);
+      await window.picture(`${(path || "/overview").slice(1).replaceAll(/[^a-z]+/g, "-")}-${colorScheme}-${width}`);
+    }
+    await window.close();
+  }
+}
+
+/** Login, search, a rule, the kill switch and the way back: without a pointer. */
+async function byKeyboard(browser) {
+  const window = await Window.open(browser, origin);
+  await window.logIn(TOKENS.operator);
+  await window.press("g", "r");
+  await window.heading("Rules");
+  await window.press("/");
+  await window.page.keyboard.type("log");
+  await window.see("1 rule found");
+  assert.match(window.page.url(), /\/console\/rules\?q=log$/);
+  await window.tabTo("td a");
+  await window.press("Enter");
+  await window.heading("login");
+  await window.page.locator("button.switch").waitFor();
+  await window.press("k");
+  const confirm = window.page.getByRole("button", { name: "Observe", exact: true });
+  assert.ok(await confirm.isDisabled(), "the word must be typed first");
+  await window.page.keyboard.type("observe");
+  await window.press("Enter");
+  await window.see("Observing: refusals are counted");
+  await window.isFine("observing");
+  await window.press("k");
+  await window.page.keyboard.type("enforce");
+  await window.press("Enter");
+  await window.page.getByText("Observing: refusals are counted").waitFor({ state: "detached" });
+  await window.press("?");
+  await window.see("This list");
+  await window.press("Escape");
+  await window.page.goBack();
+  await window.heading("Rules");
+  assert.equal(await window.page.locator("input[type=search]").inputValue(), "log", "the address holds the search");
+  await window.isFine("keyboard");
+  await window.close();
+}
+
+/** Two people edit one rule: mistakes at their line, a session that ends in the middle, and who was first. */
+async function editing(browser) {
+  const window = await Window.open(browser, origin);
+  await window.logIn(TOKENS.editor);
+  await window.go("/editor?domain=api&rule=login", "Editor");
+  const text = window.page.locator("textarea");
+  await window.see("valid");
+  const before = await text.inputValue();
+  await text.fill(before.replace("limits:", "limts:"));
+  await window.see("Line 6");
+  assert.equal(await window.page.locator(".gutter .wrong").innerText(), "6");
+  await window.isFine("a mistake");
+  await text.fill(before.replace("5/m", "7/m"));
+  await window.see("valid");
+  // The session ends: the next call asks for a login, and nothing is lost.
+  await window.page.context().clearCookies();
+  await window.page.getByRole("button", { name: "Plan" }).click();
+  await window.see("Your session has ended");
+  await window.page.locator("#token").fill(TOKENS.editor);
+  await window.press("Enter");
+  await window.see("Apply 1 change");
+  assert.match(await text.inputValue(), /7\/m/);
+  assert.match(await window.page.locator(".diff").innerText(), /\+.*7\/m/);
+  window.forgive(401);
+  await window.isFine("a plan");
+  await window.picture("editor-plan-light-1280");
+
+  // Somebody else applies a change first.
+  const other = await Window.open(browser, origin);
+  await other.logIn(TOKENS.admin);
+  await other.go("/editor?domain=api&rule=login", "Editor");
+  await other.see("valid");
+  await other.page.locator("textarea").fill(before.replace("5/m", "6/m"));
+  await other.see("valid");
+  await other.page.getByRole("button", { name: "Plan" }).click();
+  await other.page.getByLabel("Comment").fill("first");
+  await other.press("Enter");
+  await other.see("Applied as revision");
+  await other.isFine("applied");
+  await other.close();
+
+  await window.page.getByRole("button", { name: "Apply 1 change" }).click();
+  await window.see("The last change was made by admin");
+  window.forgive(412);
+  await window.page.getByRole("button", { name: "Plan again" }).click();
+  await window.page.getByText("The last change was made by admin").waitFor({ state: "detached" });
+  await window.page.getByLabel("Comment").fill("second");
+  await window.page.getByRole("button", { name: "Apply 1 change" }).click();
+  await window.see("Applied as revision");
+  await window.go("/rules/api/login?tab=history", "login");
+  await window.see("second");
+  await window.page.getByRole("button", { name: "Roll back" }).last().click();
+  await window.page.getByRole("dialog").getByRole("button", { name: "Roll back" }).click();
+  await window.see("rollback");
+  await window.isFine("rolled back");
+  await window.close();
+}
+
+/** A key is reset and gets other limits for a day; the audit log has both. */
+async function helping(browser) {
+  const window = await Window.open(browser, origin);
+  await window.logIn(TOKENS.operator);
+  await window.go(`/keys?domain=api&with=${encodeURIComponent('[["path","/login"],["client_ip","192.0.2.77"]]')}`, "Keys");
+  await window.page.getByRole("button", { name: "Override…" }).first().click();
+  await window.page.getByLabel("Limit", { exact: true }).fill("50/m");
+  await window.page.getByRole("dialog").getByLabel("Comment").fill("a customer called");
+  await window.page.getByRole("button", { name: "Set", exact: true }).click();
+  await window.see("The override of 192.0.2.77 is set.");
+  await window.page.locator("td", { hasText: /^50$/ }).first().waitFor();
+  await window.page.getByRole("button", { name: "Reset" }).click();
+  await window.page.getByRole("dialog").getByRole("button", { name: "Reset" }).click();
+  await window.see("reset");
+  await window.go("/audit?author=operator", "Audit");
+  await window.see("key reset");
+  await window.see("a customer called");
+  await window.isFine("helping");
+  await window.close();
+}
+
+/** A token is created, shown once and revoked. */
+async function granting(browser) {
+  const window = await Window.open(browser, origin);
+  await window.logIn(TOKENS.admin);
+  await window.go("/tokens", "Tokens");
+  await window.page.getByRole("button", { name: "Create a token" }).click();
+  await window.page.getByLabel("Name", { exact: true }).fill(MARKUP);
+  await window.press("Enter");
+  const secret = window.page.getByLabel("Token", { exact: true });
+  await secret.waitFor();
+  assert.match(await secret.inputValue(), /^tg_/);
+  await window.isFine("a new token");
+  await window.page.getByRole("button", { name: "I have copied it" }).click();
+  const row = window.page.locator("tr", { hasText: MARKUP });
+  await row.getByRole("button", { name: "Revoke" }).click();
+  await window.page.getByRole("dialog").getByRole("button", { name: "Revoke" }).click();
+  await row.getByText("revoked").waitFor();
+  assert.equal(await window.page.locator("main img").count(), 0, "markup was interpreted");
+  await window.isFine("tokens");
+  await window.close();
+}
+
+/** A wrong token says what is wrong; logging out ends the session. */
+async function sessions(browser) {
+  const window = await Window.open(browser, origin);
+  await window.page.goto(`${origin}/console/rules`);
+  await window.page.locator("#token").fill("tg_wrong");
+  await window.press("Enter");
+  await window.see("unknown token");
+  window.forgive(401);
+  await window.isFine("login");
+  await window.page.locator("#token").fill(TOKENS.reader);
+  await window.press("Enter");
+  await window.heading("Rules");
+  const [cookie] = await window.page.context().cookies();
+  assert.ok(cookie.httpOnly && cookie.sameSite === "Strict", JSON.stringify(cookie));
+  await window.page.getByRole("button", { name: "Log out" }).click();
+  await window.page.locator("#token").waitFor();
+  assert.deepEqual(await window.page.context().cookies(), []);
+  await window.close();
+}
+
+/** The pictures of the documents. */
+async function pictures(browser) {
+  if (!process.env.TOLLGATE_CONSOLE_PICTURES) return;
+  const window = await Window.open(browser, origin, { viewport: { width: 1040, height: 640 } });
+  await window.logIn(TOKENS.admin);
+  await window.go("?range=5m", "Overview");
+  await window.page.locator("table .spark path").first().waitFor();
+  await window.picture("console-overview");
+  await window.go(`/try?domain=api&with=${encodeURIComponent('[["path","/v1/search"],["api_key","acme"]]')}`, "Try a request");
+  await window.see("of 3 rules");
+  await window.picture("console-try");
+  await window.go("/editor?domain=api&rule=login", "Editor");
+  await window.see("valid");
+  const text = window.page.locator("textarea");
+  await text.fill((await text.inputValue()).replace("5/m", "10/m"));
+  await window.see("valid");
+  await window.page.getByRole("button", { name: "Plan" }).click();
+  await window.see("Apply 1 change");
+  await window.picture("console-editor");
+  await window.close();
+}
+
+await withBrowser(async (browser) => {
+  await sessions(browser);
+  await byKeyboard(browser);
+  await editing(browser);
+  await helping(browser);
+  await granting(browser);
+  await everyPage(browser);
+  await everyLook(browser);
+  await pictures(browser);
+});
+assert.deepEqual(problems, []);
+console.log("fine");
