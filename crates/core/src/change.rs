@@ -33,9 +33,9 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Stamp, Verdict};
 
 /// Returns the instant as `own` has to see it. Calendar windows are given for the new parameters; unless both have the same
 /// windows, those of `own` go on by their length.
-fn now_of<'a>(new: &Limit, own: &Limit, now: &Now<'a>) -> Now<'a> {
+pub(crate) fn now_of<'a, S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'a>) -> Now<'a> {
     match (new, own) {
-        (Limit::FixedWindow(new), Limit::FixedWindow(own)) if new.has_windows_of(own) => *now,
+        (Limit::FixedWindow(new), Limit::FixedWindow(own)) if new.has_windows_of(own, state, now) => *now,
         (_, Limit::FixedWindow(_)) => now.without_windows(),
         _ => *now,
     }
@@ -43,7 +43,7 @@ fn now_of<'a>(new: &Limit, own: &Limit, now: &Now<'a>) -> Now<'a> {
 
 /// Returns how long until `ask` passes under `new`, for a state that belongs to `own`; zero if it passes now.
 fn retry<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, ask: Ask) -> Retry {
-    let own_now = now_of(new, own, now);
+    let own_now = now_of(new, own, state, now);
     let wait = |at_most| own.until_used(state, &own_now, at_most);
     let wait_for = |room: Option<Tokens>| room.map_or(Retry::Never, wait);
     // Taking up to an amount passes as soon as one fits.
@@ -134,7 +134,8 @@ pub(crate) fn commit<S: CellsMut + ?Sized>(
         _ => Stamp::NONE,
     };
     // Under its own parameters: refused attempts that count, and the repair of a stepped clock.
-    own.commit(state, &now_of(new, own, now), &Verdict::pass(Outcome::Deny(Retry::Never), Cost::ZERO, counted));
+    let own_now = now_of(new, own, state, now);
+    own.commit(state, &own_now, &Verdict::pass(Outcome::Deny(Retry::Never), Cost::ZERO, counted));
     false
 }
 
@@ -142,7 +143,7 @@ pub(crate) fn report<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now
     if new == own || new.words() == 0 {
         return new.report(state, now, cost);
     }
-    let own_now = now_of(new, own, now);
+    let own_now = now_of(new, own, state, now);
     let used = own.used(state, &own_now);
     let remaining = match new {
         Limit::LeakyBucket(limit) => limit.remaining_beside(used),

@@ -55,6 +55,13 @@ pub enum LimitError {
     },
 }
 
+impl LimitError {
+    /// Checks that a value is from `min` to `max`.
+    pub(crate) fn check_range(what: &'static str, given: u64, min: u64, max: u64) -> Result<(), Self> {
+        if (min..=max).contains(&given) { Ok(()) } else { Err(Self::OutOfRange { what, given, min, max }) }
+    }
+}
+
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -4,7 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::algorithm::{Algorithm, Cells, CellsMut, Offset};
-use crate::change::with_copy;
+use crate::change::{now_of, with_copy};
 use crate::error::LimitError;
 use crate::limit::Limit;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
@@ -47,10 +47,7 @@ impl Limits {
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, LimitError> {
         // One more than allowed is enough to know that there are too many.
         let limits: Vec<Limit> = limits.into_iter().take(Self::MAX + 1).collect();
-        if limits.is_empty() || limits.len() > Self::MAX {
-            let (given, max) = (limits.len() as u64, Self::MAX as u64);
-            return Err(LimitError::OutOfRange { what: "the number of limits", given, min: 1, max });
-        }
+        LimitError::check_range("the number of limits", limits.len() as u64, 1, Self::MAX as u64)?;
         let words = limits.iter().map(Limit::words).sum();
         let starts_full = limits.iter().all(starts_full);
         Ok(Self { limits, words, starts_full })
@@ -86,6 +83,15 @@ impl Limits {
         })
     }
 
+    /// Whether a state that belongs to `own` is that of a new key, at an instant with the calendar windows of these limits.
+    pub fn is_new_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
+        own.parts().all(|(own, first, place)| {
+            let limit = self.limits.get(place).unwrap_or(&Limit::Unlimited);
+            let part = Offset { cells: state, first };
+            own.is_new(&part, &now_of(limit, own, &part, now))
+        })
+    }
+
     /// [`take_from_word`](Algorithm::take_from_word), with what may be told about the only limit then.
     #[inline(always)]
     pub fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
@@ -109,7 +115,7 @@ impl Limits {
     /// Lets the leases that `stamps` name last as long as if they were taken now: whether all of them were still held. Limits
     /// without leases have nothing to renew, and a group of nothing else has not renewed anything.
     pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamps: Stamps) -> bool {
-        let renewed = self.parts().filter_map(|(limit, first, place)| match limit {
+        let renewed = self.parts().take(stamps.count()).filter_map(|(limit, first, place)| match limit {
             Limit::Concurrency(limit) => {
                 Some(limit.renew(&mut Offset { cells: &mut *state, first }, now, stamps.get(place)))
             }
@@ -152,7 +158,7 @@ impl Limits {
     fn weigh_each(&self, ask: Ask, mut weigh: impl FnMut(&Limit, usize) -> Verdict) -> Verdict<Stamps> {
         let mut outcome = Outcome::Allow;
         let mut taken = ask.cost();
-        let mut stamps = Stamps::default();
+        let mut stamps = Stamps { count: self.limits.len() as u8, ..Stamps::default() };
         for (limit, first, place) in self.parts() {
             let verdict = weigh(limit, first);
             outcome = outcome.and(verdict.outcome());
@@ -171,11 +177,20 @@ impl From<Limit> for Limits {
 }
 
 /// The stamps of a taking from each limit of a group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamps {
     each: [Stamp; Limits::MAX],
     /// A bit for each limit that refused.
     refused: u8,
+    /// How many limits the group has, at least 1.
+    count: u8,
+}
+
+impl Default for Stamps {
+    /// Returns those of a single limit that has no stamps.
+    fn default() -> Self {
+        Self { each: [Stamp::NONE; Limits::MAX], refused: 0, count: 1 }
+    }
 }
 
 impl Stamps {
@@ -186,9 +201,28 @@ impl Stamps {
 
     /// From the stamps of limits in order, after travelling outside the process; what is beyond [`Limits::MAX`] is dropped.
     pub fn from_stamps(stamps: impl IntoIterator<Item = Stamp>) -> Self {
-        let mut each = [Stamp::NONE; Limits::MAX];
-        each.iter_mut().zip(stamps).for_each(|(place, stamp)| *place = stamp);
-        Self { each, refused: 0 }
+        let (mut each, mut count) = ([Stamp::NONE; Limits::MAX], 0);
+        for (place, stamp) in each.iter_mut().zip(stamps) {
+            *place = stamp;
+            count += 1;
+        }
+        Self { each, refused: 0, count: 1 }.of(count)
+    }
+
+    /// The same stamps for a taking from the first `count` limits of a group.
+    #[must_use]
+    pub fn of(self, count: usize) -> Self {
+        Self { count: count.clamp(1, Limits::MAX) as u8, ..self }
+    }
+
+    /// Returns how many limits the taking is from. A refund to a key that has more limits by now concerns only these.
+    pub fn count(&self) -> usize {
+        self.count.into()
+    }
+
+    /// Whether no limit gave a stamp or refused.
+    pub fn is_plain(&self) -> bool {
+        self.each == [Stamp::NONE; Limits::MAX] && self.refused == 0
     }
 
     /// Whether the limit at `place` is one of those that refused.
@@ -236,8 +270,10 @@ impl Algorithm for Limits {
     }
 
     /// Returns the least that any of them accepted.
+    /// Gives back to the limits that the stamps are from, or to all without stamps.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamps: Option<Stamps>) -> Cost {
-        let refunds = self.parts().map(|(limit, first, place)| {
+        let count = stamps.map_or(Self::MAX, |stamps| stamps.count());
+        let refunds = self.parts().take(count).map(|(limit, first, place)| {
             limit.refund(&mut Offset { cells: &mut *state, first }, now, cost, stamps.map(|stamps| stamps.get(place)))
         });
         // All of them, not only until the first that accepts nothing.

@@ -180,13 +180,15 @@ impl Decisions {
         (answer, answers): (&Answer, &Answers),
         cost: Cost,
     ) -> ReceiptEntry {
-        let limits = &self.plan.limits;
+        let (limits, windows) = (&self.plan.limits, self.plan.windows(planned));
         ReceiptEntry {
             key: self.plan.key(planned).into(),
             limits: limits.inline(planned).map(|entry| &entry.limits).or(limits.overriding(planned)).cloned(),
             fallback: matches!(planned.answered, AnswerSource::Fallback(_)),
             cost,
-            stamps: answers.stamps(answer),
+            // Only concurrency limits have no window.
+            has_slots: windows.iter().any(Option::is_none),
+            stamps: answers.stamps(answer).of(windows.len()),
         }
     }
 }

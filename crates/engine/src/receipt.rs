@@ -39,6 +39,8 @@ pub(crate) struct ReceiptEntry {
     pub(crate) limits: Option<Limits>,
     /// Whether it was taken while the store did not answer.
     pub(crate) fallback: bool,
+    /// Whether concurrency slots were taken.
+    pub(crate) has_slots: bool,
     pub(crate) cost: Cost,
     pub(crate) stamps: Stamps,
 }
@@ -70,9 +72,12 @@ impl fmt::Display for BadReceipt {
 
 impl std::error::Error for BadReceipt {}
 
-const FORMAT: u64 = 1;
+/// Format 1 left out trailing stamps that are zero, and so did not say how many limits the taking was from, or whether slots were
+/// taken.
+const FORMAT: u64 = 2;
 const WITH_LIMITS: u64 = 1;
 const FALLBACK: u64 = 2;
+const SLOTS: u64 = 4;
 
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -80,14 +85,14 @@ impl fmt::Display for Receipt {
         put(&mut bytes, FORMAT);
         put(&mut bytes, self.taken.len() as u64);
         for taken in &self.taken {
-            put(&mut bytes, u64::from(taken.limits.is_some()) * WITH_LIMITS + u64::from(taken.fallback) * FALLBACK);
+            let flags = [(taken.limits.is_some(), WITH_LIMITS), (taken.fallback, FALLBACK), (taken.has_slots, SLOTS)];
+            put(&mut bytes, flags.iter().filter(|(set, _)| *set).map(|(_, flag)| flag).sum());
             put(&mut bytes, taken.key.len() as u64);
             bytes.extend_from_slice(&taken.key);
             put(&mut bytes, taken.cost.get());
-            let stamps: Vec<u64> = (0..Limits::MAX).map(|place| taken.stamps.get(place).to_bits()).collect();
-            let used = stamps.iter().rposition(|stamp| *stamp != 0).map_or(0, |last| last + 1);
-            put(&mut bytes, used as u64);
-            stamps[..used].iter().for_each(|stamp| put(&mut bytes, *stamp));
+            let count = taken.stamps.count();
+            put(&mut bytes, count as u64);
+            (0..count).for_each(|place| put(&mut bytes, taken.stamps.get(place).to_bits()));
             if let Some(limits) = &taken.limits {
                 put(&mut bytes, limits.as_slice().len() as u64);
                 limits.as_slice().iter().for_each(|limit| put_limit(&mut bytes, limit));
@@ -109,14 +114,15 @@ impl FromStr for Receipt {
 fn read(bytes: &[u8]) -> Option<Receipt> {
     let mut rest = bytes;
     let rest = &mut rest;
-    if take(rest)? != FORMAT {
+    let format = take(rest)?;
+    if !(1..=FORMAT).contains(&format) {
         return None;
     }
     let count = take(rest)?;
     let mut taken = Vec::new();
     for _ in 0..count {
         let flags = take(rest)?;
-        if flags > WITH_LIMITS + FALLBACK {
+        if flags > WITH_LIMITS + FALLBACK + SLOTS {
             return None;
         }
         let length = usize::try_from(take(rest)?).ok()?;
@@ -134,7 +140,10 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
             Some(Limits::new(limits?).ok()?)
         };
         let stamps = Stamps::from_stamps(stamps?);
-        taken.push(ReceiptEntry { key, limits, fallback: flags & FALLBACK != 0, cost, stamps });
+        // Slots always have stamps.
+        let (stamps, has_slots) =
+            if format == 1 { (stamps.of(Limits::MAX), places > 0) } else { (stamps, flags & SLOTS != 0) };
+        taken.push(ReceiptEntry { key, limits, fallback: flags & FALLBACK != 0, has_slots, cost, stamps });
     }
     (rest.is_empty() && !names_a_counter_twice(&taken)).then_some(Receipt { taken })
 }
@@ -314,12 +323,19 @@ mod tests {
     #[test]
     fn receipt_is_parsed_as_written() {
         let stamps = Stamps::from_stamps([Stamp::NONE, Stamp::from_bits(u64::MAX), Stamp::from_bits(7)]);
-        let rule =
-            ReceiptEntry { key: b"\x01r\x03api"[..].into(), limits: None, fallback: true, cost: Cost::MAX, stamps };
+        let rule = ReceiptEntry {
+            key: b"\x01r\x03api"[..].into(),
+            limits: None,
+            fallback: true,
+            has_slots: true,
+            cost: Cost::MAX,
+            stamps,
+        };
         let sent = ReceiptEntry {
             key: b"\x01r\x03other"[..].into(),
             limits: Some(one_of_each()),
             fallback: false,
+            has_slots: false,
             cost: Cost::ZERO,
             stamps: Stamps::default(),
         };
@@ -327,6 +343,23 @@ mod tests {
         {
             assert_eq!(receipt.to_string().parse(), Ok(receipt));
         }
+    }
+
+    /// Such a receipt does not say how many limits the taking is from, so it concerns all that the key has.
+    #[test]
+    fn receipt_of_the_first_format_is_parsed() {
+        let receipt = read(b"\x01\x01\x00\x03key\x05\x00").unwrap();
+        let stamps = Stamps::default().of(Limits::MAX);
+        let taken = ReceiptEntry {
+            key: (*b"key").into(),
+            limits: None,
+            fallback: false,
+            has_slots: false,
+            cost: Cost::new(5),
+            stamps,
+        };
+        assert_eq!(receipt.taken, [taken]);
+        assert_eq!(read(b"\x03\x00"), None, "a later format");
     }
 
     #[test]
@@ -342,7 +375,14 @@ mod tests {
         let stamps = Stamps::default();
         let limits = Some(limits.unwrap());
         let receipt = Receipt {
-            taken: vec![ReceiptEntry { key: (*b"key").into(), limits, fallback: false, cost: Cost::ONE, stamps }],
+            taken: vec![ReceiptEntry {
+                key: (*b"key").into(),
+                limits,
+                fallback: false,
+                has_slots: false,
+                cost: Cost::ONE,
+                stamps,
+            }],
         };
         assert_eq!(receipt.to_string().parse(), Ok(receipt));
     }
@@ -354,6 +394,7 @@ mod tests {
             key: (*b"key").into(),
             limits: Some(one_of_each()),
             fallback: false,
+            has_slots: false,
             cost: Cost::ONE,
             stamps,
         };
@@ -367,7 +408,14 @@ mod tests {
     #[test]
     fn receipt_that_names_a_counter_twice_is_refused() {
         let stamps = Stamps::default();
-        let one = ReceiptEntry { key: (*b"key").into(), limits: None, fallback: false, cost: Cost::ONE, stamps };
+        let one = ReceiptEntry {
+            key: (*b"key").into(),
+            limits: None,
+            fallback: false,
+            has_slots: false,
+            cost: Cost::ONE,
+            stamps,
+        };
         let other = ReceiptEntry { cost: Cost::new(2), ..one.clone() };
         let text = Receipt { taken: vec![one, other] }.to_string();
         assert_eq!(text.parse::<Receipt>(), Err(BadReceipt));

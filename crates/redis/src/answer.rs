@@ -125,7 +125,11 @@ impl<'a> ReplyReader<'a> {
             StoreVerb::Refund | StoreVerb::Renew => taken,
         };
         let outcome = if takes { answer.outcome } else { Outcome::Allow };
-        let stamps = if committed { Stamps::from_stamps(answer.stamps) } else { Stamps::default() };
+        let stamps = if committed {
+            Stamps::from_stamps(answer.stamps).of(charge.limits.as_slice().len())
+        } else {
+            Stamps::default()
+        };
         answers.charge(outcome, taken, stamps, answer.reports.into_iter().flatten());
         Ok(true)
     }

@@ -125,8 +125,8 @@ pub fn spread(key: &[u8]) -> u64 {
 /// instants in nanoseconds, of which the script knows the microseconds. So each is sent as its
 /// thousands and the rest.
 fn push_stamps(bytes: &mut Vec<u8>, stamps: &Stamps) {
-    bytes.push(Limits::MAX as u8);
-    for bits in (0..Limits::MAX).map(|index| stamps.get(index).to_bits()) {
+    bytes.push(stamps.count() as u8);
+    for bits in (0..stamps.count()).map(|index| stamps.get(index).to_bits()) {
         push_number(bytes, bits / 1_000);
         bytes.extend(((bits % 1_000) as u16).to_le_bytes());
     }

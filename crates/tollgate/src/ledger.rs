@@ -23,6 +23,7 @@ mod snapshot;
 mod view;
 mod weigh;
 
+use std::array::from_ref;
 use std::fmt;
 use std::sync::Mutex;
 
@@ -192,7 +193,7 @@ impl<C: Clock> Ledger<C> {
                 let one = charge(one);
                 self.decide_one(limit_table, &one, self.fingerprint(&one), now, |view| each(0, view))
             }
-            _ => self.decide_group(limit_table, charged, &charge, now, each),
+            _ => Self::decide_across(from_ref(self), limit_table, charged, |charged| (0, charge(charged)), now, each),
         }
     }
 
@@ -441,7 +442,7 @@ fn presence_under<N: LimitTable + ?Sized>(
         return presence;
     }
     let own = limits_with(limit_table, written_under);
-    let is_unused = |own: &Limits| own.is_new(&after_id(*state), &now.with_windows(&[]));
+    let is_unused = |own: &Limits| limits.is_new_from(own, &after_id(*state), now);
     if own.is_none_or(|own| is_unused(own) && !limits.starts_full() && own != limits) {
         Presence::New
     } else {

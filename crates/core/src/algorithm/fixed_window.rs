@@ -168,9 +168,17 @@ impl FixedWindow {
         }
     }
 
-    /// Returns whether both have the same windows.
-    pub(crate) fn has_windows_of(&self, other: &Self) -> bool {
-        (self.phase, self.length()) == (other.phase, other.length())
+    /// Returns whether a state that belongs to `own` lies in the windows that these parameters have at `now`. Calendars are known
+    /// by their windows alone: what is counted in a window that ends within the given one, or after it, is of another calendar.
+    pub(crate) fn has_windows_of<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
+        let given = match self.phase {
+            Phase::Given(position) => now.window(position),
+            Phase::Epoch | Phase::Spread | Phase::FirstRequest => None,
+        };
+        let (end, used) = (state.get(0), state.get(1));
+        (self.phase, self.length()) == (own.phase, own.length())
+            && given
+                .is_none_or(|window| used == 0 || end <= window.start().as_nanos() || end == window.end().as_nanos())
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
@@ -217,15 +225,16 @@ impl FixedWindow {
         let (at, grid) = self.look(now);
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
         let length = self.quota.length();
-        // The range of ends of the present window and of one that the clock was set back from.
-        let (least, most) = match grid {
-            Grid::Free | Grid::Regular(_) => (at + 1, at.saturating_add(length + self.quota.slack(length))),
+        // The latest end of the present window, and of one that the clock was set back from. A window of the calendar that the limit
+        // had before may end before the given one.
+        let most = match grid {
+            Grid::Free | Grid::Regular(_) => at.saturating_add(length + self.quota.slack(length)),
             Grid::Handed(window) => {
                 let handed = window.end().since(window.start()).as_nanos();
-                (window.end().as_nanos(), window.end().as_nanos().saturating_add(self.quota.slack(handed.max(length))))
+                window.end().as_nanos().saturating_add(self.quota.slack(handed.max(length)))
             }
         };
-        if used > 0 && least <= end && end <= most {
+        if used > 0 && at < end && end <= most {
             return CurrentWindow { end, left: end - at, used };
         }
         self.enter(at, grid, end, used)
@@ -364,7 +373,7 @@ impl Algorithm for FixedWindow {
 
     /// Keeps the count if both have the same windows; otherwise it counts in the present window of the new parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
-        if !self.has_windows_of(own) {
+        if !self.has_windows_of(own, state, now) {
             return self.start_with(state, now, own.used(state, &now.without_windows()));
         }
         let current = own.current(state, now);

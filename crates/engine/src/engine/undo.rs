@@ -42,7 +42,7 @@ async fn undo<S: Store, F: Store>(
     let (mut by_store, mut parts) = (Vec::new(), Vec::new());
     for (taken, inline) in receipt.taken.iter().zip(&inline) {
         let Some(under) = limits_of(taken, inline.as_ref(), &running) else { continue };
-        if verb == StoreVerb::Renew && !under.limits.has_leases() {
+        if verb == StoreVerb::Renew && !taken.has_slots {
             continue;
         }
         if taken.fallback {

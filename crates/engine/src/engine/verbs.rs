@@ -100,8 +100,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         undo::refund_request(self, request, decisions).await
     }
 
-    /// Extends the leases that a decision took as if they were taken now. Returns whether all of them were
-    /// still held: an expired one must be taken again.
+    /// Extends the leases that a decision took as if they were taken now. Returns whether it took any and all of them were
+    /// still held: one that has expired, or was lost by a reset or a change of the rule, must be taken again.
     ///
     /// # Errors
     /// If the store does not answer.

@@ -336,7 +336,13 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
 - **A refund after a change of algorithm** returns what the key's present limit still counts of the
   taking. A bucket accepts any refund, up to the amount used. A window, a slice and a log accept the
   refund of a taking in the same window or at the same instant, and a concurrency limit that of a slot
-  still held. The amount refunded is the least that any limit of the receipt accepted.
+  still held. The amount refunded is the least that any limit of the receipt accepted. Limits that the
+  key has by now and that the request was not charged to are left as they are.
+- **Calendar windows of another time zone or anchor** are other windows: what was spent in the key's own
+  window counts until that one ends, and moves to the other with the next request that is admitted there.
+- **`renew`** extends the slots that a request took, and returns whether it took any and all of them are still
+  held. A slot is lost when its lease ends, by a reset, when the rule is removed, and when a request is
+  admitted under a limit of another algorithm.
 - **Shadow rules** that a request matches form one group. They are decided after all enforced rules have
   admitted the request, and charged all or none: if one of them would refuse, none of them is charged.
   One that denies (`deny`, or an override with `deny`) refuses for the group: the others are not

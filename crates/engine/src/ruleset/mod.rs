@@ -276,7 +276,7 @@ impl RuleSet {
     /// such domain.
     ///
     /// For explanations and benchmarks. Decisions find their rules in the same way.
-    pub fn meets<'m>(&self, domain: &[u8], entries: &[Entry<'_>], matched: &'m mut Matched) -> Option<&'m [u32]> {
+    pub fn matching<'m>(&self, domain: &[u8], entries: &[Entry<'_>], matched: &'m mut Matched) -> Option<&'m [u32]> {
         self.domain(domain)?.index.find(entries, matched);
         Some(matched.rules())
     }

@@ -88,7 +88,7 @@ impl Answers {
             least = least.min(report.remaining);
             self.reports.push(report);
         });
-        let stamps = (stamps != Stamps::default()).then(|| {
+        let stamps = (!stamps.is_plain()).then(|| {
             self.stamps.push(stamps);
             self.stamps.len() as u32 - 1
         });

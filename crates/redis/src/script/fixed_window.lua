@@ -57,13 +57,9 @@ local function current(limit, cells)
   local stop, used = cells[limit.cell], min(cells[limit.cell + 1], limit.deepest)
   if used > 0 then
     local given = calendar_window(limit)
-    local least, most
-    if given then
-      least, most = given[2], given[2] + max(given[2] - given[1], limit.slack)
-    else
-      least, most = now + 1, now + limit.length + limit.slack
-    end
-    if least <= stop and stop <= most then return stop, used end
+    -- A window of the calendar that the limit had before may end before the given one.
+    local most = given and given[2] + max(given[2] - given[1], limit.slack) or now + limit.length + limit.slack
+    if now < stop and stop <= most then return stop, used end
   end
   return enter(limit, stop, used)
 end
@@ -130,9 +126,16 @@ function window.start_with(limit, cells, spent, part)
   return true
 end
 
--- Windows of the same phase and length keep their end.
+-- Returns whether a state lies in the windows of a calendar with this one. What is counted in a window that ends within the given
+-- one, or after it, is of another calendar.
+function window.lies_in(limit, cells, given)
+  local stop, used = cells[limit.cell], cells[limit.cell + 1]
+  return not given or used == 0 or stop <= given[1] or stop == given[2]
+end
+
+-- Windows of the same phase, length and calendar keep their end.
 function window.convert(limit, cells, own, before)
-  if limit.phase ~= own.phase or limit.length ~= own.length then return false end
+  if limit.phase ~= own.phase or limit.length ~= own.length or context.other_calendar then return false end
   local stop, used = current(own, before)
   if used > limit.deepest then return false end
   write(limit, cells, stop, used)

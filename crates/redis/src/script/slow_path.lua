@@ -26,10 +26,11 @@ local function new_record(limits)
 end
 
 -- Makes the charge's calendar windows those of an own limit of the state, or none if the charge's limit has others.
-local function use_windows(charge, own, index)
-  local limit = charge.limits[index]
-  local alike = not own.window or (limit and limit.window == own.window and limit.length == own.length)
-  context.windows = alike and charge.windows or NO_WINDOWS
+local function use_windows(charge, record, index)
+  local limit, own = charge.limits[index], record.limits[index]
+  local alike = not own.window or (limit and limit.window == own.window and limit.length == own.length
+    and own.algorithm.lies_in(own, record, charge.windows[own.window]))
+  context.windows, context.other_calendar = alike and charge.windows or NO_WINDOWS, not alike
 end
 
 -- Returns a record with the state of a charge's key re-expressed under the parameters of the charge, limit by limit, and a bit for
@@ -44,7 +45,7 @@ local function converted(charge)
     if not own then
       algorithm.start_with(limit, cells, 0, 0, 1)
     else
-      use_windows(charge, own, index)
+      use_windows(charge, record, index)
       if own.algorithm ~= algorithm or not algorithm.convert(limit, cells, own, record) then
         local whole, part, per = own.algorithm.used(own, record)
         context.windows = charge.windows
@@ -122,7 +123,7 @@ end
 local function is_unused(charge, record)
   for index = 1, record.limits.count do
     local own = record.limits[index]
-    use_windows(charge, own, index)
+    use_windows(charge, record, index)
     if own.algorithm.until_unused(own, record) > 0 then return false end
   end
   return true
@@ -232,7 +233,7 @@ local function leave(charge)
     local refuses = floor(charge.refusing / limit.bit) % 2 == 1
     if charge.refusing == 0 or refuses then
       local attempts = 0
-      use_windows(charge, own, index)
+      use_windows(charge, record, index)
       own.weigh(own, record, EXACTLY, 0)
       if refuses and limit.algorithm == own.algorithm and limit.algorithm.attempts then
         attempts = limit.algorithm.attempts(limit, own, record, charge.verb, charge.cost)
@@ -247,8 +248,12 @@ end
 -- instants in microseconds, for which the thousands of nanoseconds are enough.
 local function stamp_of(limit, stamps, index)
   local stamp = stamps[index]
-  if not stamp then return 0 end
   return limit.kind == CONCURRENCY and stamp[1] * 1000 + stamp[2] or stamp[1]
+end
+
+-- Returns how many of the limits a taking with these stamps is from: the key may have more limits by now.
+local function count_of(limits, stamps)
+  return stamps and min(limits.count, #stamps) or limits.count
 end
 
 -- Returns the least that any of the limits accepted.
@@ -257,7 +262,7 @@ local function refund(key, record, cost, stamps)
   -- Nothing was taken from a key that does not exist, unless there is no state to keep.
   if limits.cells > 1 and not (record.unused or values[key]) then return 0 end
   local accepted, changed = cost, false
-  for index = 1, limits.count do
+  for index = 1, count_of(limits, stamps) do
     local limit = limits[index]
     local given = limit.algorithm.refund(limit, record, cost, stamps and stamp_of(limit, stamps, index))
     accepted = min(accepted, given)
@@ -271,7 +276,7 @@ end
 local function renew(key, record, cost, stamps)
   if not (record.unused or values[key]) then return 0 end
   local limits, held, changed = record.limits, nil, false
-  for index = 1, limits.count do
+  for index = 1, count_of(limits, stamps) do
     local limit = limits[index]
     if limit.algorithm.renew then
       local renewed = limit.algorithm.renew(limit, record, stamps and stamp_of(limit, stamps, index))

@@ -399,7 +399,9 @@ fn both(one: Outcome, other: Outcome) -> Outcome {
 pub(super) fn key_of(rule: &Rule, request: &Request) -> Key {
     let values = rule.per.iter().map(|name| (*name, request.value(name).map(str::to_owned))).collect();
     let limits = match (&rule.does, rule.on_change) {
-        (Does::Limits(limits), OnChange::Reset) => Some(format!("{limits:?}")),
+        (Does::Limits(limits), OnChange::Reset) => {
+            Some(format!("{:?}", limits.iter().map(Limit::parameters).collect::<Vec<_>>()))
+        }
         _ => None,
     };
     (rule.id.clone(), values, limits)

@@ -4,7 +4,7 @@ use super::Verb;
 use super::calendar::{Calendar, Unit, Zone};
 use super::limit::{Algorithm, Limit, Windows};
 use super::random::{Act, Amount, Pause, Step, Trace};
-use super::rules::{Ban, Does, Exceed, Override, Request, Rule, RuleSet};
+use super::rules::{Ban, Does, Exceed, OnChange, Override, Request, Rule, RuleSet};
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1_800_000_000 * SECOND;
@@ -73,6 +73,11 @@ pub fn all() -> Vec<(&'static str, Vec<Trace>)> {
         ("a shadow rule that denies keeps the others uncharged", vec![denying_shadow()]),
         ("debt of calendar windows is paid window by window", vec![calendar_debt()]),
         ("a refund under another algorithm gives back what still counts", refund_after_a_change()),
+        ("a refund concerns only the limits that its request was charged to", vec![refund_of_one_of_two()]),
+        ("a debt of calendar windows is not forgotten under another limit", vec![calendar_debt_under_another_limit()]),
+        ("a day of another time zone is not over when this one ends", other_time_zones()),
+        ("a rule that writes out a parameter it had is not changed", vec![written_out()]),
+        ("a renewal concerns the slots that a request took, under any later rule", renewals()),
     ]
 }
 
@@ -210,6 +215,47 @@ fn calendar_debt() -> Trace {
     trace(rules, vec![ask(0, Verb::Charge, None, 14), peek(), peek(), ask(2 * month, Verb::Check, None, 1)])
 }
 
+/// Nine charged in November to 8 a month and 1 of debt: one is used until the end of December, of 31 days, though a month has 30.4
+/// days on average. So the override is not that of a new key, which would have 1 of 3.
+fn calendar_debt_under_another_limit() -> Trace {
+    let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
+    let monthly = |count| limit(count, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
+    let pro = Limit { initial: Some(1), ..monthly(3) };
+    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![pro]), until: None };
+    let own = Limit { max_debt: Some(1), ..monthly(8) };
+    let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![own]) }];
+    let day = 86_400 * SECOND;
+    let start = 1_825_459_200 * SECOND; // 2027-11-06
+    let steps = vec![ask(0, Verb::Charge, None, 9), ask(55 * day + day / 2, Verb::Check, Some("pro"), 1)];
+    Trace { start, ..trace(rules, steps) }
+}
+
+/// Days of two time zones: what was spent in the day of one counts until that day ends, and then in the day of the other.
+fn other_time_zones() -> Vec<Trace> {
+    let daily =
+        |count, zone| limit(count, 0, Algorithm::FixedWindow(Windows::Calendar(Calendar { unit: Unit::Day, zone })));
+    let hours = [0, 11, 13, 23];
+    let traces = [(Zone::Utc, Zone::Paris), (Zone::Paris, Zone::Utc), (Zone::Utc, Zone::NewYork)].map(|(one, two)| {
+        let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![daily(7, two)]), until: None };
+        let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![daily(9, one)]) }];
+        let hour = 3_600 * SECOND;
+        let later = hours.map(|hours| ask(hours * hour, Verb::Check, Some("pro"), 4));
+        trace(rules, [check(0, 9)].into_iter().chain(later).chain([check(hour, 4)]).collect())
+    });
+    traces.into()
+}
+
+/// With `on_change: reset`, debt of as much again is written out, then changed.
+fn written_out() -> Trace {
+    let version = |max_debt| {
+        let limit = Limit { max_debt, ..limit(5, WEEK, bucket()) };
+        RuleSet { rules: vec![Rule { on_change: OnChange::Reset, ..rule("r0", vec![limit]) }] }
+    };
+    let put = |version| Step { pause: Pause::None, act: Act::Put(version) };
+    let steps = vec![check(0, 2), put(1), check(0, 1), put(2), check(0, 1)];
+    Trace { start: START, versions: vec![version(None), version(Some(5)), version(Some(4))], steps }
+}
+
 /// Five taken under every algorithm, three more under every other one, then the first taking is refunded.
 fn refund_after_a_change() -> Vec<Trace> {
     let put = Step { pause: Pause::None, act: Act::Put(1) };
@@ -219,6 +265,28 @@ fn refund_after_a_change() -> Vec<Trace> {
     let limits = every_algorithm(10);
     let pairs = limits.iter().flat_map(|one| limits.iter().map(|other| vec![version(one), version(other)]));
     pairs.map(|versions| Trace { start: START, versions, steps: steps.clone() }).collect()
+}
+
+/// Three taken under an override with one limit, five more under the two limits of the rule, then the first taking is refunded:
+/// five are left of both.
+fn refund_of_one_of_two() -> Trace {
+    let ten = || limit(10, WEEK, bucket());
+    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![ten()]), until: None };
+    let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![ten(), ten()]) }];
+    let refund = Step { pause: Pause::None, act: Act::Refund(1) };
+    trace(rules, vec![ask(0, Verb::Check, Some("pro"), 3), check(0, 5), refund, ask(0, Verb::Peek, None, 1)])
+}
+
+/// Slots are taken and renewed; then the rule is removed, or becomes a bucket, which a request converts the slots to.
+fn renewals() -> Vec<Trace> {
+    let slots = RuleSet { rules: vec![rule("r0", vec![limit(3, WEEK, Algorithm::Concurrency { lease: WEEK })])] };
+    let step = |act| Step { pause: Pause::None, act };
+    let renew = |index| step(Act::Renew(index));
+    let begin = || vec![check(0, 1), renew(0), step(Act::Put(1)), renew(0)];
+    let bucket_rule = |id| RuleSet { rules: vec![rule(id, vec![limit(3, WEEK, bucket())])] };
+    let removed = Trace { start: START, versions: vec![slots.clone(), bucket_rule("r1")], steps: begin() };
+    let steps = begin().into_iter().chain([check(0, 1), renew(1)]).collect();
+    vec![removed, Trace { start: START, versions: vec![slots, bucket_rule("r0")], steps }]
 }
 
 /// Runs all traces and returns the differences.

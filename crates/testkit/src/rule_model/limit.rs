@@ -10,8 +10,9 @@ use super::calendar::Calendar;
 use super::states::{State, When};
 use super::{Tokens, ceil, floor, tokens};
 
-/// The parameters of a limit, as a rule writes them. `None`: omitted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The parameters of a limit, as a rule writes them. `None`: omitted. Two limits are equal if their
+/// [`parameters`](Limit::parameters) are.
+#[derive(Clone, Debug)]
 pub struct Limit {
     /// The amount per period; the number of slots, for concurrency.
     pub count: u64,
@@ -114,7 +115,38 @@ impl Ask {
     }
 }
 
+impl PartialEq for Limit {
+    fn eq(&self, other: &Self) -> bool {
+        self.parameters() == other.parameters()
+    }
+}
+
+impl Eq for Limit {}
+
+/// The parameters of a limit with those that are omitted: count and period, algorithm, burst, amount
+/// spent at first, largest debt.
+pub type Parameters = ((u64, u64), Algorithm, u64, u64, u64);
+
 impl Limit {
+    /// Returns the parameters as the program has them.
+    pub fn parameters(&self) -> Parameters {
+        let (count, period) = (self.count, self.period);
+        let rate = match &self.algorithm {
+            // A rate in lowest terms; the burst says what else the count does.
+            Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
+                let divisor = gcd(count, period);
+                (count / divisor, period / divisor)
+            }
+            Algorithm::Concurrency { .. } | Algorithm::FixedWindow(Windows::Calendar(_)) => (count, 0),
+            _ => (count, period),
+        };
+        let algorithm = match &self.algorithm {
+            Algorithm::SlidingSlices { .. } => Algorithm::SlidingSlices { precision: Some(self.slices().0) },
+            algorithm => algorithm.clone(),
+        };
+        (rate, algorithm, self.burst(), self.spent_at_first(), self.max_debt())
+    }
+
     /// Returns the burst of a bucket, without what a delay adds.
     fn burst(&self) -> u64 {
         self.burst.unwrap_or(self.count)
@@ -329,4 +361,8 @@ pub fn first(at: u64, holds: impl Fn(u64) -> bool) -> u64 {
         (low, high) = if holds(middle) { (low, middle) } else { (middle, high) };
     }
     high
+}
+
+fn gcd(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { gcd(other, one % other) }
 }

@@ -103,16 +103,20 @@ impl RuleModel {
         all
     }
 
-    /// Extends the leases of a decision from now; returns whether all of them were still held.
+    /// Extends the leases of a decision from now; returns whether it took any, and all of them were
+    /// still held.
     pub fn renew(&mut self, receipt: &Receipt) -> bool {
         let mut all = None;
         for taken in &receipt.taken {
-            let at = self.at;
-            for (state, stamp) in self.counters.get_mut(&taken.key).into_iter().flatten().zip(&taken.stamps) {
-                if let Some(held) = state.renew(at, *stamp) {
-                    all = Some(all.unwrap_or(true) && held);
-                }
+            if self.limits_of(taken).is_none() || !taken.stamps.iter().any(|stamp| matches!(stamp, Stamp::Lease(_))) {
+                continue;
             }
+            let at = self.at;
+            let states = self.counters.get_mut(&taken.key).into_iter().flatten();
+            let renewed: Vec<bool> =
+                states.zip(&taken.stamps).filter_map(|(state, stamp)| state.renew(at, *stamp)).collect();
+            // A lease that was converted to another algorithm, or reset, is lost.
+            all = Some(all.unwrap_or(true) && !renewed.is_empty() && !renewed.contains(&false));
         }
         all.unwrap_or(false)
     }
