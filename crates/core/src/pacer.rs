@@ -127,10 +127,8 @@ impl Pacing {
         if warm_up > Self::MAX_STORE {
             return Err(LimitError::PeriodTooLong { given: warm_up, max: Self::MAX_STORE });
         }
-        if !(ONE..=Self::MAX_COLD).contains(&cold_permille) {
-            let (given, min, max) = (cold_permille.into(), ONE.into(), Self::MAX_COLD.into());
-            return Err(LimitError::OutOfRange { what: "the cold factor in thousandths", given, min, max });
-        }
+        let (min, max) = (ONE.into(), Self::MAX_COLD.into());
+        LimitError::check_range("the cold factor in thousandths", cold_permille.into(), min, max)?;
         Ok(Self { rate, kind: Kind::WarmUp { warm_up, cold: cold_permille }, max: 0 }.with_max())
     }
 

@@ -36,9 +36,7 @@ impl Quota {
     }
 
     pub(crate) fn initial(self, initial: u64) -> Result<Self, LimitError> {
-        if initial > self.limit {
-            return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.limit });
-        }
+        LimitError::check_range("the initial amount", initial, 0, self.limit)?;
         Ok(Self { initial, ..self })
     }
 

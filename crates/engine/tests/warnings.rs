@@ -203,7 +203,7 @@ fn ten_thousand_rules_with_only_an_if_are_indexed_by_its_implied_conditions() {
         assert_eq!(set.tried(b"d"), 0, "{rule}");
         let mut matched = tollgate_engine::Matched::default();
         let entries = [Entry::new("plan", value), Entry::new("bytes", "6")];
-        assert_eq!(set.meets(b"d", &entries, &mut matched).unwrap(), expected, "{rule}");
+        assert_eq!(set.matching(b"d", &entries, &mut matched).unwrap(), expected, "{rule}");
     }
 }
 

@@ -46,9 +46,8 @@ mod tls {
     fn store_is_reached_by_tls_and_must_authenticate() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
-            let directory = std::env::temp_dir().join(format!("tollgate-tls-{}", std::process::id()));
-            std::fs::create_dir_all(&directory).unwrap();
-            let (certificates, port) = (Certificates::make(&directory), free_port());
+            let directory = tempfile::tempdir().unwrap();
+            let (certificates, port) = (Certificates::make(directory.path()), free_port());
             let options = certificates.options(port);
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
             let server = Server::start_with(Kind::Redis, &options);
@@ -61,7 +60,6 @@ mod tls {
             let Health::Down { why } = wary.health() else { panic!("nobody vouches for this certificate") };
             assert!(why.contains("certificate"), "{why}");
             drop(server);
-            std::fs::remove_dir_all(&directory).unwrap();
         });
     }
 }

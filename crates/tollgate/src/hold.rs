@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use tollgate_core::{Concurrency, Cost, Mono, Stamp, Time, Verdict};
+use tollgate_core::{Concurrency, Cost, Mono, Time, Verdict};
 
 use crate::clock::{Alarm, Clock};
 use crate::keyed::Keyed;
@@ -104,13 +104,6 @@ impl<C: Clock + Send + Sync + 'static> Permit<Keyed<Concurrency, C>> {
     /// Restarts the lease now. Returns `false` if it has ended: its holder no longer counts.
     pub fn renew(&self) -> bool {
         self.limiter.renew(self.key, self.verdict.stamp())
-    }
-}
-
-impl<C: Clock> Limiter<Concurrency, C> {
-    /// Restarts the lease of this stamp now. Returns `false` if it has ended or was given back.
-    pub fn renew(&self, stamp: Stamp) -> bool {
-        self.write(self.now(), |account| account.owner().renew(&mut account.state, &account.now, stamp))
     }
 }
 

@@ -21,17 +21,19 @@ mod takings;
 mod tests;
 
 use std::fmt;
-use std::sync::{Mutex, RwLock};
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError, RwLock};
 
-use tollgate_core::{Algorithm, Ask, Cost, Now, Report, TokenBucket, Verdict};
+use tollgate_core::{Algorithm, Ask, Cost, Limits, Now, Report, TokenBucket, Verdict};
 
 use crate::clock::{Clock, PreciseClock};
 pub use crate::fingerprint::Hashed;
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{BATCH, Table};
+use crate::table::{BATCH, GENERATIONS, Table};
 use crate::wait::Shards;
-use change::LaterLimits;
+use change::{LaterLimits, NEVER};
 pub(crate) use decide::{spent_by_arrival, with_init};
 use overflow::OverflowEntry;
 pub use overflow::WhenFull;
@@ -62,7 +64,7 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     limit: A,
     /// Limits before it that entries may belong to, the oldest first: those of a snapshot that was restored.
     earlier: Vec<A>,
-    /// The flags of buckets whose entries all belong to `limit`; [`change::NEVER`] after a change. Relaxed: a thread that sees the
+    /// The flags of buckets whose entries all belong to `limit`; [`NEVER`] after a change. Relaxed: a thread that sees the
     /// value from before the change decides before it.
     flags: AtomicU64,
     changes: RwLock<LaterLimits<A>>,
@@ -212,12 +214,12 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         }
     }
 
-    /// Returns what [`check`](Self::check) would return. LaterLimits nothing and inserts nothing.
+    /// Returns what [`check`](Self::check) would return. Changes nothing and inserts nothing.
     pub fn peek<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
         self.read(key, |entry| entry.weigh(Ask::Exactly(Cost::new(cost))))
     }
 
-    /// Returns the state of the key's limit, with `retry` for a request of `cost`. LaterLimits nothing and inserts nothing.
+    /// Returns the state of the key's limit, with `retry` for a request of `cost`. Changes nothing and inserts nothing.
     pub fn report<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Report {
         self.read(key, |entry| entry.report(Cost::new(cost)))
     }
@@ -255,6 +257,53 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.reader(&changes, Now::at(0)).limit().clone()
     }
 
+    /// Puts another limit in force, for waiters as well. What was spent stays spent: an entry belongs to the limit it was last
+    /// charged under until a request for its key is admitted under the new one. Until then it refills under its own limit, and
+    /// what it has used up counts against the capacity of the new one. Peeks, refusals and refunds do not change that.
+    ///
+    /// Decisions take a read lock after the first change. If the new limit needs longer states than the table has, all entries
+    /// are moved to a new table, and decisions wait for that; if there are more entries than the table was made for, the least
+    /// spent of them may be lost.
+    ///
+    /// Entries can belong to 1022 earlier limits at a time. Beyond that, limits without entries are dropped, and if that is not
+    /// enough, entries come under the limit in force before this change if it can hold what they have used up.
+    ///
+    /// # Errors
+    /// If the new table does not fit in memory, or 1022 earlier limits have entries with more used up than the limit in force can
+    /// hold. The limit then stays as it was, and nothing is forgotten.
+    pub fn set_limit(&self, limit: A) -> Result<(), CapacityError> {
+        // A snapshot reads the generations while it runs.
+        let walking = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
+        // Before the table is touched: from here on no fast path begins.
+        self.flags.store(NEVER, Ordering::Relaxed);
+        let (capacity, words) = (self.capacity, limit.words());
+        let reader = self.reader(&changes, self.clock.now());
+        let table = self.table(&changes);
+        if words > table.state_words() {
+            let table = reader.rebuild(table, capacity, words).ok_or(CapacityError { capacity })?;
+            changes.table = Some(table);
+        }
+        let mut overflow = self.overflow.lock().unwrap_or_else(PoisonError::into_inner);
+        let all_used = |changes: &LaterLimits<A>| (self.earlier.len() + changes.later.len()) as u64 == GENERATIONS - 1;
+        if all_used(&changes) {
+            let reader = self.reader(&changes, self.clock.now());
+            let mut used = reader.renumber(self.table(&changes), &mut overflow).into_iter();
+            changes.later.retain(|_| used.next().unwrap_or(true));
+        }
+        if all_used(&changes) {
+            return Err(CapacityError { capacity });
+        }
+        let words = words.max(overflow.words.len());
+        overflow.words.resize(words, 0);
+        drop(overflow);
+        changes.later.push(limit);
+        drop(changes);
+        drop(walking);
+        self.shards.notify_all();
+        Ok(())
+    }
+
     /// Returns the memory that the table takes once all of it has been used.
     pub fn bytes(&self) -> usize {
         self.table(&self.changes()).bytes()
@@ -263,6 +312,70 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Returns how many decisions were about keys without an entry.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
+    }
+}
+
+impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C> {
+    /// Writes what every key has spent to a file, for [`load`](Self::load), and returns the number of entries.
+    ///
+    /// Decisions do not wait for it. Unused entries are left out. The file contains the secret that protects keys against
+    /// constructed collisions, so only its owner may read it. It is written under a temporary name that ends in `.tmp`, synced,
+    /// and then renamed over the previous file: after a crash one of the two is there, complete.
+    ///
+    /// ```
+    /// use tollgate::{Keyed, TokenBucket};
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// let path = folder.path().join("limits");
+    /// let limit = TokenBucket::new("10/h".parse()?, 10)?;
+    /// let before = Keyed::new(limit, 1_000)?;
+    /// assert!(before.check("alice", 9).is_allowed());
+    /// before.save(&path)?;
+    ///
+    /// let mut after = Keyed::new(limit, 1_000)?;
+    /// after.load(&path)?;
+    /// assert!(!after.check("alice", 9).is_allowed());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the file cannot be written; the previous file is unchanged.
+    pub fn save(&self, path: impl AsRef<Path>) -> io::Result<u64> {
+        snapshot::file::replace(path.as_ref(), |file| self.snapshot(file))
+    }
+
+    /// Writes the snapshot that [`save`](Self::save) writes to any writer. It contains the secret.
+    ///
+    /// # Errors
+    /// If writing fails.
+    pub fn snapshot(&self, to: impl Write) -> io::Result<u64> {
+        snapshot::write(self, to)
+    }
+
+    /// Replaces all entries by those that [`save`](Self::save) wrote, and returns their number.
+    ///
+    /// The time since then counts: buckets have refilled and windows have ended as they would have. The wall clock says how much
+    /// time that is; if it was set back, none. The capacity may differ: if the keys do not fit, the least spent ones are
+    /// lost. The parameters of the limit may differ: what was spent stays spent, as with [`set_limit`](Self::set_limit), and
+    /// every entry belongs to the limit it was last charged under. Another algorithm is an error.
+    ///
+    /// A [`Verdict`](crate::Verdict) from before the snapshot can refund leases, but not entries of a log or of a window that
+    /// began with its first request. Instants before the zero of the clock become zero. That concerns only clocks of your own:
+    /// a log of an hour then keeps such entries for an hour from zero on.
+    ///
+    /// # Errors
+    /// If it cannot be read or is damaged. The limiter is then unchanged: nothing is restored in part.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<u64, RestoreError> {
+        self.restore(std::fs::File::open(path).map_err(RestoreError::Unreadable)?)
+    }
+
+    /// Restores as [`load`](Self::load) does from a reader of a [`snapshot`](Self::snapshot). Reads in large parts; nothing may
+    /// follow the snapshot.
+    ///
+    /// # Errors
+    /// See [`load`](Self::load).
+    pub fn restore(&mut self, from: impl Read) -> Result<u64, RestoreError> {
+        snapshot::restore(self, from)
     }
 }
 

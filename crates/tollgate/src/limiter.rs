@@ -3,10 +3,16 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_core::{Algorithm, Ask, Cost, Mono, Nanos, Now, Report, Retry, Time, TokenBucket, Verdict, Wall};
+#[cfg(feature = "stream")]
+use futures_core::Stream;
+use tollgate_core::{
+    Algorithm, Ask, Concurrency, Cost, Mono, Nanos, Now, Report, Retry, Stamp, Time, TokenBucket, Verdict, Wall,
+};
 
 use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
+#[cfg(feature = "stream")]
+use crate::stream::LimitedStream;
 use crate::sync::{AtomicU64, Ordering, relax};
 use crate::wait::{Acquire, Shards, Waitable};
 
@@ -273,6 +279,19 @@ where
     /// Takes `cost` as [`acquire`](Self::acquire) does, with a future that owns the limiter: for spawned tasks.
     pub fn acquire_owned(self: Arc<Self>, cost: u64) -> Acquire<'static, Self> {
         Acquire::owned(self, (), cost)
+    }
+
+    /// Takes 1 for each item of `stream` before it is yielded. A stream that is not `Unpin` has to be pinned first.
+    #[cfg(feature = "stream")]
+    pub fn limit_stream<S: Stream + Unpin>(self: &Arc<Self>, stream: S) -> LimitedStream<S, Self> {
+        LimitedStream::new(stream, self, ())
+    }
+}
+
+impl<C: Clock> Limiter<Concurrency, C> {
+    /// Restarts the lease of this stamp now. Returns `false` if it has ended or was given back.
+    pub fn renew(&self, stamp: Stamp) -> bool {
+        self.write(self.now(), |account| account.owner().renew(&mut account.state, &account.now, stamp))
     }
 }
 

@@ -4,9 +4,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[cfg(feature = "stream")]
+use futures_core::Stream;
 use tollgate_core::{Cost, LimitError, Nanos, Now, Pace, Pacing, Rate, Retry, Time, Verdict};
 
 use crate::clock::{Clock, PreciseClock};
+#[cfg(feature = "stream")]
+use crate::stream::LimitedStream;
 use crate::wait::{Acquire, Shards, Waitable};
 
 /// Spaces callers out at a rate, as Guava's `RateLimiter` does: any amount passes at once after idling, and the next caller
@@ -141,6 +145,12 @@ impl<C: Clock + Send + Sync + 'static> Pacer<C> {
     /// Takes `permits` as [`acquire`](Self::acquire) does, with a future that owns the pacer: for spawned tasks.
     pub fn acquire_owned(self: Arc<Self>, permits: u64) -> Acquire<'static, Self> {
         Acquire::owned(self, (), permits)
+    }
+
+    /// Takes 1 for each item of `stream` before it is yielded. A stream that is not `Unpin` has to be pinned first.
+    #[cfg(feature = "stream")]
+    pub fn limit_stream<S: Stream + Unpin>(self: &Arc<Self>, stream: S) -> LimitedStream<S, Self> {
+        LimitedStream::new(stream, self, ())
     }
 }
 

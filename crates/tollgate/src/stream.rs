@@ -6,17 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures_core::Stream;
-use tollgate_core::Algorithm;
 
-use crate::clock::Clock;
-use crate::fingerprint::Key;
-use crate::keyed::Keyed;
-use crate::limiter::Limiter;
-use crate::paced::Pacer;
 use crate::wait::{Acquire, AcquireError, Waitable};
 
-/// A stream that yields the items of another stream at the rate of a limiter; made by `limit_stream` of [`Limiter`], [`Keyed`]
-/// and [`Pacer`].
+/// A stream that yields the items of another stream at the rate of a limiter; made by `limit_stream` of
+/// [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed) and [`Pacer`](crate::Pacer).
 ///
 /// The item is fetched first and then waits for its turn, so that tokens are spent only for items that exist; dropping the
 /// stream gives the turn back, and loses the item. An item that cannot wait is lost and yields the error, and the stream
@@ -30,42 +24,8 @@ pub struct LimitedStream<S: Stream, G: Waitable> {
 }
 
 impl<S: Stream, G: Waitable> LimitedStream<S, G> {
-    fn new(stream: S, limiter: &Arc<G>, key: G::Key) -> Self {
+    pub(crate) fn new(stream: S, limiter: &Arc<G>, key: G::Key) -> Self {
         Self { stream, limiter: Arc::clone(limiter), key, next: None }
-    }
-}
-
-impl<A, C> Limiter<A, C>
-where
-    A: Algorithm + Send + Sync + 'static,
-    C: Clock + Send + Sync + 'static,
-{
-    /// Takes 1 for each item of `stream` before it is yielded. A stream that is not `Unpin` has to be pinned first.
-    pub fn limit_stream<S: Stream + Unpin>(self: &Arc<Self>, stream: S) -> LimitedStream<S, Self> {
-        LimitedStream::new(stream, self, ())
-    }
-}
-
-impl<A, C> Keyed<A, C>
-where
-    A: Algorithm + Send + Sync + 'static,
-    C: Clock + Send + Sync + 'static,
-{
-    /// Takes 1 for each item of `stream` from the limit of `key` before it is yielded. A stream that is not `Unpin` has to be
-    /// pinned first.
-    pub fn limit_stream<K: Key + ?Sized, S: Stream + Unpin>(
-        self: &Arc<Self>,
-        key: &K,
-        stream: S,
-    ) -> LimitedStream<S, Self> {
-        LimitedStream::new(stream, self, self.fingerprint(key))
-    }
-}
-
-impl<C: Clock + Send + Sync + 'static> Pacer<C> {
-    /// Takes 1 for each item of `stream` before it is yielded. A stream that is not `Unpin` has to be pinned first.
-    pub fn limit_stream<S: Stream + Unpin>(self: &Arc<Self>, stream: S) -> LimitedStream<S, Self> {
-        LimitedStream::new(stream, self, ())
     }
 }
 
@@ -98,6 +58,7 @@ impl<S: Stream + fmt::Debug, G: Waitable> fmt::Debug for LimitedStream<S, G> {
 mod tests {
     use super::*;
     use crate::testing::{SECOND, bucket, clock};
+    use crate::{Keyed, Limiter, Pacer};
     use std::task::Waker;
 
     /// Yields the numbers below its own.

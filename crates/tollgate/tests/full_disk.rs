@@ -28,20 +28,18 @@ fn assert_old_file_alone(folder: &Path) {
 
 #[test]
 fn a_snapshot_without_room_leaves_the_old_one() {
-    let folder = std::env::temp_dir().join(format!("tollgate-full-disk-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
-    old_file(&folder);
+    let folder = tempfile::tempdir().expect("a folder");
+    old_file(folder.path());
     // The signal that would end the process is ignored, so that the write fails instead, as on a full disk.
     let child = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$@\"", "sh"])
         .arg(std::env::current_exe().expect("this program"))
         .args(["--exact", "child", "--ignored"])
-        .env(FOLDER, &folder)
+        .env(FOLDER, folder.path())
         .output()
         .expect("a shell");
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
-    assert_old_file_alone(&folder);
-    std::fs::remove_dir_all(&folder).expect("a folder of its own");
+    assert_old_file_alone(folder.path());
 }
 
 /// Saves half a megabyte where there is less room than that.

@@ -80,12 +80,8 @@ impl Concurrency {
     /// # Errors
     /// When either is zero, `limit` is above [`Concurrency::MAX_LEASES`] or `lease` above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
     pub fn new(limit: u64, lease: impl Into<Duration>) -> Result<Self, LimitError> {
-        let lease = Nanos::from(lease.into());
-        if limit == 0 || limit > Self::MAX_LEASES {
-            let what = "the limit of leases at a time";
-            return Err(LimitError::OutOfRange { what, given: limit, min: 1, max: Self::MAX_LEASES });
-        }
-        let lease = check_length(lease, "the length of a lease")?;
+        LimitError::check_range("the limit of leases at a time", limit, 1, Self::MAX_LEASES)?;
+        let lease = check_length(lease.into().into(), "the length of a lease")?;
         Ok(Self { limit, lease, max_debt: limit.min(Self::MAX_LEASES - limit) })
     }
 

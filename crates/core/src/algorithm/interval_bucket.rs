@@ -116,10 +116,7 @@ impl IntervalBucket {
             return Err(LimitError::Zero { what: "the refill" });
         }
         let period = check_length(period, "the period")?.as_nanos();
-        if refill > period {
-            let what = "the refill of an interval bucket (at most one per nanosecond)";
-            return Err(LimitError::OutOfRange { what, given: refill, min: 1, max: period });
-        }
+        LimitError::check_range("the refill of an interval bucket (at most one per nanosecond)", refill, 1, period)?;
         let steps = Steps::Aligned(Nanos::ZERO);
         let (max_wait, deepest, max_plausible) = (0, 0, 0);
         let limit = Self {

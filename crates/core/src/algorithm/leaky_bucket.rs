@@ -95,9 +95,7 @@ impl LeakyBucket {
     /// # Errors
     /// When it is more than the burst.
     pub fn free(self, free: u64) -> Result<Self, LimitError> {
-        if free > self.burst() {
-            return Err(LimitError::OutOfRange { what: "the free amount", given: free, min: 0, max: self.burst() });
-        }
+        LimitError::check_range("the free amount", free, 0, self.burst())?;
         Ok(Self { free, ..self }.with_patience())
     }
 

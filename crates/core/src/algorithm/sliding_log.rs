@@ -90,12 +90,9 @@ impl SlidingLog {
     /// # Errors
     /// When either is zero, `limit` is above [`SlidingLog::MAX_ENTRIES`] or `length` above [`Rate::MAX_PERIOD`].
     pub fn new(limit: u64, length: impl Into<Duration>) -> Result<Self, LimitError> {
-        let length = Nanos::from(length.into());
-        if limit == 0 || limit > Self::MAX_ENTRIES {
-            let what = "the limit of a sliding log (for more, use slices or a window)";
-            return Err(LimitError::OutOfRange { what, given: limit, min: 1, max: Self::MAX_ENTRIES });
-        }
-        let length = check_length(length, "the length of the window")?;
+        let what = "the limit of a sliding log (for more, use slices or a window)";
+        LimitError::check_range(what, limit, 1, Self::MAX_ENTRIES)?;
+        let length = check_length(length.into().into(), "the length of the window")?;
         let max_debt = limit.min(Self::MAX_ENTRIES - limit);
         Ok(Self { limit, length, max_debt, initial: limit, minimum_gap: Nanos::ZERO, refused_count: false })
     }

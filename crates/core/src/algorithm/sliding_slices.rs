@@ -121,10 +121,8 @@ impl SlidingSlices {
         let precision = precision.min(length).as_nanos();
         let fewest = quota.length().div_ceil(precision);
         let slices = (fewest..=Self::MAX_SLICES).find(|slices| quota.length() % slices == 0).unwrap_or(fewest);
-        if slices > Self::MAX_SLICES {
-            let what = "the number of slices (the length divided by the precision)";
-            return Err(LimitError::OutOfRange { what, given: slices, min: 1, max: Self::MAX_SLICES });
-        }
+        let what = "the number of slices (the length divided by the precision)";
+        LimitError::check_range(what, slices, 1, Self::MAX_SLICES)?;
         let precision = quota.length().div_ceil(slices);
         // Neither sum is above three times the longest period.
         let max_plausible = precision + quota.slack(slices * precision);

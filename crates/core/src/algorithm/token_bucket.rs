@@ -131,10 +131,7 @@ impl TokenBucket {
     /// # Errors
     /// If it is more than the burst.
     pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
-        if initial > self.burst.get() {
-            let max = self.burst.get();
-            return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max });
-        }
+        LimitError::check_range("the initial amount", initial, 0, self.burst.get())?;
         Ok(Self { initial, ..self })
     }
 

@@ -48,5 +48,5 @@ fn found(text: &str, entries: &[Entry<'_>]) -> Option<bool> {
     engine.put(&rules).ok()?;
     let set = engine.rules();
     let mut matched = tollgate_engine::Matched::default();
-    Some(!set.meets(b"d", entries, &mut matched)?.is_empty())
+    Some(!set.matching(b"d", entries, &mut matched)?.is_empty())
 }

@@ -31,7 +31,7 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// Whether a request with the value meets one of the rules; nothing if they are refused, for a pattern too long.
+/// Whether a request with the value matches one of the rules; nothing if they are refused, for a pattern too long.
 fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
     let text = format!("{{domain: d, rules: [{}]}}", rules.join(", "));
     let rules = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).ok()?;
@@ -40,7 +40,7 @@ fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
     engine.put(&rules).ok()?;
     let set = engine.rules();
     let mut matched = tollgate_engine::Matched::default();
-    let met = set.meets(b"d", &[Entry::new("p", value)], &mut matched)?;
+    let met = set.matching(b"d", &[Entry::new("p", value)], &mut matched)?;
     Some(!met.is_empty())
 }
 

@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use tollgate::clock::Clock;
 use tollgate::core::Algorithm;
-use tollgate::{Concurrency, Keyed, Limits, Report, Verdict};
+use tollgate::{Keyed, Report, Verdict};
 
-use super::config::{LayerConfig, OnUnidentified, Policy};
+use super::config::{LayerConfig, OnUnidentified};
 use super::decide::{Counter, Decision, Gate, Release, refuse_uncounted, take};
 use super::future::Note;
-use super::layer::LimitLayer;
 use super::refusal::Reason;
-use crate::headers::UNNAMED;
 use crate::identify::{Identify, Identity};
 use crate::request::RequestView;
 
@@ -23,36 +21,9 @@ pub struct ByKey<A: Algorithm, C, I> {
     release: Release,
 }
 
-impl<A, C, I> LimitLayer<ByKey<A, C, I>>
-where
-    A: Algorithm + Clone + Into<Limits>,
-    C: Clock,
-    I: Identify,
-{
-    /// Takes 1 from the limit of the client for each request.
-    ///
-    /// If the limit delays, as a [`LeakyBucket`](tollgate::LeakyBucket) does, the request waits
-    /// before the service sees it, at most for the limit's `max_wait`, or as long as its burst
-    /// takes to drain. A request that is abandoned while waiting returns its turn. Waiting needs a
-    /// tokio runtime with time enabled.
-    pub fn by_key(keyed: impl Into<Arc<Keyed<A, C>>>, identify: I) -> Self {
-        Self::per_key(keyed.into(), identify, Release::Never)
-    }
-
-    fn per_key(keyed: Arc<Keyed<A, C>>, identify: I, release: Release) -> Self {
-        let policy = Policy::new(UNNAMED, Some(keyed.limit().into()));
-        Self::with(ByKey { keyed, identify, release }, LayerConfig::new(policy))
-    }
-}
-
-impl<C: Clock, I: Identify> LimitLayer<ByKey<Concurrency, C, I>> {
-    /// Limits how many requests each client has in flight.
-    ///
-    /// A request is in flight until the body of its response has ended or was dropped, so a download counts until its
-    /// last byte. A failing service and an abandoned request end it as well. A request that takes longer than the lease
-    /// of the limit stops counting when the lease ends.
-    pub fn in_flight(keyed: impl Into<Arc<Keyed<Concurrency, C>>>, identify: I) -> Self {
-        Self::per_key(keyed.into(), identify, Release::AtEnd)
+impl<A: Algorithm, C, I> ByKey<A, C, I> {
+    pub(super) fn new(keyed: Arc<Keyed<A, C>>, identify: I, release: Release) -> Self {
+        Self { keyed, identify, release }
     }
 }
 

@@ -5,23 +5,38 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
+use tollgate::clock::Clock;
+use tollgate::core::Algorithm;
+use tollgate::{Concurrency, Keyed, Limiter, Limits};
+#[cfg(feature = "engine")]
+use tollgate_engine::{Engine, Store};
 use tower_layer::Layer;
 
-use super::config::{LayerConfig, OnUnidentified, SendHeaders};
+#[cfg(feature = "engine")]
+use super::attributes::Attributes;
+use super::config::{LayerConfig, OnUnidentified, Policy, SendHeaders};
+use super::decide::Release;
+use super::global::Global;
+use super::key::ByKey;
 use super::refusal::Refusal;
-use crate::headers::Styles;
+#[cfg(feature = "engine")]
+use super::rules::ByRules;
+use crate::headers::{Styles, UNNAMED};
+use crate::identify::Identify;
 
 /// Puts limits around a service.
 ///
 /// Made by [`by_key`](LimitLayer::by_key), [`global`](LimitLayer::global), [`in_flight`](LimitLayer::in_flight) or, with the
 /// feature `engine`, `by_rules`. All services made from one layer and its clones share the same state.
 pub struct LimitLayer<G> {
-    pub(super) gate: Arc<G>,
+    gate: Arc<G>,
     config: Arc<LayerConfig>,
 }
 
 impl<G> LimitLayer<G> {
-    pub(super) fn with(gate: G, config: LayerConfig) -> Self {
+    /// `limits` are those that headers state where the gate does not.
+    fn with(gate: G, limits: Option<Limits>) -> Self {
+        let config = LayerConfig::new(Policy::new(UNNAMED, limits));
         Self { gate: Arc::new(gate), config: Arc::new(config) }
     }
 
@@ -72,6 +87,108 @@ impl<G> LimitLayer<G> {
     fn configure(mut self, change: impl FnOnce(&mut LayerConfig)) -> Self {
         change(Arc::make_mut(&mut self.config));
         self
+    }
+}
+
+impl<A, C, I> LimitLayer<ByKey<A, C, I>>
+where
+    A: Algorithm + Clone + Into<Limits>,
+    C: Clock,
+    I: Identify,
+{
+    /// Takes 1 from the limit of the client for each request.
+    ///
+    /// If the limit delays, as a [`LeakyBucket`](tollgate::LeakyBucket) does, the request waits
+    /// before the service sees it, at most for the limit's `max_wait`, or as long as its burst
+    /// takes to drain. A request that is abandoned while waiting returns its turn. Waiting needs a
+    /// tokio runtime with time enabled.
+    pub fn by_key(keyed: impl Into<Arc<Keyed<A, C>>>, identify: I) -> Self {
+        Self::per_key(keyed.into(), identify, Release::Never)
+    }
+
+    fn per_key(keyed: Arc<Keyed<A, C>>, identify: I, release: Release) -> Self {
+        let limits = keyed.limit().into();
+        Self::with(ByKey::new(keyed, identify, release), Some(limits))
+    }
+}
+
+impl<C: Clock, I: Identify> LimitLayer<ByKey<Concurrency, C, I>> {
+    /// Limits how many requests each client has in flight.
+    ///
+    /// A request is in flight until the body of its response has ended or was dropped, so a download counts until its
+    /// last byte. A failing service and an abandoned request end it as well. A request that takes longer than the lease
+    /// of the limit stops counting when the lease ends.
+    pub fn in_flight(keyed: impl Into<Arc<Keyed<Concurrency, C>>>, identify: I) -> Self {
+        Self::per_key(keyed.into(), identify, Release::AtEnd)
+    }
+}
+
+impl<A, C> LimitLayer<Global<A, C>>
+where
+    A: Algorithm + Clone + Into<Limits>,
+    C: Clock,
+{
+    /// Takes 1 from one limit for each request of any client, which protects the service itself. Where the limit says to wait,
+    /// requests wait as they do with [`by_key`](LimitLayer::by_key).
+    ///
+    /// ```
+    /// use tollgate::{Limiter, TokenBucket};
+    /// use tollgate_http::LimitLayer;
+    ///
+    /// let all = LimitLayer::global(Limiter::new(TokenBucket::new("5000/s".parse()?, 500)?)).name("all");
+    /// // Router::new().route(…).layer(all)
+    /// # Ok::<(), tollgate::LimitError>(())
+    /// ```
+    pub fn global(limiter: impl Into<Arc<Limiter<A, C>>>) -> Self {
+        Self::for_all(limiter.into(), Release::Never)
+    }
+
+    fn for_all(limiter: Arc<Limiter<A, C>>, release: Release) -> Self {
+        let limits = limiter.limit().clone().into();
+        Self::with(Global::new(limiter, release), Some(limits))
+    }
+}
+
+impl<C: Clock> LimitLayer<Global<Concurrency, C>> {
+    /// Limits how many requests are in flight in the whole service; [`in_flight`](LimitLayer::in_flight) says how long a
+    /// request counts.
+    pub fn global_in_flight(limiter: impl Into<Arc<Limiter<Concurrency, C>>>) -> Self {
+        Self::for_all(limiter.into(), Release::AtEnd)
+    }
+}
+
+#[cfg(feature = "engine")]
+impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
+    /// Decides each request by the rules of `domain`, which see its `attributes`.
+    ///
+    /// - If a rule delays, the request waits before the service sees it. A request that is abandoned while waiting refunds what it
+    ///   took, in a separate task.
+    /// - If the store does not answer, `on_fault` of the rule decides; there is always a decision.
+    /// - If the domain has no rules, because its name is misspelt or its rules were removed, all requests pass, uncounted.
+    ///   [`passed_without_rules`](Self::passed_without_rules) counts them: watch it.
+    /// - A concurrency slot that a rule takes becomes free when its lease ends; [`in_flight`](LimitLayer::in_flight) frees slots
+    ///   at the end of the response.
+    ///
+    /// ```no_run
+    /// use std::sync::Arc;
+    /// use tollgate_engine::{Engine, MemoryStore, rules::{Rules, Source}};
+    /// use tollgate_http::{Attributes, ByHeader, LimitLayer};
+    ///
+    /// let engine = Engine::new(MemoryStore::new(100_000)?)?;
+    /// let text = b"{domain: api, rules: [{id: per-key, per: [api_key], limit: 10/s}]}";
+    /// engine.put(&Rules::read(&[Source { name: "rules.yaml", text }])?)?;
+    /// let attributes = Attributes::new().path().with("api_key", ByHeader::named("x-api-key"));
+    /// let layer = LimitLayer::by_rules(Arc::new(engine), "api", attributes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn by_rules(engine: Arc<Engine<T, F>>, domain: &str, attributes: Attributes) -> Self {
+        Self::with(ByRules::new(engine, domain, attributes), None)
+    }
+
+    /// Returns how many requests passed because the engine has no rules for the domain, in all services of this layer and its
+    /// clones.
+    pub fn passed_without_rules(&self) -> u64 {
+        self.gate.passed_without_rules()
     }
 }
 

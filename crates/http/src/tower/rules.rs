@@ -15,8 +15,8 @@ use tower_service::Service;
 
 use super::attributes::Attributes;
 use super::body::LimitedBody;
-use super::config::{LayerConfig, Policy, SendHeaders};
-use super::layer::{LimitLayer, Limited};
+use super::config::{LayerConfig, SendHeaders};
+use super::layer::Limited;
 use super::refusal::{Observed, Reason, Refusal};
 use crate::headers::{RATE_LIMIT, RATE_LIMIT_POLICY, UNNAMED, add_decision};
 use crate::request::RequestView;
@@ -30,48 +30,22 @@ pub struct ByRules<T, F> {
     without_rules: AtomicU64,
 }
 
-impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
-    /// Decides each request by the rules of `domain`, which see its `attributes`.
-    ///
-    /// - If a rule delays, the request waits before the service sees it. A request that is abandoned while waiting refunds what it
-    ///   took, in a separate task.
-    /// - If the store does not answer, `on_fault` of the rule decides; there is always a decision.
-    /// - If the domain has no rules, because its name is misspelt or its rules were removed, all requests pass, uncounted.
-    ///   [`passed_without_rules`](Self::passed_without_rules) counts them: watch it.
-    /// - A concurrency slot that a rule takes becomes free when its lease ends; [`in_flight`](LimitLayer::in_flight) frees slots
-    ///   at the end of the response.
-    ///
-    /// ```no_run
-    /// use std::sync::Arc;
-    /// use tollgate_engine::{Engine, MemoryStore, rules::{Rules, Source}};
-    /// use tollgate_http::{Attributes, ByHeader, LimitLayer};
-    ///
-    /// let engine = Engine::new(MemoryStore::new(100_000)?)?;
-    /// let text = b"{domain: api, rules: [{id: per-key, per: [api_key], limit: 10/s}]}";
-    /// engine.put(&Rules::read(&[Source { name: "rules.yaml", text }])?)?;
-    /// let attributes = Attributes::new().path().with("api_key", ByHeader::named("x-api-key"));
-    /// let layer = LimitLayer::by_rules(Arc::new(engine), "api", attributes);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn by_rules(engine: Arc<Engine<T, F>>, domain: &str, attributes: Attributes) -> Self {
-        let policy = Policy::new(UNNAMED, None);
-        let gate = ByRules { engine, domain: domain.to_owned(), attributes, without_rules: AtomicU64::new(0) };
-        Self::with(gate, LayerConfig::new(policy))
-    }
-
-    /// Returns how many requests passed because the engine has no rules for the domain, in all services of this layer and its
-    /// clones.
-    pub fn passed_without_rules(&self) -> u64 {
-        self.gate.without_rules.load(Ordering::Relaxed)
-    }
-}
-
 /// What happens to a request.
 enum Ruling<B> {
     Pass,
     Wait(Nanos, Receipt),
     Observed(Outcome),
     Refuse(Box<Response<LimitedBody<B>>>),
+}
+
+impl<T, F> ByRules<T, F> {
+    pub(super) fn new(engine: Arc<Engine<T, F>>, domain: &str, attributes: Attributes) -> Self {
+        Self { engine, domain: domain.to_owned(), attributes, without_rules: AtomicU64::new(0) }
+    }
+
+    pub(super) fn passed_without_rules(&self) -> u64 {
+        self.without_rules.load(Ordering::Relaxed)
+    }
 }
 
 impl<T: Store, F: Store> ByRules<T, F> {

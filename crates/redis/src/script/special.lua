@@ -20,7 +20,7 @@
 --            13       the cells after the charge
 --
 -- Value    as in `main.lua`, so both scripts may be mixed freely, also with nodes that do not know this one. A key that is used
---          again is *marked*: the kind of its limit, 1, is written as the two bytes 204 1, which are the same number to MessagePack.
+--          again is *marked*: the kind of its limit, 1, is written as the two bytes 204 1, the same number to MessagePack.
 --          `main.lua` reads a marked value like any other and writes it without the mark.
 -- Expiry   without the mark as in `main.lua`. The expiry of a marked value follows from its cells: the end of the ten seconds in
 --          which the state is unused, and ten more. So while that stays the same only the cells are written, which costs half as
@@ -89,7 +89,8 @@ while position <= #runs do
     if found == head and (owed < room_whole or (owed == room_whole and rest <= room_part)) then
       owed, rest = now + owed + cost_whole, rest + cost_part
       if rest >= ticks then owed, rest = owed + 1, rest - ticks end
-      local cells, written = pack('<I7I6', owed, rest), nil
+      local cells = pack('<I7I6', owed, rest)
+      local written
       if cell and floor(owed / 10000000) == cell then
         call('SETRANGE', keys[key], #marked, cells)
         written = marked .. cells

@@ -169,16 +169,10 @@ mod tests {
     use crate::net::stalled_client::hangs_up_after;
     use tollgate_testkit::servers::Certificates;
 
-    fn folder(name: &str) -> std::path::PathBuf {
-        let folder = std::env::temp_dir().join(format!("tollgate-tls-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        folder
-    }
-
     #[tokio::test(start_paused = true)]
     async fn handshake_that_stalls_times_out() {
-        let folder = folder("stalls");
-        let made = Certificates::make(&folder);
+        let folder = tempfile::tempdir().unwrap();
+        let made = Certificates::make(folder.path());
         let tls = Arc::new(Tls::new(TlsFiles { certificate: made.certificate(), key: made.key() }).unwrap());
         for sent in ["", "\u{16}\u{3}\u{1}"] {
             for protocol in Protocol::ALL {
@@ -189,25 +183,22 @@ mod tests {
                 assert_eq!(hangs_up_after(HANDSHAKE_TIMEOUT, sent, handshake).await, "");
             }
         }
-        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
     fn unusable_files_are_reported_with_their_flag() {
-        let (folder, other) = (folder("files"), folder("other"));
-        let (made, others) = (Certificates::make(&folder), Certificates::make(&other));
+        let [folder, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let (made, others) = (Certificates::make(folder.path()), Certificates::make(other.path()));
         let refused = |certificate: &Path, key: &Path| {
             let files = TlsFiles { certificate: certificate.to_owned(), key: key.to_owned() };
             format!("{:#}", Tls::new(files).unwrap_err())
         };
         let (certificate, key) = (made.certificate(), made.key());
-        let none = folder.join("none");
+        let none = folder.path().join("none");
         assert!(refused(&none, &key).contains("--tls-cert: cannot read"));
         assert!(refused(&certificate, &none).contains("--tls-key: cannot read"));
         assert!(refused(&key, &key).contains("has no certificate in PEM"));
         assert!(refused(&certificate, &certificate).contains("has no private key in PEM"));
         assert!(refused(&certificate, &others.key()).contains("cannot be used together"));
-        std::fs::remove_dir_all(folder).unwrap();
-        std::fs::remove_dir_all(other).unwrap();
     }
 }

@@ -13,8 +13,9 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use tempfile::TempDir;
 
 pub use postgres::Postgres;
 pub use proxy::Proxy;
@@ -64,7 +65,7 @@ pub struct Server {
     kind: Kind,
     options: Vec<String>,
     port: u16,
-    directory: PathBuf,
+    directory: TempDir,
     process: Option<Child>,
 }
 
@@ -79,10 +80,7 @@ impl Server {
     /// # Panics
     /// If the program is missing or does not start.
     pub fn start_with(kind: Kind, options: &[&str]) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("tollgate-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("no {}: {error}", directory.display()));
+        let directory = TempDir::new().unwrap_or_else(|error| panic!("no temporary directory: {error}"));
         let options = options.iter().map(|&option| option.into()).collect();
         let mut server = Self { kind, options, port: 0, directory, process: None };
         // Another process may take the port after it is released and before the server binds it.
@@ -107,7 +105,7 @@ impl Server {
 
     /// Returns the directory of the server, for files that it needs.
     pub fn directory(&self) -> &Path {
-        &self.directory
+        self.directory.path()
     }
 
     /// Kills the server; its data is lost. Nothing listens on its port until [`Server::restart`].
@@ -182,7 +180,12 @@ impl Server {
         let mut command = Command::new(self.kind.program());
         let port = self.port.to_string();
         command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
-        command.arg("--dir").arg(&self.directory).args(&self.options).stdout(Stdio::piped()).stderr(Stdio::null());
+        command
+            .arg("--dir")
+            .arg(self.directory.path())
+            .args(&self.options)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
         let mut process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", self.kind.how_to_get()));
         let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
         let ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains("Ready to accept connections"));
@@ -199,8 +202,6 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
-        // A failure only leaves files in the temporary directory.
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use tempfile::TempDir;
 
 use super::free_port;
 
@@ -21,7 +22,7 @@ const FOLDERS: [&str; 4] = [
 #[derive(Debug)]
 pub struct Postgres {
     port: u16,
-    directory: PathBuf,
+    directory: TempDir,
     process: Option<Child>,
 }
 
@@ -31,13 +32,10 @@ impl Postgres {
     /// # Panics
     /// If the program is missing or does not start.
     pub fn start() -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("tollgate-pg-{}-{count}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("no {}: {error}", directory.display()));
+        let directory = TempDir::new().unwrap_or_else(|error| panic!("no temporary directory: {error}"));
         let mut server = Self { port: 0, directory, process: None };
         if is_root() {
-            let given = Command::new("chown").arg("postgres").arg(&server.directory).status();
+            let given = Command::new("chown").arg("postgres").arg(server.directory.path()).status();
             assert!(
                 given.is_ok_and(|status| status.success()),
                 "the user `postgres`, which runs the server, does not exist"
@@ -97,7 +95,7 @@ impl Postgres {
     }
 
     fn data(&self) -> PathBuf {
-        self.directory.join("data")
+        self.directory.path().join("data")
     }
 
     fn program(&self, name: &str) -> Command {
@@ -110,7 +108,7 @@ impl Postgres {
         } else {
             Command::new(program)
         };
-        command.current_dir(&self.directory).stdin(Stdio::null()).stderr(Stdio::null());
+        command.current_dir(self.directory.path()).stdin(Stdio::null()).stderr(Stdio::null());
         command
     }
 
@@ -125,7 +123,7 @@ impl Postgres {
         let port = self.port.to_string();
         let mut command = self.program("postgres");
         command.arg("-D").arg(self.data()).args(["-p", &port, "-c", "listen_addresses=127.0.0.1"]);
-        command.arg("-c").arg(format!("unix_socket_directories={}", self.directory.display()));
+        command.arg("-c").arg(format!("unix_socket_directories={}", self.directory.path().display()));
         let process = command.stdout(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{HOW_TO_GET} ({error})"));
         self.process = Some(process);
         for _ in 0..300 {
@@ -146,8 +144,6 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.kill();
-        // A failure only leaves files in the temporary directory.
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "stream")]
+use futures_core::Stream;
 use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now, Outcome, Retry, Stamp, Verdict};
 
 use super::{Keyed, shard_of};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
+#[cfg(feature = "stream")]
+use crate::stream::LimitedStream;
 use crate::wait::{Acquire, Shards, Waitable};
 
 impl<A, C> Keyed<A, C>
@@ -36,9 +40,15 @@ where
         Acquire::owned(self, fingerprint, cost)
     }
 
+    /// Takes 1 for each item of `stream` from the limit of `key` before it is yielded. A stream that is not `Unpin` has to be
+    /// pinned first.
     #[cfg(feature = "stream")]
-    pub(crate) fn fingerprint<K: Key + ?Sized>(&self, key: &K) -> Fingerprint {
-        key.fingerprint(&self.secret)
+    pub fn limit_stream<K: Key + ?Sized, S: Stream + Unpin>(
+        self: &Arc<Self>,
+        key: &K,
+        stream: S,
+    ) -> LimitedStream<S, Self> {
+        LimitedStream::new(stream, self, key.fingerprint(&self.secret))
     }
 }
 

@@ -1,12 +1,17 @@
-//! From a fingerprint to the state of its key: the fast path, the slow path, and reading.
+//! From a fingerprint to the state of its key: the fast path, the slow path, the overflow entry, refunds, and reading.
 
-use tollgate_core::{Algorithm, Ask, Cost, Mono, Now, Spent, Time, Verdict, Wall};
+use std::sync::{MutexGuard, PoisonError, RwLockReadGuard};
 
-use super::Keyed;
+use tollgate_core::{Algorithm, Ask, Cost, Mono, Now, Retry, Spent, Time, Verdict, Wall};
+
+use super::change::{KeyedReader, LaterLimits};
+use super::takings::Takings;
+use super::{Keyed, WhenFull, shard_of};
 use crate::account::{Account, AccountView};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::table::{Presence, State};
+use crate::sync::Ordering;
+use crate::table::{Presence, State, Table};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Takes the clock's readings one by one: a `Now` would be put together in memory on the fast path.
@@ -119,6 +124,81 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let changes = self.changes();
         let reader = self.reader(&changes, now);
         self.table(&changes).find(fingerprint, &reader, |slot| reader.visit(fingerprint, slot, visit))
+    }
+
+    pub(super) fn changes(&self) -> RwLockReadGuard<'_, LaterLimits<A>> {
+        self.changes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the table in use.
+    pub(super) fn table<'a>(&'a self, changes: &'a LaterLimits<A>) -> &'a Table {
+        changes.table.as_ref().unwrap_or(&self.table)
+    }
+
+    /// States of earlier limits may have to be read by the wall clock, even if the limit in force does not use it.
+    pub(super) fn reader<'a>(&'a self, changes: &'a LaterLimits<A>, now: Now<'a>) -> KeyedReader<'a, A> {
+        let unchanged = self.earlier.is_empty() && changes.later.is_empty();
+        let now = if unchanged { now } else { Now::new(now.mono(), self.clock.wall(now.mono())) };
+        KeyedReader { earlier: &self.earlier, inline: &self.limit, later: &changes.later, now }
+    }
+
+    /// Decides in the shared overflow entry.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn decide_without_entry<R>(
+        &self,
+        fingerprint: Fingerprint,
+        now: Now<'_>,
+        ask: Ask,
+        read: impl Fn(&AccountView<'_, A>, Verdict<A::Stamp>) -> R,
+    ) -> R {
+        self.overflowed.fetch_add(1, Ordering::Relaxed);
+        let (verdict, result) = self.on_overflow(now, |account| {
+            let verdict = match self.when_full {
+                WhenFull::Overflow => account.decide(ask),
+                WhenFull::Deny => Verdict::refused(Retry::OnRelease),
+            };
+            (verdict, read(&account.view(), verdict))
+        });
+        if verdict.taken() > Cost::ZERO {
+            self.takings().add(fingerprint, verdict.taken().get());
+        }
+        result
+    }
+
+    /// Gives back up to `cost` of what `verdict` took, and returns how much.
+    pub(super) fn refund_part(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+        let refunded = self.undo(fingerprint, verdict, cost);
+        if refunded > 0 {
+            self.shards.notify(shard_of(fingerprint), fingerprint);
+        }
+        refunded
+    }
+
+    /// Gives back without notifying waiters.
+    pub(super) fn undo(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+        let (now, stamp) = (self.now(), Some(verdict.stamp()));
+        match self.find(fingerprint, now, |account| account.refund(cost, stamp)) {
+            Some(refunded) if refunded > Cost::ZERO => refunded.get(),
+            _ => {
+                let part = Cost::new(self.takings().remove(fingerprint, cost.get()));
+                if part == Cost::ZERO {
+                    return 0;
+                }
+                self.on_overflow(now, |account| account.refund(part, stamp)).get()
+            }
+        }
+    }
+
+    /// Runs `visit` on the shared overflow entry.
+    pub(super) fn on_overflow<R>(&self, now: Now<'_>, visit: impl FnOnce(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
+        let changes = self.changes();
+        let reader = self.reader(&changes, now);
+        self.overflow.lock().unwrap_or_else(PoisonError::into_inner).visit(&reader, visit)
+    }
+
+    pub(super) fn takings(&self) -> MutexGuard<'_, Takings> {
+        self.takings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

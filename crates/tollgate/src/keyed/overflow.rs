@@ -5,20 +5,13 @@
 //! one key, they get what one key gets. `WhenFull::Deny` refuses them instead.
 //!
 //! A refund has to find out where its tokens were taken, since the key may have an entry meanwhile, or have had one before. Stamps do
-//! not say: leases are numbered by the clock, and buckets have no stamps. So [`Takings`] lists what keys took here. A refund
+//! not say: leases are numbered by the clock, and buckets have no stamps. So [`Takings`](super::takings::Takings) lists what keys took here. A refund
 //! goes to the key's own entry first, then to the overflow entry, and there never gives back more than the list says.
 
-use std::sync::{MutexGuard, PoisonError};
-
-use tollgate_core::{Algorithm, Ask, Cost, Now, Retry, Verdict};
+use tollgate_core::Algorithm;
 
 use super::change::KeyedReader;
-use super::takings::Takings;
-use super::{Keyed, shard_of};
-use crate::account::{Account, AccountView};
-use crate::clock::Clock;
-use crate::fingerprint::Fingerprint;
-use crate::sync::Ordering;
+use crate::account::Account;
 use crate::table::StateReader;
 
 /// What happens to a new key when every entry it could have is in use and more spent than the new key would be.
@@ -55,64 +48,5 @@ impl OverflowEntry {
             self.generation = reader.generation();
         }
         result
-    }
-}
-
-impl<A: Algorithm, C: Clock> Keyed<A, C> {
-    #[cold]
-    #[inline(never)]
-    pub(super) fn decide_without_entry<R>(
-        &self,
-        fingerprint: Fingerprint,
-        now: Now<'_>,
-        ask: Ask,
-        read: impl Fn(&AccountView<'_, A>, Verdict<A::Stamp>) -> R,
-    ) -> R {
-        self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let (verdict, result) = self.on_overflow(now, |account| {
-            let verdict = match self.when_full {
-                WhenFull::Overflow => account.decide(ask),
-                WhenFull::Deny => Verdict::refused(Retry::OnRelease),
-            };
-            (verdict, read(&account.view(), verdict))
-        });
-        if verdict.taken() > Cost::ZERO {
-            self.takings().add(fingerprint, verdict.taken().get());
-        }
-        result
-    }
-
-    pub(super) fn refund_part(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
-        let refunded = self.undo(fingerprint, verdict, cost);
-        if refunded > 0 {
-            self.shards.notify(shard_of(fingerprint), fingerprint);
-        }
-        refunded
-    }
-
-    /// Gives back without notifying waiters.
-    pub(super) fn undo(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
-        let (now, stamp) = (self.now(), Some(verdict.stamp()));
-        match self.find(fingerprint, now, |account| account.refund(cost, stamp)) {
-            Some(refunded) if refunded > Cost::ZERO => refunded.get(),
-            _ => {
-                let part = Cost::new(self.takings().remove(fingerprint, cost.get()));
-                if part == Cost::ZERO {
-                    return 0;
-                }
-                self.on_overflow(now, |account| account.refund(part, stamp)).get()
-            }
-        }
-    }
-
-    /// Runs `visit` on the shared overflow entry.
-    pub(super) fn on_overflow<R>(&self, now: Now<'_>, visit: impl FnOnce(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
-        let changes = self.changes();
-        let reader = self.reader(&changes, now);
-        self.overflow.lock().unwrap_or_else(PoisonError::into_inner).visit(&reader, visit)
-    }
-
-    pub(super) fn takings(&self) -> MutexGuard<'_, Takings> {
-        self.takings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::array::from_fn;
 
-use tollgate_core::{Cells, CellsMut, Now, Report, Retry, Spent};
+use tollgate_core::{Cells, CellsMut, Limits, Now, Report, Retry, Spent};
 
 use super::weigh::{Entries, FEW, Few, Member, Members, decide_locked};
 use super::{
@@ -23,48 +23,17 @@ enum Entry {
     Shared(EntryIndex),
 }
 
-impl<'n> Member<'n, Entry> {
-    /// Names the ledger of the entry.
-    fn in_ledger(self, ledger: usize) -> Member<'n, (usize, Entry)> {
-        Member::new(self.limits, (ledger, self.entry), self.now)
-    }
-}
-
-/// The locked entries of a group in one ledger.
-struct Locked<'g, 'o, 's> {
-    own: &'g Group<'o, Wide>,
-    shared: &'g Group<'s, Wide>,
-}
-
-impl Entries for Locked<'_, '_, '_> {
-    type Entry = Entry;
-
-    #[inline]
-    fn state(&self, entry: Entry) -> State<'_> {
-        match entry {
-            Entry::Own(place) => self.own.state(place),
-            Entry::Shared(place) => self.shared.state(place),
-        }
-    }
-
-    fn words(&self, entry: Entry) -> usize {
-        match entry {
-            Entry::Own(_) => self.own.state_words(),
-            Entry::Shared(_) => self.shared.state_words(),
-        }
-    }
-}
-
-/// The locked entries of a group in several ledgers.
-struct LockedAcross<'g, 'o, 's, const L: usize> {
+/// The locked entries of a group, for each ledger.
+struct Locked<'g, 'o, 's, const L: usize> {
     own: &'g [Group<'o, Wide>; L],
     shared: &'g [Group<'s, Wide>; L],
 }
 
-impl<const L: usize> Entries for LockedAcross<'_, '_, '_, L> {
+impl<const L: usize> Entries for Locked<'_, '_, '_, L> {
     /// The index of the ledger, and the entry there.
     type Entry = (usize, Entry);
 
+    #[inline]
     fn state(&self, (ledger, entry): Self::Entry) -> State<'_> {
         match entry {
             Entry::Own(place) => self.own[ledger].state(place),
@@ -73,7 +42,10 @@ impl<const L: usize> Entries for LockedAcross<'_, '_, '_, L> {
     }
 
     fn words(&self, (ledger, entry): Self::Entry) -> usize {
-        Locked { own: &self.own[ledger], shared: &self.shared[ledger] }.words(entry)
+        match entry {
+            Entry::Own(_) => self.own[ledger].state_words(),
+            Entry::Shared(_) => self.shared[ledger].state_words(),
+        }
     }
 }
 
@@ -121,46 +93,9 @@ impl<C: Clock> Ledger<C> {
         taken.is_some()
     }
 
-    /// Decides several charges, all or none: locks all entries, weighs the charges in order, and writes them if all pass.
-    pub(super) fn decide_group<'a, T, N: LimitTable + ?Sized>(
-        &self,
-        limit_table: &N,
-        charged: &'a [T],
-        charge: &impl Fn(&'a T) -> Charge<'a>,
-        now: Now<'_>,
-        each: impl FnMut(usize, &ChargeView<'_>),
-    ) -> bool {
-        let reader = LedgerReader { limit_table, now };
-        let mut charges: Few<Charge<'_>> = charged.iter().map(charge).collect();
-        let fingerprints: Few<Fingerprint> = charges.iter().map(|charge| self.fingerprint(charge)).collect();
-        let mut own = self.table.lock_all(&fingerprints, &reader);
-        let mut members: Members<'_, Entry> = Few::with_capacity(charges.len());
-        for (charge, fingerprint) in charges.iter().zip(&fingerprints) {
-            members.push(self.own_entry(&mut own, &reader, charge, *fingerprint));
-        }
-
-        // Locked after all own entries; a thread that holds a shared entry never waits for the other table.
-        let without_slot = self.without_slot(&members, 0..charges.len());
-        let shared_fingerprints: Few<Fingerprint> =
-            without_slot.iter().map(|index| self.shared_fingerprint(&charges[*index])).collect();
-        let mut shared = self.overflow.lock_all(&shared_fingerprints, &reader);
-        for (index, fingerprint) in without_slot.iter().zip(&shared_fingerprints) {
-            if let Some(member) = self.shared_entry(&mut shared, &reader, &charges[*index], *fingerprint) {
-                members[*index] = Ok(member);
-            }
-        }
-
-        let entries = Locked { own: &own, shared: &shared };
-        let passed = decide_locked(limit_table, &entries, &mut charges, &mut members, each);
-        if !passed {
-            own.restore_evicted();
-            shared.restore_evicted();
-        }
-        passed
-    }
-
-    /// Decides several charges with states in several ledgers, all or none, as [`decide_each`](Self::decide_each) does in one.
-    /// `charge` returns a charge with the index of its ledger.
+    /// Decides several charges with states in several ledgers, all or none, as [`decide_each`](Self::decide_each) does in one:
+    /// locks all entries, weighs the charges in order, and writes them if all pass. `charge` returns a charge with the index of
+    /// its ledger.
     ///
     /// Entries are locked ledger by ledger in the order of `ledgers`, so all callers have to use the same order.
     pub fn decide_across<'a, T, N: LimitTable + ?Sized, const L: usize>(
@@ -180,29 +115,31 @@ impl<C: Clock> Ledger<C> {
         let own_fingerprints: [Few<Fingerprint>; L] =
             from_fn(|ledger| here(ledger).map(|index| fingerprints[index]).collect());
         let mut own: [Group<'_, Wide>; L] =
-            from_fn(|ledger| ledgers[ledger].table.lock_all(&own_fingerprints[ledger], &reader));
+            from_fn(|ledger| Group::lock(&ledgers[ledger].table, &own_fingerprints[ledger], &reader));
         let mut members: Members<'_, (usize, Entry)> = Few::with_capacity(charges.len());
         for (index, charge) in charges.iter().enumerate() {
             let ledger = places[index];
-            let member = ledgers[ledger].own_entry(&mut own[ledger], &reader, charge, fingerprints[index]);
-            members.push(member.map(|member| member.in_ledger(ledger)));
+            let entry = ledgers[ledger].own_entry(&mut own[ledger], &reader, charge, fingerprints[index]);
+            members.push(entry.map(|(limits, entry, now)| Member::new(limits, (ledger, Entry::Own(entry)), now)));
         }
 
+        // Locked after all own entries; a thread that holds a shared entry never waits for the other tables.
         let without_slot: [Few<usize>; L] = from_fn(|ledger| ledgers[ledger].without_slot(&members, here(ledger)));
         let shared_fingerprints: [Few<Fingerprint>; L] = from_fn(|ledger| {
             without_slot[ledger].iter().map(|index| ledgers[ledger].shared_fingerprint(&charges[*index])).collect()
         });
         let mut shared: [Group<'_, Wide>; L] =
-            from_fn(|ledger| ledgers[ledger].overflow.lock_all(&shared_fingerprints[ledger], &reader));
+            from_fn(|ledger| Group::lock(&ledgers[ledger].overflow, &shared_fingerprints[ledger], &reader));
         for (ledger, group) in shared.iter_mut().enumerate() {
             for (index, fingerprint) in without_slot[ledger].iter().zip(&shared_fingerprints[ledger]) {
-                if let Some(member) = ledgers[ledger].shared_entry(group, &reader, &charges[*index], *fingerprint) {
-                    members[*index] = Ok(member.in_ledger(ledger));
+                let entry = ledgers[ledger].shared_entry(group, &reader, &charges[*index], *fingerprint);
+                if let Some((limits, entry, now)) = entry {
+                    members[*index] = Ok(Member::new(limits, (ledger, Entry::Shared(entry)), now));
                 }
             }
         }
 
-        let entries = LockedAcross { own: &own, shared: &shared };
+        let entries = Locked { own: &own, shared: &shared };
         let passed = decide_locked(limit_table, &entries, &mut charges, &mut members, each);
         if !passed {
             own.iter_mut().for_each(Group::restore_evicted);
@@ -218,7 +155,7 @@ impl<C: Clock> Ledger<C> {
         reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,
         fingerprint: Fingerprint,
-    ) -> Result<Member<'n, Entry>, Retry> {
+    ) -> Result<(&'n Limits, EntryIndex, Now<'n>), Retry> {
         let limits = self.limits(reader.limit_table, charge).ok_or(Retry::Never)?;
         let now = now_for_key(charge, fingerprint, reader.now);
         let presence = own.find_or_insert(fingerprint, reader, spent_by_arrival(limits, &now, charge.ask));
@@ -226,7 +163,7 @@ impl<C: Clock> Ledger<C> {
         let mut state = own.state(place);
         let presence = presence_under(reader.limit_table, limits, charge.limits_id, &state, presence, &now);
         own_limits(reader.limit_table, limits, charge.limits_id, &mut state, presence, &now);
-        Ok(Member::new(limits, Entry::Own(place), now))
+        Ok((limits, place, now))
     }
 
     /// Counts the charges whose keys found no slot, of those at the positions `here`, and returns those that may use the shared
@@ -249,11 +186,11 @@ impl<C: Clock> Ledger<C> {
         reader: &LedgerReader<'n, N>,
         charge: &Charge<'n>,
         fingerprint: Fingerprint,
-    ) -> Option<Member<'n, Entry>> {
+    ) -> Option<(&'n Limits, EntryIndex, Now<'n>)> {
         let limits = self.limits(reader.limit_table, charge)?;
         let now = now_for_key(charge, fingerprint, reader.now);
         let (place, presence) = shared.find_or_insert(fingerprint, reader, Spent::ALL)?;
         own_limits(reader.limit_table, limits, charge.limits_id, &mut shared.state(place), presence, &now);
-        Some(Member::new(limits, Entry::Shared(place), now))
+        Some((limits, place, now))
     }
 }

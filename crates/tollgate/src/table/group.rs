@@ -31,34 +31,18 @@ const FEW: usize = if cfg!(loom) { 8 } else { 32 };
 /// Bucket, entry, fingerprint and generation.
 const EVICTED_HEAD: usize = 5;
 
-impl<S: Shape> Buckets<S> {
-    /// The fast path of one key: runs `visit` on its state if it is at home, in a bucket that no thread has locked, this one
-    /// included. `None`: the fast path does not apply, or `visit` returned `None`.
-    #[inline(always)]
-    pub(crate) fn try_home<R>(
-        &self,
-        fingerprint: Fingerprint,
-        flags: u64,
-        visit: impl FnOnce(&mut State<'_>) -> Option<R>,
-    ) -> Option<R> {
-        let index = self.home(fingerprint);
-        let bucket = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
-        visit(&mut bucket.state(bucket.find(fingerprint)?))
-    }
-
-    /// Locks every bucket that a key of `fingerprints` may be in.
-    pub(crate) fn lock_all<'t, R: StateReader>(&'t self, fingerprints: &'t [Fingerprint], reader: &R) -> Group<'t, S> {
+impl<'t, S: Shape> Group<'t, S> {
+    /// Locks every bucket of `table` that a key of `fingerprints` may be in.
+    pub(crate) fn lock<R: StateReader>(table: &'t Buckets<S>, fingerprints: &'t [Fingerprint], reader: &R) -> Self {
         let mut indexes: SmallVec<[usize; FEW]> =
-            fingerprints.iter().flat_map(|fingerprint| [self.home(*fingerprint), self.other(*fingerprint)]).collect();
+            fingerprints.iter().flat_map(|fingerprint| [table.home(*fingerprint), table.other(*fingerprint)]).collect();
         indexes.sort_unstable();
         indexes.dedup();
-        let mut group = Group { table: self, fingerprints, buckets: SmallVec::new(), evicted: Vec::new() };
-        indexes.iter().for_each(|index| group.buckets.push(self.lock(*index, reader)));
+        let mut group = Self { table, fingerprints, buckets: SmallVec::new(), evicted: Vec::new() };
+        indexes.iter().for_each(|index| group.buckets.push(table.lock(*index, reader)));
         group
     }
-}
 
-impl<'t, S: Shape> Group<'t, S> {
     /// Returns the entry of `fingerprint`, or inserts one as [`upsert`](Buckets::upsert) does; `None` if there is none for it.
     pub(crate) fn find_or_insert<R: StateReader>(
         &mut self,

@@ -40,7 +40,7 @@ use bucket::{Bucket, LINE_WORDS, Shape, Single};
 pub(crate) use bucket::{GENERATIONS, Slot, State, Wide};
 pub(crate) use group::{EntryIndex, Group};
 #[cfg(test)]
-pub(crate) use positions::EntryPosition;
+pub(crate) use positions::{EntryPosition, positions};
 
 /// Reads states at one instant, each under the parameters that it belongs to.
 pub(crate) trait StateReader {
@@ -250,6 +250,20 @@ impl<S: Shape> Buckets<S> {
         let Some(word) = take(state.get(0)) else { return false };
         state.set(0, word);
         true
+    }
+
+    /// The fast path of one key: runs `visit` on its state if it is at home, in a bucket that no thread has locked, this one
+    /// included. `None`: the fast path does not apply, or `visit` returned `None`.
+    #[inline(always)]
+    pub(crate) fn try_home<R>(
+        &self,
+        fingerprint: Fingerprint,
+        flags: u64,
+        visit: impl FnOnce(&mut State<'_>) -> Option<R>,
+    ) -> Option<R> {
+        let index = self.home(fingerprint);
+        let bucket = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
+        visit(&mut bucket.state(bucket.find(fingerprint)?))
     }
 
     #[inline]

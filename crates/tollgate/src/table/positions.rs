@@ -14,27 +14,25 @@ pub(crate) struct EntryPosition {
 
 impl Table {
     pub(crate) fn positions<R: StateReader>(&self, reader: &R) -> Vec<EntryPosition> {
-        either!(self, buckets => buckets.positions(reader))
+        either!(self, buckets => positions(buckets, reader))
     }
 }
 
-impl<S: Shape> Buckets<S> {
-    /// Returns all entries that are in use.
-    pub(crate) fn positions<R: StateReader>(&self, reader: &R) -> Vec<EntryPosition> {
-        let spilled: Vec<bool> = (0..self.buckets).map(|index| self.lock(index, reader).has_spilled()).collect();
-        let entries = (0..self.buckets).flat_map(|bucket| {
-            let held = self.lock(bucket, reader);
-            let taken = (0..self.shape.entries()).filter(|entry| held.is_taken(*entry));
-            taken.map(|entry| (bucket, held.fingerprint(entry))).collect::<Vec<_>>()
-        });
-        let place = |(bucket, fingerprint)| {
-            let home = self.home(fingerprint);
-            EntryPosition {
-                fingerprint,
-                bucket,
-                findable: home == bucket || self.other(fingerprint) == bucket && spilled[home],
-            }
-        };
-        entries.map(place).collect()
-    }
+/// Returns all entries that are in use.
+pub(crate) fn positions<S: Shape, R: StateReader>(buckets: &Buckets<S>, reader: &R) -> Vec<EntryPosition> {
+    let spilled: Vec<bool> = (0..buckets.buckets).map(|index| buckets.lock(index, reader).has_spilled()).collect();
+    let entries = (0..buckets.buckets).flat_map(|bucket| {
+        let held = buckets.lock(bucket, reader);
+        let taken = (0..buckets.shape.entries()).filter(|entry| held.is_taken(*entry));
+        taken.map(|entry| (bucket, held.fingerprint(entry))).collect::<Vec<_>>()
+    });
+    let place = |(bucket, fingerprint)| {
+        let home = buckets.home(fingerprint);
+        EntryPosition {
+            fingerprint,
+            bucket,
+            findable: home == bucket || buckets.other(fingerprint) == bucket && spilled[home],
+        }
+    };
+    entries.map(place).collect()
 }

@@ -31,7 +31,6 @@ mod tests;
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::path::Path;
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use tollgate_core::{Algorithm, Cells, CellsMut, Limits, Mono, Spent, Time, Wall};
@@ -115,173 +114,123 @@ impl std::error::Error for RestoreError {
     }
 }
 
-impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C> {
-    /// Writes what every key has spent to a file, for [`load`](Self::load), and returns the number of entries.
-    ///
-    /// Decisions do not wait for it. Unused entries are left out. The file contains the secret that protects keys against
-    /// constructed collisions, so only its owner may read it. It is written under a temporary name that ends in `.tmp`, synced,
-    /// and then renamed over the previous file: after a crash one of the two is there, complete.
-    ///
-    /// ```
-    /// use tollgate::{Keyed, TokenBucket};
-    ///
-    /// # let folder = std::env::temp_dir().join(format!("tollgate-doc-{}", std::process::id()));
-    /// # std::fs::create_dir_all(&folder)?;
-    /// let path = folder.join("limits");
-    /// let limit = TokenBucket::new("10/h".parse()?, 10)?;
-    /// let before = Keyed::new(limit, 1_000)?;
-    /// assert!(before.check("alice", 9).is_allowed());
-    /// before.save(&path)?;
-    ///
-    /// let mut after = Keyed::new(limit, 1_000)?;
-    /// after.load(&path)?;
-    /// assert!(!after.check("alice", 9).is_allowed());
-    /// # std::fs::remove_dir_all(&folder)?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// If the file cannot be written; the previous file is unchanged.
-    pub fn save(&self, path: impl AsRef<Path>) -> io::Result<u64> {
-        file::replace(path.as_ref(), |file| self.snapshot(file))
+/// Writes a snapshot of `keyed`, and returns the number of entries.
+pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
+    keyed: &Keyed<A, C>,
+    to: impl Write,
+) -> io::Result<u64> {
+    // One at a time: the table supports one walk.
+    let _one = keyed.walking.lock().unwrap_or_else(PoisonError::into_inner);
+    let (changes, now) = (keyed.changes(), keyed.clock.now());
+    let reader = keyed.reader(&changes, now);
+    let generations = reader.generation();
+    let limits: Limits = reader.limit().clone().into();
+    let earlier: Vec<Limits> = (0..generations).map(|of| reader.limit_of(of).clone().into()).collect();
+    let words = earlier.iter().map(Limits::words).fold(limits.words(), usize::max);
+    let mut sink = Sink::new(to, (FRAME_WORDS + (MOST_AT_ONCE + 1) * (ENTRY_HEAD + words)).min(1 << 20));
+    let head = Head { limits, earlier, mono: now.mono(), wall: now.wall(), secret: keyed.secret.clone() };
+    head.write(&mut sink)?;
+
+    let full = full_frame(words) as u64;
+    let (mut total, mut held) = (0, 0);
+    let keep = |sink: &mut Sink<_>, fingerprint: Fingerprint, generation: u64, state: &dyn Cells| {
+        let earlier = if generation < generations { generation + 1 } else { 0 };
+        sink.push(fingerprint.low);
+        sink.push(u64::from(fingerprint.high) | earlier << 32);
+        (0..words).for_each(|word| sink.push(state.get(word)));
+    };
+    sink.push(0);
+    let overflow = keyed.overflow.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if !reader.limit_of(overflow.generation).is_new(&*overflow.words, &reader.now) {
+        keep(&mut sink, Fingerprint::default(), overflow.generation, &&*overflow.words);
+        held += 1;
     }
-
-    /// Writes the snapshot that [`save`](Self::save) writes to any writer. It contains the secret.
-    ///
-    /// # Errors
-    /// If writing fails.
-    pub fn snapshot(&self, to: impl Write) -> io::Result<u64> {
-        // One at a time: the table supports one walk.
-        let _one = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
-        let (changes, now) = (self.changes(), self.clock.now());
-        let reader = self.reader(&changes, now);
-        let generations = reader.generation();
-        let limits: Limits = reader.limit().clone().into();
-        let earlier: Vec<Limits> = (0..generations).map(|of| reader.limit_of(of).clone().into()).collect();
-        let words = earlier.iter().map(Limits::words).fold(limits.words(), usize::max);
-        let mut sink = Sink::new(to, (FRAME_WORDS + (MOST_AT_ONCE + 1) * (ENTRY_HEAD + words)).min(1 << 20));
-        let head = Head { limits, earlier, mono: now.mono(), wall: now.wall(), secret: self.secret.clone() };
-        head.write(&mut sink)?;
-
-        let full = full_frame(words) as u64;
-        let (mut total, mut held) = (0, 0);
-        let keep = |sink: &mut Sink<_>, fingerprint: Fingerprint, generation: u64, state: &dyn Cells| {
-            let earlier = if generation < generations { generation + 1 } else { 0 };
-            sink.push(fingerprint.low);
-            sink.push(u64::from(fingerprint.high) | earlier << 32);
-            (0..words).for_each(|word| sink.push(state.get(word)));
-        };
-        sink.push(0);
-        let overflow = self.overflow.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if !reader.limit_of(overflow.generation).is_new(&*overflow.words, &reader.now) {
-            keep(&mut sink, Fingerprint::default(), overflow.generation, &&*overflow.words);
-            held += 1;
+    let table = keyed.table(&changes);
+    let (walk, buckets) = (table.walk(), table.buckets());
+    for index in 0..buckets {
+        // The clock is read for each bucket: a snapshot may take seconds.
+        let reader = keyed.reader(&changes, keyed.clock.now());
+        walk.visit(index, &reader, |fingerprint, slot| {
+            if !reader.is_new(fingerprint, slot) {
+                keep(&mut sink, fingerprint, slot.generation, &slot.state);
+                held += 1;
+            }
+        });
+        if held >= full || held > 0 && index + 1 == buckets {
+            sink.finish(held)?;
+            sink.push(0);
+            (total, held) = (total + held, 0);
         }
-        let table = self.table(&changes);
-        let (walk, buckets) = (table.walk(), table.buckets());
-        for index in 0..buckets {
-            // The clock is read for each bucket: a snapshot may take seconds.
-            let reader = self.reader(&changes, self.clock.now());
-            walk.visit(index, &reader, |fingerprint, slot| {
-                if !reader.is_new(fingerprint, slot) {
-                    keep(&mut sink, fingerprint, slot.generation, &slot.state);
-                    held += 1;
-                }
-            });
-            if held >= full || held > 0 && index + 1 == buckets {
-                sink.finish(held)?;
-                sink.push(0);
-                (total, held) = (total + held, 0);
+    }
+    sink.push(total);
+    sink.finish(0)?;
+    Ok(total)
+}
+
+/// Replaces the entries of `keyed` by those of a snapshot, and returns their number.
+pub(super) fn restore<A, C: Clock>(keyed: &mut Keyed<A, C>, from: impl Read) -> Result<u64, RestoreError>
+where
+    A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>,
+{
+    let mut source = Source::new(from);
+    let head = Head::read(&mut source)?;
+    let limit = keyed.limit();
+    let limits: Limits = limit.clone().into();
+    head.must_be_of(&limits)?;
+    // The limit in force comes first in the file. Here it is an earlier one, unless it is the same.
+    let changed = head.limits != limits;
+    let stored: Vec<&Limits> = std::iter::once(&head.limits).chain(&head.earlier).collect();
+    let earlier: Vec<A> = stored
+        .iter()
+        .skip(usize::from(!changed))
+        .map(|limits| A::try_from((*limits).clone()).map_err(|_| RestoreError::Damaged))
+        .collect::<Result<_, _>>()?;
+    let generation_of = |number: u64| match (number as usize).checked_sub(usize::from(!changed)) {
+        Some(earlier) => earlier as u64,
+        None => earlier.len() as u64,
+    };
+    let words = stored.iter().map(|limits| limits.words()).max().unwrap_or(0);
+    let wide = words.max(limits.words());
+    let capacity = keyed.capacity;
+    // Entries of earlier limits may be longer than those of the limit in force.
+    let table = Table::new(capacity, if earlier.is_empty() { limits.words() } else { wide });
+    let table = table.ok_or(RestoreError::CapacityError(CapacityError { capacity }))?;
+
+    let now = keyed.clock.now();
+    let away = now.wall().since(head.wall);
+    let then = head.mono.saturating_add(away);
+    let reader = KeyedReader { earlier: &earlier, inline: &limit, later: &[], now };
+    let mut overflow = OverflowEntry { words: vec![0; wide], generation: reader.generation() };
+    limit.init(&mut *overflow.words, &now);
+    let mut state = vec![0; wide];
+    let total = source.entries(words, &mut state, |fingerprint, number, state| {
+        let Some(own) = stored.get(number as usize) else { return Err(RestoreError::Damaged) };
+        let (own, generation, now) = (*own, generation_of(number), reader.now(fingerprint));
+        own.rebase(state, then, now.mono());
+        if fingerprint == Fingerprint::default() {
+            overflow.words.copy_from_slice(state);
+            overflow.generation = generation;
+        } else if !own.is_new(state, &now) {
+            let copy = |to: &mut Slot<'_>, _| {
+                state.iter().enumerate().for_each(|(at, word)| to.state.set(at, *word));
+                to.generation = generation;
+            };
+            // How spent it is, is computed only if an entry has to be evicted.
+            if table.upsert(fingerprint, &reader, Spent::NOTHING, copy).is_none() {
+                table.upsert(fingerprint, &reader, own.spent(state, &now), copy);
             }
         }
-        sink.push(total);
-        sink.finish(0)?;
-        Ok(total)
-    }
-
-    /// Replaces all entries by those that [`save`](Self::save) wrote, and returns their number.
-    ///
-    /// The time since then counts: buckets have refilled and windows have ended as they would have. The wall clock says how much
-    /// time that is; if it was set back, none. The capacity may differ: if the keys do not fit, the least spent ones are
-    /// lost. The parameters of the limit may differ: what was spent stays spent, as with [`set_limit`](Self::set_limit), and
-    /// every entry belongs to the limit it was last charged under. Another algorithm is an error.
-    ///
-    /// A [`Verdict`](crate::Verdict) from before the snapshot can refund leases, but not entries of a log or of a window that
-    /// began with its first request. Instants before the zero of the clock become zero. That concerns only clocks of your own:
-    /// a log of an hour then keeps such entries for an hour from zero on.
-    ///
-    /// # Errors
-    /// If it cannot be read or is damaged. The limiter is then unchanged: nothing is restored in part.
-    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<u64, RestoreError> {
-        self.restore(std::fs::File::open(path).map_err(RestoreError::Unreadable)?)
-    }
-
-    /// Restores as [`load`](Self::load) does from a reader of a [`snapshot`](Self::snapshot). Reads in large parts; nothing may
-    /// follow the snapshot.
-    ///
-    /// # Errors
-    /// See [`load`](Self::load).
-    pub fn restore(&mut self, from: impl Read) -> Result<u64, RestoreError> {
-        let mut source = Source::new(from);
-        let head = Head::read(&mut source)?;
-        let limit = self.limit();
-        let limits: Limits = limit.clone().into();
-        head.must_be_of(&limits)?;
-        // The limit in force comes first in the file. Here it is an earlier one, unless it is the same.
-        let changed = head.limits != limits;
-        let stored: Vec<&Limits> = std::iter::once(&head.limits).chain(&head.earlier).collect();
-        let earlier: Vec<A> = stored
-            .iter()
-            .skip(usize::from(!changed))
-            .map(|limits| A::try_from((*limits).clone()).map_err(|_| RestoreError::Damaged))
-            .collect::<Result<_, _>>()?;
-        let generation_of = |number: u64| match (number as usize).checked_sub(usize::from(!changed)) {
-            Some(earlier) => earlier as u64,
-            None => earlier.len() as u64,
-        };
-        let words = stored.iter().map(|limits| limits.words()).max().unwrap_or(0);
-        let wide = words.max(limits.words());
-        let capacity = self.capacity;
-        // Entries of earlier limits may be longer than those of the limit in force.
-        let table = Table::new(capacity, if earlier.is_empty() { limits.words() } else { wide });
-        let table = table.ok_or(RestoreError::CapacityError(CapacityError { capacity }))?;
-
-        let now = self.clock.now();
-        let away = now.wall().since(head.wall);
-        let then = head.mono.saturating_add(away);
-        let reader = KeyedReader { earlier: &earlier, inline: &limit, later: &[], now };
-        let mut overflow = OverflowEntry { words: vec![0; wide], generation: reader.generation() };
-        limit.init(&mut *overflow.words, &now);
-        let mut state = vec![0; wide];
-        let total = source.entries(words, &mut state, |fingerprint, number, state| {
-            let Some(own) = stored.get(number as usize) else { return Err(RestoreError::Damaged) };
-            let (own, generation, now) = (*own, generation_of(number), reader.now(fingerprint));
-            own.rebase(state, then, now.mono());
-            if fingerprint == Fingerprint::default() {
-                overflow.words.copy_from_slice(state);
-                overflow.generation = generation;
-            } else if !own.is_new(state, &now) {
-                let copy = |to: &mut Slot<'_>, _| {
-                    state.iter().enumerate().for_each(|(at, word)| to.state.set(at, *word));
-                    to.generation = generation;
-                };
-                // How spent it is, is computed only if an entry has to be evicted.
-                if table.upsert(fingerprint, &reader, Spent::NOTHING, copy).is_none() {
-                    table.upsert(fingerprint, &reader, own.spent(state, &now), copy);
-                }
-            }
-            Ok(())
-        })?;
-        self.flags = AtomicU64::new(table.flags(earlier.len() as u64));
-        self.changes = RwLock::default();
-        self.limit = limit;
-        self.table = table;
-        self.secret = head.secret;
-        self.earlier = earlier;
-        self.overflow = Mutex::new(overflow);
-        self.takings = Mutex::default();
-        Ok(total)
-    }
+        Ok(())
+    })?;
+    keyed.flags = AtomicU64::new(table.flags(earlier.len() as u64));
+    keyed.changes = RwLock::default();
+    keyed.limit = limit;
+    keyed.table = table;
+    keyed.secret = head.secret;
+    keyed.earlier = earlier;
+    keyed.overflow = Mutex::new(overflow);
+    keyed.takings = Mutex::default();
+    Ok(total)
 }
 
 /// Returns the number of entries at which a frame is written.

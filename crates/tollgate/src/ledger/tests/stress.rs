@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::table::EntryPosition;
+use crate::table::{EntryPosition, positions};
 use crate::testing::{Dice, on_threads};
 
 const BURST: u64 = 100;
@@ -83,7 +83,7 @@ fn take_and_give(ledger: &Tested, limit_table: &[Limits], thread: u64, rounds: u
 fn assert_sound(ledger: &Tested, limit_table: &[Limits]) {
     let reader = LedgerReader { limit_table, now: ledger.clock.now() };
     let mut seen = HashMap::new();
-    for EntryPosition { fingerprint, findable, bucket } in ledger.table.positions(&reader) {
+    for EntryPosition { fingerprint, findable, bucket } in positions(&ledger.table, &reader) {
         assert!(findable, "an entry in bucket {bucket} is not looked for there");
         assert_eq!(seen.insert((fingerprint.low, fingerprint.high), bucket), None, "a key has two entries");
     }

@@ -1,40 +1,24 @@
 //! The file on the disk: whole, private, and replaced at once.
 
 use std::fs;
-use std::path::PathBuf;
+
+use tempfile::TempDir;
 
 use super::*;
 
-/// A folder that is gone when the test is over.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("tollgate-snapshot-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn names(&self) -> Vec<String> {
-        fs::read_dir(&self.0).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn names(folder: &TempDir) -> Vec<String> {
+    fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
 #[test]
 fn a_saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
-    let folder = Folder::new("whole");
-    let path = folder.0.join("limits");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits");
     let (here, clock) = keyed(bucket(10), 100);
     for spent in 1..4 {
         let _ = here.check("alice", 1);
         assert_eq!(here.save(&path).unwrap(), 1);
-        assert_eq!(folder.names(), ["limits"]);
+        assert_eq!(names(&folder), ["limits"]);
         let mut there = elsewhere(bucket(10), 100, &clock, 3);
         assert_eq!(there.load(&path).unwrap(), 1);
         assert_eq!(there.report("alice", 1).remaining, 10 - spent);
@@ -48,27 +32,27 @@ fn a_saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
 
 #[test]
 fn a_write_that_fails_under_way_leaves_the_old_file_and_nothing_else() {
-    let folder = Folder::new("full");
-    let path = folder.0.join("limits");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits");
     fs::write(&path, "the old one").unwrap();
     let result: io::Result<()> = file::replace(&path, |file| {
         file.write_all(b"half of it")?;
         Err(io::ErrorKind::StorageFull.into())
     });
     assert_eq!(result.unwrap_err().kind(), io::ErrorKind::StorageFull);
-    assert_eq!((fs::read_to_string(&path).unwrap().as_str(), folder.names().len()), ("the old one", 1));
+    assert_eq!((fs::read_to_string(&path).unwrap().as_str(), names(&folder).len()), ("the old one", 1));
 }
 
 #[test]
 fn a_place_that_cannot_be_written_is_an_error() {
-    let folder = Folder::new("nowhere");
+    let folder = tempfile::tempdir().unwrap();
     let (here, _) = keyed(bucket(10), 100);
-    assert_eq!(here.save(folder.0.join("no such folder/limits")).unwrap_err().kind(), io::ErrorKind::NotFound);
-    assert_eq!(here.save(folder.0.join("..")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    assert_eq!(here.save(folder.path().join("no such folder/limits")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(here.save(folder.path().join("..")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     // A folder has the name, so the last step fails.
-    fs::create_dir(folder.0.join("limits")).unwrap();
-    assert!(here.save(folder.0.join("limits")).is_err());
-    assert_eq!(folder.names(), ["limits"]);
+    fs::create_dir(folder.path().join("limits")).unwrap();
+    assert!(here.save(folder.path().join("limits")).is_err());
+    assert_eq!(names(&folder), ["limits"]);
 }
 
 /// Takes `room` bytes and no more, as a disk does.
