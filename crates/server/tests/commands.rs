@@ -233,3 +233,24 @@ fn each_command_shows_examples() {
         assert!(ran.code == Some(0) && ran.out.contains(example), "{}", ran.out);
     }
 }
+
+#[test]
+fn completions_and_manual_pages_cover_every_command() {
+    let folder = Folder::new();
+    let script = folder.file("tollgate.bash", tollgate(&["completions", "bash"], b"").done());
+    common::run(std::process::Command::new("bash").args(["-n", &script]));
+    let pages = folder.join("man");
+    std::fs::create_dir(&pages).unwrap();
+    tollgate(&["man", "--output", &pages], b"").done();
+    let help = tollgate(&["--help"], b"").done();
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names: Vec<&str> = commands.filter_map(|line| line.strip_prefix("  ")?.split(' ').next()).collect();
+    assert!(names.contains(&"serve") && names.contains(&"doctor"), "{names:?}");
+    for name in names.into_iter().filter(|name| !name.is_empty() && *name != "help") {
+        let page = std::fs::read_to_string(Path::new(&pages).join(format!("tollgate-{name}.1"))).unwrap_or_default();
+        assert!(page.contains(&format!(".TH tollgate-{name} 1")), "{name}: {page}");
+        assert!(std::fs::read_to_string(&script).unwrap().contains(&format!("tollgate,{name})")), "{name}");
+    }
+    tollgate(&["man", "--output", &folder.join("nowhere")], b"").failed(1, "cannot write manual pages into");
+    tollgate(&["completions", "sh"], b"").failed(2, "invalid value 'sh'");
+}

@@ -11,7 +11,33 @@ rules:
 - {id: per-key, when: {path: /limited/**}, per: [header.x-api-key], limit: 2/h}
 - {id: per-client, when: {host: api.example.org, method: [GET, POST], scheme: http}, per: [client_ip], limit: 1000/h}
 - {id: forged, when: {client_ip: 203.0.113.9}, deny: true}
+- {id: described, when: {path: /described, host: api.example.org, method: GET, scheme: http}, deny: true}
 ";
+
+/// Spellings of a limited path.
+const ODD_PATHS: &[&str] = &[
+    "/x/..//%6Cimited/a",
+    "/limited/./a",
+    "/limited//a",
+    "//limited/a",
+    "/%6c%69mited/%61?x=/../y",
+    "/limited/../limited/a",
+    "/limited/a%00",
+    "/limited/%2e%2e/limited/a",
+    "/limited/a%2Fb",
+    "/limited/a;b=c",
+];
+
+/// Headers by which a client would describe another request than its own.
+const FORGED: &[(&str, &str)] = &[
+    ("x-forwarded-uri", "/other"),
+    ("x-original-uri", "/other"),
+    ("x-forwarded-method", "POST"),
+    ("x-original-method", "POST"),
+    ("x-forwarded-host", "other.example.org"),
+    ("x-forwarded-proto", "https"),
+    ("forwarded", "for=192.0.2.1;host=other;proto=https"),
+];
 
 /// What a proxy can do beyond passing and refusing.
 struct Able {
@@ -46,8 +72,16 @@ fn check(name: &str, able: &Able) {
     assert!((1700..=1800).contains(&retry), "{name}: a token comes back every 1800 s: {refused:?}");
     assert_eq!(refused.header("content-type"), Some("application/problem+json"), "{name}: {refused:?}");
 
-    // The path cannot be disguised, and the address of the client cannot be forged.
-    assert_eq!(proxy.send("GET", "/x/..//%6Cimited/a", &[("x-api-key", "one")]).status, 429, "{name}");
+    // The path cannot be disguised, and what the proxy says about the request cannot be forged.
+    for path in ODD_PATHS {
+        // A proxy may refuse a path itself.
+        let status = proxy.send("GET", path, &[("x-api-key", "one")]).status;
+        assert!(status == 429 || status == 400, "{name}: {path}: {status}");
+    }
+    for forged in FORGED {
+        assert_eq!(proxy.send("GET", "/described", &[*forged]).status, 429, "{name}: {forged:?}");
+    }
+    assert_eq!(proxy.send("GET", "/described", FORGED).status, 429, "{name}: all of them");
     let forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "forged"), ("tollgate-token", "x")];
     assert_eq!(proxy.send("GET", "/limited/a", &forged).status, 200, "{name}");
     // Headers of browsers and of authenticated clients are their own.

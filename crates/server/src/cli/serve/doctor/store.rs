@@ -63,3 +63,31 @@ fn judge(name: &str, diagnosis: &Diagnosis, deadline: Duration) -> Vec<Finding> 
     }
     findings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_calls_another_clock_and_eviction_are_reported() {
+        let diagnosis = |worst_ms, clock_difference_us| Diagnosis {
+            server: "Redis 7".into(),
+            calls: 20,
+            median: Duration::from_millis(1),
+            worst: Duration::from_millis(worst_ms),
+            clock_difference_us,
+            evicts: None,
+        };
+        let lines = |diagnosis: &Diagnosis| -> Vec<String> {
+            judge("redis://s", diagnosis, Duration::from_millis(10)).iter().map(ToString::to_string).collect()
+        };
+        let well = lines(&diagnosis(5, -500_000));
+        assert!(well.iter().all(|line| line.starts_with("ok ")), "{well:?}");
+        let slow = lines(&diagnosis(6, 2_000_000));
+        assert!(slow[1].starts_with(
+            "warning  store latency median 1ms, worst 6ms of 20 calls, and --store-deadline is 10ms; move"
+        ));
+        assert!(slow[2].starts_with("warning  store clock   2.0s ahead of this machine; synchronise"), "{slow:?}");
+        assert!(lines(&diagnosis(1, -2_000_000))[2].contains("2.0s behind this machine"));
+    }
+}
