@@ -174,7 +174,7 @@ impl Batcher {
             self.counters.failures.fetch_add(failure.is_some().into(), Ordering::Relaxed);
             let trips = breaker.note(failure.is_some());
             if let Some(error) = failure
-                && (trips || matches!(error, CallError::Lost(_)))
+                && (trips || matches!(error, CallError::Lost(_) | CallError::ReadOnly(_)))
             {
                 let why = error.describe(&self.config);
                 self.refuse(left_over, &why);
@@ -257,7 +257,7 @@ impl Batcher {
     fn error(&self, error: &CallError) -> StoreError {
         let why = format!("{}: {}", self.config.address, error.describe(&self.config));
         match error {
-            CallError::Refused(_) => StoreError::Unavailable { why },
+            CallError::Refused(_) | CallError::ReadOnly(_) => StoreError::Unavailable { why },
             CallError::Late | CallError::Lost(_) => StoreError::Unknown { why },
         }
     }

@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo};
+
+use crate::sentinel::Sentinels;
 
 /// Maximum time to connect; no decision waits for it.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -34,6 +37,11 @@ pub struct Config {
     pub(crate) address: String,
     #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "unused without TLS"))]
     pub(crate) authority: Option<PathBuf>,
+    /// The certificate of this client and its key.
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "unused without TLS"))]
+    pub(crate) certificate: Option<(PathBuf, PathBuf)>,
+    /// Where the address of the server comes from, if not from the URL.
+    pub(crate) sentinels: Option<Arc<Sentinels>>,
     pub(crate) namespace: String,
     pub(crate) deadline: Duration,
 }
@@ -57,7 +65,11 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Url { problem } => {
-                write!(f, "invalid address of a store: {problem}; write it like redis://user:password@host:6379/0")
+                write!(
+                    f,
+                    "invalid address of a store: {problem}; write it like redis://user:password@host:6379/0 or \
+                     redis+sentinel://host:26379,host:26379/master"
+                )
             }
             Self::Namespace { given } => {
                 write!(f, "invalid namespace `{given}`: use 1 to 64 letters, digits, `.`, `_`, `-` or `:`")
@@ -69,38 +81,68 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Parses `redis://` and `rediss://` with user, password, host, port and database number. After
-    /// a `?` there may be `namespace=`, and for `rediss://` `ca=` with the file of a certificate
-    /// authority to trust instead of those of the operating system.
+    /// Parses `redis://[user:password@]host[:port][/db]`, or `redis+sentinel://[user:password@]host[:port],…/master[/db]` with
+    /// the sentinels that know the server called `master`. `rediss` instead of `redis` uses TLS.
+    ///
+    /// After a `?` there may be, separated by `&`: `namespace`; with TLS `ca`, the file of a certificate authority to trust
+    /// instead of those of the operating system, and `cert` and `key`, the files of a certificate of this client; with Sentinel
+    /// `sentinel_user` and `sentinel_password`, which the sentinels ask for.
     ///
     /// # Errors
     /// If it is something else.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let wrong = |problem: &str| ConfigError::Url { problem: problem.to_owned() };
-        let mut url =
-            redis::parse_redis_url(url).ok_or_else(|| wrong("it does not begin with redis:// or rediss://"))?;
-        if !matches!(url.scheme(), "redis" | "rediss") {
-            return Err(wrong("it does not begin with redis:// or rediss://"));
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong(SCHEMES))?;
+        let (scheme, by_sentinel) = match scheme {
+            "redis" | "rediss" => (scheme, false),
+            "redis+sentinel" => ("redis", true),
+            "rediss+sentinel" => ("rediss", true),
+            _ => return Err(wrong(SCHEMES)),
+        };
+        let (mut seeds, mut master, mut plain) = (Vec::new(), String::new(), format!("{scheme}://{rest}"));
+        if by_sentinel {
+            let parts = SentinelParts::split(rest).map_err(wrong)?;
+            (seeds, master, plain) = (parts.seeds, parts.master, format!("{scheme}://{}", parts.plain));
         }
-        let (mut namespace, mut authority) = (None, None);
+        let mut url = redis::parse_redis_url(&plain).ok_or_else(|| wrong("it is not a URL"))?;
+        let (mut namespace, mut authority, mut certificate, mut key) = (None, None, None, None);
+        let (mut username, mut password) = (None, None);
+        let with_tls = scheme == "rediss";
         for (name, value) in url.query_pairs() {
+            let value = value.into_owned();
             match &*name {
-                "namespace" => namespace = Some(value.into_owned()),
-                "ca" if url.scheme() == "rediss" => authority = Some(PathBuf::from(&*value)),
+                "namespace" => namespace = Some(value),
+                "ca" if with_tls => authority = Some(PathBuf::from(value)),
+                "cert" if with_tls => certificate = Some(PathBuf::from(value)),
+                "key" if with_tls => key = Some(PathBuf::from(value)),
+                "sentinel_user" if by_sentinel => username = Some(value),
+                "sentinel_password" if by_sentinel => password = Some(value),
                 other => {
-                    return Err(wrong(&format!("unknown option `{other}`; valid: `namespace` and, with rediss, `ca`")));
+                    return Err(wrong(&format!(
+                        "unknown option `{other}`; valid: `namespace`; with rediss `ca`, `cert`, `key`; with sentinel \
+                         `sentinel_user`, `sentinel_password`"
+                    )));
                 }
             }
         }
+        let certificate = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(wrong("`cert` and `key` belong together")),
+        };
         url.set_query(None);
-        let address = format!("{}:{}", url.host_str().unwrap_or_default(), url.port().unwrap_or(6379));
+        let mut address = format!("{}:{}", url.host_str().unwrap_or_default(), url.port().unwrap_or(6379));
+        let sentinels = by_sentinel.then(|| {
+            address = format!("sentinel {master}");
+            Arc::new(Sentinels { seeds, master, username, password })
+        });
         // The message of the client may quote parts of the address, so only its kind is reported.
         let server = url.into_connection_info().map_err(|error| wrong(error.category()))?;
         if !server.addr().is_supported() {
             return Err(wrong("TLS is not compiled in"));
         }
-        let config =
-            Self { server, address, authority, namespace: "tollgate".to_owned(), deadline: Duration::from_millis(10) };
+        let (deadline, standard) = (Duration::from_millis(10), "tollgate".to_owned());
+        let config = Self { server, address, authority, certificate, sentinels, namespace: standard, deadline };
         match namespace {
             Some(namespace) => config.namespace(&namespace),
             None => Ok(config),
@@ -126,6 +168,40 @@ impl Config {
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
+    }
+}
+
+const SCHEMES: &str = "it does not begin with redis://, rediss://, redis+sentinel:// or rediss+sentinel://";
+
+/// The parts of a URL with sentinels.
+struct SentinelParts {
+    seeds: Vec<(String, u16)>,
+    master: String,
+    /// The rest as that of a URL with the first sentinel as host.
+    plain: String,
+}
+
+impl SentinelParts {
+    const PORT: u16 = 26_379;
+
+    /// Splits `[user:password@]host[:port],…/master[/db][?query]`.
+    fn split(rest: &str) -> Result<Self, &'static str> {
+        let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = place.split_once('/').ok_or("the name of the master is missing after the sentinels")?;
+        let (user, hosts) = authority.rsplit_once('@').map_or(("", authority), |(user, hosts)| (user, hosts));
+        let (master, db) = path.split_once('/').unwrap_or((path, ""));
+        if master.is_empty() {
+            return Err("the name of the master is missing after the sentinels");
+        }
+        let mut seeds = Vec::new();
+        for host in hosts.split(',') {
+            let parsed = redis::parse_redis_url(&format!("redis://{host}")).ok_or("a sentinel is not host[:port]")?;
+            let name = parsed.host_str().filter(|name| !name.is_empty()).ok_or("a sentinel is not host[:port]")?;
+            seeds.push((name.to_owned(), parsed.port().unwrap_or(Self::PORT)));
+        }
+        let at = if user.is_empty() { "" } else { "@" };
+        let host = &seeds[0].0;
+        Ok(Self { plain: format!("{user}{at}{host}/{db}?{query}"), master: master.to_owned(), seeds })
     }
 }
 
@@ -163,25 +239,40 @@ mod tests {
 
     #[test]
     fn errors_never_contain_the_password() {
-        let hint = "; write it like redis://user:password@host:6379/0";
-        let scheme = format!("invalid address of a store: it does not begin with redis:// or rediss://{hint}");
+        let hint = "; write it like redis://user:password@host:6379/0 or redis+sentinel://host:26379,host:26379/master";
+        let scheme = format!("invalid address of a store: {SCHEMES}{hint}");
         check("http://localhost", Err(&scheme));
         check("localhost:6379", Err(&scheme));
         check("unix:///tmp/socket", Err(&scheme));
-        check(
-            "redis://a:secret@store?name=x",
-            Err(&format!(
-                "invalid address of a store: unknown option `name`; valid: `namespace` and, with rediss, `ca`{hint}"
-            )),
-        );
-        check(
-            "redis://store?ca=x",
-            Err(&format!(
-                "invalid address of a store: unknown option `ca`; valid: `namespace` and, with rediss, `ca`{hint}"
-            )),
-        );
+        let unknown = |option: &str| {
+            format!(
+                "invalid address of a store: unknown option `{option}`; valid: `namespace`; with rediss `ca`, `cert`, `key`; with \
+                 sentinel `sentinel_user`, `sentinel_password`{hint}"
+            )
+        };
+        check("redis://a:secret@store?name=x", Err(&unknown("name")));
+        check("redis://store?ca=x", Err(&unknown("ca")));
+        check("redis://store?sentinel_password=x", Err(&unknown("sentinel_password")));
+        let missing = "invalid address of a store: the name of the master is missing after the sentinels";
+        check("redis+sentinel://a,b", Err(&format!("{missing}{hint}")));
+        check("redis+sentinel://a,b/", Err(&format!("{missing}{hint}")));
         let refused = Config::from_url("redis://a:secret@store/x").unwrap_err().to_string();
         assert!(!refused.contains("secret"), "{refused}");
+    }
+
+    #[test]
+    fn sentinels_are_parsed() {
+        let url =
+            "redis+sentinel://user:pass@a,b:5000,[::1]/main/2?namespace=n&sentinel_user=u&sentinel_password=p%20w";
+        let config = Config::from_url(url).unwrap();
+        let sentinels = config.sentinels.as_ref().unwrap();
+        let seeds = [("a", 26_379), ("b", 5_000), ("[::1]", 26_379)].map(|(host, port)| (host.to_owned(), port));
+        assert_eq!((&*sentinels.seeds, &*sentinels.master), (&seeds[..], "main"));
+        assert_eq!((sentinels.username.as_deref(), sentinels.password.as_deref()), (Some("u"), Some("p w")));
+        let settings = config.server.redis_settings();
+        assert_eq!((settings.username(), settings.password(), settings.db()), (Some("user"), Some("pass"), 2));
+        assert_eq!((&*config.address, &*config.namespace), ("sentinel main", "n"));
+        assert!(!format!("{config:?}{sentinels:?}").contains("p w"));
     }
 
     #[test]

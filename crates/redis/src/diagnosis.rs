@@ -7,7 +7,7 @@ use redis::{FromRedisValue, RedisError};
 use tokio::time::{Instant, timeout};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
-use crate::link::{Link, describe, dial, send};
+use crate::link::{Link, PROBE_CALLS, describe, dial, send};
 use crate::script::Scripts;
 
 /// How often the scripts are called.
@@ -42,8 +42,7 @@ pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diag
     for _ in 0..CALLS {
         let start = Instant::now();
         link.probe(config).await?;
-        // Two calls, one of each script.
-        durations.push(start.elapsed() / 2);
+        durations.push(start.elapsed() / PROBE_CALLS);
     }
     durations.sort_unstable();
     let asked = timeout(CONNECT_TIMEOUT, ask(config, wall_us)).await;

@@ -23,6 +23,7 @@
 //! | a key of another type, a value of another program | its groups are rejected with the names of their rules, others are not affected, and it is left as it is | `key_of_another_type_…`, `foreign_value_…` |
 //! | a damaged value | rejected, or decoded as a state; others are not affected | `damaged_values_…` |
 //! | a key that lost its expiry | gets one with its next write, and refuses no request until then | `key_without_expiry_…` |
+//! | failover by Sentinel | in progress: unknown; unavailable until the new primary answers; what was not replicated is lost | `sentinel.rs` |
 //! | calendar windows that do not fit the store's clock | stale, with its time; nothing is spent | `windows_handed_in_are_used_and_must_fit` |
 
 mod answer;
@@ -39,6 +40,7 @@ mod primary;
 mod refusals;
 mod request;
 pub mod script;
+mod sentinel;
 mod store;
 
 pub use batcher::Health;

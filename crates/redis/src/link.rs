@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value};
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, FromRedisValue, RedisError, ServerErrorKind, Value,
+};
 use tokio::time::timeout;
 use tollgate_core::{Ask, Cost, Limit, Nanos, Rate, TokenBucket};
 use tollgate_engine::store::{Charge, StoreVerb};
@@ -24,6 +26,8 @@ pub(crate) struct Link {
 pub(crate) enum CallError {
     /// The store refused it before it changed anything.
     Refused(String),
+    /// The same, because the server has become a replica.
+    ReadOnly(String),
     /// The connection broke, or the reply is invalid. The call may have been carried out.
     Lost(String),
     /// No answer within the deadline; it may still arrive, and is then ignored.
@@ -34,7 +38,7 @@ impl CallError {
     /// Describes the error in one line, for the log.
     pub(crate) fn describe(&self, config: &Config) -> String {
         match self {
-            Self::Refused(why) => format!("refused: {why}"),
+            Self::Refused(why) | Self::ReadOnly(why) => format!("refused: {why}"),
             Self::Lost(why) => format!("connection lost: {why}"),
             Self::Late => format!("no answer within {:?}", config.deadline),
         }
@@ -62,13 +66,14 @@ impl Link {
         Ok(link)
     }
 
-    /// Lets the scripts write and delete a key: the special script sets it and the general one deletes it.
+    /// Lets the scripts run every command that they need on a key of their own: an error after the first write of a call would
+    /// leave open what was decided.
     ///
     /// # Errors
     /// Why the store cannot be used, for the log.
     pub(crate) async fn probe(&mut self, config: &Config) -> Result<(), String> {
-        for group in probe(config)? {
-            let calls = calls([(0, &group)].into_iter(), self.scripts.special.is_some());
+        for groups in probe(config)? {
+            let calls = calls(groups.iter().enumerate(), self.scripts.special.is_some());
             for result in self.call(&calls, config).await {
                 result.map_err(|error| error.describe(config))?;
             }
@@ -134,6 +139,9 @@ fn read_reply(reply: Result<Value, RedisError>) -> Result<Vec<u8>, CallError> {
         Ok(Value::BulkString(reply)) => Ok(reply),
         Ok(_) => Err(CallError::Lost("unexpected reply of the script".to_owned())),
         // Errors of the server are raised by the first write or before, see the scripts.
+        Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) => {
+            Err(CallError::ReadOnly(describe(&error)))
+        }
         Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
             Err(CallError::Refused(describe(&error)))
         }
@@ -153,9 +161,12 @@ async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
     text.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "cluster_enabled:1"))
 }
 
-/// Returns groups that make the scripts set a key and delete it. Keys of limits have braces, so
-/// none has this name.
-fn probe(config: &Config) -> Result<[QueuedGroup; 2], String> {
+/// The number of calls of a probe.
+pub(crate) const PROBE_CALLS: u32 = 3;
+
+/// Returns the groups of each call of a probe: the special script sets a key and changes it in place, the general one deletes it
+/// and then asks what it is. Keys of limits have braces, so none has this name.
+fn probe(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
     let limits = Limit::from(bucket).into();
@@ -171,7 +182,8 @@ fn probe(config: &Config) -> Result<[QueuedGroup; 2], String> {
     let encoded = Arc::new(EncodedLimits::new(&limits)?);
     let key = format!("{}:probe", config.namespace).into_bytes();
     let group = |verb| QueuedGroup { charges: vec![QueuedCharge::new(verb, &charge, 0, key.clone(), encoded.clone())] };
-    Ok([group(StoreVerb::Check), group(StoreVerb::Reset)])
+    let three = (0..3).map(|_| group(StoreVerb::Check)).collect();
+    Ok([three, vec![group(StoreVerb::Reset)], vec![group(StoreVerb::Peek)]])
 }
 
 /// Sends a command. The client returns errors of the server as values, which are extracted here.
@@ -194,26 +206,43 @@ async fn connect(config: &Config, scripts: &Scripts) -> Result<MultiplexedConnec
 
 /// Connects without timeouts: callers have their own.
 pub(crate) async fn dial(config: &Config) -> Result<MultiplexedConnection, RedisError> {
+    match &config.sentinels {
+        Some(sentinels) => {
+            let connected = sentinels.connect(config).await;
+            connected.map_err(|why| (ErrorKind::InvalidClientConfig, "sentinel", why).into())
+        }
+        None => dial_to(config, config.server.clone()).await,
+    }
+}
+
+/// Connects to one server.
+pub(crate) async fn dial_to(config: &Config, server: ConnectionInfo) -> Result<MultiplexedConnection, RedisError> {
     let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    client(config)?.get_multiplexed_async_connection_with_config(&settings).await
+    client(config, server)?.get_multiplexed_async_connection_with_config(&settings).await
 }
 
 #[cfg(feature = "tls")]
-fn client(config: &Config) -> Result<Client, RedisError> {
-    use redis::{ConnectionAddr, TlsCertificates};
+fn client(config: &Config, server: ConnectionInfo) -> Result<Client, RedisError> {
+    use redis::{ClientTlsConfig, ConnectionAddr, TlsCertificates};
 
-    if !matches!(config.server.addr(), ConnectionAddr::TcpTls { .. }) {
-        return Client::open(config.server.clone());
+    if !matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
+        return Client::open(server);
     }
     // If the process has already chosen a provider, that one is used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let root_cert = config.authority.as_ref().map(std::fs::read).transpose()?;
-    Client::build_with_tls(config.server.clone(), TlsCertificates { client_tls: None, root_cert })
+    let client_tls = match &config.certificate {
+        Some((certificate, key)) => {
+            Some(ClientTlsConfig { client_cert: std::fs::read(certificate)?, client_key: std::fs::read(key)? })
+        }
+        None => None,
+    };
+    Client::build_with_tls(server, TlsCertificates { client_tls, root_cert })
 }
 
 #[cfg(not(feature = "tls"))]
-fn client(config: &Config) -> Result<Client, RedisError> {
-    Client::open(config.server.clone())
+fn client(_config: &Config, server: ConnectionInfo) -> Result<Client, RedisError> {
+    Client::open(server)
 }
 
 /// Describes an error in one line, for the log: the message of the server with its code, without
@@ -221,6 +250,8 @@ fn client(config: &Config) -> Result<Client, RedisError> {
 pub(crate) fn describe(error: &RedisError) -> String {
     let mut text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
+        // Our own message, see `dial`.
+        (None, Some(detail)) if error.kind() == ErrorKind::InvalidClientConfig => detail.to_owned(),
         _ => error.to_string(),
     };
     text.truncate(text.find(['\r', '\n']).unwrap_or(text.len()));

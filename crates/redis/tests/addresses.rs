@@ -62,4 +62,26 @@ mod tls {
             drop(server);
         });
     }
+
+    #[test]
+    fn server_that_asks_for_a_client_certificate_gets_one() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let directory = std::env::temp_dir().join(format!("tollgate-mtls-{}", std::process::id()));
+            std::fs::create_dir_all(&directory).unwrap();
+            let (certificates, port) = (Certificates::make(&directory).of_clients(), free_port());
+            let options = certificates.options(port);
+            let options: Vec<&str> = options.iter().map(String::as_str).collect();
+            let server = Server::start_with(Kind::Redis, &options);
+
+            let address = format!("rediss://localhost:{port}?ca={}", certificates.authority().display());
+            let (certificate, key) = (certificates.certificate(), certificates.key());
+            let known = store(&format!("{address}&cert={}&key={}", certificate.display(), key.display())).await;
+            assert_eq!(check(&known, "k", bucket(1)).await, Ok(true), "{:?}", known.health());
+            let anonymous = store(&address).await;
+            assert!(matches!(anonymous.health(), Health::Down { .. }), "{:?}", anonymous.health());
+            drop(server);
+            std::fs::remove_dir_all(&directory).unwrap();
+        });
+    }
 }

@@ -10,6 +10,7 @@ mod keys;
 mod outages;
 mod refusals;
 mod rule_model;
+mod sentinel;
 mod settle;
 mod stalls;
 mod suffices;

@@ -232,6 +232,40 @@ fn store_that_cannot_write_is_down_with_a_reason() {
     });
 }
 
+/// The commands of the user in docs/operating.md that a decision needs.
+const NEEDED: [&str; 10] =
+    ["+ping", "+script|load", "+evalsha", "+eval", "+time", "+mget", "+exists", "+set", "+setrange", "+del"];
+
+#[test]
+fn user_with_the_documented_rights_is_enough_and_without_one_of_them_the_store_is_down() {
+    let page = include_str!("../../../docs/operating.md");
+    let line = page.lines().find(|line| line.contains("ACL SETUSER tollgate")).unwrap();
+    let rights: Vec<&str> = line.split_whitespace().skip_while(|word| *word != "~tollgate:*").collect();
+    on_both(async |server| {
+        let store = async |rights: &[&str]| {
+            server.command(&[&["ACL", "SETUSER", "tollgate", "reset", "on", ">password"], rights].concat());
+            let url = format!("redis://tollgate:password@127.0.0.1:{}", server.port());
+            RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::UNHURRIED)).await
+        };
+        let full = store(&rights).await;
+        assert_eq!(check(&full, "k", bucket(1)).await, Ok(true), "{:?}", full.health());
+        let mut nodes = full.watch_nodes();
+        assert!(nodes.wait_for(|nodes| *nodes == 1).await.is_ok());
+        assert_eq!(server.command(&["ZCARD", "tollgate:nodes"]).number(), 1, "it may count the nodes");
+        drop(full);
+        // Only a script cache that was flushed needs `eval`.
+        for missing in NEEDED.into_iter().filter(|missing| *missing != "+eval") {
+            assert!(rights.contains(&missing), "{missing} is documented");
+            let fewer: Vec<&str> = rights.iter().copied().filter(|right| *right != missing).collect();
+            let why = wait_until_down(&store(&fewer).await).await;
+            assert!(
+                ["NOPERM", "no permissions", "can't run this command"].iter().any(|text| why.contains(text)),
+                "without {missing}: {why}"
+            );
+        }
+    });
+}
+
 #[test]
 fn cluster_node_is_down_with_a_reason() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

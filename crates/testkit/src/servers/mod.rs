@@ -7,10 +7,11 @@
 mod postgres;
 mod proxy;
 mod resp;
+mod sentinel;
 mod tls;
 
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tempfile::TempDir;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use resp::{Link, Reply};
+pub use sentinel::{MASTER, Sentinels};
 pub use tls::Certificates;
 
 /// The kind of server.
@@ -117,6 +119,11 @@ impl Server {
         }
     }
 
+    /// Returns whether the server was not killed.
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// Starts the server again on the same port, empty.
     ///
     /// # Panics
@@ -212,4 +219,9 @@ impl Drop for Server {
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback address has free ports");
     listener.local_addr().expect("a listener has an address").port()
+}
+
+/// Returns whether something listens on a loopback port.
+fn is_listening(port: u16) -> bool {
+    TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()
 }

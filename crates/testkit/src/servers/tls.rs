@@ -7,6 +7,7 @@ use std::process::Command;
 #[derive(Debug)]
 pub struct Certificates {
     directory: PathBuf,
+    of_clients: bool,
 }
 
 impl Certificates {
@@ -15,7 +16,7 @@ impl Certificates {
     /// # Panics
     /// If it is missing or fails.
     pub fn make(directory: &Path) -> Self {
-        let new = Self { directory: directory.to_owned() };
+        let new = Self { directory: directory.to_owned(), of_clients: false };
         let run = |arguments: &str| {
             let output = Command::new("openssl").args(arguments.split(' ')).current_dir(directory).output();
             let output = output.expect("this test needs `openssl`: `apt-get install openssl`, or run `scripts/test`");
@@ -29,6 +30,12 @@ impl Certificates {
             "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile names.ext -out server.pem",
         );
         new
+    }
+
+    /// Lets servers ask clients for a certificate; that of the server serves for both.
+    #[must_use]
+    pub fn of_clients(self) -> Self {
+        Self { of_clients: true, ..self }
     }
 
     /// The certificate of the authority, for clients.
@@ -54,7 +61,7 @@ impl Certificates {
             ("--tls-cert-file", file("server.pem")),
             ("--tls-key-file", file("server.key")),
             ("--tls-ca-cert-file", file("ca.pem")),
-            ("--tls-auth-clients", "no".to_owned()),
+            ("--tls-auth-clients", if self.of_clients { "yes" } else { "no" }.to_owned()),
         ];
         options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
     }

@@ -116,7 +116,7 @@ impl Config {
                     .context("--store-file")?
             }
         };
-        ca_file(&store)?;
+        check_files(&store)?;
         let snapshots = snapshots(&raw, &store);
         let tokens = access::read(&raw, &[("--http", http), ("--resp", resp), ("--rls", rls)], &rules)?;
         let on_loopback = http.is_some_and(|http| http.ip().to_canonical().is_loopback());
@@ -187,7 +187,9 @@ fn trusted_proxies(text: &str) -> anyhow::Result<TrustedProxies> {
 fn store(text: &str) -> anyhow::Result<StoreConfig> {
     match text.split_once("://") {
         None if text == "memory" => Ok(StoreConfig::Memory),
-        Some(("redis" | "rediss", _)) => Ok(StoreConfig::Redis(Secret::new(text))),
+        Some(("redis" | "rediss" | "redis+sentinel" | "rediss+sentinel", _)) => {
+            Ok(StoreConfig::Redis(Secret::new(text)))
+        }
         // The rest may contain a password, so it is not shown.
         Some((scheme, _)) => {
             bail!("--store {scheme}://…: no such store; write memory, redis://… or rediss://…")
@@ -196,13 +198,15 @@ fn store(text: &str) -> anyhow::Result<StoreConfig> {
     }
 }
 
-/// Checks that the CA file of a store exists: with the system's authorities instead, no connection would succeed.
-fn ca_file(store: &StoreConfig) -> anyhow::Result<()> {
+/// Checks that the files named in the URL of a store exist: without them no connection would succeed.
+fn check_files(store: &StoreConfig) -> anyhow::Result<()> {
     let StoreConfig::Redis(url) = store else { return Ok(()) };
     let query = url.reveal().split_once('?').map_or("", |(_, query)| query);
-    for file in query.split('&').filter_map(|pair| pair.strip_prefix("ca=")) {
-        let path = percent_encoding::percent_decode_str(file).decode_utf8_lossy();
-        std::fs::metadata(&*path).with_context(|| format!("--store: cannot read the CA file {path}"))?;
+    for (option, what) in [("ca=", "CA"), ("cert=", "certificate"), ("key=", "key")] {
+        for file in query.split('&').filter_map(|pair| pair.strip_prefix(option)) {
+            let path = percent_encoding::percent_decode_str(file).decode_utf8_lossy();
+            std::fs::metadata(&*path).with_context(|| format!("--store: cannot read the {what} file {path}"))?;
+        }
     }
     Ok(())
 }

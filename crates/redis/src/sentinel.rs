@@ -1,0 +1,121 @@
+//! Finds the primary of a set of servers that Sentinel watches.
+//!
+//! The sentinels are asked one after the other, whenever a connection is opened: after a failover the old primary refuses
+//! writes or is gone, the connection is opened again, and the sentinels name the new one. A sentinel that was cut off may still
+//! name the old primary, so a server counts only if it says itself that it is one.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{ConnectionAddr, ConnectionInfo, FromRedisValue, RedisConnectionInfo, Value};
+use tokio::time::timeout;
+
+use crate::config::Config;
+use crate::link::{describe, dial_to, send};
+
+/// How long each sentinel, and the server that it names, may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
+
+/// The sentinels and the name of what they watch.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Sentinels {
+    /// Host and port of each.
+    pub(crate) seeds: Vec<(String, u16)>,
+    /// The name of the primary in their configuration.
+    pub(crate) master: String,
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+impl fmt::Debug for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sentinels").field("seeds", &self.seeds).field("master", &self.master).finish_non_exhaustive()
+    }
+}
+
+impl Sentinels {
+    /// Connects to the primary.
+    ///
+    /// # Errors
+    /// What the sentinels said, or why they did not.
+    pub(crate) async fn connect(&self, config: &Config) -> Result<MultiplexedConnection, String> {
+        let mut problems = Vec::new();
+        for (host, port) in &self.seeds {
+            let found = timeout(ANSWER_TIMEOUT, self.ask(config, host, *port)).await;
+            let primary = match found.unwrap_or_else(|_| Err(format!("no answer within {ANSWER_TIMEOUT:?}"))) {
+                Ok(primary) => primary,
+                Err(why) => {
+                    problems.push(format!("{host}:{port}: {why}"));
+                    continue;
+                }
+            };
+            let connected = timeout(ANSWER_TIMEOUT, open_primary(config, &primary)).await;
+            match connected.unwrap_or_else(|_| Err(format!("no answer within {ANSWER_TIMEOUT:?}"))) {
+                Ok(connection) => return Ok(connection),
+                Err(why) => problems.push(format!("{host}:{port} names {}:{}: {why}", primary.0, primary.1)),
+            }
+        }
+        Err(format!("no primary for `{}`: {}", self.master, problems.join("; ")))
+    }
+
+    /// Returns host and port of the primary by one sentinel.
+    async fn ask(&self, config: &Config, host: &str, port: u16) -> Result<(String, u16), String> {
+        let mut settings = RedisConnectionInfo::default();
+        if let Some(username) = &self.username {
+            settings = settings.set_username(username);
+        }
+        if let Some(password) = &self.password {
+            settings = settings.set_password(password);
+        }
+        let server = at(&config.server, host, port).set_redis_settings(settings);
+        let mut connection = dial_to(config, server).await.map_err(|error| describe(&error))?;
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        match send(&mut connection, &question).await.map_err(|error| describe(&error))? {
+            Value::Nil => {
+                let known = masters(&mut connection).await;
+                Err(format!("it watches no master `{}`; known: {}", self.master, known.join(", ")))
+            }
+            reply => {
+                let (host, port) = <(String, String)>::from_redis_value(reply).map_err(|error| error.to_string())?;
+                let port = port.parse().map_err(|_| format!("{port} is not a port"))?;
+                Ok((host, port))
+            }
+        }
+    }
+}
+
+/// Returns the names that a sentinel watches.
+async fn masters(connection: &mut MultiplexedConnection) -> Vec<String> {
+    let reply = send(connection, redis::cmd("SENTINEL").arg("MASTERS")).await.unwrap_or(Value::Nil);
+    let fields = Vec::<Vec<String>>::from_redis_value(reply).unwrap_or_default();
+    // Each is a list of names and values, and `name` comes first.
+    fields.into_iter().filter_map(|fields| fields.into_iter().nth(1)).collect()
+}
+
+/// Connects to a server, which must say that it is a primary.
+async fn open_primary(config: &Config, (host, port): &(String, u16)) -> Result<MultiplexedConnection, String> {
+    let connection = dial_to(config, at(&config.server, host, *port)).await;
+    let mut connection = connection.map_err(|error| describe(&error))?;
+    match send(&mut connection, &redis::cmd("ROLE")).await.map_err(|error| describe(&error))? {
+        Value::Array(fields) => match fields.first().map(String::from_redis_value_ref) {
+            Some(Ok(role)) if role == "master" => Ok(connection),
+            Some(Ok(role)) => Err(format!("its role is {role}, not master")),
+            Some(Err(_)) | None => Err("unexpected reply to ROLE".to_owned()),
+        },
+        _ => Err("unexpected reply to ROLE".to_owned()),
+    }
+}
+
+/// Returns how to connect to another server in the same way.
+pub(crate) fn at(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+    let host = host.to_owned();
+    let address = match server.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    server.clone().set_addr(address)
+}

@@ -1,0 +1,78 @@
+//! A store behind Sentinel: failovers are followed, and mistakes in the address are reported.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+use crate::support;
+
+use std::time::Duration;
+
+use support::{UNHURRIED, bucket, check, remaining, wait_until, wait_until_down};
+use tollgate_redis::{Config, Health, RedisStore};
+use tollgate_testkit::servers::{Kind, MASTER, Sentinels, free_port};
+
+async fn connect(url: &str) -> RedisStore {
+    RedisStore::connect(Config::from_url(url).unwrap().deadline(UNHURRIED)).await
+}
+
+/// Takes one token, when the store is up again.
+async fn take(store: &RedisStore) {
+    let attempts = async {
+        while check(store, "k", bucket(9)).await != Ok(true) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let taken = tokio::time::timeout(Duration::from_secs(20), attempts).await;
+    assert!(taken.is_ok(), "{:?}", store.health());
+}
+
+fn follow_failovers(kind: Kind, password: &str) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut sentinels = Sentinels::start(kind, password);
+        let option = if password.is_empty() { String::new() } else { format!("?sentinel_password={password}") };
+        let seeds = sentinels.seeds();
+        // A dead seed is skipped.
+        let store = connect(&format!("redis+sentinel://127.0.0.1:{},{seeds}/{MASTER}{option}", free_port())).await;
+        assert_eq!(check(&store, "k", bucket(9)).await, Ok(true), "{:?}", store.health());
+        assert_eq!(check(&store, "k", bucket(9)).await, Ok(true));
+        assert_eq!(sentinels.servers[0].command(&["WAIT", "2", "5000"]).number(), 2);
+
+        sentinels.servers[0].kill();
+        assert!(check(&store, "k", bucket(9)).await.is_err());
+        take(&store).await;
+        let second = sentinels.primary();
+        assert_ne!(second, 0);
+        assert_eq!(remaining(&store, "k", bucket(9)).await, 6, "the replica knows what was taken");
+
+        assert_eq!(sentinels.servers[second].command(&["WAIT", "1", "5000"]).number(), 1);
+        sentinels.failover(password);
+        let mut health = store.watch_health();
+        while sentinels.primary() == second {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        // The old primary refuses writes or closes the connection.
+        take(&store).await;
+        assert_eq!(*health.borrow_and_update(), Health::Up);
+        assert_eq!(remaining(&store, "k", bucket(9)).await, 5);
+
+        let wrong = connect(&format!("redis+sentinel://{seeds}/other{option}")).await;
+        let why = wait_until_down(&wrong).await;
+        assert!(why.contains("it watches no master `other`; known: limits"), "{why}");
+        if !password.is_empty() {
+            let anonymous = connect(&format!("redis+sentinel://{seeds}/{MASTER}")).await;
+            let why = wait_until_down(&anonymous).await;
+            assert!(why.contains("NOAUTH"), "{why}");
+        }
+        wait_until(&store, "up", |health| *health == Health::Up).await;
+    });
+}
+
+#[test]
+fn failovers_of_redis_are_followed() {
+    follow_failovers(Kind::Redis, "");
+}
+
+#[test]
+fn failovers_of_valkey_are_followed_with_sentinels_that_ask_for_a_password() {
+    follow_failovers(Kind::Valkey, "secret");
+}

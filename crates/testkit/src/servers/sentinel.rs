@@ -1,0 +1,146 @@
+//! A primary with two replicas, watched by three sentinels.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use super::{Kind, Link, Reply, Server, free_port, is_listening};
+
+/// The name of the primary.
+pub const MASTER: &str = "limits";
+
+/// Running servers and the sentinels that watch them.
+#[derive(Debug)]
+pub struct Sentinels {
+    /// The servers; the first was the primary at the start.
+    pub servers: Vec<Server>,
+    sentinels: Vec<Sentinel>,
+}
+
+#[derive(Debug)]
+struct Sentinel {
+    port: u16,
+    process: Child,
+    directory: PathBuf,
+}
+
+impl Sentinels {
+    /// Starts one primary, two replicas and three sentinels, which ask for `password` unless it is empty. Returns when the
+    /// sentinels know each other and the replicas.
+    ///
+    /// # Panics
+    /// If they do not start.
+    pub fn start(kind: Kind, password: &str) -> Self {
+        let primary = Server::start(kind);
+        let port = primary.port().to_string();
+        let replica = || Server::start_with(kind, &["--replicaof", "127.0.0.1", &port]);
+        let servers = vec![primary, replica(), replica()];
+        for replica in &servers[1..] {
+            until("a replica follows", || info(replica, "master_link_status:up"));
+        }
+        let sentinels = (0..3).map(|_| Sentinel::start(kind, servers[0].port(), password)).collect();
+        let new = Self { servers, sentinels };
+        for sentinel in &new.sentinels {
+            let mut link = sentinel.connect(password);
+            let count = |link: &mut Link, what: &str| match link.command(&["SENTINEL", what, MASTER]) {
+                Reply::List(list) => list.len(),
+                _ => 0,
+            };
+            until("the sentinels know each other", || {
+                count(&mut link, "SENTINELS") == 2 && count(&mut link, "REPLICAS") == 2
+            });
+        }
+        new
+    }
+
+    /// Returns the addresses of the sentinels, as in a URL.
+    pub fn seeds(&self) -> String {
+        let seeds: Vec<String> = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
+        seeds.join(",")
+    }
+
+    /// Asks the sentinels to make a replica the primary; waits until one of them begins.
+    ///
+    /// # Panics
+    /// If none does.
+    pub fn failover(&self, password: &str) {
+        let mut link = self.sentinels[0].connect(password);
+        until("the failover begins", || {
+            link.command(&["SENTINEL", "FAILOVER", MASTER]) == Reply::Status("OK".to_owned())
+        });
+    }
+
+    /// Returns the index of the server that says it is the primary, once all that run agree on it.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn primary(&self) -> usize {
+        let mut found = None;
+        until("there is one primary", || {
+            let primaries = (0..self.servers.len())
+                .filter(|index| self.servers[*index].is_running() && info(&self.servers[*index], "role:master"));
+            let primaries: Vec<usize> = primaries.collect();
+            found = primaries.first().copied();
+            primaries.len() == 1
+        });
+        found.expect("it was found")
+    }
+}
+
+impl Sentinel {
+    fn start(kind: Kind, primary: u16, password: &str) -> Self {
+        let port = free_port();
+        let directory = std::env::temp_dir().join(format!("tollgate-sentinel-{}-{port}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("no {}: {error}", directory.display()));
+        let mut text = format!(
+            "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {primary} 2\nsentinel \
+             down-after-milliseconds {MASTER} 500\nsentinel failover-timeout {MASTER} 3000\n",
+            directory.display()
+        );
+        if !password.is_empty() {
+            text += &format!("requirepass {password}\nsentinel sentinel-pass {password}\n");
+        }
+        let file = directory.join("sentinel.conf");
+        std::fs::write(&file, text).expect("a temporary directory takes files");
+        let mut command = Command::new(kind.program());
+        command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", kind.how_to_get()));
+        until("a sentinel listens", || is_listening(port));
+        Self { port, process, directory }
+    }
+
+    fn connect(&self, password: &str) -> Link {
+        let mut link = Link::to(self.port);
+        if !password.is_empty() {
+            link.command(&["AUTH", password]);
+        }
+        link
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        // It may have exited already; files that stay are in the temporary directory.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Whether `INFO replication` of a server contains a line.
+fn info(server: &Server, line: &str) -> bool {
+    let text = server.command(&["INFO", "replication"]).bytes();
+    String::from_utf8_lossy(&text).lines().any(|found| found.trim_end() == line)
+}
+
+/// Waits until something holds that becomes so by itself.
+#[expect(clippy::disallowed_methods, reason = "the servers send no notification to wait for")]
+pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..600 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("not within 30 s: {what}");
+}
