@@ -94,7 +94,7 @@ export function editor({ query, signal }) {
       h("div.change", {}, h("p", {}, badge(change.action === "delete" ? "bad" : "neutral", change.action), " ", link(ruleHref(change.domain, change.id), `${change.domain} / ${change.id}`)), diffView(change.diff)),
     );
     if (changes.length === 0) {
-      fill(outcome, card("Plan", empty("Nothing would change.", `${plural(planned.unchanged, "rule")} of the text are stored like this already.`)));
+      fill(outcome, card("Plan", empty("Nothing would change.", `The text has ${plural(planned.unchanged, "rule")}, stored like this already.`)));
       return;
     }
     const comment = input({ placeholder: "Why?" });
@@ -121,7 +121,7 @@ export function editor({ query, signal }) {
     });
     fill(
       outcome,
-      card("Plan", ...changes, ...planned.warnings.map((/** @type {string} */ warning) => h("p.notice.warn", {}, warning)), h("p.muted", {}, `${plural(planned.unchanged, "rule")} unchanged.`), form),
+      card("Plan", ...changes, ...planned.warnings.map((/** @type {string} */ warning) => h("p.notice.warn", {}, warning)), planned.unchanged > 0 && h("p.muted", {}, `${plural(planned.unchanged, "rule")} unchanged.`), form),
     );
   }
 

@@ -58,7 +58,7 @@ export function plot({ label, step, points, format = short, height = 180 }) {
       s("text", { class: "tick", x: LEFT - 8, y: y(top * part) + 4, "text-anchor": "end" }, part === 0 ? "0" : format(top * part)),
     ]);
     const length = (points - 1) * step;
-    const columns = [1, 2 / 3, 1 / 3, 0].map((part) => {
+    const columns = (length < 600 ? [1, 0.8, 0.6, 0.4, 0.2, 0] : [1, 2 / 3, 1 / 3, 0]).map((part) => {
       const anchor = part === 1 ? "start" : part === 0 ? "end" : "middle";
       const text = part === 0 ? "now" : `−${span(Math.round((part * length) / 60) * 60_000)}`;
       return s("text", { class: "tick", x: x(part * (points - 1)), y: height - 5, "text-anchor": anchor }, text);

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Client, Folder, Server, eventually, run, tollgate, variable};
+use common::{Client, Folder, Rules, Server, eventually, run, tollgate, variable};
 use serde_json::{Value, json};
 
 const RULES: &str = "\
@@ -33,7 +33,7 @@ impl Console {
         let folder = Folder::new();
         let data = folder.join("data");
         let mut tokens = json!({});
-        for role in ["reader", "operator", "editor", "admin"] {
+        for role in ["reader", "node", "operator", "editor", "admin"] {
             let made = tollgate(&["tokens", "create", "--role", role, "--name", role, "--data", &data], b"").done();
             let token = made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token");
             tokens[role] = json!(token);
@@ -149,12 +149,28 @@ fn every_page_works_in_a_browser() {
         })
     };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/console/console.mjs");
+    // Two servers more: a node that follows the first, and one whose rules come from a file and whose store does not answer.
+    let (service, data) = (console.server.url(""), console.folder.join("node"));
+    let _node = Server::start(&[
+        "--rules",
+        &service,
+        "--rules-token",
+        console.token("node"),
+        "--node",
+        "edge-1",
+        "--data",
+        &data,
+    ]);
+    let rules = Rules::new("domain: api\nrules:\n- {id: all, limit: 1000/s}\n");
+    let store = format!("redis://127.0.0.1:{}", tollgate_testkit::servers::free_port());
+    let alone = Server::start(&["--rules", rules.path(), "--store", &store]);
     let mut browser = Command::new("node");
     browser
         .env("TOLLGATE_TEST_NODE_MODULES", modules)
         .arg(script)
         .arg(console.server.url(""))
-        .arg(console.tokens.to_string());
+        .arg(console.tokens.to_string())
+        .arg(alone.url(""));
     let printed = run(&mut browser);
     is_done.store(true, Ordering::Relaxed);
     traffic.join().expect("no panic");

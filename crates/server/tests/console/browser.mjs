@@ -116,11 +116,11 @@ export class Window {
   }
 
   /** Takes a picture, if pictures are wanted. */
-  async picture(name) {
+  async picture(name, options = {}) {
     const folder = process.env.TOLLGATE_CONSOLE_PICTURES;
     if (!folder) return;
     mkdirSync(folder, { recursive: true });
-    await this.page.screenshot({ path: `${folder}/${name}.png`, fullPage: true });
+    await this.page.screenshot({ path: `${folder}/${name}.png`, fullPage: true, ...options });
   }
 
   close() {

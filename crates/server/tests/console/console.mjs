@@ -1,10 +1,11 @@
 // Drives every page of the console with every role. Started by `console.rs`, which gives the address and the tokens:
-//   node console.mjs ORIGIN '{"reader": "tg_…", …}'
+//   node console.mjs ORIGIN '{"reader": "tg_…", …}' ALONE
+// ALONE is the address of a server without tokens, with rules from a file, and a store that does not answer.
 
 import assert from "node:assert/strict";
 import { problems, Window, withBrowser } from "./browser.mjs";
 
-const [, , origin, tokens] = process.argv;
+const [, , origin, tokens, alone] = process.argv;
 const TOKENS = JSON.parse(tokens);
 
 /** What must never be interpreted; `console.rs` puts it into a key, a comment and an override. */
@@ -25,7 +26,7 @@ const PAGES = [
   [`/try?domain=api&with=${encodeURIComponent('[["path","/v1/search"],["api_key","acme"]]')}`, "Try a request", "of 3 rules of the domain match"],
   [`/keys?domain=api&with=${encodeURIComponent('[["path","/login"],["client_ip","192.0.2.1"]]')}`, "Keys", "would be"],
   ["/keys?q=img", "Keys", MARKUP],
-  ["/nodes", "Nodes", "No other server follows this one"],
+  ["/nodes", "Nodes", "edge-1"],
   ["/audit", "Audit", MARKUP, "operator"],
   ["/tokens", "Tokens", "Revoke", "admin"],
   ["/nowhere", "No such page", "Go to the overview"],
@@ -176,7 +177,7 @@ async function helping(browser) {
   await window.page.locator("td", { hasText: /^50$/ }).first().waitFor();
   await window.page.getByRole("button", { name: "Reset" }).click();
   await window.page.getByRole("dialog").getByRole("button", { name: "Reset" }).click();
-  await window.see("reset");
+  await window.see(/^\d+ counters? reset$/);
   await window.go("/audit?author=operator", "Audit");
   await window.see("key reset");
   await window.see("a customer called");
@@ -226,14 +227,41 @@ async function sessions(browser) {
   await window.close();
 }
 
+/** Without tokens there is no login; without a rules service each page says where the rules are; without the store a banner warns. */
+async function withoutService(browser) {
+  const window = await Window.open(browser, alone);
+  await window.go("", "Overview");
+  await window.see("Deciding by fallback: the store is unreachable");
+  for (const [path, heading, text] of [
+    ["/rules", "Rules", "1000/s"],
+    ["/rules?state=disabled", "Rules", "No rule is disabled"],
+    ["/rules/api/all", "all", "Charged most"],
+    ["/rules/api/all?tab=yaml", "all", "The text of the rule is not on this server"],
+    ["/rules/api/none", "none", "There is no rule none in the domain api"],
+    ["/editor", "Editor", "The rules of this server are not edited here"],
+    ["/try?domain=api", "Try a request", "1 of 1 rule of the domain match"],
+    ["/nodes", "Nodes", "Nodes report to the rules service"],
+    ["/audit", "Audit", "The audit log is kept by the rules service"],
+    ["/tokens", "Tokens", "Tokens are kept by the rules service"],
+  ]) {
+    await window.follow(path, heading);
+    await window.see(text);
+    await window.see("Deciding by fallback");
+    window.hasNoErrors(`alone ${path}`);
+  }
+  assert.equal(await window.page.getByRole("button", { name: "Log out" }).count(), 0);
+  await window.isFine("alone");
+  await window.close();
+}
+
 /** The pictures of the documents. */
 async function pictures(browser) {
   if (!process.env.TOLLGATE_CONSOLE_PICTURES) return;
-  const window = await Window.open(browser, origin, { viewport: { width: 1040, height: 640 } });
+  const window = await Window.open(browser, origin, { viewport: { width: 1140, height: 700 } });
   await window.logIn(TOKENS.admin);
   await window.go("?range=5m", "Overview");
   await window.page.locator("table .spark path").first().waitFor();
-  await window.picture("console-overview");
+  await window.picture("console-overview", { fullPage: false });
   await window.go(`/try?domain=api&with=${encodeURIComponent('[["path","/v1/search"],["api_key","acme"]]')}`, "Try a request");
   await window.see("of 3 rules");
   await window.picture("console-try");
@@ -254,6 +282,7 @@ await withBrowser(async (browser) => {
   await editing(browser);
   await helping(browser);
   await granting(browser);
+  await withoutService(browser);
   await everyPage(browser);
   await everyLook(browser);
   await pictures(browser);
