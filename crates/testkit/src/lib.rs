@@ -9,4 +9,5 @@ pub mod model;
 pub mod oracle;
 pub mod rule_model;
 pub mod servers;
+pub mod simulator;
 pub mod test_files;

@@ -1,0 +1,423 @@
+//! A node's side of leases: what it holds of one key, what it asks for and when.
+//!
+//! Times are nanoseconds of a clock of this node that only goes forward, also while the machine
+//! sleeps.
+
+use super::{Exchange, Grant, Need, Settle};
+
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLI;
+
+/// The longest time between two exchanges while anything is held or unreported, and the time without
+/// requests after which everything is returned.
+const EVERY: u64 = SECOND;
+
+/// Below this time between exchanges, no further one is made only because the pool is hungry or little is held.
+const APART: u64 = 20 * MILLI;
+
+/// The longest time that a refusal of the pool is repeated without asking it.
+const REFUSE_FOR: u64 = 20 * MILLI;
+
+/// The interval in which demand is counted.
+const TICK: u64 = 100 * MILLI;
+
+/// What a node holds of one key.
+#[derive(Clone, Debug, Default)]
+pub struct Holder {
+    pieces: Vec<Piece>,
+    in_flight: Option<InFlight>,
+    demand: Demand,
+    /// What the last grant leased.
+    granted: u64,
+    /// What the pool had left when it last answered.
+    left: u64,
+    /// Until when what the pool said is taken to hold: then all is restored.
+    reset_at: u64,
+    /// Requests are refused until then, without asking.
+    refused_until: u64,
+    /// When the refused need can be met.
+    retry_at: u64,
+    hungry: bool,
+    exchanged_at: u64,
+    used_at: u64,
+}
+
+/// One lease.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    epoch: u64,
+    slice: u64,
+    left: u64,
+    /// Spent and not reported.
+    spent: u64,
+    /// The instant from which on it is not used.
+    deadline: u64,
+}
+
+#[derive(Clone, Debug)]
+struct InFlight {
+    sent_at: u64,
+    settle: Vec<Settle>,
+    wants: u64,
+    returning: bool,
+}
+
+/// How a request is met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taking {
+    /// From what is held.
+    Held(Reservation),
+    /// The pool has to be asked.
+    Ask,
+    /// An exchange is in flight: try again when it is answered.
+    Wait,
+    /// Refused without asking, since the pool just did; nanoseconds until the need can be met.
+    Refused(u64),
+}
+
+/// What was taken from which leases, so that it can be put back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reservation(Vec<(u64, u64, u64)>);
+
+impl Holder {
+    /// Takes `cost` from what is held, earliest deadline first.
+    pub fn take(&mut self, now: u64, cost: u64) -> Taking {
+        self.demand.note(now, cost);
+        self.used_at = now;
+        self.expire(now);
+        if cost <= self.held() {
+            return Taking::Held(self.reserve(cost));
+        }
+        if self.in_flight.is_some() {
+            return Taking::Wait;
+        }
+        if now < self.refused_until {
+            return Taking::Refused(self.retry_at.saturating_sub(now).max(1));
+        }
+        Taking::Ask
+    }
+
+    /// Puts back what was taken for a request that is not admitted. What expired meanwhile stays spent.
+    pub fn put_back(&mut self, reservation: &Reservation) {
+        for (epoch, slice, taken) in &reservation.0 {
+            let piece = self.pieces.iter_mut().find(|piece| (piece.epoch, piece.slice) == (*epoch, *slice));
+            if let Some(piece) = piece {
+                // What was reported meanwhile is spent in the pool's eyes.
+                let taken = (*taken).min(piece.spent);
+                piece.spent -= taken;
+                piece.left += taken;
+            }
+        }
+    }
+
+    /// Returns what is held.
+    pub fn held(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.left).sum()
+    }
+
+    /// Returns what remains as far as this node knows: what it holds, and what the pool last had left.
+    pub fn remaining(&self) -> u64 {
+        self.held().saturating_add(self.left)
+    }
+
+    /// Returns nanoseconds until all is restored, as the pool last said.
+    pub fn reset(&self, now: u64) -> u64 {
+        self.reset_at.saturating_sub(now)
+    }
+
+    /// Returns whether nothing is held or unreported and no exchange is in flight, so that it may be forgotten.
+    pub fn is_idle(&self, now: u64) -> bool {
+        self.pieces.is_empty() && self.in_flight.is_none() && now >= self.used_at.saturating_add(EVERY)
+    }
+
+    /// Returns whether an exchange is due without a request: to ask ahead, to report, or to return.
+    pub fn is_due(&mut self, now: u64) -> bool {
+        self.expire(now);
+        if self.in_flight.is_some() || now < self.exchanged_at.saturating_add(APART) {
+            return false;
+        }
+        let unreported = self.pieces.iter().any(|piece| piece.spent > 0 || piece.left > 0);
+        let regular = unreported && now >= self.exchanged_at.saturating_add(EVERY);
+        let is_low = self.granted > 0 && self.held() < self.granted.div_ceil(4) && self.wants(now) > 0;
+        let idle = self.held() > 0 && now >= self.used_at.saturating_add(EVERY);
+        let hungry = self.hungry && self.held() > self.keep(now);
+        regular || idle || hungry || (is_low && now >= self.refused_until)
+    }
+
+    /// Returns an exchange with this need; call it only if none is in flight. Report its outcome through
+    /// [`answered`](Self::answered), [`unknown`](Self::unknown) or [`unavailable`](Self::unavailable).
+    pub fn exchange(&mut self, now: u64, need: Need) -> Exchange {
+        let keep = if now >= self.used_at.saturating_add(EVERY) {
+            0
+        } else if self.hungry {
+            self.keep(now)
+        } else {
+            u64::MAX
+        };
+        self.begin(now, need, keep)
+    }
+
+    /// Returns an exchange that reports and returns everything, for a node that stops or a verb that needs the pool's own state.
+    pub fn drain(&mut self, now: u64, need: Need) -> Exchange {
+        self.begin(now, need, 0)
+    }
+
+    /// Returns whether an exchange is in flight.
+    pub fn is_in_flight(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
+    /// The pool answered. Returns whether it met the need.
+    pub fn answered(&mut self, now: u64, grant: &Grant) -> bool {
+        let Some(flight) = self.in_flight.take() else { return grant.refused.is_none() };
+        // A pool with another epoch has been told what is held, and counts it as its own now.
+        for piece in self.pieces.iter_mut().filter(|piece| piece.epoch != grant.epoch) {
+            if flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (piece.epoch, piece.slice)) {
+                piece.epoch = grant.epoch;
+            }
+        }
+        self.left = grant.left;
+        self.reset_at = now.saturating_add(grant.reset);
+        self.hungry = grant.hungry;
+        if grant.leased > 0 {
+            // From before sending, and 1 % less, since this clock may be slower than the store's.
+            let deadline = flight.sent_at.saturating_add(grant.lasts - grant.lasts.div_ceil(100));
+            self.pieces.push(Piece { epoch: grant.epoch, slice: grant.slice, left: grant.leased, spent: 0, deadline });
+        }
+        if !flight.returning {
+            self.granted = grant.leased;
+        }
+        // A grant that falls short, from a pool with less than an eighth of a second's demand left: asking again at once
+        // would bring a few tokens per call.
+        let is_short = !flight.returning && grant.leased < flight.wants && grant.left < flight.wants / 8;
+        let wait = grant.refused.or(is_short.then_some(REFUSE_FOR));
+        if let Some(wait) = wait {
+            self.refused_until = now.saturating_add(wait.min(REFUSE_FOR));
+            self.retry_at = now.saturating_add(wait);
+        }
+        self.expire(now);
+        grant.refused.is_none()
+    }
+
+    /// No answer came, and the exchange may have been carried out. It is not repeated: what it reported and returned is
+    /// forgotten, and expires in the pool.
+    pub fn unknown(&mut self) {
+        self.in_flight = None;
+    }
+
+    /// The exchange was not sent.
+    pub fn unavailable(&mut self) {
+        let Some(flight) = self.in_flight.take() else { return };
+        for settle in flight.settle {
+            let piece = self.pieces.iter_mut().find(|piece| (piece.epoch, piece.slice) == (settle.epoch, settle.slice));
+            if let Some(piece) = piece {
+                piece.spent += settle.spent;
+                piece.left += settle.back;
+            }
+        }
+    }
+
+    fn begin(&mut self, now: u64, need: Need, keep: u64) -> Exchange {
+        self.expire(now);
+        let mut back = self.held().saturating_sub(keep);
+        let mut settle: Vec<Settle> = Vec::with_capacity(self.pieces.len());
+        // What ends first is of least use, and is returned first.
+        for piece in &mut self.pieces {
+            let returned = back.min(piece.left);
+            back -= returned;
+            piece.left -= returned;
+            let entry =
+                Settle { epoch: piece.epoch, slice: piece.slice, spent: piece.spent, back: returned, held: piece.left };
+            piece.spent = 0;
+            // Two leases of one slice are reported as one each, so that the pool counts them.
+            settle.push(entry);
+        }
+        let returning = keep == 0;
+        let wants = if returning { 0 } else { self.wants(now).saturating_sub(self.held()) };
+        self.in_flight = Some(InFlight { sent_at: now, settle: settle.clone(), wants, returning });
+        self.exchanged_at = now;
+        self.hungry = false;
+        Exchange { need, wants, settle }
+    }
+
+    /// Forgets leases that are over, and those without anything left to say.
+    fn expire(&mut self, now: u64) {
+        let in_flight = &self.in_flight;
+        let keeps = |piece: &Piece| {
+            let asked = in_flight.as_ref().is_some_and(|flight| {
+                flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (piece.epoch, piece.slice))
+            });
+            now < piece.deadline && (piece.left > 0 || piece.spent > 0 || asked)
+        };
+        self.pieces.retain(keeps);
+    }
+
+    fn reserve(&mut self, cost: u64) -> Reservation {
+        let (mut rest, mut from) = (cost, Vec::with_capacity(1));
+        self.pieces.sort_by_key(|piece| piece.deadline);
+        for piece in &mut self.pieces {
+            let taken = rest.min(piece.left);
+            if taken > 0 {
+                piece.left -= taken;
+                piece.spent += taken;
+                rest -= taken;
+                from.push((piece.epoch, piece.slice, taken));
+            }
+        }
+        Reservation(from)
+    }
+
+    /// What is likely to be needed in the next second.
+    fn wants(&self, now: u64) -> u64 {
+        self.demand.per_second(now)
+    }
+
+    /// What is kept when others need it more: an eighth of a second's demand.
+    fn keep(&self, now: u64) -> u64 {
+        self.demand.per_second(now) / 8
+    }
+}
+
+/// Tokens asked for per second, as an exponentially weighted moving average over ticks of 100 ms with weight 1/4.
+#[derive(Clone, Copy, Debug, Default)]
+struct Demand {
+    /// The number of the tick.
+    tick: u64,
+    /// What was asked for in it.
+    count: u64,
+    /// The average of earlier ticks, in sixteenths of a token per tick.
+    average: u64,
+}
+
+impl Demand {
+    fn note(&mut self, now: u64, cost: u64) {
+        *self = self.at(now);
+        self.count = self.count.saturating_add(cost.min(u64::MAX >> 16));
+    }
+
+    fn at(&self, now: u64) -> Self {
+        let tick = now / TICK;
+        let passed = tick.saturating_sub(self.tick);
+        if passed == 0 {
+            return *self;
+        }
+        let mut average = self.average - self.average / 4 + self.count.saturating_mul(4).min(u64::MAX >> 8);
+        for _ in 1..passed.min(64) {
+            average -= average.div_ceil(4);
+        }
+        Self { tick, count: 0, average: if passed > 64 { 0 } else { average } }
+    }
+
+    /// Returns the demand of a second: of the average, or of the present tick if that is busier.
+    fn per_second(&self, now: u64) -> u64 {
+        let current = self.at(now);
+        (current.average.saturating_mul(10) / 16).max(current.count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Meter, Pool};
+    use super::*;
+
+    const NOW: u64 = 1_000 * SECOND;
+    const LIMITS: [Meter; 1] = [Meter::Bucket { count: 100, per: SECOND, burst: 100, max_debt: 0, initial: 100 }];
+
+    fn ask(holder: &mut Holder, pool: &mut Pool, now: u64, need: Need) -> bool {
+        let sent = holder.exchange(now, need);
+        let grant = pool.exchange(&LIMITS, now, &sent);
+        holder.answered(now, &grant)
+    }
+
+    #[test]
+    fn held_tokens_need_no_round_trip_and_the_next_lease_is_asked_for_in_advance() {
+        let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
+        for _ in 0..20 {
+            assert_eq!(holder.take(NOW, 1), Taking::Ask);
+        }
+        assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
+        assert_eq!((holder.held(), pool.outstanding()), (20, 20), "as much as was asked for lately");
+        for _ in 0..15 {
+            assert!(matches!(holder.take(NOW, 1), Taking::Held(_)));
+        }
+        assert!(!holder.is_due(NOW + APART));
+        assert!(matches!(holder.take(NOW, 1), Taking::Held(_)));
+        assert!(holder.is_due(NOW + APART), "less than a quarter is left");
+        assert_eq!(holder.exchange(NOW + APART, Need::default()).settle[0].spent, 16);
+        assert_eq!(holder.take(NOW + APART, 5), Taking::Wait);
+    }
+
+    #[test]
+    fn refusal_is_repeated_for_a_moment_without_asking() {
+        let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
+        pool.exchange(&LIMITS, NOW, &Exchange { need: Need::Spend(100), ..Exchange::default() });
+        assert_eq!(holder.take(NOW, 5), Taking::Ask);
+        assert!(!ask(&mut holder, &mut pool, NOW, Need::Spend(5)));
+        assert_eq!(holder.take(NOW, 5), Taking::Refused(50 * MILLI));
+        assert_eq!(holder.take(NOW + REFUSE_FOR, 5), Taking::Ask);
+    }
+
+    #[test]
+    fn idle_and_draining_holders_return_everything() {
+        let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
+        for _ in 0..10 {
+            holder.take(NOW, 1);
+        }
+        assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
+        let later = NOW + EVERY;
+        assert!(holder.is_due(later));
+        assert!(ask(&mut holder, &mut pool, later, Need::default()));
+        assert_eq!((holder.held(), pool.outstanding(), holder.is_idle(later)), (0, 0, true));
+    }
+
+    #[test]
+    fn lost_answers_forget_and_unsent_exchanges_restore_what_they_carried() {
+        let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
+        for _ in 0..40 {
+            holder.take(NOW, 1);
+        }
+        assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
+        let Taking::Held(_) = holder.take(NOW, 10) else { panic!("40 are held") };
+        let sent = holder.exchange(NOW + SECOND / 2, Need::default());
+        assert_eq!(sent.settle[0].spent, 10);
+        holder.unavailable();
+        let sent = holder.exchange(NOW + SECOND / 2, Need::default());
+        assert_eq!(sent.settle[0].spent, 10);
+        holder.unknown();
+        assert_eq!((holder.held(), holder.exchange(NOW + SECOND, Need::default()).settle[0].spent), (30, 0));
+    }
+
+    #[test]
+    fn lease_is_not_spent_at_its_deadline_and_a_reservation_of_it_is_not_put_back() {
+        let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
+        for _ in 0..10 {
+            holder.take(NOW, 1);
+        }
+        assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
+        let Taking::Held(reserved) = holder.take(NOW, 2) else { panic!("10 are held") };
+        holder.put_back(&reserved);
+        assert_eq!(holder.held(), 10);
+        let end = NOW + 5 * SECOND - 5 * SECOND / 100;
+        let Taking::Held(reserved) = holder.take(end - 1, 2) else { panic!("it lasts until {end}") };
+        assert_eq!(holder.take(end, 1), Taking::Ask);
+        holder.put_back(&reserved);
+        assert_eq!(holder.held(), 0);
+    }
+
+    #[test]
+    fn leases_are_asserted_again_once_after_the_store_lost_its_state() {
+        let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
+        for _ in 0..40 {
+            holder.take(NOW, 1);
+        }
+        assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
+        holder.take(NOW, 10);
+        let mut pool = Pool::new(&LIMITS, 2, NOW);
+        assert!(ask(&mut holder, &mut pool, NOW + SECOND / 2, Need::default()));
+        assert!(pool.outstanding() >= 30);
+        let before = pool.outstanding();
+        let sent = holder.exchange(NOW + SECOND, Need::default());
+        let _ = pool.exchange(&LIMITS, NOW + SECOND, &Exchange { wants: 0, ..sent });
+        assert!(pool.outstanding() <= before, "asserted twice");
+    }
+}

@@ -1,0 +1,318 @@
+//! One limit of a pool: how much is used, in integers.
+
+use tollgate_core::{Limit, Nanos, Params, Phase};
+
+/// The parameters of one limit of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meter {
+    /// A token bucket. A nanosecond has `count` ticks and a token `per`, so both are integers.
+    Bucket {
+        /// The count of the rate.
+        count: u64,
+        /// The period of the rate, in nanoseconds.
+        per: u64,
+        /// The most that passes at one instant.
+        burst: u64,
+        /// The most that a charge may owe beyond the burst.
+        max_debt: u64,
+        /// What a new key has.
+        initial: u64,
+    },
+    /// A fixed window.
+    Window {
+        /// The most that passes in a window.
+        limit: u64,
+        /// The length of a window, in nanoseconds.
+        length: u64,
+        /// Windows begin at multiples of the length plus this, in nanoseconds.
+        offset: u64,
+        /// The most that a charge may count beyond the limit.
+        max_debt: u64,
+        /// What a new key has in its first window.
+        initial: u64,
+    },
+}
+
+/// How much of a limit is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// The instant at which a bucket owes nothing, in ticks since the clock's zero.
+    Bucket {
+        /// The ticks.
+        ticks: u128,
+    },
+    /// The count of a window.
+    Window {
+        /// The first instant after the window, in nanoseconds.
+        end: u64,
+        /// What is counted in it.
+        used: u64,
+    },
+}
+
+/// A state further ahead of the clock than it can be was written before the clock was set back.
+const STALE: u64 = Nanos::SECOND.as_nanos();
+
+impl Meter {
+    /// Returns the meter of a limit; `None` if its algorithm cannot be leased. `spread` is the number of the key that windows of
+    /// phase `Spread` are shifted by, in nanoseconds.
+    pub fn new(limit: &Limit, spread: u64) -> Option<Self> {
+        match limit.params() {
+            Params::TokenBucket(bucket) => Some(Self::Bucket {
+                count: bucket.rate.count().into(),
+                per: bucket.rate.per().as_nanos(),
+                burst: bucket.burst,
+                max_debt: bucket.max_debt,
+                initial: bucket.initial,
+            }),
+            Params::FixedWindow { window, phase } => {
+                let length = window.length.as_nanos();
+                let offset = match phase {
+                    Phase::Epoch => 0,
+                    Phase::Spread => spread % length,
+                    Phase::FirstRequest | Phase::Given(_) => return None,
+                };
+                let (limit, max_debt, initial) = (window.limit, window.max_debt, window.initial);
+                Some(Self::Window { limit, length, offset, max_debt, initial })
+            }
+            Params::Unlimited
+            | Params::DenyAll
+            | Params::LeakyBucket { .. }
+            | Params::IntervalBucket { .. }
+            | Params::SlidingWindow(_)
+            | Params::SlidingSlices { .. }
+            | Params::SlidingLog { .. }
+            | Params::Concurrency { .. } => None,
+        }
+    }
+
+    /// Returns the most that passes at one instant or in one window.
+    pub const fn capacity(&self) -> u64 {
+        match self {
+            Self::Bucket { burst, .. } => *burst,
+            Self::Window { limit, .. } => *limit,
+        }
+    }
+
+    /// Returns the most that may be used, with debt.
+    const fn deepest(&self) -> u64 {
+        match self {
+            Self::Bucket { burst, max_debt, .. } => burst.saturating_add(*max_debt),
+            Self::Window { limit, max_debt, .. } => limit.saturating_add(*max_debt),
+        }
+    }
+
+    /// Returns the level of a new key.
+    pub fn init(&self, now: u64) -> Level {
+        match *self {
+            Self::Bucket { burst, initial, .. } => self.level_with(now, burst - initial.min(burst)),
+            Self::Window { limit, initial, .. } => self.level_with(now, limit - initial.min(limit)),
+        }
+    }
+
+    /// Returns the level at which `used` tokens are used now.
+    pub fn level_with(&self, now: u64, used: u64) -> Level {
+        match *self {
+            Self::Bucket { count, per, .. } => {
+                Level::Bucket { ticks: wide(now) * wide(count) + wide(used) * wide(per) }
+            }
+            Self::Window { .. } => Level::Window { end: self.window_end(now), used },
+        }
+    }
+
+    /// Returns the first instant after the window that contains `now`; never for a bucket.
+    pub fn window_end(&self, now: u64) -> u64 {
+        match *self {
+            Self::Bucket { .. } => u64::MAX,
+            Self::Window { length, offset, .. } => {
+                let into = (now % length + length - offset) % length;
+                now.saturating_add(length - into)
+            }
+        }
+    }
+
+    /// Returns the level as of now: the present window, and no more ahead of the clock than it can be.
+    pub fn current(&self, level: Level, now: u64) -> Level {
+        match (*self, level) {
+            (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
+                let most = wide(now) * wide(count) + wide(self.deepest()) * wide(per);
+                if ticks > most + wide(STALE) * wide(count) { Level::Bucket { ticks: most } } else { level }
+            }
+            (Self::Window { limit, length, .. }, Level::Window { end, used }) => {
+                let present = self.window_end(now);
+                if now < end {
+                    // A later window than the present one: the clock was set back, by less than a window, or a second.
+                    if end <= present.saturating_add(length.max(STALE)) {
+                        level
+                    } else {
+                        Level::Window { end: present, used: used.min(self.deepest()) }
+                    }
+                } else {
+                    // What was counted beyond the limit is paid off by each window that has begun since.
+                    let begun = 1 + (now - end) / length;
+                    Level::Window { end: present, used: used.saturating_sub(limit.saturating_mul(begun)) }
+                }
+            }
+            // A state of another algorithm is converted before it gets here.
+            (_, level) => level,
+        }
+    }
+
+    /// Returns the level with at least `used` tokens used as of the instant `at`.
+    pub fn at_least(&self, level: Level, at: u64, used: u64) -> Level {
+        match (*self, level) {
+            (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
+                Level::Bucket { ticks: ticks.max(wide(at) * wide(count) + wide(used) * wide(per)) }
+            }
+            (_, Level::Window { end, used: counted }) if at < end => Level::Window { end, used: counted.max(used) },
+            (_, level) => level,
+        }
+    }
+
+    /// Returns the whole tokens that are left now; none while there is debt.
+    pub fn left(&self, level: Level, now: u64) -> u64 {
+        match (*self, level) {
+            (Self::Bucket { count, per, burst, .. }, Level::Bucket { ticks }) => {
+                let owed = ticks.saturating_sub(wide(now) * wide(count));
+                narrow((wide(burst) * wide(per)).saturating_sub(owed) / wide(per))
+            }
+            (_, Level::Window { used, .. }) => self.capacity().saturating_sub(used),
+            (Self::Window { .. }, Level::Bucket { .. }) => 0,
+        }
+    }
+
+    /// Returns the whole tokens that may be charged now, into debt.
+    pub fn chargeable(&self, level: Level, now: u64) -> u64 {
+        self.deepest().saturating_sub(self.used(level, now))
+    }
+
+    /// Returns the tokens that are used now, with debt, rounded up.
+    pub fn used(&self, level: Level, now: u64) -> u64 {
+        match (*self, level) {
+            (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
+                narrow(ticks.saturating_sub(wide(now) * wide(count)).div_ceil(wide(per)))
+            }
+            (_, Level::Window { used, .. }) => used,
+            (Self::Window { .. }, Level::Bucket { .. }) => 0,
+        }
+    }
+
+    /// Returns the level after taking `tokens` now.
+    pub fn take(&self, level: Level, now: u64, tokens: u64) -> Level {
+        match (*self, level) {
+            (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
+                Level::Bucket { ticks: ticks.max(wide(now) * wide(count)) + wide(tokens) * wide(per) }
+            }
+            (_, Level::Window { end, used }) => Level::Window { end, used: used.saturating_add(tokens) },
+            (Self::Window { .. }, level) => level,
+        }
+    }
+
+    /// Returns the level after giving `tokens` back now.
+    pub fn give(&self, level: Level, tokens: u64) -> Level {
+        match (*self, level) {
+            (Self::Bucket { per, .. }, Level::Bucket { ticks }) => {
+                Level::Bucket { ticks: ticks.saturating_sub(wide(tokens) * wide(per)) }
+            }
+            (_, Level::Window { end, used }) => Level::Window { end, used: used.saturating_sub(tokens) },
+            (Self::Window { .. }, level) => level,
+        }
+    }
+
+    /// Returns the nanoseconds until at most `used` tokens are used, if nothing more is taken; rounded up.
+    pub fn wait(&self, level: Level, now: u64, used: u64) -> u64 {
+        match (*self, level) {
+            (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
+                let late = ticks.saturating_sub(wide(now) * wide(count) + wide(used) * wide(per));
+                narrow(late.div_ceil(wide(count)))
+            }
+            (Self::Window { limit, length, .. }, Level::Window { end, used: counted }) => {
+                let over = counted.saturating_sub(used);
+                if over == 0 {
+                    return 0;
+                }
+                let windows = over.div_ceil(limit.max(1));
+                (end - now.min(end)).saturating_add(length.saturating_mul(windows - 1))
+            }
+            (_, _) => 0,
+        }
+    }
+
+    /// Returns whether a state is one of this algorithm.
+    pub const fn holds(&self, level: &Level) -> bool {
+        matches!(
+            (self, level),
+            (Self::Bucket { .. }, Level::Bucket { .. }) | (Self::Window { .. }, Level::Window { .. })
+        )
+    }
+}
+
+fn wide(number: u64) -> u128 {
+    u128::from(number)
+}
+
+fn narrow(number: u128) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Now, Rate, TokenBucket};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Takes what fits at random instants by the core algorithm and by the meter; they must agree.
+    #[test]
+    fn meters_take_and_wait_as_the_algorithms_do() {
+        let bucket = TokenBucket::new(Rate::per_second(7).unwrap(), 10).unwrap().max_debt(5).unwrap();
+        let window = FixedWindow::new(10, Nanos::from_secs(2)).unwrap().max_debt(25).unwrap();
+        for limit in [Limit::from(bucket), Limit::from(window)] {
+            let meter = Meter::new(&limit, 0).unwrap();
+            let mut now = 1_000 * SECOND;
+            let mut state = vec![0; limit.words()];
+            limit.init(&mut *state, &Now::at(now));
+            let mut level = meter.init(now);
+            let mut random = 1_u64;
+            for _ in 0..5_000 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                now += (random >> 33) % SECOND / 1_000 * 1_000;
+                let cost = 1 + (random >> 20) % 8;
+                level = meter.current(level, now);
+                let regardless = random >> 60 == 0;
+                let ask = if regardless { Ask::Regardless(Cost::new(cost)) } else { Ask::Exactly(Cost::new(cost)) };
+                let before = limit.weigh(&*state, &Now::at(now), Ask::Exactly(Cost::new(cost))).outcome();
+                let fits =
+                    if regardless { meter.chargeable(level, now) >= cost } else { meter.left(level, now) >= cost };
+                let verdict = limit.decide(&mut *state, &Now::at(now), ask);
+                assert_eq!(verdict.is_admitted(), fits, "{limit:?} at {now}");
+                if let tollgate_core::Outcome::Deny(tollgate_core::Retry::After(wait)) = before {
+                    assert_eq!(meter.wait(level, now, meter.capacity() - cost), wait.as_nanos(), "{limit:?} at {now}");
+                }
+                if fits {
+                    level = meter.take(level, now, cost);
+                }
+                let remaining = limit.report(&*state, &Now::at(now), Cost::ONE).remaining;
+                assert_eq!(meter.left(level, now), remaining, "{limit:?} at {now}");
+            }
+        }
+    }
+
+    #[test]
+    fn floor_and_clock_steps() {
+        let meter = Meter::Bucket { count: 1, per: SECOND, burst: 10, max_debt: 0, initial: 10 };
+        let now = 1_000 * SECOND;
+        let level = meter.at_least(meter.init(now), now, 4);
+        assert_eq!(meter.left(level, now), 6);
+        assert_eq!(meter.left(meter.at_least(level, now, 3), now), 6, "a floor never lowers what is used");
+        let ahead = meter.level_with(now + 100 * SECOND, 10);
+        assert_eq!(meter.left(meter.current(ahead, now), now + 10 * SECOND), 10, "no longer than one burst");
+    }
+
+    #[test]
+    fn windows_lie_at_their_offset() {
+        let window = |offset| Meter::Window { limit: 5, length: 10, offset, max_debt: 0, initial: 5 };
+        assert_eq!([0, 9, 10].map(|now| window(0).window_end(now)), [10, 10, 20]);
+        assert_eq!([2, 3, 12, 13].map(|now| window(3).window_end(now)), [3, 13, 13, 23]);
+    }
+}

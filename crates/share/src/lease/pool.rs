@@ -1,0 +1,459 @@
+//! The store's side of leases: a pure function from a pool, an exchange and the store's time to a grant.
+//!
+//! Times are nanoseconds of the store's clock. A script computes the same with whole microseconds.
+
+use super::{HUNGRY, Level, Meter, TTL};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The pool of a key, shared by all its limits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pool {
+    /// Drawn at random when the pool is created, so that nodes notice a store that lost its state.
+    pub epoch: u64,
+    /// The parameters that the levels belong to: those under which something was last taken.
+    pub meters: Vec<Meter>,
+    /// How much is used of each limit; what is outstanding counts as used.
+    pub levels: Vec<Level>,
+    /// What is outstanding, by expiry in ascending order. At most [`Pool::MAX_SLICES`].
+    pub slices: Vec<Slice>,
+    /// Until when a need could not be met.
+    pub hungry_until: u64,
+}
+
+/// Outstanding tokens that expire at the same instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice {
+    /// When they expire: a whole second, or the end of a window.
+    pub expiry: u64,
+    /// How many there are.
+    pub sum: u64,
+    /// How many leases they belong to.
+    pub count: u64,
+}
+
+/// What a node says to a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Exchange {
+    /// What it needs now.
+    pub need: Need,
+    /// What it would like to hold beyond that.
+    pub wants: u64,
+    /// What became of its leases since it last said so.
+    pub settle: Vec<Settle>,
+}
+
+/// What a node needs of a pool at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// All of it, spent at once; zero if there is no request.
+    Spend(u64),
+    /// All of it, as part of the lease: a group with other charges may still be refused.
+    Hold(u64),
+    /// As much of it as is left, spent at once.
+    UpTo(u64),
+    /// All of it, into debt where it does not fit.
+    Regardless(u64),
+    /// Gives back what was spent at once before.
+    Refund(u64),
+    /// Forgets what was spent; leases stay out.
+    Reset,
+}
+
+impl Default for Need {
+    fn default() -> Self {
+        Self::Spend(0)
+    }
+}
+
+/// What became of one lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settle {
+    /// The epoch of the pool that granted it.
+    pub epoch: u64,
+    /// The expiry of its slice.
+    pub slice: u64,
+    /// What was spent of it and not reported before.
+    pub spent: u64,
+    /// What is returned.
+    pub back: u64,
+    /// What the node still holds.
+    pub held: u64,
+}
+
+/// What a pool says to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// What was taken for the need, or accepted back.
+    pub taken: u64,
+    /// `None` if the need is met; otherwise how long until it can be, in nanoseconds, and `u64::MAX` if never.
+    pub refused: Option<u64>,
+    /// What is leased: it includes a need to hold.
+    pub leased: u64,
+    /// The expiry of the slice that it belongs to.
+    pub slice: u64,
+    /// How long until then, in nanoseconds.
+    pub lasts: u64,
+    /// The epoch of the pool.
+    pub epoch: u64,
+    /// What the pool has left.
+    pub left: u64,
+    /// Nanoseconds until all is restored, if nothing more is taken.
+    pub reset: u64,
+    /// Whether a need could not be met lately: return what is not needed at once.
+    pub hungry: bool,
+}
+
+impl Pool {
+    /// The most slices that a pool keeps: whole seconds of a lease's length, and window ends among them.
+    pub const MAX_SLICES: usize = 16;
+
+    /// Creates the pool of a new key.
+    pub fn new(meters: &[Meter], epoch: u64, now: u64) -> Self {
+        let levels = meters.iter().map(|meter| meter.init(now)).collect();
+        Self { epoch, meters: meters.to_vec(), levels, slices: Vec::new(), hungry_until: 0 }
+    }
+
+    /// Returns what is outstanding.
+    pub fn outstanding(&self) -> u64 {
+        self.slices.iter().fold(0, |sum, slice| sum.saturating_add(slice.sum))
+    }
+
+    /// Lets time pass: expired slices count as spent, and the pool refills to the burst less what is outstanding.
+    pub fn touch(&mut self, now: u64) {
+        while let Some(slice) = self.slices.first().copied().filter(|slice| slice.expiry <= now) {
+            self.raise_floor(slice.expiry);
+            self.slices.remove(0);
+        }
+        for (meter, level) in self.meters.iter().zip(&mut self.levels) {
+            *level = meter.current(*level, now);
+        }
+        self.raise_floor(now);
+        // The clock was set back: no lease lasts longer than one granted now.
+        let latest = whole_second(now.saturating_add(TTL.as_nanos()));
+        while let Some(slice) = self.slices.last().copied().filter(|slice| slice.expiry > latest.saturating_add(SECOND))
+        {
+            self.slices.pop();
+            self.add(latest, slice.sum, slice.count);
+        }
+    }
+
+    /// Settles leases, meets the need if it fits, and grants a lease of what is to spare.
+    pub fn exchange(&mut self, meters: &[Meter], now: u64, exchange: &Exchange) -> Grant {
+        self.touch(now);
+        for settle in &exchange.settle {
+            self.settle(now, settle);
+        }
+        // The state belongs to the parameters it was last charged under. It is converted only if something is taken, and
+        // refunds and resets apply under its own.
+        let own = self.meters.clone();
+        let meters = if matches!(exchange.need, Need::Refund(_) | Need::Reset) { &own } else { meters };
+        let converted = (self.meters != meters).then(|| self.convert(meters, now));
+        let levels = converted.as_deref().unwrap_or(&self.levels);
+        let refused = self.meet(meters, levels, now, exchange.need);
+        let mut grant = Grant {
+            taken: 0,
+            refused: None,
+            leased: 0,
+            slice: 0,
+            lasts: 0,
+            epoch: self.epoch,
+            left: 0,
+            reset: 0,
+            hungry: now < self.hungry_until,
+        };
+        let mut levels = levels.to_vec();
+        match refused {
+            Err(wait) => {
+                grant.refused = Some(wait);
+                self.hungry_until = now.saturating_add(HUNGRY.as_nanos());
+            }
+            Ok(need) => {
+                grant.taken = need;
+                let (spend, hold) = match exchange.need {
+                    Need::Hold(_) => (0, need),
+                    Need::Spend(_) | Need::UpTo(_) | Need::Regardless(_) => (need, 0),
+                    Need::Refund(_) | Need::Reset => (0, 0),
+                };
+                self.give_or_reset(meters, &mut levels, now, exchange.need, &mut grant);
+                grant.leased = hold + self.spare(meters, &levels, now, need, exchange.wants);
+                let all = spend + grant.leased;
+                if all > 0 {
+                    for (meter, level) in meters.iter().zip(&mut levels) {
+                        *level = meter.take(*level, now, all);
+                    }
+                }
+                if all > 0 || converted.is_none() {
+                    self.meters = meters.to_vec();
+                    self.levels.clone_from(&levels);
+                }
+                if grant.leased > 0 {
+                    grant.slice = self.expiry(now);
+                    grant.lasts = grant.slice - now;
+                    self.add(grant.slice, grant.leased, 1);
+                }
+            }
+        }
+        let each = || meters.iter().zip(&levels);
+        grant.left = each().map(|(meter, level)| meter.left(*level, now)).min().unwrap_or(0);
+        grant.reset = each().map(|(meter, level)| meter.wait(*level, now, 0)).max().unwrap_or(0);
+        grant
+    }
+
+    /// Keeps what is outstanding used, as of the instant `at`.
+    fn raise_floor(&mut self, at: u64) {
+        let outstanding = self.outstanding();
+        for (meter, level) in self.meters.iter().zip(&mut self.levels) {
+            *level = meter.at_least(*level, at, outstanding);
+        }
+    }
+
+    fn settle(&mut self, now: u64, settle: &Settle) {
+        if settle.epoch != self.epoch {
+            // The state was lost: what was spent and what is held was taken from the new one unknowingly.
+            let live = settle.slice > now;
+            let asserted = settle.spent.saturating_add(settle.held);
+            for (meter, level) in self.meters.iter().zip(&mut self.levels) {
+                *level = meter.take(*level, now, asserted);
+            }
+            if live && settle.held > 0 {
+                self.add(settle.slice, settle.held, 1);
+            }
+            return;
+        }
+        // An absent slice expired, and counts as spent.
+        let Some(at) = self.slices.iter().position(|slice| slice.expiry == settle.slice) else { return };
+        let slice = &mut self.slices[at];
+        slice.sum = slice.sum.saturating_sub(settle.spent);
+        let back = settle.back.min(slice.sum);
+        slice.sum -= back;
+        if settle.held == 0 {
+            slice.count = slice.count.saturating_sub(1);
+        }
+        if slice.sum == 0 {
+            self.slices.remove(at);
+        }
+        for (meter, level) in self.meters.iter().zip(&mut self.levels) {
+            *level = meter.give(*level, back);
+        }
+        self.raise_floor(now);
+    }
+
+    /// Returns the levels under other parameters: as many tokens used, rounded up, and what is outstanding.
+    fn convert(&self, meters: &[Meter], now: u64) -> Vec<Level> {
+        let old: Vec<u64> =
+            self.meters.iter().zip(&self.levels).map(|(meter, level)| meter.used(*level, now)).collect();
+        let outstanding = self.outstanding();
+        let used = |index: usize| old.get(index).copied().unwrap_or(0).max(outstanding);
+        meters.iter().enumerate().map(|(index, meter)| meter.level_with(now, used(index))).collect()
+    }
+
+    /// Returns how much of the need is met; otherwise the wait.
+    fn meet(&self, meters: &[Meter], levels: &[Level], now: u64, need: Need) -> Result<u64, u64> {
+        let each = || meters.iter().zip(levels);
+        let left = each().map(|(meter, level)| meter.left(*level, now)).min().unwrap_or(0);
+        match need {
+            Need::Refund(_) | Need::Reset | Need::UpTo(0) => Ok(0),
+            Need::Spend(need) | Need::Hold(need) if need <= left => Ok(need),
+            Need::Spend(need) | Need::Hold(need) => Err(self.wait(meters, levels, now, need)),
+            Need::UpTo(most) if left > 0 => Ok(most.min(left)),
+            Need::UpTo(_) => Err(self.wait(meters, levels, now, 1)),
+            Need::Regardless(cost) => {
+                let fits = each().all(|(meter, level)| cost <= meter.chargeable(*level, now));
+                if fits { Ok(cost) } else { Err(self.wait(meters, levels, now, cost)) }
+            }
+        }
+    }
+
+    /// Returns how long until `need` tokens are left: the refill, and the expiry of the slices that have to end first.
+    fn wait(&self, meters: &[Meter], levels: &[Level], now: u64, need: u64) -> u64 {
+        let mut wait = 0;
+        for (meter, level) in meters.iter().zip(levels) {
+            let Some(most) = meter.capacity().checked_sub(need) else { return u64::MAX };
+            wait = wait.max(meter.wait(*level, now, most));
+            let mut outstanding = self.outstanding();
+            for slice in &self.slices {
+                if outstanding <= most {
+                    break;
+                }
+                outstanding -= slice.sum.min(outstanding);
+                wait = wait.max(slice.expiry - now);
+            }
+        }
+        wait
+    }
+
+    /// Gives back what a refund or a reset returns, down to what is outstanding.
+    fn give_or_reset(&self, meters: &[Meter], levels: &mut [Level], now: u64, need: Need, grant: &mut Grant) {
+        let amount = match need {
+            Need::Refund(cost) => cost,
+            Need::Reset => u64::MAX,
+            Need::Spend(_) | Need::Hold(_) | Need::UpTo(_) | Need::Regardless(_) => return,
+        };
+        let outstanding = self.outstanding();
+        let each = || meters.iter().zip(&*levels);
+        let spent = each().map(|(meter, level)| meter.used(*level, now).saturating_sub(outstanding)).max();
+        grant.taken = amount.min(spent.unwrap_or(0));
+        for (meter, level) in meters.iter().zip(levels) {
+            *level = match need {
+                Need::Reset => meter.level_with(now, outstanding),
+                _ => meter.at_least(meter.give(*level, grant.taken), now, outstanding),
+            };
+        }
+    }
+
+    /// Returns what can be leased beyond the need.
+    fn spare(&self, meters: &[Meter], levels: &[Level], now: u64, need: u64, wants: u64) -> u64 {
+        let (outstanding, mut spare) = (self.outstanding(), wants);
+        let leases = self.slices.iter().map(|slice| slice.count).sum::<u64>().max(1);
+        for (meter, level) in meters.iter().zip(levels) {
+            let left = meter.left(*level, now);
+            spare = spare
+                .min(left.saturating_sub(need))
+                .min(left.div_ceil(2 * leases))
+                .min((meter.capacity() / 2).saturating_sub(outstanding));
+        }
+        let is_full =
+            self.slices.len() >= Self::MAX_SLICES && !self.slices.iter().any(|s| s.expiry == self.expiry(now));
+        if is_full { 0 } else { spare }
+    }
+
+    /// Returns the expiry of a lease that is granted now.
+    fn expiry(&self, now: u64) -> u64 {
+        let whole = whole_second(now.saturating_add(TTL.as_nanos()));
+        self.meters.iter().fold(whole, |expiry, meter| expiry.min(meter.window_end(now)))
+    }
+
+    fn add(&mut self, expiry: u64, sum: u64, count: u64) {
+        let at = self.slices.partition_point(|slice| slice.expiry < expiry);
+        match self.slices.get_mut(at).filter(|slice| slice.expiry == expiry) {
+            Some(slice) => {
+                slice.sum = slice.sum.saturating_add(sum);
+                slice.count += count;
+            }
+            None => self.slices.insert(at, Slice { expiry, sum, count }),
+        }
+    }
+}
+
+/// Rounds up to a whole second.
+fn whole_second(nanos: u64) -> u64 {
+    nanos.div_ceil(SECOND).saturating_mul(SECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_000 * SECOND;
+
+    /// One token a second.
+    fn bucket(burst: u64) -> [Meter; 1] {
+        [Meter::Bucket { count: 1, per: SECOND, burst, max_debt: 4, initial: burst }]
+    }
+
+    fn spend(need: u64, wants: u64) -> Exchange {
+        Exchange { need: Need::Spend(need), wants, settle: Vec::new() }
+    }
+
+    fn settle(grant: &Grant, spent: u64, back: u64) -> Exchange {
+        let held = grant.leased - spent - back;
+        let settle = Settle { epoch: grant.epoch, slice: grant.slice, spent, back, held };
+        Exchange { settle: vec![settle], ..Exchange::default() }
+    }
+
+    #[test]
+    fn grant_is_half_of_what_is_left_and_never_more_than_half_of_the_burst_is_out() {
+        let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
+        let first = pool.exchange(&limits, NOW, &spend(10, 1_000));
+        assert_eq!((first.taken, first.leased, first.left), (10, 50, 40));
+        assert_eq!((first.slice, first.lasts), (NOW + 5 * SECOND, 5 * SECOND));
+        let second = pool.exchange(&limits, NOW, &spend(1, 1_000));
+        assert_eq!((second.leased, second.left), (0, 39), "half of the burst is out");
+        let refused = pool.exchange(&limits, NOW, &spend(40, 0));
+        assert_eq!((refused.refused, refused.hungry), (Some(SECOND), false));
+        assert!(pool.exchange(&limits, NOW, &spend(0, 0)).hungry);
+    }
+
+    #[test]
+    fn pool_refills_to_the_burst_less_what_is_outstanding() {
+        let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
+        let grant = pool.exchange(&limits, NOW, &spend(0, 40));
+        assert_eq!(grant.leased, 40);
+        assert_eq!(pool.exchange(&limits, NOW + 4 * SECOND, &spend(0, 0)).left, 60);
+        assert_eq!(pool.exchange(&limits, NOW + 4 * SECOND, &settle(&grant, 30, 0)).left, 60, "spent is spent");
+        assert_eq!(pool.outstanding(), 10);
+    }
+
+    #[test]
+    fn return_is_given_back_once_and_expiry_counts_as_spent() {
+        let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
+        let grant = pool.exchange(&limits, NOW, &spend(0, 40));
+        assert_eq!(pool.exchange(&limits, NOW, &settle(&grant, 0, 25)).left, 85);
+        assert_eq!(pool.outstanding(), 15);
+        let late = pool.exchange(&limits, NOW + 5 * SECOND, &settle(&grant, 0, 15));
+        assert_eq!((late.left, pool.outstanding()), (85, 0), "the slice is gone");
+        assert_eq!(pool.exchange(&limits, NOW + 6 * SECOND, &spend(0, 0)).left, 86, "and refills from its expiry on");
+    }
+
+    #[test]
+    fn lost_state_is_asserted_again() {
+        let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
+        let grant = pool.exchange(&limits, NOW, &spend(0, 40));
+        let mut empty = Pool::new(&limits, 8, NOW + SECOND);
+        let reply = empty.exchange(&limits, NOW + SECOND, &settle(&grant, 10, 0));
+        assert_eq!((reply.left, reply.epoch, empty.outstanding()), (60, 8, 30));
+    }
+
+    #[test]
+    fn charge_goes_into_debt_and_a_reset_keeps_what_is_outstanding() {
+        let (limits, mut pool) = (bucket(10), Pool::new(&bucket(10), 7, NOW));
+        pool.exchange(&limits, NOW, &spend(0, 4));
+        let need = |need| Exchange { need, ..Exchange::default() };
+        assert_eq!(pool.exchange(&limits, NOW, &need(Need::Regardless(10))).taken, 10);
+        assert!(pool.exchange(&limits, NOW, &need(Need::Regardless(1))).refused.is_some());
+        assert_eq!(pool.exchange(&limits, NOW, &need(Need::Refund(3))).taken, 3);
+        assert_eq!(pool.exchange(&limits, NOW, &need(Need::UpTo(9))).refused, Some(2 * SECOND));
+        assert_eq!(pool.exchange(&limits, NOW, &need(Need::Reset)).left, 6);
+        assert_eq!(pool.exchange(&limits, NOW, &need(Need::UpTo(9))).taken, 6);
+        assert_eq!(pool.exchange(&limits, NOW, &need(Need::Spend(11))).refused, Some(u64::MAX));
+    }
+
+    #[test]
+    fn wait_covers_the_expiry_of_slices_that_must_end() {
+        let (limits, mut pool) = (bucket(10), Pool::new(&bucket(10), 7, NOW));
+        assert_eq!(pool.exchange(&limits, NOW, &spend(0, 5)).leased, 5);
+        assert_eq!(pool.exchange(&limits, NOW, &spend(6, 0)).refused, Some(5 * SECOND));
+    }
+
+    #[test]
+    fn changed_parameters_convert_only_with_a_take() {
+        let mut pool = Pool::new(&bucket(10), 7, NOW);
+        pool.exchange(&bucket(10), NOW, &spend(8, 0));
+        assert!(pool.exchange(&bucket(9), NOW, &spend(2, 0)).refused.is_some());
+        assert_eq!(pool.meters, bucket(10));
+        assert_eq!(pool.exchange(&bucket(9), NOW, &spend(0, 0)).left, 1);
+        assert_eq!(pool.meters, bucket(10));
+        assert_eq!(pool.exchange(&bucket(9), NOW, &spend(1, 0)).left, 0);
+        assert_eq!(pool.meters, bucket(9));
+    }
+
+    #[test]
+    fn lease_of_a_window_ends_with_the_window() {
+        let limits = [Meter::Window { limit: 10, length: 3 * SECOND, offset: SECOND / 2, max_debt: 0, initial: 10 }];
+        let mut pool = Pool::new(&limits, 7, NOW);
+        let grant = pool.exchange(&limits, NOW, &spend(1, 4));
+        assert_eq!((grant.leased, grant.slice), (4, limits[0].window_end(NOW)));
+        assert_eq!(pool.exchange(&limits, NOW, &settle(&grant, 1, 2)).left, 7);
+        let next = pool.exchange(&limits, grant.slice, &settle(&grant, 0, 1));
+        assert_eq!((next.left, pool.outstanding()), (10, 0));
+    }
+
+    #[test]
+    fn leases_of_a_clock_that_was_set_back_do_not_outlast_new_ones() {
+        let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
+        pool.exchange(&limits, NOW + 100 * SECOND, &spend(0, 40));
+        pool.exchange(&limits, NOW, &spend(0, 0));
+        assert_eq!((pool.slices[0].expiry, pool.outstanding()), (NOW + 5 * SECOND, 40));
+    }
+}

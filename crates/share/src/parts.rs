@@ -1,0 +1,404 @@
+//! A group of charges over several places: all or none, in one round trip, without locks.
+//!
+//! **The naive method** takes place by place and undoes what it took at the first refusal. It costs a
+//! round trip for each place. Two-phase commit costs two, and holds locks while a participant is
+//! slow.
+//!
+//! **The idea** is that a take can be undone by a refund, so all parts take at the same time. All
+//! took: the group is admitted after one round trip. Otherwise the parts that took are refunded, and
+//! the verdict is the first that occurs of rejected, refused, stale, partly unanswered.
+//!
+//! **Mixed results are repeated once**, in ascending order of the places. Without this, two groups
+//! that meet over the last tokens of two places can refuse each other although one of them fits:
+//! A takes at place 1 and is refused at 2, B takes at 2 and is refused at 1. In the ordered round, one
+//! of the two is first at the lowest place that they share, and the other one waits for nothing. The
+//! refunds are queued before the ordered takes, so these find what the first round gave back.
+//!
+//! **Suspects go first.** A part whose key was refused lately takes first, while the others are only
+//! peeked at: a caller that is refused anyway does not hold tokens of others even for a moment.
+//!
+//! **A place that does not answer** does not decide for the others. [`Verdict::Partial`] lists what
+//! the places said; the caller applies its own policy to the parts without an answer and reports the
+//! result through [`Parts::conclude`], which refunds the other parts if the request is not admitted.
+//! An *unknown* part may have been carried out and counts as spent. If its answer arrives late and
+//! says that it took, it is refunded unless the request was admitted.
+//!
+//! **Guarantee.** A bucket that would be full refills while tokens are held, and the refund then adds
+//! them. Let `V` be the level that the bucket would have if only admitted groups took, and `H` what is
+//! held for groups that will be refunded. The level is `V − H + e`; the excess `e` grows at the rate
+//! `r` only while `V = B` and `H > 0`, never beyond `H`, and is capped away when the bucket is full. So
+//! each place admits at most `B + r·T + E` with `E ≤ min(H, r·c)`, where `c` is the longest time in which
+//! holds overlap without a gap. (The age of the oldest refund does not bound it: the simulator found
+//! overlapping groups that exceed `r` times that age.) A hold lasts no longer than two deadlines,
+//! since older refunds are dropped, and suspects hold nothing of others, so an attack does not prolong
+//! the chain. If no message is lost or late, every take is either part of an admitted group or refunded
+//! exactly once.
+//!
+//! ```
+//! use tollgate_share::parts::{Action, Parts, Reply, Verdict};
+//!
+//! let mut actions = Vec::new();
+//! let mut parts = Parts::new(&[false, false], &mut actions);
+//! assert_eq!(actions, [Action::Take(0), Action::Take(1)]);
+//! actions.clear();
+//! parts.on(0, Reply::Passed, &mut actions);
+//! parts.on(1, Reply::Passed, &mut actions);
+//! assert_eq!(actions, [Action::Answer(Verdict::Admitted)]);
+//! ```
+
+/// What a place said about a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// It took, or, when it was only peeked at, it would take.
+    Passed,
+    /// The store refuses this permanently. Nothing was spent.
+    Rejected,
+    /// It does not fit. Nothing was spent.
+    Refused,
+    /// The calendar windows do not fit the place's time. Nothing was spent.
+    Stale,
+    /// Nothing was sent, so nothing was spent.
+    Unavailable,
+    /// It was sent, and no answer came in time. It counts as spent.
+    Unknown,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Take the charges of this part at its place; report through [`Parts::on`].
+    Take(usize),
+    /// Ask whether this part would take; report through [`Parts::on`].
+    Peek(usize),
+    /// Refund what this part took. Queue it on the link of its place before anything that follows.
+    Refund(usize),
+    /// Answer the caller. Comes once.
+    Answer(Verdict),
+}
+
+/// The verdict about a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All parts took.
+    Admitted,
+    /// A part was rejected; the others are refunded.
+    Rejected,
+    /// A part was refused; the others are refunded.
+    Refused,
+    /// A part needs other calendar windows; the others are refunded.
+    Stale,
+    /// Some parts have no answer, and all others took: [`Parts::reply`] says which. Decide the former by
+    /// another way, then call [`Parts::conclude`].
+    Partial,
+}
+
+/// What is known of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not asked in this round.
+    Idle,
+    Taking,
+    Peeking,
+    Took,
+    Failed(Reply),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Suspects take, the others are peeked at.
+    Probing,
+    /// All take at once.
+    Parallel,
+    /// One takes after the other, in order of places.
+    Ordered,
+    /// The caller decides about the parts without an answer.
+    Pending,
+    Admitted,
+    Refused,
+}
+
+/// One group over several places, which are numbered in the same order on all nodes.
+#[derive(Debug)]
+pub struct Parts {
+    parts: Vec<State>,
+    phase: Phase,
+}
+
+impl Parts {
+    /// Starts a group with a part for each entry of `suspects`, in ascending order of places. An entry
+    /// is `true` if a key of the part was refused lately.
+    pub fn new(suspects: &[bool], actions: &mut Vec<Action>) -> Self {
+        let probing = suspects.contains(&true) && suspects.contains(&false);
+        let phase = if probing { Phase::Probing } else { Phase::Parallel };
+        let mut parts = Self { parts: vec![State::Idle; suspects.len()], phase };
+        for (part, suspect) in suspects.iter().enumerate() {
+            if probing && !suspect {
+                parts.parts[part] = State::Peeking;
+                actions.push(Action::Peek(part));
+            } else {
+                parts.take(part, actions);
+            }
+        }
+        parts.proceed(actions);
+        parts
+    }
+
+    /// Returns what the place of a part said last; `None` while it is being asked.
+    pub fn reply(&self, part: usize) -> Option<Reply> {
+        match self.parts.get(part)? {
+            State::Idle | State::Taking | State::Peeking => None,
+            State::Took => Some(Reply::Passed),
+            State::Failed(reply) => Some(*reply),
+        }
+    }
+
+    /// Reports what the place of a part said. Call it again when an unknown part is answered late.
+    pub fn on(&mut self, part: usize, reply: Reply, actions: &mut Vec<Action>) {
+        let Some(state) = self.parts.get_mut(part) else { return };
+        match (*state, reply) {
+            (State::Taking, Reply::Passed) => *state = State::Took,
+            (State::Peeking, Reply::Passed) => *state = State::Idle,
+            // A peek spends nothing, so a late answer to it must not be refunded.
+            (State::Peeking, Reply::Unknown) => *state = State::Failed(Reply::Unavailable),
+            (State::Taking | State::Peeking, _) => *state = State::Failed(reply),
+            (State::Failed(Reply::Unknown), Reply::Passed) => return self.took_late(part, actions),
+            // A second answer, or one to a question that was not asked.
+            (State::Idle | State::Took | State::Failed(_), _) => return,
+        }
+        self.proceed(actions);
+    }
+
+    /// Ends a [partial](Verdict::Partial) group: if the request is not admitted, what the other parts took is refunded.
+    pub fn conclude(&mut self, is_admitted: bool, actions: &mut Vec<Action>) {
+        if self.phase != Phase::Pending {
+            return;
+        }
+        if is_admitted {
+            self.phase = Phase::Admitted;
+        } else {
+            self.phase = Phase::Refused;
+            self.refund_all(actions);
+        }
+    }
+
+    /// A part that was given up as unknown says that it took. What it took is kept only if the request
+    /// was admitted, or may still be.
+    fn took_late(&mut self, part: usize, actions: &mut Vec<Action>) {
+        match self.phase {
+            Phase::Refused => actions.push(Action::Refund(part)),
+            // The verdict is to come, and refunds or keeps it like the others.
+            Phase::Probing | Phase::Parallel | Phase::Ordered | Phase::Pending => self.parts[part] = State::Took,
+            Phase::Admitted => {}
+        }
+    }
+
+    fn take(&mut self, part: usize, actions: &mut Vec<Action>) {
+        self.parts[part] = State::Taking;
+        actions.push(Action::Take(part));
+    }
+
+    /// Refunds all parts that took, in order.
+    fn refund_all(&mut self, actions: &mut Vec<Action>) {
+        for part in 0..self.parts.len() {
+            if self.parts[part] == State::Took {
+                self.parts[part] = State::Idle;
+                actions.push(Action::Refund(part));
+            }
+        }
+    }
+
+    fn end(&mut self, verdict: Verdict, actions: &mut Vec<Action>) {
+        self.phase = match verdict {
+            Verdict::Admitted => Phase::Admitted,
+            Verdict::Partial => Phase::Pending,
+            Verdict::Rejected | Verdict::Refused | Verdict::Stale => {
+                self.refund_all(actions);
+                Phase::Refused
+            }
+        };
+        actions.push(Action::Answer(verdict));
+    }
+
+    /// Goes on if no part is being asked.
+    fn proceed(&mut self, actions: &mut Vec<Action>) {
+        if self.parts.iter().any(|state| matches!(state, State::Taking | State::Peeking)) {
+            return;
+        }
+        let has = |reply| self.parts.contains(&State::Failed(reply));
+        let against = [Reply::Rejected, Reply::Refused, Reply::Stale].into_iter().find(|reply| has(*reply));
+        match (self.phase, against) {
+            (Phase::Pending | Phase::Admitted | Phase::Refused, _) => {}
+            (Phase::Parallel, Some(Reply::Refused)) if self.is_mixed() => {
+                self.refund_all(actions);
+                self.parts.fill(State::Idle);
+                self.phase = Phase::Ordered;
+                self.take(0, actions);
+            }
+            (_, Some(Reply::Rejected)) => self.end(Verdict::Rejected, actions),
+            (_, Some(Reply::Stale)) => self.end(Verdict::Stale, actions),
+            (_, Some(_)) => self.end(Verdict::Refused, actions),
+            (Phase::Probing, None) => {
+                self.phase = Phase::Parallel;
+                for part in 0..self.parts.len() {
+                    if matches!(self.parts[part], State::Idle) {
+                        self.take(part, actions);
+                    }
+                }
+                // All that were peeked at may be unavailable.
+                self.proceed(actions);
+            }
+            (Phase::Parallel | Phase::Ordered, None) => {
+                if let Some(next) = self.parts.iter().position(|state| *state == State::Idle) {
+                    return self.take(next, actions);
+                }
+                let all = self.parts.iter().all(|state| *state == State::Took);
+                self.end(if all { Verdict::Admitted } else { Verdict::Partial }, actions);
+            }
+        }
+    }
+
+    /// Returns whether every part answered, and some took: another order may admit the group.
+    fn is_mixed(&self) -> bool {
+        self.parts.contains(&State::Took)
+            && self.parts.iter().all(|state| matches!(state, State::Took | State::Failed(Reply::Refused)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Action::{Answer, Peek, Refund, Take};
+
+    /// Starts a group and reports replies to it; returns the actions of each step.
+    fn run(suspects: &[bool], replies: &[(usize, Reply)]) -> (Parts, Vec<Vec<Action>>) {
+        let mut actions = Vec::new();
+        let mut parts = Parts::new(suspects, &mut actions);
+        let mut steps = vec![actions.split_off(0)];
+        for (part, reply) in replies {
+            parts.on(*part, *reply, &mut actions);
+            steps.push(actions.split_off(0));
+        }
+        (parts, steps)
+    }
+
+    fn last(replies: &[(usize, Reply)]) -> Vec<Action> {
+        run(&[false; 3], replies).1.pop().unwrap()
+    }
+
+    #[test]
+    fn verdict_is_the_first_of_rejected_refused_stale_and_unanswered() {
+        use Reply::{Passed, Refused, Rejected, Stale, Unavailable, Unknown};
+        let cases = [
+            ([Passed, Passed, Passed], vec![Answer(Verdict::Admitted)]),
+            ([Refused, Rejected, Passed], vec![Refund(2), Answer(Verdict::Rejected)]),
+            ([Unknown, Refused, Passed], vec![Refund(2), Answer(Verdict::Refused)]),
+            ([Refused, Refused, Refused], vec![Answer(Verdict::Refused)]),
+            ([Stale, Unknown, Passed], vec![Refund(2), Answer(Verdict::Stale)]),
+            ([Refused, Stale, Passed], vec![Refund(2), Answer(Verdict::Refused)]),
+            ([Passed, Unavailable, Unknown], vec![Answer(Verdict::Partial)]),
+        ];
+        for (replies, expected) in cases {
+            let replies: Vec<_> = replies.into_iter().enumerate().collect();
+            assert_eq!(last(&replies), expected, "{replies:?}");
+        }
+    }
+
+    #[test]
+    fn mixed_result_is_repeated_once_in_order_after_the_refunds() {
+        let first = [(2, Reply::Passed), (1, Reply::Refused), (0, Reply::Passed)];
+        let (mut parts, steps) = run(&[false; 3], &first);
+        assert_eq!(steps[3], [Refund(0), Refund(2), Take(0)]);
+        let mut actions = Vec::new();
+        parts.on(0, Reply::Passed, &mut actions);
+        assert_eq!(actions.split_off(0), [Take(1)]);
+        parts.on(1, Reply::Refused, &mut actions);
+        assert_eq!(actions, [Refund(0), Answer(Verdict::Refused)], "it is repeated once only");
+    }
+
+    #[test]
+    fn ordered_repetition_may_admit() {
+        let replies = [(0, Reply::Refused), (1, Reply::Passed), (0, Reply::Passed), (1, Reply::Passed)];
+        let (_, steps) = run(&[false; 2], &replies);
+        assert_eq!(steps[2..], [vec![Refund(1), Take(0)], vec![Take(1)], vec![Answer(Verdict::Admitted)]]);
+    }
+
+    #[test]
+    fn late_take_of_a_refused_group_is_refunded_and_of_an_admitted_one_kept() {
+        let (mut parts, _) = run(&[false; 2], &[(0, Reply::Unknown), (1, Reply::Refused)]);
+        let mut actions = Vec::new();
+        parts.on(0, Reply::Passed, &mut actions);
+        assert_eq!(actions.split_off(0), [Refund(0)]);
+
+        let (mut parts, steps) = run(&[false; 2], &[(0, Reply::Unknown), (1, Reply::Passed)]);
+        assert_eq!(steps[2], [Answer(Verdict::Partial)]);
+        parts.conclude(true, &mut actions);
+        parts.on(0, Reply::Passed, &mut actions);
+        assert_eq!(actions, []);
+    }
+
+    #[test]
+    fn partial_group_that_is_not_admitted_is_refunded_with_what_comes_late() {
+        let (mut parts, _) = run(&[false; 3], &[(0, Reply::Unknown), (1, Reply::Passed), (2, Reply::Unavailable)]);
+        assert_eq!(
+            [0, 1, 2].map(|part| parts.reply(part)),
+            [Some(Reply::Unknown), Some(Reply::Passed), Some(Reply::Unavailable)]
+        );
+        let mut actions = Vec::new();
+        parts.conclude(false, &mut actions);
+        assert_eq!(actions.split_off(0), [Refund(1)]);
+        parts.on(0, Reply::Passed, &mut actions);
+        assert_eq!(actions, [Refund(0)]);
+    }
+
+    #[test]
+    fn suspects_take_first_and_hold_nothing_of_others_when_refused() {
+        let (_, steps) = run(&[false, true], &[(0, Reply::Passed), (1, Reply::Refused)]);
+        assert_eq!(steps, [vec![Peek(0), Take(1)], vec![], vec![Answer(Verdict::Refused)]]);
+        let (_, steps) = run(&[false, true], &[(1, Reply::Passed), (0, Reply::Passed), (0, Reply::Passed)]);
+        assert_eq!(steps[2..], [vec![Take(0)], vec![Answer(Verdict::Admitted)]]);
+        let late = [(0, Reply::Unknown), (1, Reply::Refused), (0, Reply::Passed)];
+        let (_, steps) = run(&[false, true], &late);
+        assert_eq!(steps[3], [], "nothing was taken by a peek");
+        let (_, steps) = run(&[true, true], &[]);
+        assert_eq!(steps, [[Take(0), Take(1)]]);
+    }
+
+    #[test]
+    fn every_take_is_part_of_an_admitted_group_or_refunded_once() {
+        // All replies to three parts, with a second round of all replies, in one fixed order of events.
+        let all = [Reply::Passed, Reply::Rejected, Reply::Refused, Reply::Stale, Reply::Unavailable, Reply::Unknown];
+        let digits = |mut number: usize| {
+            std::array::from_fn::<Reply, 7, _>(|_| {
+                let digit = all[number % 6];
+                number /= 6;
+                digit
+            })
+        };
+        for number in 0..6_usize.pow(7) {
+            let mut replies = digits(number).into_iter();
+            let mut actions = Vec::new();
+            let mut parts = Parts::new(&[false; 3], &mut actions);
+            let (mut taken, mut answered) = ([0_i32; 3], None);
+            let mut index = 0;
+            while index < actions.len() {
+                match actions[index] {
+                    Take(part) => {
+                        let Some(reply) = replies.next() else { break };
+                        taken[part] += i32::from(reply == Reply::Passed);
+                        parts.on(part, reply, &mut actions);
+                    }
+                    Refund(part) => taken[part] -= 1,
+                    Answer(verdict) => {
+                        assert_eq!(answered.replace(verdict), None);
+                        parts.conclude(false, &mut actions);
+                    }
+                    Peek(part) => panic!("part {part} is not suspect"),
+                }
+                index += 1;
+            }
+            let Some(verdict) = answered else { continue };
+            let expected = i32::from(verdict == Verdict::Admitted);
+            assert_eq!(taken, [expected; 3], "{:?}: {actions:?}", digits(number));
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! Simulates leases: nodes with holders, a pool, and everything that can go wrong between them.
+
+use std::collections::BTreeMap;
+
+use tollgate_share::lease::{Exchange, Grant, Holder, Level, Meter, Need, Pool, Taking};
+
+use super::{Clock, Link, Queue, Random};
+use crate::history::{Bound, Checker};
+
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLI;
+
+/// A defect to plant, which the check has to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// The protocol as it is.
+    None,
+    /// The pool refills to the burst although tokens are outstanding.
+    NoFloor,
+}
+
+/// What happened in a run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Tokens asked for.
+    pub asked: u64,
+    /// Tokens admitted.
+    pub admitted: u64,
+    /// Exchanges that reached the pool.
+    pub calls: u64,
+    /// Requests admitted.
+    pub requests: u64,
+}
+
+enum Event {
+    /// A request of this cost at a node.
+    Request(usize, u64),
+    ToStore(usize, Flight, Exchange),
+    /// The answer to an exchange, and when it was decided.
+    ToNode(usize, Flight, Grant, u64),
+    Deadline(usize, Flight),
+    Poll(usize),
+    Crash(usize),
+    Pause(usize, u64),
+    StoreLost,
+}
+
+/// An exchange of a node: the number is new after each, and after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Flight {
+    number: u64,
+    need: Need,
+}
+
+struct Node {
+    holder: Holder,
+    clock: Clock,
+    to_store: Link,
+    to_node: Link,
+    flight: Option<Flight>,
+    waiting: Vec<u64>,
+    paused_until: u64,
+}
+
+/// One run.
+pub struct Simulation {
+    random: Random,
+    queue: Queue<Event>,
+    nodes: Vec<Node>,
+    /// One limit, or two on the same key.
+    meters: Vec<Meter>,
+    pool: Option<Pool>,
+    store_clock: Clock,
+    length: u64,
+    deadline: u64,
+    next_flight: u64,
+    next_epoch: u64,
+    defect: Defect,
+    /// Admitted amounts by true time and by the store's.
+    history: Vec<(u64, u64, u64)>,
+    /// The excess of each limit that the faults of this run allow.
+    excess: Vec<u64>,
+    /// The levels without the floor, for the defect.
+    unfloored: Vec<Level>,
+    outcome: Outcome,
+}
+
+impl Simulation {
+    /// Draws a run with all faults.
+    pub fn draw(seed: u64, defect: Defect) -> Self {
+        let mut random = Random::new(seed);
+        let length = random.within(2, 12) * SECOND;
+        let mut meters = vec![draw_meter(&mut random)];
+        if random.percent(25) {
+            meters.push(draw_meter(&mut random));
+        }
+        let nodes = random.within(1, 6);
+        let mut simulation = Self::new(random, meters, nodes as usize, length, defect);
+        simulation.draw_faults();
+        simulation.draw_requests();
+        simulation
+    }
+
+    /// A run without faults and with even demand: `demand` in percent of the rate, spread over the nodes.
+    pub fn steady(seed: u64, burst: u64, rate: u64, nodes: usize, demand: u64) -> Self {
+        let random = Random::new(seed);
+        let length = 60 * SECOND;
+        let meter = Meter::Bucket { count: rate, per: SECOND, burst, max_debt: 0, initial: burst };
+        let mut simulation = Self::new(random, vec![meter], nodes, length, Defect::None);
+        for node in &mut simulation.nodes {
+            let quick = Link::quick();
+            (node.to_store, node.to_node) = (quick.clone(), quick);
+        }
+        // Nodes have different parts of the traffic: the first 1, the second 1/2, the third 1/3 …
+        let shares: Vec<u64> = (1..=nodes as u64).map(|node| 1_000 / node).collect();
+        let all: u64 = shares.iter().sum();
+        let count = rate * demand / 100 * length / SECOND;
+        for _ in 0..count {
+            let mut at = simulation.random.below(all);
+            let node = shares.iter().position(|share| at.checked_sub(*share).map(|rest| at = rest).is_none());
+            let instant = simulation.random.below(length);
+            simulation.queue.add(instant, Event::Request(node.unwrap_or(0), 1));
+        }
+        simulation
+    }
+
+    fn new(mut random: Random, meters: Vec<Meter>, nodes: usize, length: u64, defect: Defect) -> Self {
+        let mut queue = Queue::default();
+        let nodes = (0..nodes)
+            .map(|index| {
+                queue.add(random.below(20 * MILLI), Event::Poll(index));
+                Node {
+                    holder: Holder::default(),
+                    clock: Clock::draw(&mut random),
+                    to_store: Link::draw(&mut random, length),
+                    to_node: Link::draw(&mut random, length),
+                    flight: None,
+                    waiting: Vec::new(),
+                    paused_until: 0,
+                }
+            })
+            .collect();
+        Self {
+            queue,
+            nodes,
+            excess: vec![0; meters.len()],
+            meters,
+            pool: None,
+            store_clock: Clock::new(1_000_000 * SECOND + random.below(SECOND), 10_000),
+            length,
+            deadline: random.pick(&[10, 10, 50]) * MILLI,
+            next_flight: 0,
+            next_epoch: 1,
+            defect,
+            history: Vec::new(),
+            unfloored: Vec::new(),
+            outcome: Outcome::default(),
+            random,
+        }
+    }
+
+    fn draw_faults(&mut self) {
+        let (nodes, length) = (self.nodes.len() as u64, self.length);
+        while self.random.percent(30) {
+            let event = Event::Crash(self.random.below(nodes) as usize);
+            self.queue.add(self.random.below(length), event);
+        }
+        while self.random.percent(30) {
+            let (node, pause) = (self.random.below(nodes) as usize, self.random.below(8 * SECOND));
+            self.queue.add(self.random.below(length), Event::Pause(node, pause));
+        }
+        if self.random.percent(20) {
+            self.allow(Meter::capacity);
+            self.queue.add(self.random.below(length), Event::StoreLost);
+        }
+        if self.random.percent(20) {
+            let by = self.random.below(10 * SECOND);
+            let at = self.random.below(length);
+            if self.random.percent(50) {
+                self.store_clock.step(at, -(by as i64));
+                // Windows that are passed through again count from the beginning.
+                self.allow(|meter| if matches!(meter, Meter::Window { .. }) { meter.capacity() } else { 0 });
+            } else {
+                self.store_clock.step(at, by as i64);
+                self.allow(|meter| step_excess(meter, by));
+            }
+        }
+    }
+
+    /// Adds what a fault allows to the excess of each limit.
+    fn allow(&mut self, excess: impl Fn(&Meter) -> u64) {
+        for (meter, allowed) in self.meters.iter().zip(&mut self.excess) {
+            *allowed += excess(meter);
+        }
+    }
+
+    fn draw_requests(&mut self) {
+        let (nodes, length) = (self.nodes.len() as u64, self.length);
+        let burst = self.meters.iter().map(Meter::capacity).min().unwrap_or(1);
+        for _ in 0..self.random.within(1, 40) {
+            let (node, start) = (self.random.below(nodes) as usize, self.random.below(length));
+            let cost = if self.random.percent(80) { 1 } else { self.random.within(1, burst) };
+            let apart = self.random.pick(&[0, 0, 100_000, MILLI, 10 * MILLI, 200 * MILLI]);
+            for number in 0..self.random.within(1, (2 * burst / cost).clamp(1, 80)) {
+                self.queue.add(start + number * apart, Event::Request(node, cost));
+            }
+        }
+    }
+
+    /// Runs to the end and checks the history.
+    ///
+    /// # Errors
+    /// The interval that admitted too much.
+    pub fn run(mut self) -> Result<Outcome, String> {
+        while let Some((now, event)) = self.queue.pop() {
+            if now > self.length + SECOND {
+                break;
+            }
+            self.on(now, event);
+        }
+        self.check()?;
+        Ok(self.outcome)
+    }
+
+    fn on(&mut self, now: u64, event: Event) {
+        let node = match &event {
+            Event::Request(node, _) | Event::ToNode(node, ..) | Event::Deadline(node, _) | Event::Poll(node) => {
+                Some(*node)
+            }
+            Event::ToStore(..) | Event::Crash(_) | Event::Pause(..) | Event::StoreLost => None,
+        };
+        // A paused node does everything later.
+        if let Some(until) = node.map(|node| self.nodes[node].paused_until).filter(|until| now < *until) {
+            return self.queue.add(until, event);
+        }
+        match event {
+            Event::Request(node, cost) => {
+                self.outcome.asked += cost;
+                self.request(now, node, cost);
+            }
+            Event::ToStore(node, flight, exchange) => self.at_store(now, node, flight, &exchange),
+            Event::ToNode(node, flight, grant, decided) => self.answered(now, node, flight, &grant, decided),
+            Event::Deadline(node, flight) => self.give_up(now, node, flight),
+            Event::Poll(node) => {
+                self.queue.add(now + 20 * MILLI, Event::Poll(node));
+                let local = self.nodes[node].clock.at(now);
+                if self.nodes[node].holder.is_due(local) {
+                    self.send(now, node, Need::default());
+                }
+            }
+            Event::Crash(node) => {
+                self.nodes[node].holder = Holder::default();
+                self.nodes[node].flight = None;
+                self.nodes[node].waiting.clear();
+            }
+            Event::Pause(node, length) => self.nodes[node].paused_until = now + length,
+            Event::StoreLost => self.pool = None,
+        }
+    }
+
+    fn request(&mut self, now: u64, node: usize, cost: u64) {
+        let local = self.nodes[node].clock.at(now);
+        match self.nodes[node].holder.take(local, cost) {
+            Taking::Held(reserved) => {
+                // Some are part of a group that is refused elsewhere.
+                if self.random.percent(5) {
+                    self.nodes[node].holder.put_back(&reserved);
+                } else {
+                    self.admit(now, cost);
+                }
+            }
+            Taking::Ask => {
+                let need = if self.random.percent(10) { Need::Hold(cost) } else { Need::Spend(cost) };
+                self.send(now, node, need);
+            }
+            // Tried again when the exchange in flight is answered.
+            Taking::Wait => self.nodes[node].waiting.push(cost),
+            Taking::Refused(_) => {}
+        }
+    }
+
+    fn admit(&mut self, now: u64, cost: u64) {
+        self.outcome.admitted += cost;
+        self.outcome.requests += 1;
+        self.history.push((now, self.store_clock.at(now), cost));
+    }
+
+    fn send(&mut self, now: u64, node: usize, need: Need) {
+        self.next_flight += 1;
+        let flight = Flight { number: self.next_flight, need };
+        let local = self.nodes[node].clock.at(now);
+        let exchange = self.nodes[node].holder.exchange(local, need);
+        self.nodes[node].flight = Some(flight);
+        self.queue.add(now + self.deadline, Event::Deadline(node, flight));
+        self.deliver(now, node, flight, exchange);
+    }
+
+    fn deliver(&mut self, now: u64, node: usize, flight: Flight, exchange: Exchange) {
+        if let Some(arrives) = self.nodes[node].to_store.deliver(&mut self.random, now) {
+            self.queue.add(arrives, Event::ToStore(node, flight, exchange));
+        }
+    }
+
+    fn at_store(&mut self, now: u64, node: usize, flight: Flight, exchange: &Exchange) {
+        self.outcome.calls += 1;
+        let time = self.store_clock.at(now);
+        if self.pool.is_none() {
+            self.next_epoch += 1;
+            self.unfloored.clear();
+        }
+        let pool = self.pool.get_or_insert_with(|| Pool::new(&self.meters, self.next_epoch, time));
+        if self.unfloored.is_empty() {
+            self.unfloored.clone_from(&pool.levels);
+        }
+        if self.defect == Defect::NoFloor {
+            pool.levels.clone_from(&self.unfloored);
+        }
+        let grant = pool.exchange(&self.meters, time, exchange);
+        if self.defect == Defect::NoFloor {
+            // The levels as they would be if what is outstanding did not count.
+            let spent = match flight.need {
+                Need::Spend(_) if grant.refused.is_none() => grant.taken,
+                _ => 0,
+            };
+            let back = exchange.settle.iter().map(|settle| settle.back).sum();
+            for (meter, level) in self.meters.iter().zip(&mut self.unfloored) {
+                let current = meter.give(meter.current(*level, time), back);
+                *level = meter.take(current, time, spent + grant.leased);
+            }
+            pool.levels.clone_from(&self.unfloored);
+        }
+        if let Some(arrives) = self.nodes[node].to_node.deliver(&mut self.random, now) {
+            self.queue.add(arrives, Event::ToNode(node, flight, grant, now));
+        }
+    }
+
+    fn answered(&mut self, now: u64, node: usize, flight: Flight, grant: &Grant, decided: u64) {
+        // An answer after the deadline is ignored.
+        if self.nodes[node].flight != Some(flight) {
+            return;
+        }
+        self.nodes[node].flight = None;
+        let local = self.nodes[node].clock.at(now);
+        if self.nodes[node].holder.answered(local, grant) {
+            match flight.need {
+                // It counts from when the store decided it.
+                Need::Spend(cost) if cost > 0 => self.admit(decided, cost),
+                Need::Hold(cost) => self.request(now, node, cost),
+                _ => {}
+            }
+        }
+        self.try_waiting(now, node);
+    }
+
+    fn give_up(&mut self, now: u64, node: usize, flight: Flight) {
+        if self.nodes[node].flight == Some(flight) {
+            self.nodes[node].flight = None;
+            self.nodes[node].holder.unknown();
+            self.try_waiting(now, node);
+        }
+    }
+
+    fn try_waiting(&mut self, now: u64, node: usize) {
+        for cost in std::mem::take(&mut self.nodes[node].waiting) {
+            self.request(now, node, cost);
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let mut events: Vec<(u64, u64)> = self.history.iter().map(|(at, _, cost)| (*at, *cost)).collect();
+        events.sort_unstable();
+        for (meter, excess) in self.meters.iter().zip(&self.excess) {
+            let found = match *meter {
+                Meter::Bucket { count, per, burst, .. } => {
+                    let bound = Bound::new(burst + excess, count, per);
+                    Checker::new(&bound).admit_all(&events).err().map(|excess| format!("{excess:?}"))
+                }
+                Meter::Window { limit, .. } => {
+                    let mut windows = BTreeMap::<u64, u64>::new();
+                    for (_, time, cost) in &self.history {
+                        *windows.entry(meter.window_end(*time)).or_default() += cost;
+                    }
+                    let over = windows.into_iter().find(|(_, admitted)| *admitted > limit + excess);
+                    over.map(|(end, admitted)| format!("{admitted} in the window before {end}"))
+                }
+            };
+            if let Some(found) = found {
+                return Err(format!("{meter:?}, E = {excess}, {} nodes: {found}", self.nodes.len()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn draw_meter(random: &mut Random) -> Meter {
+    let burst = random.pick(&[1, 3, 10, 50, 200, 1_000]);
+    if random.percent(70) {
+        let count = random.pick(&[1, 7, 10, 100, 1_000]);
+        Meter::Bucket { count, per: SECOND, burst, max_debt: 0, initial: burst }
+    } else {
+        let length = random.pick(&[SECOND / 2, SECOND, 3 * SECOND, 60 * SECOND]);
+        Meter::Window { limit: burst, length, offset: random.below(length), max_debt: 0, initial: burst }
+    }
+}
+
+/// Returns the excess of a step of the store's clock forward by `σ`. The pool refills by `r·σ`. Leases end in the pool up to `σ`
+/// earlier than on the nodes, so their tokens are spent while the pool refills them: another `r·σ`.
+fn step_excess(meter: &Meter, by: u64) -> u64 {
+    match *meter {
+        Meter::Bucket { count, per, burst, .. } => {
+            let refill = (u128::from(by) * 2 * u128::from(count)).div_ceil(u128::from(per));
+            u64::try_from(refill).unwrap_or(u64::MAX).min(burst)
+        }
+        Meter::Window { limit, .. } => limit,
+    }
+}
+
+impl std::fmt::Debug for Simulation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Simulation")
+            .field("meters", &self.meters)
+            .field("nodes", &self.nodes.len())
+            .finish_non_exhaustive()
+    }
+}

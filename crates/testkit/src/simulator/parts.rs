@@ -1,0 +1,357 @@
+//! Simulates groups over several places: takes, refunds, answers that come late or not at all.
+
+use std::collections::BTreeMap;
+
+use tollgate_core::{Algorithm, Ask, Cost, Limit, Now, Rate, TokenBucket};
+use tollgate_share::parts::{Action, Parts, Reply, Verdict};
+
+use super::{Link, Queue, Random};
+use crate::history::{Bound, Checker};
+
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLI;
+
+/// A defect to plant, which the check has to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// The protocol as it is.
+    None,
+    /// Refunds are carried out twice.
+    RefundedTwice,
+}
+
+enum Event {
+    Group(usize),
+    ToPlace {
+        node: usize,
+        place: usize,
+        group: u64,
+        what: What,
+    },
+    /// `took` is the instant of a take that passed.
+    ToNode {
+        group: u64,
+        part: usize,
+        reply: Reply,
+        took: Option<u64>,
+    },
+    Deadline {
+        group: u64,
+        part: usize,
+        round: u64,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Take {
+        round: u64,
+    },
+    Peek {
+        round: u64,
+    },
+    /// Of a take at this instant.
+    Refund(u64),
+}
+
+struct Place {
+    limit: Limit,
+    burst: u64,
+    rate: Rate,
+    words: Vec<u64>,
+    /// Takes and refunds that were carried out.
+    taken: i64,
+    history: Vec<(u64, u64)>,
+    /// From a take to its refund.
+    holds: Vec<(u64, u64)>,
+}
+
+struct Group {
+    node: usize,
+    places: Vec<usize>,
+    parts: Parts,
+    cost: u64,
+    /// When each part took last, and the number of the question to it.
+    took: Vec<Option<u64>>,
+    rounds: Vec<u64>,
+    admitted: bool,
+}
+
+/// One run.
+pub struct Simulation {
+    random: Random,
+    queue: Queue<Event>,
+    places: Vec<Place>,
+    /// Of each node to each place, and back.
+    links: Vec<Vec<(Link, Link)>>,
+    groups: BTreeMap<u64, Group>,
+    next: u64,
+    round: u64,
+    deadline: u64,
+    defect: Defect,
+    /// Tokens of admitted groups by place, those of unknown parts included.
+    kept: Vec<i64>,
+    /// Takes whose answer never came, or whose refund was lost or too old.
+    lost: Vec<i64>,
+    /// Whether any message was lost or late.
+    is_faulty: bool,
+    answered: u64,
+    asked: u64,
+}
+
+impl Simulation {
+    /// Draws a run.
+    pub fn draw(seed: u64, defect: Defect) -> Self {
+        let mut random = Random::new(seed);
+        let length = random.within(1, 3) * SECOND;
+        let places: Vec<Place> = (0..random.within(2, 4))
+            .map(|_| {
+                let burst = random.pick(&[1, 2, 5, 20, 100]);
+                let rate = Rate::per_second(random.pick(&[1, 10, 100])).unwrap_or_else(|error| panic!("{error}"));
+                let limit = TokenBucket::new(rate, burst).map(Limit::from).unwrap_or_else(|error| panic!("{error}"));
+                let mut words = vec![0; limit.words()];
+                limit.init(&mut *words, &Now::at(SECOND));
+                Place { limit, burst, rate, words, taken: 0, history: Vec::new(), holds: Vec::new() }
+            })
+            .collect();
+        let nodes = random.within(1, 4) as usize;
+        let link = |random: &mut Random| (Link::draw(random, length), Link::draw(random, length));
+        let links = (0..nodes).map(|_| places.iter().map(|_| link(&mut random)).collect()).collect();
+        let mut queue = Queue::default();
+        for _ in 0..random.within(10, 100) {
+            let at = SECOND + random.below(length);
+            for _ in 0..random.within(1, 4) {
+                queue.add(at + random.below(MILLI), Event::Group(random.below(nodes as u64) as usize));
+            }
+        }
+        let count = places.len();
+        Self {
+            places,
+            links,
+            queue,
+            groups: BTreeMap::new(),
+            next: 0,
+            round: 0,
+            deadline: 10 * MILLI,
+            defect,
+            kept: vec![0; count],
+            lost: vec![0; count],
+            is_faulty: false,
+            answered: 0,
+            asked: 0,
+            random,
+        }
+    }
+
+    /// Runs to the end and checks each place.
+    ///
+    /// # Errors
+    /// The interval that admitted too much, or tokens that are neither refunded nor part of an admitted group.
+    pub fn run(mut self) -> Result<(), String> {
+        while let Some((now, event)) = self.queue.pop() {
+            match event {
+                Event::Group(node) => self.begin(now, node),
+                Event::ToPlace { node, place, group, what } => self.at_place(now, node, place, group, what),
+                Event::ToNode { group, part, reply, took } => self.replied(now, group, part, reply, took),
+                Event::Deadline { group, part, round } => self.give_up(now, group, part, round),
+            }
+        }
+        self.check()
+    }
+
+    fn begin(&mut self, now: u64, node: usize) {
+        let mut places: Vec<usize> = (0..self.places.len()).collect();
+        while places.len() > 1 && self.random.percent(30) {
+            let drop = self.random.below(places.len() as u64) as usize;
+            places.remove(drop);
+        }
+        let suspects: Vec<bool> = places.iter().map(|_| self.random.percent(10)).collect();
+        let least = places.iter().map(|place| self.places[*place].burst).min().unwrap_or(1);
+        let cost = if self.random.percent(80) { 1 } else { self.random.within(1, least) };
+        let mut actions = Vec::new();
+        let parts = Parts::new(&suspects, &mut actions);
+        let (took, rounds) = (vec![None; places.len()], vec![0; places.len()]);
+        self.next += 1;
+        self.asked += 1;
+        self.groups.insert(self.next, Group { node, places, parts, cost, took, rounds, admitted: false });
+        self.act(now, self.next, actions);
+    }
+
+    fn act(&mut self, now: u64, number: u64, actions: Vec<Action>) {
+        for action in actions {
+            let Some(group) = self.groups.get_mut(&number) else { return };
+            match action {
+                Action::Take(part) | Action::Peek(part) => {
+                    self.round += 1;
+                    group.rounds[part] = self.round;
+                    let round = self.round;
+                    let what =
+                        if matches!(action, Action::Take(_)) { What::Take { round } } else { What::Peek { round } };
+                    self.queue.add(now + self.deadline, Event::Deadline { group: number, part, round });
+                    self.send(now, number, part, what);
+                }
+                Action::Refund(part) => {
+                    let took = group.took[part].take().unwrap_or(now);
+                    self.send(now, number, part, What::Refund(took));
+                }
+                Action::Answer(verdict) => {
+                    self.answered += 1;
+                    self.answer(now, number, verdict);
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, now: u64, number: u64, verdict: Verdict) {
+        let admits = match verdict {
+            Verdict::Admitted => true,
+            // The policy of the rules decides about parts without an answer.
+            Verdict::Partial => self.random.percent(50),
+            Verdict::Rejected | Verdict::Refused | Verdict::Stale => false,
+        };
+        let Some(group) = self.groups.get_mut(&number) else { return };
+        group.admitted = admits;
+        let mut actions = Vec::new();
+        group.parts.conclude(admits, &mut actions);
+        if admits {
+            for (part, place) in group.places.iter().enumerate() {
+                // It counts from when its place took.
+                if let Some(at) = group.took[part] {
+                    self.places[*place].history.push((at, group.cost));
+                    self.kept[*place] += group.cost as i64;
+                }
+            }
+        }
+        self.act(now, number, actions);
+    }
+
+    fn send(&mut self, now: u64, number: u64, part: usize, what: What) {
+        let Some(group) = self.groups.get(&number) else { return };
+        let (node, place) = (group.node, group.places[part]);
+        let arrives = self.links[node][place].0.deliver(&mut self.random, now);
+        match arrives {
+            Some(at) => {
+                let twice = self.defect == Defect::RefundedTwice && matches!(what, What::Refund(_));
+                for _ in 0..1 + u64::from(twice) {
+                    self.queue.add(at, Event::ToPlace { node, place, group: number, what });
+                }
+            }
+            None => {
+                self.is_faulty = true;
+                if matches!(what, What::Refund(_)) {
+                    self.lost[place] += group.cost as i64;
+                }
+            }
+        }
+    }
+
+    fn at_place(&mut self, now: u64, node: usize, place: usize, number: u64, what: What) {
+        let Some(group) = self.groups.get(&number) else { return };
+        let (cost, part) = (group.cost, group.places.iter().position(|one| *one == place).unwrap_or(0));
+        let state = &mut self.places[place];
+        let ask = Ask::Exactly(Cost::new(cost));
+        let passed = match what {
+            What::Refund(took) => {
+                // A refund that is older than a call may last would give back what has refilled.
+                if now - took <= 2 * self.deadline {
+                    let accepted = state.limit.refund(&mut *state.words, &Now::at(now), Cost::new(cost), None);
+                    state.taken -= accepted.get() as i64;
+                    state.holds.push((took, now));
+                    self.lost[place] += cost as i64 - accepted.get() as i64;
+                } else {
+                    self.is_faulty = true;
+                    self.lost[place] += cost as i64;
+                }
+                return;
+            }
+            What::Take { .. } => {
+                let admitted = state.limit.decide(&mut *state.words, &Now::at(now), ask).is_admitted();
+                state.taken += if admitted { cost as i64 } else { 0 };
+                admitted
+            }
+            What::Peek { .. } => state.limit.weigh(&*state.words, &Now::at(now), ask).is_admitted(),
+        };
+        let reply = if passed { Reply::Passed } else { Reply::Refused };
+        match self.links[node][place].1.deliver(&mut self.random, now) {
+            Some(at) => {
+                let took = (passed && matches!(what, What::Take { .. })).then_some(now);
+                self.queue.add(at, Event::ToNode { group: number, part, reply, took });
+            }
+            None => {
+                self.is_faulty = true;
+                if passed && matches!(what, What::Take { .. }) {
+                    self.lost[place] += cost as i64;
+                }
+            }
+        }
+    }
+
+    fn replied(&mut self, now: u64, number: u64, part: usize, reply: Reply, took: Option<u64>) {
+        let Some(group) = self.groups.get_mut(&number) else { return };
+        let is_late = group.parts.reply(part) == Some(Reply::Unknown);
+        if let Some(decided) = took {
+            group.took[part] = took;
+            if is_late && group.admitted {
+                let place = group.places[part];
+                self.places[place].history.push((decided, group.cost));
+                self.kept[place] += group.cost as i64;
+            }
+        }
+        let mut actions = Vec::new();
+        group.parts.on(part, reply, &mut actions);
+        self.act(now, number, actions);
+    }
+
+    fn give_up(&mut self, now: u64, number: u64, part: usize, round: u64) {
+        let Some(group) = self.groups.get_mut(&number) else { return };
+        if group.rounds[part] != round || group.parts.reply(part).is_some() {
+            return;
+        }
+        self.is_faulty = true;
+        let mut actions = Vec::new();
+        group.parts.on(part, Reply::Unknown, &mut actions);
+        self.act(now, number, actions);
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.answered != self.asked {
+            return Err(format!("{} of {} groups were answered", self.answered, self.asked));
+        }
+        for (number, place) in self.places.iter().enumerate() {
+            let refill = (u128::from(longest_chain(&place.holds)) * u128::from(place.rate.count()))
+                .div_ceil(u128::from(place.rate.per().as_nanos()));
+            let bound = Bound::of(place.rate, place.burst + place.burst.min(refill as u64));
+            let mut history = place.history.clone();
+            history.sort_unstable();
+            Checker::new(&bound)
+                .admit_all(&history)
+                .map_err(|excess| format!("place {number}, B = {}, {}: {excess:?}", place.burst, place.rate))?;
+            let spent = self.kept[number] + self.lost[number];
+            if !self.is_faulty && place.taken != spent {
+                return Err(format!("place {number}: {} taken, {spent} admitted or lost", place.taken));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the length of the longest time in which, without a gap, something was held that was refunded later.
+fn longest_chain(holds: &[(u64, u64)]) -> u64 {
+    let mut holds = holds.to_vec();
+    holds.sort_unstable();
+    let (mut start, mut end, mut longest) = (0, 0, 0);
+    for (took, refunded) in holds {
+        if took > end {
+            start = took;
+        }
+        end = end.max(refunded);
+        longest = longest.max(end - start);
+    }
+    longest
+}
+
+impl std::fmt::Debug for Simulation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Simulation").field("places", &self.places.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,401 @@
+//! Simulates the eventual tally: nodes that decide by their views, and a store that merges payloads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tollgate_core::{
+    Algorithm, Ask, Cost, FixedWindow, Limit, LimitError, Limits, Nanos, Now, Rate, SlidingSlices, SlidingWindow,
+    TokenBucket,
+};
+use tollgate_share::tally::{Payload, Tally, merge, with_debt};
+
+use super::{Clock, Link, Queue, Random};
+use crate::history::{Bound, Checker};
+
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLI;
+const KEY: &[u8] = b"key";
+
+/// A defect to plant, which the check has to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// The protocol as it is.
+    None,
+    /// The store does not look at sequence numbers.
+    MergedTwice,
+    /// A payload whose answer is lost is not sent again.
+    NotResent,
+}
+
+enum Event {
+    Request(usize, u64),
+    Sync(usize),
+    /// A payload, or a read if there is none.
+    ToStore(usize, Message),
+    ToNode(usize, Answer),
+    Crash(usize),
+    StoreLost,
+}
+
+#[derive(Clone)]
+struct Message {
+    /// New for each incarnation of a node.
+    node_id: u64,
+    payload: Option<Payload>,
+    /// When it was sent, by the node's clock.
+    sent: u64,
+}
+
+#[derive(Clone)]
+struct Answer {
+    node_id: u64,
+    sequence: u64,
+    words: Vec<u64>,
+    /// The store's time.
+    time: u64,
+}
+
+struct Node {
+    id: u64,
+    tally: Tally,
+    clock: Clock,
+    to_store: Link,
+    to_node: Link,
+    /// The store's time less this node's, as of the last answer.
+    offset: Option<i128>,
+    /// Requests that wait for the first touch.
+    waiting: Vec<u64>,
+    reading: bool,
+    /// When the last answer arrived, by true time.
+    heard: u64,
+}
+
+/// One run.
+pub struct Simulation {
+    random: Random,
+    queue: Queue<Event>,
+    nodes: Vec<Node>,
+    limits: Arc<Limits>,
+    capacity: u64,
+    rate: Option<Rate>,
+    window: u64,
+    words: Option<Vec<u64>>,
+    seen: BTreeMap<u64, u64>,
+    store_clock: Clock,
+    length: u64,
+    sync_every: u64,
+    next_id: u64,
+    defect: Defect,
+    history: Vec<(u64, u64)>,
+    /// What was taken on each incarnation, and what the store applied of it.
+    taken: BTreeMap<u64, u64>,
+    applied: BTreeMap<u64, u64>,
+    /// The longest time in which a node did not hear from the store while it decided.
+    longest_silence: u64,
+    crashes: u64,
+    losses: u64,
+}
+
+impl Simulation {
+    /// Draws a run with all faults.
+    pub fn draw(seed: u64, defect: Defect) -> Self {
+        let mut random = Random::new(seed);
+        let length = random.within(1, 5) * SECOND;
+        let burst = random.pick(&[1, 4, 10, 50, 200]);
+        let (limit, rate, window) = draw_limit(&mut random, burst);
+        let limits = Arc::new(with_debt(&limit.into()).unwrap_or_else(|| panic!("both algorithms can be merged")));
+        let nodes = random.within(1, 6) as usize;
+        let mut queue = Queue::default();
+        let sync_every = random.pick(&[50, 100, 100, 500]) * MILLI;
+        let nodes = (0..nodes)
+            .map(|index| {
+                queue.add(random.below(sync_every), Event::Sync(index));
+                Node {
+                    id: index as u64,
+                    tally: Tally::default(),
+                    clock: Clock::draw(&mut random),
+                    to_store: Link::draw(&mut random, length),
+                    to_node: Link::draw(&mut random, length),
+                    offset: None,
+                    waiting: Vec::new(),
+                    reading: false,
+                    heard: 0,
+                }
+            })
+            .collect::<Vec<_>>();
+        let mut simulation = Self {
+            next_id: nodes.len() as u64,
+            nodes,
+            queue,
+            limits,
+            capacity: burst,
+            rate,
+            window,
+            words: None,
+            seen: BTreeMap::new(),
+            store_clock: Clock::new(1_000_000 * SECOND + random.below(SECOND), 10_000),
+            length,
+            sync_every,
+            defect,
+            history: Vec::new(),
+            taken: BTreeMap::new(),
+            applied: BTreeMap::new(),
+            longest_silence: 0,
+            crashes: 0,
+            losses: 0,
+            random,
+        };
+        simulation.draw_events();
+        simulation
+    }
+
+    fn draw_events(&mut self) {
+        let (nodes, length) = (self.nodes.len() as u64, self.length);
+        while self.random.percent(25) {
+            let event = Event::Crash(self.random.below(nodes) as usize);
+            self.queue.add(self.random.below(length), event);
+        }
+        if self.random.percent(15) {
+            self.losses = 1;
+            self.queue.add(self.random.below(length), Event::StoreLost);
+        }
+        for _ in 0..self.random.within(1, 25) {
+            let (node, start) = (self.random.below(nodes) as usize, self.random.below(length));
+            let cost = if self.random.percent(80) { 1 } else { self.random.within(1, self.capacity) };
+            let apart = self.random.pick(&[0, 0, MILLI, 10 * MILLI, 200 * MILLI]);
+            for number in 0..self.random.within(1, (2 * self.capacity / cost).clamp(1, 60)) {
+                if start + number * apart < length {
+                    self.queue.add(start + number * apart, Event::Request(node, cost));
+                }
+            }
+        }
+    }
+
+    /// Runs to the end, lets everything be sent, and checks.
+    ///
+    /// # Errors
+    /// What was admitted beyond the bound, or counted more or less than once.
+    pub fn run(mut self) -> Result<u64, String> {
+        // After the requests everything is delivered.
+        while let Some((now, event)) = self.queue.pop() {
+            if now > self.length * 2 + 2 * SECOND {
+                break;
+            }
+            self.on(now, event);
+        }
+        self.check_counts()?;
+        self.check_history()?;
+        Ok(self.history.iter().map(|(_, cost)| cost).sum())
+    }
+
+    fn on(&mut self, now: u64, event: Event) {
+        match event {
+            Event::Request(node, cost) => self.request(now, node, cost),
+            Event::Sync(node) => {
+                self.queue.add(now + self.sync_every, Event::Sync(node));
+                self.sync(now, node);
+            }
+            Event::ToStore(node, message) => self.at_store(now, node, &message),
+            Event::ToNode(node, answer) => self.answered(now, node, &answer),
+            Event::Crash(node) => {
+                self.crashes += 1;
+                let state = &mut self.nodes[node];
+                (state.tally, state.id, state.offset) = (Tally::default(), self.next_id, None);
+                state.waiting.clear();
+                state.reading = false;
+                self.next_id += 1;
+            }
+            Event::StoreLost => {
+                // What was applied is lost with the numbers of what was applied, so a resend applies it again.
+                self.words = None;
+                self.seen.clear();
+            }
+        }
+    }
+
+    /// The store's time as a node estimates it.
+    fn estimate(&self, now: u64, node: usize) -> u64 {
+        let node = &self.nodes[node];
+        let local = i128::from(node.clock.at(now));
+        u64::try_from(local + node.offset.unwrap_or(0)).unwrap_or(0)
+    }
+
+    fn request(&mut self, now: u64, node: usize, cost: u64) {
+        let estimate = self.estimate(now, node);
+        let local = self.nodes[node].clock.at(now);
+        let ask = Ask::Exactly(Cost::new(cost));
+        let limits = self.limits.clone();
+        let state = &mut self.nodes[node];
+        match state.tally.take(KEY, &limits, &Now::at(estimate), local, ask) {
+            Ok(verdict) if verdict.is_admitted() => {
+                self.longest_silence = self.longest_silence.max(now - state.heard);
+                *self.taken.entry(state.id).or_default() += cost;
+                self.history.push((now, cost));
+                if state.tally.is_urgent(KEY) && self.random.percent(50) {
+                    self.sync(now, node);
+                }
+            }
+            Ok(_) => {}
+            Err(_) => {
+                state.waiting.push(cost);
+                if !state.reading {
+                    state.reading = true;
+                    self.send(now, node, None);
+                }
+            }
+        }
+    }
+
+    fn sync(&mut self, now: u64, node: usize) {
+        let local = self.nodes[node].clock.at(now);
+        let payload = self.nodes[node].tally.payload(local).cloned();
+        // Without anything to send it reads, so that it learns what others took.
+        if payload.is_some() || !self.nodes[node].tally.is_empty() || self.nodes[node].reading {
+            let sequence = payload.as_ref().map(|payload| payload.sequence);
+            self.send(now, node, payload);
+            if let (Defect::NotResent, Some(sequence)) = (self.defect, sequence) {
+                self.nodes[node].tally.acknowledge(sequence);
+            }
+        }
+    }
+
+    fn send(&mut self, now: u64, node: usize, payload: Option<Payload>) {
+        let message = Message { node_id: self.nodes[node].id, payload, sent: self.nodes[node].clock.at(now) };
+        // Sent again by a layer below now and then.
+        for _ in 0..1 + u64::from(self.random.percent(5)) {
+            // After the end of the requests everything is delivered.
+            let arrives = if now > self.length + SECOND / 2 {
+                Some(now + MILLI)
+            } else {
+                self.nodes[node].to_store.deliver(&mut self.random, now)
+            };
+            if let Some(arrives) = arrives {
+                self.queue.add(arrives, Event::ToStore(node, message.clone()));
+            }
+        }
+    }
+
+    fn at_store(&mut self, now: u64, node: usize, message: &Message) {
+        let time = self.store_clock.at(now);
+        let words = self.words.get_or_insert_with(|| {
+            let mut words = vec![0; self.limits.words()];
+            self.limits.init(&mut *words, &Now::at(time));
+            words
+        });
+        let seen = self.seen.entry(message.node_id).or_default();
+        let mut sequence = 0;
+        if let Some(payload) = &message.payload {
+            sequence = payload.sequence;
+            if payload.sequence > *seen || self.defect == Defect::MergedTwice {
+                *seen = payload.sequence;
+                let age = payload.age(message.sent).as_nanos();
+                for item in &payload.items {
+                    let as_of = Now::at(time - age.min(time));
+                    merge(&item.limits, words, &as_of, item.cost, payload.is_recent(message.sent));
+                    *self.applied.entry(message.node_id).or_default() += item.cost;
+                }
+            }
+        }
+        let answer = Answer { node_id: message.node_id, sequence, words: words.clone(), time };
+        let arrives = if now > self.length + SECOND / 2 {
+            Some(now + MILLI)
+        } else {
+            self.nodes[node].to_node.deliver(&mut self.random, now)
+        };
+        if let Some(arrives) = arrives {
+            self.queue.add(arrives, Event::ToNode(node, answer));
+        }
+    }
+
+    fn answered(&mut self, now: u64, node: usize, answer: &Answer) {
+        let limits = self.limits.clone();
+        let state = &mut self.nodes[node];
+        if state.id != answer.node_id {
+            return;
+        }
+        let local = state.clock.at(now);
+        state.offset = Some(i128::from(answer.time) - i128::from(local));
+        state.heard = now;
+        // An answer to a read while a payload is frozen is older than what is unsent says.
+        let is_current = answer.sequence > 0 || state.tally.is_empty() || !state.tally.has_frozen();
+        state.tally.acknowledge(answer.sequence);
+        if is_current && !state.tally.has_frozen() {
+            state.tally.learn(KEY, &limits, &answer.words, &Now::at(answer.time), local);
+        }
+        state.reading = false;
+        for cost in std::mem::take(&mut state.waiting) {
+            self.request(now, node, cost);
+        }
+    }
+
+    /// Everything that was taken is applied at most once, and exactly once by nodes that did not crash.
+    fn check_counts(&self) -> Result<(), String> {
+        if self.losses > 0 {
+            return Ok(());
+        }
+        for (id, taken) in &self.taken {
+            let applied = self.applied.get(id).copied().unwrap_or(0);
+            if applied > *taken {
+                return Err(format!("incarnation {id} took {taken}, the store applied {applied}"));
+            }
+        }
+        for node in &self.nodes {
+            let (taken, applied) = (self.taken.get(&node.id), self.applied.get(&node.id));
+            let missing = taken.copied().unwrap_or(0) - applied.copied().unwrap_or(0);
+            if missing != node.tally.dropped() {
+                return Err(format!("{missing} tokens of node {} were never applied", node.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// `E ≤ (N − 1)·(B + r·δ)`, what crashed nodes took and did not send, at most a view each, and what the views refill by clocks
+    /// that are 1 % too fast,
+    /// and by estimates of the store's clock that vary by the delay of a link.
+    fn check_history(&self) -> Result<(), String> {
+        let delta = self.longest_silence + self.sync_every;
+        // A store that lost its state starts with all of it.
+        let others = self.nodes.len() as u64 - 1 + self.crashes + self.losses;
+        let mut events = self.history.clone();
+        events.sort_unstable();
+        let Some(rate) = self.rate else {
+            let mut windows = BTreeMap::<u64, u64>::new();
+            for (at, cost) in &events {
+                *windows.entry(self.store_clock.at(*at) / self.window).or_default() += cost;
+            }
+            let bound = self.capacity * (others + 1) * (2 + delta / self.window);
+            let over = windows.values().find(|admitted| **admitted > bound);
+            return over.map_or(Ok(()), |admitted| Err(format!("{admitted} in a window, at most {bound}")));
+        };
+        let refill = (u128::from(delta) * u128::from(rate.count())).div_ceil(u128::from(rate.per().as_nanos())) as u64;
+        let jitter = u64::from(rate.count()) * 30 / (rate.per().as_nanos() / MILLI).max(1);
+        let drift = (others + 1) * (refill.div_ceil(100) + jitter + 2);
+        let bound = Bound::of(rate, self.capacity + others * (self.capacity + refill) + drift);
+        Checker::new(&bound)
+            .admit_all(&events)
+            .map_err(|excess| format!("B = {}, {rate}, {others} others, δ = {delta} ns: {excess:?}", self.capacity))
+    }
+}
+
+/// Draws one of the four algorithms; returns the rate of a bucket or the length of a window.
+fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
+    let valid = |limit: Result<Limit, LimitError>| limit.unwrap_or_else(|error| panic!("{error}"));
+    if random.percent(60) {
+        let rate = Rate::per_second(random.pick(&[1, 4, 10, 100, 1_000])).unwrap_or_else(|error| panic!("{error}"));
+        return (valid(TokenBucket::new(rate, burst).map(Limit::from)), Some(rate), 0);
+    }
+    let seconds = random.pick(&[1, 3, 60]);
+    let length = Nanos::from_secs(seconds);
+    let limit = match random.below(3) {
+        0 => FixedWindow::new(burst, length).map(Limit::from),
+        1 => SlidingWindow::new(burst, length).map(Limit::from),
+        _ => SlidingSlices::new(burst, length, Nanos::from_millis(seconds * 100)).map(Limit::from),
+    };
+    (valid(limit), None, seconds * SECOND)
+}
+
+impl std::fmt::Debug for Simulation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Simulation").field("nodes", &self.nodes.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,54 @@
+//! The protocols hold on every seed, and planted defects are found.
+
+use super::{lease, parts, run_seeds, tally};
+
+#[test]
+fn leases_admit_nothing_beyond_the_limit() {
+    run_seeds(200, |seed| lease::Simulation::draw(seed, lease::Defect::None).run().map(drop));
+}
+
+#[test]
+fn eventual_tally_counts_once_and_stays_within_its_excess() {
+    run_seeds(200, |seed| tally::Simulation::draw(seed, tally::Defect::None).run().map(drop));
+}
+
+#[test]
+fn groups_over_places_are_all_or_none() {
+    run_seeds(200, |seed| parts::Simulation::draw(seed, parts::Defect::None).run());
+}
+
+/// The simulator is worth something only if it finds what is wrong.
+#[test]
+fn planted_defects_are_found() {
+    let found = |runs: &dyn Fn(u64) -> bool| (0..100).filter(|seed| runs(*seed)).count();
+    let lease = |defect| found(&|seed| lease::Simulation::draw(seed, defect).run().is_err());
+    let tally = |defect| found(&|seed| tally::Simulation::draw(seed, defect).run().is_err());
+    let parts = |defect| found(&|seed| parts::Simulation::draw(seed, defect).run().is_err());
+    let counts = [
+        ("a pool without a floor", lease(lease::Defect::NoFloor)),
+        ("a merge applied twice", tally(tally::Defect::MergedTwice)),
+        ("a payload that is not sent again", tally(tally::Defect::NotResent)),
+        ("a refund carried out twice", parts(parts::Defect::RefundedTwice)),
+    ];
+    for (defect, count) in counts {
+        println!("{defect}: found by {count} of 100 seeds");
+        assert!(count > 0, "{defect} is not found");
+    }
+}
+
+/// With demand above the limit, nearly everything that may pass does, with few calls to the store.
+#[test]
+fn leases_cost_few_calls_and_strand_little() {
+    for (nodes, demand) in [(3, 200), (3, 105), (10, 200), (10, 105)] {
+        let outcome = lease::Simulation::steady(1, 1_000, 1_000, nodes, demand).run().unwrap();
+        let possible = outcome.asked.min(1_000 + 60 * 1_000);
+        println!(
+            "{nodes} nodes, demand {demand} %: {}/1000 calls per admitted request, {}/1000 of what may pass",
+            outcome.calls * 1_000 / outcome.requests.max(1),
+            outcome.admitted * 1_000 / possible
+        );
+        assert!(outcome.admitted * 100 >= possible * 97, "{nodes} nodes at {demand} %: {outcome:?}");
+        let most = if nodes == 3 { 25 } else { 60 };
+        assert!(outcome.calls * 100 <= outcome.requests * most, "{nodes} nodes at {demand} %: {outcome:?}");
+    }
+}

@@ -1,0 +1,167 @@
+//! What all simulations share: randomness from a seed, the queue of events, links and clocks.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+/// Numbers from a seed (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// Starts from a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def0)
+    }
+
+    /// Returns a number below `bound`; zero if that is zero.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((u128::from(mixed ^ mixed >> 31) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// Returns a number from `low` to `high`.
+    pub fn within(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// Returns `true` in `of` cases out of a hundred.
+    pub fn percent(&mut self, of: u64) -> bool {
+        self.below(100) < of
+    }
+
+    /// Returns one of these.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len() as u64) as usize]
+    }
+}
+
+/// Events in order of time; those of one instant in the order in which they were added.
+#[derive(Debug)]
+pub struct Queue<E> {
+    events: BinaryHeap<Scheduled<E>>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Scheduled<E> {
+    at: u64,
+    number: u64,
+    event: E,
+}
+
+impl<E> Ord for Scheduled<E> {
+    /// The earliest is the greatest, since the heap returns that first.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at, other.number).cmp(&(self.at, self.number))
+    }
+}
+
+impl<E> PartialOrd for Scheduled<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> PartialEq for Scheduled<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl<E> Eq for Scheduled<E> {}
+
+impl<E> Default for Queue<E> {
+    fn default() -> Self {
+        Self { events: BinaryHeap::new(), next: 0 }
+    }
+}
+
+impl<E> Queue<E> {
+    /// Adds an event at an instant.
+    pub fn add(&mut self, at: u64, event: E) {
+        self.next += 1;
+        self.events.push(Scheduled { at, number: self.next, event });
+    }
+
+    /// Removes the next event.
+    pub fn pop(&mut self) -> Option<(u64, E)> {
+        self.events.pop().map(|scheduled| (scheduled.at, scheduled.event))
+    }
+}
+
+/// One direction of a connection: it delays, loses and keeps the order, as TCP with its connection lost now and then.
+#[derive(Clone, Debug)]
+pub struct Link {
+    delay: (u64, u64),
+    /// Messages lost, in percent.
+    loss: u64,
+    /// Intervals in which nothing passes.
+    cuts: Vec<(u64, u64)>,
+    last: u64,
+}
+
+impl Link {
+    /// Draws a link: mostly fast, sometimes slow, lossy or cut during a part of the run.
+    pub fn draw(random: &mut Random, length: u64) -> Self {
+        let slow = random.pick(&[200_000, 1_000_000, 1_000_000, 30_000_000]);
+        let loss = random.pick(&[0, 0, 0, 2, 20]);
+        let mut cuts = Vec::new();
+        while random.percent(25) {
+            let start = random.below(length);
+            cuts.push((start, start + random.below(length / 3)));
+        }
+        Self { delay: (50_000, slow), loss, cuts, last: 0 }
+    }
+
+    /// Returns a link that loses nothing and takes at most half a millisecond.
+    pub fn quick() -> Self {
+        Self { delay: (100_000, 500_000), loss: 0, cuts: Vec::new(), last: 0 }
+    }
+
+    /// Returns when a message that is sent now arrives; `None` if it is lost.
+    pub fn deliver(&mut self, random: &mut Random, now: u64) -> Option<u64> {
+        let arrives = (now + random.within(self.delay.0, self.delay.1)).max(self.last);
+        let is_cut = self.cuts.iter().any(|(start, end)| (start..end).contains(&&now));
+        if is_cut || random.percent(self.loss) {
+            return None;
+        }
+        self.last = arrives;
+        Some(arrives)
+    }
+}
+
+/// A clock that may be set differently, runs at a slightly different rate, and steps.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    start: u64,
+    /// In ten-thousandths of true time.
+    rate: u64,
+    /// From when on it is ahead or behind by how much.
+    steps: Vec<(u64, i64)>,
+}
+
+impl Clock {
+    /// Returns a clock that shows `start` at zero and runs at `rate` ten-thousandths of true time.
+    pub fn new(start: u64, rate: u64) -> Self {
+        Self { start, rate, steps: Vec::new() }
+    }
+
+    /// Draws the clock of a node: set to anything, its rate within 1 %.
+    pub fn draw(random: &mut Random) -> Self {
+        Self::new(random.below(1 << 50), random.within(9_900, 10_100))
+    }
+
+    /// Lets the clock step at an instant.
+    pub fn step(&mut self, at: u64, by: i64) {
+        self.steps.push((at, by));
+    }
+
+    /// Returns what it shows at an instant of true time.
+    pub fn at(&self, now: u64) -> u64 {
+        let passed = (u128::from(now) * u128::from(self.rate) / 10_000) as u64;
+        let steps: i64 = self.steps.iter().filter(|(at, _)| *at <= now).map(|(_, by)| by).sum();
+        (self.start + passed).saturating_add_signed(steps)
+    }
+}
