@@ -190,6 +190,22 @@ impl Algorithm for Limit {
         }
     }
 
+    #[inline]
+    fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
+        match self {
+            Self::TokenBucket(bucket) => bucket.decide_fast(state, now, cost),
+            Self::IntervalBucket(bucket) => bucket.decide_fast(state, now, cost),
+            Self::SlidingSlices(slices) => slices.decide_fast(state, now, cost),
+            Self::Unlimited
+            | Self::DenyAll
+            | Self::LeakyBucket(_)
+            | Self::FixedWindow(_)
+            | Self::SlidingWindow(_)
+            | Self::SlidingLog(_)
+            | Self::Concurrency(_) => None,
+        }
+    }
+
     /// Converts between parameters of one algorithm as that algorithm does. For another algorithm, charges what is used up to a new
     /// state; leases and instants are lost.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {

@@ -40,6 +40,9 @@ impl Limits {
     /// The maximum number of limits in a group.
     pub const MAX: usize = 8;
 
+    /// The longest state that [`decide_short`](Self::decide_short) applies to: that of a token bucket of any rate.
+    pub const FAST_WORDS: usize = 2;
+
     /// Makes a group of `limits`, in this order.
     ///
     /// # Errors
@@ -92,16 +95,26 @@ impl Limits {
         })
     }
 
-    /// [`take_from_word`](Algorithm::take_from_word), with what may be told about the only limit then.
+    /// [`decide_fast`](Algorithm::decide_fast) for a single limit whose state is at most [`FAST_WORDS`](Self::FAST_WORDS) long and
+    /// whose takings need no stamp.
     #[inline(always)]
-    pub fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
+    pub fn decide_short<S: CellsMut>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Outcome> {
+        let [limit] = &*self.limits else { return None };
+        // The most common limit first, without the jump table of the others.
+        let verdict = match limit {
+            Limit::TokenBucket(bucket) => bucket.decide_fast(state, now, cost)?,
+            limit if self.words <= Self::FAST_WORDS => limit.decide_fast(state, now, cost)?,
+            _ => return None,
+        };
+        Some(verdict.outcome())
+    }
+
+    /// Returns the report of a single limit that [`decide_short`](Self::decide_short) decided.
+    #[inline(always)]
+    pub fn report_short<S: Cells>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         match &*self.limits {
-            [Limit::TokenBucket(bucket)] => bucket.take_and_report(word, now, cost),
-            [limit] => {
-                let word = limit.take_from_word(word, now, cost)?;
-                Some((word, limit.report(&[word][..], now, cost)))
-            }
-            _ => None,
+            [Limit::TokenBucket(bucket)] => bucket.report(state, now, cost),
+            _ => self.report(state, now, cost),
         }
     }
 
@@ -225,6 +238,11 @@ impl Stamps {
         self.each == [Stamp::NONE; Limits::MAX] && self.refused == 0
     }
 
+    /// Returns the stamps of a refusal by the limit at `place`.
+    pub fn refused_by(place: usize) -> Self {
+        Self { refused: if place < Limits::MAX { 1 << place } else { 0 }, ..Self::default() }
+    }
+
     /// Whether the limit at `place` is one of those that refused.
     pub const fn has_refused(&self, place: usize) -> bool {
         place < Limits::MAX && self.refused >> place & 1 == 1
@@ -311,6 +329,14 @@ impl Algorithm for Limits {
             [limit] => limit.take_from_word(word, now, cost),
             _ => None,
         }
+    }
+
+    #[inline]
+    fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict<Stamps>> {
+        let [limit] = &*self.limits else { return None };
+        let verdict = limit.decide_fast(state, now, cost)?;
+        let stamps = if verdict.is_admitted() { Stamps::from_stamps([verdict.stamp()]) } else { Stamps::refused_by(0) };
+        Some(Verdict::pass(verdict.outcome(), verdict.taken(), stamps))
     }
 
     /// Converts position by position; a position that `own` does not have starts unused: `initial` is for new keys.

@@ -178,7 +178,7 @@ impl<C: Clock> MemoryStore<C> {
             return self.check_across(charges, limit_table, now, answers);
         }
         let table = &self.tables[first];
-        if table.try_take_fast(charges, plain, &now, granted(answers)) {
+        if table.try_decide_fast(charges, plain, &now, answer_plain(answers)).is_some() {
             return;
         }
         table.decide_each(limit_table, charges, entry, now, |place, seat| {
@@ -268,13 +268,11 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     }
 
     #[inline]
-    fn try_take_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
+    fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
         let ([first, ..], now) = (&self.tables, self.clock.now());
-        let taken = first.try_take_fast(charges, |charge| Some(*charge), &now, granted(answers));
-        if taken {
-            answers.end_group(now.wall());
-        }
-        taken
+        let admitted = first.try_decide_fast(charges, |charge| Some(*charge), &now, answer_plain(answers))?;
+        answers.end_group(now.wall());
+        Some(admitted)
     }
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {
@@ -331,8 +329,14 @@ fn plain<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
 
 /// Adds the answer to a charge of the fast path.
 #[inline]
-fn granted(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Report) {
-    |charge, report| answers.granted(charge.cost, report)
+fn answer_plain(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Outcome, Report) {
+    |charge, outcome, report| {
+        if outcome == Outcome::Allow {
+            answers.granted(charge.cost, report);
+        } else {
+            answers.charge(outcome, Cost::ZERO, Stamps::refused_by(0), [report]);
+        }
+    }
 }
 
 const EMPTY: tollgate::ledger::Charge<'static> =

@@ -39,12 +39,12 @@ pub trait Store: Send + Sync {
     /// Dropping the future leaves it open which groups were carried out.
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send;
 
-    /// Takes from all of these and answers them as one group, if all of them fit and nothing has to
-    /// be waited for. `false`: the fast path does not apply and nothing has happened; call
-    /// [`run`](Self::run). A store over a network always returns `false`.
-    fn try_take_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
+    /// Decides these as one group, if nothing has to be waited for, and returns whether it was
+    /// admitted. `None`: the fast path does not apply and nothing has happened; call
+    /// [`run`](Self::run). A store over a network always returns `None`.
+    fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
         let _ = (charges, answers);
-        false
+        None
     }
 
     /// Checks that the store can represent these limits exactly. Called when rules are loaded, and
@@ -79,8 +79,8 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).run(batch, answers)
     }
 
-    fn try_take_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> bool {
-        (**self).try_take_fast(charges, answers)
+    fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
+        (**self).try_decide_fast(charges, answers)
     }
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {

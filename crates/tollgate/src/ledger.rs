@@ -12,9 +12,9 @@
 //! group are put back if the group is refused. Two charges on one key have to see each other: the first is written at once,
 //! and undone if a later one is refused.
 //!
-//! **Fast path.** Nearly every group is small, and all its keys have single-word states at home under the limits that are asked
-//! for. [`Ledger::try_take_fast`] decides these without a list of anything, by recursion: it holds the last bucket while it takes
-//! from those before it.
+//! **Fast path.** Nearly every group is small, and all its keys have short states at home under the limits that are asked
+//! for. [`Ledger::try_decide_fast`] decides these without a list of anything, by recursion: it holds the last bucket while it
+//! decides the charges before it.
 //!
 //! **Overflow.** Keys without an entry share one entry per id of limits, in a small second table.
 

@@ -91,21 +91,34 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     pub fn check(&self, cost: u64) -> Verdict<A::Stamp> {
         let cost = Cost::new(cost);
         let now = self.clock.now_for(&self.limit);
-        if let Shared::Word(word) = &self.state {
-            let before = word.load(Ordering::Relaxed);
-            if let Some(after) = self.limit.take_from_word(before, &now, cost)
-                && word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-            {
-                return Verdict::granted(cost);
-            }
+        match self.try_take(&now, cost) {
+            Some(verdict) => verdict,
+            None => self.check_slow(now.mono(), now.wall(), cost),
         }
-        self.check_slow(now.mono(), now.wall(), cost)
+    }
+
+    /// The fastest path: takes `cost` from a state of one word. `None`: it does not apply, and nothing was taken.
+    #[inline]
+    fn try_take(&self, now: &Now<'_>, cost: Cost) -> Option<Verdict<A::Stamp>> {
+        let Shared::Word(word) = &self.state else { return None };
+        let before = word.load(Ordering::Relaxed);
+        let after = self.limit.take_from_word(before, now, cost)?;
+        word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+        Some(Verdict::granted(cost))
     }
 
     /// Takes the clock's readings one by one: a `Now` would be put together in memory on the fast path.
     #[inline(never)]
     fn check_slow(&self, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Verdict<A::Stamp> {
-        self.write(Now::new(mono, wall), |account| account.decide(Ask::Exactly(cost)))
+        let now = Now::new(mono, wall);
+        // A refusal writes nothing, so one look at the word is enough for it.
+        if let Shared::Word(word) = &self.state
+            && let Some(verdict) = self.limit.decide_fast(&mut [word.load(Ordering::Relaxed)], &now, cost)
+            && !verdict.is_admitted()
+        {
+            return verdict;
+        }
+        self.write(now, |account| account.decide(Ask::Exactly(cost)))
     }
 
     /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns the state of the limit after that.
@@ -329,15 +342,7 @@ where
     #[inline]
     fn take_now(&self, (): (), cost: Cost) -> Verdict<A::Stamp> {
         let now = self.now();
-        if let Shared::Word(word) = &self.state {
-            let before = word.load(Ordering::Relaxed);
-            if let Some(after) = self.limit.take_from_word(before, &now, cost)
-                && word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-            {
-                return Verdict::granted(cost);
-            }
-        }
-        self.take((), cost, &now, false)
+        self.try_take(&now, cost).unwrap_or_else(|| self.take((), cost, &now, false))
     }
 
     fn take(&self, (): (), cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<A::Stamp> {

@@ -212,17 +212,16 @@ fn groups_in_opposite_order_neither_wait_for_ever_nor_share_what_is_left() {
     });
 }
 
-/// Charges both keys of a ledger, the short way if it can be gone. A function of its own, because the stacks of a model are
+/// Charges both keys of a ledger, by the fast path where it applies. A function of its own, because the stacks of a model are
 /// small.
 #[inline(never)]
 fn charge_both(ledger: &Ledger<ManualClock>, keys: [&'static [u8]; 2], cost: u64) -> bool {
     let limits = [Limits::from(Limit::from(bucket(5)))];
     let plain =
         |key: &&'static [u8]| Some(PlainCharge { limits_id: 0, limits: &limits[0], key, cost: Cost::new(cost) });
-    if ledger.try_take_fast(&keys, plain, &clock().now(), |_, _| ()) {
-        return true;
-    }
-    ledger.decide(&limits[..], &keys.map(|key| Charge::new(0, key, cost)), |_, _| ())
+    let decided = ledger.try_decide_fast(&keys, plain, &clock().now(), |_, _, _| ());
+    let slow = || ledger.decide(&limits[..], &keys.map(|key| Charge::new(0, key, cost)), |_, _| ());
+    decided.unwrap_or_else(slow)
 }
 
 #[test]

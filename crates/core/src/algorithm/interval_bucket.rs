@@ -509,6 +509,13 @@ impl Algorithm for IntervalBucket {
         (owed <= self.burst - cost.get()).then(|| base.checked_add(owed + cost.get())).flatten()
     }
 
+    #[inline]
+    fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
+        let word = self.take_from_word(state.get(0), now, cost)?;
+        state.set(0, word);
+        Some(Verdict::allow(cost))
+    }
+
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
         let current = self.current(state, now);
         let accepted = cost.get().min(current.owed);

@@ -110,11 +110,22 @@ pub trait Algorithm {
         }
     }
 
-    /// The fast path of [`check`](Ask::Exactly) for a state of one word: returns the word after taking `cost`, if it passes without
-    /// delay. `None`: the fast path does not apply; call [`decide`](Self::decide).
+    /// The fastest path of [`check`](Ask::Exactly), short enough to be inlined into callers: returns the word after taking `cost` from
+    /// a state of one word, if it passes without delay. `None`: it does not apply; call [`decide`](Self::decide).
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         let _ = (word, now, cost);
+        None
+    }
+
+    /// The fast path of [`check`](Ask::Exactly): takes `cost`, or refuses and changes nothing; never delays. `None`: the fast path
+    /// does not apply and nothing was changed; call [`decide`](Self::decide).
+    #[inline]
+    fn decide_fast<S>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict<Self::Stamp>>
+    where
+        S: CellsMut + ?Sized,
+    {
+        let _ = (state, now, cost);
         None
     }
 
@@ -122,10 +133,9 @@ pub trait Algorithm {
     #[inline]
     fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp> {
         if let Ask::Exactly(cost) = ask
-            && let Some(word) = self.take_from_word(state.get(0), now, cost)
+            && let Some(verdict) = self.decide_fast(state, now, cost)
         {
-            state.set(0, word);
-            return Verdict::granted(cost);
+            return verdict;
         }
         self.decide_slow(state, now, ask)
     }

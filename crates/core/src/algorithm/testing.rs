@@ -2,7 +2,7 @@
 
 use super::Algorithm;
 use crate::quantity::{Cost, Nanos, Now};
-use crate::verdict::{Ask, Outcome, Retry};
+use crate::verdict::{Ask, Outcome, Retry, Verdict};
 
 /// Something that passed.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +57,9 @@ pub(super) fn walk<'a, A: Algorithm>(
             }
         };
         waits_are_true(limit, state, &clock, at, ask);
+        if let Ask::Exactly(cost) = ask {
+            fast_path_decides_as_the_slow_path(limit, state, &now, cost);
+        }
         let before = state.to_vec();
         let verdict = limit.decide(state, &now, ask);
         assert!(verdict.is_admitted() || before == *state, "a refusal of {ask:?} changed {before:?} to {state:?}");
@@ -68,6 +71,15 @@ pub(super) fn walk<'a, A: Algorithm>(
         passed.push(Passed { asked: at, turn: at + wait, cost: verdict.taken().get() });
     }
     passed
+}
+
+/// Where the fast path applies, it returns and writes what the slow path does; elsewhere it writes nothing.
+fn fast_path_decides_as_the_slow_path<A: Algorithm>(limit: &A, state: &[u64], now: &Now<'_>, cost: Cost) {
+    let (mut fast, mut slow) = (state.to_vec(), state.to_vec());
+    let Some(verdict) = limit.decide_fast(&mut *fast, now, cost) else { return assert_eq!(fast, state) };
+    let expected = limit.decide_slow(&mut *slow, now, Ask::Exactly(cost));
+    let answer = |verdict: Verdict<A::Stamp>| (verdict.outcome(), verdict.taken());
+    assert_eq!((answer(verdict), fast), (answer(expected), slow), "{cost:?} at {now:?} from {state:?}");
 }
 
 /// Waiting the advertised time succeeds and one nanosecond less does not, for passing and for being as good as new; exactly

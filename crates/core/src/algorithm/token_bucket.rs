@@ -277,6 +277,21 @@ impl TokenBucket {
         }
     }
 
+    /// The fast path of a state of two words. Out of line: it would only lengthen the code of the more common one.
+    #[inline(never)]
+    fn decide_pair<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
+        let room = self.room(cost)?;
+        let instant = self.flow.instant(now.mono());
+        let owed = self.flow.load(state, false).saturating_sub(instant);
+        if owed > room {
+            return (owed <= self.max_plausible).then(|| Verdict::deny(Retry::After(self.flow.wait(owed - room))));
+        }
+        if cost > Cost::ZERO {
+            self.flow.store(state, false, instant + owed + self.flow.ticks(cost.get()));
+        }
+        Some(Verdict::allow(cost))
+    }
+
     /// Decides, given what is owed.
     #[inline]
     fn judge(&self, owed: Ticks, ask: Ask) -> Verdict {
@@ -335,6 +350,14 @@ impl Algorithm for TokenBucket {
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         self.word_after(word, now, cost)
+    }
+
+    #[inline]
+    fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
+        if self.fits_word_sums(now, cost) {
+            return self.decide_word(state, now, cost);
+        }
+        if self.one_word { None } else { self.decide_pair(state, now, cost) }
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {

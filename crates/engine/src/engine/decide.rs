@@ -39,7 +39,7 @@ pub(super) async fn decide<S: Store, F: Store>(
         let planned = decisions.add(request, &running.rules);
         decisions.decided.push(planned.map(|()| DecisionRecord::ADMITTED));
     }
-    if verb == StoreVerb::Check && taking == Taking::Exactly && fast::try_admit(engine, &running, decisions) {
+    if verb == StoreVerb::Check && taking == Taking::Exactly && fast::try_decide(engine, &running, decisions) {
         return;
     }
     let all = 0..decisions.decided.len();

@@ -2,7 +2,7 @@
 
 use std::array::from_fn;
 
-use tollgate_core::{Cells, CellsMut, Limits, Now, Report, Retry, Spent};
+use tollgate_core::{Cells, CellsMut, Limits, Now, Outcome, Report, Retry, Spent};
 
 use super::weigh::{Entries, FEW, Few, Member, Members, decide_locked};
 use super::{
@@ -50,47 +50,53 @@ impl<const L: usize> Entries for Locked<'_, '_, '_, L> {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// The fast path of [`decide`](Self::decide): takes from all charges if every key is at home in an unlocked bucket, its state
-    /// is one word that belongs to the limits of the charge, and the cost fits. `charge` converts an element, or returns `None`
-    /// if it is not a plain charge. After all have passed, `each` is called for every charge in order.
+    /// The fast path of [`decide`](Self::decide), if every key is at home in an unlocked bucket and its state has one or two words
+    /// that belong to the limits of the charge. `charge` converts an element, or returns `None` if it is not a plain charge. Calls
+    /// `each` for every charge in order, with its own outcome and the state of its limit after the decision about the group.
     ///
-    /// `false`: the fast path does not apply and nothing has happened; call [`decide`](Self::decide).
+    /// Returns whether the group was admitted. `None`: the fast path does not apply and nothing has happened; call
+    /// [`decide`](Self::decide).
     #[inline]
-    pub fn try_take_fast<'a, T>(
+    pub fn try_decide_fast<'a, T>(
         &self,
         charged: &'a [T],
         charge: impl Fn(&'a T) -> Option<PlainCharge<'a>>,
         now: &Now<'_>,
-        mut each: impl FnMut(&PlainCharge<'_>, Report),
-    ) -> bool {
-        charged.len() <= FEW && self.take_behind(charged, &charge, now, &mut each)
+        mut each: impl FnMut(&PlainCharge<'_>, Outcome, Report),
+    ) -> Option<bool> {
+        if charged.len() <= FEW { self.decide_behind(charged, true, &charge, now, &mut each) } else { None }
     }
 
-    /// Locks the last charge's bucket, checks that it passes, takes from the charges before it by recursion, and writes only if
-    /// those passed. So nothing is written before all are known to pass, and the recursion needs no list. It only tries locks,
-    /// so their order does not matter; a second charge on one bucket finds it locked, and the fast path does not apply.
-    fn take_behind<'a, T>(
+    /// Locks the bucket of the last charge, weighs it on a copy of its state, and decides the charges before it by recursion. With
+    /// no charge left it is known whether all pass; the copies are written, or not, and `each` is called, on the way back. So
+    /// nothing is written before all are weighed, and the recursion needs no list. It only tries locks, so their order does not
+    /// matter; a second charge on one bucket finds it locked, and the fast path does not apply.
+    fn decide_behind<'a, T>(
         &self,
         charged: &'a [T],
+        passes: bool,
         charge: &impl Fn(&'a T) -> Option<PlainCharge<'a>>,
         now: &Now<'_>,
-        each: &mut impl FnMut(&PlainCharge<'_>, Report),
-    ) -> bool {
-        let [before @ .., last] = charged else { return true };
-        let Some(last) = charge(last) else { return false };
-        let taken = self.table.try_home(last.key.fingerprint(&self.secret), 0, |state| {
+        each: &mut impl FnMut(&PlainCharge<'_>, Outcome, Report),
+    ) -> Option<bool> {
+        let [before @ .., last] = charged else { return Some(passes) };
+        let last = charge(last)?;
+        self.table.try_home(last.key.fingerprint(&self.secret), 0, |state| {
             if state.get(0) != u64::from(last.limits_id) {
                 return None;
             }
-            let (word, report) = last.limits.take_and_report(state.get(1), now, last.cost)?;
-            if !before.is_empty() && !self.take_behind(before, charge, now, each) {
-                return None;
+            let unchanged: [u64; Limits::FAST_WORDS] = from_fn(|word| state.get(1 + word));
+            let mut words = unchanged;
+            let outcome = last.limits.decide_short(&mut words, now, last.cost)?;
+            let passes = self.decide_behind(before, passes && outcome.is_admitted(), charge, now, each)?;
+            if passes {
+                words.iter().enumerate().for_each(|(word, value)| state.set(1 + word, *value));
+            } else {
+                words = unchanged;
             }
-            state.set(1, word);
-            each(&last, report);
-            Some(())
-        });
-        taken.is_some()
+            each(&last, outcome, last.limits.report_short(&words, now, last.cost));
+            Some(passes)
+        })
     }
 
     /// Decides several charges with states in several ledgers, all or none, as [`decide_each`](Self::decide_each) does in one:

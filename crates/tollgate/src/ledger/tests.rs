@@ -265,36 +265,41 @@ fn plain<'a>(charge: &Charge<'a>, limit_table: &'a [Limits]) -> Option<PlainChar
 }
 
 #[test]
-fn what_is_taken_at_home_is_taken_and_told_as_if_it_were_decided() {
+fn fast_path_of_groups_decides_as_the_slow_path_does() {
     let limit_table = [one(bucket(10)), one(bucket(7)), one(fine_bucket(10)), one(bucket(20)), one(daily(30))];
-    let ((short, clock), (long, other_clock)) = (ledger(100, 100), ledger(100, 100));
-    let (mut went_short, mut refused) = (0, 0);
+    let ((fast, clock), (slow, other_clock)) = (ledger(100, 100), ledger(100, 100));
+    let (mut admitted, mut refused, mut slow_only) = (0, 0, 0);
     for step in 0..400_u64 {
         // Each key is always under the same limits.
         let ids: Vec<u64> = (0..=step % 3).map(|n| (step / 7 + n) % limit_table.len() as u64).collect();
         let names: Vec<String> = ids.iter().map(|id| format!("key {id}")).collect();
         let charges: Vec<Charge<'_>> =
             ids.iter().zip(&names).map(|(id, name)| Charge::new(*id as u32, name.as_bytes(), step % 3)).collect();
-        let mut reports = Vec::new();
-        let each = |charge: &PlainCharge<'_>, report: Report| reports.push((charge.cost, vec![report]));
-        let at_home = short.try_take_fast(&charges, |charge| plain(charge, &limit_table), &short.clock().now(), each);
+        let mut answers = Vec::new();
+        let each = |_: &PlainCharge<'_>, outcome: Outcome, report: Report| answers.push((outcome, vec![report]));
+        let decided = fast.try_decide_fast(&charges, |charge| plain(charge, &limit_table), &fast.clock().now(), each);
         let mut expected = Vec::new();
-        let passed = long.decide(&limit_table[..], &charges, |index, view| {
+        let passed = slow.decide(&limit_table[..], &charges, |index, view| {
             let cost = charges[index].ask.cost();
-            expected.push((view.verdict().taken(), view.reports(cost.get()).collect::<Vec<_>>()));
+            expected.push((view.verdict().outcome(), view.reports(cost.get()).collect::<Vec<_>>()));
         });
-        if at_home {
-            assert!(passed, "step {step}");
-            assert_eq!(reports, expected, "step {step}");
-            went_short += 1;
-        } else {
-            assert!(reports.is_empty(), "step {step}: nothing has happened");
-            assert_eq!(short.decide(&limit_table[..], &charges, |_, _| ()), passed, "step {step}");
-            refused += u32::from(!passed);
+        match decided {
+            Some(decided) => {
+                assert_eq!((decided, answers), (passed, expected), "step {step}");
+                *(if passed { &mut admitted } else { &mut refused }) += 1;
+            }
+            None => {
+                assert!(answers.is_empty(), "step {step}: nothing has happened");
+                assert_eq!(fast.decide(&limit_table[..], &charges, |_, _| ()), passed, "step {step}");
+                slow_only += 1;
+            }
         }
-        [&clock, &other_clock].iter().for_each(|clock| clock.advance(Nanos::from_millis(step % 5 * 100)));
+        [&clock, &other_clock].iter().for_each(|clock| clock.advance(Nanos::from_millis(step % 5 * 10)));
     }
-    assert!(went_short > 20 && refused > 20, "{went_short} went the short way, {refused} were refused");
+    assert!(
+        admitted > 20 && refused > 20 && slow_only > 20,
+        "{admitted} admitted, {refused} refused, {slow_only} slow"
+    );
 }
 
 #[test]

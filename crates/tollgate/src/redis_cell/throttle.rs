@@ -72,12 +72,12 @@ impl Throttle {
     /// seconds to retry and seconds to reset.
     pub fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) -> [i64; 5] {
         let Some(bucket) = &self.bucket else { return self.decide_closed(state, now) };
-        // Most calls pass. The rate has one tick per nanosecond, so the word is the time itself.
         if let Ok(quantity) = u64::try_from(self.quantity)
-            && let Some(arrival) = bucket.take_from_word(state.get(0), now, Cost::new(quantity))
+            && let Some(verdict) = bucket.decide_fast(state, now, Cost::new(quantity))
         {
-            state.set(0, arrival);
-            return self.reply(Outcome::Allow, Nanos::from_nanos(arrival.saturating_sub(now.mono().as_nanos())));
+            // The rate has one tick per nanosecond, so the word is the time itself.
+            return self
+                .reply(verdict.outcome(), Nanos::from_nanos(state.get(0).saturating_sub(now.mono().as_nanos())));
         }
         let outcome = match u64::try_from(self.quantity) {
             Ok(quantity) => bucket.decide(state, now, Ask::Exactly(Cost::new(quantity))).outcome(),

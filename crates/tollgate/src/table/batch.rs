@@ -1,9 +1,8 @@
-//! Many keys at once: their memory is fetched together, and their locks are taken together.
+//! Many keys at once: their memory is fetched together, and neighbours in one bucket share its lock.
 //!
 //! A decision on a large table spends most of its time waiting for one cache line. A core can wait for about sixteen lines at
 //! a time, if no load depends on an earlier one. So a batch first loads one word of each key's bucket, in a loop with nothing
-//! else in it ([`touch_all`](Buckets::touch_all)). A lock is an atomic operation that later loads wait for, so the locks of
-//! [`GROUP`] keys are taken in a row and their latencies overlap.
+//! else in it ([`touch_all`](Buckets::touch_all)), and only then takes the first lock, which later loads wait for.
 
 use std::hint::black_box;
 
@@ -14,8 +13,6 @@ use crate::sync::Ordering;
 
 /// Keys that are fetched together.
 pub(crate) const BATCH: usize = 16;
-/// Keys that are locked together.
-const GROUP: usize = 4;
 
 impl<S: Shape> Buckets<S> {
     /// The fast path for up to [`BATCH`] keys, in order: calls `visit` with the index of each key and its state. Without a state the
@@ -28,8 +25,22 @@ impl<S: Shape> Buckets<S> {
         mut visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
         let homes = self.touch_all(fingerprints);
-        for (first, (fingerprints, homes)) in fingerprints.chunks(GROUP).zip(homes.chunks(GROUP)).enumerate() {
-            self.visit_group(fingerprints, homes, flags, |index, state| visit(first * GROUP + index, state));
+        // The bucket of the key before: a run of requests about one key is decided under one lock.
+        let mut held: Option<Bucket<'_, S>> = None;
+        for (index, (fingerprint, home)) in fingerprints.iter().zip(homes).enumerate() {
+            if held.as_ref().is_none_or(|bucket| bucket.index != home) {
+                // One lock at a time: unlocked before the next is tried.
+                drop(held.take());
+                held = Bucket::lock_at(flags, self.words_of(home), home, self.shape);
+            }
+            match held.as_ref().and_then(|bucket| bucket.find(*fingerprint).map(|entry| bucket.state(entry))) {
+                Some(mut state) => visit(index, Some(&mut state)),
+                None => {
+                    // The slow path may wait for any lock, so none may be held.
+                    held = None;
+                    visit(index, None);
+                }
+            }
         }
     }
 
@@ -54,36 +65,5 @@ impl<S: Shape> Buckets<S> {
         // The compiler would drop loads whose results are not used.
         black_box(touched);
         homes
-    }
-
-    /// Locks the home buckets of a few keys before it reads any of them. Try-lock only: blocking out of order could deadlock.
-    #[inline]
-    fn visit_group(
-        &self,
-        fingerprints: &[Fingerprint],
-        homes: &[usize],
-        flags: u64,
-        mut visit: impl FnMut(usize, Option<&mut State<'_>>),
-    ) {
-        let mut locked = [const { None }; GROUP];
-        let mut holder = [0; GROUP];
-        for index in 0..fingerprints.len().min(GROUP) {
-            // Keys in one bucket share its lock.
-            holder[index] = (0..index).find(|earlier| homes[*earlier] == homes[index]).unwrap_or(index);
-            if holder[index] == index {
-                locked[index] = Bucket::lock_at(flags, self.words_of(homes[index]), homes[index], self.shape);
-            }
-        }
-        for (index, fingerprint) in fingerprints.iter().enumerate().take(GROUP) {
-            let bucket = locked[holder[index]].as_ref();
-            match bucket.and_then(|bucket| bucket.find(*fingerprint).map(|entry| bucket.state(entry))) {
-                Some(mut state) => visit(index, Some(&mut state)),
-                None => {
-                    // The slow path may wait for any lock, so none may be held. The rest of the group takes the slow path too.
-                    locked = [const { None }; GROUP];
-                    visit(index, None);
-                }
-            }
-        }
     }
 }

@@ -123,10 +123,13 @@ impl Table {
         flags: u64,
         take: impl FnOnce(u64) -> Option<u64>,
     ) -> bool {
-        match self {
-            Self::Single(buckets) => buckets.try_take_fast(fingerprint, flags, take),
-            Self::Wide(_) => false,
-        }
+        let Self::Single(buckets) = self else { return false };
+        let write = |state: &mut State<'_>| {
+            let word = take(state.get(0))?;
+            state.set(0, word);
+            Some(())
+        };
+        buckets.try_home(fingerprint, flags, write).is_some()
     }
 
     /// The fast path: runs `write` on the state of a key that has an entry, in unlocked buckets with these
@@ -239,17 +242,6 @@ impl<S: Shape> Buckets<S> {
 
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&*self.words)
-    }
-
-    #[inline(always)]
-    fn try_take_fast(&self, fingerprint: Fingerprint, flags: u64, take: impl FnOnce(u64) -> Option<u64>) -> bool {
-        let index = self.home(fingerprint);
-        let Some(home) = Bucket::lock_at(flags, self.words_of(index), index, self.shape) else { return false };
-        let Some(entry) = home.find(fingerprint) else { return false };
-        let mut state = home.state(entry);
-        let Some(word) = take(state.get(0)) else { return false };
-        state.set(0, word);
-        true
     }
 
     /// The fast path of one key: runs `visit` on its state if it is at home, in a bucket that no thread has locked, this one

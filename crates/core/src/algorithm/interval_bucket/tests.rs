@@ -185,20 +185,20 @@ fn a_new_key_has_the_initial_amount() {
 }
 
 #[test]
-fn the_short_way_is_the_long_way() {
+fn fast_path_decides_as_the_slow_path_does() {
     let limit = limit().burst(8).unwrap().steps(Steps::Aligned(Nanos::from_secs(4)));
     for (at, mark) in (0..40).flat_map(|second| (0..60).map(move |mark| (second * S, mark))) {
         for cost in 0..10 {
-            let mut state = [mark];
-            let short = limit.take_from_word(mark, &Now::at(at), Cost::new(cost));
-            let long = limit.decide_slow(&mut state, &Now::at(at), Ask::Exactly(Cost::new(cost)));
-            match short {
-                Some(word) => assert_eq!((word, long.is_admitted()), (state[0], true)),
-                None => assert!(cost == 0 || !long.is_admitted()),
+            let (mut fast, mut slow) = ([mark], [mark]);
+            let fast_verdict = limit.decide_fast(&mut fast, &Now::at(at), Cost::new(cost));
+            let verdict = limit.decide_slow(&mut slow, &Now::at(at), Ask::Exactly(Cost::new(cost)));
+            match fast_verdict {
+                Some(fast_verdict) => assert_eq!((fast_verdict, fast), (verdict, slow)),
+                None => assert!(fast == [mark] && (cost == 0 || !verdict.is_admitted())),
             }
         }
     }
-    assert_eq!(limit.steps(Steps::FirstRequest).take_from_word(0, &Now::at(0), Cost::ONE), None);
+    assert_eq!(limit.steps(Steps::FirstRequest).decide_fast(&mut [0, 0], &Now::at(0), Cost::ONE), None);
 }
 
 #[test]

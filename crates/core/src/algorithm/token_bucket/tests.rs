@@ -105,7 +105,7 @@ fn what_passes_stays_under_the_line() {
 }
 
 #[test]
-fn the_short_way_and_the_long_way_agree() {
+fn fast_path_decides_as_the_slow_path_does() {
     for rate in ["10/s", "7/s", "7777/s"] {
         let limit = bucket(rate, 4);
         assert_eq!(limit.fits_a_word(), rate != "7777/s");
@@ -115,14 +115,17 @@ fn the_short_way_and_the_long_way_agree() {
                 for cost in [0, 1, 3, 4, 5, u64::MAX].map(Cost::new) {
                     let now = Now::at(at);
                     let word = (at * u64::from(limit.rate().count().min(7))).saturating_add(owed);
-                    let (mut short, mut long) = ([word, 0], [word, 0]);
-                    let verdict = limit.decide(&mut short, &now, Ask::Exactly(cost));
-                    let weighed = limit.weigh(&long, &now, Ask::Exactly(cost));
-                    limit.commit(&mut long, &now, &weighed);
-                    assert_eq!((verdict, short), (weighed, long), "{rate} at {at}, owed {owed}, {cost:?}");
-                    let taken = limit.take_from_word(word, &now, cost);
-                    let fits = verdict.is_admitted() && limit.fits_a_word() && at < HORIZON;
-                    assert_eq!(taken, fits.then_some(long[0]), "{rate} at {at}, owed {owed}, {cost:?}");
+                    let (mut fast, mut slow) = ([word, 0], [word, 0]);
+                    let fast_verdict = limit.decide_fast(&mut fast, &now, cost);
+                    let verdict = limit.decide_slow(&mut slow, &now, Ask::Exactly(cost));
+                    let context = format!("{rate} at {at}, owed {owed}, {cost:?}");
+                    match fast_verdict {
+                        Some(fast_verdict) => assert_eq!((fast_verdict, fast), (verdict, slow), "{context}"),
+                        None => assert_eq!(fast, [word, 0], "{context}"),
+                    }
+                    let in_time = !limit.fits_a_word() || at < HORIZON;
+                    let usual = in_time && cost.get() <= limit.burst() && owed <= SECOND;
+                    assert!(fast_verdict.is_some() || !usual, "the fast path applies: {context}");
                 }
             }
         }

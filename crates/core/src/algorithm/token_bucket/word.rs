@@ -5,13 +5,17 @@
 //! test compares the two on random states.
 
 use super::TokenBucket;
+use crate::algorithm::CellsMut;
 use crate::quantity::{Cost, Nanos, Now};
-use crate::verdict::{Report, Retry};
+use crate::verdict::{Report, Retry, Verdict};
+
+/// An instant that never comes.
+const NEVER: u64 = u64::MAX;
 
 impl TokenBucket {
     /// Returns whether sums about `cost` fit 64 bits. For a constant cost of 1 the compiler drops the first comparison.
     #[inline]
-    fn fits_word_sums(&self, now: &Now<'_>, cost: Cost) -> bool {
+    pub(super) fn fits_word_sums(&self, now: &Now<'_>, cost: Cost) -> bool {
         cost.get() <= self.burst.get() && now.mono().as_nanos() < self.word_until
     }
 
@@ -33,18 +37,29 @@ impl TokenBucket {
         (owed <= self.capacity as u64 - taken).then(|| if cost == Cost::ZERO { word } else { instant + owed + taken })
     }
 
-    /// Returns the word after taking `cost`, if it passes, and the report for another request of the same cost.
+    /// Takes `cost`, or refuses with its wait; `cost` is at most the burst.
     #[inline]
-    pub(crate) fn take_and_report(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<(u64, Report)> {
-        let taken = self.word_after(word, now, cost)?;
-        Some((taken, self.report_ticks(taken.saturating_sub(self.word_instant(now)), cost)))
+    pub(super) fn decide_word<S: CellsMut + ?Sized>(
+        &self,
+        state: &mut S,
+        now: &Now<'_>,
+        cost: Cost,
+    ) -> Option<Verdict> {
+        let word = state.get(0);
+        if let Some(after) = self.word_after(word, now, cost) {
+            state.set(0, after);
+            return Some(Verdict::allow(cost));
+        }
+        let owed = word.saturating_sub(self.word_instant(now));
+        let room = self.capacity as u64 - cost.get() * self.flow.rate().per().as_nanos();
+        let plausible = owed <= self.max_plausible as u64 && word != NEVER;
+        plausible.then(|| Verdict::deny(Retry::After(self.word_wait(owed - room))))
     }
 
     /// Returns the report of a state of one word.
     #[inline]
     pub(super) fn report_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Report> {
-        // The last word is an instant that never comes.
-        if !self.fits_word_sums(now, cost) || word == u64::MAX {
+        if !self.fits_word_sums(now, cost) || word == NEVER {
             return None;
         }
         let owed = word.saturating_sub(self.word_instant(now));
@@ -54,14 +69,20 @@ impl TokenBucket {
     /// Returns the report where `owed` ticks are owed and `cost` is at most the burst.
     #[inline]
     fn report_ticks(&self, owed: u64, cost: Cost) -> Report {
-        let (per, count) = (self.flow.rate().per().as_nanos(), u64::from(self.flow.rate().count()));
-        let capacity = self.capacity as u64;
-        let wait = |ticks: u64| Nanos::from_nanos(if count == 1 { ticks } else { ticks.div_ceil(count) });
+        let (per, capacity) = (self.flow.rate().per().as_nanos(), self.capacity as u64);
         Report {
             limit: self.burst.get(),
             remaining: capacity.saturating_sub(owed) / per,
-            retry: Retry::After(wait(owed.saturating_sub(capacity - cost.get() * per))),
-            reset: wait(owed),
+            retry: Retry::After(self.word_wait(owed.saturating_sub(capacity - cost.get() * per))),
+            reset: self.word_wait(owed),
         }
+    }
+
+    /// Returns the time in which `ticks` flow, rounded up.
+    #[inline]
+    fn word_wait(&self, ticks: u64) -> Nanos {
+        let count = u64::from(self.flow.rate().count());
+        // Most rates have one tick to the nanosecond, and a division takes longer than the rest of a decision.
+        Nanos::from_nanos(if count == 1 { ticks } else { ticks.div_ceil(count) })
     }
 }
