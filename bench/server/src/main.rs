@@ -17,23 +17,26 @@ use anyhow::Context;
 use load::Run;
 use outage::Waits;
 use tollgate_server_bench::bars::Bars;
-use tollgate_server_bench::process::{Server, free_address};
+use tollgate_server_bench::process::{Server, free_address, machine};
 use tollgate_server_bench::rules;
 
 const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
 
 fn main() -> anyhow::Result<ExitCode> {
     let mut args = std::env::args().skip(1);
-    let tollgate =
-        args.next().context("usage: bench-server TOLLGATE [REPETITIONS [resp|http|latency|rules|memory|outage]]")?;
+    let tollgate = args
+        .next()
+        .context("usage: bench-server TOLLGATE [REPETITIONS [resp|http|forward|latency|rules|memory|outage]]")?;
     let repetitions = args.next().map_or(Ok(5), |text| text.parse())?;
     let only = args.next();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
     let bench = Bench { tollgate: tollgate.into(), repetitions };
+    println!("{}", machine());
     let mut bars = Bars::default();
-    let parts: [(&str, Part); 6] = [
+    let parts: [(&str, Part); 7] = [
         ("resp", Bench::resp),
         ("http", Bench::http),
+        ("forward", Bench::forward),
         ("latency", Bench::latency),
         ("rules", Bench::rules),
         ("memory", Bench::memory),
@@ -138,6 +141,24 @@ impl Bench {
                 1.4,
             );
         }
+        Ok(())
+    }
+
+    /// The check that a reverse proxy makes, with one matching rule.
+    fn forward(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let file = std::env::temp_dir().join(format!("tollgate-bench-forward-{}.yaml", std::process::id()));
+        let rules = "{domain: api, rules: [{id: mine, when: {path: '/v1/mine/**'}, per: [client_ip], limit: 1M/s}]}";
+        std::fs::write(&file, rules)?;
+        let address = free_address()?;
+        let ours = self.ours(&address.to_string(), "off", address, &["--rules", &file.to_string_lossy()])?;
+        let servers = [("floor", floor("floor-http")?), ("tollgate", ours)];
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("forward.lua");
+        let figures =
+            self.race(&servers, |_, server| load::wrk(server, "/v1/forward-auth/api", &script.to_string_lossy()))?;
+        std::fs::remove_file(file)?;
+        table("GET /v1/forward-auth/api, 50 connections", &figures);
+        let ratio = figures["tollgate"].cpu_micros / figures["floor"].cpu_micros;
+        bars.at_most("forward-auth, processor time of the floor's", ratio, 1.3);
         Ok(())
     }
 

@@ -65,3 +65,14 @@ impl Drop for Server {
 pub fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
+
+/// The processor and how busy the machine is, for the heading of a report.
+pub fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpus = read("/proc/cpuinfo");
+    let name = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");
+    let name = name.trim_start_matches(['\t', ' ', ':']);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let load = read("/proc/loadavg");
+    format!("processor: {name}, {cores} cores; load average {}", load.split(' ').next().unwrap_or("unknown"))
+}

@@ -12,6 +12,7 @@ use crate::http::bounds as http;
 use crate::live;
 use crate::net::{protocol, shutdown, tls};
 use crate::resp::bounds as resp;
+use crate::rls::bounds as rls;
 
 /// Returns the rows of the table.
 fn rows() -> String {
@@ -52,6 +53,24 @@ fn rows() -> String {
         ("Redis protocol: an argument", bytes(resp::MAX_BULK)),
         ("Redis protocol: a command", bytes(resp::MAX_COMMAND)),
         ("Redis protocol: time to complete a command, or to read a reply", seconds(resp::STALLED)),
+        ("rate-limit service: calls on a connection at a time", rls::MAX_STREAMS.to_string()),
+        ("rate-limit service: headers of a call", bytes(rls::MAX_HEADERS as usize)),
+        (
+            "rate-limit service: a compressed header block",
+            format!("{}, {} CONTINUATION frames", bytes(rls::MAX_HEADER_BLOCK), rls::MAX_CONTINUATIONS),
+        ),
+        ("rate-limit service: a message", bytes(rls::MAX_MESSAGE)),
+        ("rate-limit service: messages of a connection that are not answered", bytes(rls::CONNECTION_WINDOW as usize)),
+        (
+            "rate-limit service: frames beside calls",
+            format!("{}, and {} per second", rls::CREDIT, rls::CREDIT_PER_SECOND),
+        ),
+        (
+            "rate-limit service: streams that a client resets",
+            format!("{}, and {} per second", rls::CREDIT / rls::RESET_COST, rls::CREDIT_PER_SECOND / rls::RESET_COST),
+        ),
+        ("rate-limit service: time for the preface, for headers and for a message", seconds(rls::MESSAGE_TIMEOUT)),
+        ("rate-limit service: time in which a client must read", seconds(rls::STALLED)),
         ("time to send a valid token, where tokens are required", seconds(protocol::AUTH_TIMEOUT)),
         ("time of a TLS handshake", seconds(tls::HANDSHAKE_TIMEOUT)),
         (

@@ -1,5 +1,13 @@
 //! Replays the inputs that fuzzing found; see `fuzz/`.
 
+#[path = "fuzzed/hpack.rs"]
+#[allow(unreachable_pub, reason = "the fuzz target includes it too")]
+mod hpack;
+
+#[path = "fuzzed/http2.rs"]
+#[allow(unreachable_pub, reason = "the fuzz target includes it too")]
+mod http2;
+
 #[path = "fuzzed/resp.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
 mod resp;
@@ -8,24 +16,33 @@ mod resp;
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
 mod rls;
 
-#[test]
-fn every_message_of_the_corpus_is_decoded_within_the_limits_or_refused() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/rls");
+/// Passes every input of a corpus on.
+fn replay(name: &str, check: impl Fn(&[u8])) {
+    let folder = format!("{}/../../fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
     let mut count = 0;
     for file in std::fs::read_dir(folder).expect("the corpus is part of the repository") {
-        rls::check(&std::fs::read(file.expect("a file").path()).expect("a readable file"));
+        check(&std::fs::read(file.expect("a file").path()).expect("a readable file"));
         count += 1;
     }
     assert!(count >= 10, "only {count} inputs in the corpus");
 }
 
 #[test]
+fn every_message_of_the_corpus_is_decoded_within_the_limits_or_refused() {
+    replay("rls", rls::check);
+}
+
+#[test]
 fn corpus_inputs_parse_alike_however_they_are_split() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/resp");
-    let mut count = 0;
-    for file in std::fs::read_dir(folder).expect("the corpus is part of the repository") {
-        resp::check(&std::fs::read(file.expect("a file").path()).expect("a readable file"));
-        count += 1;
-    }
-    assert!(count >= 10, "only {count} inputs in the corpus");
+    replay("resp", resp::check);
+}
+
+#[test]
+fn corpus_of_frames_has_the_same_reaction_however_it_is_split() {
+    replay("http2", http2::check);
+}
+
+#[test]
+fn corpus_of_header_blocks_is_decoded_or_refused() {
+    replay("hpack", hpack::check);
 }

@@ -19,6 +19,7 @@ mod following;
 mod forward_auth;
 mod history;
 mod http;
+mod http2;
 mod import;
 mod lifecycle;
 mod limits;

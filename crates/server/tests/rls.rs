@@ -243,9 +243,11 @@ fn limit_of_a_descriptor_is_used_instead_of_the_rules() {
         assert_eq!(client.request(&limited(6)).statuses(), [expected]);
     }
     assert_eq!(client.request(&limited(4)).statuses(), [("OK", 1)], "another unit is another counter");
-    let unknown = client.request(&limited(0)).0;
-    assert_eq!(unknown["error"], "INVALID_ARGUMENT");
-    assert_eq!(unknown["detail"], "the limit has the unit 0; available: 1 (second) to 6 (year)");
+    for unit in [0, 7, 99] {
+        let unknown = client.request(&limited(unit)).0;
+        assert_eq!(unknown["error"], "INVALID_ARGUMENT");
+        assert_eq!(unknown["detail"], format!("the limit has the unit {unit}; available: 1 (second) to 6 (year)"));
+    }
     let mut elsewhere = limited(6);
     elsewhere["domain"] = json!("unknown");
     assert_eq!(client.request(&elsewhere).statuses(), [("OK", 0)], "only where the domain is known");

@@ -1,10 +1,10 @@
-//! The floor of HTTP: axum as it comes, answering a fixed body to `POST /v1/check` whatever it is sent.
+//! The floor of HTTP: axum as it comes, answering a fixed body to `POST /v1/check`, and fixed headers to forward-auth.
 //!
 //! `floor-http ADDRESS`
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
-use axum::routing::post;
+use axum::routing::{any, post};
 
 const BODY: &str = r#"{"allowed":true,"outcome":"allow","rule":"per-client","standing":"exact","retry_after_ms":0,"limits":[{"rule":"per-client","limit":100,"remaining":99,"retry_after_ms":0,"reset_after_ms":10}]}"#;
 
@@ -13,7 +13,9 @@ fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let answer = |_: axum::body::Bytes| async { ([(CONTENT_TYPE, "application/json")], BODY) };
-        let app = Router::new().route("/v1/check", post(answer));
+        let admit =
+            || async { [("ratelimit", r#""mine";r=999999;t=1"#), ("ratelimit-policy", r#""mine";q=1000000;w=1"#)] };
+        let app = Router::new().route("/v1/check", post(answer)).route("/v1/forward-auth/{domain}", any(admit));
         Ok(axum::serve(tokio::net::TcpListener::bind(address).await?, app).await?)
     })
 }

@@ -14,7 +14,7 @@ mod web;
 pub mod wire;
 
 pub(crate) use call::check_line;
-pub(crate) use serve::bearer;
+pub(crate) use serve::bearer_token;
 pub use serve::{HttpResponse, serve};
 pub use web::AllowedHosts;
 

@@ -232,9 +232,14 @@ fn authenticate<S: Store>(app: &App<S>, state: &HttpConnection, token: Option<&[
     Ok(access)
 }
 
-/// Returns the token of `Authorization: Bearer …`.
-pub(crate) fn bearer(head: &Parts) -> Option<&[u8]> {
-    let (scheme, token) = head.headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
+/// Returns the token of the header `Authorization: Bearer …`.
+fn bearer(head: &Parts) -> Option<&[u8]> {
+    bearer_token(head.headers.get(AUTHORIZATION)?.as_bytes())
+}
+
+/// Returns the token of the value `Bearer …`.
+pub(crate) fn bearer_token(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 

@@ -106,7 +106,7 @@ impl Protocol {
         match self {
             Self::Http | Self::Forward => http::serve(stream, peer, app, guard).await,
             Self::Resp => resp::serve(TlsReadReady::new(stream), app, guard).await,
-            Self::Rls => rls::serve(stream, app, guard).await,
+            Self::Rls => rls::serve(TlsReadReady::new(stream), app, guard).await,
         }
     }
 }

@@ -1,15 +1,17 @@
-//! What the Redis front end needs of a stream, encrypted or not.
+//! What the front ends that read by themselves need of a stream, encrypted or not.
 
+use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-/// A stream that can wait for input without a buffer to read it into. Thousands of idle connections of the Redis protocol wait
-/// like this.
+/// A stream that can wait for input without a buffer to read it into. Thousands of idle connections wait like this.
 pub trait ReadReady: AsyncRead + AsyncWrite + Unpin {
     /// Waits until there are bytes to read, the end of the stream or an error.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
@@ -19,6 +21,22 @@ pub trait ReadReady: AsyncRead + AsyncWrite + Unpin {
 
     /// Tells the client that the stream ends, if the protocol needs that.
     fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+}
+
+/// Writes all bytes; what the kernel does not take at once, the client must read within `limit`.
+///
+/// # Errors
+/// When the connection fails, or the client does not read in time.
+pub async fn write<T: ReadReady>(stream: &mut T, bytes: &[u8], limit: Duration) -> io::Result<()> {
+    let mut all = pin!(async {
+        stream.write_all(bytes).await?;
+        stream.flush().await
+    });
+    // Nearly always the kernel takes all, and no timer is needed.
+    match poll_fn(|cx| Poll::Ready(all.as_mut().poll(cx))).await {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => timeout(limit, all).await?,
+    }
 }
 
 impl ReadReady for TcpStream {

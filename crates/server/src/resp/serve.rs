@@ -1,14 +1,13 @@
 //! One connection of the Redis protocol, from its first byte to its last.
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::io::AsyncReadExt;
+use tokio::time::{Instant, timeout_at};
 use tollgate_engine::Store;
 
 use super::bounds::{MAX_COMMAND, READ_BUFFER, STALLED};
@@ -18,7 +17,7 @@ use super::throttle::LimitCache;
 use super::wire::Replies;
 use crate::app::App;
 use crate::net::shutdown::ConnectionGuard;
-use crate::net::stream::ReadReady;
+use crate::net::stream::{ReadReady, write};
 
 /// Serves a connection until the client closes it, breaks the protocol or the limits, or the server stops.
 pub async fn serve<S: Store, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
@@ -184,7 +183,7 @@ impl ConnectionBuffers {
             session.version = replies.version;
             self.output = replies.bytes;
             if !self.output.is_empty() {
-                write(stream, &self.output).await?;
+                write(stream, &self.output, STALLED).await?;
                 self.output.clear();
             }
             if let Some(then) = then {
@@ -201,19 +200,6 @@ impl ConnectionBuffers {
         if self.filled == self.input.len() {
             self.input.resize((2 * self.filled).min(MAX_COMMAND + 1), 0);
         }
-    }
-}
-
-/// Writes all bytes; what the kernel does not take at once, the client must read within [`STALLED`].
-async fn write<T: ReadReady>(stream: &mut T, bytes: &[u8]) -> io::Result<()> {
-    let mut all = pin!(async {
-        stream.write_all(bytes).await?;
-        stream.flush().await
-    });
-    // Nearly always the kernel takes all, and no timer is needed.
-    match poll_fn(|cx| Poll::Ready(all.as_mut().poll(cx))).await {
-        Poll::Ready(outcome) => outcome,
-        Poll::Pending => timeout(STALLED, all).await?,
     }
 }
 

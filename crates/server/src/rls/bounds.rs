@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tollgate_engine::{Item, Request};
 
+use super::http2::frame::MAX_PAYLOAD;
+
 /// The bytes of a message.
 pub const MAX_MESSAGE: usize = 256 * 1024;
 
@@ -19,11 +21,52 @@ pub const MAX_STREAMS: u32 = 1_000;
 /// The bytes of the headers of a call.
 pub const MAX_HEADERS: u32 = 16 * 1024;
 
-/// The streams that a client may reset before they are accepted; beyond that the connection is closed (rapid reset).
-pub const MAX_PENDING_RESETS: usize = 20;
+/// The bytes of a compressed header block, and the CONTINUATION frames that it may come in.
+pub const MAX_HEADER_BLOCK: usize = 2 * MAX_HEADERS as usize;
+/// See [`MAX_HEADER_BLOCK`].
+pub const MAX_CONTINUATIONS: usize = 16;
 
-/// The time limit for a message.
+/// The bytes of a header block that is remembered, in case that the next call has the same.
+pub const MAX_LAST_BLOCK: usize = 1_024;
+
+/// The bytes of a body: a message with its prefix.
+pub const MAX_BODY: usize = MAX_MESSAGE + 5;
+
+/// The bytes that may arrive on a stream: a body, and enough more to see that it is too large.
+pub const STREAM_WINDOW: u32 = (MAX_BODY + MAX_PAYLOAD) as u32;
+
+/// The bytes of bodies that a connection may hold.
+pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
+
+/// What a client may spend on frames beside its calls, before the connection is closed. A frame costs 1.
+pub const CREDIT: u32 = 10_000;
+/// What is restored per second, and by each answered call.
+pub const CREDIT_PER_SECOND: u32 = 1_000;
+/// See [`CREDIT_PER_SECOND`].
+pub const CREDIT_PER_CALL: u32 = 8;
+/// What a reset stream costs: a client may reset as many streams as it may open, and then a hundred per second (rapid reset).
+pub const RESET_COST: u32 = CREDIT / MAX_STREAMS;
+
+/// The calls of a connection that wait for a shared store or for their delay.
+pub const MAX_WAITING_CALLS: usize = MAX_STREAMS as usize;
+
+/// The read buffer, which holds any frame.
+pub const READ_BUFFER: usize = 32 * 1024;
+
+/// The bytes of responses after which they are written before more is read.
+pub const WRITE_BUFFER: usize = 64 * 1024;
+
+/// The bytes of the text of a status.
+pub const MAX_DETAIL: usize = 512;
+
+/// The time limit for the preface of a connection, for a header block, and for the rest of a call.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time in which the client must make room for a response.
+pub const STALLED: Duration = Duration::from_secs(30);
+
+/// The time that a client has to read the last bytes of a connection.
+pub const LINGER: Duration = Duration::from_secs(1);
 
 /// The time that the calls on a connection without a valid token have to end, once its time to send one is over.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,5 +1,7 @@
 //! Decides a request of the protocol: descriptors to items, and back to statuses.
 
+use std::time::Duration;
+
 use tollgate::core::{Cost, Nanos};
 use tollgate::{FixedWindow, Limit, Limits, Outcome};
 use tollgate_engine::{Engine, Entry, InlineLimits, Item, PooledDecisions, Request, Store, Taking};
@@ -16,7 +18,7 @@ use crate::ops::Verb;
 use crate::ops::error::OpError;
 use crate::ops::run::decide_requests;
 
-/// Decides a request. A request that is to be delayed is answered after its delay.
+/// Decides a request. Returns the response, and how long it is to be delayed.
 ///
 /// # Errors
 /// When the request is not valid, or the caller may not take from the domain.
@@ -24,7 +26,7 @@ pub(super) async fn decide<S: Store>(
     app: &App<S>,
     access: &Access,
     message: &RateLimitRequest<'_>,
-) -> Result<RateLimitResponse, OpError> {
+) -> Result<(RateLimitResponse, Duration), OpError> {
     check(message)?;
     if access.is_scoped() {
         access.require(Role::Reader, Scope::Domain(&String::from_utf8_lossy(message.domain)))?;
@@ -36,7 +38,7 @@ pub(super) async fn decide<S: Store>(
     // The reference service answers OK for a domain without rules, so a proxy can be configured before its rules are.
     if app.engine.rules().attributes(message.domain).is_none() {
         app.metrics.descriptors(0, message.descriptors.len());
-        return Ok(response);
+        return Ok((response, Duration::ZERO));
     }
     let items: Vec<DescriptorItem<'_>> = message
         .descriptors
@@ -48,7 +50,7 @@ pub(super) async fn decide<S: Store>(
     let (indices, decided): (Vec<usize>, Vec<Item<'_>>) =
         items.iter().enumerate().filter(|(_, item)| !item.is_refund).map(|(index, item)| (index, item.item())).unzip();
     if decided.is_empty() {
-        return Ok(response);
+        return Ok((response, Duration::ZERO));
     }
     let mut decisions = PooledDecisions::take();
     let request = Request { domain: message.domain, items: &decided };
@@ -76,13 +78,10 @@ pub(super) async fn decide<S: Store>(
     }
     response.headers.extend(app.rls_headers.of(&decision));
     response.metadata = metadata::of(message, &decision, &indices, &response.statuses);
-    let outcome = decision.outcome();
+    let delay = if let Outcome::Delay(wait) = decision.outcome() { wait.into() } else { Duration::ZERO };
     drop(decisions);
     take_afterwards(app, message, &items, response.code).await;
-    if let Outcome::Delay(wait) = outcome {
-        tokio::time::sleep(wait.into()).await;
-    }
-    Ok(response)
+    Ok((response, delay))
 }
 
 fn check(message: &RateLimitRequest<'_>) -> Result<(), OpError> {

@@ -1,22 +1,16 @@
 //! The framing of gRPC over HTTP/2: one message in, one message or a status out.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use bytes::{BufMut, Bytes};
-use http_body::{Body, Frame};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use hyper::{Request, Response};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
-use tokio::time::timeout;
 
-use super::bounds::{MAX_MESSAGE, MESSAGE_TIMEOUT};
+use super::bounds::{MAX_DETAIL, MAX_HEADERS, MAX_MESSAGE};
+use super::http2::{CallError, hpack};
+use crate::ops::error::{ErrorKind, OpError};
 
-const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// The header block of every response: `:status: 200`, `content-type: application/grpc`.
+pub(super) const HEAD: &[u8] = b"\x88\x0f\x10\x10application/grpc";
+
+/// The trailers of a response with a message: `grpc-status: 0`.
+pub(super) const OK: &[u8] = b"\0\x0bgrpc-status\x010";
 
 /// The length of the prefix of a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
@@ -48,99 +42,60 @@ impl GrpcError {
     pub(super) fn new(code: GrpcCode, detail: impl Into<String>) -> Self {
         Self { code, detail: detail.into() }
     }
-}
 
-/// The body of a response: one message and the trailers, or nothing.
-#[derive(Debug, Default)]
-pub(super) struct GrpcBody {
-    message: Option<Bytes>,
-    trailers: Option<HeaderMap>,
-}
-
-impl Body for GrpcBody {
-    type Data = Bytes;
-    type Error = std::convert::Infallible;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let frame = self.message.take().map(Frame::data);
-        Poll::Ready(frame.or_else(|| self.trailers.take().map(Frame::trailers)).map(Ok))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.message.is_none() && self.trailers.is_none()
+    /// Returns the header block of a response that has only this status.
+    pub(super) fn block(&self) -> Vec<u8> {
+        let mut block = HEAD.to_vec();
+        hpack::put_literal(&mut block, "grpc-status", itoa::Buffer::new().format(self.code as u8).as_bytes());
+        let detail = &self.detail[..self.detail.floor_char_boundary(MAX_DETAIL)];
+        let detail = utf8_percent_encode(detail, ENCODED).to_string();
+        hpack::put_literal(&mut block, "grpc-message", detail.as_bytes());
+        block
     }
 }
 
-/// Returns the response with an encoded message, or with the status of an error.
-pub(super) fn respond(result: Result<Vec<u8>, GrpcError>) -> Response<GrpcBody> {
-    let mut response = Response::new(GrpcBody::default());
-    response.headers_mut().insert(CONTENT_TYPE, GRPC);
-    match result {
-        Ok(message) => {
-            let mut trailers = HeaderMap::with_capacity(1);
-            trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"));
-            *response.body_mut() = GrpcBody { message: Some(message.into()), trailers: Some(trailers) };
-        }
-        Err(GrpcError { code, detail }) => {
-            let headers = response.headers_mut();
-            headers.insert(GRPC_STATUS, HeaderValue::from(code as u16));
-            let detail = utf8_percent_encode(&detail, ENCODED).to_string();
-            if let Ok(detail) = HeaderValue::try_from(detail) {
-                headers.insert(GRPC_MESSAGE, detail);
+impl From<CallError> for GrpcError {
+    fn from(error: CallError) -> Self {
+        let (code, detail) = match error {
+            CallError::HeadersTooLarge => {
+                (GrpcCode::ResourceExhausted, format!("the headers have more than {MAX_HEADERS} bytes"))
             }
-        }
+            CallError::BodyTooLarge => {
+                (GrpcCode::ResourceExhausted, format!("the message has more than {MAX_MESSAGE} bytes"))
+            }
+            CallError::TooSlow => (GrpcCode::DeadlineExceeded, "the message did not arrive in time".into()),
+        };
+        Self { code, detail }
     }
-    response
 }
 
-/// Encodes a message with its prefix.
-pub(super) fn frame(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256);
-    out.put_bytes(0, PREFIX);
-    encode(&mut out);
-    let length = (out.len() - PREFIX) as u32;
-    out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
-    out
+impl From<OpError> for GrpcError {
+    fn from(error: OpError) -> Self {
+        let code = match error.kind {
+            ErrorKind::Invalid | ErrorKind::KeyInUse | ErrorKind::KeyReused => GrpcCode::InvalidArgument,
+            ErrorKind::Forbidden => GrpcCode::PermissionDenied,
+            ErrorKind::NotRecorded | ErrorKind::StoreFailed => GrpcCode::Unavailable,
+        };
+        Self::new(code, error.detail)
+    }
 }
 
-/// Reads the one message of a call.
+/// Appends a message with its prefix.
+pub(super) fn frame(out: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0; PREFIX]);
+    encode(out);
+    let length = (out.len() - start - PREFIX) as u32;
+    out[start + 1..start + PREFIX].copy_from_slice(&length.to_be_bytes());
+}
+
+/// Removes the prefix of the one message of a call.
 ///
 /// # Errors
-/// When there is none or more than one, or it is compressed, too large or too slow.
-pub(super) async fn read(request: Request<Incoming>) -> Result<Bytes, GrpcError> {
-    let mut body = request.into_body();
-    let too_large = || {
-        let detail = format!("the message has more than {MAX_MESSAGE} bytes");
-        GrpcError::new(GrpcCode::ResourceExhausted, detail)
-    };
-    let all = async {
-        let (mut first, mut all) = (Bytes::new(), Vec::new());
-        while let Some(frame) = body.frame().await {
-            let incomplete = |_| GrpcError::new(GrpcCode::InvalidArgument, "the call ended within its message");
-            let Ok(data) = frame.map_err(incomplete)?.into_data() else { continue };
-            if first.len().max(all.len()) + data.len() > MAX_MESSAGE + PREFIX {
-                return Err(too_large());
-            }
-            // Nearly always one frame, which is not copied.
-            if first.is_empty() {
-                first = data;
-                continue;
-            }
-            if all.is_empty() {
-                all.extend_from_slice(&first);
-            }
-            all.extend_from_slice(&data);
-        }
-        Ok(if all.is_empty() { first } else { all.into() })
-    };
-    let slow = |_| GrpcError::new(GrpcCode::DeadlineExceeded, "the message did not arrive in time");
-    unframe(&timeout(MESSAGE_TIMEOUT, all).await.map_err(slow)??)
-}
-
-/// Removes the prefix of the one message.
-fn unframe(bytes: &Bytes) -> Result<Bytes, GrpcError> {
+/// When there is none or more than one, or it is compressed.
+pub(super) fn unframe(body: &[u8]) -> Result<&[u8], GrpcError> {
     let invalid = |detail: &str| GrpcError::new(GrpcCode::InvalidArgument, detail);
-    let Some((&[compressed, ref length @ ..], message)) = bytes.split_first_chunk::<PREFIX>() else {
+    let Some((&[compressed, ref length @ ..], message)) = body.split_first_chunk::<PREFIX>() else {
         return Err(invalid("the call has no message"));
     };
     if compressed != 0 {
@@ -149,7 +104,7 @@ fn unframe(bytes: &Bytes) -> Result<Bytes, GrpcError> {
     match message.len().cmp(&(u32::from_be_bytes(*length) as usize)) {
         std::cmp::Ordering::Less => Err(invalid("the message is shorter than its prefix says")),
         std::cmp::Ordering::Greater => Err(invalid("the call has more than one message")),
-        std::cmp::Ordering::Equal => Ok(bytes.slice(PREFIX..)),
+        std::cmp::Ordering::Equal => Ok(message),
     }
 }
 
@@ -159,7 +114,7 @@ mod tests {
 
     #[test]
     fn one_uncompressed_message_is_unframed() {
-        let read = |bytes: &'static [u8]| unframe(&Bytes::from_static(bytes)).map_err(|error| error.detail);
+        let read = |bytes: &'static [u8]| unframe(bytes).map_err(|error| error.detail);
         assert_eq!(read(b"\0\0\0\0\x02ab").as_deref(), Ok(&b"ab"[..]));
         assert_eq!(read(b"\0\0\0\0\0").as_deref(), Ok(&b""[..]));
         for (bytes, expected) in [
@@ -172,14 +127,27 @@ mod tests {
         ] {
             assert!(read(bytes).unwrap_err().contains(expected), "{bytes:?}");
         }
-        assert_eq!(frame(|out| out.extend_from_slice(b"ab")), b"\0\0\0\0\x02ab");
+        let mut out = b"before".to_vec();
+        frame(&mut out, |out| out.extend_from_slice(b"ab"));
+        assert_eq!(out, b"before\0\0\0\0\x02ab");
+    }
+
+    fn decode(block: &[u8]) -> Vec<(String, String)> {
+        let (mut decoder, mut fields) = (hpack::Decoder::default(), Vec::new());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        decoder.decode(block, |field| fields.push((text(field.name), text(field.value)))).expect("a header block");
+        fields
     }
 
     #[test]
-    fn error_is_a_status_without_a_body() {
-        let response = respond(Err(GrpcError::new(GrpcCode::InvalidArgument, "50 %\nwrong")));
-        assert_eq!(response.headers()[GRPC_STATUS], "3");
-        assert_eq!(response.headers()[GRPC_MESSAGE], "50 %25%0Awrong");
-        assert!(response.body().is_end_stream());
+    fn blocks_have_the_fields_of_grpc() {
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let head = [pair(":status", "200"), pair("content-type", "application/grpc")];
+        assert_eq!((decode(HEAD), decode(OK)), (head.to_vec(), vec![pair("grpc-status", "0")]));
+        let error = GrpcError::new(GrpcCode::Unauthenticated, "50 %\nwrong \u{e4}").block();
+        let status = [pair("grpc-status", "16"), pair("grpc-message", "50 %25%0Awrong %C3%A4")];
+        assert_eq!(decode(&error), [&head[..], &status].concat());
+        let long = decode(&GrpcError::new(GrpcCode::NotFound, "\u{e4}".repeat(10_000)).block());
+        assert_eq!(long[3].1.len(), 3 * MAX_DETAIL);
     }
 }

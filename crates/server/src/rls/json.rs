@@ -165,7 +165,10 @@ pub(crate) async fn answer<S: Store>(
 ) -> Result<(StatusCode, Vec<u8>), OpError> {
     let request: JsonRequest =
         serde_json::from_slice(body).map_err(|error| OpError::invalid("", format!("not a request: {error}")))?;
-    let response = decide(app, access, &request.message()?).await?;
+    let (response, delay) = decide(app, access, &request.message()?).await?;
+    if !delay.is_zero() {
+        tokio::time::sleep(delay).await;
+    }
     let status = if response.code == Code::Ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
     // A struct of numbers and strings always serialises.
     Ok((status, serde_json::to_vec(&JsonResponse::new(&response)).unwrap_or_default()))

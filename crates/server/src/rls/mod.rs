@@ -2,12 +2,13 @@
 //!
 //! A descriptor of a request is an item whose attributes are the descriptor's entries. The items of a request are charged
 //! together, all or none. The messages are decoded and encoded by hand ([`wire`]), so neither generated code nor a compiler for
-//! it is needed. `POST /json` and `GET /healthcheck` of the reference service are on the HTTP port (`json.rs`).
+//! it is needed. The transport is [`http2`]. `POST /json` and `GET /healthcheck` of the reference service are on the HTTP port (`json.rs`).
 
 pub mod bounds;
 mod decide;
 mod grpc;
 mod headers;
+pub mod http2;
 mod json;
 mod metadata;
 mod serve;

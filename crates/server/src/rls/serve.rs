@@ -1,33 +1,33 @@
-//! One connection of the rate-limit service.
+//! One connection of the rate-limit service, from its first byte to its last.
 
-use std::convert::Infallible;
-use std::future::poll_fn;
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 
-use hyper::body::Incoming;
-use hyper::header::CONTENT_TYPE;
-use hyper::http::request::Parts;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper::{Method, Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::{Instant, sleep};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tollgate_engine::Store;
 
-use super::bounds::{DRAIN_TIMEOUT, KEEPALIVE_EVERY, KEEPALIVE_TIMEOUT, MAX_HEADERS, MAX_PENDING_RESETS, MAX_STREAMS};
+use super::bounds::{
+    DRAIN_TIMEOUT, KEEPALIVE_EVERY, KEEPALIVE_TIMEOUT, LINGER, MAX_WAITING_CALLS, MESSAGE_TIMEOUT, READ_BUFFER,
+    STALLED, WRITE_BUFFER,
+};
 use super::decide::decide;
-use super::grpc::{GrpcBody, GrpcCode, GrpcError, frame, read, respond};
-use super::wire::{RateLimitRequest, decode_health, encode_health};
+use super::grpc::{GrpcCode, GrpcError, HEAD, OK, frame, unframe};
+use super::http2::head::Head;
+use super::http2::{Call, Connection};
+use super::wire::{RateLimitRequest, RateLimitResponse, decode_health, encode_health};
 use crate::app::App;
 use crate::control::auth::{Access, CachedToken};
-use crate::http::bearer;
+use crate::http::bearer_token;
 use crate::net::protocol::{AUTH_TIMEOUT, Protocol};
 use crate::net::shutdown::ConnectionGuard;
-use crate::ops::error::{ErrorKind, OpError};
+use crate::net::stream::{ReadReady, write};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
@@ -35,128 +35,393 @@ const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 /// The names of the service that a health check may ask about; the reference service has the second.
 const SERVICES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.ratelimit.v3.RateLimitService"];
 
-/// The token of a connection, which its calls share.
-#[derive(Debug, Default)]
-struct RlsConnection {
-    cached: Mutex<CachedToken>,
-    /// Whether a valid token was sent. Relaxed: it orders nothing.
-    authenticated: AtomicBool,
-}
-
-/// Serves a connection until the client closes it, its age is reached, or the server stops. Calls that have arrived are answered.
-/// Where tokens are required, a connection without a valid one is closed in the same way after [`AUTH_TIMEOUT`].
-pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
-    stream: T,
-    app: Arc<App<S>>,
-    guard: ConnectionGuard,
-) {
+/// Serves a connection until the client closes it or breaks the protocol, its age is reached, or the server stops. Calls that
+/// have arrived are answered. Where tokens are required, a connection without a valid one is closed in the same way after
+/// [`AUTH_TIMEOUT`].
+pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
     guard.register().await;
-    let mut aged = pin!(sleep(app.max_connection_age));
-    let state = Arc::new(RlsConnection::default());
-    let service = service_fn(|request| {
-        let (app, state) = (app.clone(), state.clone());
-        async move { Ok::<_, Infallible>(answer(&app, &state, request).await) }
-    });
-    let mut connection = pin!(
-        http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_header_list_size(MAX_HEADERS)
-            .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
-            .keep_alive_interval(KEEPALIVE_EVERY)
-            .keep_alive_timeout(KEEPALIVE_TIMEOUT)
-            .serve_connection(TokioIo::new(stream), service)
-    );
-    let mut is_closing = false;
-    let mut is_overdue = false;
-    let mut deadline = app.auth.requires_tokens().then(|| Box::pin(sleep(AUTH_TIMEOUT)));
-    let outcome = poll_fn(|cx| {
-        if let Some(timer) = &mut deadline {
-            if state.authenticated.load(Ordering::Relaxed) {
-                deadline = None;
-            } else if timer.as_mut().poll(cx).is_ready() {
-                if is_overdue {
-                    return Poll::Ready(Ok(()));
-                }
-                (is_overdue, is_closing) = (true, true);
-                connection.as_mut().graceful_shutdown();
-                timer.as_mut().reset(Instant::now() + DRAIN_TIMEOUT);
-                let _ = timer.as_mut().poll(cx);
-            }
-        }
-        if !is_closing && (guard.is_stopping() || aged.as_mut().poll(cx) == Poll::Ready(())) {
-            is_closing = true;
-            connection.as_mut().graceful_shutdown();
-        }
-        connection.as_mut().poll(cx)
-    })
-    .await;
-    if let Err(error) = outcome {
+    let mut session = Session::new(app);
+    if let Err(error) = session.run(&mut stream, &guard).await {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
-}
-
-async fn answer<S: Store>(app: &App<S>, state: &RlsConnection, request: Request<Incoming>) -> Response<GrpcBody> {
-    let result = try_answer(app, state, request).await;
-    if result.is_err() {
-        app.metrics.front(Protocol::Rls).malformed();
-    }
-    respond(result)
-}
-
-async fn try_answer<S: Store>(
-    app: &App<S>,
-    state: &RlsConnection,
-    request: Request<Incoming>,
-) -> Result<Vec<u8>, GrpcError> {
-    let (head, body) = request.into_parts();
-    let is_grpc = head.headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"));
-    if head.method != Method::POST || !is_grpc {
-        return Err(GrpcError::new(GrpcCode::Unimplemented, "this port speaks gRPC: POST with application/grpc"));
-    }
-    match head.uri.path() {
-        SHOULD_RATE_LIMIT => {
-            let access = authenticate(app, state, &head)?;
-            let message = read(Request::from_parts(head, body)).await?;
-            let request = RateLimitRequest::decode(&message);
-            let request = request.map_err(|error| GrpcError::new(GrpcCode::InvalidArgument, error.to_string()))?;
-            let response = decide(app, &access, &request).await.map_err(error)?;
-            Ok(frame(|out| response.encode(out)))
-        }
-        HEALTH_CHECK => {
-            let message = read(Request::from_parts(head, body)).await?;
-            let service = decode_health(&message);
-            let service = service.map_err(|error| GrpcError::new(GrpcCode::InvalidArgument, error.to_string()))?;
-            if !SERVICES.contains(&service) {
-                return Err(GrpcError::new(GrpcCode::NotFound, "no such service"));
-            }
-            Ok(frame(|out| encode_health(out, !app.connections.is_stopping())))
-        }
-        path => {
-            let detail = format!("no such method: {path}; available: {SHOULD_RATE_LIMIT}, {HEALTH_CHECK}");
-            Err(GrpcError::new(GrpcCode::Unimplemented, detail))
-        }
-    }
-}
-
-fn authenticate<S: Store>(app: &App<S>, state: &RlsConnection, head: &Parts) -> Result<Access, GrpcError> {
-    if !app.auth.requires_tokens() {
-        return Ok(Access::Local);
-    }
-    let mut cached = state.cached.lock().unwrap_or_else(PoisonError::into_inner);
-    let admitted = app.auth.authenticate(&mut cached, bearer(head), || app.wall_ms());
-    let access = admitted.map_err(|error| GrpcError::new(GrpcCode::Unauthenticated, error.to_string()))?;
-    state.authenticated.store(true, Ordering::Relaxed);
-    Ok(access.clone())
-}
-
-fn error(error: OpError) -> GrpcError {
-    let code = match error.kind {
-        ErrorKind::Invalid | ErrorKind::KeyInUse | ErrorKind::KeyReused => GrpcCode::InvalidArgument,
-        ErrorKind::Forbidden => GrpcCode::PermissionDenied,
-        ErrorKind::NotRecorded | ErrorKind::StoreFailed => GrpcCode::Unavailable,
+    drop(session);
+    // Closing a socket with unread input would discard the last bytes that were sent.
+    let ended = async {
+        stream.shutdown().await?;
+        let mut rest = [0; 1024];
+        while stream.read(&mut rest).await? > 0 {}
+        io::Result::Ok(())
     };
-    GrpcError::new(code, error.detail)
+    // Best effort: a client that does not read is not waited for.
+    let _ = timeout(LINGER, ended).await;
+}
+
+/// The result of a call that was not decided at once, by its stream.
+type Answer = (u32, Result<RateLimitResponse, GrpcError>);
+
+/// Why a connection was woken.
+enum Woken {
+    Input,
+    Answer(Answer),
+    Time,
+    Stop,
+}
+
+/// What a connection holds while it is open.
+struct Session<S> {
+    app: Arc<App<S>>,
+    http2: Connection,
+    /// The part of a frame that has arrived, and when it began to.
+    partial: Vec<u8>,
+    partial_since: Duration,
+    token: CachedToken,
+    is_authenticated: bool,
+    /// The calls that wait for a shared store or for their delay.
+    waiting: JoinSet<Answer>,
+    start: Instant,
+    timer: Pin<Box<Sleep>>,
+    last_input: Duration,
+    pinged: Option<Duration>,
+    /// When the client was told that the connection closes.
+    closing_since: Option<Duration>,
+}
+
+impl<S: Store + 'static> Session<S> {
+    fn new(app: Arc<App<S>>) -> Self {
+        Self {
+            app,
+            http2: Connection::new(&[SHOULD_RATE_LIMIT, HEALTH_CHECK]),
+            partial: Vec::new(),
+            partial_since: Duration::ZERO,
+            token: CachedToken::default(),
+            is_authenticated: false,
+            waiting: JoinSet::new(),
+            start: Instant::now(),
+            timer: Box::pin(sleep(MESSAGE_TIMEOUT)),
+            last_input: Duration::ZERO,
+            pinged: None,
+            closing_since: None,
+        }
+    }
+
+    async fn run<T: ReadReady>(&mut self, stream: &mut T, guard: &ConnectionGuard) -> io::Result<()> {
+        let mut deadline = self.deadline();
+        while !self.http2.is_closed() {
+            match self.wait(stream, guard, deadline).await? {
+                Woken::Input => {
+                    let mut buffers = Buffers::take();
+                    std::mem::swap(&mut self.http2.out, &mut buffers.output);
+                    let outcome = self.serve_input(stream, &mut buffers.input).await;
+                    std::mem::swap(&mut self.http2.out, &mut buffers.output);
+                    buffers.give_back();
+                    if !outcome? {
+                        return Ok(());
+                    }
+                }
+                Woken::Answer((stream, result)) => self.respond(stream, result.as_ref()),
+                Woken::Stop => self.start_closing(),
+                Woken::Time => {}
+            }
+            if deadline <= self.start.elapsed() {
+                self.on_time()?;
+            }
+            self.write(stream).await?;
+            deadline = self.deadline();
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to do. No buffer is held meanwhile, so an idle connection costs little.
+    async fn wait<T: ReadReady>(
+        &mut self,
+        stream: &mut T,
+        guard: &ConnectionGuard,
+        deadline: Duration,
+    ) -> io::Result<Woken> {
+        poll_fn(|cx| {
+            if self.closing_since.is_none() && guard.is_stopping() {
+                return Poll::Ready(Ok(Woken::Stop));
+            }
+            if !self.waiting.is_empty()
+                && let Poll::Ready(Some(ended)) = self.waiting.poll_join_next(cx)
+            {
+                return Poll::Ready(ended.map(Woken::Answer).map_err(io::Error::other));
+            }
+            if let Poll::Ready(outcome) = stream.poll_readable(cx) {
+                return Poll::Ready(outcome.map(|()| Woken::Input));
+            }
+            self.poll_timer(cx, self.start + deadline).map(|()| Ok(Woken::Time))
+        })
+        .await
+    }
+
+    /// Waits for the deadline. The timer is moved only if it would be late: most deadlines move away before they are reached.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
+        if deadline < self.timer.deadline() {
+            self.timer.as_mut().reset(deadline);
+        }
+        while self.timer.as_mut().poll(cx).is_ready() {
+            if deadline <= Instant::now() {
+                return Poll::Ready(());
+            }
+            self.timer.as_mut().reset(deadline);
+        }
+        Poll::Pending
+    }
+
+    /// Returns when something has to be done although nothing arrives.
+    fn deadline(&self) -> Duration {
+        let partial = (!self.partial.is_empty()).then_some(self.partial_since);
+        let incomplete = [self.http2.waiting_since(), partial].into_iter().flatten().min();
+        let alive = self.pinged.map_or(self.last_input + KEEPALIVE_EVERY, |pinged| pinged + KEEPALIVE_TIMEOUT);
+        [
+            Some(alive),
+            incomplete.map(|since| since + MESSAGE_TIMEOUT),
+            self.http2.blocked_since().map(|since| since + STALLED),
+            match self.closing_since {
+                Some(since) => Some(since + DRAIN_TIMEOUT),
+                None if self.needs_token() => Some(AUTH_TIMEOUT.min(self.app.max_connection_age)),
+                None => Some(self.app.max_connection_age),
+            },
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+        .unwrap_or(Duration::MAX)
+    }
+
+    fn needs_token(&self) -> bool {
+        self.app.auth.requires_tokens() && !self.is_authenticated
+    }
+
+    /// Does what is due.
+    ///
+    /// # Errors
+    /// When the client is gone or too slow.
+    fn on_time(&mut self) -> io::Result<()> {
+        let now = self.start.elapsed();
+        let is_due = |since: Duration, limit| since + limit <= now;
+        match self.closing_since {
+            None if self.needs_token() && is_due(Duration::ZERO, AUTH_TIMEOUT) => self.start_closing(),
+            None if self.app.max_connection_age <= now => self.start_closing(),
+            Some(since) if is_due(since, DRAIN_TIMEOUT) => {
+                if self.needs_token() {
+                    return Err(timed_out("no valid token"));
+                }
+                self.http2.finish_closing();
+                // The calls that are left have deadlines of their own.
+                self.closing_since = Some(now);
+            }
+            None | Some(_) => {}
+        }
+        if self.http2.blocked_since().is_some_and(|since| is_due(since, STALLED)) {
+            return Err(timed_out("the client does not make room for responses"));
+        }
+        if !self.partial.is_empty() && is_due(self.partial_since, MESSAGE_TIMEOUT) {
+            return Err(timed_out("a frame did not arrive in time"));
+        }
+        match self.pinged {
+            Some(pinged) if is_due(pinged, KEEPALIVE_TIMEOUT) => return Err(timed_out("the client does not answer")),
+            None if is_due(self.last_input, KEEPALIVE_EVERY) => {
+                self.http2.ping();
+                self.pinged = Some(now);
+            }
+            Some(_) | None => {}
+        }
+        while let Some(since) = self.http2.waiting_since()
+            && is_due(since, MESSAGE_TIMEOUT)
+            && !self.http2.is_closed()
+        {
+            if let Some(Call { stream, body: Err(error), .. }) = self.http2.expire(now.saturating_sub(MESSAGE_TIMEOUT))
+            {
+                self.respond(stream, Err(&error.into()));
+            }
+        }
+        Ok(())
+    }
+
+    fn start_closing(&mut self) {
+        self.closing_since = Some(self.start.elapsed());
+        self.http2.start_closing();
+    }
+
+    /// Reads once and answers all calls that are complete; returns false at the end of the stream.
+    async fn serve_input<T: ReadReady>(&mut self, stream: &mut T, buffer: &mut [u8]) -> io::Result<bool> {
+        let kept = self.partial.len();
+        buffer[..kept].copy_from_slice(&self.partial);
+        let mut free = ReadBuf::new(&mut buffer[kept..]);
+        // The stream is nearly always readable; if it is not, it is waited for beside everything else.
+        match poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_read(cx, &mut free))).await {
+            Poll::Pending => return Ok(true),
+            Poll::Ready(outcome) => outcome?,
+        }
+        let read = free.filled().len();
+        if read == 0 {
+            return Ok(false);
+        }
+        let now = self.start.elapsed();
+        (self.last_input, self.pinged) = (now, None);
+        let mut input = &buffer[..kept + read];
+        while let Some(call) = self.http2.next(&mut input, now) {
+            self.answer(call).await;
+            if self.http2.out.len() >= WRITE_BUFFER {
+                self.write(stream).await?;
+            }
+        }
+        if self.partial.is_empty() || input.len() < kept + read {
+            self.partial_since = now;
+        }
+        self.partial.clear();
+        self.partial.extend_from_slice(input);
+        self.write(stream).await?;
+        Ok(true)
+    }
+
+    async fn write<T: ReadReady>(&mut self, stream: &mut T) -> io::Result<()> {
+        if !self.http2.out.is_empty() {
+            write(stream, &self.http2.out, STALLED).await?;
+            self.http2.out.clear();
+        }
+        Ok(())
+    }
+
+    /// Answers a call, at once unless the store is shared or the request is to be delayed.
+    async fn answer(&mut self, call: Call<'_>) {
+        let Call { stream, head, body } = call;
+        let body = match body {
+            Ok(body) => body,
+            Err(error) => return self.respond(stream, Err(&error.into())),
+        };
+        if !head.is_post || !head.is_grpc {
+            let detail = "this port speaks gRPC: POST with application/grpc";
+            return self.respond(stream, Err(&GrpcError::new(GrpcCode::Unimplemented, detail)));
+        }
+        if *head.path == *HEALTH_CHECK.as_bytes() {
+            return self.respond_health(stream, &body);
+        }
+        let access = match self.authorize(&head) {
+            Ok(access) => access,
+            Err(error) => return self.respond(stream, Err(&error)),
+        };
+        if !self.app.engine.store().can_fail() {
+            return match decide_message(&self.app, &access, &body).await {
+                Ok((response, Duration::ZERO)) => self.respond(stream, Ok(&response)),
+                Ok((response, delay)) => self.wait_for(stream, async move {
+                    sleep(delay).await;
+                    Ok(response)
+                }),
+                Err(error) => self.respond(stream, Err(&error)),
+            };
+        }
+        let (app, body) = (self.app.clone(), body.into_owned());
+        self.wait_for(stream, async move {
+            let (response, delay) = decide_message(&app, &access, &body).await?;
+            drop(body);
+            if !delay.is_zero() {
+                sleep(delay).await;
+            }
+            Ok(response)
+        });
+    }
+
+    /// Answers a call when the future is ready, without holding up the calls after it.
+    fn wait_for<F>(&mut self, stream: u32, response: F)
+    where
+        F: Future<Output = Result<RateLimitResponse, GrpcError>> + Send + 'static,
+    {
+        if self.waiting.len() >= MAX_WAITING_CALLS {
+            let detail = format!("too many calls of this connection are waiting (maximum {MAX_WAITING_CALLS})");
+            return self.respond(stream, Err(&GrpcError::new(GrpcCode::Unavailable, detail)));
+        }
+        self.waiting.spawn(async move { (stream, response.await) });
+    }
+
+    /// Checks the path and the token of a call, and returns the rights of the caller.
+    fn authorize(&mut self, head: &Head) -> Result<Access, GrpcError> {
+        if *head.path != *SHOULD_RATE_LIMIT.as_bytes() {
+            let path = String::from_utf8_lossy(&head.path);
+            let path = &path[..path.floor_char_boundary(100)];
+            let detail = format!("no such method: {path}; available: {SHOULD_RATE_LIMIT}, {HEALTH_CHECK}");
+            return Err(GrpcError::new(GrpcCode::Unimplemented, detail));
+        }
+        if !self.app.auth.requires_tokens() {
+            return Ok(Access::Local);
+        }
+        let token = head.authorization.as_deref().and_then(bearer_token);
+        let access = self.app.auth.authenticate(&mut self.token, token, || self.app.wall_ms());
+        let access = access.map_err(|error| GrpcError::new(GrpcCode::Unauthenticated, error.to_string()))?;
+        self.is_authenticated = true;
+        Ok(access.clone())
+    }
+
+    fn respond(&mut self, stream: u32, result: Result<&RateLimitResponse, &GrpcError>) {
+        match result {
+            Ok(response) => {
+                self.http2.respond(stream, HEAD, OK, |out| frame(out, |out| response.encode(out)));
+            }
+            Err(error) => {
+                self.app.metrics.front(Protocol::Rls).malformed();
+                self.http2.respond_without_body(stream, &error.block());
+            }
+        }
+    }
+
+    fn respond_health(&mut self, stream: u32, body: &[u8]) {
+        let invalid = |error: super::wire::WireError| GrpcError::new(GrpcCode::InvalidArgument, error.to_string());
+        match unframe(body).and_then(|message| decode_health(message).map_err(invalid)) {
+            Ok(service) if SERVICES.contains(&service) => {
+                let is_serving = !self.app.connections.is_stopping();
+                self.http2.respond(stream, HEAD, OK, |out| frame(out, |out| encode_health(out, is_serving)));
+            }
+            Ok(_) => self.respond(stream, Err(&GrpcError::new(GrpcCode::NotFound, "no such service"))),
+            Err(error) => self.respond(stream, Err(&error)),
+        }
+    }
+}
+
+/// Decodes the message of a call and decides it.
+async fn decide_message<S: Store>(
+    app: &App<S>,
+    access: &Access,
+    body: &[u8],
+) -> Result<(RateLimitResponse, Duration), GrpcError> {
+    let request = RateLimitRequest::decode(unframe(body)?);
+    let request = request.map_err(|error| GrpcError::new(GrpcCode::InvalidArgument, error.to_string()))?;
+    Ok(decide(app, access, &request).await?)
+}
+
+fn timed_out(detail: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, detail)
+}
+
+/// The buffers of a connection while it reads. Each thread pools a few, so that they stay warm and idle connections have none.
+struct Buffers {
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+/// The number of unused buffers that a thread keeps.
+const SPARE_BUFFERS: usize = 16;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Buffers>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Buffers {
+    fn take() -> Self {
+        let spare = SPARE.with_borrow_mut(Vec::pop);
+        spare.unwrap_or_else(|| Self { input: vec![0; READ_BUFFER], output: Vec::new() })
+    }
+
+    fn give_back(mut self) {
+        self.output.clear();
+        self.output.shrink_to(2 * WRITE_BUFFER);
+        SPARE.with_borrow_mut(|spare| {
+            if spare.len() < SPARE_BUFFERS {
+                spare.push(self);
+            }
+        });
+    }
 }
 
 #[cfg(test)]
@@ -165,15 +430,35 @@ mod tests {
     use crate::control::auth::TokenPolicy;
     use crate::net::stalled_client::hangs_up_after;
 
+    /// The preface of HTTP/2 with empty settings.
+    const OPENING: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
     #[tokio::test(start_paused = true)]
     async fn connection_without_a_token_is_closed_where_tokens_are_required() {
-        // Nothing, and the preface of HTTP/2 with empty settings.
-        for sent in ["", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"] {
+        for sent in ["", OPENING] {
             let required = |stream, _, guard| {
                 let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();
                 serve(stream, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)
             };
             hangs_up_after(AUTH_TIMEOUT, sent, required).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_stalls_is_closed() {
+        // HEADERS without their end, and half a frame.
+        let headers = format!("{OPENING}\0\0\x01\x01\0\0\0\0\x01\u{2}");
+        let half = format!("{OPENING}\0\0\x08\x06\0");
+        let keepalive = KEEPALIVE_EVERY + KEEPALIVE_TIMEOUT;
+        for (sent, limit) in [
+            ("", MESSAGE_TIMEOUT),
+            (&OPENING[..10], MESSAGE_TIMEOUT),
+            (&OPENING[..24], MESSAGE_TIMEOUT),
+            (&headers, MESSAGE_TIMEOUT),
+            (&half, MESSAGE_TIMEOUT),
+            (OPENING, keepalive),
+        ] {
+            hangs_up_after(limit, sent, serve).await;
         }
     }
 }

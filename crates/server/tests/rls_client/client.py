@@ -9,8 +9,7 @@ from google.protobuf import json_format
 sys.path.insert(0, sys.argv[2])
 rls, rls_services = grpc.protos_and_services("rls.proto")
 health, health_services = grpc.protos_and_services("health.proto")
-# For a Unix socket grpcio would send its encoded path, which the HTTP/2 library of the server refuses as an authority.
-channel = grpc.insecure_channel(sys.argv[1], options=[("grpc.default_authority", "localhost")])
+channel = grpc.insecure_channel(sys.argv[1])
 should_rate_limit = rls_services.RateLimitServiceStub(channel).ShouldRateLimit
 check = health_services.HealthStub(channel).Check
 raw = channel.unary_unary("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")

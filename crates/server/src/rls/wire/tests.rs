@@ -77,6 +77,23 @@ fn descriptors_and_entries_are_bounded() {
 }
 
 #[test]
+fn nested_messages_are_not_entered_further_than_the_protocol_does() {
+    // A message in a message, ten thousand times: as an unknown field it is skipped, in the place of an entry it is its key.
+    let mut nested = Vec::new();
+    for _ in 0..10_000 {
+        let mut outer = vec![0x0a];
+        put_varint(&mut outer, nested.len() as u64);
+        outer.extend_from_slice(&nested);
+        nested = outer;
+    }
+    let unknown = field(9, &nested);
+    assert_eq!(RateLimitRequest::decode(&unknown), Ok(RateLimitRequest::default()));
+    let descriptor = field(2, &nested);
+    let request = RateLimitRequest::decode(&descriptor).expect("a request");
+    assert_eq!(request.descriptors[0].entries.len(), 1);
+}
+
+#[test]
 fn response_is_encoded_with_every_field() {
     let limit = CurrentLimit { requests_per_unit: 300, unit: 2, name: "n".into() };
     let response = RateLimitResponse {

@@ -1,0 +1,8 @@
+-- A check of a reverse proxy for one of a hundred thousand paths.
+wrk.headers["X-Forwarded-Method"] = "GET"
+wrk.headers["X-Forwarded-Host"] = "example.org"
+wrk.headers["X-Forwarded-Proto"] = "http"
+request = function()
+  wrk.headers["X-Forwarded-Uri"] = string.format("/v1/mine/%d", math.random(100000))
+  return wrk.format("GET")
+end

@@ -1,0 +1,200 @@
+//! The rate-limit service of Envoy beside floors that decide nothing: a bare tonic answer and a bare answer of hyper's HTTP/2.
+//!
+//! `bench-rls TOLLGATE [REPETITIONS [load|latency|instructions]]`. Two rules match each request. h2load is the client: 10
+//! connections with 10 streams each.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+
+use tollgate_server_bench::bars::Bars;
+use tollgate_server_bench::process::{Server, free_address, machine};
+use tollgate_server_bench::rules;
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const OURS: &str = "tollgate";
+const FLOORS: [&str; 2] = ["tonic", "hyper"];
+
+fn main() -> anyhow::Result<ExitCode> {
+    let mut args = std::env::args().skip(1);
+    let tollgate = args.next().context("usage: bench-rls TOLLGATE [REPETITIONS [load|latency|instructions]]")?;
+    let repetitions = args.next().map_or(Ok(5), |text| text.parse())?;
+    let only = args.next();
+    let folder = std::env::temp_dir().join(format!("tollgate-bench-rls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let bench = Bench { tollgate: tollgate.into(), repetitions, folder };
+    std::fs::write(bench.file("rules.yaml"), rules(10))?;
+    std::fs::write(bench.file("body"), body())?;
+    println!("{}", machine());
+    let mut bars = Bars::default();
+    let parts: [(&str, Part); 3] =
+        [("load", Bench::load), ("latency", Bench::latency), ("instructions", Bench::instructions)];
+    for (_, part) in parts.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)) {
+        part(&bench, &mut bars)?;
+    }
+    std::fs::remove_dir_all(&bench.folder)?;
+    Ok(bars.tell())
+}
+
+struct Bench {
+    tollgate: PathBuf,
+    repetitions: usize,
+    folder: PathBuf,
+}
+
+/// One group of measurements.
+type Part = fn(&Bench, &mut Bars) -> anyhow::Result<()>;
+
+impl Bench {
+    fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// The command that starts a server on an address.
+    fn command(&self, name: &str, address: SocketAddr) -> anyhow::Result<Vec<String>> {
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let address = address.to_string();
+        if name != OURS {
+            let program = std::env::current_exe()?.with_file_name("floor-rls");
+            return Ok(vec![text(&program), address, name.to_owned()]);
+        }
+        let rules = text(&self.file("rules.yaml"));
+        let arguments =
+            ["serve", "--http", "off", "--resp", "off", "--data", "off", "--rules", &rules, "--rls", &address];
+        Ok(std::iter::once(text(&self.tollgate)).chain(arguments.map(str::to_owned)).collect())
+    }
+
+    fn start(&self, name: &str) -> anyhow::Result<Server> {
+        let address = free_address()?;
+        let command = self.command(name, address)?;
+        Server::start(Command::new(&command[0]).args(&command[1..]), address)
+    }
+
+    fn servers(&self) -> anyhow::Result<Vec<(&'static str, Server)>> {
+        [OURS].into_iter().chain(FLOORS).map(|name| Ok((name, self.start(name)?))).collect()
+    }
+
+    /// Runs h2load, and returns what it prints.
+    fn h2load(&self, address: SocketAddr, more: &[&str]) -> anyhow::Result<String> {
+        let output = Command::new("h2load")
+            .args(["-t1", "-c10", "-m10", "-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
+            .arg(self.file("body"))
+            .args(more)
+            .arg(format!("http://{address}{PATH}"))
+            .output()
+            .context("h2load does not run; it is in the package nghttp2-client")?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(text.contains(" 0 failed, 0 errored, 0 timeout"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        Ok(text)
+    }
+
+    /// As fast as possible: processor time of the server per request.
+    fn load(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        const COUNT: usize = 100_000;
+        let servers = self.servers()?;
+        let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for _ in 0..self.repetitions {
+            for (name, server) in &servers {
+                let before = server.cpu_micros();
+                self.h2load(server.address, &["-n", &COUNT.to_string()])?;
+                times.entry(*name).or_default().push((server.cpu_micros() - before) / COUNT as f64);
+            }
+        }
+        let times: BTreeMap<&str, f64> = times.into_iter().map(|(name, times)| (name, middle(times))).collect();
+        println!("\nprocessor time per request, 10 connections x 10 streams, two rules matching");
+        for (name, time) in &times {
+            println!("  {name:<10} {time:>7.2} µs ({:.2})", time / times["tonic"]);
+        }
+        bars.at_most("processor time, of a bare tonic answer", times[OURS] / times["tonic"], 0.5);
+        Ok(())
+    }
+
+    /// At 10,000 requests per second: times to an answer.
+    fn latency(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let servers = self.servers()?;
+        let log = self.file("log");
+        let mut times: BTreeMap<&str, Vec<[f64; 2]>> = BTreeMap::new();
+        for _ in 0..self.repetitions {
+            for (name, server) in &servers {
+                let _ = std::fs::remove_file(&log);
+                let file = format!("--log-file={}", log.display());
+                self.h2load(server.address, &["--rps=1000", "-D2", &file])?;
+                let text = std::fs::read_to_string(&log)?;
+                let elapsed = text.lines().filter_map(|line| line.rsplit('\t').next()?.parse().ok());
+                let mut elapsed: Vec<f64> = elapsed.collect();
+                elapsed.sort_by(f64::total_cmp);
+                ensure!(elapsed.len() > 10_000, "only {} requests were answered", elapsed.len());
+                times.entry(*name).or_default().push([50, 99].map(|percent| elapsed[elapsed.len() * percent / 100]));
+            }
+        }
+        println!("\ntimes to an answer at 10,000/s");
+        let of = |name: &str, index: usize| middle(times[name].iter().map(|pair| pair[index]).collect());
+        for name in [OURS].into_iter().chain(FLOORS) {
+            println!("  {name:<10} p50 {:>6.0} µs   p99 {:>6.0} µs", of(name, 0), of(name, 1));
+        }
+        bars.at_most("p50 at 10,000/s, of the floor's", of(OURS, 0) / of("tonic", 0), 1.1);
+        bars.at_most("p99 at 10,000/s, of the floor's", of(OURS, 1) / of("tonic", 1), 1.1);
+        Ok(())
+    }
+
+    /// Instructions of the server per request, as valgrind counts them; repeatable also on a busy machine.
+    fn instructions(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        const COUNTS: [usize; 2] = [1_000, 5_000];
+        println!("\ninstructions per request");
+        let mut all = BTreeMap::new();
+        for name in [OURS].into_iter().chain(FLOORS) {
+            let mut collected = Vec::new();
+            for count in COUNTS {
+                collected.push(self.collect(name, count)?);
+            }
+            // What starting and stopping takes is in both.
+            let each = (collected[1] - collected[0]) / (COUNTS[1] - COUNTS[0]) as f64;
+            println!("  {name:<10} {each:>7.0}");
+            all.insert(name, each);
+        }
+        bars.at_most("instructions, of a bare tonic answer", all[OURS] / all["tonic"], 0.5);
+        Ok(())
+    }
+
+    fn collect(&self, name: &str, count: usize) -> anyhow::Result<f64> {
+        let (address, log) = (free_address()?, self.file("valgrind"));
+        let command = self.command(name, address)?;
+        let mut child = Command::new("valgrind")
+            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", &format!("--log-file={}", log.display())])
+            .args(command)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("valgrind does not run")?;
+        let is_up = (0..1_200).any(|_| {
+            std::thread::sleep(Duration::from_millis(50));
+            TcpStream::connect(address).is_ok()
+        });
+        let loaded =
+            if is_up { self.h2load(address, &["-n", &count.to_string()]) } else { bail!("{name} does not start") };
+        Command::new("kill").args(["-TERM", &child.id().to_string()]).status()?;
+        child.wait()?;
+        loaded?;
+        let text = std::fs::read_to_string(log)?;
+        let line = text.lines().rev().find_map(|line| line.split("Collected : ").nth(1));
+        Ok(line.with_context(|| format!("no figure in {text}"))?.trim().parse()?)
+    }
+}
+
+/// A message of gRPC: the domain `api` and one descriptor with three entries, by which two rules match.
+fn body() -> Vec<u8> {
+    let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
+    let entry = |key: &str, value: &str| field(1, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());
+    let entries = [entry("path", "/v1/mine/things"), entry("client", "some-client:00000007"), entry("plan", "gold")];
+    let message = [field(1, b"api"), field(2, &entries.concat())].concat();
+    [&[0, 0, 0, 0, message.len() as u8][..], &message].concat()
+}
+
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,343 @@
+//! One connection of HTTP/2 as a state machine: bytes in, calls and bytes out. It knows neither sockets nor clocks.
+//!
+//! It serves calls with one request and one response, each small, as gRPC has them. What a client can make it keep is bounded:
+//! streams by [`MAX_STREAMS`], their bodies together by the window of the connection, which is restored when streams are closed,
+//! header blocks by `MAX_HEADER_BLOCK`, and the dynamic table by its size. Output grows with the input of one read only; the
+//! caller writes it before it reads again.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::super::bounds::{CONNECTION_WINDOW, MAX_HEADERS, MAX_STREAMS, RESET_COST, STREAM_WINDOW};
+use super::credit::Credit;
+use super::frame::{self, ACK, ConnectionError, ErrorCode, Frame, Kind, MAX_31_BITS, PREFACE, Setting};
+use super::head::Head;
+use super::hpack::Decoder;
+use super::receive::{HeaderBlock, LastBlock};
+use super::streams::{ClientSide, ClosedBy, Stream, StreamState, Streams};
+
+/// The window of a connection and of a stream before anything is said about them.
+const DEFAULT_WINDOW: u32 = 65_535;
+
+/// The reply to a client that does not speak HTTP/2.
+const NOT_HTTP2: &[u8] =
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\ncontent-length: 54\r\n\
+    connection: close\r\n\r\nthis port speaks gRPC: HTTP/2 without an upgrade, h2c\n";
+
+/// The payload of the PING that shows which streams the client had opened before it knew that the connection closes.
+const DRAIN_PING: [u8; 8] = *b"draining";
+/// The payload of the PING that shows whether the client is alive.
+const ALIVE_PING: [u8; 8] = *b"areyouup";
+
+/// A complete request, or one that was refused before its end.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Call<'i> {
+    /// Its stream.
+    pub stream: u32,
+    /// Its headers.
+    pub head: Head,
+    /// Its body. One that came in a single frame, as nearly all do, is not copied.
+    pub body: Result<Cow<'i, [u8]>, CallError>,
+}
+
+/// Why a call is refused before its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallError {
+    /// Its headers have more than `MAX_HEADERS` bytes.
+    HeadersTooLarge,
+    /// Its body has more than `MAX_BODY` bytes.
+    BodyTooLarge,
+    /// It did not arrive in time.
+    TooSlow,
+}
+
+/// The progress of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// The preface of the client is awaited.
+    Preface,
+    /// The first SETTINGS of the client are awaited.
+    Settings,
+    Open,
+    /// The client knows that the connection closes; streams that it has opened before are accepted.
+    Announced,
+    /// No further streams are accepted.
+    Final,
+    Closed,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct Connection {
+    /// What is to be written.
+    pub out: Vec<u8>,
+    pub(super) phase: Phase,
+    /// The paths of the service, which are not copied.
+    pub(super) paths: &'static [&'static str],
+    pub(super) decoder: Decoder,
+    pub(super) block: Option<HeaderBlock>,
+    pub(super) last_block: LastBlock,
+    pub(super) streams: Streams,
+    /// The last stream that the client has opened.
+    pub(super) last_stream: u32,
+    /// The bytes of DATA that the client may send.
+    pub(super) receive_window: u32,
+    /// The bytes of DATA that the client may send again once it is told.
+    returned: u32,
+    /// The bytes of DATA that may be sent.
+    pub(super) send_window: i64,
+    /// The same for a new stream.
+    pub(super) initial_window: i64,
+    /// The streams that wait for the client's windows, and since when nothing could be sent.
+    pub(super) sending: usize,
+    pub(super) blocked_since: Duration,
+    /// Whether the client was told that we use no dynamic table.
+    pub(super) has_set_table: bool,
+    pub(super) credit: Credit,
+    pub(super) now: Duration,
+}
+
+impl Connection {
+    /// Starts a connection of a service with these paths.
+    pub fn new(paths: &'static [&'static str]) -> Self {
+        Self {
+            out: Vec::new(),
+            phase: Phase::Preface,
+            paths,
+            decoder: Decoder::default(),
+            block: None,
+            last_block: LastBlock::default(),
+            streams: Streams::default(),
+            last_stream: 0,
+            receive_window: CONNECTION_WINDOW,
+            returned: 0,
+            send_window: DEFAULT_WINDOW.into(),
+            initial_window: DEFAULT_WINDOW.into(),
+            sending: 0,
+            blocked_since: Duration::ZERO,
+            has_set_table: false,
+            credit: Credit::default(),
+            now: Duration::ZERO,
+        }
+    }
+
+    /// Takes frames from the input up to the end of the next call. Returns `None` when there is no further one in the input; a
+    /// part of a frame is left in it. `now` is the time since the connection started.
+    pub fn next<'i>(&mut self, input: &mut &'i [u8], now: Duration) -> Option<Call<'i>> {
+        self.now = now;
+        if self.phase == Phase::Preface {
+            self.take_preface(input);
+        }
+        while self.phase != Phase::Preface && self.phase != Phase::Closed {
+            match Frame::take(input).and_then(|frame| frame.map(|frame| self.receive(frame)).transpose()) {
+                Ok(None) => return None,
+                Ok(Some(None)) => {}
+                Ok(Some(Some(call))) => return Some(call),
+                Err(error) => self.fail(error),
+            }
+        }
+        None
+    }
+
+    /// Returns whether the connection is to be closed once the output is written.
+    pub fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed || (self.phase == Phase::Final && self.streams.len() == 0)
+    }
+
+    /// Announces that the connection closes. Calls that the client has sent before it knows are answered.
+    pub fn start_closing(&mut self) {
+        match self.phase {
+            Phase::Preface | Phase::Settings => self.phase = Phase::Closed,
+            Phase::Open => {
+                self.phase = Phase::Announced;
+                frame::put_goaway(&mut self.out, MAX_31_BITS, ErrorCode::NoError, "");
+                frame::put(&mut self.out, Kind::Ping, 0, 0, &DRAIN_PING);
+            }
+            Phase::Announced | Phase::Final | Phase::Closed => {}
+        }
+    }
+
+    /// Accepts no further streams; those that are open are answered.
+    pub fn finish_closing(&mut self) {
+        if self.phase < Phase::Final {
+            self.phase = Phase::Final;
+            frame::put_goaway(&mut self.out, self.last_stream, ErrorCode::NoError, "");
+        }
+    }
+
+    /// Closes the connection because of a mistake of the client.
+    pub fn fail(&mut self, error: ConnectionError) {
+        if self.phase != Phase::Closed {
+            self.phase = Phase::Closed;
+            tracing::debug!(code = ?error.code, detail = error.detail, "connection error");
+            frame::put_goaway(&mut self.out, self.last_stream, error.code, error.detail);
+        }
+    }
+
+    /// Asks the client whether it is alive. Any input is a sign of that.
+    pub fn ping(&mut self) {
+        frame::put(&mut self.out, Kind::Ping, 0, 0, &ALIVE_PING);
+    }
+
+    /// Returns since when the connection waits for the rest of something that the client has begun: the preface, a header block,
+    /// or the oldest incomplete call.
+    pub fn waiting_since(&self) -> Option<Duration> {
+        if self.phase <= Phase::Settings {
+            return Some(Duration::ZERO);
+        }
+        let block = self.block.as_ref().map(|block| block.since);
+        // Streams are sorted by the time they were opened.
+        let is_incomplete = |stream: &&Stream| matches!(stream.state, StreamState::Receiving { .. });
+        let call = self.streams.iter().find(is_incomplete).map(|stream| stream.opened);
+        block.into_iter().chain(call).min()
+    }
+
+    /// Returns since when the client has not made room for responses that wait.
+    pub fn blocked_since(&self) -> Option<Duration> {
+        (self.sending > 0).then_some(self.blocked_since)
+    }
+
+    /// Ends what began before `since` and is not complete: a call is returned as too slow, and without the preface or the end of
+    /// a header block the connection is closed.
+    pub fn expire(&mut self, since: Duration) -> Option<Call<'static>> {
+        if self.phase <= Phase::Settings || self.block.as_ref().is_some_and(|block| block.since <= since) {
+            self.fail(ConnectionError::new(ErrorCode::EnhanceYourCalm, "headers did not arrive in time"));
+            return None;
+        }
+        let is_expired =
+            |stream: &&mut Stream| stream.opened <= since && matches!(stream.state, StreamState::Receiving { .. });
+        let stream = self.streams.iter_mut().find(is_expired)?;
+        let state = std::mem::replace(&mut stream.state, StreamState::Answering(ClientSide::Open));
+        let StreamState::Receiving { head, .. } = state else { return None };
+        Some(Call { stream: stream.id, head, body: Err(CallError::TooSlow) })
+    }
+
+    fn take_preface(&mut self, input: &mut &[u8]) {
+        let length = input.len().min(PREFACE.len());
+        if input[..length] != PREFACE[..length] {
+            self.phase = Phase::Closed;
+            self.out.extend_from_slice(NOT_HTTP2);
+            return;
+        }
+        if length < PREFACE.len() {
+            return;
+        }
+        *input = &input[length..];
+        self.phase = Phase::Settings;
+        frame::put_settings(
+            &mut self.out,
+            &[
+                (Setting::MaxConcurrentStreams, MAX_STREAMS),
+                (Setting::InitialWindowSize, STREAM_WINDOW),
+                (Setting::MaxHeaderListSize, MAX_HEADERS),
+            ],
+        );
+        self.put_window_update(CONNECTION_WINDOW - DEFAULT_WINDOW);
+    }
+
+    fn receive<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
+        if let Some(block) = &self.block
+            && (frame.kind != Kind::Continuation || frame.stream != block.stream)
+        {
+            return Err(ConnectionError::protocol("another frame within a header block"));
+        }
+        if self.phase == Phase::Settings {
+            if frame.kind != Kind::Settings || frame.has(ACK) {
+                return Err(ConnectionError::protocol("the first frame is not SETTINGS"));
+            }
+            self.phase = Phase::Open;
+        }
+        match frame.kind {
+            Kind::Data => return self.on_data(frame),
+            Kind::Headers => return self.on_headers(frame),
+            Kind::Continuation => return self.on_continuation(frame),
+            Kind::Settings => self.on_settings(frame)?,
+            Kind::WindowUpdate => self.on_window_update(frame)?,
+            Kind::RstStream => self.on_reset(frame)?,
+            Kind::Ping => self.on_ping(frame)?,
+            Kind::GoAway if frame.stream != 0 => return Err(of_the_connection()),
+            Kind::Priority if frame.stream == 0 => return Err(of_a_stream()),
+            Kind::Priority => drop(frame.exactly::<5>()?),
+            Kind::PushPromise => return Err(ConnectionError::protocol("a client sends PUSH_PROMISE")),
+            // What the client is about to do does not matter, nor do extensions.
+            Kind::GoAway | Kind::Unknown => {}
+        }
+        self.spend(1)?;
+        Ok(None)
+    }
+
+    pub(super) fn spend(&mut self, cost: u32) -> Result<(), ConnectionError> {
+        match self.credit.spend(cost, self.now) {
+            true => Ok(()),
+            false => Err(ConnectionError::new(ErrorCode::EnhanceYourCalm, "too many frames or resets beside calls")),
+        }
+    }
+
+    fn on_reset(&mut self, frame: Frame<'_>) -> Result<(), ConnectionError> {
+        frame.exactly::<4>()?;
+        if frame.stream == 0 {
+            return Err(of_a_stream());
+        }
+        if frame.stream > self.last_stream {
+            return Err(ConnectionError::protocol("RST_STREAM on a stream that was not opened"));
+        }
+        if self.close(frame.stream, ClosedBy::Both) {
+            self.spend(RESET_COST)?;
+        }
+        Ok(())
+    }
+
+    fn on_ping(&mut self, frame: Frame<'_>) -> Result<(), ConnectionError> {
+        let payload = frame.exactly::<8>()?;
+        if frame.stream != 0 {
+            return Err(of_the_connection());
+        }
+        if !frame.has(ACK) {
+            frame::put(&mut self.out, Kind::Ping, ACK, 0, &payload);
+        } else if payload == DRAIN_PING && self.phase == Phase::Announced {
+            self.finish_closing();
+        }
+        Ok(())
+    }
+
+    /// Closes a stream because of a mistake of the client. That costs as much as a reset by the client.
+    pub(super) fn reset(&mut self, id: u32, code: ErrorCode) -> Result<(), ConnectionError> {
+        frame::put_reset(&mut self.out, id, code);
+        if !self.close(id, ClosedBy::Us) {
+            self.streams.remember(id, ClosedBy::Us);
+        }
+        self.spend(RESET_COST)
+    }
+
+    /// Forgets a stream and returns the window that it has used; returns whether it was open.
+    pub(super) fn close(&mut self, id: u32, by: ClosedBy) -> bool {
+        let Some(stream) = self.streams.close(id, by) else { return false };
+        if matches!(stream.state, StreamState::Sending { .. }) {
+            self.sending -= 1;
+        }
+        self.give_back(stream.received);
+        true
+    }
+
+    /// Lets the client send again what was received. It is told when it is worth a frame.
+    pub(super) fn give_back(&mut self, length: u32) {
+        self.returned += length;
+        if self.returned >= CONNECTION_WINDOW / 4 {
+            self.put_window_update(self.returned);
+            self.receive_window += self.returned;
+            self.returned = 0;
+        }
+    }
+
+    fn put_window_update(&mut self, increment: u32) {
+        frame::put(&mut self.out, Kind::WindowUpdate, 0, 0, &increment.to_be_bytes());
+    }
+}
+
+pub(super) fn of_the_connection() -> ConnectionError {
+    ConnectionError::protocol("a frame of the connection names a stream")
+}
+
+pub(super) fn of_a_stream() -> ConnectionError {
+    ConnectionError::protocol("a frame of a stream names none")
+}

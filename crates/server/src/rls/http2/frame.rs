@@ -1,0 +1,258 @@
+//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): parsing and writing, without any state.
+
+/// What a client sends first.
+pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The length of the header of a frame.
+pub const HEADER: usize = 9;
+
+/// The largest payload that is accepted, which is the default of the protocol.
+pub const MAX_PAYLOAD: usize = 16 * 1024;
+
+/// The bits of a stream id or of a window.
+pub const MAX_31_BITS: u32 = (1 << 31) - 1;
+
+/// The type of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the standard")]
+pub enum Kind {
+    Data = 0,
+    Headers = 1,
+    Priority = 2,
+    RstStream = 3,
+    Settings = 4,
+    PushPromise = 5,
+    Ping = 6,
+    GoAway = 7,
+    WindowUpdate = 8,
+    Continuation = 9,
+    /// An extension, which is ignored.
+    Unknown = 255,
+}
+
+impl Kind {
+    const ALL: [Self; 10] = [
+        Self::Data,
+        Self::Headers,
+        Self::Priority,
+        Self::RstStream,
+        Self::Settings,
+        Self::PushPromise,
+        Self::Ping,
+        Self::GoAway,
+        Self::WindowUpdate,
+        Self::Continuation,
+    ];
+}
+
+/// The sender sends no more on the stream.
+pub const END_STREAM: u8 = 0x1;
+/// The frame acknowledges SETTINGS or PING.
+pub const ACK: u8 = 0x1;
+/// The header block ends.
+pub const END_HEADERS: u8 = 0x4;
+/// The payload has padding.
+pub const PADDED: u8 = 0x8;
+/// The payload has a priority.
+pub const PRIORITY: u8 = 0x20;
+
+/// Why a stream or a connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the standard")]
+pub enum ErrorCode {
+    NoError = 0,
+    Protocol = 1,
+    FlowControl = 3,
+    StreamClosed = 5,
+    FrameSize = 6,
+    RefusedStream = 7,
+    Cancel = 8,
+    Compression = 9,
+    EnhanceYourCalm = 11,
+}
+
+/// A mistake of the client after which the connection is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionError {
+    /// The code of the GOAWAY frame.
+    pub code: ErrorCode,
+    /// What is wrong, for the GOAWAY frame and the log.
+    pub detail: &'static str,
+}
+
+impl ConnectionError {
+    /// Returns an error.
+    pub const fn new(code: ErrorCode, detail: &'static str) -> Self {
+        Self { code, detail }
+    }
+
+    /// Returns a protocol error.
+    pub const fn protocol(detail: &'static str) -> Self {
+        Self::new(ErrorCode::Protocol, detail)
+    }
+}
+
+/// A frame, borrowed from the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'i> {
+    /// Its type.
+    pub kind: Kind,
+    /// Its flags.
+    pub flags: u8,
+    /// Its stream; 0 is the connection.
+    pub stream: u32,
+    /// Its payload.
+    pub payload: &'i [u8],
+}
+
+impl<'i> Frame<'i> {
+    /// Takes a frame from the input; `None` if it is not complete.
+    ///
+    /// # Errors
+    /// When its payload is longer than [`MAX_PAYLOAD`].
+    pub fn take(input: &mut &'i [u8]) -> Result<Option<Self>, ConnectionError> {
+        let Some((&[l0, l1, l2, kind, flags, s0, s1, s2, s3], rest)) = input.split_first_chunk::<HEADER>() else {
+            return Ok(None);
+        };
+        let length = u32::from_be_bytes([0, l0, l1, l2]) as usize;
+        if length > MAX_PAYLOAD {
+            return Err(ConnectionError::new(ErrorCode::FrameSize, "a frame has more than 16384 bytes"));
+        }
+        let Some((payload, rest)) = rest.split_at_checked(length) else { return Ok(None) };
+        *input = rest;
+        let kind = Kind::ALL.get(usize::from(kind)).copied().unwrap_or(Kind::Unknown);
+        let stream = u32::from_be_bytes([s0, s1, s2, s3]) & MAX_31_BITS;
+        Ok(Some(Self { kind, flags, stream, payload }))
+    }
+
+    /// Returns whether a flag is set.
+    pub const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Returns the payload of DATA or HEADERS without padding and priority.
+    ///
+    /// # Errors
+    /// When the payload is shorter than these.
+    pub fn content(&self) -> Result<&'i [u8], ConnectionError> {
+        let (mut content, mut padding) = (self.payload, 0);
+        if self.has(PADDED) {
+            let short = ConnectionError::new(ErrorCode::FrameSize, "a padded frame has no padding length");
+            let (length, rest) = content.split_first().ok_or(short)?;
+            (content, padding) = (rest, usize::from(*length));
+        }
+        if self.kind == Kind::Headers && self.has(PRIORITY) {
+            let short = ConnectionError::new(ErrorCode::FrameSize, "HEADERS is shorter than its priority");
+            content = content.split_at_checked(5).ok_or(short)?.1;
+        }
+        let length = content.len().checked_sub(padding);
+        let length = length.ok_or(ConnectionError::protocol("the padding is longer than the frame"))?;
+        Ok(&content[..length])
+    }
+
+    /// Returns a payload that has exactly `N` bytes.
+    ///
+    /// # Errors
+    /// When it has another length.
+    pub fn exactly<const N: usize>(&self) -> Result<[u8; N], ConnectionError> {
+        let wrong = |_| ConnectionError::new(ErrorCode::FrameSize, "the frame has the wrong length for its type");
+        self.payload.try_into().map_err(wrong)
+    }
+}
+
+/// A parameter of SETTINGS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names of the standard")]
+pub enum Setting {
+    HeaderTableSize = 1,
+    EnablePush = 2,
+    MaxConcurrentStreams = 3,
+    InitialWindowSize = 4,
+    MaxFrameSize = 5,
+    MaxHeaderListSize = 6,
+}
+
+/// Appends the header of a frame.
+pub fn put_header(out: &mut Vec<u8>, length: usize, kind: Kind, flags: u8, stream: u32) {
+    let [_, l0, l1, l2] = (length as u32).to_be_bytes();
+    let [s0, s1, s2, s3] = stream.to_be_bytes();
+    out.extend_from_slice(&[l0, l1, l2, kind as u8, flags, s0, s1, s2, s3]);
+}
+
+/// Appends a frame.
+pub fn put(out: &mut Vec<u8>, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+    put_header(out, payload.len(), kind, flags, stream);
+    out.extend_from_slice(payload);
+}
+
+/// Appends SETTINGS.
+pub fn put_settings(out: &mut Vec<u8>, settings: &[(Setting, u32)]) {
+    put_header(out, 6 * settings.len(), Kind::Settings, 0, 0);
+    for (setting, value) in settings {
+        out.extend_from_slice(&(*setting as u16).to_be_bytes());
+        out.extend_from_slice(&value.to_be_bytes());
+    }
+}
+
+/// Appends GOAWAY, with a text for people.
+pub fn put_goaway(out: &mut Vec<u8>, last_stream: u32, code: ErrorCode, detail: &str) {
+    put_header(out, 8 + detail.len(), Kind::GoAway, 0, 0);
+    out.extend_from_slice(&last_stream.to_be_bytes());
+    out.extend_from_slice(&(code as u32).to_be_bytes());
+    out.extend_from_slice(detail.as_bytes());
+}
+
+/// Appends RST_STREAM.
+pub fn put_reset(out: &mut Vec<u8>, stream: u32, code: ErrorCode) {
+    put(out, Kind::RstStream, 0, stream, &(code as u32).to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_taken_when_they_are_complete() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, Kind::Ping, ACK, 0, b"12345678");
+        put_reset(&mut bytes, 5, ErrorCode::Cancel);
+        for end in 0..bytes.len() {
+            let mut input = &bytes[..end];
+            let first = Frame::take(&mut input).expect("a frame");
+            assert_eq!(first.is_some(), end >= 17, "{end}");
+            assert_eq!(Frame::take(&mut input), Ok(None), "{end}");
+        }
+        let mut input = &bytes[..];
+        let ping = Frame { kind: Kind::Ping, flags: ACK, stream: 0, payload: b"12345678" };
+        let reset = Frame { kind: Kind::RstStream, flags: 0, stream: 5, payload: &[0, 0, 0, 8] };
+        assert_eq!([Frame::take(&mut input), Frame::take(&mut input)], [Ok(Some(ping)), Ok(Some(reset))]);
+        assert_eq!((input, ping.exactly::<4>().map_err(|error| error.code)), (&[][..], Err(ErrorCode::FrameSize)));
+    }
+
+    #[test]
+    fn length_above_the_maximum_is_refused_before_the_payload_arrives() {
+        assert_eq!(Frame::take(&mut &[0, 0x40, 0, 0, 0, 0, 0, 0, 1][..]), Ok(None));
+        let error = Frame::take(&mut &[0, 0x40, 1, 0, 0, 0, 0, 0, 1][..]).expect_err("too long");
+        assert_eq!(error.code, ErrorCode::FrameSize);
+    }
+
+    #[test]
+    fn reserved_bit_and_unknown_types_are_accepted() {
+        let frame = Frame::take(&mut &[0, 0, 0, 0x16, 0xff, 0x80, 0, 0, 3][..]).expect("a frame").expect("complete");
+        assert_eq!((frame.kind, frame.stream), (Kind::Unknown, 3));
+    }
+
+    #[test]
+    fn padding_and_priority_are_removed() {
+        let frame = |kind, flags, payload| Frame { kind, flags, stream: 1, payload };
+        let content = |kind, flags, payload: &'static [u8]| frame(kind, flags, payload).content().map_err(|it| it.code);
+        assert_eq!(content(Kind::Data, 0, b"abc"), Ok(&b"abc"[..]));
+        assert_eq!(content(Kind::Data, PADDED, b"\x02abc\0\0"), Ok(&b"abc"[..]));
+        assert_eq!(content(Kind::Data, PADDED, b"\x03abc"), Ok(&b""[..]));
+        assert_eq!(content(Kind::Data, PADDED, b"\x04abc"), Err(ErrorCode::Protocol));
+        assert_eq!(content(Kind::Data, PADDED, b""), Err(ErrorCode::FrameSize));
+        assert_eq!(content(Kind::Headers, PADDED | PRIORITY, b"\x0112345abc\0"), Ok(&b"abc"[..]));
+        assert_eq!(content(Kind::Headers, PADDED | PRIORITY, b"\x0912345abc\0"), Err(ErrorCode::Protocol));
+        assert_eq!(content(Kind::Headers, PRIORITY, b"1234"), Err(ErrorCode::FrameSize));
+    }
+}

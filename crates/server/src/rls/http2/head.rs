@@ -1,0 +1,207 @@
+//! The headers of a request: what is needed of them, and the rules that they have to keep (RFC 9113, section 8).
+
+use std::borrow::Cow;
+
+use super::field::FieldName;
+use super::hpack::Field;
+
+/// What is needed of the headers of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Head {
+    /// Whether the method is POST.
+    pub is_post: bool,
+    /// Whether the content type is that of gRPC.
+    pub is_grpc: bool,
+    /// The path, with the query.
+    pub path: Cow<'static, [u8]>,
+    /// The value of `authorization`.
+    pub authorization: Option<Box<[u8]>>,
+    /// The value of `content-length`.
+    pub content_length: Option<u64>,
+}
+
+/// Why headers are not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadError {
+    /// They break a rule of the protocol.
+    Malformed(&'static str),
+    /// The list of fields is larger than accepted.
+    TooLarge,
+}
+
+/// Collects the fields of a header block, of a request or of its trailers.
+#[derive(Debug)]
+pub struct HeadBuilder {
+    head: Head,
+    /// The paths that are not copied.
+    known: &'static [&'static str],
+    /// The bytes that may still follow; `None` when there were more.
+    left: Option<usize>,
+    seen: Seen,
+    error: Option<&'static str>,
+}
+
+/// The fields that were seen, as bits.
+#[derive(Debug, Default)]
+struct Seen(u8);
+
+impl Seen {
+    const METHOD: u8 = 1;
+    const SCHEME: u8 = 2;
+    const PATH: u8 = 4;
+    const AUTHORITY: u8 = 8;
+    const REGULAR: u8 = 16;
+
+    /// Adds a field and returns whether it was there already.
+    fn add(&mut self, field: u8) -> bool {
+        let before = self.0;
+        self.0 |= field;
+        before & field != 0
+    }
+
+    fn has_all(&self, fields: u8) -> bool {
+        self.0 & fields == fields
+    }
+}
+
+impl HeadBuilder {
+    /// Starts a list of at most `max` bytes.
+    pub fn new(max: usize, known: &'static [&'static str]) -> Self {
+        Self { head: Head::default(), known, left: Some(max), seen: Seen::default(), error: None }
+    }
+
+    /// Adds a field. Beyond the maximum nothing is kept.
+    pub fn add(&mut self, field: Field<'_>) {
+        self.left = self.left.and_then(|left| left.checked_sub(field.size()));
+        if self.left.is_some() && self.error.is_none() {
+            self.error = self.check(field);
+        }
+    }
+
+    /// Takes a field and returns what is wrong with it.
+    fn check(&mut self, Field { kind, value, .. }: Field<'_>) -> Option<&'static str> {
+        if !kind.is_pseudo() {
+            self.seen.add(Seen::REGULAR);
+        } else if self.seen.has_all(Seen::REGULAR) {
+            return Some("a pseudo-header field after a regular one");
+        }
+        match kind {
+            FieldName::Method if self.seen.add(Seen::METHOD) => return Some("two :method"),
+            FieldName::Method => self.head.is_post = value == b"POST",
+            FieldName::Scheme if self.seen.add(Seen::SCHEME) => return Some("two :scheme"),
+            FieldName::Authority if self.seen.add(Seen::AUTHORITY) => return Some("two :authority"),
+            FieldName::Path if self.seen.add(Seen::PATH) => return Some("two :path"),
+            FieldName::Path if value.is_empty() => return Some("an empty :path"),
+            FieldName::Path => {
+                let known = self.known.iter().find(|known| known.as_bytes() == value);
+                self.head.path = known.map_or_else(|| Cow::Owned(value.to_vec()), |known| known.as_bytes().into());
+            }
+            FieldName::UnknownPseudo => return Some("an unknown pseudo-header field"),
+            FieldName::ContentType => self.head.is_grpc = value.starts_with(b"application/grpc"),
+            FieldName::ContentLength => {
+                let digits = std::str::from_utf8(value).ok().filter(|text| !text.starts_with('+'));
+                let length = digits.and_then(|text| text.parse().ok());
+                if length.is_none() || self.head.content_length.is_some_and(|before| Some(before) != length) {
+                    return Some("a wrong content-length");
+                }
+                self.head.content_length = length;
+            }
+            FieldName::Authorization => self.head.authorization = Some(value.into()),
+            FieldName::Te if value != b"trailers" => return Some("te other than trailers"),
+            FieldName::ConnectionSpecific => return Some("a field of a connection of HTTP/1.1"),
+            FieldName::Malformed => return Some("a field with characters that are not allowed"),
+            FieldName::Scheme | FieldName::Authority | FieldName::Te | FieldName::Other => {}
+        }
+        None
+    }
+
+    /// Returns the headers of a request.
+    ///
+    /// # Errors
+    /// When they are malformed, incomplete or too large.
+    pub fn finish(self) -> Result<Head, HeadError> {
+        match (self.left, self.error) {
+            (None, _) => Err(HeadError::TooLarge),
+            (Some(_), Some(error)) => Err(HeadError::Malformed(error)),
+            (Some(_), None) if !self.seen.has_all(Seen::METHOD | Seen::SCHEME | Seen::PATH) => {
+                Err(HeadError::Malformed("no :method, :scheme or :path"))
+            }
+            (Some(_), None) => Ok(self.head),
+        }
+    }
+
+    /// Returns whether the fields may be trailers: nothing malformed and no pseudo-header fields. Their values are not needed.
+    pub fn are_trailers(&self) -> bool {
+        self.error.is_none() && self.seen.0 & !Seen::REGULAR == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &[&str] = &["/known"];
+
+    fn build(max: usize, fields: &[(&str, &str)]) -> HeadBuilder {
+        let mut head = HeadBuilder::new(max, KNOWN);
+        for (name, value) in fields {
+            let (name, value) = (name.as_bytes(), value.as_bytes());
+            head.add(Field { kind: FieldName::classify(name, value), name, value });
+        }
+        head
+    }
+
+    const BASE: [(&str, &str); 3] = [(":method", "POST"), (":scheme", "http"), (":path", "/known")];
+
+    #[test]
+    fn needed_fields_are_kept() {
+        let more = [(":authority", "a"), ("content-type", "application/grpc+proto"), ("te", "trailers")];
+        let rest = [("authorization", "Bearer x"), ("content-length", "7"), ("x", "y")];
+        let head = build(1_000, &[&BASE[..], &more, &rest].concat()).finish().expect("a head");
+        assert!(head.is_post && head.is_grpc && matches!(head.path, Cow::Borrowed(b"/known")));
+        assert_eq!((head.authorization.as_deref(), head.content_length), (Some(&b"Bearer x"[..]), Some(7)));
+        let other = build(1_000, &[(":method", "GET"), (":scheme", "x"), (":path", "/other?a")]).finish();
+        let path = Cow::Owned(b"/other?a".to_vec());
+        assert_eq!(other, Ok(Head { path, ..Head::default() }));
+    }
+
+    /// The cases of h2spec for section 8.
+    #[test]
+    fn malformed_requests_are_refused() {
+        let with = |more: &[(&'static str, &'static str)]| [&BASE[..], more].concat();
+        let without = |name: &str| -> Vec<_> { BASE.iter().copied().filter(|(it, _)| *it != name).collect() };
+        for (fields, expected) in [
+            (with(&[("X-Upper", "a")]), "a field with characters that are not allowed"),
+            (with(&[(":unknown", "a")]), "an unknown pseudo-header field"),
+            (with(&[(":status", "200")]), "an unknown pseudo-header field"),
+            (with(&[("a", "b"), (":authority", "a")]), "a pseudo-header field after a regular one"),
+            (with(&[("connection", "keep-alive")]), "a field of a connection of HTTP/1.1"),
+            (with(&[("te", "trailers, deflate")]), "te other than trailers"),
+            (with(&[("content-length", "-1")]), "a wrong content-length"),
+            (with(&[("content-length", "+1")]), "a wrong content-length"),
+            (with(&[("content-length", "1"), ("content-length", "2")]), "a wrong content-length"),
+            (without(":method"), "no :method, :scheme or :path"),
+            (without(":scheme"), "no :method, :scheme or :path"),
+            (without(":path"), "no :method, :scheme or :path"),
+            ([without(":path"), vec![(":path", "")]].concat(), "an empty :path"),
+            (with(&[(":method", "GET")]), "two :method"),
+            (with(&[(":scheme", "http")]), "two :scheme"),
+            (with(&[(":path", "/")]), "two :path"),
+        ] {
+            assert_eq!(build(1_000, &fields).finish(), Err(HeadError::Malformed(expected)), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn size_of_the_list_is_bounded() {
+        let size: usize = BASE.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
+        assert!(build(size, &BASE).finish().is_ok());
+        assert_eq!(build(size - 1, &BASE).finish(), Err(HeadError::TooLarge));
+    }
+
+    #[test]
+    fn trailers_have_no_pseudo_header_fields() {
+        assert!(build(1_000, &[("a", "b")]).are_trailers() && build(1_000, &[]).are_trailers());
+        assert!(!build(1_000, &[(":path", "/")]).are_trailers() && !build(1_000, &[("A", "b")]).are_trailers());
+    }
+}

@@ -1,0 +1,340 @@
+//! Header compression (RFC 7541): the decoder of requests, and the few encodings that responses need.
+//!
+//! The encoder has no dynamic table: the header blocks of responses are nearly all constants, so nothing would be gained, and a
+//! response does not depend on those before it.
+
+use std::collections::VecDeque;
+
+use super::field::{FieldName, STATIC};
+use super::huffman;
+
+/// The size of the dynamic table, which is the default of the protocol.
+pub const TABLE_SIZE: usize = 4_096;
+
+/// What an entry of a table or a field of a list counts beside its bytes.
+pub const FIELD_OVERHEAD: usize = 32;
+
+/// The bytes of a variable-length integer after its prefix: enough for 2^28, which is more than any length here.
+const MAX_INTEGER_BYTES: u32 = 4;
+
+/// A decoded field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field<'a> {
+    /// Its name, classified.
+    pub kind: FieldName,
+    /// Its name as sent.
+    pub name: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+impl Field<'_> {
+    /// Returns what the field counts in a table or a list.
+    pub const fn size(&self) -> usize {
+        self.name.len() + self.value.len() + FIELD_OVERHEAD
+    }
+}
+
+/// A header block cannot be decoded, so the tables of the two sides may differ from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HpackError(pub &'static str);
+
+/// The decoder of one connection.
+#[derive(Debug)]
+pub struct Decoder {
+    /// The newest first.
+    entries: VecDeque<TableEntry>,
+    size: usize,
+    max_size: usize,
+    /// How often the table was changed.
+    version: u64,
+    /// Decoded names and values, kept for their memory.
+    name: Vec<u8>,
+    value: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct TableEntry {
+    kind: FieldName,
+    name_length: usize,
+    /// The name and the value.
+    bytes: Box<[u8]>,
+}
+
+impl TableEntry {
+    fn field(&self) -> Field<'_> {
+        let (name, value) = self.bytes.split_at(self.name_length);
+        Field { kind: self.kind, name, value }
+    }
+}
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            size: 0,
+            max_size: TABLE_SIZE,
+            version: 0,
+            name: Vec::new(),
+            value: Vec::new(),
+        }
+    }
+}
+
+impl Decoder {
+    /// Returns how often the dynamic table was changed. While it is the same, a block has the same fields.
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Decodes a header block and passes its fields on, in order.
+    ///
+    /// # Errors
+    /// When it is malformed. The connection has to be closed, since the dynamic table is not known any longer.
+    pub fn decode(&mut self, mut block: &[u8], mut each: impl FnMut(Field<'_>)) -> Result<(), HpackError> {
+        let mut is_first = true;
+        while let Some(&first) = block.first() {
+            match first {
+                0x80.. => each(self.field(integer(&mut block, 7)?)?),
+                0x40..0x80 => self.literal(&mut block, 6, &mut each)?,
+                // Without indexing, and never indexed: the difference concerns proxies only.
+                0x00..0x20 => self.literal(&mut block, 4, &mut each)?,
+                0x20..0x40 if is_first => {
+                    self.resize(integer(&mut block, 5)?)?;
+                    continue;
+                }
+                0x20..0x40 => return Err(HpackError("a table size update after a field")),
+            }
+            is_first = false;
+        }
+        Ok(())
+    }
+
+    /// Decodes a literal field whose index has a prefix of `bits`; one of 6 bits is kept in the table.
+    fn literal(&mut self, block: &mut &[u8], bits: u32, each: &mut impl FnMut(Field<'_>)) -> Result<(), HpackError> {
+        // Taken out while entries are borrowed.
+        let (mut name, mut value) = (std::mem::take(&mut self.name), std::mem::take(&mut self.value));
+        name.clear();
+        value.clear();
+        match integer(block, bits)? {
+            0 => string(block, &mut name)?,
+            index => name.extend_from_slice(self.field(index)?.name),
+        }
+        string(block, &mut value)?;
+        let field = Field { kind: FieldName::classify(&name, &value), name: &name, value: &value };
+        each(field);
+        if bits == 6 {
+            self.insert(field);
+        }
+        (self.name, self.value) = (name, value);
+        Ok(())
+    }
+
+    /// Returns the field of an index: those of the static table first, then the newest of the dynamic one.
+    fn field(&self, index: usize) -> Result<Field<'_>, HpackError> {
+        let index = index.checked_sub(1).ok_or(HpackError("the index 0"))?;
+        match STATIC.get(index) {
+            Some((name, value, kind)) => Ok(Field { kind: *kind, name: name.as_bytes(), value: value.as_bytes() }),
+            None => {
+                let entry = self.entries.get(index - STATIC.len());
+                entry.map(TableEntry::field).ok_or(HpackError("an index beyond the tables"))
+            }
+        }
+    }
+
+    fn insert(&mut self, field: Field<'_>) {
+        self.version += 1;
+        self.evict(self.max_size.saturating_sub(field.size()));
+        // A field larger than the table empties it and is not kept.
+        if field.size() <= self.max_size {
+            self.size += field.size();
+            let bytes = [field.name, field.value].concat().into();
+            self.entries.push_front(TableEntry { kind: field.kind, name_length: field.name.len(), bytes });
+        }
+    }
+
+    fn resize(&mut self, size: usize) -> Result<(), HpackError> {
+        if size > TABLE_SIZE {
+            return Err(HpackError("a table size above 4096"));
+        }
+        self.version += 1;
+        self.max_size = size;
+        self.evict(size);
+        Ok(())
+    }
+
+    fn evict(&mut self, size: usize) {
+        while self.size > size {
+            let Some(entry) = self.entries.pop_back() else { return };
+            self.size -= entry.field().size();
+        }
+    }
+}
+
+/// Takes an integer with a prefix of `bits` from the block.
+fn integer(block: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
+    let truncated = HpackError("the block ends within an integer");
+    let (first, mut rest) = block.split_first().ok_or(truncated)?;
+    let max = (1 << bits) - 1;
+    let mut number = usize::from(*first) & max;
+    if number == max {
+        let mut shift = 0;
+        loop {
+            let (byte, after) = rest.split_first().ok_or(truncated)?;
+            rest = after;
+            number += usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+            shift += 7;
+            if shift == 7 * MAX_INTEGER_BYTES {
+                return Err(HpackError("an integer is too large"));
+            }
+        }
+    }
+    *block = rest;
+    Ok(number)
+}
+
+/// Takes a string from the block and appends it. Decoded it has at most 8/5 of the bytes that were sent.
+fn string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
+    let is_huffman = block.first().is_some_and(|first| first & 0x80 != 0);
+    let length = integer(block, 7)?;
+    let (bytes, rest) = block.split_at_checked(length).ok_or(HpackError("the block ends within a string"))?;
+    *block = rest;
+    if !is_huffman {
+        out.extend_from_slice(bytes);
+    } else if !huffman::decode(bytes, out) {
+        return Err(HpackError("a string is not in the Huffman code"));
+    }
+    Ok(())
+}
+
+/// The first byte of a header block after which the receiver keeps no dynamic table for us.
+pub const NO_TABLE: u8 = 0x20;
+
+/// Appends a literal field with a new name. Both have to be shorter than 127 bytes, or 2^14 for the value.
+pub fn put_literal(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.push(0);
+    put_length(out, name.len());
+    out.extend_from_slice(name.as_bytes());
+    put_length(out, value.len());
+    out.extend_from_slice(value);
+}
+
+fn put_length(out: &mut Vec<u8>, length: usize) {
+    if length < 0x7f {
+        return out.push(length as u8);
+    }
+    out.push(0x7f);
+    let mut rest = length - 0x7f;
+    while rest >= 0x80 {
+        out.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    out.push(rest as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Fields = Result<Vec<(String, String)>, HpackError>;
+
+    fn decode(decoder: &mut Decoder, block: &[u8]) -> Fields {
+        let mut fields = Vec::new();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        decoder.decode(block, |field| fields.push((text(field.name), text(field.value))))?;
+        Ok(fields)
+    }
+
+    fn fields(pairs: &[(&str, &str)]) -> Fields {
+        Ok(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+    }
+
+    /// Sections C.3 and C.4: three requests on a connection, plain and in the Huffman code.
+    #[test]
+    fn requests_of_the_standard_are_decoded() {
+        let plain = [
+            "828684410f7777772e6578616d706c652e636f6d",
+            "828684be58086e6f2d6361636865",
+            "828785bf400a637573746f6d2d6b65790c637573746f6d2d76616c7565",
+        ];
+        let huffman = [
+            "828684418cf1e3c2e5f23a6ba0ab90f4ff",
+            "828684be5886a8eb10649cbf",
+            "828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf",
+        ];
+        let get = (":method", "GET");
+        let authority = (":authority", "www.example.com");
+        for blocks in [plain, huffman] {
+            let mut decoder = Decoder::default();
+            let mut next = |block: usize| decode(&mut decoder, &hex::decode(blocks[block]).expect("hex"));
+            assert_eq!(next(0), fields(&[get, (":scheme", "http"), (":path", "/"), authority]));
+            let cached = ("cache-control", "no-cache");
+            assert_eq!(next(1), fields(&[get, (":scheme", "http"), (":path", "/"), authority, cached]));
+            let custom = ("custom-key", "custom-value");
+            assert_eq!(next(2), fields(&[get, (":scheme", "https"), (":path", "/index.html"), authority, custom]));
+            assert_eq!((decoder.size, decoder.entries.len()), (164, 3));
+        }
+    }
+
+    #[test]
+    fn oldest_entries_leave_a_full_table() {
+        let mut decoder = Decoder::default();
+        let mut block = vec![0x3f, 0x45]; // a size of 100
+        for name in ["a", "b", "c", "d"] {
+            block.extend_from_slice(&[0x40, 1, name.as_bytes()[0], 1, b'1']);
+        }
+        assert_eq!(decode(&mut decoder, &block).map(|fields| fields.len()), Ok(4));
+        assert_eq!((decoder.size, decoder.entries.len()), (68, 2), "two entries of 34 bytes");
+        assert_eq!(decode(&mut decoder, &[0xbe, 0xbf]), fields(&[("d", "1"), ("c", "1")]));
+        assert_eq!(decode(&mut decoder, &[0xc0]), Err(HpackError("an index beyond the tables")));
+        let large = [&[0x40, 1, b'x', 70][..], &[b'y'; 70]].concat();
+        assert_eq!(decode(&mut decoder, &large).map(|fields| fields.len()), Ok(1));
+        assert_eq!((decoder.size, decoder.entries.len()), (0, 0), "a field larger than the table empties it");
+        assert_eq!(decode(&mut decoder, &[0x20, 0x3f, 0xe1, 0x1f]).map(|fields| fields.len()), Ok(0), "0, then 4096");
+        assert_eq!(decoder.max_size, TABLE_SIZE);
+    }
+
+    #[test]
+    fn entry_keeps_its_name_when_it_is_evicted_for_itself() {
+        let mut decoder = Decoder::default();
+        // A table of 40 bytes, then an entry, then one with its name, which takes its place.
+        assert!(decode(&mut decoder, &[0x3f, 0x09, 0x40, 2, b'a', b'b', 1, b'1']).is_ok());
+        assert_eq!(decode(&mut decoder, &[0x7e, 1, b'2']), fields(&[("ab", "2")]));
+        assert_eq!(decode(&mut decoder, &[0xbe]), fields(&[("ab", "2")]));
+    }
+
+    /// The cases of h2spec for HPACK, and the ends of the input.
+    #[test]
+    fn malformed_blocks_are_refused() {
+        for (block, expected) in [
+            (&[0x80][..], "the index 0"),
+            (&[0xc6], "an index beyond the tables"),
+            (&[0x7f, 0x07, 1, b'x'], "an index beyond the tables"),
+            (&[0x82, 0x20], "a table size update after a field"),
+            (&[0x3f, 0xe2, 0x1f], "a table size above 4096"),
+            (&[0xff], "the block ends within an integer"),
+            (&[0xff, 0x80, 0x80, 0x80, 0x80, 0x01], "an integer is too large"),
+            (&[0x40], "the block ends within an integer"),
+            (&[0x40, 3, b'a'], "the block ends within a string"),
+            (&[0x40, 1, b'a'], "the block ends within an integer"),
+            (&[0x40, 0x7f, 0xff, 0xff, 0xff, 0x7f], "the block ends within a string"),
+            (&[0x00, 1, b'a', 0x81, 0x1e], "a string is not in the Huffman code"),
+            (&[0x00, 1, b'a', 0x82, 0x1f, 0xff], "a string is not in the Huffman code"),
+            (&[0x00, 1, b'a', 0x84, 0xff, 0xff, 0xff, 0xfc], "a string is not in the Huffman code"),
+        ] {
+            assert_eq!(decode(&mut Decoder::default(), block), Err(HpackError(expected)), "{block:x?}");
+        }
+    }
+
+    #[test]
+    fn literals_are_read_back() {
+        for length in [0, 1, 126, 127, 128, 254, 255, 256, 1_000, 16_000] {
+            let mut block = Vec::new();
+            put_literal(&mut block, "name", &vec![b'v'; length]);
+            assert_eq!(decode(&mut Decoder::default(), &block), fields(&[("name", &"v".repeat(length))]));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The Huffman code of header strings (RFC 7541, section 5.2 and appendix B).
+//!
+//! The code is canonical: sorted by length and then by symbol, the codes are consecutive numbers, each shifted left where the
+//! length grows. The lengths therefore define it, and a code is found by comparing the next 32 bits with the end of the codes of
+//! each length. Codes of at most eight bits, which are all that common headers use, are found in one table.
+
+/// The length of the code of each byte, and of the end of the string, which never occurs in one.
+const LENGTHS: [u8; 257] = [
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28,
+    28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12,
+    10, 13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6, 15, 5, 6,
+    5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5, 6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28, 20, 22, 20, 20, 22, 22,
+    22, 23, 22, 23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24, 22, 21, 20,
+    22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
+    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28,
+    27, 27, 27, 20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28,
+    27, 27, 27, 27, 27, 26, 30,
+];
+
+const END_OF_STRING: u16 = 256;
+const MAX_LENGTH: usize = 30;
+/// The length of the codes that one look at a table finds.
+const SHORT: usize = 8;
+
+struct Code {
+    /// The symbols, sorted by the length of their codes, then by themselves.
+    symbols: [u16; 257],
+    /// For each length: its first code, left-aligned in 32 bits; the index of that code's symbol; and the end of its codes.
+    lengths: [(u32, u16, u64); MAX_LENGTH + 1],
+    /// The symbol and the length of the short code that begins with an index; length 0 if there is none.
+    short: [(u8, u8); 1 << SHORT],
+}
+
+const CODE: Code = build();
+
+const fn build() -> Code {
+    let mut code = Code { symbols: [0; 257], lengths: [(0, 0, 0); MAX_LENGTH + 1], short: [(0, 0); 1 << SHORT] };
+    let (mut next, mut index, mut length) = (0_u64, 0, 1);
+    while length <= MAX_LENGTH {
+        let step = 1_u64 << (32 - length);
+        let (first, first_index) = (next as u32, index as u16);
+        let mut symbol = 0;
+        while symbol < LENGTHS.len() {
+            if LENGTHS[symbol] as usize == length {
+                code.symbols[index] = symbol as u16;
+                index += 1;
+                if length <= SHORT {
+                    let mut prefix = (next >> (32 - SHORT)) as usize;
+                    let end = ((next + step) >> (32 - SHORT)) as usize;
+                    while prefix < end {
+                        code.short[prefix] = (symbol as u8, length as u8);
+                        prefix += 1;
+                    }
+                }
+                next += step;
+            }
+            symbol += 1;
+        }
+        code.lengths[length] = (first, first_index, next);
+        length += 1;
+    }
+    code
+}
+
+/// Returns the symbol whose code begins the 32 bits, and its length.
+#[inline]
+fn find(bits: u32) -> (u16, u32) {
+    let (symbol, length) = CODE.short[(bits >> (32 - SHORT)) as usize];
+    if length > 0 {
+        return (symbol.into(), length.into());
+    }
+    let mut length = SHORT + 1;
+    // The code is complete: the codes of the last length end at 2^32.
+    while u64::from(bits) >= CODE.lengths[length].2 {
+        length += 1;
+    }
+    let (first, index, _) = CODE.lengths[length];
+    let symbol = CODE.symbols[usize::from(index) + ((bits - first) >> (32 - length)) as usize];
+    (symbol, length as u32)
+}
+
+/// Appends the decoded string. Returns false if it is not encoded correctly; what was appended has no meaning then.
+#[must_use]
+pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
+    // The bits that are not decoded yet, left-aligned, and their number.
+    let (mut bits, mut count) = (0_u64, 0_u32);
+    let mut input = input.iter();
+    loop {
+        while count <= 56 {
+            let Some(byte) = input.next() else { break };
+            bits |= u64::from(*byte) << (56 - count);
+            count += 8;
+        }
+        let (symbol, length) = find((bits >> 32) as u32);
+        if length > count {
+            // The rest is padding: the beginning of the end of the string, shorter than a byte.
+            return count < 8 && bits.leading_ones() == count;
+        }
+        if symbol == END_OF_STRING {
+            return false;
+        }
+        out.push(symbol as u8);
+        bits <<= length;
+        count -= length;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(input: &[u8]) -> Option<Vec<u8>> {
+        let mut out = Vec::new();
+        decode(input, &mut out).then_some(out)
+    }
+
+    /// Encodes bit by bit.
+    fn encode(bytes: &[u8]) -> Vec<u8> {
+        let code = |symbol: usize| {
+            let length = usize::from(LENGTHS[symbol]);
+            let (first, index, _) = CODE.lengths[length];
+            let place = CODE.symbols.iter().position(|it| usize::from(*it) == symbol).expect("a symbol");
+            ((first >> (32 - length)) + (place - usize::from(index)) as u32, length)
+        };
+        let mut bits: Vec<bool> = Vec::new();
+        for byte in bytes {
+            let (code, length) = code((*byte).into());
+            bits.extend((0..length).rev().map(|bit| code >> bit & 1 == 1));
+        }
+        bits.resize(bits.len().next_multiple_of(8), true);
+        bits.chunks(8).map(|byte| byte.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit))).collect()
+    }
+
+    #[test]
+    fn code_is_complete() {
+        assert_eq!(CODE.lengths[MAX_LENGTH].2, 1 << 32);
+    }
+
+    #[test]
+    fn examples_of_the_standard_are_decoded() {
+        for (encoded, text) in [
+            ("f1e3c2e5f23a6ba0ab90f4ff", "www.example.com"),
+            ("a8eb10649cbf", "no-cache"),
+            ("25a849e95ba97d7f", "custom-key"),
+            ("25a849e95bb8e8b4bf", "custom-value"),
+            ("6402", "302"),
+            ("d07abe941054d444a8200595040b8166e082a62d1bff", "Mon, 21 Oct 2013 20:13:21 GMT"),
+            ("9d29ad171863c78f0b97c8e9ae82ae43d3", "https://www.example.com"),
+        ] {
+            assert_eq!(decoded(&hex::decode(encoded).expect("hex")).as_deref(), Some(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_byte_is_decoded_beside_every_other() {
+        let bytes: Vec<u8> = (0..=255).flat_map(|byte: u8| [byte, byte.reverse_bits(), b'a']).collect();
+        for start in 0..bytes.len() {
+            let bytes = &bytes[start..bytes.len().min(start + 9)];
+            assert_eq!(decoded(&encode(bytes)).as_deref(), Some(bytes));
+        }
+    }
+
+    #[test]
+    fn wrong_padding_and_the_end_of_the_string_are_refused() {
+        assert_eq!(decoded(b"").as_deref(), Some(&b""[..]));
+        // `a` is 00011.
+        assert_eq!(decoded(&[0b0001_1111]).as_deref(), Some(&b"a"[..]));
+        assert_eq!(decoded(&[0b0001_1110]), None, "padding with a zero");
+        assert_eq!(decoded(&[0b0001_1111, 0xff]), None, "padding of more than seven bits");
+        assert_eq!(decoded(&[0xff]), None, "a byte of padding");
+        assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xfc]), None, "the end of the string");
+        assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), None, "the end of the string with padding");
+    }
+}

@@ -1,0 +1,213 @@
+//! The receiving side of a connection: header blocks and DATA, up to a complete call.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::super::bounds::{
+    MAX_BODY, MAX_CONTINUATIONS, MAX_HEADER_BLOCK, MAX_HEADERS, MAX_LAST_BLOCK, MAX_STREAMS, STREAM_WINDOW,
+};
+use super::connection::{Call, CallError, Connection, Phase, of_a_stream};
+use super::frame::{ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame};
+use super::head::{Head, HeadBuilder, HeadError};
+use super::streams::{ClientSide, ClosedBy, Stream, StreamState};
+
+/// A header block whose end has not arrived.
+#[derive(Debug)]
+pub(super) struct HeaderBlock {
+    pub(super) stream: u32,
+    ends_stream: bool,
+    bytes: Vec<u8>,
+    continuations: usize,
+    pub(super) since: Duration,
+}
+
+/// The header block of a call, and what it says as long as the dynamic table is the same. Clients send one block with nearly all
+/// their calls, once its fields are in the table, and it is decoded once.
+#[derive(Debug, Default)]
+pub(super) struct LastBlock {
+    bytes: Vec<u8>,
+    table_version: u64,
+    head: Head,
+}
+
+impl Connection {
+    pub(super) fn on_headers<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
+        let (content, ends_stream) = (frame.content()?, frame.has(END_STREAM));
+        if frame.stream.is_multiple_of(2) {
+            return Err(ConnectionError::protocol("a client opens streams with odd ids"));
+        }
+        if frame.has(END_HEADERS) {
+            return self.on_block(frame.stream, ends_stream, content);
+        }
+        let (stream, bytes, since) = (frame.stream, content.to_vec(), self.now);
+        self.block = Some(HeaderBlock { stream, ends_stream, bytes, continuations: 0, since });
+        Ok(None)
+    }
+
+    pub(super) fn on_continuation<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
+        let Some(block) = &mut self.block else {
+            return Err(ConnectionError::protocol("CONTINUATION without a header block"));
+        };
+        block.continuations += 1;
+        if block.continuations > MAX_CONTINUATIONS || block.bytes.len() + frame.payload.len() > MAX_HEADER_BLOCK {
+            let detail = "a header block of more than 16 CONTINUATION frames or 32768 bytes";
+            return Err(ConnectionError::new(ErrorCode::EnhanceYourCalm, detail));
+        }
+        block.bytes.extend_from_slice(frame.payload);
+        if !frame.has(END_HEADERS) {
+            return Ok(None);
+        }
+        match self.block.take() {
+            Some(block) => self.on_block(block.stream, block.ends_stream, &block.bytes),
+            None => Ok(None),
+        }
+    }
+
+    /// Decodes a header block, which opens a stream or ends one.
+    fn on_block<'i>(&mut self, id: u32, ends: bool, block: &[u8]) -> Result<Option<Call<'i>>, ConnectionError> {
+        let (last, version) = (&self.last_block, self.decoder.version());
+        if id > self.last_stream && last.bytes == block && last.table_version == version && !block.is_empty() {
+            return self.open(id, ends, Ok(last.head.clone()));
+        }
+        let mut head = HeadBuilder::new(MAX_HEADERS as usize, self.paths);
+        let decoded = self.decoder.decode(block, |field| head.add(field));
+        decoded.map_err(|error| ConnectionError::new(ErrorCode::Compression, error.0))?;
+        if id <= self.last_stream {
+            return self.on_trailers(id, ends, &head);
+        }
+        let head = head.finish();
+        if let Ok(head) = &head
+            && version == self.decoder.version()
+            && block.len() <= MAX_LAST_BLOCK
+        {
+            self.last_block.bytes.clear();
+            self.last_block.bytes.extend_from_slice(block);
+            (self.last_block.table_version, self.last_block.head) = (version, head.clone());
+        }
+        self.open(id, ends, head)
+    }
+
+    /// Opens a stream.
+    fn open<'i>(
+        &mut self,
+        id: u32,
+        ends: bool,
+        head: Result<Head, HeadError>,
+    ) -> Result<Option<Call<'i>>, ConnectionError> {
+        self.last_stream = id;
+        if self.phase == Phase::Final || self.streams.len() >= MAX_STREAMS as usize {
+            return self.reset(id, ErrorCode::RefusedStream).map(|()| None);
+        }
+        let client = if ends { ClientSide::Ended } else { ClientSide::Open };
+        let (state, call) = match head {
+            Err(HeadError::Malformed(detail)) => {
+                tracing::debug!(detail, "malformed request");
+                return self.reset(id, ErrorCode::Protocol).map(|()| None);
+            }
+            Err(HeadError::TooLarge) => (StreamState::Answering(client), Some((Head::default(), true))),
+            Ok(head) if ends && head.content_length.is_some_and(|length| length > 0) => {
+                return self.reset(id, ErrorCode::Protocol).map(|()| None);
+            }
+            Ok(head) if ends => (StreamState::Answering(client), Some((head, false))),
+            Ok(head) => (StreamState::Receiving { head, body: Vec::new() }, None),
+        };
+        self.streams.open(Stream { id, state, opened: self.now, received: 0, send_window: self.initial_window });
+        Ok(call.map(|(head, is_too_large)| {
+            let body = if is_too_large { Err(CallError::HeadersTooLarge) } else { Ok(Cow::Borrowed(&[][..])) };
+            Call { stream: id, head, body }
+        }))
+    }
+
+    /// Ends the request of a stream by trailers, whose values are not needed.
+    fn on_trailers<'i>(
+        &mut self,
+        id: u32,
+        ends: bool,
+        fields: &HeadBuilder,
+    ) -> Result<Option<Call<'i>>, ConnectionError> {
+        let Some(stream) = self.streams.get_mut(id) else {
+            return match self.streams.closed_by(id) {
+                Some(ClosedBy::Us) => Ok(None),
+                Some(ClosedBy::Both) => {
+                    Err(ConnectionError::new(ErrorCode::StreamClosed, "HEADERS on a stream that was closed"))
+                }
+                None => Err(ConnectionError::protocol("the ids of streams must grow")),
+            };
+        };
+        match &mut stream.state {
+            StreamState::Receiving { .. } if !ends || !fields.are_trailers() => {
+                self.reset(id, ErrorCode::Protocol).map(|()| None)
+            }
+            StreamState::Receiving { .. } => self.complete(id, &[]),
+            StreamState::Answering(client) | StreamState::Sending { client, .. } => match *client {
+                ClientSide::Ended => self.reset(id, ErrorCode::StreamClosed).map(|()| None),
+                ClientSide::Open => {
+                    *client = if ends { ClientSide::Ended } else { ClientSide::Open };
+                    Ok(None)
+                }
+            },
+        }
+    }
+
+    pub(super) fn on_data<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
+        // A payload has at most 16 KiB.
+        let (length, ends) = (frame.payload.len() as u32, frame.has(END_STREAM));
+        if frame.stream == 0 {
+            return Err(of_a_stream());
+        }
+        let data = frame.content()?;
+        let overrun = ConnectionError::new(ErrorCode::FlowControl, "more DATA than the window of the connection");
+        self.receive_window = self.receive_window.checked_sub(length).ok_or(overrun)?;
+        let Some(stream) = self.streams.get_mut(frame.stream) else {
+            self.give_back(length);
+            if frame.stream > self.last_stream {
+                return Err(ConnectionError::protocol("DATA on a stream that was not opened"));
+            }
+            return match self.streams.closed_by(frame.stream) {
+                Some(ClosedBy::Us) => self.spend(1).map(|()| None),
+                Some(ClosedBy::Both) | None => self.reset(frame.stream, ErrorCode::StreamClosed).map(|()| None),
+            };
+        };
+        stream.received = stream.received.saturating_add(length);
+        if stream.received > STREAM_WINDOW {
+            return self.reset(frame.stream, ErrorCode::FlowControl).map(|()| None);
+        }
+        match &mut stream.state {
+            StreamState::Receiving { body, head } if body.len() + data.len() > MAX_BODY => {
+                let (id, head) = (stream.id, std::mem::take(head));
+                stream.state = StreamState::Answering(if ends { ClientSide::Ended } else { ClientSide::Open });
+                Ok(Some(Call { stream: id, head, body: Err(CallError::BodyTooLarge) }))
+            }
+            StreamState::Receiving { .. } if ends => self.complete(frame.stream, data),
+            StreamState::Receiving { body, .. } => {
+                body.extend_from_slice(data);
+                // Small parts are cheap to send and dear to keep together.
+                self.spend(1).map(|()| None)
+            }
+            StreamState::Answering(client) | StreamState::Sending { client, .. } => match *client {
+                ClientSide::Ended => self.reset(frame.stream, ErrorCode::StreamClosed).map(|()| None),
+                ClientSide::Open => {
+                    *client = if ends { ClientSide::Ended } else { ClientSide::Open };
+                    self.spend(1).map(|()| None)
+                }
+            },
+        }
+    }
+
+    /// Returns the call of a stream whose request ends with `data`.
+    fn complete<'i>(&mut self, id: u32, data: &'i [u8]) -> Result<Option<Call<'i>>, ConnectionError> {
+        let Some(stream) = self.streams.get_mut(id) else { return Ok(None) };
+        let state = std::mem::replace(&mut stream.state, StreamState::Answering(ClientSide::Ended));
+        let StreamState::Receiving { head, mut body } = state else { return Ok(None) };
+        let body = if body.is_empty() {
+            Cow::Borrowed(data)
+        } else {
+            body.extend_from_slice(data);
+            Cow::Owned(body)
+        };
+        if head.content_length.is_some_and(|length| length != body.len() as u64) {
+            return self.reset(id, ErrorCode::Protocol).map(|()| None);
+        }
+        Ok(Some(Call { stream: id, head, body: Ok(body) }))
+    }
+}

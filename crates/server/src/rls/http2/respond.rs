@@ -1,0 +1,180 @@
+//! The sending side of a connection: responses, as far as the windows of the client allow, and the frames that set these.
+
+use super::connection::{Connection, of_the_connection};
+use super::frame::{
+    self, ACK, ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame, HEADER, Kind, MAX_31_BITS, MAX_PAYLOAD,
+    Setting,
+};
+use super::hpack::NO_TABLE;
+use super::streams::{ClientSide, ClosedBy, StreamState};
+
+impl Connection {
+    /// Answers a call by headers, a body that `write` appends, and trailers. The client may have reset its stream; nothing is sent
+    /// then.
+    pub fn respond(&mut self, id: u32, head: &[u8], trailers: &'static [u8], write: impl FnOnce(&mut Vec<u8>)) {
+        if self.streams.get_mut(id).is_none() {
+            return;
+        }
+        self.put_block(id, END_HEADERS, head);
+        let start = self.out.len();
+        frame::put_header(&mut self.out, 0, Kind::Data, 0, id);
+        write(&mut self.out);
+        let length = self.out.len() - start - HEADER;
+        let Some(stream) = self.streams.get_mut(id) else { return };
+        let window = stream.send_window.min(self.send_window);
+        if length <= MAX_PAYLOAD && length as i64 <= window {
+            // The payload is in its place already.
+            self.out[start..start + 3].copy_from_slice(&(length as u32).to_be_bytes()[1..]);
+            stream.send_window -= length as i64;
+            self.send_window -= length as i64;
+            return self.end(id, trailers);
+        }
+        let rest = self.out.split_off(start + HEADER);
+        self.out.truncate(start);
+        let client = stream.client_side();
+        stream.state = StreamState::Sending { client, rest, sent: 0, trailers };
+        if self.sending == 0 {
+            self.blocked_since = self.now;
+        }
+        self.sending += 1;
+        self.send_rest(id);
+    }
+
+    /// Answers a call by headers only.
+    pub fn respond_without_body(&mut self, id: u32, head: &[u8]) {
+        self.end(id, head);
+    }
+
+    /// Sends the rest of the responses that wait for windows.
+    pub(super) fn send_waiting(&mut self) {
+        if self.sending == 0 {
+            return;
+        }
+        let is_sending = |state: &StreamState| matches!(state, StreamState::Sending { .. });
+        let ids: Vec<u32> = self.streams.iter().filter(|it| is_sending(&it.state)).map(|it| it.id).collect();
+        for id in ids {
+            if self.send_window <= 0 {
+                return;
+            }
+            self.send_rest(id);
+        }
+    }
+
+    /// Sends as much of a waiting response as the windows allow.
+    pub(super) fn send_rest(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(id) else { return };
+        let StreamState::Sending { rest, sent, trailers, .. } = &mut stream.state else { return };
+        let trailers = *trailers;
+        while *sent < rest.len() {
+            let window = stream.send_window.min(self.send_window);
+            // Not negative, and not larger than a payload, after these.
+            let length = (rest.len() - *sent).min(MAX_PAYLOAD).min(usize::try_from(window).unwrap_or(0));
+            if length == 0 {
+                return;
+            }
+            frame::put(&mut self.out, Kind::Data, 0, id, &rest[*sent..*sent + length]);
+            *sent += length;
+            stream.send_window -= length as i64;
+            self.send_window -= length as i64;
+            self.blocked_since = self.now;
+        }
+        self.end(id, trailers);
+    }
+
+    /// Ends a stream by a last header block. A client that was refused before its end is asked to stop.
+    fn end(&mut self, id: u32, block: &[u8]) {
+        let Some(client) = self.streams.get_mut(id).map(|stream| stream.client_side()) else { return };
+        self.put_block(id, END_HEADERS | END_STREAM, block);
+        match client {
+            ClientSide::Ended => self.close(id, ClosedBy::Both),
+            ClientSide::Open => {
+                frame::put_reset(&mut self.out, id, ErrorCode::NoError);
+                self.close(id, ClosedBy::Us)
+            }
+        };
+        self.credit.answered();
+    }
+
+    fn put_block(&mut self, id: u32, flags: u8, block: &[u8]) {
+        let set_table: &[u8] = if self.has_set_table { &[] } else { &[NO_TABLE] };
+        self.has_set_table = true;
+        frame::put_header(&mut self.out, set_table.len() + block.len(), Kind::Headers, flags, id);
+        self.out.extend_from_slice(set_table);
+        self.out.extend_from_slice(block);
+    }
+
+    pub(super) fn on_settings(&mut self, frame: Frame<'_>) -> Result<(), ConnectionError> {
+        if frame.stream != 0 {
+            return Err(of_the_connection());
+        }
+        if frame.has(ACK) {
+            return frame.exactly::<0>().map(|_| ());
+        }
+        let (settings, []) = frame.payload.as_chunks::<6>() else {
+            return Err(ConnectionError::new(ErrorCode::FrameSize, "SETTINGS ends within a parameter"));
+        };
+        for &[i0, i1, v0, v1, v2, v3] in settings {
+            let value = u32::from_be_bytes([v0, v1, v2, v3]);
+            match u16::from_be_bytes([i0, i1]) {
+                id if id == Setting::EnablePush as u16 && value > 1 => {
+                    return Err(ConnectionError::protocol("ENABLE_PUSH is neither 0 nor 1"));
+                }
+                id if id == Setting::InitialWindowSize as u16 => self.set_initial_window(value)?,
+                id if id == Setting::MaxFrameSize as u16 && !(16_384..=0xff_ffff).contains(&value) => {
+                    return Err(ConnectionError::protocol("MAX_FRAME_SIZE is not within 16384 to 16777215"));
+                }
+                // We use no dynamic table, open no streams, and send neither long frames nor long headers.
+                _ => {}
+            }
+        }
+        frame::put(&mut self.out, Kind::Settings, ACK, 0, &[]);
+        self.send_waiting();
+        Ok(())
+    }
+
+    /// Applies a window to new streams, and the difference to open ones.
+    fn set_initial_window(&mut self, window: u32) -> Result<(), ConnectionError> {
+        let overflow = ConnectionError::new(ErrorCode::FlowControl, "a window of more than 2147483647");
+        if window > MAX_31_BITS {
+            return Err(overflow);
+        }
+        let more = i64::from(window) - self.initial_window;
+        self.initial_window = window.into();
+        for stream in self.streams.iter_mut() {
+            stream.send_window += more;
+            if stream.send_window > MAX_31_BITS.into() {
+                return Err(overflow);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn on_window_update(&mut self, frame: Frame<'_>) -> Result<(), ConnectionError> {
+        let increment = i64::from(u32::from_be_bytes(frame.exactly()?) & MAX_31_BITS);
+        let id = frame.stream;
+        if id > self.last_stream {
+            return Err(ConnectionError::protocol("WINDOW_UPDATE on a stream that was not opened"));
+        }
+        if id == 0 {
+            if increment == 0 {
+                return Err(ConnectionError::protocol("WINDOW_UPDATE by 0"));
+            }
+            self.send_window += increment;
+            if self.send_window > MAX_31_BITS.into() {
+                return Err(ConnectionError::new(ErrorCode::FlowControl, "a window of more than 2147483647"));
+            }
+            self.send_waiting();
+            return Ok(());
+        }
+        let Some(stream) = self.streams.get_mut(id) else { return Ok(()) };
+        stream.send_window += increment;
+        if increment == 0 {
+            return self.reset(id, ErrorCode::Protocol);
+        }
+        if stream.send_window > MAX_31_BITS.into() {
+            return self.reset(id, ErrorCode::FlowControl);
+        }
+        self.send_rest(id);
+        Ok(())
+    }
+}

@@ -1,0 +1,28 @@
+// What must hold for any header block. Included by the fuzz target, which invents bytes, and by the test that replays those it
+// found worth keeping.
+
+use tollgate_server::rls::http2::hpack::{Decoder, put_literal};
+use tollgate_server::rls::http2::huffman;
+
+/// A block is decoded or refused, twice alike on decoders with the same past; strings are read back, and the Huffman code never
+/// makes them longer than its shortest code allows.
+pub fn check(input: &[u8]) {
+    let (mut decoders, past) = ([Decoder::default(), Decoder::default()], &input[..input.len() / 2]);
+    let [first, second] = decoders.each_mut().map(|decoder| {
+        let mut fields = Vec::new();
+        let outcome = decoder.decode(past, |_| {}).and_then(|()| {
+            decoder.decode(input, |field| fields.push((field.kind, field.name.to_vec(), field.value.to_vec())))
+        });
+        (outcome, fields)
+    });
+    assert_eq!(first, second);
+    let mut block = Vec::new();
+    put_literal(&mut block, "name", input);
+    let mut read = None;
+    Decoder::default().decode(&block, |field| read = Some(field.value.to_vec())).expect("a literal");
+    assert_eq!(read.as_deref(), Some(input));
+    let mut out = Vec::new();
+    if huffman::decode(input, &mut out) {
+        assert!(out.len() <= input.len() * 8 / 5, "no code is shorter than five bits");
+    }
+}

@@ -1,0 +1,43 @@
+// What must hold for any bytes that are sent to the port of the rate-limit service, after the opening of a connection. Included by
+// the fuzz target, which invents bytes, and by the test that replays those it found worth keeping.
+
+use std::time::Duration;
+
+use tollgate_server::rls::bounds::MAX_BODY;
+use tollgate_server::rls::http2::Connection;
+use tollgate_server::rls::http2::frame::{Frame, PREFACE};
+
+/// The calls of a connection, the bytes that it has written, and whether it is closed.
+type Reaction = (Vec<(u32, Option<usize>)>, Vec<u8>, bool);
+
+/// Sends bytes in parts of `step` and answers every call with a few bytes.
+fn send(input: &[u8], step: usize) -> Reaction {
+    let mut connection = Connection::new(&["/known"]);
+    let (mut calls, mut at, mut end) = (Vec::new(), 0, 0);
+    while end < input.len() && !connection.is_closed() {
+        end = input.len().min(end.saturating_add(step));
+        let mut part = &input[at..end];
+        while let Some(call) = connection.next(&mut part, Duration::ZERO) {
+            let length = call.body.as_ref().ok().map(|body| body.len());
+            assert!(length.is_none_or(|length| length <= MAX_BODY), "a body is bounded");
+            calls.push((call.stream, length));
+            connection.respond(call.stream, b"\x88", b"", |out| out.extend_from_slice(b"abc"));
+        }
+        at = end - part.len();
+    }
+    let closed = connection.is_closed();
+    (calls, connection.out, closed)
+}
+
+/// However the bytes are cut, the reaction is the same; it consists of whole frames and is not much longer than the input.
+pub fn check(input: &[u8]) {
+    let input = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], input].concat();
+    let whole = send(&input, usize::MAX);
+    for step in [1, 7, 64] {
+        assert_eq!(send(&input, step), whole, "in parts of {step}");
+    }
+    let mut out = &whole.1[..];
+    assert!(out.len() <= 4 * input.len() + 256, "{} bytes for {}", out.len(), input.len());
+    while Frame::take(&mut out).expect("frames of ours are not too large").is_some() {}
+    assert_eq!(out, b"", "whole frames are written");
+}
