@@ -6,7 +6,7 @@
 
 import { spawn, spawnSync } from "node:child_process";
 import { createRequire } from "node:module";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import http from "node:http";
@@ -52,27 +52,40 @@ function view(port) {
   });
 }
 
+/** The processor time of all threads of the server, in microseconds. */
+function processorTime() {
+  const threads = readdirSync(`/proc/${server.pid}/task`);
+  return threads.reduce((sum, thread) => sum + Number(readFileSync(`/proc/${server.pid}/task/${thread}/schedstat`, "utf8").split(" ")[0]), 0) / 1_000;
+}
+
+/** Measures decisions a second, and the server's processor time for each in microseconds. */
 function decisions(port) {
+  const before = processorTime();
   const { stdout } = spawnSync("wrk", ["-t1", "-c50", "-d2s", "-s", "bench/server/check.lua", `http://127.0.0.1:${port}/v1/check`], { encoding: "utf8" });
   const found = /Requests\/sec:\s+([\d.]+)/.exec(stdout);
-  if (!found) throw new Error(`no figure in ${stdout}`);
-  return Number(found[1]);
+  const count = /(\d+) requests in/.exec(stdout);
+  if (!found || !count) throw new Error(`no figure in ${stdout}`);
+  return { rate: Number(found[1]), cost: (processorTime() - before) / Number(count[1]) };
 }
 
 async function beside(port) {
-  const ratios = [];
+  const [ratios, costs] = [[], []];
   decisions(port);
   for (let run = 0; run < Number(runs); run++) {
     // The order alternates, so that a drift of the machine cancels out.
-    const rates = {};
+    const runsOf = {};
     for (const viewers of run % 2 ? [VIEWERS, 0] : [0, VIEWERS]) {
       const open = await Promise.all(Array.from({ length: viewers }, () => view(port)));
-      rates[viewers] = decisions(port);
+      runsOf[viewers] = decisions(port);
       open.forEach((viewer) => viewer.close());
     }
-    ratios.push(rates[VIEWERS] / rates[0]);
-    console.log(`decisions a second: ${Math.round(rates[0])} undisturbed, ${Math.round(rates[VIEWERS])} with ${VIEWERS} viewers`);
+    const [none, ten] = [runsOf[0], runsOf[VIEWERS]];
+    ratios.push(ten.rate / none.rate);
+    costs.push(ten.cost / none.cost);
+    const shown = ({ rate, cost }) => `${Math.round(rate)} a second at ${cost.toFixed(2)} µs of processor time`;
+    console.log(`decisions: ${shown(none)} undisturbed, ${shown(ten)} with ${VIEWERS} viewers`);
   }
+  console.log(`processor time of a decision with ${VIEWERS} viewers beside undisturbed: ${middle(costs).toFixed(3)}`);
   const ratio = middle(ratios);
   goal(`decisions with ${VIEWERS} viewers beside undisturbed: ${ratio.toFixed(3)} (at least 0.98)`, ratio >= 0.98);
 }
@@ -124,7 +137,7 @@ try {
   for (let tries = 0; ; tries++) {
     const answered = await fetch(`http://127.0.0.1:${port}/healthz`).then(() => true, () => false);
     if (answered) break;
-    if (tries > 200) throw new Error("the server does not listen");
+    if (tries > 1_200) throw new Error("the server does not listen");
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
   await beside(port);

@@ -40,11 +40,31 @@ export function onEvent(listener, signal) {
   signal.addEventListener("abort", () => listeners.delete(listener));
 }
 
-/** Reads events for as long as the page is open. */
+/** Waits until the page can be seen. @returns {Promise<void>} */
+function visible() {
+  return new Promise((resolve) => {
+    const check = () => {
+      if (document.hidden) return;
+      document.removeEventListener("visibilitychange", check);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", check);
+    check();
+  });
+}
+
+/**
+ * Reads events for as long as the page is open. A page that is not seen reads none: a browser has few connections to one server, and
+ * each stream needs one.
+ */
 export async function follow() {
   for (let wait = 500; ; wait = Math.min(wait * 2, 8_000)) {
+    await visible();
+    const hidden = new AbortController();
+    const { signal } = hidden;
+    document.addEventListener("visibilitychange", () => hidden.abort(), { once: true, signal });
     try {
-      const history = await (await send("GET", "/v1/history")).json();
+      const history = await (await send("GET", "/v1/history", { signal })).json();
       live.seconds = history.seconds;
       live.tens = history.tens;
       live.rules = new Map(history.rules.map((/** @type {any} */ rule) => [ruleKey(rule.domain, rule.id), rule]));
@@ -52,7 +72,7 @@ export async function follow() {
       const last = Object.fromEntries(COLUMNS.map((column) => [column, live.seconds[column].at(-1) ?? 0]));
       live.last = { ...last, ...history.status, rules: [] };
       listeners.forEach((listener) => listener());
-      const response = await send("GET", "/v1/live");
+      const response = await send("GET", "/v1/live", { signal });
       const body = /** @type {ReadableStream<any>} */ (response.body);
       const reader = body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";
@@ -70,8 +90,13 @@ export async function follow() {
       }
       lose("The server has ended the stream of live data.");
     } catch (error) {
+      if (signal.aborted) {
+        wait = 500;
+        continue;
+      }
       lose(error instanceof Problem ? error.message : "The connection to the server was lost.");
     }
+    hidden.abort();
     await new Promise((resolve) => setTimeout(resolve, wait));
   }
 }
