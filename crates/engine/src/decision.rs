@@ -308,6 +308,7 @@ impl<'d> Decision<'d> {
                 },
                 is_shadow: planned.shadow,
                 is_replaced: planned.is_replaced(),
+                is_exhausted: planned.exhausted,
                 metadata: all.plan.metadata(met.charge),
             }
         })
@@ -397,6 +398,8 @@ pub struct RuleMatch<'d> {
     pub is_shadow: bool,
     /// Whether another rule that the request matches replaces it, or suffices.
     pub is_replaced: bool,
+    /// Whether it has no capacity, and another rule of the request suffices.
+    pub is_exhausted: bool,
     /// The metadata of the rule.
     pub metadata: Option<&'d Metadata>,
 }

@@ -94,6 +94,14 @@ fn check(name: &str, able: &Able) {
         server.signal("CONT");
         assert_eq!((stalled.status, &*stalled.body), (200, "app"), "{name}: {stalled:?}");
         assert_eq!(limited("one").status, 429, "{name}: limits hold again");
+    } else {
+        server.pause();
+        let waited = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| limited("one").status);
+            server.signal("CONT");
+            waiting.join().expect("no panic")
+        });
+        assert_eq!(waited, 429, "{name}: a request during a stall is decided after it");
     }
     drop(server);
     assert_eq!(limited("one").status, able.unchecked, "{name}: the server is down");

@@ -100,6 +100,29 @@ fn metadata_names_the_service_that_has_quota() {
 }
 
 #[test]
+fn exhausted_quota_is_over_limit_in_a_request_that_another_one_admits() {
+    let (_server, mut client, _rules) = start(QUOTAS, &[]);
+    let both: [&[(&str, &str)]; 2] = [&[("service", "service_1")], &[("service", "service_2")]];
+    let mut ask = || {
+        let response = client.ask("rl", &both);
+        let codes = response.statuses().iter().map(|status| status.0).collect::<Vec<_>>().join(" ");
+        (response.code().to_owned(), codes, response.0["dynamic_metadata"]["descriptors"][0]["code"].clone())
+    };
+    assert_eq!(ask(), ("OK".into(), "OK OK".into(), json!("OK")));
+    assert_eq!(ask(), ("OK".into(), "OVER_LIMIT OK".into(), json!("OVER_LIMIT")));
+    assert_eq!(ask().0, "OVER_LIMIT");
+}
+
+#[test]
+fn body_of_a_refusal_is_base64_in_json() {
+    let (server, _client, _rules) = start("{domain: d, rules: [{id: no, deny: true, message: ask for a key}]}", &[]);
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}]}]}"#;
+    let answer = common::run(std::process::Command::new("curl").args(["-s", "-d", body]).arg(server.url("/json")));
+    let answer: Value = serde_json::from_str(&answer).expect("JSON");
+    assert_eq!((&answer["overallCode"], &answer["rawBody"]), (&json!("OVER_LIMIT"), &json!("YXNrIGZvciBhIGtleQ==")));
+}
+
+#[test]
 fn response_without_metadata_of_a_rule_has_none() {
     let (_server, mut client, _rules) = start(QUOTAS, &[]);
     let response = client.ask("rl", &[&[("plain", "a")]]);

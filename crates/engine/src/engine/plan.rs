@@ -87,6 +87,8 @@ pub(crate) struct PlannedCharge {
     pub(crate) shadow: bool,
     /// Whether a cost above 0 is taken into debt.
     pub(crate) postpaid: bool,
+    /// Whether it has no capacity and was left out, because another rule suffices.
+    pub(crate) exhausted: bool,
     pub(crate) on_fault: OnFault,
     pub(crate) answered: AnswerSource,
 }

@@ -70,6 +70,7 @@ fn leave_out(decisions: &mut Decisions, request: usize, running: &RulesInForce) 
         if said.is_enough(decisions, running) {
             for planned in &mut decisions.plan.charges[said.charges.clone()] {
                 planned.replace();
+                planned.exhausted = true;
                 planned.answered = AnswerSource::Not;
             }
             left_out = true;

@@ -1,5 +1,7 @@
 //! `POST /json` of the reference service: the request and the response as proto3 JSON, with status 200 or 429.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate_engine::Store;
@@ -118,6 +120,9 @@ struct JsonResponse<'a> {
     statuses: Vec<JsonStatus<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     response_headers_to_add: Vec<JsonHeader<'a>>,
+    /// In Base64, as proto3 JSON has bytes.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    raw_body: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     dynamic_metadata: Option<&'a serde_json::Map<String, serde_json::Value>>,
 }
@@ -210,6 +215,7 @@ impl<'a> JsonResponse<'a> {
             overall_code: code(response.code),
             statuses: response.statuses.iter().map(JsonStatus::new).collect(),
             response_headers_to_add: response.headers.iter().map(header).collect(),
+            raw_body: STANDARD.encode(&response.body),
             dynamic_metadata: response.metadata.as_ref(),
         }
     }

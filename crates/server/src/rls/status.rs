@@ -17,8 +17,11 @@ pub(super) fn write(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)
     // By item, and of an item the limit first that a caller needs to know about.
     reports.sort_by_key(|report| (report.item, report.shadow, !refuses(report), report.report.remaining));
     let mut item = None;
-    for matched in decision.matches().filter(|matched| !matched.is_replaced) {
-        if let Some(status) = unreported(decision, &matched) {
+    for matched in decision.matches() {
+        if matched.is_exhausted {
+            let limit = Some(CurrentLimit { name: matched.rule.to_owned(), ..CurrentLimit::default() });
+            each(matched.item, Status { code: Code::OverLimit, limit, ..Status::default() });
+        } else if let Some(status) = unreported(decision, &matched).filter(|_| !matched.is_replaced) {
             each(matched.item, status);
         }
     }

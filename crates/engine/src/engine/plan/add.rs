@@ -290,6 +290,7 @@ impl Plan {
             cost,
             shadow: false,
             postpaid: false,
+            exhausted: false,
             on_fault: OnFault::Local,
             answered: AnswerSource::Not,
         }
