@@ -1,4 +1,4 @@
-//! The counters of a decision, for statistics.
+//! The counters and rules of a decision, for statistics.
 
 use tollgate::Outcome;
 use tollgate::core::Cost;
@@ -36,6 +36,45 @@ impl<'d> Decision<'d> {
                 taken: answer.taken,
                 refused: refuses(answer.outcome) || banned,
             })
+        })
+    }
+}
+
+/// A rule that a request matched, and what the rule said about it.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleOutcome<'d> {
+    /// The index of the rule in [`RuleSet::rules`](crate::RuleSet::rules).
+    pub number: usize,
+    /// The counter of the rule.
+    pub counter: Counter<'d>,
+    /// Whether the rule is in shadow for this request.
+    pub is_shadow: bool,
+    /// The outcome by this rule alone, with its ban. `None`: not asked, because the enforced rules
+    /// refused the request, and this is a shadow rule.
+    pub outcome: Option<Outcome>,
+}
+
+impl<'d> Decision<'d> {
+    /// The rules that decided or were asked, in their order: without those that others replace, and
+    /// without inline limits.
+    pub fn rule_outcomes(&self) -> impl Iterator<Item = RuleOutcome<'d>> + use<'d> {
+        let (all, charges) = self.charges();
+        let end = charges.end;
+        charges.filter_map(move |place| {
+            let planned = &all.plan.charges[place];
+            let number = planned.rule().filter(|_| !planned.is_ban() && !planned.is_replaced())? as usize;
+            let answer = all.answer(planned).map(|(answer, _)| answer);
+            let unasked = answer.is_none() && planned.shadow && planned.has_limits();
+            let ban = all.plan.charges.get(place + 1).filter(|next| place + 1 < end && next.is_ban());
+            let by_ban = ban.and_then(|ban| all.answer(ban)).map_or(Outcome::Allow, |(ban, _)| ban.outcome);
+            let outcome = all.outcome(planned).and(by_ban);
+            let counter = Counter {
+                rule: all.plan.name(place as u32),
+                key: all.plan.key(planned),
+                taken: answer.map_or(Cost::ZERO, |answer| answer.taken),
+                refused: !unasked && matches!(outcome, Outcome::Deny(_)),
+            };
+            Some(RuleOutcome { number, counter, is_shadow: planned.shadow, outcome: (!unasked).then_some(outcome) })
         })
     }
 }

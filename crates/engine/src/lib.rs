@@ -28,7 +28,7 @@ mod schedule;
 pub mod store;
 pub mod striped;
 
-pub use counter::Counter;
+pub use counter::{Counter, RuleOutcome};
 pub use decision::{Decision, Decisions, LimitReport, MatchEffect, RuleMatch, Standing};
 pub use engine::{Enforcement, Engine, EngineError, Settled, Taking};
 pub use explain::{

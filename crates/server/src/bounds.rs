@@ -11,6 +11,7 @@ use crate::control::api::bounds as api;
 use crate::http::bounds as http;
 use crate::live;
 use crate::net::{protocol, shutdown, tls};
+use crate::replay::bounds as replay;
 use crate::resp::bounds as resp;
 use crate::rls::bounds as rls;
 
@@ -90,6 +91,15 @@ fn rows() -> String {
         ("rules service: nodes that wait", api::MAX_WAITERS.to_string()),
         ("audit log: resets that wait for the database", api::MAX_QUEUED_RESETS.to_string()),
         ("audit log: switches that wait for the database", api::MAX_QUEUED_SWITCHES.to_string()),
+        ("replay: logs", replay::MAX_LOGS.to_string()),
+        ("replay: a line; longer ones are counted and left out", bytes(replay::MAX_LINE)),
+        ("replay: parts of all logs in memory", bytes(replay::CHUNKS_TOTAL)),
+        ("replay: refused keys that are told apart", replay::MAX_REFUSED_KEYS.to_string()),
+        ("replay: clients whose peaks are kept for suggestions", replay::MAX_CLIENTS.to_string()),
+        (
+            "replay: expansion of a compressed log",
+            format!("{}-fold after {}", replay::MAX_RATIO, bytes(replay::MAX_BOMB as usize)),
+        ),
     ];
     let mut table = String::from("| what | bound |\n|---|---|\n");
     for (what, bound) in rows {

@@ -13,6 +13,7 @@ pub mod live;
 pub mod net;
 pub mod observe;
 pub mod ops;
+pub mod replay;
 pub mod resp;
 pub mod rls;
 pub mod rules_source;

@@ -8,6 +8,10 @@ mod hpack;
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
 mod http2;
 
+#[path = "fuzzed/log.rs"]
+#[allow(unreachable_pub, reason = "the fuzz target includes it too")]
+mod log;
+
 #[path = "fuzzed/resp.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
 mod resp;
@@ -45,4 +49,9 @@ fn corpus_of_frames_has_the_same_reaction_however_it_is_split() {
 #[test]
 fn corpus_of_header_blocks_is_decoded_or_refused() {
     replay("hpack", hpack::check);
+}
+
+#[test]
+fn every_log_of_the_corpus_is_replayed() {
+    replay("log", log::check);
 }

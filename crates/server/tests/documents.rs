@@ -183,6 +183,11 @@ fn operating_page_examples_run() {
 }
 
 #[test]
+fn replay_page_examples_run() {
+    run("docs/replay.md", &Folder::new());
+}
+
+#[test]
 fn readme_examples_run() {
     run("README.md", &Folder::new());
 }

@@ -28,6 +28,7 @@ mod outage;
 mod prometheus;
 mod proxies;
 mod redis_cell;
+mod replay;
 mod resp;
 mod restart;
 mod rls;

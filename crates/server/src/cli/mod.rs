@@ -10,6 +10,7 @@ mod import;
 mod keys;
 mod manual;
 mod remote;
+mod replay;
 mod rules;
 mod serve;
 mod snippets;
@@ -46,6 +47,9 @@ enum Command {
     /// Decide requests from lines of JSON, at the times they specify.
     #[command(after_help = decide::EXAMPLES)]
     Decide(decide::DecideArgs),
+    /// Replay access logs: what would these rules have refused?
+    #[command(after_help = replay::EXAMPLES)]
+    Replay(Box<replay::ReplayArgs>),
     /// Format rule files, keeping their comments.
     #[command(after_help = fmt::EXAMPLES)]
     Fmt(fmt::FmtArgs),
@@ -115,6 +119,7 @@ impl Cli {
             Command::Doctor(args) => serve::doctor::run(&args),
             Command::Check(args) => check::run(&args),
             Command::Decide(args) => decide::run(&args),
+            Command::Replay(args) => replay::run(&args),
             Command::Fmt(args) => fmt::run(&args),
             Command::Import(args) => import::run(&args),
             Command::Snippets(args) => snippets::run(&args),

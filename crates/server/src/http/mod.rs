@@ -4,7 +4,7 @@ pub mod body;
 pub mod bounds;
 mod call;
 mod explain;
-mod forward;
+pub(crate) mod forward;
 mod json;
 pub mod problem;
 mod route;

@@ -24,7 +24,7 @@ const KEPT: usize = 32;
 /// The number of rules; later ones are left out.
 const MAX_RULES: usize = 1_000;
 /// The characters of a key.
-const MAX_NAME: usize = 128;
+pub(crate) const MAX_NAME: usize = 128;
 /// The number of decisions of each thread that are all counted.
 const COUNT_ALL: u32 = 1_024;
 /// Later, one decision in this many is counted.
@@ -67,7 +67,7 @@ struct RuleCounts {
 
 /// The heaviest keys, by Space-Saving.
 #[derive(Debug, Default)]
-struct Heaviest(Vec<Heavy>);
+pub(crate) struct Heaviest(Vec<Heavy>);
 
 #[derive(Debug)]
 struct Heavy {
@@ -79,7 +79,7 @@ struct Heavy {
 }
 
 impl Heaviest {
-    fn add(&mut self, fingerprint: u64, weight: u64, name: impl FnOnce() -> String) {
+    pub(crate) fn add(&mut self, fingerprint: u64, weight: u64, name: impl FnOnce() -> String) {
         if let Some(known) = self.0.iter_mut().find(|heavy| heavy.fingerprint == fingerprint) {
             known.count = known.count.saturating_add(weight);
         } else if self.0.len() < KEPT {
@@ -96,7 +96,7 @@ impl Heaviest {
     }
 
     /// Returns the keys, the heaviest first.
-    fn list(&self) -> Vec<TopKey> {
+    pub(crate) fn list(&self) -> Vec<TopKey> {
         let key = |heavy: &Heavy| TopKey { key: heavy.name.clone(), count: heavy.count, error: heavy.error };
         let mut keys: Vec<TopKey> = self.0.iter().map(key).collect();
         keys.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.key.cmp(&b.key)));
@@ -225,7 +225,7 @@ impl RuleTable {
 
 /// Returns how many decisions this one counts as; `None` if it is not counted.
 #[inline]
-fn sample() -> Option<u64> {
+pub(crate) fn sample() -> Option<u64> {
     thread_local! {
         static SEEN: Cell<u32> = const { Cell::new(0) };
         static CHANCE: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use tollgate::clock::{Clock, ManualClock, PreciseClock};
-use tollgate_engine::{Engine, MemoryStore};
 
 use super::serve::parse_count;
 use super::{exit_code, files, print_mistakes};
@@ -19,6 +18,7 @@ use crate::app::App;
 use crate::http::bounds::MAX_BODY;
 use crate::http::check_line;
 use crate::http::problem::Problem;
+use crate::replay::simulation::simulated_engine;
 use crate::rules_source::file::parse;
 use at::take_at;
 
@@ -55,9 +55,8 @@ An invalid line is answered in its place with the problem and its number, and th
 /// # Errors
 /// When the rules or the requests cannot be read, or the answers cannot be written.
 pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
-    let clock = Arc::new(ManualClock::at(0));
-    let store = MemoryStore::with_clock(parse_count("--capacity", &args.capacity)?, clock.clone())?;
-    let app = App::new(Engine::new(store)?.with_clock(clock.clone()), None);
+    let (engine, clock) = simulated_engine(parse_count("--capacity", &args.capacity)?)?;
+    let app = App::new(engine, None);
     if let Some(path) = &args.rules {
         let file = files::read_one(path)?;
         let rules = match parse(&file.name, &file.text).and_then(|rules| app.engine.put(&rules).map(|_| rules)) {

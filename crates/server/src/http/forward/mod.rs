@@ -8,7 +8,7 @@
 //! this server: the token is in `Tollgate-Token` or `?token=`.
 
 mod attributes;
-mod path;
+pub(crate) mod path;
 
 use std::borrow::Cow;
 use std::net::IpAddr;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 /// Normalises a path: percent-encoded letters, digits and `-._~` are decoded (RFC 3986, 6.2.2), segments `.` and `..` are
 /// resolved, and repeated slashes are merged. `%2F` stays encoded.
-pub(super) fn normalize(path: &str) -> Cow<'_, str> {
+pub(crate) fn normalize(path: &str) -> Cow<'_, str> {
     if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
         return Cow::Borrowed(path);
     }

@@ -1,0 +1,103 @@
+"""Replays generated logs beside `wc -l` and a reader in Python: lines per second and memory.
+
+usage: replay.py TOLLGATE [LINES [RUNS]]
+
+Each run does all cases once, one after the other; the table has the medians. The logs have a million clients, and four
+rules match by client, path and method. Exit status 1: a goal was missed.
+"""
+
+import gzip
+import os
+import pathlib
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+RULES = """
+domain: api
+rules:
+- {id: per-client, per: [client_ip], limit: 10/s, burst: 20}
+- {id: items, when: {path: /v1/**}, limit: 5000/s}
+- {id: login, when: {path: /login, method: POST}, limit: 500/s}
+- {id: all, limit: 20000/s}
+"""
+GOALS = {"plain": 0.8, "gzip": 0.5}  # million lines a second
+GOAL_MEMORY = 200  # MB
+READER = "import re,sys\nfield=re.compile(r'(\\S+) \\S+ \\S+ \\[([^]]+)\\] \"(\\S+) (\\S+)')\nn=0\nfor line in open(sys.argv[1]):\n    n+=field.match(line) is not None\nprint(n)"
+
+
+def write_log(path, lines, clients=1_000_000):
+    """Writes a log of the combined format with the time in milliseconds after it."""
+    random.seed(7)
+    paths = ["/", "/v1/items", "/v1/items/%d", "/login", "/static/app.js", "/v1/search?q=%d"]
+    now, last, stamp = 1_794_819_600.0, None, ""
+    with open(path, "w") as log:
+        for _ in range(lines):
+            now += random.random() * 0.0002
+            # Some clients are far busier than others.
+            client = int(random.random() ** 3 * clients) if random.random() < 0.3 else random.randrange(clients)
+            target = random.choice(paths)
+            target = target % random.randrange(1000) if "%d" in target else target
+            method = "POST" if target == "/login" else "GET"
+            if int(now) != last:
+                last = int(now)
+                stamp = time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(last))
+            address = "10.%d.%d.%d" % (client >> 16 & 255, client >> 8 & 255, client & 255)
+            log.write(
+                f'{address} - - [{stamp}] "{method} {target} HTTP/1.1" 200 {random.randrange(9999)} "-" '
+                f'"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36" {now:.3f}\n'
+            )
+
+
+def measure(command):
+    """Runs a command; returns its seconds and its memory in MB."""
+    start = time.monotonic()
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode != 0:
+        sys.exit(f"{command} failed")
+    return time.monotonic() - start, usage.ru_maxrss / 1024
+
+
+def main():
+    tollgate = sys.argv[1]
+    lines = int(sys.argv[2]) if len(sys.argv) > 2 else 2_000_000
+    runs = int(sys.argv[3]) if len(sys.argv) > 3 else 5
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        log, rules, packed = folder / "access.log", folder / "rules.yaml", folder / "access.log.gz"
+        rules.write_text(RULES)
+        write_log(log, lines)
+        with open(log, "rb") as source, gzip.open(packed, "wb", 6) as target:
+            shutil.copyfileobj(source, target)
+        exact = '$remote_addr - - [$time_local] "$request" $status $bytes "-" "$http_user_agent" $msec'
+        replay = [tollgate, "replay", "--rules", str(rules), "--capacity", "2M"]
+        cases = {
+            "plain": [*replay, "--format", exact, str(log)],
+            "gzip": [*replay, "--format", exact, str(packed)],
+            "whole seconds, spread and at once": [*replay, str(log)],
+            "wc -l": ["wc", "-l", str(log)],
+            "a reader in Python that matches one pattern": [sys.executable, "-c", READER, str(log)],
+        }
+        results = {name: [] for name in cases}
+        for _ in range(runs):
+            for name, command in cases.items():
+                results[name].append(measure(command))
+        missed = False
+        print(f"{lines} lines, {log.stat().st_size >> 20} MiB, median of {runs} runs")
+        print("| case | million lines/s | memory, MB | goal |\n|---|---|---|---|")
+        for name, measured in results.items():
+            speed = lines / statistics.median(seconds for seconds, _ in measured) / 1e6
+            memory = max(memory for _, memory in measured)
+            goal = GOALS.get(name)
+            missed |= goal is not None and (speed < goal or memory > GOAL_MEMORY)
+            print(f"| {name} | {speed:.2f} | {memory:.0f} | {f'{goal}, {GOAL_MEMORY} MB' if goal else ''} |")
+        sys.exit(missed)
+
+
+main()

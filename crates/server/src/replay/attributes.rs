@@ -1,0 +1,498 @@
+//! From the fields of a log line to the attributes of a request, named as forward-auth names them.
+//!
+//! | attribute | fields, the first that the log has |
+//! |---|---|
+//! | `client_ip` | `client_ip`, `remote_addr`, `remote_ip`, …, `http_x_forwarded_for`; IPv6 by its /64 |
+//! | `method`, `path`, `query.x` | `method`, `path`, …, or the parts of `request` |
+//! | `host`, `scheme` | `host`, `http_host`, `authority`, `server_name`; `scheme` |
+//! | `header.x`, `cookie.x` | `http_x`, `request.headers.x`; `cookie_x` |
+//! | any other | the field of that name |
+//!
+//! `--map` names another field, and `--set` gives a value to all requests.
+
+use std::net::{IpAddr, SocketAddr};
+
+use tollgate_engine::Item;
+use tollgate_http::ClientIp;
+
+use super::bounds::MAX_FIELDS;
+use super::format::Format;
+use super::format::span::Span;
+use super::format::time::{Stamp, TimeParser};
+use crate::http::forward::path::normalize;
+
+/// What the attributes of requests are made of.
+#[derive(Clone, Debug, Default)]
+pub struct Mapping {
+    /// Attributes, and the fields that have their values.
+    pub map: Vec<(String, String)>,
+    /// Attributes, and their value for all requests.
+    pub set: Vec<(String, String)>,
+}
+
+/// Finds the attributes in the fields of lines of one format.
+#[derive(Clone, Debug)]
+pub(super) struct Extractor {
+    time: usize,
+    attributes: Vec<AttributeSource>,
+}
+
+/// The fields that an attribute may be in, in order of preference.
+#[derive(Clone, Debug, Default)]
+struct AttributeSource {
+    fields: Vec<(usize, Transform)>,
+}
+
+/// How a field becomes the value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Transform {
+    /// As it is.
+    Raw,
+    /// An address, perhaps with a port, or the first of a list.
+    Address,
+    /// An address that always has a port, also after an IPv6 address without brackets.
+    AddressWithPort,
+    /// A host name in lower case, without a port.
+    Host,
+    /// The path of a target, without the query, normalised.
+    Path,
+    /// A parameter of the query of a target.
+    TargetQuery(Box<[u8]>),
+    /// A parameter of a query.
+    Query(Box<[u8]>),
+    /// The method of a request line.
+    RequestMethod,
+    /// The path of the target of a request line.
+    RequestPath,
+    /// A parameter of the query of the target of a request line.
+    RequestQuery(Box<[u8]>),
+}
+
+const TIMES: [&str; 16] = [
+    "msec",
+    "ts",
+    "time_iso8601",
+    "time_local",
+    "time",
+    "timestamp",
+    "@timestamp",
+    "start_time",
+    "at",
+    "datetime",
+    "date",
+    "request_time_iso",
+    "time_unix",
+    "epoch",
+    "start",
+    "time_received",
+];
+const ADDRESSES: [&str; 12] = [
+    "client_ip",
+    "remote_addr",
+    "request.client_ip",
+    "request.remote_ip",
+    "remote_ip",
+    "client_addr",
+    "client",
+    "clientip",
+    "ip",
+    "downstream_remote_address",
+    "remote_addr_port",
+    "http_x_forwarded_for",
+];
+const METHODS: [&str; 5] = ["method", "request_method", "request.method", "http_method", "verb"];
+const TARGETS: [&str; 9] = [
+    "path",
+    "request_uri",
+    "request.uri",
+    "uri",
+    "url",
+    "target",
+    "request_path",
+    "http_path",
+    "x_envoy_original_path",
+];
+const QUERIES: [&str; 4] = ["args", "query", "query_string", "request.query"];
+const HOSTS: [&str; 7] = ["host", "http_host", "request.host", "authority", "server_name", "vhost", "domain_name"];
+const REQUESTS: [&str; 2] = ["request", "request_line"];
+
+impl Extractor {
+    /// Finds the fields for the time and for each attribute. Returns the attributes that the log does not have as well.
+    ///
+    /// # Errors
+    /// If the log has no time, or not a field that `--map` names.
+    pub(super) fn new(
+        format: &mut Format,
+        attributes: &[Box<str>],
+        mapping: &Mapping,
+    ) -> Result<(Self, Vec<Box<str>>), String> {
+        let has = |format: &Format, name: &str| format.available().iter().any(|known| known.eq_ignore_ascii_case(name));
+        let mapped =
+            |name: &str| mapping.map.iter().find(|(attribute, _)| attribute == name).map(|(_, field)| &**field);
+        let time = match mapped("time") {
+            Some(field) => {
+                let found = if has(format, field) { format.field(field) } else { None };
+                found.ok_or_else(|| {
+                    format!("--map time={field}: the log has no such field, but {}", list(format.available()))
+                })?
+            }
+            None => {
+                let found = TIMES.iter().find(|name| has(format, name)).and_then(|name| format.field(name));
+                found.ok_or_else(|| {
+                    let fields = list(format.available());
+                    format!(
+                        "no field of the log is known to be the time; name it with --map time=FIELD, one of {fields}"
+                    )
+                })?
+            }
+        };
+        let (mut sources, mut missing) = (Vec::new(), Vec::new());
+        for name in attributes {
+            let mut source = AttributeSource::default();
+            for (field, transform) in candidates(name, mapped(name)) {
+                // A field of JSON that only some lines have may not be in the sample.
+                if (has(format, &field) || mapped(name).is_some())
+                    && let Some(field) = format.field(&field)
+                {
+                    source.fields.push((field, transform));
+                }
+            }
+            if source.fields.is_empty() && !mapping.set.iter().any(|(attribute, _)| **attribute == **name) {
+                if let Some(field) = mapped(name) {
+                    let fields = list(format.available());
+                    return Err(format!("--map {name}={field}: the log has no such field, but {fields}"));
+                }
+                missing.push(name.clone());
+            }
+            sources.push(source);
+        }
+        Ok((Self { time, attributes: sources }, missing))
+    }
+
+    /// Returns the time of a line; `None` if it has none.
+    #[inline]
+    pub(super) fn time(&self, text: &[u8], fields: &[Span; MAX_FIELDS], parser: &mut TimeParser) -> Option<Stamp> {
+        fields.get(self.time)?.of(text).and_then(|text| parser.parse(text))
+    }
+
+    /// Appends the spans of the attributes of a line. Values that differ from what the line has are
+    /// appended to `extra`; their spans begin after the end of `text`.
+    #[inline]
+    pub(super) fn attributes(
+        &self,
+        format: &Format,
+        text: &[u8],
+        fields: &[Span; MAX_FIELDS],
+        extra: &mut Vec<u8>,
+        spans: &mut Vec<Span>,
+    ) {
+        for source in &self.attributes {
+            let mut found = Span::NONE;
+            for (field, transform) in &source.fields {
+                found = value(format, text, fields[*field], transform, extra);
+                if !found.is_none() {
+                    break;
+                }
+            }
+            spans.push(found);
+        }
+    }
+}
+
+fn list(names: &[String]) -> String {
+    let shown: Vec<&str> = names.iter().take(30).map(String::as_str).collect();
+    shown.join(", ")
+}
+
+/// Returns the fields that an attribute may be in.
+fn candidates(name: &str, mapped: Option<&str>) -> Vec<(String, Transform)> {
+    let plain = |names: &[&str], transform: Transform| -> Vec<(String, Transform)> {
+        names.iter().map(|field| ((*field).to_owned(), transform.clone())).collect()
+    };
+    if let Some(field) = mapped {
+        let transform = match name {
+            "client_ip" => Transform::Address,
+            "host" => Transform::Host,
+            "path" if REQUESTS.contains(&field) => Transform::RequestPath,
+            "path" => Transform::Path,
+            "method" if REQUESTS.contains(&field) => Transform::RequestMethod,
+            _ => Transform::Raw,
+        };
+        return vec![(field.to_owned(), transform)];
+    }
+    match name {
+        "client_ip" => {
+            let mut fields = plain(&ADDRESSES, Transform::Address);
+            for (_, transform) in fields.iter_mut().filter(|(field, _)| field == "remote_addr_port") {
+                *transform = Transform::AddressWithPort;
+            }
+            fields
+        }
+        "method" => [plain(&METHODS, Transform::Raw), plain(&REQUESTS, Transform::RequestMethod)].concat(),
+        "path" => [plain(&TARGETS, Transform::Path), plain(&REQUESTS, Transform::RequestPath)].concat(),
+        "host" => plain(&HOSTS, Transform::Host),
+        "user" => plain(&["user", "remote_user", "user_id"], Transform::Raw),
+        "bytes" => plain(&["bytes", "body_bytes_sent", "bytes_sent", "size"], Transform::Raw),
+        _ => match name.split_once('.') {
+            Some(("header", header)) => {
+                let variable = format!("http_{}", header.to_ascii_lowercase().replace('-', "_"));
+                let known = match header {
+                    "user-agent" => &["user_agent", "agent"][..],
+                    "referer" => &["referer", "referrer"],
+                    _ => &[],
+                };
+                let inside = [format!("request.headers.{header}"), format!("headers.{header}"), name.to_owned()];
+                let mut fields = plain(&[&variable], Transform::Raw);
+                fields.extend(inside.into_iter().map(|field| (field, Transform::Raw)));
+                fields.extend(plain(known, Transform::Raw));
+                fields
+            }
+            Some(("cookie", cookie)) => plain(&[&format!("cookie_{cookie}"), name], Transform::Raw),
+            Some(("query", parameter)) => {
+                let parameter: Box<[u8]> = parameter.as_bytes().into();
+                [
+                    plain(&[&format!("arg_{}", String::from_utf8_lossy(&parameter)), name], Transform::Raw),
+                    plain(&QUERIES, Transform::Query(parameter.clone())),
+                    plain(&TARGETS[1..], Transform::TargetQuery(parameter.clone())),
+                    plain(&TARGETS[..1], Transform::TargetQuery(parameter.clone())),
+                    plain(&REQUESTS, Transform::RequestQuery(parameter)),
+                ]
+                .concat()
+            }
+            Some(_) | None => plain(&[name], Transform::Raw),
+        },
+    }
+}
+
+/// Returns the span of the value that a field gives, and appends it to `extra` if it differs from the field.
+#[inline]
+fn value(format: &Format, text: &[u8], span: Span, transform: &Transform, extra: &mut Vec<u8>) -> Span {
+    let Some(raw) = span.of(text) else { return Span::NONE };
+    if raw.is_empty() || raw == b"-" && format.has_dashes() {
+        return Span::NONE;
+    }
+    if !span.is_escaped() && raw.len() <= Item::MAX_BYTES {
+        match transform {
+            Transform::Raw => return span,
+            Transform::Address if is_ipv4(raw) => return span,
+            Transform::RequestMethod => {
+                let len = memchr::memchr(b' ', raw).unwrap_or(0);
+                return if len == 0 { Span::NONE } else { Span::new(span.start(), len) };
+            }
+            Transform::Path if is_normal(raw) => return span,
+            Transform::RequestPath => {
+                let (start, len) = request_target(raw);
+                let target = &raw[start..start + len];
+                let path = &target[..memchr::memchr2(b'?', b'#', target).unwrap_or(len)];
+                if is_normal(path) {
+                    return Span::new(span.start() + start, path.len());
+                }
+            }
+            Transform::Address
+            | Transform::AddressWithPort
+            | Transform::Host
+            | Transform::Path
+            | Transform::TargetQuery(_)
+            | Transform::Query(_)
+            | Transform::RequestQuery(_) => {}
+        }
+    }
+    value_slow(format, text, span, transform, extra)
+}
+
+#[inline(never)]
+fn value_slow(format: &Format, text: &[u8], span: Span, transform: &Transform, extra: &mut Vec<u8>) -> Span {
+    let Some(raw) = span.of(text) else { return Span::NONE };
+    let plain = if span.is_escaped() { format.unescape(raw) } else { raw.into() };
+    let start = extra.len();
+    match transform {
+        Transform::Raw => extra.extend_from_slice(&plain),
+        Transform::Address => push_address(&plain, false, extra),
+        Transform::AddressWithPort => push_address(&plain, true, extra),
+        Transform::Host => push_host(&plain, extra),
+        Transform::Path => push_path(&plain, extra),
+        Transform::RequestPath => push_path(request_line_target(&plain), extra),
+        Transform::RequestMethod => {
+            extra.extend_from_slice(&plain[..memchr::memchr(b' ', &plain).unwrap_or(0)]);
+        }
+        Transform::Query(parameter) => extra.extend_from_slice(parameter_of(&plain, parameter).unwrap_or_default()),
+        Transform::TargetQuery(parameter) => push_query(&plain, parameter, extra),
+        Transform::RequestQuery(parameter) => push_query(request_line_target(&plain), parameter, extra),
+    }
+    extra.truncate(extra.len().min(start + Item::MAX_BYTES));
+    if extra.len() == start { Span::NONE } else { Span::new(text.len() + start, extra.len() - start) }
+}
+
+/// Whether it can only be an IPv4 address without a port.
+#[inline]
+fn is_ipv4(value: &[u8]) -> bool {
+    value.len() <= 15 && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
+}
+
+/// Whether a target is a path in its normal form, without a query.
+#[inline]
+fn is_normal(target: &[u8]) -> bool {
+    let mut before = b' ';
+    let plain = target.iter().all(|byte| {
+        let odd = matches!(byte, b'%' | b'?' | b'#' | 0x80..) || before == b'/' && matches!(byte, b'/' | b'.');
+        before = *byte;
+        !odd
+    });
+    plain && target.first() == Some(&b'/')
+}
+
+/// Returns where the target of a request line is: `GET /a HTTP/1.1`.
+#[inline]
+fn request_target(line: &[u8]) -> (usize, usize) {
+    let Some(first) = memchr::memchr(b' ', line) else { return (line.len(), 0) };
+    let end = memchr::memrchr(b' ', line).filter(|last| *last > first).unwrap_or(line.len());
+    (first + 1, end - first - 1)
+}
+
+fn request_line_target(line: &[u8]) -> &[u8] {
+    let (start, len) = request_target(line);
+    &line[start..start + len]
+}
+
+/// Splits a target into path and query. The target may be absolute.
+fn split_target(target: &[u8]) -> (&[u8], &[u8]) {
+    let scheme = memchr::memmem::find(target, b"://").filter(|end| !target[..*end].contains(&b'/'));
+    let target = match scheme {
+        Some(end) => {
+            let rest = &target[end + 3..];
+            memchr::memchr(b'/', rest).map_or(&b"/"[..], |slash| &rest[slash..])
+        }
+        None => target,
+    };
+    let target = memchr::memchr(b'#', target).map_or(target, |end| &target[..end]);
+    memchr::memchr(b'?', target).map_or((target, &[][..]), |end| (&target[..end], &target[end + 1..]))
+}
+
+fn push_path(target: &[u8], extra: &mut Vec<u8>) {
+    let (path, _) = split_target(target);
+    match str::from_utf8(path) {
+        Ok(path) => extra.extend_from_slice(normalize(path).as_bytes()),
+        Err(_) => extra.extend_from_slice(path),
+    }
+}
+
+fn push_query(target: &[u8], parameter: &[u8], extra: &mut Vec<u8>) {
+    extra.extend_from_slice(parameter_of(split_target(target).1, parameter).unwrap_or_default());
+}
+
+/// Returns the first value of a parameter, not decoded.
+fn parameter_of<'q>(query: &'q [u8], parameter: &[u8]) -> Option<&'q [u8]> {
+    let query = query.strip_prefix(b"?").unwrap_or(query);
+    query.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(parameter)?.strip_prefix(b"="))
+}
+
+fn push_host(host: &[u8], extra: &mut Vec<u8>) {
+    let is_port = |port: &[u8]| !port.is_empty() && port.iter().all(u8::is_ascii_digit);
+    let colon = memchr::memrchr(b':', host).filter(|colon| is_port(&host[colon + 1..]));
+    // In an IPv6 address without brackets the last part is not a port.
+    let colon = colon.filter(|colon| host.starts_with(b"[") || !host[..*colon].contains(&b':'));
+    extra.extend(colon.map_or(host, |colon| &host[..colon]).iter().map(u8::to_ascii_lowercase));
+}
+
+/// Appends the address that a client is counted by; a value that is not an address stays as it is.
+fn push_address(value: &[u8], has_port: bool, extra: &mut Vec<u8>) {
+    let first = value.split(|byte| *byte == b',').next().unwrap_or(value).trim_ascii();
+    let port = has_port.then(|| memchr::memrchr(b':', first)).flatten();
+    let first = port.map_or(first, |colon| &first[..colon]);
+    let parsed = str::from_utf8(first).ok().and_then(|text| {
+        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        bare.parse::<IpAddr>().ok().or_else(|| Some(text.parse::<SocketAddr>().ok()?.ip()))
+    });
+    match parsed {
+        Some(address) => extra.extend_from_slice(ClientIp::direct().text(address).as_bytes()),
+        None => extra.extend_from_slice(first),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(head: &str, format: Option<&str>, names: &[&str], expected: &[Option<&str>]) {
+        let mut format = match format {
+            Some(text) => Format::described(text, head.as_bytes()).expect("a format"),
+            None => Format::detect(head.as_bytes()).expect("a known format"),
+        };
+        let names: Vec<Box<str>> = names.iter().map(|name| (*name).into()).collect();
+        let mapping = Mapping { map: vec![("tenant".into(), "request.headers.X-Tenant".into())], set: Vec::new() };
+        let (extractor, _) = Extractor::new(&mut format, &names, &mapping).expect("a time");
+        let line = head.lines().last().expect("a line").as_bytes();
+        let (mut fields, mut extra, mut spans) = ([Span::NONE; MAX_FIELDS], Vec::new(), Vec::new());
+        assert!(format.parse(line, 0, &mut fields), "{head}");
+        extractor.attributes(&format, line, &fields, &mut extra, &mut spans);
+        let all = [line, &extra].concat();
+        let found: Vec<Option<String>> =
+            spans.iter().map(|span| span.of(&all).map(|value| String::from_utf8_lossy(value).into_owned())).collect();
+        assert_eq!(found.iter().map(Option::as_deref).collect::<Vec<_>>(), expected, "{head}");
+    }
+
+    const ALL: [&str; 7] = ["client_ip", "method", "path", "host", "query.q", "header.user-agent", "user"];
+
+    #[test]
+    fn attributes_come_from_the_fields_of_each_format() {
+        check(
+            r#"2001:db8:1:2:3::4 - bob [16/Nov/2026:09:00:00 +0000] "GET /a/../b?q=1&q=2 HTTP/1.1" 200 5 "-" "curl \x22""#,
+            None,
+            &ALL,
+            &[Some("2001:db8:1:2::/64"), Some("GET"), Some("/b"), None, Some("1"), Some("curl \""), Some("bob")],
+        );
+        check(
+            r#"[2026-11-16T09:00:00.123Z] "POST /a?q=x HTTP/2" 200 - 0 5 3 2 "10.0.0.1, 10.9.9.9" "curl/8" "id" "A.org:443" "-""#,
+            None,
+            &ALL,
+            &[Some("10.0.0.1"), Some("POST"), Some("/a"), Some("a.org"), Some("x"), Some("curl/8"), None],
+        );
+        check(
+            r#"haproxy[12]: ::1:4711 [16/Nov/2026:09:00:00.123] web app/s1 0/0/1/2/3 200 5 - - ---- 1/1/0/0/0 0/0 "GET /a?q=1 HTTP/1.1""#,
+            None,
+            &ALL,
+            &[Some("::/64"), Some("GET"), Some("/a"), None, Some("1"), None, None],
+        );
+        check(
+            r#"{"ts":1.5,"request":{"remote_ip":"10.0.0.1","client_ip":"10.0.0.2","method":"GET","host":"a.org","uri":"/x?q=%20","headers":{"User-Agent":["c\"8"],"X-Tenant":["t"]}}}"#,
+            None,
+            &["client_ip", "method", "path", "host", "query.q", "header.user-agent", "user", "tenant"],
+            &[Some("10.0.0.2"), Some("GET"), Some("/x"), Some("a.org"), Some("%20"), Some("c\"8"), None, Some("t")],
+        );
+        check(
+            "time,client_ip,path,plan\n2026-11-16T09:00:00Z,10.0.0.1:99,/%6Cogin?x=1,pro",
+            None,
+            &["client_ip", "path", "plan", "query.x"],
+            &[Some("10.0.0.1"), Some("/login"), Some("pro"), Some("1")],
+        );
+    }
+
+    #[test]
+    fn odd_requests_have_no_odd_attributes() {
+        let combined = |request: &str, method: Option<&str>, path: Option<&str>| {
+            let line = format!(r#"10.0.0.1 - - [16/Nov/2026:09:00:00 +0000] "{request}" 400 0 "-" "-""#);
+            check(&line, Some("combined"), &["method", "path"], &[method, path]);
+        };
+        combined("-", None, None);
+        combined("", None, None);
+        combined(r"\x16\x03\x01", None, None);
+        combined("GET /", Some("GET"), Some("/"));
+        combined("GET http://a.org/x?y HTTP/1.1", Some("GET"), Some("/x"));
+        combined("OPTIONS * HTTP/1.1", Some("OPTIONS"), Some("*"));
+        combined("GET /a b HTTP/1.1", Some("GET"), Some("/a b"));
+        combined("GET //a//b HTTP/1.1", Some("GET"), Some("/a/b"));
+    }
+
+    #[test]
+    fn missing_fields_are_reported() {
+        let mut format = Format::described("$remote_addr", b"").expect("a format");
+        let error = Extractor::new(&mut format, &[], &Mapping::default()).unwrap_err();
+        assert!(error.contains("--map time=FIELD, one of remote_addr"), "{error}");
+        let mut format = Format::described("$msec $a", b"").expect("a format");
+        let mapping = Mapping { map: vec![("k".into(), "b".into())], set: Vec::new() };
+        let error = Extractor::new(&mut format, &["k".into()], &mapping).unwrap_err();
+        assert!(error.contains("--map k=b: the log has no such field, but msec, a"), "{error}");
+        let (_, missing) = Extractor::new(&mut format, &["k".into(), "a".into()], &Mapping::default()).unwrap();
+        assert_eq!(missing.iter().map(|name| &**name).collect::<Vec<_>>(), ["k"]);
+    }
+}

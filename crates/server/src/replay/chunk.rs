@@ -1,0 +1,248 @@
+//! Parts of a log: their bytes, and where the attributes of each line are in them.
+//!
+//! A thread for each log reads, parses and sorts chunks. Their memory is reused.
+
+use std::io::{self, Read};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use jiff::tz::TimeZone;
+
+use super::bounds::{MAX_FIELDS, MAX_LINE};
+use super::format::Format;
+use super::format::span::Span;
+use super::format::time::TimeParser;
+use super::input::{BYTE_ORDER_MARK, Source};
+use super::problems::{LineProblem, Problems};
+
+/// Parsed lines, ordered by time.
+#[derive(Debug, Default)]
+pub(super) struct Chunk {
+    buffers: ChunkBuffers,
+    pool: ChunkPool,
+}
+
+#[derive(Debug, Default)]
+struct ChunkBuffers {
+    text: Vec<u8>,
+    extra: Vec<u8>,
+    records: Vec<Record>,
+    spans: Vec<Span>,
+    attributes: usize,
+    problems: Problems,
+    lines: u64,
+    first_line: u64,
+}
+
+/// A line of a log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    /// Nanoseconds since 1970.
+    pub(super) at: u64,
+    /// The index of its attributes.
+    pub(super) row: u32,
+    /// The number of lines of the chunk before it.
+    pub(super) line: u32,
+}
+
+impl Chunk {
+    /// Its lines, by time.
+    pub(super) fn records(&self) -> &[Record] {
+        &self.buffers.records
+    }
+
+    pub(super) fn problems(&self) -> &Problems {
+        &self.buffers.problems
+    }
+
+    /// The number of lines, those left out included.
+    pub(super) fn lines(&self) -> u64 {
+        self.buffers.lines
+    }
+
+    /// The number of its first line in the log.
+    pub(super) fn first_line(&self) -> u64 {
+        self.buffers.first_line
+    }
+
+    /// Returns the value of an attribute of a line.
+    #[inline]
+    pub(super) fn value(&self, row: u32, attribute: usize) -> Option<&[u8]> {
+        let ChunkBuffers { text, extra, spans, attributes, .. } = &self.buffers;
+        let span = *spans.get(row as usize * attributes + attribute)?;
+        match span.start().checked_sub(text.len()) {
+            None => span.of(text),
+            Some(_) if span.is_none() => None,
+            Some(start) => extra.get(start..start + span.len()),
+        }
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let buffers = std::mem::take(&mut self.buffers);
+        self.pool.0.lock().unwrap_or_else(PoisonError::into_inner).push(buffers);
+    }
+}
+
+/// The memory of chunks that are done with.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ChunkPool(Arc<Mutex<Vec<ChunkBuffers>>>);
+
+impl ChunkPool {
+    fn chunk(&self) -> Chunk {
+        let buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        Chunk { buffers, pool: self.clone() }
+    }
+}
+
+/// Reads a log and sends its chunks, until it ends or nobody receives them.
+pub(super) struct ChunkReader<'s> {
+    pub(super) source: &'s Source,
+    /// The number of the log, for messages.
+    pub(super) number: usize,
+    /// The number of attributes of a request.
+    pub(super) attributes: usize,
+    /// The number of bytes of a chunk.
+    pub(super) size: usize,
+    pub(super) zone: TimeZone,
+    /// Lines with a later time are left out.
+    pub(super) latest: u64,
+    pub(super) pool: ChunkPool,
+}
+
+impl ChunkReader<'_> {
+    /// Sends all chunks, and the error that ends the log early, if there is one.
+    pub(super) fn send_all(self, to: &SyncSender<Result<Chunk, String>>) {
+        if let Err(error) = self.read_all(to) {
+            // If nobody receives it, nobody needs it.
+            let _ = to.send(Err(format!("{}: read only in part: {error}", self.source.name)));
+        }
+    }
+
+    fn read_all(&self, to: &SyncSender<Result<Chunk, String>>) -> io::Result<()> {
+        let mut stream = self.source.open()?;
+        let mut parser = TimeParser::new(self.zone.clone());
+        let (mut carried, mut line_number, mut skipping) = (Vec::new(), 1_u64, false);
+        let mut is_first = true;
+        loop {
+            let mut chunk = self.pool.chunk();
+            let buffers = &mut chunk.buffers;
+            buffers.begin(self, line_number);
+            let filled = buffers.fill(&mut stream, &carried)?;
+            let is_last = filled < buffers.text.len();
+            let mut start = 0;
+            if std::mem::take(&mut is_first) && buffers.text[..filled].starts_with(BYTE_ORDER_MARK) {
+                start = BYTE_ORDER_MARK.len();
+            }
+            let text = std::mem::take(&mut buffers.text);
+            let ends = memchr::memchr_iter(b'\n', &text[..filled]);
+            for end in ends.chain((is_last && filled > start && !text[..filled].ends_with(b"\n")).then_some(filled)) {
+                if std::mem::take(&mut skipping) {
+                    // The end of a line whose beginning was counted already.
+                } else {
+                    self.add_line(buffers, &text, start, end, &mut parser);
+                }
+                buffers.lines += 1;
+                start = end + 1;
+            }
+            carried.clear();
+            if !is_last && start < filled {
+                let rest = &text[start..filled];
+                if rest.len() > MAX_LINE && !skipping {
+                    buffers.problem(self, LineProblem::TooLong);
+                    skipping = true;
+                }
+                if !skipping {
+                    carried.extend_from_slice(rest);
+                }
+            }
+            buffers.text = text;
+            line_number += buffers.lines;
+            buffers.sort();
+            if to.send(Ok(chunk)).is_err() || is_last {
+                return Ok(());
+            }
+        }
+    }
+
+    #[inline]
+    fn add_line(&self, buffers: &mut ChunkBuffers, text: &[u8], start: usize, end: usize, parser: &mut TimeParser) {
+        let line = text[start..end].strip_suffix(b"\r").unwrap_or(&text[start..end]);
+        if line.len() > MAX_LINE {
+            return buffers.problem(self, LineProblem::TooLong);
+        }
+        let mut fields = [Span::NONE; MAX_FIELDS];
+        let Source { format, extractor, .. } = self.source;
+        if !format.parse(line, start, &mut fields) {
+            return self.add_unreadable(buffers, line);
+        }
+        let Some(stamp) = extractor.time(text, &fields, parser) else {
+            if !format.is_header(line) {
+                buffers.problem(self, LineProblem::NoTime);
+            }
+            return;
+        };
+        if stamp.nanos > self.latest {
+            return buffers.problem(self, LineProblem::Future);
+        }
+        let row = buffers.records.len() as u32;
+        buffers.records.push(Record { at: stamp.nanos, row, line: buffers.lines as u32 });
+        extractor.attributes(format, text, &fields, &mut buffers.extra, &mut buffers.spans);
+    }
+
+    #[cold]
+    fn add_unreadable(&self, buffers: &mut ChunkBuffers, line: &[u8]) {
+        let is_odd = |byte: &u8| *byte < 9 || (14..32).contains(byte) && *byte != 27;
+        if line.trim_ascii().is_empty() {
+            // Empty lines are no requests.
+        } else if line.iter().any(is_odd) {
+            buffers.problem(self, LineProblem::Binary);
+        } else if Format::detect(line).is_some() {
+            buffers.problem(self, LineProblem::OtherFormat);
+        } else {
+            buffers.problem(self, LineProblem::Unreadable);
+        }
+    }
+}
+
+impl ChunkBuffers {
+    fn begin(&mut self, reader: &ChunkReader<'_>, first_line: u64) {
+        self.extra.clear();
+        self.records.clear();
+        self.spans.clear();
+        self.problems.clear();
+        self.lines = 0;
+        self.first_line = first_line;
+        self.attributes = reader.attributes;
+        self.text.resize(reader.size, 0);
+    }
+
+    /// Fills the text, which begins with what is left of the chunk before. Returns its length, which
+    /// is less than that of the buffer only at the end of the log.
+    fn fill(&mut self, stream: &mut impl Read, carried: &[u8]) -> io::Result<usize> {
+        self.text[..carried.len()].copy_from_slice(carried);
+        let mut filled = carried.len();
+        while filled < self.text.len() {
+            match stream.read(&mut self.text[filled..]) {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    #[cold]
+    fn problem(&mut self, reader: &ChunkReader<'_>, problem: LineProblem) {
+        self.problems.add(problem, reader.number, self.first_line + self.lines);
+    }
+
+    /// Orders the lines by time; those of the same time stay in their order.
+    fn sort(&mut self) {
+        if !self.records.is_sorted_by_key(|record| record.at) {
+            self.records.sort_by_key(|record| record.at);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Lines of values separated by commas, semicolons or tabs, after a line with the names of the columns.
+//!
+//! Values may be in quotes, in which `""` is a quote. A value cannot contain a line break.
+
+use super::span::Span;
+use crate::replay::bounds::MAX_FIELDS;
+
+/// The columns of a log.
+#[derive(Clone, Debug)]
+pub struct Csv {
+    separator: u8,
+    header: Box<[u8]>,
+    names: Vec<String>,
+}
+
+impl Csv {
+    /// Returns the format that this line of names begins; `None` if it does not look like one.
+    pub(super) fn of_header(line: &[u8]) -> Option<Self> {
+        let separator = *b",;\t".iter().max_by_key(|byte| memchr::memchr_iter(**byte, line).count())?;
+        let mut csv = Self { separator, header: line.into(), names: Vec::new() };
+        let mut fields = [Span::NONE; MAX_FIELDS];
+        let count = csv.split(line, 0, &mut fields)?;
+        for span in &fields[..count] {
+            let name = str::from_utf8(span.of(line)?).ok()?.trim();
+            let is_name = |letter: char| letter.is_ascii_alphanumeric() || "_-.@$ ".contains(letter);
+            if name.is_empty() || !name.chars().all(is_name) || name.starts_with(|first: char| first.is_ascii_digit()) {
+                return None;
+            }
+            csv.names.push(name.trim_start_matches('$').to_ascii_lowercase());
+        }
+        (count >= 2).then_some(csv)
+    }
+
+    /// The names of the columns.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Whether a line is the line of names, which every file has.
+    pub fn is_header(&self, line: &[u8]) -> bool {
+        line == &*self.header
+    }
+
+    /// Parses a line whose first byte is at `base`. Returns whether it has as many values as there are columns.
+    pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
+        self.split(line, base, fields) == Some(self.names.len())
+    }
+
+    /// Finds the values of a line and returns their number; `None` if there are too many or a quote is not closed.
+    fn split(&self, line: &[u8], base: usize, fields: &mut [Span]) -> Option<usize> {
+        let (mut at, mut count) = (0, 0);
+        loop {
+            let place = fields.get_mut(count)?;
+            let end = match line.get(at) {
+                Some(b'"') => {
+                    let (close, escaped) = closing_quote(line, at + 1)?;
+                    *place = Span::new(base + at + 1, close - at - 1).escaped_if(escaped);
+                    close + 1
+                }
+                Some(_) | None => {
+                    let rest = &line[at..];
+                    let len = memchr::memchr(self.separator, rest).unwrap_or(rest.len());
+                    *place = Span::new(base + at, len);
+                    at + len
+                }
+            };
+            count += 1;
+            match line.get(end) {
+                None => return Some(count),
+                Some(byte) if *byte == self.separator => at = end + 1,
+                Some(_) => return None,
+            }
+        }
+    }
+}
+
+/// Returns where a quoted value ends, and whether it contains quotes.
+fn closing_quote(line: &[u8], from: usize) -> Option<(usize, bool)> {
+    let (mut at, mut escaped) = (from, false);
+    loop {
+        at += memchr::memchr(b'"', &line[at..])?;
+        if line.get(at + 1) != Some(&b'"') {
+            return Some((at, escaped));
+        }
+        (at, escaped) = (at + 2, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn values(csv: &Csv, line: &str) -> Option<Vec<String>> {
+        let mut fields = [Span::NONE; MAX_FIELDS];
+        csv.parse(line.as_bytes(), 0, &mut fields).then(|| {
+            let value =
+                |span: &Span| String::from_utf8_lossy(span.of(line.as_bytes()).unwrap_or_default()).into_owned();
+            fields[..csv.names().len()].iter().map(value).collect()
+        })
+    }
+
+    #[test]
+    fn values_are_found_by_column() {
+        let csv = Csv::of_header(b"time;client_ip;path").unwrap();
+        assert_eq!(csv.names(), ["time", "client_ip", "path"]);
+        assert_eq!(values(&csv, "1;2;3").unwrap(), ["1", "2", "3"]);
+        assert_eq!(values(&csv, "1;\"a;b\";\"x\"\"y\"").unwrap(), ["1", "a;b", "x\"\"y"]);
+        assert_eq!(values(&csv, ";;").unwrap(), ["", "", ""]);
+        for line in ["1;2", "1;2;3;4", "1;\"2;3", "1;\"2\"x;3", ""] {
+            assert_eq!(values(&csv, line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn only_names_make_a_header() {
+        assert!(Csv::of_header(b"time,path").is_some());
+        for line in ["10.0.0.1,GET", "time", "", "{\"a\":1,\"b\":2}", "a,,b"] {
+            assert!(Csv::of_header(line.as_bytes()).is_none(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Lines of JSON: Caddy's access log, and any other.
+//!
+//! Only the fields that are needed are looked at; the rest of a line is skipped without building
+//! anything. A field is named by its path, `request.headers.X-Key`; case does not matter, and a list
+//! stands for its first element.
+
+use super::span::Span;
+
+/// Maximum nesting of a line.
+const MAX_DEPTH: usize = 16;
+/// Maximum number of names that are remembered from the sample.
+const MAX_NAMES: usize = 512;
+
+/// The fields to look for.
+#[derive(Clone, Debug, Default)]
+pub struct Json {
+    wanted: Vec<Wanted>,
+    names: Vec<String>,
+    available: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Wanted {
+    key: Box<[u8]>,
+    field: Option<usize>,
+    within: Vec<Wanted>,
+}
+
+/// The rest of a line is not JSON.
+#[derive(Debug)]
+struct NotJson;
+
+impl Json {
+    /// Returns a format with the fields that some lines have; `None` if none of them is an object.
+    pub(super) fn of_sample(lines: &[&[u8]]) -> Option<Self> {
+        let mut available: Vec<String> = Vec::new();
+        for line in lines {
+            if let Ok(value) = serde_json::from_slice::<serde_json::Value>(line) {
+                list_names(&value, "", &mut available, 0);
+            }
+        }
+        (!available.is_empty()).then(|| Self { available, ..Self::default() })
+    }
+
+    /// The names of the fields of the sample.
+    pub fn available(&self) -> &[String] {
+        &self.available
+    }
+
+    /// The number of fields to look for.
+    pub(super) fn field_count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Adds a field to look for, and returns its number.
+    pub(super) fn want(&mut self, name: &str) -> usize {
+        if let Some(known) = self.names.iter().position(|known| known.eq_ignore_ascii_case(name)) {
+            return known;
+        }
+        let field = self.names.len();
+        self.names.push(name.to_owned());
+        // A name that the log has as it is may contain points.
+        let is_plain = self.available.iter().any(|known| known.eq_ignore_ascii_case(name)) && !name.contains('.');
+        let parts: Vec<&str> = if is_plain { vec![name] } else { name.split('.').collect() };
+        let mut level = &mut self.wanted;
+        for (place, part) in parts.iter().enumerate() {
+            let known = level.iter().position(|wanted| wanted.key.eq_ignore_ascii_case(part.as_bytes()));
+            let at = known.unwrap_or_else(|| {
+                level.push(Wanted { key: part.as_bytes().into(), field: None, within: Vec::new() });
+                level.len() - 1
+            });
+            if place + 1 == parts.len() {
+                level[at].field = Some(field);
+                break;
+            }
+            level = &mut level[at].within;
+        }
+        field
+    }
+
+    /// Parses a line whose first byte is at `base`. Returns whether it is an object.
+    pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
+        fields.fill(Span::NONE);
+        let mut scanner = Scanner { line, at: 0, base };
+        scanner.spaces();
+        let parsed = scanner.peek() == Some(b'{') && scanner.object(&self.wanted, fields, 0).is_ok();
+        scanner.spaces();
+        parsed && scanner.at == line.len()
+    }
+}
+
+fn list_names(value: &serde_json::Value, prefix: &str, names: &mut Vec<String>, depth: usize) {
+    let serde_json::Value::Object(members) = value else { return };
+    for (name, value) in members {
+        let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        if value.is_object() && depth < MAX_DEPTH {
+            list_names(value, &path, names, depth + 1);
+        } else if names.len() < MAX_NAMES && !names.contains(&path) {
+            names.push(path);
+        }
+    }
+}
+
+struct Scanner<'l> {
+    line: &'l [u8],
+    at: usize,
+    base: usize,
+}
+
+impl Scanner<'_> {
+    #[inline]
+    fn peek(&self) -> Option<u8> {
+        self.line.get(self.at).copied()
+    }
+
+    #[inline]
+    fn spaces(&mut self) {
+        while self.peek().is_some_and(|byte| byte.is_ascii_whitespace()) {
+            self.at += 1;
+        }
+    }
+
+    fn expect(&mut self, byte: u8) -> Result<(), NotJson> {
+        if self.peek() != Some(byte) {
+            return Err(NotJson);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn object(&mut self, wanted: &[Wanted], fields: &mut [Span], depth: usize) -> Result<(), NotJson> {
+        if depth > MAX_DEPTH {
+            return Err(NotJson);
+        }
+        self.expect(b'{')?;
+        self.spaces();
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.spaces();
+            let key = self.string()?;
+            self.spaces();
+            self.expect(b':')?;
+            self.spaces();
+            let key = &self.line[key.start() - self.base..key.start() - self.base + key.len()];
+            match wanted.iter().find(|wanted| wanted.key.eq_ignore_ascii_case(key)) {
+                Some(found) => self.wanted_value(found, fields, depth)?,
+                None => self.skip(depth)?,
+            }
+            self.spaces();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => {
+                    self.at += 1;
+                    return Ok(());
+                }
+                Some(_) | None => return Err(NotJson),
+            }
+        }
+    }
+
+    fn wanted_value(&mut self, wanted: &Wanted, fields: &mut [Span], depth: usize) -> Result<(), NotJson> {
+        match self.peek() {
+            Some(b'{') => return self.object(&wanted.within, fields, depth + 1),
+            Some(b'[') => {
+                self.at += 1;
+                self.spaces();
+                if !matches!(self.peek(), Some(b']' | b'[' | b'{')) {
+                    let span = self.scalar()?;
+                    set(fields, wanted.field, span);
+                    self.spaces();
+                }
+                // The rest of the list.
+                while self.peek() != Some(b']') {
+                    if self.peek() == Some(b',') {
+                        self.at += 1;
+                        self.spaces();
+                    }
+                    self.skip(depth + 1)?;
+                    self.spaces();
+                }
+                self.at += 1;
+            }
+            Some(_) => {
+                let span = self.scalar()?;
+                set(fields, wanted.field, span);
+            }
+            None => return Err(NotJson),
+        }
+        Ok(())
+    }
+
+    /// Reads a string, a number, a boolean or null; null is a missing value.
+    fn scalar(&mut self) -> Result<Span, NotJson> {
+        if self.peek() == Some(b'"') {
+            return self.string();
+        }
+        let start = self.at;
+        let more = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+        while self.peek().is_some_and(more) {
+            self.at += 1;
+        }
+        match &self.line[start..self.at] {
+            b"" => Err(NotJson),
+            b"null" => Ok(Span::NONE),
+            value => Ok(Span::new(self.base + start, value.len())),
+        }
+    }
+
+    /// Reads a string and returns what is between its quotes.
+    #[inline]
+    fn string(&mut self) -> Result<Span, NotJson> {
+        self.expect(b'"')?;
+        let start = self.at;
+        let mut escaped = false;
+        loop {
+            let rest = self.line.get(self.at..).ok_or(NotJson)?;
+            let found = memchr::memchr2(b'"', b'\\', rest).ok_or(NotJson)?;
+            self.at += found;
+            if self.line[self.at] == b'"' {
+                self.at += 1;
+                return Ok(Span::new(self.base + start, self.at - 1 - start).escaped_if(escaped));
+            }
+            (self.at, escaped) = (self.at + 2, true);
+        }
+    }
+
+    /// Skips a value.
+    fn skip(&mut self, depth: usize) -> Result<(), NotJson> {
+        if depth > MAX_DEPTH {
+            return Err(NotJson);
+        }
+        match self.peek() {
+            Some(b'{') => self.object(&[], &mut [], depth + 1),
+            Some(b'[') => {
+                self.at += 1;
+                self.spaces();
+                while self.peek() != Some(b']') {
+                    if self.peek() == Some(b',') {
+                        self.at += 1;
+                        self.spaces();
+                    }
+                    self.skip(depth + 1)?;
+                    self.spaces();
+                }
+                self.at += 1;
+                Ok(())
+            }
+            Some(_) => self.scalar().map(|_| ()),
+            None => Err(NotJson),
+        }
+    }
+}
+
+/// Sets a field that has no value yet: the first of several counts.
+fn set(fields: &mut [Span], field: Option<usize>, span: Span) {
+    if let Some(place) = field.and_then(|field| fields.get_mut(field)).filter(|place| place.is_none()) {
+        *place = span;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_wanted_fields_are_read() {
+        let line = br#" {"a": {"x": [1, {"b": 2}], "y": true}, "list":["v","w"], "n": null, "A.B": "1", "z": 1.5e3} "#;
+        let mut json = Json::of_sample(&[line]).unwrap();
+        let names = ["a.y", "LIST", "n", "z", "missing", "a.x.b"];
+        let places: Vec<usize> = names.iter().map(|name| json.want(name)).collect();
+        let mut fields = [Span::NONE; 8];
+        assert!(json.parse(line, 0, &mut fields));
+        let value = |place: usize| fields[place].of(line).map(|value| String::from_utf8_lossy(value).into_owned());
+        let values: Vec<Option<String>> = places.into_iter().map(value).collect();
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(values, [text("true"), text("v"), None, text("1.5e3"), None, None]);
+    }
+
+    #[test]
+    fn broken_json_is_refused() {
+        let mut json = Json::of_sample(&[b"{\"a\":1}"]).unwrap();
+        json.want("a");
+        let mut fields = [Span::NONE; 8];
+        let deep = format!("{{\"b\":{}1{}}}", "[".repeat(99), "]".repeat(99));
+        for line in
+            ["", "{", "{}}", "[1]", "{\"a\"}", "{\"a\":}", "{\"a\":\"x}", "{\"a\":1 \"b\":2}", "{\"a\":\"\\", &deep]
+        {
+            assert!(!json.parse(line.as_bytes(), 0, &mut fields), "{line}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Positions of values within the bytes of a chunk, so that parsing copies nothing.
+
+/// The position of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    len: u32,
+}
+
+/// Marks values with escape sequences, which are decoded when the value is used.
+const ESCAPED: u32 = 1 << 31;
+
+impl Span {
+    /// The value is missing.
+    pub const NONE: Self = Self { start: u32::MAX, len: 0 };
+
+    /// Creates a span. Chunks are far smaller than 2 GiB.
+    #[inline]
+    pub fn new(start: usize, len: usize) -> Self {
+        Self { start: start as u32, len: len as u32 }
+    }
+
+    /// Marks it as escaped if `escaped`.
+    #[inline]
+    #[must_use]
+    pub fn escaped_if(self, escaped: bool) -> Self {
+        Self { len: if escaped { self.len | ESCAPED } else { self.len }, ..self }
+    }
+
+    /// Whether the value is missing.
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self == Self::NONE
+    }
+
+    /// Whether it has escape sequences.
+    #[inline]
+    pub fn is_escaped(self) -> bool {
+        self.len & ESCAPED != 0
+    }
+
+    /// The position of its first byte.
+    #[inline]
+    pub(crate) fn start(self) -> usize {
+        self.start as usize
+    }
+
+    /// The length.
+    #[inline]
+    pub(crate) fn len(self) -> usize {
+        (self.len & !ESCAPED) as usize
+    }
+
+    /// The bytes, as they are in the log. `None` if the value is missing or the span is of another text.
+    #[inline]
+    pub fn of(self, text: &[u8]) -> Option<&[u8]> {
+        if self.is_none() { None } else { text.get(self.start()..self.start() + self.len()) }
+    }
+}

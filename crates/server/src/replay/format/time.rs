@@ -1,0 +1,298 @@
+//! Times in logs.
+//!
+//! | form | where |
+//! |---|---|
+//! | `16/Nov/2026:09:00:00 +0000`, also with `.123` and without a zone | nginx, Apache; HAProxy |
+//! | `2026-11-16T09:00:00.123Z`, also with a space, an offset, or without a zone | Envoy, JSON |
+//! | `1794819600.123`, or whole seconds, milliseconds, microseconds or nanoseconds since 1970 | `$msec`, Caddy |
+
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+/// A time, and how exact it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Nanoseconds since 1970.
+    pub nanos: u64,
+    /// Whether it is in whole seconds.
+    pub is_whole_second: bool,
+}
+
+/// Parses times, and remembers the last one: consecutive lines often have the same.
+#[derive(Clone, Debug)]
+pub struct TimeParser {
+    /// The zone of times without one.
+    zone: TimeZone,
+    last: [u8; LONGEST],
+    last_len: usize,
+    last_stamp: Option<Stamp>,
+}
+
+/// The longest time that is remembered.
+const LONGEST: usize = 32;
+const SECOND: u64 = 1_000_000_000;
+
+impl TimeParser {
+    /// Creates a parser. Times without a zone are in `zone`.
+    pub fn new(zone: TimeZone) -> Self {
+        Self { zone, last: [0; LONGEST], last_len: 0, last_stamp: None }
+    }
+
+    /// Parses a time; `None` if it is not one, or not between 1970 and 2554.
+    #[inline]
+    pub fn parse(&mut self, text: &[u8]) -> Option<Stamp> {
+        if text == &self.last[..self.last_len] {
+            return self.last_stamp;
+        }
+        let stamp = self.parse_new(text);
+        if text.len() <= LONGEST {
+            self.last[..text.len()].copy_from_slice(text);
+            (self.last_len, self.last_stamp) = (text.len(), stamp);
+        }
+        stamp
+    }
+
+    fn parse_new(&self, text: &[u8]) -> Option<Stamp> {
+        let text = text.trim_ascii();
+        match (text.get(2), text.get(4)) {
+            (Some(b'/'), _) => self.common(text),
+            (_, Some(b'-' | b'/')) => self.iso(text),
+            _ => epoch(text),
+        }
+    }
+
+    /// `16/Nov/2026:09:00:00[.123] [+0000]`
+    fn common(&self, text: &[u8]) -> Option<Stamp> {
+        const MONTHS: &[u8; 36] = b"janfebmaraprmayjunjulaugsepoctnovdec";
+        let (date, rest) = text.split_at_checked(20)?;
+        let month = date[3..6].to_ascii_lowercase();
+        let month = MONTHS.chunks_exact(3).position(|name| name == month)? as u64 + 1;
+        let separators = [date[2], date[6], date[11], date[14], date[17]];
+        if separators != *b"//:::" {
+            return None;
+        }
+        let seconds = number(&date[18..20])?;
+        let days = days(number(&date[7..11])?, month, number(&date[..2])?)?;
+        let of_day = of_day(number(&date[12..14])?, number(&date[15..17])?, seconds)?;
+        self.finish(days, of_day, rest)
+    }
+
+    /// `2026-11-16T09:00:00[.123][Z|+01:00]`
+    fn iso(&self, text: &[u8]) -> Option<Stamp> {
+        let (date, rest) = text.split_at_checked(19)?;
+        if !matches!([date[4], date[7]], [b'-', b'-'] | [b'/', b'/'])
+            || !matches!(date[10], b'T' | b't' | b' ')
+            || [date[13], date[16]] != *b"::"
+        {
+            return None;
+        }
+        let days = days(number(&date[..4])?, number(&date[5..7])?, number(&date[8..10])?)?;
+        let of_day = of_day(number(&date[11..13])?, number(&date[14..16])?, number(&date[17..19])?)?;
+        self.finish(days, of_day, rest)
+    }
+
+    /// Adds the fraction and subtracts the offset.
+    fn finish(&self, days: u64, of_day: u64, rest: &[u8]) -> Option<Stamp> {
+        let (fraction, rest) = match rest.split_first() {
+            Some((b'.' | b',', rest)) => {
+                let len = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+                (Some(fraction(&rest[..len])?), &rest[len..])
+            }
+            Some(_) | None => (None, rest),
+        };
+        let local = i64::try_from(days * 86_400 + of_day).ok()?;
+        let offset = match rest.trim_ascii() {
+            b"Z" | b"z" => 0,
+            b"" => self.offset(local)?,
+            zone => offset(zone)?,
+        };
+        let seconds = u64::try_from(local - offset).ok()?;
+        let nanos = seconds.checked_mul(SECOND)?.checked_add(fraction.unwrap_or(0))?;
+        Some(Stamp { nanos, is_whole_second: fraction.is_none() })
+    }
+
+    /// Returns the offset of the zone at a local time, in seconds.
+    #[cold]
+    fn offset(&self, local: i64) -> Option<i64> {
+        if self.zone == TimeZone::UTC {
+            return Some(0);
+        }
+        let civil: DateTime = jiff::Timestamp::from_second(local).ok()?.to_zoned(TimeZone::UTC).datetime();
+        let zoned = self.zone.to_zoned(civil).ok()?;
+        Some(i64::from(zoned.offset().seconds()))
+    }
+}
+
+/// `1794819600.123`, or a whole number in a unit that its length tells.
+fn epoch(text: &[u8]) -> Option<Stamp> {
+    let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (whole, rest) = text.split_at(len);
+    if whole.is_empty() || whole.len() > 19 {
+        return None;
+    }
+    let whole_number = whole.iter().fold(0_u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));
+    match rest {
+        [] => {
+            let unit = match whole.len() {
+                0..=11 => SECOND,
+                12..=14 => 1_000_000,
+                15..=17 => 1_000,
+                _ => 1,
+            };
+            let nanos = whole_number.checked_mul(unit)?;
+            Some(Stamp { nanos, is_whole_second: unit == SECOND })
+        }
+        [b'.', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => {
+            let nanos = whole_number.checked_mul(SECOND)?.checked_add(fraction(digits)?)?;
+            Some(Stamp { nanos, is_whole_second: false })
+        }
+        _ => None,
+    }
+}
+
+/// Returns the nanoseconds of the digits after a point.
+fn fraction(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    let nine = digits.iter().copied().chain(std::iter::repeat(b'0')).take(9);
+    Some(nine.fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
+}
+
+/// Returns the seconds of `+0100` or `+01:00`.
+fn offset(zone: &[u8]) -> Option<i64> {
+    let (sign, digits) = match zone.split_first()? {
+        (b'+', digits) => (1, digits),
+        (b'-', digits) => (-1, digits),
+        _ => return None,
+    };
+    let (hours, minutes) = match digits {
+        [a, b, b':', c, d] | [a, b, c, d] => (number(&[*a, *b])?, number(&[*c, *d])?),
+        [a, b] => (number(&[*a, *b])?, 0),
+        _ => return None,
+    };
+    let seconds = i64::try_from(hours * 3_600 + minutes * 60).ok()?;
+    (hours <= 23 && minutes <= 59).then_some(sign * seconds)
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    let digit = |sum: Option<u64>, byte: &u8| {
+        byte.is_ascii_digit().then(|| sum.map(|sum| sum * 10 + u64::from(byte - b'0')))?
+    };
+    digits.iter().fold(Some(0), digit)
+}
+
+/// Returns the seconds since midnight. A leap second is the last second of its minute.
+fn of_day(hour: u64, minute: u64, second: u64) -> Option<u64> {
+    (hour < 24 && minute < 60 && second <= 60).then(|| hour * 3_600 + minute * 60 + second.min(59))
+}
+
+/// Returns the days since 1970 of a date from 1970 on.
+fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+    const BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
+    const LENGTH: [u64; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let place = usize::try_from(month.checked_sub(1)?).ok()?;
+    if year < 1970 || day == 0 || day > *LENGTH.get(place)? {
+        return None;
+    }
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    if month == 2 && day == 29 && !is_leap {
+        return None;
+    }
+    let leaps = |year: u64| (year / 4) - (year / 100) + (year / 400);
+    let before_year = (year - 1970) * 365 + leaps(year - 1) - leaps(1969);
+    Some(before_year + BEFORE[place] + u64::from(is_leap && month > 2) + day - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, zone: &str) -> Option<(u64, bool)> {
+        let zone = TimeZone::get(zone).expect("a zone");
+        let stamp = TimeParser::new(zone).parse(text.as_bytes())?;
+        Some((stamp.nanos, stamp.is_whole_second))
+    }
+
+    #[test]
+    fn times_of_all_forms_are_the_same_instant() {
+        const AT: u64 = 1_794_819_600 * SECOND;
+        for text in [
+            "16/Nov/2026:09:00:00 +0000",
+            "16/Nov/2026:10:30:00 +0130",
+            "15/nov/2026:23:00:00 -1000",
+            "16/Nov/2026:09:00:00",
+            "2026-11-16T09:00:00Z",
+            "2026-11-16 09:00:00",
+            "2026/11/16 09:00:00",
+            "2026-11-16T10:00:00+01:00",
+            "1794819600",
+        ] {
+            assert_eq!(parse(text, "UTC"), Some((AT, true)), "{text}");
+        }
+        for (text, nanos) in [
+            ("16/Nov/2026:09:00:00.123", 123_000_000),
+            ("2026-11-16T09:00:00.000001Z", 1_000),
+            ("2026-11-16T09:00:00,5+00:00", 500_000_000),
+            ("1794819600.123", 123_000_000),
+            ("1794819600.1234567890", 123_456_789),
+            ("1794819600123", 123_000_000),
+            ("1794819600123456", 123_456_000),
+            ("1794819600123456789", 123_456_789),
+        ] {
+            assert_eq!(parse(text, "UTC"), Some((AT + nanos, false)), "{text}");
+        }
+        assert_eq!(parse("2026-11-16T10:00:00", "Europe/Paris"), Some((AT, true)));
+        assert_eq!(parse("2026-11-16T09:00:00Z", "Europe/Paris"), Some((AT, true)));
+    }
+
+    #[test]
+    fn days_agree_with_the_calendar() {
+        let mut civil = jiff::civil::date(1970, 1, 1);
+        for expected in 0..150_000 {
+            let found = days(civil.year() as u64, civil.month() as u64, civil.day() as u64);
+            assert_eq!(found, Some(expected), "{civil}");
+            civil = civil.tomorrow().expect("a date");
+        }
+    }
+
+    #[test]
+    fn invalid_times_are_refused() {
+        for text in [
+            "",
+            "-",
+            "x",
+            "16/Nov/2026",
+            "31/Foo/2026:09:00:00 +0000",
+            "16/Nov/2026:25:00:00 +0000",
+            "29/Feb/2025:00:00:00 +0000",
+            "2026-11-16",
+            "2026-13-16T09:00:00Z",
+            "2026-11-16T09:00:00.Z",
+            "2026-11-16T09:00:00+1",
+            "2026-11-16T09:00:00 CET",
+            "1969-12-31T00:00:00Z",
+            "1970-01-01T00:00:00+01:00",
+            "9999-01-01T00:00:00Z",
+            "1.",
+            ".5",
+            "1.5x",
+            "99999999999999999999",
+            "-5",
+            "1e9",
+        ] {
+            assert_eq!(parse(text, "UTC"), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn last_time_is_not_mistaken_for_another() {
+        let mut parser = TimeParser::new(TimeZone::UTC);
+        assert_eq!(parser.parse(b""), None);
+        let first = parser.parse(b"1794819600");
+        assert_eq!(parser.parse(b"1794819600"), first);
+        assert_eq!(parser.parse(b"1794819601").map(|stamp| stamp.nanos), first.map(|stamp| stamp.nanos + SECOND));
+        assert_eq!(parser.parse(b"x"), None);
+        assert_eq!(parser.parse(b"x"), None);
+    }
+}

@@ -1,0 +1,242 @@
+//! Logs as streams of bytes: files, the standard input or memory, compressed or not.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use flate2::bufread::MultiGzDecoder;
+use jiff::tz::TimeZone;
+
+use super::attributes::{Extractor, Mapping};
+use super::bounds::{HEAD, MAX_BOMB, MAX_FIELDS, MAX_RATIO};
+use super::format::span::Span;
+use super::format::time::TimeParser;
+use super::format::{Format, sample};
+
+/// A log to replay.
+#[derive(Clone, Debug)]
+pub enum Log {
+    /// A file.
+    File(PathBuf),
+    /// The standard input, which can be read once.
+    StandardInput,
+    /// Bytes in memory.
+    Bytes {
+        /// Its name in reports.
+        name: String,
+        /// The lines, perhaps compressed.
+        bytes: Arc<[u8]>,
+    },
+}
+
+impl Log {
+    /// Its name in reports.
+    pub fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::StandardInput => "standard input".into(),
+            Self::Bytes { name, .. } => name.clone(),
+        }
+    }
+
+    /// Returns the stream of its lines, which counts the bytes read in `read`.
+    fn open(&self, read: &Arc<AtomicU64>) -> io::Result<Box<dyn Read + Send>> {
+        let inner: Box<dyn Read + Send> = match self {
+            Self::File(path) => Box::new(File::open(path)?),
+            Self::StandardInput => Box::new(io::stdin()),
+            Self::Bytes { bytes, .. } => Box::new(io::Cursor::new(bytes.clone())),
+        };
+        decompressed(CountedReader { inner, read: read.clone() })
+    }
+
+    /// The size, if it is known.
+    fn size(&self) -> Option<u64> {
+        match self {
+            Self::File(path) => path.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
+            Self::StandardInput => None,
+            Self::Bytes { bytes, .. } => Some(bytes.len() as u64),
+        }
+    }
+}
+
+/// How logs are read.
+#[derive(Clone, Debug)]
+pub(super) struct ReadOptions<'o> {
+    /// The format, if it is not detected.
+    pub(super) format: Option<&'o str>,
+    /// The zone of times without one.
+    pub(super) zone: TimeZone,
+    pub(super) mapping: &'o Mapping,
+    /// The attributes of requests, in the order of the spans of a record.
+    pub(super) attributes: &'o [Box<str>],
+}
+
+/// A log whose format is known.
+pub(super) struct Source {
+    pub(super) name: String,
+    log: Log,
+    pub(super) format: Format,
+    pub(super) extractor: Extractor,
+    /// The attributes that lines do not have.
+    pub(super) missing: Vec<Box<str>>,
+    /// The earliest time of the first lines.
+    pub(super) first: u64,
+    /// Whether times are in whole seconds.
+    pub(super) has_whole_seconds: bool,
+    pub(super) size: Option<u64>,
+    pub(super) read: Arc<AtomicU64>,
+    /// The beginning and the rest of a log that cannot be read again.
+    opened: Mutex<Option<OpenedLog>>,
+}
+
+/// The beginning of a log, and the rest.
+struct OpenedLog {
+    head: Vec<u8>,
+    rest: Box<dyn Read + Send>,
+}
+
+impl Source {
+    /// Opens a log and detects its format. `None` if it is empty.
+    ///
+    /// # Errors
+    /// If it cannot be read, has no known format, or no time.
+    pub(super) fn prepare(log: &Log, options: &ReadOptions<'_>) -> Result<Option<Self>, String> {
+        let (name, read) = (log.name(), Arc::new(AtomicU64::new(0)));
+        let failed = |error: String| format!("{name}: {error}");
+        let unreadable = |error: io::Error| failed(format!("cannot be read: {error}"));
+        let mut stream = log.open(&read).map_err(unreadable)?;
+        let mut head = Vec::new();
+        // A log that breaks off within its head is read as far as it goes.
+        let broken = stream.by_ref().take(HEAD as u64).read_to_end(&mut head).err();
+        if head.iter().all(u8::is_ascii_whitespace) {
+            return broken.map_or(Ok(None), |error| Err(unreadable(error)));
+        }
+        let text = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&head);
+        let mut format = match options.format {
+            Some(described) => Format::described(described, text).map_err(|error| format!("--format: {error}"))?,
+            None => Format::detect(text).ok_or_else(|| {
+                let line =
+                    sample(text).first().map(|line| String::from_utf8_lossy(&line[..line.len().min(120)]).into_owned());
+                let line = line.unwrap_or_default().replace(|letter: char| letter.is_control(), "�");
+                failed(format!(
+                    "unknown format; describe it with --format, like nginx's log_format. It begins with: {line}"
+                ))
+            })?,
+        };
+        let (extractor, missing) = Extractor::new(&mut format, options.attributes, options.mapping).map_err(failed)?;
+        let (mut first, mut has_whole_seconds) = (u64::MAX, true);
+        let (mut fields, mut parser) = ([Span::NONE; MAX_FIELDS], TimeParser::new(options.zone.clone()));
+        for line in sample(text) {
+            if format.parse(line, 0, &mut fields)
+                && let Some(stamp) = extractor.time(line, &fields, &mut parser)
+            {
+                first = first.min(stamp.nanos);
+                // A format with fractions may leave out those that are zero.
+                has_whole_seconds &= stamp.is_whole_second;
+            }
+        }
+        if first == u64::MAX {
+            let detail = "none of its first lines has the format and a valid time";
+            return Err(failed(format!("{detail} (format: {})", format.name())));
+        }
+        let opened = matches!(log, Log::StandardInput).then_some(OpenedLog { head, rest: stream });
+        Ok(Some(Self {
+            name,
+            log: log.clone(),
+            format,
+            extractor,
+            missing,
+            first,
+            has_whole_seconds,
+            size: log.size(),
+            read,
+            opened: Mutex::new(opened),
+        }))
+    }
+
+    /// Returns the stream of all lines.
+    pub(super) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(OpenedLog { head, rest }) = opened {
+            return Ok(Box::new(io::Cursor::new(head).chain(rest)));
+        }
+        if let Log::StandardInput = self.log {
+            return Err(io::Error::other("the standard input can be read only once"));
+        }
+        self.read.store(0, Ordering::Relaxed);
+        self.log.open(&self.read)
+    }
+}
+
+/// Begins files of some editors; not part of the first line.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Counts the bytes that are read.
+struct CountedReader {
+    inner: Box<dyn Read + Send>,
+    read: Arc<AtomicU64>,
+}
+
+impl Read for CountedReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+/// Returns the stream as it is, or decompressed if it begins as gzip does.
+fn decompressed(mut stream: CountedReader) -> io::Result<Box<dyn Read + Send>> {
+    let mut magic = Vec::new();
+    stream.by_ref().take(2).read_to_end(&mut magic)?;
+    let is_gzip = magic == [0x1f, 0x8b];
+    let read = stream.read.clone();
+    let whole = io::Cursor::new(magic).chain(stream);
+    if !is_gzip {
+        return Ok(Box::new(whole));
+    }
+    let buffered = BufReader::with_capacity(64 * 1024, whole);
+    Ok(Box::new(ExpansionGuard { inner: MultiGzDecoder::new(buffered), expanded: 0, read }))
+}
+
+/// Ends a compressed stream that expands to far more than a log does.
+struct ExpansionGuard<R> {
+    inner: R,
+    expanded: u64,
+    read: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for ExpansionGuard<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buffer)?;
+        self.expanded += count as u64;
+        let read = self.read.load(Ordering::Relaxed).max(1);
+        if self.expanded > MAX_BOMB && self.expanded / read > MAX_RATIO {
+            let expanded = self.expanded / read;
+            return Err(io::Error::other(format!(
+                "expands {expanded}-fold, as no log does (maximum {MAX_RATIO}-fold after {} GiB)",
+                MAX_BOMB >> 30
+            )));
+        }
+        Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stream_that_expands_as_no_log_does_is_ended() {
+        let read = |bytes: u64| {
+            let read = Arc::new(AtomicU64::new(bytes));
+            let mut guard = ExpansionGuard { inner: io::repeat(0), expanded: 0, read };
+            let mut buffer = vec![0; 1 << 20];
+            (0..1_100).find_map(|_| guard.read(&mut buffer).err()).map(|error| error.to_string())
+        };
+        assert!(read(1 << 20).is_some_and(|error| error.contains("as no log does")));
+        assert_eq!(read(1 << 24), None, "an ordinary log");
+    }
+}

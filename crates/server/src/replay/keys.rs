@@ -1,0 +1,161 @@
+//! Sets of keys in bounded memory: how many there are, which are heaviest, and which were refused.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use rustc_hash::{FxHashMap, FxHasher};
+
+use super::bounds::MAX_REFUSED_KEYS;
+
+/// Returns a hash of a key, within this process only.
+#[inline]
+pub(super) fn hash(key: &[u8]) -> u64 {
+    let mut hasher = FxHasher::default();
+    hasher.write(key);
+    // The table of distinct keys uses the high bits, those of hash maps the low ones.
+    let hash = hasher.finish();
+    (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Counts distinct keys by linear counting: exact for few, and within about 1 % for a million.
+#[derive(Debug)]
+pub(super) struct DistinctKeys {
+    bits: Vec<u64>,
+    set: u64,
+}
+
+/// The bits of the table: 32 KiB, since every rule has one.
+const BITS: u64 = 1 << 18;
+
+impl DistinctKeys {
+    pub(super) fn new() -> Self {
+        Self { bits: vec![0; (BITS / 64) as usize], set: 0 }
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, hash: u64) {
+        let place = hash >> (64 - BITS.trailing_zeros());
+        let (word, bit) = (&mut self.bits[(place / 64) as usize], 1 << (place % 64));
+        if *word & bit == 0 {
+            *word |= bit;
+            self.set += 1;
+        }
+    }
+
+    /// The number of keys: −m ln(empty / m) for m bits.
+    pub(super) fn count(&self) -> u64 {
+        let (all, empty) = (BITS as f64, BITS.saturating_sub(self.set).max(1) as f64);
+        (-all * (empty / all).ln()).round() as u64
+    }
+}
+
+/// How many more refused keys can be told apart, by all rules together.
+#[derive(Debug)]
+pub(super) struct KeyRoom(usize);
+
+impl Default for KeyRoom {
+    fn default() -> Self {
+        Self(MAX_REFUSED_KEYS)
+    }
+}
+
+/// The keys that a rule refused.
+#[derive(Debug, Default)]
+pub(super) struct RefusedKeys {
+    keys: FxHashMap<u64, Refusals>,
+    /// Refusals of keys that could not be told apart any more.
+    pub(super) untracked: u64,
+    /// The longest time that a key was refused, in nanoseconds.
+    pub(super) longest: u64,
+}
+
+/// The refusals of a key.
+#[derive(Clone, Copy, Debug)]
+struct Refusals {
+    /// The beginning of the present refusal, and the time at which the key may pass again.
+    since: u64,
+    until: u64,
+}
+
+impl RefusedKeys {
+    /// Counts a refusal at a time that advises a wait. `None`: no wait would help.
+    ///
+    /// The advised wait is exact: before it ends, nothing of the same cost passes. So a refusal within
+    /// the wait of the one before belongs to the same period.
+    pub(super) fn add(&mut self, hash: u64, at: u64, wait: Option<u64>, room: &mut KeyRoom) {
+        let until = at.saturating_add(wait.unwrap_or(0));
+        let refusals = match self.keys.entry(hash) {
+            std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::hash_map::Entry::Vacant(_) if room.0 == 0 => {
+                self.untracked += 1;
+                return;
+            }
+            std::collections::hash_map::Entry::Vacant(new) => {
+                room.0 -= 1;
+                new.insert(Refusals { since: at, until })
+            }
+        };
+        if at > refusals.until {
+            refusals.since = at;
+        }
+        refusals.until = until.max(refusals.until);
+        self.longest = self.longest.max(refusals.until - refusals.since);
+    }
+
+    /// The number of keys.
+    pub(super) fn count(&self) -> u64 {
+        self.keys.len() as u64
+    }
+}
+
+/// How keys are shown.
+#[derive(Clone, Debug)]
+pub(super) struct KeyNames {
+    hasher: Option<RandomState>,
+}
+
+impl KeyNames {
+    /// Shows keys as they are, or only a hash that is the same within a report.
+    pub(super) fn new(hashed: bool) -> Self {
+        Self { hasher: hashed.then(RandomState::new) }
+    }
+
+    pub(super) fn show(&self, counter: &tollgate_engine::Counter<'_>) -> String {
+        match &self.hasher {
+            None => counter.name(crate::observe::top_keys::MAX_NAME),
+            Some(hasher) => format!("#{:016x}", hasher.hash_one(counter.key)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distinct_keys_are_counted_closely() {
+        for keys in [0_u64, 1, 1_000, 1_000_000] {
+            let mut distinct = DistinctKeys::new();
+            for key in 0..keys {
+                distinct.add(hash(&key.to_le_bytes()));
+                distinct.add(hash(&key.to_le_bytes()));
+            }
+            let error = distinct.count().abs_diff(keys) as f64 / (keys.max(1) as f64);
+            assert!(error < 0.01, "{keys}: {}", distinct.count());
+        }
+    }
+
+    #[test]
+    fn refusals_within_the_wait_are_one_period() {
+        let (mut refused, mut room) = (RefusedKeys::default(), KeyRoom(2));
+        refused.add(1, 100, Some(50), &mut room);
+        assert_eq!(refused.longest, 50);
+        refused.add(1, 150, Some(50), &mut room);
+        assert_eq!((refused.longest, refused.count()), (100, 1));
+        refused.add(1, 201, Some(60), &mut room);
+        assert_eq!(refused.longest, 100);
+        refused.add(2, 201, None, &mut room);
+        assert_eq!((refused.longest, refused.count()), (100, 2));
+        refused.add(3, 202, None, &mut room);
+        assert_eq!((refused.untracked, refused.count()), (1, 2), "there is no room for a third key");
+    }
+}

@@ -1,0 +1,408 @@
+//! Many logs as one sequence of requests, ordered by time.
+//!
+//! Each log that has begun is read by a thread of its own, one chunk ahead: lines out of order are
+//! sorted within two chunks. A log begins when the sequence reaches the time of its first lines, so
+//! that a year of rotated files is read two at a time.
+//!
+//! Times in whole seconds say nothing about the order within a second. Such requests are spread
+//! evenly over their second, in the order of the log, which is what a limit sees at best. The time
+//! without spreading is kept as well: all requests of a second at once, which is the worst.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Scope, scope};
+
+use jiff::tz::TimeZone;
+use tollgate::clock::{Clock, PreciseClock};
+use tollgate_engine::Entry;
+
+use super::bounds::{BATCH, CHUNK, CHUNKS_TOTAL, MAX_FUTURE, MAX_LATE, MAX_SPREAD, MIN_CHUNK};
+use super::chunk::{Chunk, ChunkPool, ChunkReader};
+use super::input::Source;
+use super::problems::{LineProblem, Problems};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Requests in the order of their times.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    chunks: Vec<Arc<Chunk>>,
+    pub(super) slots: Vec<LoggedRequest>,
+}
+
+/// A request of a log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoggedRequest {
+    /// The time, in nanoseconds since 1970: spread within the second if the log has whole seconds.
+    pub(super) at: u64,
+    /// The time as logged.
+    pub(super) logged_at: u64,
+    chunk: u32,
+    row: u32,
+}
+
+impl Batch {
+    /// Returns the value of an attribute.
+    #[inline]
+    pub(super) fn value(&self, request: &LoggedRequest, attribute: usize) -> Option<&[u8]> {
+        self.chunks[request.chunk as usize].value(request.row, attribute)
+    }
+
+    /// Appends the attributes of a request: those of the line, and those that all requests have.
+    #[inline]
+    pub(super) fn entries<'b>(
+        &'b self,
+        request: &LoggedRequest,
+        attributes: &'b Attributes,
+        entries: &mut smallvec::SmallVec<[Entry<'b>; 16]>,
+    ) {
+        for (place, name) in attributes.names.iter().enumerate() {
+            if let Some(value) = attributes.constants[place].as_deref().or_else(|| self.value(request, place)) {
+                entries.push(Entry { name: name.as_bytes(), value });
+            }
+        }
+    }
+}
+
+/// The attributes that requests have.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Attributes {
+    pub(super) names: Vec<Box<str>>,
+    /// The values that all requests have.
+    pub(super) constants: Vec<Option<Box<[u8]>>>,
+}
+
+/// Uses the requests of logs, in order.
+pub(super) trait Consumer: Send {
+    fn consume(&mut self, batch: &Batch);
+}
+
+/// How far the replay is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The lines so far.
+    pub lines: u64,
+    /// The bytes read so far, compressed ones as they are.
+    pub bytes: u64,
+    /// All bytes, if they are known.
+    pub total: Option<u64>,
+    /// Nanoseconds since the start.
+    pub elapsed: u64,
+}
+
+/// What is known about logs that were read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LogSummary {
+    pub(super) lines: u64,
+    pub(super) problems: Problems,
+    /// Logs that were read only in part.
+    pub(super) errors: Vec<String>,
+    /// The times of the first and the last request.
+    pub(super) first: Option<u64>,
+    pub(super) last: u64,
+}
+
+/// Reads all logs and passes their requests to the consumers, each on a thread of its own.
+pub(super) fn run(
+    sources: &[Source],
+    attributes: usize,
+    zone: &TimeZone,
+    consumers: Vec<&mut dyn Consumer>,
+    show: &mut dyn FnMut(Progress),
+) -> LogSummary {
+    let clock = PreciseClock::new();
+    let start = clock.mono();
+    let latest = clock.wall(start).as_nanos().saturating_add(MAX_FUTURE);
+    let size = (CHUNKS_TOTAL / (sources.len() * 8).max(1)).clamp(MIN_CHUNK, CHUNK);
+    scope(|scope| {
+        let mut outputs = Vec::new();
+        for consumer in consumers {
+            let (to, from) = sync_channel::<Arc<Batch>>(2);
+            scope.spawn(move || from.iter().for_each(|batch| consumer.consume(&batch)));
+            outputs.push(to);
+        }
+        let total = sources.iter().map(|source| source.size).sum();
+        let spreads = sources.iter().any(|source| source.has_whole_seconds);
+        let pool = ChunkPool::default();
+        let reader = |number: usize| ChunkReader {
+            source: &sources[number],
+            number,
+            attributes,
+            size,
+            zone: zone.clone(),
+            latest,
+            pool: pool.clone(),
+        };
+        let mut inputs: Vec<Input> = sources.iter().map(|source| Input::waiting(source.first)).collect();
+        let mut sequence = Sequence { spreads, outputs, ..Sequence::default() };
+        while let Some((next, until)) = earliest(&inputs) {
+            let (input, source) = (&mut inputs[next], &sources[next]);
+            if let Stage::Waiting(_) = input.stage {
+                input.begin(scope, reader(next), &mut sequence.summary);
+                continue;
+            }
+            input.take_until(until, next, source.has_whole_seconds, &mut sequence);
+            if sequence.is_full() {
+                sequence.send();
+                let bytes = sources.iter().map(|source| source.read.load(Ordering::Relaxed)).sum();
+                let elapsed = clock.mono().since(start).as_nanos();
+                show(Progress { lines: sequence.summary.lines, bytes, total, elapsed });
+            }
+        }
+        sequence.end_second(true);
+        sequence.send();
+        // Dropping the outputs ends the consumers, and the scope waits for them.
+        drop(std::mem::take(&mut sequence.outputs));
+        sequence.summary
+    })
+}
+
+/// Returns the input with the earliest request, and the time of the earliest request of another one.
+fn earliest(inputs: &[Input]) -> Option<(usize, u64)> {
+    let (mut best, mut until) = (None, u64::MAX);
+    for (place, input) in inputs.iter().enumerate() {
+        let Some(head) = input.head() else { continue };
+        match best {
+            Some((_, first)) if head >= first => until = until.min(head),
+            Some((_, first)) => (best, until) = (Some((place, head)), first),
+            None => best = Some((place, head)),
+        }
+    }
+    best.map(|(place, _)| (place, until))
+}
+
+/// A log as an input of the sequence.
+struct Input {
+    stage: Stage,
+    /// The present chunk and the next one, whose lines may come before the last of the present one.
+    cursors: [Option<Cursor>; 2],
+}
+
+enum Stage {
+    /// Not begun; its first lines have this time.
+    Waiting(u64),
+    Reading(Receiver<Result<Chunk, String>>),
+    Ended,
+}
+
+/// A chunk and its next line.
+struct Cursor {
+    chunk: Arc<Chunk>,
+    next: usize,
+}
+
+impl Cursor {
+    fn head(&self) -> Option<u64> {
+        self.chunk.records().get(self.next).map(|record| record.at)
+    }
+}
+
+impl Input {
+    fn waiting(first: u64) -> Self {
+        Self { stage: Stage::Waiting(first), cursors: [None, None] }
+    }
+
+    /// The time of its next request; `None` if there is none.
+    fn head(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Waiting(first) => Some(first),
+            Stage::Reading(_) | Stage::Ended => self.cursors.iter().flatten().filter_map(Cursor::head).min(),
+        }
+    }
+
+    /// Begins to read.
+    fn begin<'scope, 'env: 'scope>(
+        &mut self,
+        scope: &'scope Scope<'scope, 'env>,
+        reader: ChunkReader<'env>,
+        summary: &mut LogSummary,
+    ) {
+        let (to, from) = sync_channel(1);
+        scope.spawn(move || reader.send_all(&to));
+        self.stage = Stage::Reading(from);
+        self.fill(summary);
+    }
+
+    /// Receives chunks until there are two with lines, or no more.
+    fn fill(&mut self, summary: &mut LogSummary) {
+        for place in 0..self.cursors.len() {
+            let is_done = |cursor: &Option<Cursor>| cursor.as_ref().is_none_or(|cursor| cursor.head().is_none());
+            while is_done(&self.cursors[place]) {
+                self.cursors[place] = None;
+                let Stage::Reading(from) = &self.stage else { break };
+                match from.recv() {
+                    Ok(Ok(chunk)) => {
+                        summary.lines += chunk.lines();
+                        summary.problems.join(chunk.problems());
+                        self.cursors[place] = Some(Cursor { chunk: Arc::new(chunk), next: 0 });
+                    }
+                    Ok(Err(error)) => summary.errors.push(error),
+                    Err(_) => self.stage = Stage::Ended,
+                }
+            }
+        }
+    }
+
+    /// Passes on its requests up to a time.
+    fn take_until(&mut self, until: u64, log: usize, has_whole_seconds: bool, sequence: &mut Sequence) {
+        let heads = self.cursors.each_ref().map(|cursor| cursor.as_ref().and_then(Cursor::head).unwrap_or(u64::MAX));
+        let place = usize::from(heads[1] < heads[0]);
+        let until = until.min(heads[1 - place]);
+        let Some(cursor) = &mut self.cursors[place] else { return };
+        let records = &cursor.chunk.records()[cursor.next..];
+        let room = BATCH - sequence.batch.slots.len() % BATCH;
+        let chunk = sequence.batch.number_of(&cursor.chunk);
+        let mut taken = 0;
+        for record in records.iter().take(room).take_while(|record| record.at <= until) {
+            let request = LoggedRequest { at: record.at, logged_at: record.at, chunk, row: record.row };
+            if !sequence.add(request, has_whole_seconds) {
+                let line = cursor.chunk.first_line() + u64::from(record.line);
+                sequence.summary.problems.add(sequence.problem, log, line);
+            }
+            taken += 1;
+        }
+        cursor.next += taken;
+        if cursor.head().is_none() {
+            self.fill(&mut sequence.summary);
+        }
+    }
+}
+
+impl Batch {
+    fn number_of(&mut self, chunk: &Arc<Chunk>) -> u32 {
+        // Recent chunks are last.
+        let known = self.chunks.iter().rposition(|known| Arc::ptr_eq(known, chunk));
+        known.unwrap_or_else(|| {
+            self.chunks.push(chunk.clone());
+            self.chunks.len() - 1
+        }) as u32
+    }
+}
+
+/// The requests of all logs.
+struct Sequence {
+    /// Whether any log has whole seconds.
+    spreads: bool,
+    outputs: Vec<SyncSender<Arc<Batch>>>,
+    batch: Batch,
+    /// The first request of the present second in the batch, and of those whether any is to be spread.
+    second_start: usize,
+    second: u64,
+    spreads_second: bool,
+    /// The part of the second that earlier requests of it were spread over.
+    used: u64,
+    last_logged: u64,
+    last: u64,
+    problem: LineProblem,
+    summary: LogSummary,
+}
+
+impl Default for Sequence {
+    fn default() -> Self {
+        Self {
+            spreads: false,
+            outputs: Vec::new(),
+            batch: Batch::default(),
+            second_start: 0,
+            second: 0,
+            spreads_second: false,
+            used: 0,
+            last_logged: 0,
+            last: 0,
+            problem: LineProblem::Late,
+            summary: LogSummary::default(),
+        }
+    }
+}
+
+impl Sequence {
+    /// Adds the next request. Returns whether its time follows that of the last; otherwise `problem` says what happened to it.
+    #[inline]
+    fn add(&mut self, mut request: LoggedRequest, has_whole_seconds: bool) -> bool {
+        let late = self.last_logged.saturating_sub(request.logged_at);
+        if late > MAX_LATE {
+            self.problem = LineProblem::Backwards;
+            return false;
+        }
+        self.summary.first.get_or_insert(request.logged_at);
+        request.logged_at = request.logged_at.max(self.last_logged);
+        request.at = request.logged_at;
+        self.last_logged = request.logged_at;
+        self.problem = LineProblem::Late;
+        if self.spreads {
+            let second = request.logged_at / SECOND;
+            if second != self.second {
+                self.end_second(true);
+                (self.second, self.used) = (second, 0);
+            } else if self.batch.slots.len() - self.second_start >= MAX_SPREAD {
+                self.end_second(false);
+            }
+            self.spreads_second |= has_whole_seconds;
+            // Marked to be spread.
+            request.at = if has_whole_seconds { u64::MAX } else { request.at };
+        }
+        self.batch.slots.push(request);
+        late == 0
+    }
+
+    /// Spreads the requests of the present second: over what is left of it, or over half of that if it is not over.
+    fn end_second(&mut self, is_over: bool) {
+        let start = std::mem::replace(&mut self.second_start, self.batch.slots.len());
+        let slots = &mut self.batch.slots[start..];
+        if std::mem::take(&mut self.spreads_second) {
+            let left = SECOND - self.used;
+            let length = if is_over { left } else { left / 2 };
+            let count = slots.iter().filter(|slot| slot.at == u64::MAX).count() as u64;
+            let spread = slots.iter_mut().filter(|slot| slot.at == u64::MAX);
+            for (place, slot) in (0..).zip(spread) {
+                let part = u128::from(length) * place / u128::from(count);
+                slot.at = self.second * SECOND + self.used + part as u64;
+            }
+            self.used += length;
+            if !slots.is_sorted_by_key(|slot| slot.at) {
+                slots.sort_by_key(|slot| slot.at);
+            }
+        }
+        for slot in slots {
+            // A second that was too large for one batch may be followed by exact times within it.
+            slot.at = slot.at.max(self.last);
+            self.last = slot.at;
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let is_complete = !self.spreads || self.second_start > 0;
+        is_complete && self.batch.slots.len() >= BATCH
+    }
+
+    /// Passes the batch on, without the second that is not over.
+    fn send(&mut self) {
+        let rest = if self.spreads { self.batch.slots.split_off(self.second_start) } else { Vec::new() };
+        if !self.spreads {
+            self.last = self.batch.slots.last().map_or(self.last, |slot| slot.at);
+        }
+        let chunks = if rest.is_empty() { Vec::new() } else { self.batch.chunks.clone() };
+        let mut batch = std::mem::replace(&mut self.batch, Batch { chunks, slots: rest });
+        self.second_start = 0;
+        self.compact();
+        self.summary.last = self.last;
+        if batch.slots.is_empty() {
+            return;
+        }
+        batch.slots.shrink_to_fit();
+        let batch = Arc::new(batch);
+        for output in &self.outputs {
+            // A consumer ends only with the replay.
+            let _ = output.send(batch.clone());
+        }
+    }
+
+    /// Releases the chunks that the rest of a batch does not use, so that their memory is reused.
+    fn compact(&mut self) {
+        let first = self.batch.slots.iter().map(|slot| slot.chunk).min();
+        let unused = first.map_or(self.batch.chunks.len(), |first| first as usize);
+        self.batch.chunks.drain(..unused);
+        self.batch.slots.iter_mut().for_each(|slot| slot.chunk -= unused as u32);
+    }
+}

@@ -1,0 +1,264 @@
+//! Replays access logs against rules: what would they have refused, and whom?
+//!
+//! ```text
+//!  logs ─▶ chunk: read, parse, sort ─▶ merge: one sequence by time ─┬▶ tally: decide, count ─▶ report ─▶ text, html, JSON
+//!          (a thread for each log)     spread whole seconds         └▶ suggest: peaks of clients
+//! ```
+//!
+//! Memory is bounded whatever the length of the logs: parts of a log are parsed in place and their
+//! memory is reused, counts over time have a bounded number of columns, and keys are fingerprints.
+//! [`replay`] is the one entry point, for the command line and for the API.
+
+mod attributes;
+pub mod bounds;
+mod chunk;
+pub mod format;
+mod html;
+mod input;
+mod keys;
+mod merge;
+mod problems;
+mod report;
+mod requests;
+mod show;
+pub(crate) mod simulation;
+mod suggest;
+mod svg;
+mod tally;
+mod text;
+mod timeline;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use jiff::tz::TimeZone;
+use tollgate_engine::rules::{Mistakes, Rules};
+
+pub use attributes::Mapping;
+pub use input::Log;
+pub use merge::Progress;
+pub use problems::{LineProblem, ProblemCount, Problems};
+pub use report::{
+    CandidateReport, ComparisonReport, KeyCount, LogReport, PeakReport, Report, RuleReport, RunReport,
+    SuggestionReport, TimelineReport,
+};
+
+use bounds::MAX_LOGS;
+use input::{ReadOptions, Source};
+use keys::KeyNames;
+use merge::{Attributes, Consumer};
+use requests::RequestWriter;
+use simulation::Simulation;
+use suggest::{Peaks, Trial, TrialError};
+use tally::{Pass, RuleRun, Times};
+
+/// What to replay, and how.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions {
+    /// The rules.
+    pub rules: Option<Rules>,
+    /// The rules to compare with.
+    pub against: Option<Rules>,
+    /// The domain whose rules decide; may be left out if there is only one.
+    pub domain: Option<String>,
+    /// The format of the logs; detected if it is left out.
+    pub format: Option<String>,
+    /// The zone of times without one.
+    pub zone: TimeZone,
+    /// Attributes by field and by value.
+    pub mapping: Mapping,
+    /// The attributes that tell clients apart, to suggest limits for each client.
+    pub suggest: Vec<String>,
+    /// The number of keys that are kept.
+    pub capacity: usize,
+    /// Whether keys are shown as hashes.
+    pub hash_keys: bool,
+    /// A file for the requests, as `tollgate decide` reads them.
+    pub requests: Option<PathBuf>,
+}
+
+impl Default for ReplayOptions {
+    fn default() -> Self {
+        Self {
+            rules: None,
+            against: None,
+            domain: None,
+            format: None,
+            zone: TimeZone::UTC,
+            mapping: Mapping::default(),
+            suggest: Vec::new(),
+            capacity: 1_000_000,
+            hash_keys: false,
+            requests: None,
+        }
+    }
+}
+
+/// Why logs were not replayed.
+#[derive(Debug)]
+pub enum ReplayError {
+    /// The caller must change something.
+    Invalid(String),
+    /// The rules cannot be used.
+    Rules(Mistakes),
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(why) => f.write_str(why),
+            Self::Rules(mistakes) => mistakes.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+/// Replays logs and reports what the rules would have done. Blocks until all logs are read.
+///
+/// # Errors
+/// If a log cannot be read or its format is unknown, or the rules cannot be used. A log that breaks
+/// off later is reported in the result.
+pub fn replay(logs: &[Log], options: &ReplayOptions, show: &mut dyn FnMut(Progress)) -> Result<Report, ReplayError> {
+    if logs.len() > MAX_LOGS {
+        return Err(ReplayError::Invalid(format!("too many logs: {} (maximum {MAX_LOGS})", logs.len())));
+    }
+    let reads_twice = !options.suggest.is_empty();
+    if reads_twice && logs.iter().any(|log| matches!(log, Log::StandardInput)) {
+        let why = "suggestions need the log twice, and the standard input can be read once; name the files instead \
+                   (compressed ones are read as well)";
+        return Err(ReplayError::Invalid(why.into()));
+    }
+    let rule_run = |rules: &Rules| RuleRun::load(rules, options);
+    let main = options.rules.as_ref().map(rule_run).transpose()?;
+    let against = options.against.as_ref().map(rule_run).transpose()?;
+    let attributes = attributes_of([&main, &against], options);
+    check_mapping(&options.mapping, &attributes)?;
+    let read_options = ReadOptions {
+        format: options.format.as_deref(),
+        zone: options.zone.clone(),
+        mapping: &options.mapping,
+        attributes: &attributes.names,
+    };
+    let mut sources = Vec::new();
+    for log in logs {
+        sources.extend(Source::prepare(log, &read_options).map_err(ReplayError::Invalid)?);
+    }
+    let names = KeyNames::new(options.hash_keys);
+    let has_whole_seconds = sources.iter().any(|source| source.has_whole_seconds);
+    let at_once = match (&options.rules, has_whole_seconds) {
+        (Some(rules), true) => Some(rule_run(rules)?),
+        (Some(_), false) | (None, _) => None,
+    };
+    let pass = |run, against, times| Pass::new(run, against, &attributes, times, names.clone());
+    let mut main = main.map(|run| pass(run, against, Times::Spread));
+    let mut at_once = at_once.map(|run| pass(run, None, Times::Logged));
+    let mut peaks = reads_twice.then(|| Peaks::new(&options.suggest, &attributes));
+    let mut requests = match (&options.requests, &main) {
+        (Some(path), Some(main)) => Some(RequestWriter::create(path, main.domain(), &attributes)?),
+        (Some(_), None) => return Err(ReplayError::Invalid("requests are written for rules; name them".into())),
+        (None, _) => None,
+    };
+    let mut consumers: Vec<&mut dyn Consumer> = Vec::new();
+    consumers.extend(main.as_mut().map(|pass| pass as &mut dyn Consumer));
+    consumers.extend(at_once.as_mut().map(|pass| pass as &mut dyn Consumer));
+    consumers.extend(peaks.as_mut().map(|peaks| peaks as &mut dyn Consumer));
+    consumers.extend(requests.as_mut().map(|requests| requests as &mut dyn Consumer));
+    let summary = merge::run(&sources, attributes.names.len(), &options.zone, consumers, show);
+    requests.map_or(Ok(()), RequestWriter::finish)?;
+    let suggestion = match &peaks {
+        Some(peaks) => {
+            let candidates = peaks.candidates();
+            let mut trial = Trial::new(&options.suggest, &attributes, candidates, options.capacity)?;
+            merge::run(&sources, attributes.names.len(), &options.zone, vec![&mut trial], show);
+            let domain = options.domain.as_deref().unwrap_or("api");
+            Some(trial.finish(&options.suggest, domain, peaks))
+        }
+        None => None,
+    };
+    let log_names: Vec<String> = sources.iter().map(|source| source.name.clone()).collect();
+    let (result, comparison) = main.map(Pass::finish).map_or((None, None), |(run, against)| (Some(run), against));
+    Ok(Report {
+        logs: sources.iter().map(log_report).collect(),
+        lines: summary.lines,
+        left_out: summary.problems.left_out(),
+        problems: summary.problems.list(&log_names),
+        errors: summary.errors,
+        first_ms: summary.first.map(|first| first / 1_000_000),
+        last_ms: summary.first.map(|_| summary.last / 1_000_000),
+        result,
+        at_once: at_once.map(|pass| pass.finish().0),
+        against: comparison,
+        suggestion,
+    })
+}
+
+impl RuleRun {
+    /// Loads rules, and finds the domain that decides.
+    fn load(rules: &Rules, options: &ReplayOptions) -> Result<Self, ReplayError> {
+        let names: Vec<&str> = rules.domains().iter().map(|domain| domain.name()).collect();
+        let domain = match (&options.domain, &*names) {
+            (Some(domain), names) if names.contains(&&**domain) => domain.clone(),
+            (Some(domain), names) => {
+                let known = names.join(", ");
+                return Err(ReplayError::Invalid(format!("unknown domain `{domain}`; the rules have: {known}")));
+            }
+            (None, [only]) => (*only).to_owned(),
+            (None, names) => {
+                let known = names.join(", ");
+                return Err(ReplayError::Invalid(format!("choose a domain with --domain; the rules have: {known}")));
+            }
+        };
+        let simulation =
+            Simulation::new(options.capacity).map_err(|error| ReplayError::Invalid(format!("--capacity: {error}")))?;
+        simulation.engine.put(rules).map_err(ReplayError::Rules)?;
+        Ok(Self::new(simulation, domain))
+    }
+}
+
+impl From<TrialError> for ReplayError {
+    fn from(error: TrialError) -> Self {
+        match error {
+            TrialError::Capacity(why) => Self::Invalid(why),
+            TrialError::Rules(mistakes) => Self::Rules(mistakes),
+        }
+    }
+}
+
+/// Returns the attributes that the rules read and that clients are told apart by.
+fn attributes_of<'r>(runs: impl IntoIterator<Item = &'r Option<RuleRun>>, options: &ReplayOptions) -> Attributes {
+    let mut names: Vec<Box<str>> = options.suggest.iter().map(|name| name.as_str().into()).collect();
+    for run in runs.into_iter().flatten() {
+        names.extend(run.attributes());
+    }
+    names.sort_unstable();
+    names.dedup();
+    let constant = |name: &str| {
+        let set = options.mapping.set.iter().find(|(attribute, _)| attribute == name);
+        set.map(|(_, value)| value.as_bytes().into())
+    };
+    let constants = names.iter().map(|name| constant(name)).collect();
+    Attributes { names, constants }
+}
+
+/// Checks that every attribute of the mapping is needed: another name is probably a typo.
+fn check_mapping(mapping: &Mapping, attributes: &Attributes) -> Result<(), ReplayError> {
+    let is_read = |name: &str| name == "time" || attributes.names.iter().any(|known| **known == *name);
+    let mut names = mapping.map.iter().chain(&mapping.set).map(|(name, _)| name);
+    match names.find(|name| !is_read(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let known = attributes.names.join(", ");
+            Err(ReplayError::Invalid(format!("the attribute `{name}` is not read; requests need: {known}")))
+        }
+    }
+}
+
+fn log_report(source: &Source) -> LogReport {
+    LogReport {
+        name: source.name.clone(),
+        format: source.format.name().to_owned(),
+        whole_seconds: source.has_whole_seconds,
+        missing_attributes: source.missing.iter().map(|name| name.to_string()).collect(),
+    }
+}

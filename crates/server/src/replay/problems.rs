@@ -1,0 +1,141 @@
+//! Lines that were left out or changed, counted by reason.
+
+use serde::Serialize;
+
+/// Why a line was left out or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineProblem {
+    /// It does not have the format of its log, and no other known one.
+    Unreadable,
+    /// It has another known format than its log.
+    OtherFormat,
+    /// It contains bytes that no text has.
+    Binary,
+    /// It is too long.
+    TooLong,
+    /// Its time is missing or invalid.
+    NoTime,
+    /// Its time is more than a day in the future.
+    Future,
+    /// Its time is far before that of the lines before it.
+    Backwards,
+    /// Its time is a little before that of the lines before it; it is decided at their time.
+    Late,
+    /// It has a value that the engine does not accept.
+    Invalid,
+}
+
+impl LineProblem {
+    /// All of them, in the order of the variants.
+    pub const ALL: [Self; 9] = [
+        Self::Unreadable,
+        Self::OtherFormat,
+        Self::Binary,
+        Self::TooLong,
+        Self::NoTime,
+        Self::Future,
+        Self::Backwards,
+        Self::Late,
+        Self::Invalid,
+    ];
+
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unreadable => "unreadable",
+            Self::OtherFormat => "other_format",
+            Self::Binary => "binary",
+            Self::TooLong => "too_long",
+            Self::NoTime => "no_time",
+            Self::Future => "future",
+            Self::Backwards => "backwards",
+            Self::Late => "late",
+            Self::Invalid => "invalid",
+        }
+    }
+
+    /// What happened to these lines.
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Unreadable => "left out: not in the format of the log",
+            Self::OtherFormat => "left out: in another format than the log",
+            Self::Binary => "left out: binary",
+            Self::TooLong => "left out: longer than 32 KiB",
+            Self::NoTime => "left out: no valid time",
+            Self::Future => "left out: more than a day in the future",
+            Self::Backwards => "left out: more than a minute before the lines before",
+            Self::Late => "out of order: decided at the time of the lines before",
+            Self::Invalid => "left out: not a valid request",
+        }
+    }
+
+    /// Whether these lines were left out.
+    pub fn is_left_out(self) -> bool {
+        self != Self::Late
+    }
+}
+
+/// The number of lines with each problem, and where the first of each is.
+#[derive(Clone, Debug, Default)]
+pub struct Problems {
+    counts: [u64; LineProblem::ALL.len()],
+    first: [Option<(usize, u64)>; LineProblem::ALL.len()],
+}
+
+impl Problems {
+    /// Counts a line of a log.
+    pub(super) fn add(&mut self, problem: LineProblem, log: usize, line: u64) {
+        self.counts[problem as usize] += 1;
+        self.first[problem as usize].get_or_insert((log, line));
+    }
+
+    /// Adds the counts of others, which come later.
+    pub(super) fn join(&mut self, later: &Self) {
+        for (place, count) in later.counts.iter().enumerate() {
+            self.counts[place] += count;
+            self.first[place] = self.first[place].or(later.first[place]);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The number of lines with a problem.
+    pub fn count(&self, problem: LineProblem) -> u64 {
+        self.counts[problem as usize]
+    }
+
+    /// The number of lines that were left out.
+    pub fn left_out(&self) -> u64 {
+        LineProblem::ALL.into_iter().filter(|problem| problem.is_left_out()).map(|problem| self.count(problem)).sum()
+    }
+
+    /// The problems that occurred, with the log and line of the first.
+    pub(super) fn list(&self, logs: &[String]) -> Vec<ProblemCount> {
+        let occurred = LineProblem::ALL.into_iter().filter(|problem| self.count(*problem) > 0);
+        let count = |problem: LineProblem| {
+            let first = self.first[problem as usize];
+            let place = first.and_then(|(log, line)| {
+                let log = logs.get(log)?;
+                Some(if line == 0 { log.clone() } else { format!("{log}:{line}") })
+            });
+            let (problem, lines, description) = (problem.name(), self.count(problem), problem.describe());
+            ProblemCount { problem, description, lines, first: place }
+        };
+        occurred.map(count).collect()
+    }
+}
+
+/// How many lines had a problem.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProblemCount {
+    /// The name of the problem.
+    pub problem: &'static str,
+    /// What happened to the lines.
+    pub description: &'static str,
+    /// The number of lines.
+    pub lines: u64,
+    /// The log and the line number of the first.
+    pub first: Option<String>,
+}

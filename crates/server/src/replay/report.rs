@@ -1,0 +1,219 @@
+//! The result of a replay as data. `--json` prints it.
+
+use serde::Serialize;
+
+use super::problems::ProblemCount;
+use crate::observe::top_keys::{Heaviest, TopKey};
+
+/// The result of a replay.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The logs.
+    pub logs: Vec<LogReport>,
+    /// The number of lines, those left out included.
+    pub lines: u64,
+    /// The number of lines that were left out.
+    pub left_out: u64,
+    /// Why lines were left out or changed.
+    pub problems: Vec<ProblemCount>,
+    /// Logs that were read only in part, and why.
+    pub errors: Vec<String>,
+    /// The time of the first request, in milliseconds since 1970; null if there is none.
+    pub first_ms: Option<u64>,
+    /// The time of the last request.
+    pub last_ms: Option<u64>,
+    /// The decisions. With times in whole seconds, requests are spread evenly over their second.
+    pub result: Option<RunReport>,
+    /// The decisions with all requests of a second at its beginning, if times are in whole seconds.
+    pub at_once: Option<RunReport>,
+    /// The difference to other rules.
+    pub against: Option<ComparisonReport>,
+    /// Suggested limits.
+    pub suggestion: Option<SuggestionReport>,
+}
+
+impl Report {
+    /// The share of the requests that are refused, in the worst case: in millionths, rounded up.
+    pub fn refused_millionths(&self) -> u64 {
+        let share = |run: &RunReport| match run.requests {
+            0 => 0,
+            requests => (u128::from(run.refused) * 1_000_000).div_ceil(u128::from(requests)) as u64,
+        };
+        self.result.iter().chain(&self.at_once).map(share).max().unwrap_or(0)
+    }
+}
+
+/// A log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LogReport {
+    /// Its name.
+    pub name: String,
+    /// The format that was found.
+    pub format: String,
+    /// Whether its times are in whole seconds.
+    pub whole_seconds: bool,
+    /// Attributes that rules read and its lines do not have.
+    pub missing_attributes: Vec<String>,
+}
+
+/// The decisions of a rule set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RunReport {
+    /// The domain whose rules decided.
+    pub domain: String,
+    /// The number of requests.
+    pub requests: u64,
+    /// Those that were admitted, delayed ones included.
+    pub admitted: u64,
+    /// Those that were admitted after a wait.
+    pub delayed: u64,
+    /// Those that were refused.
+    pub refused: u64,
+    /// Admitted requests that a shadow rule would have refused.
+    pub shadow_refused: u64,
+    /// Those that could not be decided.
+    pub invalid: u64,
+    /// The rules.
+    pub rules: Vec<RuleReport>,
+    /// Matches of rules that are not listed, because there are too many.
+    pub unlisted_matches: u64,
+    /// The requests over time.
+    pub timeline: TimelineReport,
+    /// How often a key found no room in the table: then the result is not exact, and `--capacity` must be larger.
+    pub overflowed: u64,
+}
+
+/// What a rule did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RuleReport {
+    /// Its id.
+    pub rule: String,
+    /// Whether it is a shadow rule.
+    pub is_shadow: bool,
+    /// The requests that it matched.
+    pub matched: u64,
+    /// Those that it would have admitted only after a wait.
+    pub delayed: u64,
+    /// Those that it refused.
+    pub refused: u64,
+    /// Those that it would have refused if it were not in shadow.
+    pub shadow_refused: u64,
+    /// The number of keys that it counted by, within about 1 %.
+    pub keys: u64,
+    /// The number of keys that were ever refused.
+    pub keys_refused: u64,
+    /// Whether there were more of them than could be told apart.
+    pub has_more_keys_refused: bool,
+    /// The longest time that a key was refused without a break, up to when it could pass again.
+    pub longest_refusal_ms: u64,
+    /// The keys with the most refusals.
+    pub top_refused: Vec<KeyCount>,
+    /// The keys that were charged most, estimated from a sample.
+    pub top_charged: Vec<KeyCount>,
+    /// Its refusals, in the columns of the timeline.
+    pub timeline: Vec<u64>,
+}
+
+/// A key and a count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct KeyCount {
+    /// The key, or a hash of it.
+    pub key: String,
+    /// The count.
+    pub count: u64,
+    /// By how much the count may be too high.
+    pub error: u64,
+}
+
+impl KeyCount {
+    /// Returns the keys of a list whose count is known: of many keys with few requests each, the list only has a bound.
+    pub(super) fn list(keys: &Heaviest) -> Vec<Self> {
+        let known = keys.list().into_iter().filter(|key| key.error <= key.count / 2);
+        known.map(|TopKey { key, count, error }| Self { key, count, error }).collect()
+    }
+}
+
+/// Requests over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TimelineReport {
+    /// The start of the first column, in milliseconds since 1970.
+    pub start_ms: u64,
+    /// The length of a column.
+    pub column_ms: u64,
+    /// The requests that were admitted and that no shadow rule would have refused.
+    pub admitted: Vec<u64>,
+    /// The requests that were refused.
+    pub refused: Vec<u64>,
+    /// The admitted requests that a shadow rule would have refused.
+    pub shadow_refused: Vec<u64>,
+}
+
+/// The difference between two rule sets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ComparisonReport {
+    /// The requests that the old rules refused.
+    pub refused_before: u64,
+    /// The requests that only the new rules refuse.
+    pub newly_refused: u64,
+    /// The keys of these requests.
+    pub newly_refused_keys: u64,
+    /// The keys with the most of them.
+    pub newly_refused_top: Vec<KeyCount>,
+    /// The requests that only the old rules refused.
+    pub relieved: u64,
+    /// The keys of these requests.
+    pub relieved_keys: u64,
+    /// The keys with the most of them.
+    pub relieved_top: Vec<KeyCount>,
+}
+
+/// Suggested limits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SuggestionReport {
+    /// What clients are told apart by.
+    pub per: Vec<String>,
+    /// The number of clients.
+    pub clients: u64,
+    /// Clients whose peaks were not kept, because there were too many.
+    pub untracked_clients: bool,
+    /// The most requests of a client in a second, a minute and an hour.
+    pub peaks: Vec<PeakReport>,
+    /// Limits that hardly any client notices, from the lowest rate to the highest.
+    pub candidates: Vec<CandidateReport>,
+    /// The index of the candidate that admits least in a minute.
+    pub recommended: usize,
+    /// A rule file with the recommended candidate.
+    pub rules: String,
+}
+
+/// How a peak is distributed over clients.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PeakReport {
+    /// The interval: a second, a minute, an hour.
+    pub interval: &'static str,
+    /// Half of the clients have at most this many requests in any such interval.
+    pub half: u64,
+    /// 99 % of the clients.
+    pub most: u64,
+    /// 99.9 % of the clients.
+    pub nearly_all: u64,
+    /// The client with the most.
+    pub max: u64,
+}
+
+/// A limit that hardly any client notices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CandidateReport {
+    /// The rate.
+    pub limit: String,
+    /// The smallest burst with which 99.9 % of the clients are never refused.
+    pub burst: u64,
+    /// The requests that it would have refused.
+    pub refused: u64,
+    /// The clients that it would have refused at least once.
+    pub clients_refused: u64,
+    /// The most that a client gets in a minute.
+    pub per_minute: u64,
+    /// Bursts, and how many clients need more than each.
+    pub needs: Vec<(u64, u64)>,
+}

@@ -1,0 +1,306 @@
+//! Limits that hardly any client notices, from what clients did.
+//!
+//! For a token bucket of a rate, a client needs the burst that its busiest time requires: each request
+//! adds one token to a level, the rate drains it, and the highest level is the burst with which the
+//! client is never refused. One pass keeps the levels of all clients under a few rates at once. The
+//! burst to suggest is the one that suffices for all but one client in a thousand.
+//!
+//! A second pass decides with these limits. Only clients that need more are ever refused, so only
+//! their requests are decided.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tollgate_engine::rules::{Mistakes, Rules, Source};
+
+use super::bounds::MAX_CLIENTS;
+use super::keys::hash;
+use super::merge::{Attributes, Batch, Consumer, LoggedRequest};
+use super::report::{CandidateReport, PeakReport, SuggestionReport};
+use super::simulation::Simulation;
+
+/// The rates that are tried, with the time of a token in units.
+const RATES: [(&str, u64); 4] = [("10/m", 60_000), ("1/s", 10_000), ("10/s", 1_000), ("100/s", 100)];
+/// Nanoseconds of the unit of levels: fine enough for all rates, and a week fits 32 bits.
+const UNIT: u64 = 100_000;
+/// The intervals of peaks, in units.
+const INTERVALS: [(&str, u64); 3] = [("second", 10_000), ("minute", 600_000), ("hour", 36_000_000)];
+/// Of this many clients one may be refused.
+const ONE_IN: usize = 1_000;
+
+/// What a client did.
+#[derive(Clone, Copy, Debug)]
+struct ClientPeaks {
+    /// The time of its last request, in units.
+    last: u64,
+    levels: [u32; RATES.len()],
+    highest: [u32; RATES.len()],
+    counts: [u32; INTERVALS.len()],
+    peaks: [u32; INTERVALS.len()],
+}
+
+/// The peaks of all clients.
+#[derive(Debug)]
+pub(super) struct Peaks<'a> {
+    /// The attributes that tell clients apart, by their index.
+    per: Vec<usize>,
+    attributes: &'a Attributes,
+    numbers: FxHashMap<u64, u32>,
+    clients: Vec<ClientPeaks>,
+    is_full: bool,
+}
+
+impl<'a> Peaks<'a> {
+    pub(super) fn new(per: &[String], attributes: &'a Attributes) -> Self {
+        Self {
+            per: places(per, attributes),
+            attributes,
+            numbers: FxHashMap::default(),
+            clients: Vec::new(),
+            is_full: false,
+        }
+    }
+
+    fn count(&mut self, client: u64, at: u64) {
+        let now = at / UNIT;
+        let number = match self.numbers.get(&client) {
+            Some(number) => *number as usize,
+            None if self.clients.len() >= MAX_CLIENTS => {
+                self.is_full = true;
+                return;
+            }
+            None => {
+                self.numbers.insert(client, self.clients.len() as u32);
+                let (none, no_count) = ([0; RATES.len()], [0; INTERVALS.len()]);
+                let peaks = ClientPeaks { last: now, levels: none, highest: none, counts: no_count, peaks: no_count };
+                self.clients.push(peaks);
+                self.clients.len() - 1
+            }
+        };
+        let client = &mut self.clients[number];
+        let passed = u32::try_from(now.saturating_sub(client.last)).unwrap_or(u32::MAX);
+        for (place, (_, token)) in RATES.iter().enumerate() {
+            let level = client.levels[place].saturating_sub(passed).saturating_add(*token as u32);
+            client.levels[place] = level;
+            client.highest[place] = client.highest[place].max(level);
+        }
+        for (place, (_, interval)) in INTERVALS.iter().enumerate() {
+            if now / interval != client.last / interval {
+                client.counts[place] = 0;
+            }
+            client.counts[place] = client.counts[place].saturating_add(1);
+            client.peaks[place] = client.peaks[place].max(client.counts[place]);
+        }
+        client.last = now;
+    }
+
+    /// Returns the smallest bursts that suffice for nearly all clients, and the clients that need more.
+    pub(super) fn candidates(&self) -> Vec<Candidate> {
+        let candidate = |(place, (limit, token)): (usize, &(&'static str, u64))| {
+            let needs = |client: &ClientPeaks| u64::from(client.highest[place]).div_ceil(*token);
+            let mut all: Vec<u64> = self.clients.iter().map(needs).collect();
+            all.sort_unstable();
+            let burst = sufficient(&all, ONE_IN).max(1);
+            // Times are rounded to units, so a client may need one more than was found.
+            let exceeds = |(_, number): &(&u64, &u32)| needs(&self.clients[**number as usize]) >= burst;
+            let exceeding = self.numbers.iter().filter(exceeds).map(|(client, _)| *client).collect();
+            let per_minute = burst + 600_000 / token;
+            let refused_clients = FxHashSet::default();
+            Candidate { limit, burst, exceeding, per_minute, needs: curve(&all), refused: 0, refused_clients }
+        };
+        RATES.iter().enumerate().map(candidate).collect()
+    }
+
+    fn peaks(&self) -> Vec<PeakReport> {
+        let peak = |(place, (interval, _)): (usize, &(&'static str, u64))| {
+            let mut peaks: Vec<u64> = self.clients.iter().map(|client| u64::from(client.peaks[place])).collect();
+            peaks.sort_unstable();
+            let at = |part: usize, of: usize| peaks.get((peaks.len() * part).div_ceil(of).saturating_sub(1)).copied();
+            PeakReport {
+                interval,
+                half: at(1, 2).unwrap_or(0),
+                most: at(99, 100).unwrap_or(0),
+                nearly_all: at(999, 1_000).unwrap_or(0),
+                max: peaks.last().copied().unwrap_or(0),
+            }
+        };
+        INTERVALS.iter().enumerate().map(peak).collect()
+    }
+}
+
+impl Consumer for Peaks<'_> {
+    fn consume(&mut self, batch: &Batch) {
+        for request in &batch.slots {
+            let client = client(batch, request, &self.per, self.attributes);
+            self.count(client, request.at);
+        }
+    }
+}
+
+/// Returns the smallest value that is enough for all but one in `one_in`, of sorted ones.
+fn sufficient(needs: &[u64], one_in: usize) -> u64 {
+    let spared = needs.len() / one_in;
+    needs.len().checked_sub(spared + 1).and_then(|place| needs.get(place)).copied().unwrap_or(1)
+}
+
+/// Returns bursts, about ten for each power of ten, and how many clients need more than each.
+fn curve(needs: &[u64]) -> Vec<(u64, u64)> {
+    let most = needs.last().copied().unwrap_or(1);
+    let mut curve = Vec::new();
+    let mut burst = 1;
+    while burst < most {
+        curve.push((burst, (needs.len() - needs.partition_point(|need| *need <= burst)) as u64));
+        burst += (burst / 4).max(1);
+    }
+    curve.push((most, 0));
+    curve
+}
+
+fn places(per: &[String], attributes: &Attributes) -> Vec<usize> {
+    per.iter().filter_map(|name| attributes.names.iter().position(|known| **known == **name)).collect()
+}
+
+/// Identifies the client of a request. Requests without a value share one, as they do in rules.
+fn client(batch: &Batch, request: &LoggedRequest, per: &[usize], attributes: &Attributes) -> u64 {
+    let value = |place: usize| attributes.constants[place].as_deref().or_else(|| batch.value(request, place));
+    match per {
+        [place] => value(*place).map_or(0, hash),
+        several => several.iter().fold(0, |sum: u64, place| {
+            sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ value(*place).map_or(1, hash)
+        }),
+    }
+}
+
+/// A limit to suggest.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    limit: &'static str,
+    burst: u64,
+    /// The clients that need more.
+    exceeding: FxHashSet<u64>,
+    per_minute: u64,
+    needs: Vec<(u64, u64)>,
+    refused: u64,
+    refused_clients: FxHashSet<u64>,
+}
+
+impl Candidate {
+    fn yaml(&self, per: &[String], domain: &str) -> String {
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        let quoted = |name: &String| if name.chars().all(is_plain) { name.clone() } else { format!("'{name}'") };
+        let names: Vec<String> = per.iter().map(quoted).collect();
+        let id = per.join("-").replace(|letter: char| !is_plain(letter), "-");
+        let (limit, burst, names) = (self.limit, self.burst, names.join(", "));
+        format!("domain: {domain}\nrules:\n- id: per-{id}\n  per: [{names}]\n  limit: {limit}\n  burst: {burst}\n")
+    }
+}
+
+/// Decides the requests of clients that need more than a candidate gives.
+#[derive(Debug)]
+pub(super) struct Trial<'a> {
+    per: Vec<usize>,
+    attributes: &'a Attributes,
+    candidates: Vec<(Candidate, Simulation)>,
+}
+
+/// The domain of trials.
+const TRIAL: &str = "trial";
+
+impl<'a> Trial<'a> {
+    pub(super) fn new(
+        per: &[String],
+        attributes: &'a Attributes,
+        candidates: Vec<Candidate>,
+        keys: usize,
+    ) -> Result<Self, TrialError> {
+        let mut trials = Vec::new();
+        for candidate in candidates {
+            let simulation = Simulation::new(keys).map_err(|error| TrialError::Capacity(error.to_string()))?;
+            let text = candidate.yaml(per, TRIAL);
+            let rules = Rules::read(&[Source { name: "suggested rules", text: text.as_bytes() }]);
+            rules.and_then(|rules| simulation.engine.put(&rules)).map_err(TrialError::Rules)?;
+            trials.push((candidate, simulation));
+        }
+        Ok(Self { per: places(per, attributes), attributes, candidates: trials })
+    }
+
+    /// Returns the suggestion.
+    pub(super) fn finish(self, per: &[String], domain: &str, peaks: &Peaks<'_>) -> SuggestionReport {
+        let trials: Vec<Candidate> = self.candidates.into_iter().map(|(candidate, _)| candidate).collect();
+        let least = trials.iter().enumerate().min_by_key(|(_, candidate)| candidate.per_minute);
+        let recommended = least.map_or(0, |(place, _)| place);
+        SuggestionReport {
+            per: per.to_vec(),
+            clients: peaks.clients.len() as u64,
+            untracked_clients: peaks.is_full,
+            peaks: peaks.peaks(),
+            rules: trials.get(recommended).map(|candidate| candidate.yaml(per, domain)).unwrap_or_default(),
+            recommended,
+            candidates: trials.iter().map(CandidateReport::from).collect(),
+        }
+    }
+}
+
+impl From<&Candidate> for CandidateReport {
+    fn from(candidate: &Candidate) -> Self {
+        Self {
+            limit: candidate.limit.to_owned(),
+            burst: candidate.burst,
+            refused: candidate.refused,
+            clients_refused: candidate.refused_clients.len() as u64,
+            per_minute: candidate.per_minute,
+            needs: candidate.needs.clone(),
+        }
+    }
+}
+
+impl Consumer for Trial<'_> {
+    fn consume(&mut self, batch: &Batch) {
+        for request in &batch.slots {
+            let client = client(batch, request, &self.per, self.attributes);
+            for (candidate, simulation) in &mut self.candidates {
+                if !candidate.exceeding.contains(&client) {
+                    continue;
+                }
+                let mut entries = smallvec::SmallVec::new();
+                batch.entries(request, self.attributes, &mut entries);
+                let refused =
+                    simulation.check(TRIAL.as_bytes(), &entries, request.at).is_ok_and(|one| !one.is_allowed());
+                if refused {
+                    candidate.refused += 1;
+                    candidate.refused_clients.insert(client);
+                }
+            }
+        }
+    }
+}
+
+/// Why suggested limits could not be tried.
+#[derive(Debug)]
+pub(super) enum TrialError {
+    Capacity(String),
+    Rules(Mistakes),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn burst_suffices_for_all_but_one_in_a_thousand() {
+        let up_to = |most: u64| sufficient(&(1..=most).collect::<Vec<_>>(), 1_000);
+        assert_eq!(sufficient(&[], 1_000), 1);
+        assert_eq!([3, 1_000, 1_999, 2_000].map(up_to), [3, 999, 1_998, 1_998]);
+    }
+
+    #[test]
+    fn levels_are_the_burst_that_is_needed() {
+        let attributes = Attributes::default();
+        let mut peaks = Peaks::new(&[], &attributes);
+        // Three at once, then one each 50 ms: a bucket of 10/s drains half a token in that time.
+        for at in [0, 0, 0, 50, 100, 150, 200] {
+            peaks.count(1, 1_700_000_000_000_000_000 + at * 1_000_000);
+        }
+        let bursts: Vec<u64> = peaks.candidates().iter().map(|candidate| candidate.burst).collect();
+        assert_eq!(bursts, [7, 7, 5, 3]);
+        assert_eq!(peaks.peaks().iter().map(|peak| peak.max).collect::<Vec<_>>(), [7, 7, 7]);
+    }
+}

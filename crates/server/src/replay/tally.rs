@@ -1,0 +1,370 @@
+//! Decides all requests by a rule set, and counts what happens.
+
+use tollgate::{Outcome, Retry};
+use tollgate_engine::{Counter, Decision, RequestError, RuleOutcome, RuleSet, Store};
+
+use super::bounds::{MAX_LISTED, MAX_RULES};
+use super::keys::{DistinctKeys, KeyNames, KeyRoom, RefusedKeys, hash};
+use super::merge::{Attributes, Batch, Consumer, LoggedRequest};
+use super::report::{ComparisonReport, KeyCount, RuleReport, RunReport, TimelineReport};
+use super::simulation::Simulation;
+use super::timeline::Timeline;
+use crate::observe::top_keys::{Heaviest, sample};
+
+/// Which times requests are decided at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Times {
+    /// Spread within the second, if the log has whole seconds.
+    Spread,
+    /// As logged.
+    Logged,
+}
+
+/// A rule set and the domain of it that decides.
+#[derive(Debug)]
+pub(super) struct RuleRun {
+    simulation: Simulation,
+    domain: String,
+}
+
+impl RuleRun {
+    pub(super) fn new(simulation: Simulation, domain: String) -> Self {
+        Self { simulation, domain }
+    }
+
+    /// The names of the attributes that the rules read.
+    pub(super) fn attributes(&self) -> Vec<Box<str>> {
+        self.simulation.engine.rules().attributes(self.domain.as_bytes()).unwrap_or_default().to_vec()
+    }
+
+    #[inline]
+    fn check(
+        &mut self,
+        batch: &Batch,
+        request: &LoggedRequest,
+        attributes: &Attributes,
+        at: u64,
+    ) -> Result<Decision<'_>, RequestError> {
+        let mut entries = smallvec::SmallVec::new();
+        batch.entries(request, attributes, &mut entries);
+        self.simulation.check(self.domain.as_bytes(), &entries, at)
+    }
+}
+
+/// Decides requests and counts.
+#[derive(Debug)]
+pub(super) struct Pass<'a> {
+    run: RuleRun,
+    /// Other rules to compare with.
+    against: Option<(RuleRun, Comparison)>,
+    attributes: &'a Attributes,
+    times: Times,
+    names: KeyNames,
+    tally: Tally,
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    requests: u64,
+    delayed: u64,
+    refused: u64,
+    shadow_refused: u64,
+    /// Requests that the engine did not accept.
+    invalid: u64,
+    timeline: Timeline<3>,
+    /// By the number of the rule.
+    rules: Vec<Option<Box<RuleTally>>>,
+    /// The number of rules that have a tally.
+    counted: usize,
+    /// Matches of rules beyond those.
+    uncounted: u64,
+    room: KeyRoom,
+}
+
+/// The kinds of the timeline.
+const ADMITTED: usize = 0;
+const REFUSED: usize = 1;
+const SHADOW: usize = 2;
+
+#[derive(Debug)]
+struct RuleTally {
+    matched: u64,
+    delayed: u64,
+    refused: u64,
+    shadow_refused: u64,
+    keys: DistinctKeys,
+    refused_keys: RefusedKeys,
+    timeline: Timeline<1>,
+    top_charged: Heaviest,
+    top_refused: Heaviest,
+}
+
+/// Requests that two rule sets decide differently.
+#[derive(Debug, Default)]
+struct Comparison {
+    refused_before: u64,
+    newly: Difference,
+    relieved: Difference,
+    room: KeyRoom,
+}
+
+#[derive(Debug, Default)]
+struct Difference {
+    requests: u64,
+    keys: RefusedKeys,
+    top: Heaviest,
+}
+
+impl<'a> Pass<'a> {
+    pub(super) fn new(
+        run: RuleRun,
+        against: Option<RuleRun>,
+        attributes: &'a Attributes,
+        times: Times,
+        names: KeyNames,
+    ) -> Self {
+        let against = against.map(|run| (run, Comparison::default()));
+        Self { run, against, attributes, times, names, tally: Tally::default() }
+    }
+
+    #[inline]
+    fn decide(&mut self, batch: &Batch, request: &LoggedRequest) {
+        let at = match self.times {
+            Times::Spread => request.at,
+            Times::Logged => request.logged_at,
+        };
+        let Ok(decision) = self.run.check(batch, request, self.attributes, at) else {
+            self.tally.invalid += 1;
+            return;
+        };
+        self.tally.count(&decision, at, &self.names);
+        if let Some((run, comparison)) = &mut self.against
+            && let Ok(before) = run.check(batch, request, self.attributes, at)
+        {
+            comparison.count(&decision, &before, at, &self.names);
+        }
+    }
+
+    pub(super) fn domain(&self) -> &str {
+        &self.run.domain
+    }
+
+    /// Returns what was counted, and the comparison with other rules.
+    pub(super) fn finish(self) -> (RunReport, Option<ComparisonReport>) {
+        let comparison = self.against.map(|(_, comparison)| comparison.report());
+        let engine = &self.run.simulation.engine;
+        let overflowed = engine.store().overflowed();
+        (self.tally.report(&self.run.domain, &engine.rules(), overflowed), comparison)
+    }
+}
+
+impl Consumer for Pass<'_> {
+    fn consume(&mut self, batch: &Batch) {
+        for request in &batch.slots {
+            self.decide(batch, request);
+        }
+    }
+}
+
+impl Tally {
+    #[inline]
+    fn count(&mut self, decision: &Decision<'_>, at: u64, names: &KeyNames) {
+        self.requests += 1;
+        let kind = match decision.outcome() {
+            Outcome::Deny(_) => {
+                self.refused += 1;
+                REFUSED
+            }
+            Outcome::Allow | Outcome::Delay(_) if decision.is_shadow_refused() => {
+                self.shadow_refused += 1;
+                SHADOW
+            }
+            Outcome::Allow | Outcome::Delay(_) => ADMITTED,
+        };
+        self.delayed += u64::from(matches!(decision.outcome(), Outcome::Delay(_)));
+        self.timeline.add(at, kind);
+        let weight = sample();
+        for matched in decision.rule_outcomes() {
+            match rule_at(&mut self.rules, &mut self.counted, matched.number) {
+                Some(rule) => rule.count(&matched, at, weight, names, &mut self.room),
+                None => self.uncounted += 1,
+            }
+        }
+    }
+
+    fn report(&self, domain: &str, rules: &RuleSet, overflowed: u64) -> RunReport {
+        let (start, length, columns) = self.timeline.columns();
+        let mut reports: Vec<RuleReport> = Vec::new();
+        for (number, rule) in rules.rules().iter().enumerate().filter(|(_, rule)| rule.domain() == domain) {
+            let tally = self.rules.get(number).and_then(Option::as_deref);
+            // Of very many rules, those that matched something.
+            if tally.is_some() || rules.rules().len() <= MAX_RULES {
+                reports.push(RuleTally::report(tally, rule.id(), rule.is_shadow(), &self.timeline));
+            }
+        }
+        let mut by_refusals: Vec<usize> = (0..reports.len()).collect();
+        by_refusals.sort_by_key(|place| {
+            let rule = &reports[*place];
+            std::cmp::Reverse((rule.refused + rule.shadow_refused, rule.matched))
+        });
+        for place in by_refusals.into_iter().skip(MAX_LISTED) {
+            reports[place].top_charged.clear();
+            reports[place].top_refused.clear();
+            reports[place].timeline.clear();
+        }
+        RunReport {
+            domain: domain.to_owned(),
+            requests: self.requests,
+            admitted: self.requests - self.refused,
+            delayed: self.delayed,
+            refused: self.refused,
+            shadow_refused: self.shadow_refused,
+            invalid: self.invalid,
+            rules: reports,
+            unlisted_matches: self.uncounted,
+            timeline: TimelineReport {
+                start_ms: start / 1_000_000,
+                column_ms: length / 1_000_000,
+                admitted: columns.iter().map(|column| column[ADMITTED]).collect(),
+                refused: columns.iter().map(|column| column[REFUSED]).collect(),
+                shadow_refused: columns.iter().map(|column| column[SHADOW]).collect(),
+            },
+            overflowed,
+        }
+    }
+}
+
+/// Returns the tally of a rule, unless there are too many already.
+#[inline]
+fn rule_at<'t>(
+    rules: &'t mut Vec<Option<Box<RuleTally>>>,
+    counted: &mut usize,
+    number: usize,
+) -> Option<&'t mut RuleTally> {
+    if number >= rules.len() {
+        rules.resize_with(number + 1, || None);
+    }
+    let place = &mut rules[number];
+    if place.is_none() && *counted < MAX_RULES {
+        *counted += 1;
+        *place = Some(Box::new(RuleTally::new()));
+    }
+    place.as_deref_mut()
+}
+
+impl RuleTally {
+    fn new() -> Self {
+        Self {
+            matched: 0,
+            delayed: 0,
+            refused: 0,
+            shadow_refused: 0,
+            keys: DistinctKeys::new(),
+            refused_keys: RefusedKeys::default(),
+            timeline: Timeline::default(),
+            top_charged: Heaviest::default(),
+            top_refused: Heaviest::default(),
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, matched: &RuleOutcome<'_>, at: u64, weight: Option<u64>, names: &KeyNames, room: &mut KeyRoom) {
+        self.matched += 1;
+        let hash = hash(matched.counter.key);
+        self.keys.add(hash);
+        match matched.outcome {
+            Some(Outcome::Deny(retry)) => {
+                self.refused_keys.add(hash, at, wait(retry), room);
+                self.count_refusal(matched, hash, at, names);
+            }
+            Some(Outcome::Delay(_)) => self.delayed += 1,
+            Some(Outcome::Allow) | None => {}
+        }
+        if let Some(weight) = weight
+            && matched.counter.taken.get() > 0
+        {
+            let weight = weight.saturating_mul(matched.counter.taken.get());
+            self.top_charged.add(hash, weight, || names.show(&matched.counter));
+        }
+    }
+
+    fn count_refusal(&mut self, matched: &RuleOutcome<'_>, hash: u64, at: u64, names: &KeyNames) {
+        if matched.is_shadow {
+            self.shadow_refused += 1;
+        } else {
+            self.refused += 1;
+        }
+        self.timeline.add(at, 0);
+        self.top_refused.add(hash, 1, || names.show(&matched.counter));
+    }
+
+    fn report(tally: Option<&Self>, id: &str, is_shadow: bool, timeline: &Timeline<3>) -> RuleReport {
+        let empty = Self::new();
+        let tally = tally.unwrap_or(&empty);
+        RuleReport {
+            rule: id.to_owned(),
+            is_shadow,
+            matched: tally.matched,
+            delayed: tally.delayed,
+            refused: tally.refused,
+            shadow_refused: tally.shadow_refused,
+            keys: tally.keys.count().max(tally.refused_keys.count()),
+            keys_refused: tally.refused_keys.count(),
+            has_more_keys_refused: tally.refused_keys.untracked > 0,
+            longest_refusal_ms: tally.refused_keys.longest.div_ceil(1_000_000),
+            top_refused: KeyCount::list(&tally.top_refused),
+            top_charged: KeyCount::list(&tally.top_charged),
+            timeline: tally.timeline.within(timeline, 0),
+        }
+    }
+}
+
+fn wait(retry: Retry) -> Option<u64> {
+    match retry {
+        Retry::After(wait) => Some(wait.as_nanos()),
+        Retry::OnRelease | Retry::Never => None,
+    }
+}
+
+impl Comparison {
+    #[inline]
+    fn count(&mut self, now: &Decision<'_>, before: &Decision<'_>, at: u64, names: &KeyNames) {
+        self.refused_before += u64::from(!before.is_allowed());
+        match (now.is_allowed(), before.is_allowed()) {
+            (false, true) => self.newly.count(now, at, names, &mut self.room),
+            (true, false) => self.relieved.count(before, at, names, &mut self.room),
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    fn report(&self) -> ComparisonReport {
+        ComparisonReport {
+            refused_before: self.refused_before,
+            newly_refused: self.newly.requests,
+            newly_refused_keys: self.newly.keys.count(),
+            newly_refused_top: KeyCount::list(&self.newly.top),
+            relieved: self.relieved.requests,
+            relieved_keys: self.relieved.keys.count(),
+            relieved_top: KeyCount::list(&self.relieved.top),
+        }
+    }
+}
+
+impl Difference {
+    /// Counts a request under the key whose rule refuses it.
+    fn count(&mut self, refusal: &Decision<'_>, at: u64, names: &KeyNames, room: &mut KeyRoom) {
+        self.requests += 1;
+        let refuses = |matched: &RuleOutcome<'_>| !matched.is_shadow && matched.counter.refused;
+        let Some(matched) = refusal.rule_outcomes().find(refuses) else { return };
+        let hash = hash(matched.counter.key);
+        self.keys.add(hash, at, None, room);
+        self.top.add(hash, 1, || name_with_rule(&matched.counter, names));
+    }
+}
+
+fn name_with_rule(counter: &Counter<'_>, names: &KeyNames) -> String {
+    match names.show(counter) {
+        name if name.is_empty() => format!("all requests ({})", counter.rule),
+        name => format!("{name} ({})", counter.rule),
+    }
+}

@@ -1,0 +1,243 @@
+//! The report in the terminal: tables and a chart of characters.
+
+use std::fmt::Write;
+
+use super::report::{ComparisonReport, KeyCount, Report, RuleReport, RunReport, SuggestionReport, TimelineReport};
+use super::show::{approximate, joined, length, mark, number, percent, printable, time};
+
+/// The width of charts, in characters.
+const CHART: usize = 64;
+/// The keys that are listed for each rule.
+const KEYS: usize = 5;
+/// The rules whose keys are listed.
+const RULES: usize = 3;
+
+impl Report {
+    /// Returns the report for a terminal.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        self.write_head(&mut out);
+        match &self.result {
+            Some(run) => self.write_run(&mut out, run),
+            None if self.suggestion.is_none() => out.push_str("no rules: nothing was decided\n"),
+            None => {}
+        }
+        if let Some(comparison) = &self.against {
+            write_comparison(&mut out, comparison, self.result.as_ref().map_or(0, |run| run.requests));
+        }
+        if let Some(suggestion) = &self.suggestion {
+            write_suggestion(&mut out, suggestion);
+        }
+        out
+    }
+
+    fn write_head(&self, out: &mut String) {
+        let mut formats: Vec<&str> = self.logs.iter().map(|log| &*log.format).collect();
+        formats.sort_unstable();
+        formats.dedup();
+        let logs = if self.logs.len() == 1 { "log".to_owned() } else { format!("logs ({})", self.logs.len()) };
+        let _ = writeln!(out, "{} lines of the {logs}, format {}", number(self.lines), formats.join(" and "));
+        if let (Some(first), Some(last)) = (self.first_ms, self.last_ms) {
+            let _ = writeln!(out, "from {} to {} UTC, {}", time(first), time(last), length(last.saturating_sub(first)));
+        }
+        for problem in &self.problems {
+            let first = problem.first.as_deref().map(|first| format!("; the first is {}", printable(first)));
+            let lines = if problem.lines == 1 { "line" } else { "lines" };
+            let _ = writeln!(
+                out,
+                "! {} {lines} {}{}",
+                number(problem.lines),
+                problem.description,
+                first.unwrap_or_default()
+            );
+        }
+        for error in &self.errors {
+            let _ = writeln!(out, "! {}", printable(error));
+        }
+        for log in self.logs.iter().filter(|log| !log.missing_attributes.is_empty()) {
+            let _ = writeln!(
+                out,
+                "! {} does not have {}, which rules read; name the field with --map, or a value with --set",
+                printable(&log.name),
+                log.missing_attributes.join(", ")
+            );
+        }
+    }
+
+    fn write_run(&self, out: &mut String, run: &RunReport) {
+        if run.overflowed > 0 {
+            let times = number(run.overflowed);
+            let _ = writeln!(out, "! not exact: a key found no room {times} times; choose a larger --capacity");
+        }
+        out.push('\n');
+        let mut table = Table::new(&["", "requests", "refused", "", "delayed", "shadow"]);
+        let row = |name: &str, run: &RunReport| {
+            let share = percent(run.refused, run.requests);
+            let counts = [run.requests, run.refused, run.delayed, run.shadow_refused].map(number);
+            let [requests, refused, delayed, shadow] = counts;
+            vec![name.to_owned(), requests, refused, share, delayed, shadow]
+        };
+        match &self.at_once {
+            Some(at_once) => {
+                table.row(row("spread", run));
+                table.row(row("at once", at_once));
+            }
+            None => table.row(row("all", run)),
+        }
+        table.write(out);
+        if self.at_once.is_some() {
+            out.push_str(
+                "The log has whole seconds. `spread` is what the rules do if the requests of a second come evenly,\n\
+                 `at once` if all come at its beginning; the truth is in between. All below is `spread`.\n",
+            );
+        }
+        out.push('\n');
+        write_rules(out, &run.rules);
+        write_timeline(out, &run.timeline);
+        let listed = |rule: &&RuleReport| !rule.top_refused.is_empty();
+        let mut rules: Vec<&RuleReport> = run.rules.iter().filter(listed).collect();
+        rules.sort_by_key(|rule| std::cmp::Reverse(rule.refused + rule.shadow_refused));
+        for rule in rules.into_iter().take(RULES) {
+            write_keys(out, &format!("most refused by {}", rule.rule), &rule.top_refused);
+        }
+    }
+}
+
+fn write_rules(out: &mut String, rules: &[RuleReport]) {
+    let heads = ["rule", "matched", "refused", "", "delayed", "shadow", "keys", "keys refused", "", "longest refusal"];
+    let mut table = Table::new(&heads);
+    for rule in rules {
+        let more = if rule.has_more_keys_refused { "≥ " } else { "" };
+        table.row(vec![
+            rule.rule.clone(),
+            number(rule.matched),
+            number(rule.refused),
+            percent(rule.refused, rule.matched),
+            number(rule.delayed),
+            number(rule.shadow_refused),
+            approximate(rule.keys),
+            format!("{more}{}", number(rule.keys_refused)),
+            percent(rule.keys_refused, rule.keys),
+            length(rule.longest_refusal_ms),
+        ]);
+    }
+    table.write(out);
+}
+
+fn write_timeline(out: &mut String, timeline: &TimelineReport) {
+    let columns = timeline.admitted.len();
+    if columns < 2 {
+        return;
+    }
+    let sums = timeline.admitted.iter().zip(&timeline.refused).zip(&timeline.shadow_refused);
+    let all: Vec<u64> = sums.map(|((admitted, refused), shadow)| admitted + refused + shadow).collect();
+    let size = columns.div_ceil(CHART).max(1) as u64;
+    let column = length(timeline.column_ms * size);
+    out.push('\n');
+    for (name, counts) in [("requests", &all), ("refused", &timeline.refused), ("shadow", &timeline.shadow_refused)] {
+        let counts = joined(counts, CHART);
+        let most = counts.iter().copied().max().unwrap_or(0);
+        if most > 0 {
+            let _ = writeln!(out, "{name:>8} {}  at most {} in {column}", bars(&counts, most), number(most));
+        }
+    }
+    let shown = columns.div_ceil(size as usize);
+    let (start, end) = (timeline.start_ms, timeline.start_ms + timeline.column_ms * columns as u64);
+    let step = timeline.column_ms * columns as u64 / 2;
+    let (start, end) = (mark(start, step), mark(end, step));
+    let _ = writeln!(out, "         {start}{end:>width$}", width = shown.saturating_sub(start.chars().count()));
+}
+
+/// Returns a character for each count, as high as its share of the most.
+fn bars(counts: &[u64], most: u64) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let bar = |count: &u64| match count {
+        0 => ' ',
+        count => BARS[((u128::from(*count) * 8).div_ceil(u128::from(most)) as usize - 1).min(7)],
+    };
+    counts.iter().map(bar).collect()
+}
+
+fn write_keys(out: &mut String, title: &str, keys: &[KeyCount]) {
+    let _ = writeln!(out, "\n{title}");
+    for key in keys.iter().take(KEYS) {
+        let about = if key.error > 0 { "≈ " } else { "" };
+        let name = if key.key.is_empty() { "all requests" } else { &key.key };
+        let _ = writeln!(out, "  {:>12}  {}", format!("{about}{}", number(key.count)), printable(name));
+    }
+}
+
+fn write_comparison(out: &mut String, comparison: &ComparisonReport, requests: u64) {
+    let _ = writeln!(
+        out,
+        "\ncompared with the old rules, which refused {} ({})",
+        number(comparison.refused_before),
+        percent(comparison.refused_before, requests)
+    );
+    for (what, requests, keys, top) in [
+        ("newly refused", comparison.newly_refused, comparison.newly_refused_keys, &comparison.newly_refused_top),
+        ("relieved", comparison.relieved, comparison.relieved_keys, &comparison.relieved_top),
+    ] {
+        let _ = writeln!(out, "{what}: {} requests of {} keys", number(requests), number(keys));
+        for key in top.iter().take(KEYS) {
+            let about = if key.error > 0 { "≈ " } else { "" };
+            let _ = writeln!(out, "  {:>12}  {}", format!("{about}{}", number(key.count)), printable(&key.key));
+        }
+    }
+}
+
+fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
+    let per = suggestion.per.join(", ");
+    let more = if suggestion.untracked_clients { "more than " } else { "" };
+    let _ = writeln!(out, "\n{more}{} clients by {per}; the most requests of a client in", number(suggestion.clients));
+    let mut table = Table::new(&["", "half of them", "99 %", "99.9 %", "the busiest"]);
+    for peak in &suggestion.peaks {
+        let name = if peak.interval == "hour" { "an hour" } else { &format!("a {}", peak.interval) };
+        let mut row = vec![name.to_owned()];
+        row.extend([peak.half, peak.most, peak.nearly_all, peak.max].map(number));
+        table.row(row);
+    }
+    table.write(out);
+    out.push_str("\nlimits that 99.9 % of the clients never notice, and what they would have refused\n");
+    let mut table = Table::new(&["limit", "burst", "at most in a minute", "requests refused", "clients refused"]);
+    for (place, candidate) in suggestion.candidates.iter().enumerate() {
+        let mark = if place == suggestion.recommended { " *" } else { "" };
+        let counts = [candidate.burst, candidate.per_minute, candidate.refused, candidate.clients_refused].map(number);
+        let [burst, per_minute, refused, clients] = counts;
+        table.row(vec![format!("{}{mark}", candidate.limit), burst, per_minute, refused, clients]);
+    }
+    table.write(out);
+    let _ = write!(out, "\n* admits least in a minute; as a rule file:\n\n{}", suggestion.rules);
+}
+
+/// A table whose first column is to the left and whose numbers are to the right.
+struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new(head: &[&str]) -> Self {
+        Self { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
+    }
+
+    fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    fn write(&self, out: &mut String) {
+        let width = |column: usize| {
+            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                match column {
+                    0 => line.push_str(&format!("{cell:<width$}")),
+                    _ => line.push_str(&format!("  {cell:>width$}")),
+                }
+            }
+            let _ = writeln!(out, "{}", line.trim_end());
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Counts over time, in a bounded number of columns: their length grows with the time that they cover.
+
+use super::bounds::MAX_COLUMNS;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The lengths of columns, in seconds. Each is a multiple of the one before, so that columns can be joined.
+const LENGTHS: [u64; 19] = [
+    1, 2, 10, 30, 60, 120, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 604_800, 1_209_600, 2_419_200, 4_838_400,
+    9_676_800, 96_768_000,
+];
+
+/// Counts of `N` kinds over time.
+#[derive(Clone, Debug)]
+pub(super) struct Timeline<const N: usize> {
+    /// The number of the first column, counted from 1970.
+    first: u64,
+    length: usize,
+    columns: Vec<[u64; N]>,
+}
+
+impl<const N: usize> Default for Timeline<N> {
+    fn default() -> Self {
+        Self { first: 0, length: 0, columns: Vec::new() }
+    }
+}
+
+impl<const N: usize> Timeline<N> {
+    fn nanos(length: usize) -> u64 {
+        LENGTHS[length] * SECOND
+    }
+
+    /// Counts something at a time, in nanoseconds since 1970.
+    #[inline]
+    pub(super) fn add(&mut self, at: u64, kind: usize) {
+        if self.columns.is_empty() {
+            self.first = at / Self::nanos(self.length);
+        }
+        let mut place = (at / Self::nanos(self.length)).saturating_sub(self.first);
+        while place >= MAX_COLUMNS as u64 && self.length + 1 < LENGTHS.len() {
+            self.join_to(self.length + 1);
+            place = (at / Self::nanos(self.length)).saturating_sub(self.first);
+        }
+        // Six centuries fit; times are below 2554.
+        let place = place.min(MAX_COLUMNS as u64 - 1) as usize;
+        if place >= self.columns.len() {
+            self.columns.resize(place + 1, [0; N]);
+        }
+        self.columns[place][kind] += 1;
+    }
+
+    /// Joins columns to longer ones.
+    fn join_to(&mut self, length: usize) {
+        let ratio = LENGTHS[length] / LENGTHS[self.length];
+        let first = self.first / ratio;
+        let mut joined: Vec<[u64; N]> = Vec::new();
+        for (place, column) in (self.first..).zip(&self.columns) {
+            let place = (place / ratio - first) as usize;
+            joined.resize(joined.len().max(place + 1), [0; N]);
+            joined[place].iter_mut().zip(column).for_each(|(sum, count)| *sum += count);
+        }
+        (self.first, self.length, self.columns) = (first, length, joined);
+    }
+
+    /// The start of the first column and the length of a column, in nanoseconds, and the columns.
+    pub(super) fn columns(&self) -> (u64, u64, &[[u64; N]]) {
+        (self.first * Self::nanos(self.length), Self::nanos(self.length), &self.columns)
+    }
+
+    /// Returns the counts of a kind in the columns of another timeline, which covers it.
+    pub(super) fn within<const M: usize>(&self, other: &Timeline<M>, kind: usize) -> Vec<u64> {
+        let mut own = self.clone();
+        if own.length < other.length && !own.columns.is_empty() {
+            own.join_to(other.length);
+        }
+        let mut counts = vec![0; other.columns.len()];
+        for (place, column) in (own.first..).zip(&own.columns) {
+            if let Some(count) = counts.get_mut(place.saturating_sub(other.first) as usize) {
+                *count += column[kind];
+            }
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_multiples() {
+        assert!(LENGTHS.windows(2).all(|pair| pair[1] > pair[0] && pair[1] % pair[0] == 0));
+    }
+
+    #[test]
+    fn any_times_fit_and_nothing_is_lost() {
+        let mut seed = 7_u64;
+        for span in [1_u64, 1_000, 1_000_000, 1_000_000_000, u64::MAX / SECOND] {
+            let (mut all, mut some) = (Timeline::<2>::default(), Timeline::<1>::default());
+            let mut times: Vec<u64> = Vec::new();
+            for _ in 0..1_000 {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                times.push((seed >> 8) % span * SECOND);
+            }
+            times.sort_unstable();
+            for (place, at) in times.iter().enumerate() {
+                all.add(*at, place % 2);
+                if place % 2 == 1 {
+                    some.add(*at, 0);
+                }
+            }
+            let (start, length, columns) = all.columns();
+            assert!(start <= times[0] && times[0] < start + length, "{span}");
+            assert!(columns.len() <= MAX_COLUMNS);
+            assert_eq!(columns.iter().flatten().sum::<u64>(), 1_000);
+            assert_eq!(some.within(&all, 0), columns.iter().map(|column| column[1]).collect::<Vec<_>>(), "{span}");
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Any bytes as an access log: lines are parsed within their bounds, and all of them are counted.
+
+use tollgate_server::replay::bounds::MAX_FIELDS;
+use tollgate_server::replay::format::Format;
+use tollgate_server::replay::format::span::Span;
+use tollgate_server::replay::{Log, ReplayOptions, replay};
+
+/// Parses an input in the format that its first line describes, in the one that is detected, and replays it.
+pub fn check(input: &[u8]) {
+    let (first, rest) = input.split_at(input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len()));
+    let described = str::from_utf8(first).ok().and_then(|text| Format::described(text, rest).ok());
+    for format in described.into_iter().chain(Format::detect(input)) {
+        parse_lines(format, input);
+    }
+    let log = Log::Bytes { name: "log".into(), bytes: input.into() };
+    let options = ReplayOptions { suggest: vec!["client_ip".into()], ..ReplayOptions::default() };
+    if let Ok(report) = replay(&[log], &options, &mut |_| {}) {
+        let clients = report.suggestion.as_ref().map_or(0, |suggestion| suggestion.clients);
+        assert!(report.left_out + clients <= report.lines, "{report:?}");
+        assert!(!report.to_text().contains('\x1b') && !report.to_html().contains("<script"));
+    }
+}
+
+fn parse_lines(mut format: Format, input: &[u8]) {
+    let names = format.available().to_vec();
+    for name in names.iter().take(MAX_FIELDS / 2) {
+        let _ = format.field(name);
+    }
+    for line in input.split(|byte| *byte == b'\n') {
+        let mut fields = [Span::NONE; MAX_FIELDS];
+        if format.parse(line, 0, &mut fields) {
+            for span in fields.iter().filter(|span| !span.is_none()) {
+                let value = span.of(line).expect("a field is within its line");
+                let _ = format.unescape(value);
+            }
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! `tollgate replay` from end to end: logs of all formats against rules, compared with `tollgate decide` and with nginx itself.
+
+use crate::common;
+
+use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use common::eventually::eventually;
+use common::{CommandResult, Folder, tollgate};
+use proptest::prelude::*;
+use serde_json::Value;
+use tollgate_server::replay::{Log, ReplayOptions, Report, replay};
+
+const RULES: &str = "
+domain: api
+rules:
+- {id: per-client, per: [client_ip], limit: 2/s, burst: 3}
+- {id: login, when: {path: /login, method: POST}, per: [client_ip], limit: 3/m, algorithm: sliding_log}
+- {id: all, limit: 20/s, algorithm: fixed_window}
+- {id: later, when: {path: /v1/**}, per: [client_ip], limit: 5/m, on_exceed: shadow}
+";
+
+/// 2026-11-16T09:00:00Z.
+const START_MS: u64 = 1_794_819_600_000;
+
+/// A request of a generated log.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at_ms: u64,
+    client: u8,
+    path: &'static str,
+    method: &'static str,
+}
+
+/// The log formats that a request can be written in.
+const FORMATS: [&str; 5] = ["msec", "envoy", "haproxy", "caddy", "csv"];
+
+impl Sent {
+    fn line(&self, format: &str) -> String {
+        let Self { at_ms, client, path, method } = *self;
+        let (seconds, millis) = (at_ms / 1_000, at_ms % 1_000);
+        let time = jiff::Timestamp::from_millisecond(at_ms as i64).expect("a time");
+        let common = time.strftime("%d/%b/%Y:%H:%M:%S");
+        let address = format!("10.0.0.{client}");
+        match format {
+            "msec" => format!(
+                "{address} - - [{common} +0000] \"{method} {path}?x=1 HTTP/1.1\" 200 5 \"-\" \"a \\\"b\" {seconds}.{millis:03}"
+            ),
+            "envoy" => format!(
+                "[{time:.3}] \"{method} {path} HTTP/2\" 200 - 0 5 3 2 \"{address}\" \"curl/8\" \"id\" \"a.org\" \"10.0.0.9:80\""
+            ),
+            "haproxy" => format!(
+                "Nov 16 09:00:00 h haproxy[1]: {address}:4711 [{common}.{millis:03}] web app/s1 0/0/1/2/3 200 5 - - ---- 1/1/0/0/0 \
+                 0/0 \"{method} {path} HTTP/1.1\""
+            ),
+            "caddy" => format!(
+                "{{\"level\":\"info\",\"ts\":{seconds}.{millis:03},\"request\":{{\"remote_ip\":\"{address}\",\"method\":\"{method}\",\
+                 \"host\":\"a.org\",\"uri\":\"{path}?q=\\\"\"}},\"status\":200}}"
+            ),
+            _ => format!("{time:.3},{address},{method},\"{path}\""),
+        }
+    }
+
+    /// The same request for `tollgate decide`.
+    fn request(&self) -> String {
+        let Self { at_ms, client, path, method } = *self;
+        format!(
+            "{{\"at\":{at_ms},\"domain\":\"api\",\"attributes\":{{\"client_ip\":\"10.0.0.{client}\",\"path\":\"{path}\",\
+             \"method\":\"{method}\"}}}}\n"
+        )
+    }
+}
+
+fn log_of(requests: &[Sent], format: &str) -> String {
+    let head = if format == "csv" { "time,client_ip,method,path\n" } else { "" };
+    requests.iter().fold(head.to_owned(), |log, request| log + &request.line(format) + "\n")
+}
+
+fn options(rules: &str, more: impl FnOnce(&mut ReplayOptions)) -> ReplayOptions {
+    let source = tollgate_engine::rules::Source { name: "rules.yaml", text: rules.as_bytes() };
+    let rules = tollgate_engine::rules::Rules::read(&[source]).expect("rules");
+    let mut options = ReplayOptions { rules: Some(rules), ..ReplayOptions::default() };
+    more(&mut options);
+    options
+}
+
+fn bytes(log: impl AsRef<[u8]>) -> Log {
+    Log::Bytes { name: "log".into(), bytes: Arc::from(log.as_ref()) }
+}
+
+fn replayed(logs: &[Log], options: &ReplayOptions) -> Report {
+    replay(logs, options, &mut |_| {}).expect("a report")
+}
+
+fn requests() -> impl Strategy<Value = Vec<Sent>> {
+    let request = (0..400_u64, 1..6_u8, 0..3_usize);
+    prop::collection::vec(request, 1..300).prop_map(|steps| {
+        let mut at_ms = START_MS;
+        let sent = |(step, client, kind): (u64, u8, usize)| {
+            // Mostly bursts, sometimes pauses.
+            at_ms += if step > 390 { step * 50 } else { step / 8 };
+            let (path, method) = [("/login", "POST"), ("/v1/items", "GET"), ("/", "GET")][kind];
+            Sent { at_ms, client, path, method }
+        };
+        steps.into_iter().map(sent).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The requests are written twice, independently: as a log and as the input of `tollgate decide`.
+    #[test]
+    fn refusals_equal_those_of_decide(sent in requests(), format in prop::sample::select(&FORMATS[..])) {
+        let format_options = |options: &mut ReplayOptions| {
+            let msec = "$remote_addr - - [$time_local] \"$request\" $status $bytes \"-\" \"$agent\" $msec";
+            options.format = (format == "msec").then(|| msec.to_owned());
+        };
+        let report = replayed(&[bytes(log_of(&sent, format))], &options(RULES, format_options));
+        prop_assert_eq!((report.left_out, report.lines as usize), (0, sent.len() + usize::from(format == "csv")));
+        let run = report.result.expect("rules");
+        let folder = Folder::new();
+        let input: String = sent.iter().map(Sent::request).collect();
+        let decided = tollgate(&["decide", "--rules", &folder.file("rules.yaml", RULES)], input.as_bytes()).done();
+        let mut refused = vec![0; run.timeline.refused.len()];
+        let mut shadow = 0;
+        for (request, line) in sent.iter().zip(decided.lines()) {
+            let answer: Value = serde_json::from_str(line).expect("JSON");
+            let column = (request.at_ms - run.timeline.start_ms) / run.timeline.column_ms;
+            refused[column as usize] += u64::from(answer["allowed"] == false);
+            shadow += u64::from(answer["shadow_refused"] == true);
+        }
+        prop_assert_eq!(&refused, &run.timeline.refused, "{}", decided);
+        prop_assert_eq!((run.refused, run.shadow_refused), (refused.iter().sum(), shadow));
+        prop_assert!(report.at_once.is_none());
+    }
+}
+
+/// Lines of the combined format: seconds after the start, clients and paths.
+fn combined(lines: &[(u64, u8, &str)]) -> String {
+    let line = |(second, client, path): &(u64, u8, &str)| {
+        let time = jiff::Timestamp::from_second((START_MS / 1_000 + second) as i64).expect("a time");
+        let time = time.strftime("%d/%b/%Y:%H:%M:%S +0000");
+        format!("10.0.0.{client} - - [{time}] \"GET {path} HTTP/1.1\" 200 5 \"-\" \"curl/8\"\n")
+    };
+    lines.iter().map(line).collect()
+}
+
+const ONE: &str = "{domain: api, rules: [{id: one, per: [client_ip], limit: 5/s, burst: 1}]}";
+
+#[test]
+fn whole_seconds_are_reported_spread_and_at_once() {
+    let log = combined(&[(0, 1, "/"); 10]);
+    let report = replayed(&[bytes(log)], &options(ONE, |_| {}));
+    assert!(report.logs[0].whole_seconds);
+    // Evenly: one each 100 ms, of which every second passes. At once: the burst.
+    assert_eq!(report.result.as_ref().map(|run| (run.requests, run.refused)), Some((10, 5)));
+    assert_eq!(report.at_once.as_ref().map(|run| (run.requests, run.refused)), Some((10, 9)));
+    assert_eq!(report.refused_millionths(), 900_000, "the worst case counts");
+    let text = report.to_text();
+    assert!(text.contains("spread") && text.contains("at once"), "{text}");
+    let rule = &report.result.expect("rules").rules[0];
+    assert_eq!((rule.keys, rule.keys_refused, rule.matched, rule.refused), (1, 1, 10, 5));
+    assert_eq!(rule.longest_refusal_ms, 100, "each passes again after 100 ms, before the next");
+}
+
+#[test]
+fn many_logs_are_merged_by_time() {
+    let lines: Vec<(u64, u8, &str)> = (0..3_000).map(|n| (n / 40, (n % 5) as u8, "/")).collect();
+    let whole = replayed(&[bytes(combined(&lines))], &options(ONE, |_| {}));
+    assert!(whole.result.as_ref().is_some_and(|run| run.refused > 100));
+    // Rotated: parts one after the other, named in any order, some compressed.
+    let (a, rest) = lines.split_at(1_400);
+    let (b, c) = rest.split_at(680);
+    let parts = [bytes(combined(c)), bytes(gzip(&combined(a))), bytes(combined(b)), bytes("")];
+    let rotated = replayed(&parts, &options(ONE, |_| {}));
+    assert_eq!((rotated.result, rotated.at_once), (whole.result, whole.at_once.clone()));
+    // Several servers: interleaved. Within a second the order is unknown, which matters only if spread.
+    let of = |odd: bool| lines.iter().copied().filter(|line| (line.1 % 2 == 1) == odd).collect::<Vec<_>>();
+    let servers = replayed(&[bytes(combined(&of(true))), bytes(combined(&of(false)))], &options(ONE, |_| {}));
+    assert_eq!(servers.at_once.map(|run| run.refused), whole.at_once.map(|run| run.refused));
+    assert_eq!(servers.problems, []);
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let folder = Folder::new();
+    let file = folder.file("log", text);
+    Command::new("gzip").args(["-c", &file]).output().expect("gzip").stdout
+}
+
+#[test]
+fn broken_lines_are_counted_by_reason() {
+    let good = combined(&[(100, 1, "/")]);
+    let early = combined(&[(0, 1, "/")]);
+    let late = combined(&[(70, 1, "/")]);
+    let mut log = good.repeat(20).into_bytes();
+    // More than two chunks later, a line cannot be put in its place any more.
+    log.extend(good.repeat(30_000).bytes());
+    for line in [
+        "broken\n".into(),
+        "{\"ts\":1794819600.1,\"request\":{}}\n".into(),
+        "\0\x01\x02 binary\n".into(),
+        format!("{}\n", "x".repeat(1_000_000)),
+        good.replace("2026", "9876").replace("Nov", "Foo"),
+        good.replace("2026", "2199"),
+        early,
+        late,
+        "\n".into(),
+    ] {
+        log.extend(line.bytes());
+    }
+    log.extend(good.repeat(30_000).bytes());
+    let report = replayed(&[bytes(log)], &options(ONE, |_| {}));
+    let found: Vec<(&str, u64)> = report.problems.iter().map(|problem| (problem.problem, problem.lines)).collect();
+    assert_eq!(
+        found,
+        [
+            ("unreadable", 1),
+            ("other_format", 1),
+            ("binary", 1),
+            ("too_long", 1),
+            ("no_time", 1),
+            ("future", 1),
+            ("backwards", 1),
+            ("late", 1)
+        ]
+    );
+    assert_eq!(report.problems[0].first.as_deref(), Some("log:30021"));
+    assert_eq!((report.lines, report.left_out), (60_029, 7));
+    assert_eq!(report.result.map(|run| run.requests), Some(60_021));
+}
+
+#[test]
+fn lines_out_of_order_are_sorted() {
+    // Apache logs a request when it ends, with the time of its beginning.
+    let sorted: Vec<(u64, u8, &str)> = (0..2_000).map(|n| (n / 10, (n % 4) as u8, "/")).collect();
+    let mut ended = sorted.clone();
+    ended.sort_by_key(|(second, client, _)| second + u64::from(*client) * 9);
+    let report = |lines: &[(u64, u8, &str)]| replayed(&[bytes(combined(lines))], &options(ONE, |_| {}));
+    let (sorted, ended) = (report(&sorted), report(&ended));
+    assert_eq!(ended.problems, []);
+    assert_eq!(sorted.at_once.map(|run| run.refused), ended.at_once.map(|run| run.refused));
+}
+
+#[test]
+fn years_apart_are_one_timeline() {
+    let year = 31_557_600;
+    let lines: Vec<(u64, u8, &str)> = (0..5).map(|n| (n * year / 8, 1, "/")).collect();
+    let old = combined(&lines).replace("2026", "1999").replace("2027", "2020");
+    let report = replayed(&[bytes(old)], &options(ONE, |_| {}));
+    let timeline = report.result.expect("rules").timeline;
+    assert_eq!(timeline.admitted.iter().sum::<u64>(), 5);
+    assert!(timeline.admitted.len() <= 240);
+}
+
+#[test]
+fn comparison_names_those_newly_refused_and_relieved() {
+    let old = "{domain: api, rules: [{id: old, when: {path: /a}, per: [client_ip], limit: 1/h}]}";
+    let new = "{domain: api, rules: [{id: new, when: {path: /b}, per: [client_ip], limit: 1/h}]}";
+    let lines = [(0, 1, "/a"), (1, 1, "/a"), (2, 1, "/a"), (3, 2, "/b"), (4, 2, "/b"), (5, 3, "/c")];
+    let folder = Folder::new();
+    let (log, new, old) = (folder.file("log", combined(&lines)), folder.file("new", new), folder.file("old", old));
+    let report = tollgate(&["replay", "--rules", &new, "--against", &old, "--json", &log], b"").json();
+    let against = &report["against"];
+    assert_eq!((&against["newly_refused"], &against["relieved"]), (&1.into(), &2.into()), "{report}");
+    assert_eq!(against["newly_refused_top"][0]["key"], "client_ip=10.0.0.2 (new)");
+    assert_eq!(against["relieved_top"][0]["key"], "client_ip=10.0.0.1 (old)");
+    let text = tollgate(&["replay", "--rules", &new, "--against", &old, "--hash-keys", &log], b"").done();
+    assert!(text.contains("newly refused: 1 requests of 1 keys") && !text.contains("10.0.0.2"), "{text}");
+}
+
+#[test]
+fn suggested_rules_are_ready_and_refuse_what_was_said() {
+    let folder = Folder::new();
+    // 2,000 clients with one to five requests at once, and one with two hundred.
+    let mut lines: Vec<(u64, u8, &str)> = Vec::new();
+    lines.resize(200, (50, 200, "/"));
+    let mut log = combined(&lines);
+    for client in 0..2_000_u32 {
+        let address = format!("10.1.{}.{}", client / 250, client % 250);
+        let one = combined(&[(u64::from(client) / 20, 1, "/")]).replace("10.0.0.1", &address);
+        log.push_str(&one.repeat(1 + client as usize % 5));
+    }
+    let (log, rules) = (folder.file("log", log), folder.join("rules.yaml"));
+    let suggested = tollgate(&["replay", "--suggest", "per=client_ip", "--write-rules", &rules, "--json", &log], b"");
+    let suggestion = suggested.json()["suggestion"].clone();
+    assert_eq!(suggestion["clients"], 2_001);
+    let recommended = &suggestion["candidates"][suggestion["recommended"].as_u64().expect("a place") as usize];
+    assert_eq!((&recommended["burst"], &recommended["clients_refused"]), (&5.into(), &1.into()), "{suggestion}");
+    assert_eq!(tollgate(&["check", &rules], b"").code, Some(0));
+    let result = tollgate(&["replay", "--rules", &rules, "--json", &log], b"").json();
+    assert_eq!(result["result"]["refused"], recommended["refused"], "{result}");
+    assert_eq!(result["result"]["rules"][0]["keys_refused"], 1);
+}
+
+#[test]
+fn status_says_whether_too_much_is_refused() {
+    let folder = Folder::new();
+    let (rules, log) = (folder.file("rules.yaml", ONE), combined(&[(0, 1, "/"); 10]));
+    let args = |most: &'static str| ["replay", "--rules", &rules, "--fail-above", most].map(str::to_owned);
+    let run = |most| {
+        let args = args(most);
+        tollgate(&args.each_ref().map(|arg| &**arg), log.as_bytes())
+    };
+    assert_eq!(run("90%").code, Some(0));
+    run("89.9%").failed(1, "90.0000 % of the requests are refused (--fail-above 89.9%)");
+    run("x").failed(1, "write a percentage like 0.1%");
+}
+
+#[test]
+fn mistakes_are_reported_with_what_would_be_right() {
+    let folder = Folder::new();
+    let rules = folder.file("rules.yaml", ONE);
+    let log = folder.file("log", combined(&[(0, 1, "/")]));
+    let fails = |args: &[&str], input: &str, expected: &str| tollgate(args, input.as_bytes()).failed(1, expected);
+    fails(&["replay", "--rules", &folder.file("bad.yaml", "rules: 5"), &log], "", "bad.yaml:1:");
+    fails(&["replay", "--rules", &rules, "/missing.log"], "", "/missing.log: cannot be read");
+    fails(&["replay", "--rules", &rules], "what is this\n", "unknown format; describe it with --format");
+    fails(&["replay", "--rules", &rules, "--format", "nginx", &log], "", "unknown format `nginx`; use combined");
+    fails(&["replay", "--rules", &rules, "--map", "client_ip=nothing", &log], "", "the log has no such field");
+    fails(
+        &["replay", "--rules", &rules, "--set", "plna=free", &log],
+        "",
+        "`plna` is not read; requests need: client_ip",
+    );
+    fails(&["replay", "--rules", &rules, "--domain", "web", &log], "", "unknown domain `web`; the rules have: api");
+    fails(&["replay"], "x", "suggestions need the log twice");
+    fails(&["replay", "--suggest", "client_ip", &log], "", "write it like per=client_ip");
+    let by_key = folder.file("key.yaml", "{domain: api, rules: [{id: k, per: [api_key], limit: 1/s}]}");
+    let text = tollgate(&["replay", "--rules", &by_key, &log], b"").done();
+    assert!(text.contains("does not have api_key, which rules read; name the field with --map"), "{text}");
+    let text = tollgate(&["replay", "--rules", &by_key, "--set", "api_key=x", &log], b"").done();
+    assert!(!text.contains("does not have"), "{text}");
+}
+
+#[test]
+fn page_has_no_script_and_shows_markup_as_text() {
+    let folder = Folder::new();
+    let rules = "{domain: api, rules: [{id: paths, per: [path], limit: 1/h}]}";
+    let lines = [(0, 1, "/<script>alert(1)</script>"); 3];
+    let (log, rules, page) =
+        (folder.file("log", combined(&lines)), folder.file("rules", rules), folder.join("page.html"));
+    tollgate(&["replay", "--rules", &rules, "--html", &page, &log], b"").done();
+    let page = std::fs::read_to_string(page).expect("the page");
+    assert!(!page.contains("<script") && page.contains("/&lt;script&gt;alert(1)&lt;/script&gt;"), "{page}");
+    assert!(
+        page.contains("<svg") && page.contains("prefers-color-scheme:dark") && !page.contains("http-equiv=\"refresh")
+    );
+    assert!(!page.replace("http://www.w3.org/2000/svg", "").contains("http://"), "nothing from elsewhere");
+}
+
+/// A morning of traffic: a slow curve, one client that polls too fast, and a burst of logins.
+fn morning() -> String {
+    let mut log = String::new();
+    for second in 0..3_600_u64 {
+        let visitors = 2 + second.min(3_600 - second) / 240;
+        for visitor in 0..visitors {
+            let client = (second * 7 + visitor * 131) % 250;
+            let _ = write!(log, "{}", combined(&[(second, client as u8, "/v1/items")]));
+        }
+        if (1_200..1_800).contains(&second) {
+            log.push_str(&combined(&[(second, 251, "/v1/search"); 6]));
+        }
+        if (2_400..2_460).contains(&second) {
+            log.push_str(&combined(&[(second, 252, "/login"); 12]));
+        }
+    }
+    log
+}
+
+#[test]
+fn pictures_of_the_documentation_are_what_replay_draws() {
+    let rules = "
+domain: api
+rules:
+- {id: per-client, per: [client_ip], limit: 2/s, burst: 10}
+- {id: login, when: {path: /login}, per: [client_ip], limit: 5/m, on_exceed: shadow}
+";
+    let options = options(rules, |options| options.suggest = vec!["client_ip".into()]);
+    let page = replayed(&[bytes(morning())], &options).to_html();
+    for (name, title) in [("timeline", "Requests over time"), ("bursts", "Clients ever refused, by burst")] {
+        let picture = page.split("<svg").find(|part| part.contains(&format!("<title>{title}"))).expect("a picture");
+        let picture = picture.split("</svg>").next().expect("its end");
+        let path = format!("{}/../../docs/replay/{name}.svg", env!("CARGO_MANIFEST_DIR"));
+        tollgate_testkit::golden::check(path, &format!("<svg{picture}</svg>\n"));
+    }
+}
+
+/// A server that limits requests by a header, and logs what it did.
+const NGINX: &str = "
+daemon off; master_process off; pid nginx.pid; error_log error.log; worker_processes 1;
+events {}
+http {
+  log_format limits '$msec $http_x_key $status \"$request\"';
+  access_log access.log limits;
+  client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+  limit_req_zone $http_x_key zone=keys:10m rate=20r/s;
+  limit_req_status 429;
+  server { listen 127.0.0.1:PORT; root site; location / { limit_req zone=keys burst=5 nodelay; } }
+}
+";
+
+#[test]
+fn nginx_refuses_what_replay_refuses() {
+    let folder = Folder::new();
+    folder.file("site/index.html", "ok");
+    let port = tollgate_testkit::servers::free_port();
+    let config = folder.file("nginx.conf", NGINX.replace("PORT", &port.to_string()));
+    let mut command = Command::new("nginx");
+    command.args(["-p", &folder.join(""), "-c", &config, "-e", "error.log"]).env("PATH", "/usr/sbin:/usr/bin:/bin");
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut nginx = command.spawn().expect("nginx; scripts/test installs it");
+    eventually("nginx listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let load = |key: usize| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+        // Keys at different speeds: from far above the limit to below it.
+        for round in 0..60 * (key + 1) {
+            let request = format!("GET / HTTP/1.1\r\nhost: a\r\nx-key: k{key}\r\n\r\n");
+            stream.write_all(request.as_bytes()).expect("sent");
+            let mut answer = [0; 1_024];
+            assert!(stream.read(&mut answer).expect("an answer") > 0);
+            if round % (4 * (key + 1)) == 0 {
+                let mut polls = 0;
+                eventually("a pause of about 20 ms", || {
+                    polls += 1;
+                    polls > 2
+                });
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|key| drop(scope.spawn(move || load(key)))));
+    common::signal(nginx.id(), "QUIT");
+    nginx.wait().expect("nginx ends");
+
+    let log = std::fs::read_to_string(folder.join("access.log")).expect("the log");
+    let refused = log.lines().filter(|line| line.split(' ').nth(2) == Some("429")).count();
+    let rules = folder.file("rules.yaml", tollgate(&["import", &config], b"").done());
+    let format = "$msec $http_x_key $status \"$request\"";
+    let (requests, access) = (folder.join("requests.jsonl"), folder.join("access.log"));
+    let args = ["replay", "--rules", &rules, "--format", format, "--requests", &requests, "--json", &access];
+    let CommandResult { out, err, .. } = tollgate(&args, b"");
+    let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
+    let replayed = report["result"]["refused"].as_u64().expect("a count") as usize;
+    assert!(refused > 100 && log.lines().count() > refused + 50, "the load exceeds the limit: {refused} refused");
+    // nginx reads its clock once in a round of events and logs the time of the end, so a request at the edge may differ.
+    let margin = log.lines().count() / 50;
+    assert!(
+        replayed.abs_diff(refused) <= margin,
+        "nginx refused {refused}, replay {replayed} of {}",
+        log.lines().count()
+    );
+    // Line by line.
+    let decided = tollgate(&["decide", "--rules", &rules, &requests], b"").done();
+    let is_same = |(line, answer): &(&str, &str)| {
+        let answer: Value = serde_json::from_str(answer).expect("JSON");
+        (line.split(' ').nth(2) == Some("429")) == (answer["allowed"] == false)
+    };
+    let same = log.lines().zip(decided.lines()).filter(is_same).count();
+    assert!(same + margin >= log.lines().count(), "{same} of {} decisions are the same", log.lines().count());
+}
