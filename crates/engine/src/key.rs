@@ -133,6 +133,31 @@ pub(crate) fn rule_of(key: &[u8]) -> &str {
     read(key).unwrap_or_default()
 }
 
+/// Returns what decides where the state of a key is kept among several servers: the first value that its rule counts by, otherwise
+/// its rule; the name of an inline limit; all of a key that was not built here. Counters beside that of a rule have the same.
+pub(crate) fn placed_by(key: &[u8]) -> &[u8] {
+    fn read(key: &[u8]) -> Option<&[u8]> {
+        let (&[FORMAT, kind], mut rest) = key.split_first_chunk()? else { return None };
+        let rest = &mut rest;
+        let domain = take_length(rest)?;
+        take(rest, domain)?;
+        let length = take_length(rest)?;
+        let name = take(rest, length)?;
+        if kind == INLINE {
+            return Some(name);
+        }
+        let mut values = 0;
+        for _ in 0..take_length(rest)? {
+            let length = take_length(rest)?;
+            // The generation has no value.
+            values += usize::from(take(rest, length)?.first() != Some(&0));
+        }
+        let first = if values > 0 { take_length(rest)?.checked_sub(1) } else { None };
+        first.map_or(Some(name), |length| take(rest, length))
+    }
+    read(key).unwrap_or(key)
+}
+
 /// Returns the domain of a key; empty if it cannot be decoded.
 pub(crate) fn domain_of(key: &[u8]) -> &[u8] {
     let mut rest = key.get(2..).unwrap_or_default();
@@ -264,6 +289,21 @@ mod tests {
         assert_eq!(key("api", "r", &[], &[]), b"\x01r\x03api\x01r\x00");
         assert_eq!(key("api", "r", &["k"], &[Some(&long)])[..12], *b"\x01r\x03api\x01r\x01\x01k\xc9");
         assert_eq!(sent("", "user"), b"\x01s\x00\x04user");
+    }
+
+    #[test]
+    fn keys_that_count_by_the_same_value_are_placed_together() {
+        let placed = |key: &[u8]| String::from_utf8_lossy(placed_by(key)).into_owned();
+        assert_eq!(placed(&key("api", "a", &["k"], &[Some("v")])), "v");
+        assert_eq!(placed(&key("web", "b", &["k", "l"], &[Some("v"), Some("w")])), "v");
+        assert_eq!(placed(&key("api", "a", &["k"], &[None])), "a", "without a value by the rule");
+        assert_eq!(placed(&key("api", "a", &[], &[])), "a");
+        assert_eq!(placed(&sent("api", "user")), "user");
+        assert_eq!(placed(b"anything"), "anything");
+        let mut keys = key("api", "a", &["k"], &[Some("v")]);
+        let own = keys.len();
+        push_beside(&mut keys, 0..own, SideCounter::Ban);
+        assert_eq!(placed(&keys[own..]), "v", "a ban is placed with its rule");
     }
 
     #[test]

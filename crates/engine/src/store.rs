@@ -170,6 +170,12 @@ impl<'a> Charge<'a> {
     pub fn rule(&self) -> &'a str {
         key::rule_of(self.key)
     }
+
+    /// What decides where its state is kept among several servers: the first value that its rule counts by, so that rules that
+    /// count by the same are kept together; otherwise the rule.
+    pub fn placed_by(&self) -> &'a [u8] {
+        key::placed_by(self.key)
+    }
 }
 
 /// Why a group was not answered.

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tollgate_engine::store::StoreError;
 
 use crate::breaker::Breaker;
@@ -60,7 +60,19 @@ impl QueuedRequest {
 }
 
 /// The answer to one group, or why there is none.
-pub(crate) type GroupReply = Result<ReplyPart, StoreError>;
+pub(crate) type GroupReply = Result<ReplyPart, NoReply>;
+
+/// Why a group has no answer.
+#[derive(Debug)]
+pub(crate) enum NoReply {
+    Failed(StoreError),
+    /// Nothing was done: its keys are at this address.
+    Moved(String),
+    /// Nothing was done: its keys are being moved to this address, where it has to ask for them.
+    Ask(String),
+    /// Nothing was done: some of its keys, or of those of other groups in its call, are being moved.
+    TryAgain,
+}
 
 /// The part of a reply that answers one group.
 #[derive(Debug)]
@@ -103,6 +115,8 @@ pub(crate) struct Batcher {
     pub(crate) queue: mpsc::Receiver<QueuedRequest>,
     pub(crate) health: watch::Sender<Health>,
     pub(crate) counters: Arc<CallCounters>,
+    /// Notified of changes of the health.
+    pub(crate) changed: Option<Arc<Notify>>,
 }
 
 /// Why serving ended.
@@ -118,13 +132,18 @@ impl Batcher {
     pub(crate) async fn run(mut self) {
         while let Some(link) = self.recover().await {
             self.counters.connections.fetch_add(1, Ordering::Relaxed);
-            self.health.send_replace(Health::Up);
+            self.set_health(Health::Up);
             match self.serve(link).await {
                 ServeEnd::Closed => return,
-                ServeEnd::Failed(why) => {
-                    self.health.send_replace(Health::Down { why });
-                }
+                ServeEnd::Failed(why) => self.set_health(Health::Down { why }),
             }
+        }
+    }
+
+    fn set_health(&self, health: Health) {
+        self.health.send_replace(health);
+        if let Some(changed) = &self.changed {
+            changed.notify_one();
         }
     }
 
@@ -136,8 +155,8 @@ impl Batcher {
             let attempt = async move { Link::open(&config, &scripts).await };
             match self.refuse_during(attempt).await? {
                 Ok(link) => return Some(link),
-                Err(why) => self.health.send_replace(Health::Down { why }),
-            };
+                Err(why) => self.set_health(Health::Down { why }),
+            }
             self.refuse_during(tokio::time::sleep(PROBE_EVERY)).await?;
         }
     }
@@ -198,12 +217,15 @@ impl Batcher {
         let mut failure = None;
         let mut replies = replies.into_iter().map(|reply| match reply {
             Some(Ok(part)) => Ok(part),
+            Some(Err(CallError::Moved(address))) => Err(NoReply::Moved(address)),
+            Some(Err(CallError::Ask(address))) => Err(NoReply::Ask(address)),
+            Some(Err(CallError::TryAgain)) => Err(NoReply::TryAgain),
             Some(Err(error)) => {
-                let told = self.error(&error);
+                let reported = self.error(&error);
                 failure.get_or_insert(error);
-                Err(told)
+                Err(NoReply::Failed(reported))
             }
-            None => Err(StoreError::Unknown { why: "no call for a group".to_owned() }),
+            None => Err(NoReply::Failed(StoreError::Unknown { why: "no call for a group".to_owned() })),
         });
         for request in batch.drain(..) {
             // A caller that gave up needs no answer.
@@ -257,8 +279,12 @@ impl Batcher {
     fn error(&self, error: &CallError) -> StoreError {
         let why = format!("{}: {}", self.config.address, error.describe(&self.config));
         match error {
-            CallError::Refused(_) | CallError::ReadOnly(_) => StoreError::Unavailable { why },
-            CallError::Late | CallError::Lost(_) => StoreError::Unknown { why },
+            CallError::Refused(_)
+            | CallError::ReadOnly(_)
+            | CallError::Moved(_)
+            | CallError::Ask(_)
+            | CallError::TryAgain => StoreError::Unavailable { why },
+            CallError::Late | CallError::Lost(_) | CallError::Unreplicated(_) => StoreError::Unknown { why },
         }
     }
 

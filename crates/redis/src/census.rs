@@ -11,14 +11,17 @@
 //! after a stall of the store, nodes return one by one.
 
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::timeout;
 
+use crate::cluster::Cluster;
 use crate::config::{CONNECT_TIMEOUT, Config};
+use crate::lanes::TAGS;
 use crate::link::{dial, send};
 
 /// How often a node adds itself.
@@ -64,10 +67,12 @@ impl Membership {
 /// the node leaves.
 pub(crate) async fn take_part(
     config: Config,
+    cluster: Option<Arc<Cluster>>,
     nodes: watch::Sender<u32>,
     mut leaving: mpsc::Receiver<oneshot::Sender<()>>,
 ) {
-    let key = format!("{}:nodes", config.namespace);
+    let tag = if cluster.is_some() { format!("{{{}}}", TAGS[0]) } else { String::new() };
+    let key = format!("{}:{tag}nodes", config.namespace);
     let name = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
     let mut enter = redis::cmd("EVAL");
     enter.arg(SCRIPT).arg(1).arg(&key).arg(&name);
@@ -76,7 +81,7 @@ pub(crate) async fn take_part(
     let mut connection = None;
     let mut steady = StableCount::default();
     let done = loop {
-        match timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, &enter)).await {
+        match timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, cluster.as_deref(), &enter)).await {
             // This node counts even if the store says 0.
             Ok(Ok(count)) => {
                 let count = steady.next(*nodes.borrow(), count.max(1));
@@ -94,7 +99,7 @@ pub(crate) async fn take_part(
         }
     };
     // If the store does not answer, the node expires.
-    let _ = timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, &leave)).await;
+    let _ = timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, cluster.as_deref(), &leave)).await;
     if let Some(done) = done {
         let _ = done.send(());
     }
@@ -103,11 +108,18 @@ pub(crate) async fn take_part(
 async fn ask(
     connection: &mut Option<MultiplexedConnection>,
     config: &Config,
+    cluster: Option<&Cluster>,
     command: &Cmd,
 ) -> Result<u32, RedisError> {
-    let connection = match connection {
-        Some(connection) => connection,
-        None => connection.insert(dial(config).await?),
+    let connection = match (connection, cluster) {
+        (Some(connection), _) => connection,
+        (connection, None) => connection.insert(dial(config).await?),
+        (connection, Some(cluster)) => {
+            let primary = cluster
+                .primary(0)
+                .map_err(|error| RedisError::from((ErrorKind::InvalidClientConfig, "cluster", error.to_string())))?;
+            connection.insert(dial(primary.config()).await?)
+        }
     };
     match send(connection, command).await? {
         Value::Int(count) => Ok(u32::try_from(count).unwrap_or(u32::MAX)),

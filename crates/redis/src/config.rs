@@ -42,6 +42,10 @@ pub struct Config {
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
     /// Where the address of the server comes from, if not from the URL.
     pub(crate) sentinels: Option<Arc<Sentinels>>,
+    /// Nodes of a cluster to ask first; without any, the server is one of the primaries of a cluster.
+    pub(crate) cluster: Option<Arc<[(String, u16)]>>,
+    /// How many replicas must acknowledge a write.
+    pub(crate) wait: u32,
     pub(crate) namespace: String,
     pub(crate) deadline: Duration,
 }
@@ -67,8 +71,8 @@ impl fmt::Display for ConfigError {
             Self::Url { problem } => {
                 write!(
                     f,
-                    "invalid address of a store: {problem}; write it like redis://user:password@host:6379/0 or \
-                     redis+sentinel://host:26379,host:26379/master"
+                    "invalid address of a store: {problem}; write it like redis://user:password@host:6379/0, \
+                     redis+sentinel://host:26379,host:26379/master or redis+cluster://host:6379,host:6379"
                 )
             }
             Self::Namespace { given } => {
@@ -82,31 +86,32 @@ impl std::error::Error for ConfigError {}
 
 impl Config {
     /// Parses `redis://[user:password@]host[:port][/db]`, or `redis+sentinel://[user:password@]host[:port],…/master[/db]` with
-    /// the sentinels that know the server called `master`. `rediss` instead of `redis` uses TLS.
+    /// the sentinels that know the server called `master`, or `redis+cluster://[user:password@]host[:port],…` with some nodes
+    /// of a cluster. `rediss` instead of `redis` uses TLS.
     ///
     /// After a `?` there may be, separated by `&`: `namespace`; with TLS `ca`, the file of a certificate authority to trust
     /// instead of those of the operating system, and `cert` and `key`, the files of a certificate of this client; with Sentinel
-    /// `sentinel_user` and `sentinel_password`, which the sentinels ask for.
+    /// `sentinel_user` and `sentinel_password`, which the sentinels ask for; `wait`, the number of replicas that must acknowledge
+    /// a write before it counts.
     ///
     /// # Errors
     /// If it is something else.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let wrong = |problem: &str| ConfigError::Url { problem: problem.to_owned() };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong(SCHEMES))?;
-        let (scheme, by_sentinel) = match scheme {
-            "redis" | "rediss" => (scheme, false),
-            "redis+sentinel" => ("redis", true),
-            "rediss+sentinel" => ("rediss", true),
+        let (scheme, kind) = match scheme.split_once('+').unwrap_or((scheme, "")) {
+            (scheme @ ("redis" | "rediss"), kind @ ("" | "sentinel" | "cluster")) => (scheme, kind),
             _ => return Err(wrong(SCHEMES)),
         };
+        let (by_sentinel, in_cluster) = (kind == "sentinel", kind == "cluster");
         let (mut seeds, mut master, mut plain) = (Vec::new(), String::new(), format!("{scheme}://{rest}"));
-        if by_sentinel {
-            let parts = SentinelParts::split(rest).map_err(wrong)?;
+        if by_sentinel || in_cluster {
+            let parts = SeveralHosts::split(rest, by_sentinel).map_err(wrong)?;
             (seeds, master, plain) = (parts.seeds, parts.master, format!("{scheme}://{}", parts.plain));
         }
         let mut url = redis::parse_redis_url(&plain).ok_or_else(|| wrong("it is not a URL"))?;
         let (mut namespace, mut authority, mut certificate, mut key) = (None, None, None, None);
-        let (mut username, mut password) = (None, None);
+        let (mut username, mut password, mut wait) = (None, None, 0);
         let with_tls = scheme == "rediss";
         for (name, value) in url.query_pairs() {
             let value = value.into_owned();
@@ -115,11 +120,17 @@ impl Config {
                 "ca" if with_tls => authority = Some(PathBuf::from(value)),
                 "cert" if with_tls => certificate = Some(PathBuf::from(value)),
                 "key" if with_tls => key = Some(PathBuf::from(value)),
+                "wait" => match value.parse() {
+                    Ok(replicas @ 1..=MAX_WAIT) => wait = replicas,
+                    _ => {
+                        return Err(wrong(&format!("`wait={value}` is not a number of replicas from 1 to {MAX_WAIT}")));
+                    }
+                },
                 "sentinel_user" if by_sentinel => username = Some(value),
                 "sentinel_password" if by_sentinel => password = Some(value),
                 other => {
                     return Err(wrong(&format!(
-                        "unknown option `{other}`; valid: `namespace`; with rediss `ca`, `cert`, `key`; with sentinel \
+                        "unknown option `{other}`; valid: `namespace`, `wait`; with rediss `ca`, `cert`, `key`; with sentinel \
                          `sentinel_user`, `sentinel_password`"
                     )));
                 }
@@ -132,17 +143,23 @@ impl Config {
         };
         url.set_query(None);
         let mut address = format!("{}:{}", url.host_str().unwrap_or_default(), url.port().unwrap_or(6379));
-        let sentinels = by_sentinel.then(|| {
+        let mut sentinels = None;
+        let mut cluster = None;
+        if by_sentinel {
             address = format!("sentinel {master}");
-            Arc::new(Sentinels { seeds, master, username, password })
-        });
+            sentinels = Some(Arc::new(Sentinels { seeds, master, username, password }));
+        } else if in_cluster {
+            address = format!("cluster {address}");
+            cluster = Some(seeds.into());
+        }
         // The message of the client may quote parts of the address, so only its kind is reported.
         let server = url.into_connection_info().map_err(|error| wrong(error.category()))?;
         if !server.addr().is_supported() {
             return Err(wrong("TLS is not compiled in"));
         }
         let (deadline, standard) = (Duration::from_millis(10), "tollgate".to_owned());
-        let config = Self { server, address, authority, certificate, sentinels, namespace: standard, deadline };
+        let config =
+            Self { server, address, authority, certificate, sentinels, cluster, wait, namespace: standard, deadline };
         match namespace {
             Some(namespace) => config.namespace(&namespace),
             None => Ok(config),
@@ -171,33 +188,41 @@ impl Config {
     }
 }
 
-const SCHEMES: &str = "it does not begin with redis://, rediss://, redis+sentinel:// or rediss+sentinel://";
+const SCHEMES: &str =
+    "it does not begin with redis://, redis+sentinel:// or redis+cluster://, or the same with rediss for TLS";
 
-/// The parts of a URL with sentinels.
-struct SentinelParts {
+/// The most replicas that may be waited for.
+const MAX_WAIT: u32 = 16;
+
+/// The parts of a URL with several hosts.
+struct SeveralHosts {
     seeds: Vec<(String, u16)>,
     master: String,
-    /// The rest as that of a URL with the first sentinel as host.
+    /// The rest as that of a URL with the first host.
     plain: String,
 }
 
-impl SentinelParts {
-    const PORT: u16 = 26_379;
-
-    /// Splits `[user:password@]host[:port],…/master[/db][?query]`.
-    fn split(rest: &str) -> Result<Self, &'static str> {
+impl SeveralHosts {
+    /// Splits `[user:password@]host[:port],…[/master[/db]][?query]`; the name of the master and the database only for sentinels.
+    fn split(rest: &str, by_sentinel: bool) -> Result<Self, &'static str> {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = place.split_once('/').ok_or("the name of the master is missing after the sentinels")?;
+        let (authority, path) = place.split_once('/').unwrap_or((place, ""));
         let (user, hosts) = authority.rsplit_once('@').map_or(("", authority), |(user, hosts)| (user, hosts));
         let (master, db) = path.split_once('/').unwrap_or((path, ""));
-        if master.is_empty() {
+        if by_sentinel && master.is_empty() {
             return Err("the name of the master is missing after the sentinels");
         }
+        if !by_sentinel && !path.is_empty() {
+            return Err("a cluster has only one database, without a number");
+        }
+        let standard = if by_sentinel { 26_379 } else { 6_379 };
         let mut seeds = Vec::new();
         for host in hosts.split(',') {
-            let parsed = redis::parse_redis_url(&format!("redis://{host}")).ok_or("a sentinel is not host[:port]")?;
-            let name = parsed.host_str().filter(|name| !name.is_empty()).ok_or("a sentinel is not host[:port]")?;
-            seeds.push((name.to_owned(), parsed.port().unwrap_or(Self::PORT)));
+            let parsed =
+                redis::parse_redis_url(&format!("redis://{host}")).ok_or("one of the hosts is not host[:port]")?;
+            let name =
+                parsed.host_str().filter(|name| !name.is_empty()).ok_or("one of the hosts is not host[:port]")?;
+            seeds.push((name.to_owned(), parsed.port().unwrap_or(standard)));
         }
         let at = if user.is_empty() { "" } else { "@" };
         let host = &seeds[0].0;
@@ -239,14 +264,14 @@ mod tests {
 
     #[test]
     fn errors_never_contain_the_password() {
-        let hint = "; write it like redis://user:password@host:6379/0 or redis+sentinel://host:26379,host:26379/master";
+        let hint = "; write it like redis://user:password@host:6379/0, redis+sentinel://host:26379,host:26379/master or redis+cluster://host:6379,host:6379";
         let scheme = format!("invalid address of a store: {SCHEMES}{hint}");
         check("http://localhost", Err(&scheme));
         check("localhost:6379", Err(&scheme));
         check("unix:///tmp/socket", Err(&scheme));
         let unknown = |option: &str| {
             format!(
-                "invalid address of a store: unknown option `{option}`; valid: `namespace`; with rediss `ca`, `cert`, `key`; with \
+                "invalid address of a store: unknown option `{option}`; valid: `namespace`, `wait`; with rediss `ca`, `cert`, `key`; with \
                  sentinel `sentinel_user`, `sentinel_password`{hint}"
             )
         };
@@ -258,6 +283,16 @@ mod tests {
         check("redis+sentinel://a,b/", Err(&format!("{missing}{hint}")));
         let refused = Config::from_url("redis://a:secret@store/x").unwrap_err().to_string();
         assert!(!refused.contains("secret"), "{refused}");
+    }
+
+    #[test]
+    fn clusters_are_parsed() {
+        let config = Config::from_url("redis+cluster://user:pass@a:7000,b/?wait=2").unwrap();
+        assert_eq!(config.cluster.as_deref(), Some(&[("a".to_owned(), 7_000), ("b".to_owned(), 6_379)][..]));
+        assert_eq!((config.wait, config.server.redis_settings().password()), (2, Some("pass")));
+        for url in ["redis+cluster://a/1", "redis://a?wait=0", "redis://a?wait=17", "redis+other://a"] {
+            assert!(Config::from_url(url).is_err(), "{url}");
+        }
     }
 
     #[test]

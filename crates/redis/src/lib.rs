@@ -24,21 +24,26 @@
 //! | a damaged value | rejected, or decoded as a state; others are not affected | `damaged_values_…` |
 //! | a key that lost its expiry | gets one with its next write, and refuses no request until then | `key_without_expiry_…` |
 //! | failover by Sentinel | in progress: unknown; unavailable until the new primary answers; what was not replicated is lost | `sentinel.rs` |
+//! | a primary of a cluster killed or stopped | its lanes as above, until a replica has taken over; other lanes are not affected | `cluster.rs` |
+//! | a slot of a cluster is moved | its groups are sent again where their keys are | `cluster.rs` |
 //! | calendar windows that do not fit the store's clock | stale, with its time; nothing is spent | `windows_handed_in_are_used_and_must_fit` |
 
 mod answer;
 mod batcher;
 mod breaker;
 mod census;
+mod cluster;
 mod config;
 mod diagnosis;
 mod durations;
+mod lanes;
 mod link;
 mod own;
 mod params;
 mod primary;
 mod refusals;
 mod request;
+mod routing;
 pub mod script;
 mod sentinel;
 mod store;

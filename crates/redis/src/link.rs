@@ -11,8 +11,9 @@ use tollgate_core::{Ask, Cost, Limit, Nanos, Rate, TokenBucket};
 use tollgate_engine::store::{Charge, StoreVerb};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
+use crate::lanes::TAGS;
 use crate::params::EncodedLimits;
-use crate::request::{Call, Decider, QueuedCharge, QueuedGroup, calls};
+use crate::request::{Call, Decider, QueuedCharge, QueuedGroup, Route, calls};
 use crate::script::{Script, Scripts};
 
 /// A connection on which the scripts were probed.
@@ -28,6 +29,14 @@ pub(crate) enum CallError {
     Refused(String),
     /// The same, because the server has become a replica.
     ReadOnly(String),
+    /// The keys are at another server of the cluster.
+    Moved(String),
+    /// The keys are being moved to another server of the cluster, and are not at this one.
+    Ask(String),
+    /// The keys are being moved to another server of the cluster, and only some of them are at this one.
+    TryAgain,
+    /// Fewer replicas than required have acknowledged it.
+    Unreplicated(i64),
     /// The connection broke, or the reply is invalid. The call may have been carried out.
     Lost(String),
     /// No answer within the deadline; it may still arrive, and is then ignored.
@@ -39,6 +48,9 @@ impl CallError {
     pub(crate) fn describe(&self, config: &Config) -> String {
         match self {
             Self::Refused(why) | Self::ReadOnly(why) => format!("refused: {why}"),
+            Self::Moved(address) | Self::Ask(address) => format!("its keys are at {address}"),
+            Self::TryAgain => "its keys are being moved".to_owned(),
+            Self::Unreplicated(count) => format!("acknowledged by {count} of {} replicas", config.wait),
             Self::Lost(why) => format!("connection lost: {why}"),
             Self::Late => format!("no answer within {:?}", config.deadline),
         }
@@ -58,7 +70,7 @@ impl Link {
         let connection = timeout(CONNECT_TIMEOUT, connect(config, scripts)).await;
         let connection = connection.map_err(|_| format!("no connection within {:?}", CONNECT_TIMEOUT))?;
         let mut connection = connection.map_err(|error| describe(&error))?;
-        if timeout(CONNECT_TIMEOUT, is_cluster(&mut connection)).await.unwrap_or(false) {
+        if config.cluster.is_none() && timeout(CONNECT_TIMEOUT, is_cluster(&mut connection)).await.unwrap_or(false) {
             return Err(CLUSTER.to_owned());
         }
         let mut link = Self { connection, scripts: scripts.clone() };
@@ -75,7 +87,11 @@ impl Link {
         for groups in probe(config)? {
             let calls = calls(groups.iter().enumerate(), self.scripts.special.is_some());
             for result in self.call(&calls, config).await {
-                result.map_err(|error| error.describe(config))?;
+                match result {
+                    // Another server has the lane of this key by now, which this one knows.
+                    Err(CallError::Moved(_) | CallError::Ask(_)) if config.cluster.is_some() => {}
+                    result => drop(result.map_err(|error| error.describe(config))?),
+                }
             }
         }
         Ok(())
@@ -86,26 +102,32 @@ impl Link {
     pub(crate) async fn call(&mut self, calls: &[Call<'_>], config: &Config) -> Vec<Result<Vec<u8>, CallError>> {
         let mut results = vec![Err(CallError::Late); calls.len()];
         // At the deadline, calls that were answered keep their results.
-        let _ = timeout(config.deadline, self.call_without_deadline(calls, &mut results)).await;
+        let _ = timeout(config.deadline, self.call_without_deadline(calls, config, &mut results)).await;
         results
     }
 
-    async fn call_without_deadline(&mut self, calls: &[Call<'_>], results: &mut [Result<Vec<u8>, CallError>]) {
-        let commands = calls.iter().map(|call| call.command(["EVALSHA", self.script(call.decider).sha()])).collect();
+    async fn call_without_deadline(
+        &mut self,
+        calls: &[Call<'_>],
+        config: &Config,
+        results: &mut [Result<Vec<u8>, CallError>],
+    ) {
+        let known = |call: &Call<'_>| call.command(["EVALSHA", self.script(call.decider).sha()]);
+        let commands = calls.iter().map(|call| (call.route.asking, known(call))).collect();
         let mut unknown = Vec::new();
-        for (index, reply) in self.send_all(commands).await.into_iter().enumerate() {
+        for (index, reply) in self.send_all(commands, config).await.into_iter().enumerate() {
             match reply {
-                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => unknown.push(index),
-                reply => results[index] = read_reply(reply),
+                Err(error) if error.kind() == Some(ErrorKind::Server(ServerErrorKind::NoScript)) => unknown.push(index),
+                reply => results[index] = read_reply(reply, config),
             }
         }
         if unknown.is_empty() {
             return;
         }
-        let whole = |index: &usize| calls[*index].command(["EVAL", self.script(calls[*index].decider).source()]);
-        let commands = unknown.iter().map(whole).collect();
-        for (index, reply) in unknown.iter().zip(self.send_all(commands).await) {
-            results[*index] = read_reply(reply);
+        let whole = |call: &Call<'_>| call.command(["EVAL", self.script(call.decider).source()]);
+        let commands = unknown.iter().map(|index| (calls[*index].route.asking, whole(&calls[*index]))).collect();
+        for (index, reply) in unknown.iter().zip(self.send_all(commands, config).await) {
+            results[*index] = read_reply(reply, config);
         }
     }
 
@@ -116,42 +138,97 @@ impl Link {
         }
     }
 
-    /// Sends commands in one write; returns a reply for each.
-    async fn send_all(&mut self, commands: Vec<Cmd>) -> Vec<Result<Value, RedisError>> {
-        if let [command] = &*commands {
-            return vec![send(&mut self.connection, command).await];
+    /// Sends commands in one write, each perhaps after `ASKING`; returns a reply for each. If replicas have to acknowledge the
+    /// writes and too few do, that is the reply to all that succeeded.
+    async fn send_all(&mut self, commands: Vec<(bool, Cmd)>, config: &Config) -> Vec<Result<Value, SendError>> {
+        if let [(false, command)] = &*commands
+            && config.wait == 0
+        {
+            return vec![send(&mut self.connection, command).await.map_err(SendError::Client)];
         }
-        let (mut pipeline, count) = (redis::Pipeline::with_capacity(commands.len()), commands.len());
-        for command in commands {
+        let mut pipeline = redis::Pipeline::with_capacity(commands.len() * 2 + 1);
+        let mut places = Vec::with_capacity(commands.len());
+        let mut count = 0;
+        for (asking, command) in commands {
+            if asking {
+                pipeline.cmd("ASKING");
+                count += 1;
+            }
+            places.push(count);
             pipeline.add_command(command);
+            count += 1;
         }
-        match self.connection.send_packed_commands(&pipeline, 0, count).await {
+        if config.wait > 0 {
+            let longest = (config.deadline / 2).as_millis().max(1) as u64;
+            pipeline.cmd("WAIT").arg(config.wait).arg(longest);
+            count += 1;
+        }
+        let mut values = match self.connection.send_packed_commands(&pipeline, 0, count).await {
+            Ok(values) if values.len() == count => values,
+            Ok(_) => {
+                let error = RedisError::from((ErrorKind::UnexpectedReturnType, "fewer replies than commands"));
+                return places.iter().map(|_| Err(SendError::Client(error.clone()))).collect();
+            }
+            Err(error) => return places.iter().map(|_| Err(SendError::Client(error.clone()))).collect(),
+        };
+        let acknowledged = match values.last() {
+            Some(Value::Int(count)) if config.wait > 0 => *count,
+            _ => i64::from(config.wait),
+        };
+        let reply = |place: usize| {
             // The client returns errors of the server as values.
-            Ok(values) if values.len() == count => values.into_iter().map(Value::extract_error).collect(),
-            Ok(_) => vec![Err((ErrorKind::UnexpectedReturnType, "fewer replies than commands").into()); count],
-            Err(error) => vec![Err(error); count],
+            let value = std::mem::replace(&mut values[place], Value::Nil).extract_error().map_err(SendError::Client)?;
+            if acknowledged < i64::from(config.wait) { Err(SendError::Unreplicated(acknowledged)) } else { Ok(value) }
+        };
+        places.into_iter().map(reply).collect()
+    }
+}
+
+/// Why a command has no reply.
+enum SendError {
+    Client(RedisError),
+    Unreplicated(i64),
+}
+
+impl SendError {
+    fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Client(error) => Some(error.kind()),
+            Self::Unreplicated(_) => None,
         }
     }
 }
 
-fn read_reply(reply: Result<Value, RedisError>) -> Result<Vec<u8>, CallError> {
-    match reply {
-        Ok(Value::BulkString(reply)) => Ok(reply),
-        Ok(_) => Err(CallError::Lost("unexpected reply of the script".to_owned())),
-        // Errors of the server are raised by the first write or before, see the scripts.
-        Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly) => {
-            Err(CallError::ReadOnly(describe(&error)))
-        }
-        Err(error) if matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension) => {
-            Err(CallError::Refused(describe(&error)))
-        }
-        Err(error) => Err(CallError::Lost(describe(&error))),
+fn read_reply(reply: Result<Value, SendError>, config: &Config) -> Result<Vec<u8>, CallError> {
+    let error = match reply {
+        Ok(Value::BulkString(reply)) => return Ok(reply),
+        Ok(_) => return Err(CallError::Lost("unexpected reply of the script".to_owned())),
+        Err(SendError::Unreplicated(count)) => return Err(CallError::Unreplicated(count)),
+        Err(SendError::Client(error)) => error,
+    };
+    // Errors of the server are raised by the first write or before, see the scripts.
+    Err(match error.kind() {
+        ErrorKind::Server(ServerErrorKind::ReadOnly) => CallError::ReadOnly(describe(&error)),
+        ErrorKind::Server(ServerErrorKind::Moved) => CallError::Moved(redirection(&error, config)),
+        ErrorKind::Server(ServerErrorKind::Ask) => CallError::Ask(redirection(&error, config)),
+        ErrorKind::Server(ServerErrorKind::TryAgain) => CallError::TryAgain,
+        ErrorKind::Server(_) | ErrorKind::Extension => CallError::Refused(describe(&error)),
+        _ => CallError::Lost(describe(&error)),
+    })
+}
+
+/// Returns the address that a redirection names. Without a host it is that of the server that redirects.
+fn redirection(error: &RedisError, config: &Config) -> String {
+    let address = error.redirect_node().map_or("", |(address, _)| address);
+    match address.strip_prefix(':') {
+        Some(port) => format!("{}:{port}", config.address.rsplit_once(':').map_or("", |(host, _)| host)),
+        None => address.to_owned(),
     }
 }
 
 /// A node of a cluster answers for some keys and redirects others, so it would seem to be up and
 /// down in turns. It counts as down.
-const CLUSTER: &str = "Redis Cluster is not supported; use a server outside of a cluster";
+const CLUSTER: &str = "this server belongs to a Redis Cluster; write redis+cluster://host:port";
 
 /// Whether the server says that it belongs to a cluster. One that does not say is used like any
 /// other.
@@ -180,8 +257,12 @@ fn probe(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], St
         windows: &[],
     };
     let encoded = Arc::new(EncodedLimits::new(&limits)?);
-    let key = format!("{}:probe", config.namespace).into_bytes();
-    let group = |verb| QueuedGroup { charges: vec![QueuedCharge::new(verb, &charge, 0, key.clone(), encoded.clone())] };
+    let tag = if config.cluster.is_some() { format!("{{{}}}", TAGS[0]) } else { String::new() };
+    let key = format!("{}:{tag}probe", config.namespace).into_bytes();
+    let group = |verb| QueuedGroup {
+        charges: vec![QueuedCharge::new(verb, &charge, 0, key.clone(), encoded.clone())],
+        route: Route::default(),
+    };
     let three = (0..3).map(|_| group(StoreVerb::Check)).collect();
     Ok([three, vec![group(StoreVerb::Reset)], vec![group(StoreVerb::Peek)]])
 }

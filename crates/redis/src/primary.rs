@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 use tollgate_engine::store::StoreError;
 
@@ -21,12 +21,24 @@ pub(crate) struct Primary {
 
 impl Primary {
     /// Starts the task, which connects and reconnects by itself.
-    pub(crate) fn start(config: Config, scripts: Arc<Scripts>, counters: Arc<CallCounters>) -> Self {
+    /// `changed` is notified of changes of the health.
+    pub(crate) fn start(
+        config: Config,
+        scripts: Arc<Scripts>,
+        counters: Arc<CallCounters>,
+        changed: Option<Arc<Notify>>,
+    ) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let (health_sender, health) = watch::channel(Health::Connecting);
-        let batcher = Batcher { config: config.clone(), scripts, queue: waiting, health: health_sender, counters };
+        let batcher =
+            Batcher { config: config.clone(), scripts, queue: waiting, health: health_sender, counters, changed };
         tokio::spawn(batcher.run());
         Self { config, queue, health }
+    }
+
+    /// How to connect to it.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Returns a receiver of changes of the health.

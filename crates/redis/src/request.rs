@@ -141,6 +141,17 @@ fn push_number(bytes: &mut Vec<u8>, number: u64) {
 #[derive(Debug)]
 pub(crate) struct QueuedGroup {
     pub(crate) charges: Vec<QueuedCharge>,
+    pub(crate) route: Route,
+}
+
+/// Which calls a group may be part of. Outside of a cluster all groups have the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Route {
+    pub(crate) lane: u8,
+    /// Whether the lane is being moved to this server.
+    pub(crate) asking: bool,
+    /// Whether it must be the only group of its call, because the keys of its lane are on two servers.
+    pub(crate) alone: bool,
 }
 
 impl QueuedGroup {
@@ -188,6 +199,7 @@ pub(crate) enum Decider {
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) decider: Decider,
+    pub(crate) route: Route,
     /// The indexes of the groups, in order.
     pub(crate) groups: Vec<usize>,
     keys: StringTable<'a>,
@@ -222,8 +234,9 @@ pub(crate) fn calls<'a>(
     for (index, group) in groups {
         let special = group.special().filter(|(key, _)| with_special && !general_keys.contains(key));
         let decider = if special.is_some() { Decider::Special } else { Decider::General };
-        let at = calls.iter().position(|call| call.decider == decider).unwrap_or_else(|| {
-            calls.push(Call::new(decider));
+        let fits = |call: &Call<'_>| call.decider == decider && call.route == group.route && !group.route.alone;
+        let at = calls.iter().position(fits).unwrap_or_else(|| {
+            calls.push(Call::new(decider, group.route));
             calls.len() - 1
         });
         let call = &mut calls[at];
@@ -238,9 +251,10 @@ pub(crate) fn calls<'a>(
 }
 
 impl<'a> Call<'a> {
-    fn new(decider: Decider) -> Self {
+    fn new(decider: Decider, route: Route) -> Self {
         Self {
             decider,
+            route,
             groups: Vec::new(),
             keys: StringTable::default(),
             parameters: StringTable::default(),
@@ -332,7 +346,8 @@ mod tests {
             windows: &[],
         };
         let encoded = Arc::new(EncodedLimits::new(&limits).unwrap());
-        QueuedGroup { charges: vec![QueuedCharge::new(verb, &charge, 0, key.as_bytes().to_vec(), encoded)] }
+        let charges = vec![QueuedCharge::new(verb, &charge, 0, key.as_bytes().to_vec(), encoded)];
+        QueuedGroup { charges, route: Route::default() }
     }
 
     /// Checks which groups go to the special script, and which to the general one.

@@ -12,14 +12,17 @@ use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError};
 
 use crate::answer::ReplyReader;
-use crate::batcher::{CallCounters, GroupReply, Health};
+use crate::batcher::{CallCounters, Health, NoReply, ReplyPart};
 use crate::census::{Membership, take_part};
-use crate::config::{BATCH, Config};
+use crate::cluster::Cluster;
+use crate::config::Config;
 use crate::durations::Durations;
+use crate::lanes::TAGS;
 use crate::params::{EncodedLimits, refusals_change_nothing};
-use crate::primary::{Primary, Ticket};
+use crate::primary::Primary;
 use crate::refusals::{self, Refusals, Repetition};
-use crate::request::{MAX_CHARGES, QueuedCharge, QueuedGroup, is_plain_refusal};
+use crate::request::{MAX_CHARGES, QueuedCharge, QueuedGroup, Route, is_plain_refusal};
+use crate::routing::{Merged, Outbox};
 use crate::script::Scripts;
 
 /// A store in Redis or Valkey, shared by all nodes that use the same server and namespace.
@@ -29,7 +32,7 @@ use crate::script::Scripts;
 /// the store is slow or unreachable.
 pub struct RedisStore {
     config: Arc<Config>,
-    primary: Primary,
+    servers: Servers,
     health: watch::Receiver<Health>,
     nodes: watch::Receiver<u32>,
     membership: Membership,
@@ -71,15 +74,22 @@ impl RedisStore {
     pub async fn with_scripts(config: Config, scripts: Scripts) -> Self {
         let counters = Arc::new(CallCounters::default());
         let refusals = scripts.is_own_clock.then(Refusals::new);
-        let primary = Primary::start(config.clone(), Arc::new(scripts), counters.clone());
-        let mut health = primary.watch_health();
+        let scripts = Arc::new(scripts);
+        let servers = match &config.cluster {
+            Some(_) => Servers::Cluster(Cluster::start(config.clone(), scripts, counters.clone())),
+            None => Servers::One(Box::new(Primary::start(config.clone(), scripts, counters.clone(), None))),
+        };
+        let (mut health, cluster) = match &servers {
+            Servers::One(primary) => (primary.watch_health(), None),
+            Servers::Cluster(cluster) => (cluster.watch_health(), Some(cluster.clone())),
+        };
         let (nodes_sender, nodes) = watch::channel(1);
         let (membership, leaving) = Membership::new();
-        tokio::spawn(take_part(config.clone(), nodes_sender, leaving));
+        tokio::spawn(take_part(config.clone(), cluster, nodes_sender, leaving));
         // It fails only if the task is gone, and then requests report that.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
         let encoded = RwLock::default();
-        Self { config: Arc::new(config), primary, health, nodes, membership, counters, encoded, refusals }
+        Self { config: Arc::new(config), servers, health, nodes, membership, counters, encoded, refusals }
     }
 
     /// The current health.
@@ -114,10 +124,16 @@ impl RedisStore {
         }
     }
 
-    /// Returns the name of a key in the store. The braces keep everything that belongs to one key
-    /// on one node of a cluster.
-    fn key(&self, key: &[u8]) -> Vec<u8> {
-        [self.config.namespace.as_bytes(), b":{", key, b"}"].concat()
+    /// Returns the name of a key in the store: in a cluster with the tag of its lane.
+    fn key(&self, key: &[u8], lane: u8) -> Vec<u8> {
+        let namespace = self.config.namespace.as_bytes();
+        match self.servers {
+            Servers::One(_) => [namespace, b":{", key, b"}"].concat(),
+            Servers::Cluster(_) => {
+                let tag = TAGS.get(usize::from(lane)).copied().unwrap_or_default();
+                [namespace, b":{", tag.as_bytes(), b"}", key].concat()
+            }
+        }
     }
 
     fn encoded(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
@@ -136,7 +152,7 @@ impl RedisStore {
     }
 
     /// Encodes a group.
-    fn encode(&self, group: &Group<'_>) -> Result<QueuedGroup, StoreError> {
+    pub(crate) fn encode(&self, group: &Group<'_>, route: Route) -> Result<QueuedGroup, StoreError> {
         let reject = |why: String| StoreError::Rejected { why };
         if group.charges.len() > MAX_CHARGES {
             return Err(reject(format!(
@@ -153,58 +169,66 @@ impl RedisStore {
         for (place, charge) in group.charges.iter().enumerate() {
             let encoded = self.encoded(charge).map_err(reject)?;
             let rest = group.charges.len() - 1 - place;
-            charges.push(QueuedCharge::new(group.verb, charge, rest, self.key(charge.key), encoded));
+            charges.push(QueuedCharge::new(group.verb, charge, rest, self.key(charge.key, route.lane), encoded));
         }
-        Ok(QueuedGroup { charges })
+        Ok(QueuedGroup { charges, route })
     }
 
     async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         let asked = Instant::now();
         let deadline = asked + self.config.deadline;
-        let mut replies: Vec<Option<Reply>> = batch.groups.iter().map(|_| None).collect();
+        let mut replies: Vec<Option<Reply>> = Vec::with_capacity(batch.groups.len());
         let mut tickets = Vec::with_capacity(batch.groups.len());
-        let (mut outbox, mut sent) = (Outbox::default(), Vec::with_capacity(1));
-        for (index, group) in batch.groups.iter().enumerate() {
+        for group in batch.groups {
             let ticket = self.prepare(group, asked);
             let repetition = ticket.and_then(|ticket| self.refusals.as_ref()?.find(group, &ticket));
+            replies.push(repetition.map(Reply::Repeated));
             tickets.push(ticket);
-            if let Some(repetition) = repetition {
-                replies[index] = Some(Reply::Repeated(repetition));
-                continue;
-            }
-            match self.encode(group) {
-                Ok(encoded) => {
-                    if outbox.is_full_for(&encoded) {
-                        sent.push(std::mem::take(&mut outbox).send(&self.primary));
-                    }
-                    outbox.push(index, encoded);
-                }
-                Err(error) => replies[index] = Some(Reply::Group(Err(error))),
-            }
         }
-        if !outbox.indexes.is_empty() {
-            sent.push(outbox.send(&self.primary));
-        }
-        let has_sent = !sent.is_empty();
-        for (indexes, ticket) in sent {
-            let result = match ticket {
-                Ok(ticket) => ticket.redeem(deadline, &self.config).await,
-                Err(error) => Err(error),
-            };
-            match result {
-                Ok(parts) => {
-                    indexes.iter().zip(parts).for_each(|(index, part)| replies[*index] = Some(Reply::Group(part)));
-                }
-                Err(error) => {
-                    indexes.iter().for_each(|index| replies[*index] = Some(Reply::Group(Err(error.clone()))));
-                }
+        if replies.iter().any(Option::is_none) {
+            match &self.servers {
+                Servers::One(primary) => self.ask_one(primary, batch.groups, &mut replies, deadline).await,
+                Servers::Cluster(cluster) => self.ask_cluster(cluster, batch.groups, &mut replies, deadline).await,
             }
-        }
-        if has_sent {
             self.counters.durations.record(asked.elapsed());
         }
         for ((group, reply), ticket) in batch.groups.iter().zip(replies).zip(tickets) {
             self.read(group, reply, ticket, answers);
+        }
+    }
+
+    /// Sends all groups without a reply to one server.
+    async fn ask_one(&self, primary: &Primary, groups: &[Group<'_>], replies: &mut [Option<Reply>], deadline: Instant) {
+        let (mut outbox, mut sent) = (Outbox::default(), Vec::with_capacity(1));
+        for (index, group) in groups.iter().enumerate().filter(|(index, _)| replies[*index].is_none()) {
+            match self.encode(group, Route::default()) {
+                Ok(encoded) => {
+                    if outbox.is_full_for(&encoded) {
+                        sent.push(std::mem::take(&mut outbox).send(primary));
+                    }
+                    outbox.push(index, encoded);
+                }
+                Err(error) => outbox.failed.push((index, error)),
+            }
+        }
+        sent.push(outbox.send(primary));
+        for outcome in sent {
+            outcome
+                .redeem(deadline, &self.config, |index, reply| {
+                    replies[index] = Some(match reply {
+                        Ok(part) => Reply::Part(part),
+                        Err(NoReply::Failed(error)) => Reply::Failed(error),
+                        Err(NoReply::Moved(address) | NoReply::Ask(address)) => {
+                            Reply::Failed(StoreError::Unavailable {
+                                why: format!("{} redirects to {address}", self.config.address),
+                            })
+                        }
+                        Err(NoReply::TryAgain) => {
+                            Reply::Failed(StoreError::Unavailable { why: "its keys are being moved".to_owned() })
+                        }
+                    });
+                })
+                .await;
         }
     }
 
@@ -219,8 +243,9 @@ impl RedisStore {
     fn read(&self, group: &Group<'_>, reply: Option<Reply>, ticket: Option<refusals::Ticket>, answers: &mut Answers) {
         let part = match reply {
             Some(Reply::Repeated(repetition)) => return repetition.answer(answers),
-            Some(Reply::Group(Ok(part))) => part,
-            Some(Reply::Group(Err(error))) => return answers.fail_group(error),
+            Some(Reply::Merged(merged)) => return merged.answer(answers),
+            Some(Reply::Part(part)) => part,
+            Some(Reply::Failed(error)) => return answers.fail_group(error),
             None => return answers.fail_group(StoreError::Unknown { why: "no reply for a group".to_owned() }),
         };
         if ReplyReader::new(part.bytes(), part.now, part.decider).read(group, answers).is_err() {
@@ -237,38 +262,23 @@ impl RedisStore {
     }
 }
 
+/// Where the states are.
+enum Servers {
+    One(Box<Primary>),
+    Cluster(Arc<Cluster>),
+}
+
 /// What came of a group.
 #[derive(Debug)]
-enum Reply {
-    /// The store answered, or did not.
-    Group(GroupReply),
+pub(crate) enum Reply {
+    /// The store answered.
+    Part(ReplyPart),
+    /// Several servers answered.
+    Merged(Merged),
+    /// The store did not answer.
+    Failed(StoreError),
     /// The store was not asked.
     Repeated(Repetition),
-}
-
-/// Groups that are sent together.
-#[derive(Debug, Default)]
-struct Outbox {
-    indexes: Vec<usize>,
-    groups: Vec<QueuedGroup>,
-    charges: usize,
-}
-
-impl Outbox {
-    fn is_full_for(&self, group: &QueuedGroup) -> bool {
-        !self.groups.is_empty() && self.charges + group.charges.len() > BATCH
-    }
-
-    fn push(&mut self, index: usize, group: QueuedGroup) {
-        self.charges += group.charges.len();
-        self.indexes.push(index);
-        self.groups.push(group);
-    }
-
-    /// Queues the groups; returns their indexes as well.
-    fn send(self, primary: &Primary) -> (Vec<usize>, Result<Ticket, StoreError>) {
-        (self.indexes, primary.send(self.groups))
-    }
 }
 
 impl Store for RedisStore {

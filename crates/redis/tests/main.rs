@@ -5,6 +5,7 @@ mod addresses;
 mod bans;
 mod census;
 mod changed_parameters;
+mod cluster;
 mod conformance;
 mod keys;
 mod outages;

@@ -274,7 +274,7 @@ fn cluster_node_is_down_with_a_reason() {
             let server = Server::start_with(kind, &["--cluster-enabled", "yes"]);
             let store = store(&server).await;
             let why = wait_until_down(&store).await;
-            assert!(why.contains("Redis Cluster is not supported"), "{why}");
+            assert!(why.contains("belongs to a Redis Cluster; write redis+cluster://"), "{why}");
             // With all slots it would answer, as long as it is the only node.
             server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
             while server.command(&["SET", "k", "v"]) != Reply::Status("OK".to_owned()) {

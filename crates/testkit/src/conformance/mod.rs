@@ -54,11 +54,17 @@ pub trait Subject {
 
 /// Defines a test for each case. `$run` takes an async function of the subject, creates a subject
 /// and runs the function.
+///
+/// With `in_threads`, runs all cases at once in the calling test, for stores that are expensive to
+/// start; `$run` then also takes the value of the variable `$of` and the name of the case.
 #[macro_export]
 macro_rules! store_conformance {
-    ($run:path) => {
+    (in_threads $of:ident, $run:path) => {
+        $crate::store_conformance! { cases (in_threads $of) $run }
+    };
+    (cases $how:tt $run:path) => {
         $crate::store_conformance! {
-            $run:
+            $how $run:
             group_is_charged_all_or_none
             refused_group_answers_each_charge
             groups_of_a_batch_are_independent
@@ -91,12 +97,21 @@ macro_rules! store_conformance {
             ordinary_parameters_are_accepted
         }
     };
-    ($run:path: $($case:ident)*) => {
+    ((in_threads $of:ident) $run:path: $($case:ident)*) => {
+        std::thread::scope(|scope| {
+            $(scope.spawn(|| $run(&$of, stringify!($case), async |subject| $crate::conformance::$case(subject).await));)*
+        })
+    };
+    ((each) $run:path: $($case:ident)*) => {
         $(
             #[test]
             fn $case() {
                 $run(async |subject| $crate::conformance::$case(subject).await);
             }
         )*
+    };
+    // Last, since what follows a path is an error for those above.
+    ($run:path) => {
+        $crate::store_conformance! { cases (each) $run }
     };
 }

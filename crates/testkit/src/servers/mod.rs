@@ -4,6 +4,7 @@
 //! `scripts/test` sets, names Valkey. PostgreSQL is searched on the PATH and where Debian installs
 //! it. A test that needs a missing server fails with a message that says how to get it.
 
+mod cluster;
 mod postgres;
 mod proxy;
 mod resp;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+pub use cluster::Cluster;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use resp::{Link, Reply};

@@ -187,9 +187,7 @@ fn trusted_proxies(text: &str) -> anyhow::Result<TrustedProxies> {
 fn store(text: &str) -> anyhow::Result<StoreConfig> {
     match text.split_once("://") {
         None if text == "memory" => Ok(StoreConfig::Memory),
-        Some(("redis" | "rediss" | "redis+sentinel" | "rediss+sentinel", _)) => {
-            Ok(StoreConfig::Redis(Secret::new(text)))
-        }
+        Some((scheme, _)) if STORES.contains(&scheme) => Ok(StoreConfig::Redis(Secret::new(text))),
         // The rest may contain a password, so it is not shown.
         Some((scheme, _)) => {
             bail!("--store {scheme}://…: no such store; write memory, redis://… or rediss://…")
@@ -197,6 +195,9 @@ fn store(text: &str) -> anyhow::Result<StoreConfig> {
         None => bail!("--store: no such store; write memory, redis://… or rediss://…"),
     }
 }
+
+/// The schemes of shared stores.
+const STORES: [&str; 6] = ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"];
 
 /// Checks that the files named in the URL of a store exist: without them no connection would succeed.
 fn check_files(store: &StoreConfig) -> anyhow::Result<()> {

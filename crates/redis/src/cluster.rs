@@ -1,0 +1,286 @@
+//! The primaries of a Redis Cluster: which of them has which lane.
+//!
+//! Every primary has its own queue, connection and circuit breaker, so one that is sick affects its own lanes only. A task asks
+//! for the slots when a primary is lost, when a key has moved, and regularly.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{FromRedisValue, Value};
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
+use tollgate_engine::store::StoreError;
+
+use crate::batcher::{CallCounters, Health};
+use crate::config::{CONNECT_TIMEOUT, Config, PROBE_EVERY};
+use crate::lanes::{LANES, SLOTS_PER_LANE, TAGS};
+use crate::link::{describe, dial_to, send};
+use crate::primary::Primary;
+use crate::script::Scripts;
+use crate::sentinel::at;
+
+/// How often the slots are asked for if nothing happens.
+const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// The most primaries; further ones are not used. A cluster has at most 1,000 nodes.
+const MAX_PRIMARIES: usize = 1_000;
+
+/// A cluster.
+pub(crate) struct Cluster {
+    config: Config,
+    scripts: Arc<Scripts>,
+    counters: Arc<CallCounters>,
+    routes: RwLock<Routes>,
+    /// Notified when the slots should be asked for.
+    stale: Arc<Notify>,
+    health: watch::Sender<Health>,
+}
+
+#[derive(Debug, Default)]
+struct Routes {
+    /// By lane.
+    lanes: Vec<Option<Arc<Primary>>>,
+    /// By host and port.
+    primaries: HashMap<String, Arc<Primary>>,
+}
+
+impl Cluster {
+    /// Starts the task that follows the cluster; it ends when the cluster is dropped.
+    pub(crate) fn start(config: Config, scripts: Arc<Scripts>, counters: Arc<CallCounters>) -> Arc<Self> {
+        let cluster = Arc::new(Self {
+            config,
+            scripts,
+            counters,
+            routes: RwLock::default(),
+            stale: Arc::default(),
+            health: watch::channel(Health::Connecting).0,
+        });
+        tokio::spawn(follow(Arc::downgrade(&cluster), cluster.stale.clone()));
+        cluster
+    }
+
+    pub(crate) fn watch_health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
+    }
+
+    /// Returns the primary of a lane.
+    ///
+    /// # Errors
+    /// If it is not known.
+    pub(crate) fn primary(&self, lane: usize) -> Result<Arc<Primary>, StoreError> {
+        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let known = routes.lanes.get(lane).cloned().flatten();
+        known.ok_or_else(|| StoreError::Unavailable {
+            why: match &*self.health.borrow() {
+                Health::Down { why } => format!("{} is down: {why}", self.config.address),
+                Health::Up | Health::Connecting => format!("no primary of lane {lane} is known"),
+            },
+        })
+    }
+
+    /// Returns the primary at an address that a redirection names.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub(crate) fn primary_at(&self, address: &str) -> Result<Arc<Primary>, StoreError> {
+        let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
+        self.find_or_start(&mut routes, address)
+            .ok_or_else(|| StoreError::Unavailable { why: format!("cannot use {address}: invalid, or too many nodes") })
+    }
+
+    /// Notes that a lane has moved.
+    pub(crate) fn moved(&self, lane: usize, address: &str) {
+        let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
+        let primary = self.find_or_start(&mut routes, address);
+        if let Some(known) = routes.lanes.get_mut(lane) {
+            *known = primary;
+        }
+        self.stale.notify_one();
+    }
+
+    fn find_or_start(&self, routes: &mut Routes, address: &str) -> Option<Arc<Primary>> {
+        if let Some(known) = routes.primaries.get(address) {
+            return Some(known.clone());
+        }
+        let (host, port) = address.rsplit_once(':')?;
+        let port = port.parse().ok().filter(|_| !host.is_empty() && routes.primaries.len() < MAX_PRIMARIES)?;
+        let config = Config {
+            server: at(&self.config.server, host, port),
+            address: address.to_owned(),
+            cluster: Some(Arc::default()),
+            ..self.config.clone()
+        };
+        let primary = Primary::start(config, self.scripts.clone(), self.counters.clone(), Some(self.stale.clone()));
+        let primary = Arc::new(primary);
+        routes.primaries.insert(address.to_owned(), primary.clone());
+        Some(primary)
+    }
+
+    /// Asks any node for the slots and uses the answer.
+    async fn refresh(&self) -> Result<(), String> {
+        let mut problems = Vec::new();
+        for (host, port) in self.nodes() {
+            let asked = timeout(CONNECT_TIMEOUT, self.ask(&host, port)).await;
+            match asked.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}"))) {
+                Ok(addresses) => {
+                    self.use_lanes(&addresses);
+                    return Ok(());
+                }
+                Err(why) => problems.push(format!("{host}:{port}: {why}")),
+            }
+        }
+        Err(problems.join("; "))
+    }
+
+    /// Returns the known primaries that are up, then the seeds.
+    fn nodes(&self) -> Vec<(String, u16)> {
+        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let up = routes.primaries.iter().filter(|(_, primary)| *primary.watch_health().borrow() == Health::Up);
+        let split = |address: &str| {
+            let (host, port) = address.rsplit_once(':')?;
+            Some((host.to_owned(), port.parse().ok()?))
+        };
+        let up = up.filter_map(|(address, _)| split(address));
+        up.chain(self.config.cluster.iter().flat_map(|seeds| seeds.iter().cloned())).collect()
+    }
+
+    /// Returns the address of the primary of each lane by one node, and checks that the store counts in as many lanes.
+    async fn ask(&self, host: &str, port: u16) -> Result<Vec<Option<String>>, String> {
+        let mut connection =
+            dial_to(&self.config, at(&self.config.server, host, port)).await.map_err(|error| describe(&error))?;
+        let slots = send(&mut connection, redis::cmd("CLUSTER").arg("SLOTS")).await.map_err(|error| {
+            let why = describe(&error);
+            let hint =
+                if why.contains("cluster support disabled") { "; write redis:// for a single server" } else { "" };
+            format!("{why}{hint}")
+        })?;
+        let addresses = lanes_by_slots(slots, host).ok_or("unexpected reply to CLUSTER SLOTS")?;
+        if addresses.iter().all(Option::is_none) {
+            return Err("it knows no slots: the cluster was not created yet".to_owned());
+        }
+        if let Some(address) = &addresses[0]
+            && let Some((host, port)) =
+                address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
+        {
+            let first = dial_to(&self.config, at(&self.config.server, host, port)).await;
+            check_lanes(&mut first.map_err(|error| describe(&error))?, &self.config.namespace).await?;
+        }
+        Ok(addresses)
+    }
+
+    fn use_lanes(&self, addresses: &[Option<String>]) {
+        let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
+        let lanes = addresses
+            .iter()
+            .map(|address| address.as_deref().and_then(|address| self.find_or_start(&mut routes, address)))
+            .collect();
+        routes.lanes = lanes;
+        let in_use = |address: &String| addresses.iter().flatten().any(|used| used == address);
+        routes.primaries.retain(|address, _| in_use(address));
+    }
+
+    /// Returns the health of the whole: up if the primaries of all lanes are.
+    fn overall(&self) -> Health {
+        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let unserved = routes.lanes.iter().filter(|lane| lane.is_none()).count();
+        if routes.lanes.is_empty() || unserved > 0 {
+            return Health::Down {
+                why: format!("{} of {LANES} lanes have no primary", LANES - routes.lanes.len() + unserved),
+            };
+        }
+        let mut connecting = false;
+        for (address, primary) in &routes.primaries {
+            match &*primary.watch_health().borrow() {
+                Health::Up => {}
+                Health::Connecting => connecting = true,
+                Health::Down { why } => return Health::Down { why: format!("{address}: {why}") },
+            }
+        }
+        if connecting { Health::Connecting } else { Health::Up }
+    }
+}
+
+/// Keeps the routes and the health current, until the cluster is dropped.
+async fn follow(cluster: Weak<Cluster>, stale: Arc<Notify>) {
+    loop {
+        let Some(cluster_now) = cluster.upgrade() else { return };
+        let refreshed = cluster_now.refresh().await;
+        let health = match refreshed {
+            Ok(()) => cluster_now.overall(),
+            Err(why) => Health::Down { why },
+        };
+        let is_up = health == Health::Up;
+        // A cluster that is only connecting stays as it was until all primaries have answered.
+        if health != Health::Connecting {
+            cluster_now.health.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
+        }
+        drop(cluster_now);
+        if is_up {
+            let _ = timeout(REFRESH_EVERY, stale.notified()).await;
+        } else {
+            tokio::time::sleep(PROBE_EVERY).await;
+        }
+    }
+}
+
+/// Returns the address of the primary of each lane from a reply to `CLUSTER SLOTS`; a node without a name of its own is the one
+/// that was asked.
+fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
+    let mut lanes = vec![None; LANES];
+    let Value::Array(ranges) = slots else { return None };
+    for range in ranges {
+        let Value::Array(fields) = range else { return None };
+        let [first, last, primary, ..] = <[Value; 3]>::try_from(fields.into_iter().take(3).collect::<Vec<_>>()).ok()?;
+        let (first, last) = (u16::from_redis_value(first).ok()?, u16::from_redis_value(last).ok()?);
+        let Value::Array(node) = primary else { return None };
+        let mut node = node.into_iter();
+        let host = node.next().and_then(|host| String::from_redis_value(host).ok()).filter(|host| !host.is_empty());
+        let port = u16::from_redis_value(node.next()?).ok()?;
+        let address = format!("{}:{port}", host.as_deref().unwrap_or(asked));
+        for (lane, known) in lanes.iter_mut().enumerate() {
+            if (first..=last).contains(&(lane as u16 * SLOTS_PER_LANE)) {
+                *known = Some(address.clone());
+            }
+        }
+    }
+    Some(lanes)
+}
+
+/// Records the number of lanes in the store, and checks what is recorded there.
+async fn check_lanes(connection: &mut MultiplexedConnection, namespace: &str) -> Result<(), String> {
+    let key = format!("{namespace}:{{{}}}meta", TAGS[0]);
+    let mut set = redis::cmd("SET");
+    set.arg(&key).arg(format!("lanes={LANES}")).arg("NX");
+    send(connection, &set).await.map_err(|error| describe(&error))?;
+    let found = send(connection, redis::cmd("GET").arg(&key)).await.map_err(|error| describe(&error))?;
+    let found = String::from_redis_value(found).unwrap_or_default();
+    if found != format!("lanes={LANES}") {
+        return Err(format!(
+            "the store says `{found}` in {key}, this node needs `lanes={LANES}`: it would count keys elsewhere"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_become_lanes() {
+        let node = |host: &str, port| {
+            Value::Array(vec![Value::BulkString(host.into()), Value::Int(port), Value::BulkString(b"id".to_vec())])
+        };
+        let range = |first, last, host: &str, port| {
+            Value::Array(vec![Value::Int(first), Value::Int(last), node(host, port), node("replica", 1)])
+        };
+        let slots = Value::Array(vec![range(0, 255, "a", 1), range(256, 8_000, "", 2)]);
+        let lanes = lanes_by_slots(slots, "asked").unwrap();
+        assert_eq!(lanes[0].as_deref(), Some("a:1"));
+        assert_eq!((lanes[1].as_deref(), lanes[31].as_deref()), (Some("asked:2"), Some("asked:2")));
+        assert_eq!(lanes[32], None, "slot 8192 belongs to no range");
+        assert_eq!(lanes_by_slots(Value::Array(vec![Value::Int(1)]), "asked"), None);
+        assert_eq!(lanes_by_slots(Value::Nil, "asked"), None);
+    }
+}

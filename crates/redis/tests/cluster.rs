@@ -1,0 +1,196 @@
+//! A store on a cluster of three primaries with a replica each.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+use crate::support;
+
+use std::time::Duration;
+
+use support::{Owned, UNHURRIED, bucket, check, remaining, run, wait_until_down, wait_until_up};
+use tollgate_core::Nanos;
+use tollgate_engine::store::{StoreError, StoreVerb};
+use tollgate_redis::{Config, RedisStore};
+use tollgate_testkit::conformance::Subject;
+use tollgate_testkit::servers::{Cluster, Kind, Reply, Server, free_port};
+
+struct OnCluster {
+    store: RedisStore,
+}
+
+impl Subject for OnCluster {
+    type Store = RedisStore;
+
+    fn store(&self) -> &Self::Store {
+        &self.store
+    }
+
+    fn unit(&self) -> Nanos {
+        Nanos::SECOND
+    }
+
+    fn stands_still(&self) -> bool {
+        false
+    }
+
+    fn tick(&self) -> Nanos {
+        Nanos::from_micros(1)
+    }
+
+    async fn wait(&mut self, length: Nanos) {
+        tokio::time::sleep(length.into()).await;
+    }
+}
+
+async fn connect(url: &str, deadline: Duration) -> RedisStore {
+    RedisStore::connect(Config::from_url(url).unwrap().deadline(deadline)).await
+}
+
+/// Runs a case of the conformance suite in a namespace of its own.
+fn run_case(cluster: &Cluster, case: &str, test: impl AsyncFnOnce(&mut OnCluster)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = connect(&format!("{}?namespace={case}", cluster.url()), UNHURRIED).await;
+        wait_until_up(&store).await;
+        // A case that hangs fails instead of blocking the run.
+        tokio::time::timeout(Duration::from_secs(60), test(&mut OnCluster { store })).await.unwrap();
+    });
+}
+
+#[test]
+fn conformance_on_a_cluster_of_redis() {
+    let cluster = Cluster::start(Kind::Redis);
+    tollgate_testkit::store_conformance!(in_threads cluster, run_case);
+}
+
+#[test]
+fn conformance_on_a_cluster_of_valkey() {
+    let cluster = Cluster::start(Kind::Valkey);
+    tollgate_testkit::store_conformance!(in_threads cluster, run_case);
+}
+
+/// Checks some keys, which are in many lanes; returns how many were admitted and how many had no answer.
+async fn check_many(store: &RedisStore) -> (usize, usize) {
+    let (mut admitted, mut failed) = (0, 0);
+    for number in 0..40 {
+        match check(store, &format!("k{number}"), bucket(1_000)).await {
+            Ok(true) => admitted += 1,
+            Ok(false) => panic!("nothing is used up"),
+            Err(StoreError::Unavailable { .. } | StoreError::Unknown { .. }) => failed += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    (admitted, failed)
+}
+
+/// Waits until all lanes are served.
+async fn until_all_pass(store: &RedisStore) {
+    let attempts = async {
+        while check_many(store).await.1 > 0 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(30), attempts).await.is_ok(), "{:?}", store.health());
+}
+
+#[test]
+fn sick_and_dead_primaries_affect_their_own_lanes_until_a_replica_takes_over() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut cluster = Cluster::start(Kind::Redis);
+        let port = cluster.servers[1].port();
+        // A dead seed is skipped.
+        let url = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{port}", free_port());
+        let store = connect(&url, Duration::from_millis(300)).await;
+        wait_until_up(&store).await;
+        until_all_pass(&store).await;
+
+        cluster.servers[0].pause();
+        let (mut admitted, mut failed) = check_many(&store).await;
+        assert!(admitted > 10 && failed > 0, "{admitted} admitted, {failed} failed");
+        cluster.servers[0].resume();
+        until_all_pass(&store).await;
+
+        let dead = cluster.primary_of(0);
+        cluster.servers[dead].kill();
+        (admitted, failed) = check_many(&store).await;
+        assert!(admitted > 10 && failed > 0, "{admitted} admitted, {failed} failed");
+        until_all_pass(&store).await;
+        assert_ne!(cluster.primary_of(0), dead);
+        assert_eq!(check(&store, "k0", bucket(1_000)).await, Ok(true));
+    });
+}
+
+#[test]
+fn addresses_that_do_not_fit_and_another_number_of_lanes_are_reported() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let single = Server::start(Kind::Redis);
+        let url = format!("redis+cluster://127.0.0.1:{}", single.port());
+        let why = wait_until_down(&connect(&url, UNHURRIED).await).await;
+        assert!(why.contains("cluster support disabled; write redis:// for a single server"), "{why}");
+
+        let cluster = Cluster::start(Kind::Valkey);
+        let store = connect(&format!("{}?namespace=a", cluster.url()), UNHURRIED).await;
+        wait_until_up(&store).await;
+        let first = &cluster.servers[cluster.primary_of(0)];
+        assert_eq!(first.command(&["GET", "a:{1bz}meta"]), Reply::Bytes(b"lanes=64".to_vec()));
+        first.command(&["SET", "b:{1bz}meta", "lanes=32"]);
+        let why = wait_until_down(&connect(&format!("{}?namespace=b", cluster.url()), UNHURRIED).await).await;
+        assert!(why.contains("the store says `lanes=32`") && why.contains("needs `lanes=64`"), "{why}");
+        slot_is_moved_while_its_keys_are_charged(&cluster, &store).await;
+    });
+}
+
+/// Moves a slot with two keys from one primary to another, step by step, and charges the keys alone and together at each step.
+async fn slot_is_moved_while_its_keys_are_charged(cluster: &Cluster, store: &RedisStore) {
+    // Of many keys, two are in one slot.
+    let keys: Vec<String> = (0..200).map(|number| format!("m{number}")).collect();
+    for key in &keys {
+        assert_eq!(check(store, key, bucket(100)).await, Ok(true));
+    }
+    let slot = 256 * 5;
+    let source = cluster.primary_of(slot);
+    let names = cluster.servers[source].command(&["CLUSTER", "GETKEYSINSLOT", "1280", "50"]).list();
+    let names: Vec<String> = names.into_iter().map(|name| String::from_utf8(name.bytes()).unwrap()).collect();
+    let moved: Vec<&str> = names.iter().map(|name| name.rsplit('}').next().unwrap()).collect();
+    let (one, two) = (moved[0], moved[1]);
+    let target = cluster.primary_of(256 * 63);
+    assert_ne!(source, target);
+    let (from, to) = (&cluster.servers[source], &cluster.servers[target]);
+    let ok = Reply::Status("OK".to_owned());
+
+    let mut taken = 1;
+    let charge = async |taken: &mut u64, note: &str| {
+        let alone = |key: &str| vec![Owned::new(key, bucket(100), 1)];
+        let both = vec![Owned::new(one, bucket(100), 1), Owned::new(two, bucket(100), 1)];
+        let new = vec![Owned::new(&format!("{one}{note}"), bucket(100), 1)];
+        let groups = [alone(one), alone(two), both, new].map(|charges| (StoreVerb::Check, charges));
+        for answer in run(store, &groups).await {
+            let answer = answer.unwrap_or_else(|error| panic!("{note}: {error}"));
+            assert!(answer.iter().all(|answer| answer.outcome.is_admitted()), "{note}");
+        }
+        *taken += 2;
+    };
+    charge(&mut taken, "before").await;
+    assert_eq!(to.command(&["CLUSTER", "SETSLOT", "1280", "IMPORTING", &cluster.id(source)]), ok);
+    assert_eq!(from.command(&["CLUSTER", "SETSLOT", "1280", "MIGRATING", &cluster.id(target)]), ok);
+    charge(&mut taken, "all keys at the source").await;
+    let port = to.port().to_string();
+    assert_eq!(from.command(&["MIGRATE", "127.0.0.1", &port, &names[0], "0", "5000"]), ok);
+    charge(&mut taken, "one key at the target").await;
+    assert_eq!(from.command(&["MIGRATE", "127.0.0.1", &port, &names[1], "0", "5000"]), ok);
+    charge(&mut taken, "both keys at the target").await;
+    let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+    let rest = from.command(&["CLUSTER", "GETKEYSINSLOT", "1280", "50"]).list();
+    let rest: Vec<String> = rest.into_iter().map(|name| String::from_utf8(name.bytes()).unwrap()).collect();
+    migrate.extend(rest.iter().map(String::as_str));
+    if !rest.is_empty() {
+        assert_eq!(from.command(&migrate), ok);
+    }
+    for server in [to, from] {
+        assert_eq!(server.command(&["CLUSTER", "SETSLOT", "1280", "NODE", &cluster.id(target)]), ok);
+    }
+    charge(&mut taken, "moved").await;
+    assert_eq!(remaining(store, one, bucket(100)).await, 100 - taken);
+    assert_eq!(remaining(store, two, bucket(100)).await, 100 - taken);
+}
