@@ -109,22 +109,21 @@ async function inBrowser(port) {
   await page.getByText("10,000 rules").waitFor();
   const strokes = [];
   for (const character of "rule-123") {
-    const passed = page.evaluate(
-      () =>
-        new Promise((resolve) => {
-          const input = document.querySelector("input[type=search]");
-          input.focus();
-          let start = 0;
-          input.addEventListener("keydown", () => (start = performance.now()), { once: true });
-          const status = document.querySelector("main table").parentElement;
-          new MutationObserver((_, observer) => {
-            observer.disconnect();
-            requestAnimationFrame(() => resolve(performance.now() - start));
-          }).observe(status, { childList: true });
-        }),
-    );
+    // Listening begins before the key is pressed; the time ends with the frame after the new rows.
+    await page.evaluate(() => {
+      const input = document.querySelector("input[type=search]");
+      input.focus();
+      window.answered = new Promise((resolve) => {
+        let start = 0;
+        input.addEventListener("keydown", () => (start = performance.now()), { once: true });
+        new MutationObserver((_, observer) => {
+          observer.disconnect();
+          requestAnimationFrame(() => resolve(performance.now() - start));
+        }).observe(document.querySelector("main table").parentElement, { childList: true });
+      });
+    });
     await page.keyboard.press(character);
-    strokes.push(await passed);
+    strokes.push(await page.evaluate(() => window.answered));
   }
   const longest = Math.max(...strokes);
   goal(`a keystroke in a list of ${RULES} rules is answered after at most ${longest.toFixed(0)} ms (at most 100)`, longest <= 100);
@@ -140,7 +139,7 @@ try {
     if (tries > 1_200) throw new Error("the server does not listen");
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
-  await beside(port);
+  if (Number(runs) > 0) await beside(port);
   await inBrowser(port);
 } finally {
   server.kill();
