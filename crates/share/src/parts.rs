@@ -28,8 +28,9 @@
 //! held for groups that will be refunded. The level is `V − H + e`; the excess `e` grows at the rate
 //! `r` only while `V = B` and `H > 0`, never beyond `H`, and is capped away when the bucket is full. So
 //! each place admits at most `B + r·T + E` with `E ≤ min(H, r·c)`, where `c` is the longest time in which
-//! holds overlap without a gap. (The age of the oldest refund does not bound it: the simulator found
-//! overlapping groups that exceed `r` times that age.) A hold lasts no longer than two deadlines,
+//! holds overlap without a gap. (The age of the oldest refund does not bound it: with `B = 2` and 10 a
+//! second, groups that hold one token for 20 ms each, the next before the last is refunded, let a third
+//! token refill within 100 ms.) A hold lasts no longer than two deadlines,
 //! since older refunds are dropped, and suspects hold nothing of others, so an attack does not prolong
 //! the chain. If no message is lost or late, every take is either part of an admitted group or refunded
 //! exactly once.
@@ -361,6 +362,28 @@ mod tests {
         assert_eq!(steps[3], [], "nothing was taken by a peek");
         let (_, steps) = run(&[true, true], &[]);
         assert_eq!(steps, [[Take(0), Take(1)]]);
+    }
+
+    #[test]
+    fn overlapping_holds_exceed_the_rate_times_the_age_of_a_refund() {
+        use tollgate_core::{Algorithm, Ask, Cost, Now, Rate, TokenBucket};
+        const MILLI: u64 = 1_000_000;
+        let bucket = TokenBucket::new(Rate::per_second(10).unwrap(), 2).unwrap();
+        let mut state = [0; 2];
+        bucket.init(&mut state, &Now::at(0));
+        let take = |state: &mut [u64; 2], at: u64, cost: u64| {
+            bucket.decide(state, &Now::at(at), Ask::Exactly(Cost::new(cost))).is_admitted()
+        };
+        // From 0 to 110 ms, one or two groups hold a token each for 20 ms.
+        assert!(take(&mut state, 0, 1));
+        for start in (10..=90).step_by(10) {
+            assert!(take(&mut state, start * MILLI, 1));
+            bucket.refund(&mut state, &Now::at((start + 10) * MILLI), Cost::ONE, None);
+        }
+        // One is still held. Nothing was admitted so far, and three are admitted within the same instant.
+        assert!(take(&mut state, 100 * MILLI, 2));
+        bucket.refund(&mut state, &Now::at(100 * MILLI), Cost::ONE, None);
+        assert!(take(&mut state, 100 * MILLI, 1));
     }
 
     #[test]

@@ -403,12 +403,12 @@ fn draw_meter(random: &mut Random) -> Meter {
     }
 }
 
-/// Returns the excess of a step of the store's clock forward by `σ`. The pool refills by `r·σ`. Leases end in the pool up to `σ`
-/// earlier than on the nodes, so their tokens are spent while the pool refills them: another `r·σ`.
+/// Returns the excess of a step of the store's clock forward by `σ`: at most `r·σ`. Of a slice that would have expired `τ ≤ σ` after
+/// the step, the pool refills `r·(σ − τ)` at the step, and `r·τ` until the nodes stop to spend it.
 fn step_excess(meter: &Meter, by: u64) -> u64 {
     match *meter {
         Meter::Bucket { count, per, burst, .. } => {
-            let refill = (u128::from(by) * 2 * u128::from(count)).div_ceil(u128::from(per));
+            let refill = (u128::from(by) * u128::from(count)).div_ceil(u128::from(per));
             u64::try_from(refill).unwrap_or(u64::MAX).min(burst)
         }
         Meter::Window { limit, .. } => limit,
