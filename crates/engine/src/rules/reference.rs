@@ -342,7 +342,8 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
   window counts until that one ends, and moves to the other with the next request that is admitted there.
 - **`renew`** extends the slots that a request took, and returns whether it took any and all of them are still
   held. A slot is lost when its lease ends, by a reset, when the rule is removed, and when a request is
-  admitted under a limit of another algorithm.
+  admitted under a limit of another algorithm. Slots are numbered by the clock: the receipt of a lost slot
+  can release or renew one that was taken within about a microsecond of it.
 - **Shadow rules** that a request matches form one group. They are decided after all enforced rules have
   admitted the request, and charged all or none: if one of them would refuse, none of them is charged.
   One that denies (`deny`, or an override with `deny`) refuses for the group: the others are not

@@ -44,6 +44,14 @@ pub struct Settled {
 }
 
 impl RuleModel {
+    /// Returns whether a receipt may name a slot that another request took, because its own is gone.
+    pub fn is_ambiguous(&self, receipt: &Receipt) -> bool {
+        receipt.taken.iter().any(|taken| {
+            let states = self.counters.get(&taken.key).into_iter().flatten();
+            states.zip(&taken.stamps).any(|(state, stamp)| state.is_ambiguous(self.at, *stamp))
+        })
+    }
+
     /// Refunds what a decision took; returns the least that any counter accepted.
     pub fn refund(&mut self, receipt: &Receipt) -> u64 {
         let known: Vec<&Taken> = receipt.taken.iter().filter(|taken| self.limits_of(taken).is_some()).collect();
@@ -108,7 +116,7 @@ impl RuleModel {
     pub fn renew(&mut self, receipt: &Receipt) -> bool {
         let mut all = None;
         for taken in &receipt.taken {
-            if self.limits_of(taken).is_none() || !taken.stamps.iter().any(|stamp| matches!(stamp, Stamp::Lease(_))) {
+            if self.limits_of(taken).is_none() || !taken.stamps.iter().any(|stamp| matches!(stamp, Stamp::Lease(..))) {
                 continue;
             }
             let at = self.at;

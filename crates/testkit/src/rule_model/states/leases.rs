@@ -15,12 +15,13 @@ struct Lease {
     /// `None`: an amount spent under another algorithm.
     number: Option<u64>,
     weight: u64,
+    taken: u64,
     end: u64,
 }
 
 impl Leases {
     pub(super) fn new(length: u64, spent: u64, at: u64) -> Self {
-        Self { length, held: vec![Lease { number: None, weight: spent, end: at + length }] }
+        Self { length, held: vec![Lease { number: None, weight: spent, taken: at, end: at + length }] }
     }
 
     fn held(&self, at: u64) -> impl Iterator<Item = &Lease> {
@@ -40,8 +41,8 @@ impl Leases {
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64, number: u64) -> Stamp {
-        self.held.push(Lease { number: Some(number), weight: amount, end: at + self.length });
-        Stamp::Lease(number)
+        self.held.push(Lease { number: Some(number), weight: amount, taken: at, end: at + self.length });
+        Stamp::Lease(number, at)
     }
 
     /// No lease lasts longer than a new one.
@@ -52,8 +53,16 @@ impl Leases {
     }
 
     fn find(&mut self, at: u64, stamp: Option<Stamp>) -> Option<&mut Lease> {
-        let Some(Stamp::Lease(number)) = stamp else { return None };
+        let Some(Stamp::Lease(number, _)) = stamp else { return None };
         self.held.iter_mut().find(|lease| lease.number == Some(number) && at < lease.end && lease.weight > 0)
+    }
+
+    /// Programs number leases by the clock. A state that was reset or converted may give out a number
+    /// again within about a microsecond.
+    pub(super) fn is_ambiguous(&self, at: u64, stamp: Stamp) -> bool {
+        let Stamp::Lease(number, taken) = stamp else { return false };
+        let is_other = |lease: &Lease| lease.number != Some(number) && lease.taken.abs_diff(taken) < 1_000_000;
+        !self.held(at).any(|lease| lease.number == Some(number)) && self.held(at).any(is_other)
     }
 
     /// Only the holder can release.

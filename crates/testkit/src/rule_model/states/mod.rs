@@ -38,8 +38,8 @@ pub enum Stamp {
     Anywhere,
     /// The window or slice with this end, or this instant of a log.
     Time(u64),
-    /// This lease.
-    Lease(u64),
+    /// The lease of this number, taken at this instant.
+    Lease(u64, u64),
 }
 
 /// A state and the parameters it belongs to.
@@ -215,6 +215,15 @@ impl State {
         match &mut self.counted {
             Counted::Leases(leases) => Some(leases.renew(at, stamp)),
             _ => None,
+        }
+    }
+
+    /// Returns whether the lease of a stamp is no longer held, and another one was taken at about the
+    /// same instant.
+    pub fn is_ambiguous(&self, at: u64, stamp: Stamp) -> bool {
+        match &self.counted {
+            Counted::Leases(leases) => leases.is_ambiguous(at, stamp),
+            _ => false,
         }
     }
 
