@@ -2,10 +2,8 @@
 //!
 //! Redirections were not executed, so they are sent again within the deadline, at most three times.
 //!
-//! **A group over several lanes** is split into parts, which take at the same time, in one round trip. If all took, the group is
-//! admitted. If some were refused, those that took are refunded, and the group is tried once more, lane by lane in ascending
-//! order, before it is refused: otherwise two groups could refuse each other over the last tokens of two lanes, although one of
-//! them fits. If a part has no answer, the others are refunded, and the group has none.
+//! **A group over several lanes** is split into parts, which take at the same time, in one round trip; what follows decides
+//! [`tollgate_share::parts`]. If a part has no answer, the others are refunded, and the group has none.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,6 +11,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, Outcome, Report, Stamps, Time, Wall};
 use tollgate_engine::store::{Answer, Answers, Charge, Group, StoreError, StoreVerb};
+use tollgate_share::parts::{Action, Parts, Reply as PartReply, Verdict};
 
 use crate::answer::ReplyReader;
 use crate::batcher::{GroupReply, NoReply, ReplyPart};
@@ -354,78 +353,69 @@ impl RedisStore {
         cluster: &Cluster,
         group: &Group<'_>,
         parts: &[Part<'_>],
-        answers: Vec<Result<PartAnswer, StoreError>>,
+        first: Vec<Result<PartAnswer, StoreError>>,
         deadline: Instant,
     ) -> Result<Merged, StoreError> {
         if group.verb != StoreVerb::Check {
-            let answers = answers.into_iter().collect::<Result<Vec<_>, _>>()?;
+            let answers = first.into_iter().collect::<Result<Vec<_>, _>>()?;
             return Ok(merge(parts, answers));
         }
-        let has_refusal = answers.iter().flatten().any(|answer| !answer.is_admitted());
-        let worst =
-            answers.iter().filter_map(|answer| answer.as_ref().err()).min_by_key(|error| severity(error)).cloned();
-        if let Some(error) = worst {
-            // A part without an answer decides only if no other part refuses.
-            if !has_refusal || severity(&error) == 0 {
-                for (part, answer) in parts.iter().zip(&answers) {
-                    if let Ok(answer) = answer {
-                        self.refund(cluster, part, answer, deadline).await?;
-                    }
+        let mut actions = Vec::new();
+        let mut machine = Parts::new(&vec![false; parts.len()], &mut actions);
+        // The first round, in which all parts take, is over.
+        actions.clear();
+        let mut answers: Vec<Option<PartAnswer>> = parts.iter().map(|_| None).collect();
+        let mut errors: Vec<StoreError> = Vec::new();
+        let mut note =
+            |at: usize, answer: Result<PartAnswer, StoreError>, machine: &mut Parts, actions: &mut Vec<Action>| {
+                machine.on(at, reply_of(&answer), actions);
+                match answer {
+                    Ok(answer) => return Some(answer),
+                    Err(error) => errors.push(error),
                 }
-                return Err(error);
-            }
-        } else if has_refusal && answers.iter().flatten().any(PartAnswer::is_admitted) {
-            let mut answers: Vec<PartAnswer> = answers.into_iter().flatten().collect();
-            for (part, answer) in parts.iter().zip(&mut answers) {
-                self.refund(cluster, part, answer, deadline).await?.replace_in(answer);
-            }
-            return self.take_in_order(cluster, parts, answers, deadline).await;
-        }
-        if !has_refusal {
-            let answers: Vec<PartAnswer> = answers.into_iter().flatten().collect();
-            return self.equalise(cluster, parts, answers, deadline).await;
-        }
-        let mut refused = Vec::with_capacity(answers.len());
-        for (part, answer) in parts.iter().zip(answers) {
-            let mut answer = match answer {
-                Ok(answer) => answer,
-                // Nothing is known of this part, and another one refuses.
-                Err(_) => PartAnswer {
-                    charges: part.charges.iter().map(|_| ChargeAnswer::nothing()).collect(),
-                    at: Time::ZERO,
-                },
+                None
             };
-            self.refund(cluster, part, &answer, deadline).await?.replace_in(&mut answer);
-            refused.push(answer);
-        }
-        Ok(merge(parts, refused))
-    }
-
-    /// Takes lane by lane, in ascending order; at the first refusal refunds those before it. `answers` are those of the first round,
-    /// after refunds.
-    async fn take_in_order(
-        &self,
-        cluster: &Cluster,
-        parts: &[Part<'_>],
-        mut answers: Vec<PartAnswer>,
-        deadline: Instant,
-    ) -> Result<Merged, StoreError> {
-        for at in 0..parts.len() {
-            let mut job = [Job::new(StoreVerb::Check, &parts[at].charges, parts[at].lane)];
-            self.exchange(cluster, &mut job, deadline).await;
-            let answer = job[0].read();
-            let is_admitted = answer.as_ref().is_ok_and(PartAnswer::is_admitted);
-            if !is_admitted {
-                for before in 0..at {
-                    let refunded = self.refund(cluster, &parts[before], &answers[before], deadline).await?;
-                    refunded.replace_in(&mut answers[before]);
-                }
-                answers[at] = answer?;
-                return Ok(merge(parts, answers));
+        for (at, answer) in first.into_iter().enumerate() {
+            if let Some(answer) = note(at, answer, &mut machine, &mut actions) {
+                answers[at] = Some(answer);
             }
-            answers[at] = answer?;
         }
-        self.equalise(cluster, parts, answers, deadline).await
+        let mut verdict = None;
+        while !actions.is_empty() {
+            for action in std::mem::take(&mut actions) {
+                match action {
+                    Action::Refund(at) => {
+                        if let Some(answer) = &mut answers[at] {
+                            self.refund(cluster, &parts[at], answer, deadline).await?.replace_in(answer);
+                        }
+                    }
+                    Action::Take(at) | Action::Peek(at) => {
+                        let mut job = [Job::new(StoreVerb::Check, &parts[at].charges, parts[at].lane)];
+                        self.exchange(cluster, &mut job, deadline).await;
+                        if let Some(answer) = note(at, job[0].read(), &mut machine, &mut actions) {
+                            answers[at] = Some(answer);
+                        }
+                    }
+                    Action::Answer(Verdict::Partial) => {
+                        // The rule decides about the request as a whole, so what the other parts took is given back.
+                        verdict = Some(Verdict::Partial);
+                        machine.conclude(false, &mut actions);
+                    }
+                    Action::Answer(answer) => verdict = Some(answer),
+                }
+            }
+        }
+        let answered =
+            |at: usize, answer: Option<PartAnswer>| answer.unwrap_or_else(|| PartAnswer::nothing(&parts[at]));
+        let answers = answers.into_iter().enumerate().map(|(at, answer)| answered(at, answer)).collect();
+        match verdict {
+            Some(Verdict::Admitted) => self.equalise(cluster, parts, answers, deadline).await,
+            Some(Verdict::Refused) => Ok(merge(parts, answers)),
+            Some(Verdict::Rejected | Verdict::Stale | Verdict::Partial) | None => {
+                let error = errors.into_iter().min_by_key(severity);
+                Err(error.unwrap_or_else(|| StoreError::Unknown { why: "no verdict about a group".to_owned() }))
+            }
+        }
     }
 
     /// Charges that take up to an amount all take the least that any of them can: the others give back the rest.
@@ -501,9 +491,24 @@ impl Refunded {
     }
 }
 
-impl ChargeAnswer {
-    fn nothing() -> Self {
-        Self { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() }
+impl PartAnswer {
+    /// The answer to a part of which nothing is known, in a group that another part refuses.
+    fn nothing(part: &Part<'_>) -> Self {
+        let nothing =
+            ChargeAnswer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() };
+        Self { charges: vec![nothing; part.charges.len()], at: Time::ZERO }
+    }
+}
+
+/// Returns what a server said about a part.
+fn reply_of(answer: &Result<PartAnswer, StoreError>) -> PartReply {
+    match answer {
+        Ok(answer) if answer.is_admitted() => PartReply::Passed,
+        Ok(_) => PartReply::Refused,
+        Err(StoreError::Rejected { .. }) => PartReply::Rejected,
+        Err(StoreError::Stale { .. }) => PartReply::Stale,
+        Err(StoreError::Unavailable { .. }) => PartReply::Unavailable,
+        Err(StoreError::Unknown { .. }) => PartReply::Unknown,
     }
 }
 
