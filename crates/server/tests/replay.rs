@@ -397,7 +397,7 @@ http {
   log_format limits '$msec $http_x_key $status \"$request\"';
   access_log access.log limits;
   client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
-  limit_req_zone $http_x_key zone=keys:10m rate=20r/s;
+  limit_req_zone $http_x_key zone=keys:10m rate=5r/s;
   limit_req_status 429;
   server { listen 127.0.0.1:PORT; root site; location / { limit_req zone=keys burst=5 nodelay; } }
 }
@@ -444,9 +444,10 @@ fn nginx_refuses_what_replay_refuses() {
     let CommandResult { out, err, .. } = tollgate(&args, b"");
     let report: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{err}"));
     let replayed = report["result"]["refused"].as_u64().expect("a count") as usize;
-    assert!(refused > 100 && log.lines().count() > refused + 50, "the load exceeds the limit: {refused} refused");
+    // At least the bursts of the four keys pass, however fast the load is.
+    assert!(refused > 0 && log.lines().count() >= refused + 4 * 6, "the load exceeds the limit: {refused} refused");
     // nginx reads its clock once in a round of events and logs the time of the end, so a request at the edge may differ.
-    let margin = log.lines().count() / 50;
+    let margin = log.lines().count() / 25;
     assert!(
         replayed.abs_diff(refused) <= margin,
         "nginx refused {refused}, replay {replayed} of {}",
