@@ -31,7 +31,7 @@ use crate::wait::{Acquire, AcquireError, Grant, block_on};
 /// registry.configure("default", Limit::from(TokenBucket::new("10/s".parse()?, 10)?));
 /// let (users, orders) = (registry.limiter("users", "default")?, registry.limiter("orders", "default")?);
 /// assert!(users.check(10).is_allowed() && orders.check(10).is_allowed());
-/// // ChangingWaker all limiters that share it.
+/// // Changes all limiters that share it.
 /// registry.configure("default", Limit::from(TokenBucket::new("20/s".parse()?, 20)?));
 /// assert!(users.check(10).is_allowed() && orders.check(10).is_allowed());
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -43,7 +43,7 @@ pub struct FrontCounters {
 #[derive(Clone, Copy, Debug)]
 enum Counter {
     Allowed,
-    MissingRole,
+    Denied,
     Observed,
     Malformed,
 }
@@ -64,11 +64,9 @@ impl FrontCounters {
     #[inline]
     pub fn decided(&self, tally: Tally) {
         let stripe = Stripe::of_thread();
-        for (counter, count) in [
-            (Counter::Allowed, tally.allowed),
-            (Counter::MissingRole, tally.denied),
-            (Counter::Observed, tally.observed),
-        ] {
+        for (counter, count) in
+            [(Counter::Allowed, tally.allowed), (Counter::Denied, tally.denied), (Counter::Observed, tally.observed)]
+        {
             if count > 0 {
                 self.counts.add(stripe, counter as usize, count);
             }
@@ -132,7 +130,7 @@ impl Metrics {
     /// Returns the decisions of all protocols.
     pub fn tally(&self) -> Tally {
         let sum = |counter| self.fronts.iter().map(|front| front.sum(counter)).sum();
-        Tally { allowed: sum(Counter::Allowed), denied: sum(Counter::MissingRole), observed: sum(Counter::Observed) }
+        Tally { allowed: sum(Counter::Allowed), denied: sum(Counter::Denied), observed: sum(Counter::Observed) }
     }
 
     /// Counts a change of rules that was put in force.
@@ -166,7 +164,7 @@ impl Metrics {
             let (front, counters) = (protocol.name(), self.front(protocol));
             for (outcome, count) in [
                 ("allow", counters.sum(Counter::Allowed)),
-                ("deny", counters.sum(Counter::MissingRole)),
+                ("deny", counters.sum(Counter::Denied)),
                 ("observe", counters.sum(Counter::Observed)),
             ] {
                 page.line(&format!("{{front=\"{front}\",outcome=\"{outcome}\"}}"), count);

@@ -166,7 +166,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let none_matched = table.is_empty() && decision.allowed;
     match (table.is_empty(), decision.allowed) {
         (true, true) => writeln!(out, "no limit applies to it")?,
-        // MissingRole without being counted, or banned for longer than any limit lasts.
+        // Refused without being counted, or banned for longer than any limit lasts.
         (true, false) => {}
         (false, _) => table.write(&mut out)?,
     }

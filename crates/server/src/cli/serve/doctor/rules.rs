@@ -110,7 +110,7 @@ async fn service(config: &FollowConfig) -> Finding {
         Ok(answer) if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Finding::error(
             "rules",
             format!("{url} refuses the token: {}", answer.status()),
-            "create one with `tollgate tokens create --role reader` and set TOLLGATE_RULES_TOKEN",
+            "create one with `tollgate tokens create --role node` and set TOLLGATE_RULES_TOKEN",
         ),
         Ok(answer) => {
             Finding::error("rules", format!("{url} answers {}", answer.status()), "name a tollgate server with --rules")
