@@ -133,8 +133,9 @@ pub(crate) fn rule_of(key: &[u8]) -> &str {
     read(key).unwrap_or_default()
 }
 
-/// Returns what decides where the state of a key is kept among several servers: the first value that its rule counts by, otherwise
-/// its rule; the name of an inline limit; all of a key that was not built here. Counters beside that of a rule have the same.
+/// Returns the part of a key that decides which of several servers keeps its state: the first value that its rule counts by, or
+/// the rule if there is none; for an inline limit its name; for a key that was not built here the whole key. Further counters of
+/// a rule, such as its ban, are kept with it.
 pub(crate) fn placed_by(key: &[u8]) -> &[u8] {
     fn read(key: &[u8]) -> Option<&[u8]> {
         let (&[FORMAT, kind], mut rest) = key.split_first_chunk()? else { return None };

@@ -171,8 +171,8 @@ impl<'a> Charge<'a> {
         key::rule_of(self.key)
     }
 
-    /// What decides where its state is kept among several servers: the first value that its rule counts by, so that rules that
-    /// count by the same are kept together; otherwise the rule.
+    /// Returns what decides which of several servers keeps its state: the first value that its rule counts by, so that rules
+    /// that count by the same value are kept together; the rule if there is none.
     pub fn placed_by(&self) -> &'a [u8] {
         key::placed_by(self.key)
     }

@@ -1,6 +1,6 @@
 //! The primaries of a Redis Cluster: which of them has which lane.
 //!
-//! Every primary has its own queue, connection and circuit breaker, so one that is sick affects its own lanes only. A task asks
+//! Every primary has its own queue, connection and circuit breaker, so a failing one affects only its own lanes. A task asks
 //! for the slots when a primary is lost, when a key has moved, and regularly.
 
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ const REFRESH_EVERY: Duration = Duration::from_secs(30);
 /// The most primaries; further ones are not used. A cluster has at most 1,000 nodes.
 const MAX_PRIMARIES: usize = 1_000;
 
-/// A cluster.
+/// The primaries of a cluster, and which of them has which lane.
 pub(crate) struct Cluster {
     config: Config,
     scripts: Arc<Scripts>,
@@ -39,9 +39,9 @@ pub(crate) struct Cluster {
 
 #[derive(Debug, Default)]
 struct Routes {
-    /// By lane.
+    /// The primary of each lane, if it is known.
     lanes: Vec<Option<Arc<Primary>>>,
-    /// By host and port.
+    /// The primaries by their `host:port`.
     primaries: HashMap<String, Arc<Primary>>,
 }
 
@@ -82,7 +82,7 @@ impl Cluster {
     /// Returns the primary at an address that a redirection names.
     ///
     /// # Errors
-    /// If there are too many.
+    /// If the address is invalid, or there are too many primaries.
     pub(crate) fn primary_at(&self, address: &str) -> Result<Arc<Primary>, StoreError> {
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         self.find_or_start(&mut routes, address)

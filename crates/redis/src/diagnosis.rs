@@ -1,4 +1,4 @@
-//! A look at a store before it is used, for people.
+//! Diagnoses a store before it is used, for `tollgate doctor`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::script::Scripts;
 /// How often the scripts are called.
 const CALLS: usize = 20;
 
-/// What a look at a store found.
+/// The findings of [`diagnose`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
     /// The kind and version of the server.

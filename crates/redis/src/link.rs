@@ -27,7 +27,7 @@ pub(crate) struct Link {
 pub(crate) enum CallError {
     /// The store refused it before it changed anything.
     Refused(String),
-    /// The same, because the server has become a replica.
+    /// The store refused it before it changed anything, because the server has become a replica.
     ReadOnly(String),
     /// The keys are at another server of the cluster.
     Moved(String),

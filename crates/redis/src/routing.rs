@@ -1,6 +1,6 @@
 //! Sends groups to the servers of a cluster, follows redirections, and decides groups whose keys are at several servers.
 //!
-//! Redirections were not executed, so they are sent again within the deadline, at most three times.
+//! A group that is redirected was not executed, so it is sent again within the deadline, at most three times.
 //!
 //! **A group over several lanes** is split into parts, which take at the same time, in one round trip; what follows decides
 //! [`tollgate_share::parts`]. If a part has no answer, the others are refunded, and the group has none.
@@ -89,7 +89,7 @@ struct Job<'a> {
 
 enum JobError {
     Failed(StoreError),
-    /// Its keys are at two servers; each for itself can be charged.
+    /// Its keys are at two servers, so each charge has to be sent by itself.
     Split,
 }
 

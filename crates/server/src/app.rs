@@ -47,7 +47,7 @@ pub struct App<S> {
     pub auth: Authenticator,
     /// The sessions of browsers.
     pub sessions: Sessions,
-    /// Rates and their history, for people who watch.
+    /// Rates and their history, for viewers of live data.
     pub live: Live,
     /// The source of the rules.
     pub source: SourceStatus,

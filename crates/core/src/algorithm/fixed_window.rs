@@ -168,8 +168,8 @@ impl FixedWindow {
         }
     }
 
-    /// Returns whether a state that belongs to `own` lies in the windows that these parameters have at `now`. Calendars are known
-    /// by their windows alone: what is counted in a window that ends within the given one, or after it, is of another calendar.
+    /// Returns whether a state that belongs to `own` lies in the windows that these parameters have at `now`. Calendars are
+    /// identified by their windows: a state whose window ends within the given window, or after it, belongs to another calendar.
     pub(crate) fn has_windows_of<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
         let given = match self.phase {
             Phase::Given(position) => now.window(position),

@@ -1,4 +1,4 @@
-//! Live data for people who watch: rates once a second, their history, and the rules in force.
+//! Live data for viewers: rates once a second, their history, and the rules in force.
 //!
 //! Once a second a task on the background thread reads the counters that decisions write anyway ([`sample()`]), adds the rates to
 //! the [`History`] and publishes one event, which all viewers share ([`stream`]). A decision pays nothing for this.

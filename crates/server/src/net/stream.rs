@@ -1,4 +1,4 @@
-//! What the front ends that read by themselves need of a stream, encrypted or not.
+//! Streams, encrypted or not, for the front ends that read from sockets themselves.
 
 use std::future::{Future, poll_fn};
 use std::io;

@@ -29,7 +29,7 @@ pub const MAX_LATE: u64 = 60_000_000_000;
 pub const MAX_FUTURE: u64 = 86_400_000_000_000;
 /// Maximum number of columns of a timeline.
 pub const MAX_COLUMNS: usize = 240;
-/// Maximum number of refused keys that are told apart, by all rules together.
+/// Maximum number of refused keys that are counted separately, by all rules together.
 pub const MAX_REFUSED_KEYS: usize = 500_000;
 /// Maximum number of clients whose peaks are kept for suggestions.
 pub const MAX_CLIENTS: usize = 1_000_000;

@@ -96,7 +96,7 @@ impl ChunkPool {
     }
 }
 
-/// Reads a log and sends its chunks, until it ends or nobody receives them.
+/// Reads a log and sends its chunks, until it ends or the receiver is dropped.
 pub(super) struct ChunkReader<'s> {
     pub(super) source: &'s Source,
     /// The number of the log, for messages.
@@ -115,7 +115,7 @@ impl ChunkReader<'_> {
     /// Sends all chunks, and the error that ends the log early, if there is one.
     pub(super) fn send_all(self, to: &SyncSender<Result<Chunk, String>>) {
         if let Err(error) = self.read_all(to) {
-            // If nobody receives it, nobody needs it.
+            // Fails only if the receiver was dropped, and the error is not needed then.
             let _ = to.send(Err(format!("{}: read only in part: {error}", self.source.name)));
         }
     }
@@ -195,7 +195,7 @@ impl ChunkReader<'_> {
     fn add_unreadable(&self, buffers: &mut ChunkBuffers, line: &[u8]) {
         let is_odd = |byte: &u8| *byte < 9 || (14..32).contains(byte) && *byte != 27;
         if line.trim_ascii().is_empty() {
-            // Empty lines are no requests.
+            // Empty lines are not requests.
         } else if line.iter().any(is_odd) {
             buffers.problem(self, LineProblem::Binary);
         } else if Format::detect(line).is_some() {

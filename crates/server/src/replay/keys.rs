@@ -48,7 +48,7 @@ impl DistinctKeys {
     }
 }
 
-/// How many more refused keys can be told apart, by all rules together.
+/// How many more refused keys can be counted separately, by all rules together.
 #[derive(Debug)]
 pub(super) struct KeyRoom(usize);
 
@@ -62,7 +62,7 @@ impl Default for KeyRoom {
 #[derive(Debug, Default)]
 pub(super) struct RefusedKeys {
     keys: FxHashMap<u64, Refusals>,
-    /// Refusals of keys that could not be told apart any more.
+    /// Refusals of keys beyond that number, which are not counted separately.
     pub(super) untracked: u64,
     /// The longest time that a key was refused, in nanoseconds.
     pub(super) longest: u64,

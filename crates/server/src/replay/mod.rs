@@ -67,7 +67,7 @@ pub struct ReplayOptions {
     pub zone: TimeZone,
     /// Attributes by field and by value.
     pub mapping: Mapping,
-    /// The attributes that tell clients apart, to suggest limits for each client.
+    /// The attributes that identify a client, to suggest limits for each client.
     pub suggest: Vec<String>,
     /// The number of keys that are kept.
     pub capacity: usize,
@@ -225,7 +225,7 @@ impl From<TrialError> for ReplayError {
     }
 }
 
-/// Returns the attributes that the rules read and that clients are told apart by.
+/// Returns the attributes that the rules read and that identify clients.
 fn attributes_of<'r>(runs: impl IntoIterator<Item = &'r Option<RuleRun>>, options: &ReplayOptions) -> Attributes {
     let mut names: Vec<Box<str>> = options.suggest.iter().map(|name| name.as_str().into()).collect();
     for run in runs.into_iter().flatten() {

@@ -40,7 +40,7 @@ struct ClientPeaks {
 /// The peaks of all clients.
 #[derive(Debug)]
 pub(super) struct Peaks<'a> {
-    /// The attributes that tell clients apart, by their index.
+    /// The attributes that identify a client, by their index.
     per: Vec<usize>,
     attributes: &'a Attributes,
     numbers: FxHashMap<u64, u32>,

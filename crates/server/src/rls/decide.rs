@@ -140,7 +140,7 @@ async fn take_afterwards<S: Store>(
         }
     }
     if !taken.is_empty() {
-        // Each by itself: one whose debt is as large as it may be does not keep the others from being taken.
+        // Each in a request of its own, so that one at its maximum debt does not prevent the others.
         let request = |item| Request { domain: message.domain, items: std::slice::from_ref(item) };
         let requests: Vec<Request<'_>> = taken.iter().map(request).collect();
         app.engine.take_batch(Taking::Regardless, &requests, &mut PooledDecisions::take()).await;

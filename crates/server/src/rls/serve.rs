@@ -82,7 +82,7 @@ struct Session<S> {
     timer: Pin<Box<Sleep>>,
     last_input: Duration,
     pinged: Option<Duration>,
-    /// When the client was told that the connection closes.
+    /// When the close of the connection was announced to the client.
     closing_since: Option<Duration>,
 }
 
@@ -194,7 +194,7 @@ impl<S: Store + 'static> Session<S> {
         self.app.auth.requires_tokens() && !self.is_authenticated
     }
 
-    /// Does what is due.
+    /// Acts on the timeouts that have passed: closes, pings, and ends calls that are too slow.
     ///
     /// # Errors
     /// When the client is gone or too slow.

@@ -170,7 +170,7 @@ impl Holder {
     /// The pool answered. Returns whether it met the need.
     pub fn answered(&mut self, now: u64, grant: &Grant) -> bool {
         let Some(flight) = self.in_flight.take() else { return grant.refused.is_none() };
-        // A pool with another epoch has been told what is held, and counts it as its own now.
+        // A pool with another epoch has received a report of what is held, and counts it as its own now.
         for piece in self.pieces.iter_mut().filter(|piece| piece.epoch != grant.epoch) {
             if flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (piece.epoch, piece.slice)) {
                 piece.epoch = grant.epoch;

@@ -42,7 +42,7 @@
 //! is ever outstanding in advance. A need that cannot be met marks the pool as *hungry* for a second;
 //! holders that exchange meanwhile return what they do not need at once.
 //!
-//! **Poor choice** for small bursts, of which leases strand a large part: see `tollgate check`.
+//! **Poor choice** for small bursts, of which leases strand a large part.
 
 mod holder;
 mod meter;

@@ -1,6 +1,6 @@
 //! The store's side of leases: a pure function from a pool, an exchange and the store's time to a grant.
 //!
-//! Times are nanoseconds of the store's clock. A script computes the same with whole microseconds.
+//! Times are nanoseconds of the store's clock. A script of the store would compute the same with whole microseconds.
 
 use super::{HUNGRY, Level, Meter, TTL};
 

@@ -180,7 +180,7 @@ impl Tally {
         }
     }
 
-    /// Returns whether a key has so much unsent that others should know at once: a sixteenth of its capacity.
+    /// Returns whether a key has enough unsent to be sent at once: a sixteenth of its capacity.
     pub fn is_urgent(&self, key: &[u8]) -> bool {
         self.views.get(key).is_some_and(|view| view.unsent >= view.state().0.capacity().div_ceil(16))
     }

@@ -42,9 +42,10 @@ pub(in crate::cli) struct ServeArgs {
     /// The store of counters: `memory`, or a Redis or Valkey shared by several servers
     ///
     /// `redis://[user:password@]host[:port][/db][?namespace=name]`, or
-    /// `redis+sentinel://[user:password@]sentinel[:port],…/master[/db]`, or `redis+cluster://[user:password@]host[:port],…`; with `rediss` for TLS, `?ca=FILE` for your own CA and
-    /// `cert=FILE&key=FILE` for a client certificate. Servers with the same store and namespace share limits. While the store is unreachable, `on_fault` of each
-    /// rule decides.
+    /// `redis+sentinel://[user:password@]sentinel[:port],…/master[/db]`, or
+    /// `redis+cluster://[user:password@]host[:port],…`; with `rediss` for TLS, `?ca=FILE` for your own CA and
+    /// `cert=FILE&key=FILE` for a client certificate. Servers with the same store and namespace share limits. While the store
+    /// is unreachable, `on_fault` of each rule decides.
     #[arg(long, value_name = "URL", default_value = "memory", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub(super) store: String,
 

@@ -34,7 +34,7 @@ pub const NAMES: [&str; 7] = ["combined", "common", "vhost_combined", "envoy", "
 
 impl Format {
     /// Returns the format with this name, or the one that this text describes. The first lines of the
-    /// log tell the columns of CSV and the fields of JSON.
+    /// log define the columns of CSV and the fields of JSON.
     ///
     /// # Errors
     /// What is wrong with the text.
@@ -124,7 +124,7 @@ impl Format {
         }
     }
 
-    /// Whether a line is no request by its format: the names of columns.
+    /// Whether a line is not a request by its format: the column names of CSV.
     pub fn is_header(&self, line: &[u8]) -> bool {
         matches!(&self.kind, FormatKind::Csv(csv) if csv.is_header(line))
     }
@@ -186,7 +186,7 @@ fn score_pattern(pattern: &Pattern, lines: &[&[u8]]) -> usize {
     lines.iter().filter(fits).count()
 }
 
-/// Decodes `\xHH`, `\"`, `\\`, `\n`, `\t` and the like.
+/// Decodes `\xHH`, `\"`, `\\`, `\n`, `\t` and similar escape sequences.
 fn unescape_hex(value: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(value.len());
     let mut rest = value;

@@ -123,7 +123,7 @@ impl TimeParser {
     }
 }
 
-/// `1794819600.123`, or a whole number in a unit that its length tells.
+/// `1794819600.123`, or a whole number, whose unit follows from its length.
 fn epoch(text: &[u8]) -> Option<Stamp> {
     let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (whole, rest) = text.split_at(len);

@@ -82,7 +82,7 @@ pub struct Connection {
     pub(super) last_stream: u32,
     /// The bytes of DATA that the client may send.
     pub(super) receive_window: u32,
-    /// The bytes of DATA that the client may send again once it is told.
+    /// The bytes of DATA to return to the client's window with the next WINDOW_UPDATE.
     returned: u32,
     /// The bytes of DATA that may be sent.
     pub(super) send_window: i64,
@@ -91,7 +91,7 @@ pub struct Connection {
     /// The streams that wait for the client's windows, and since when nothing could be sent.
     pub(super) sending: usize,
     pub(super) blocked_since: Duration,
-    /// Whether the client was told that we use no dynamic table.
+    /// Whether a header block has announced that we use no dynamic table.
     pub(super) has_set_table: bool,
     pub(super) credit: Credit,
     pub(super) now: Duration,
@@ -319,7 +319,7 @@ impl Connection {
         true
     }
 
-    /// Lets the client send again what was received. It is told when it is worth a frame.
+    /// Returns received bytes to the client's window. WINDOW_UPDATE is sent when a quarter of the window has accumulated.
     pub(super) fn give_back(&mut self, length: u32) {
         self.returned += length;
         if self.returned >= CONNECTION_WINDOW / 4 {
