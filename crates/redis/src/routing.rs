@@ -2,8 +2,8 @@
 //!
 //! A group that is redirected was not executed, so it is sent again within the deadline, at most three times.
 //!
-//! **A group over several lanes** is split into parts, which take at the same time, in one round trip; what follows decides
-//! [`tollgate_share::parts`]. If a part has no answer, the others are refunded, and the group has none.
+//! **A group over several lanes** is split into parts, which take at the same time, in one round trip;
+//! [`tollgate_share::parts`] decides what follows. If a part has no answer, the others are refunded, and the group has none.
 
 use std::collections::HashSet;
 use std::sync::Arc;

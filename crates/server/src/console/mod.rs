@@ -3,9 +3,9 @@
 //! The console is a client of the public API without privileges of its own: its pages are static files, and a session stands for
 //! the token it was opened with. The source of the files is in `crates/server/console/`, and is what is served.
 //!
-//! Requests of web pages are refused by every server (`http/web.rs`). Those of the console are let in by three marks together: the
-//! header [`HEADER`], which a page of another origin cannot send without a preflight request that this server refuses;
-//! `Sec-Fetch-Site: same-origin`; and an `Origin` with the host that the request is for.
+//! Requests of web pages are refused by every server (`http/web.rs`). Those of the console are accepted if they have the
+//! header [`HEADER`], which a page of another origin cannot send without a preflight request that this server refuses, and if
+//! `Sec-Fetch-Site` and `Origin`, where the browser sends them, are `same-origin` and have the host that the request is for.
 
 mod files;
 pub(crate) mod session;
