@@ -359,7 +359,7 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     /// lost. The parameters of the limit may differ: what was spent stays spent, as with [`set_limit`](Self::set_limit), and
     /// every entry belongs to the limit it was last charged under. Another algorithm is an error.
     ///
-    /// A [`Verdict`](crate::Verdict) from before the snapshot can refund leases, but not entries of a log or of a window that
+    /// A [`Verdict`] from before the snapshot can refund leases, but not entries of a log or of a window that
     /// began with its first request. Instants before the zero of the clock become zero. That concerns only clocks of your own:
     /// a log of an hour then keeps such entries for an hour from zero on.
     ///
