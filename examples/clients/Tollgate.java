@@ -1,8 +1,8 @@
 // One check over java.net.http. Standard library only, Java 11 or later.
 //
-//     var limits = new Tollgate("http://127.0.0.1:8080", "api", System.getenv("TOLLGATE_TOKEN"));
+//     var limits = new Tollgate("http://127.0.0.1:8080", "api", System.getenv("TOLLGATE_TOKEN"), Tollgate.DEADLINE);
 //     var decision = limits.check("{\"client_ip\":\"192.0.2.1\"}");
-//     if (!decision.allowed) { response.setStatus(429); decision.headers.forEach(response::setHeader); }
+//     if (!decision.allowed) { response.setStatus(decision.status); decision.headers.forEach(response::setHeader); }
 //
 // A check has DEADLINE, or the deadline given. If the server does not answer in time, requests pass (FAIL_OPEN) or do not.
 import java.io.IOException;
@@ -20,13 +20,17 @@ public final class Tollgate {
     static final boolean FAIL_OPEN = true;
     static final List<String> PASSED_ON = List.of("retry-after", "ratelimit", "ratelimit-policy");
 
-    /** Whether a request may pass, and the headers for the client. */
+    static final Decision FAILED = new Decision(FAIL_OPEN ? 200 : 503, Map.of());
+
+    /** Whether a request may pass, the status to refuse it with if not, and the headers for the client. */
     public static final class Decision {
         public final boolean allowed;
+        public final int status;
         public final Map<String, String> headers;
 
-        Decision(boolean allowed, Map<String, String> headers) {
-            this.allowed = allowed;
+        Decision(int status, Map<String, String> headers) {
+            this.allowed = status == 200;
+            this.status = status;
             this.headers = headers;
         }
     }
@@ -36,10 +40,6 @@ public final class Tollgate {
     private final URI check;
     private final String domain;
     private final String token;
-
-    public Tollgate(String url, String domain, String token) {
-        this(url, domain, token, DEADLINE);
-    }
 
     public Tollgate(String url, String domain, String token, Duration deadline) {
         this.client = HttpClient.newBuilder().connectTimeout(deadline).build();
@@ -59,12 +59,14 @@ public final class Tollgate {
         }
         try {
             HttpResponse<Void> response = client.send(request.build(), HttpResponse.BodyHandlers.discarding());
+            if (!response.headers().firstValue("content-type").orElse("").equals("application/json")) {
+                return FAILED; // Not a decision: a mistake in the request or the token, or a server that is full.
+            }
             Map<String, String> headers = new HashMap<>();
             PASSED_ON.forEach(name -> response.headers().firstValue(name).ifPresent(value -> headers.put(name, value)));
-            int status = response.statusCode();
-            return new Decision(status == 200 || (status != 429 && FAIL_OPEN), headers);
+            return new Decision(response.statusCode(), headers);
         } catch (IOException error) {
-            return new Decision(FAIL_OPEN, Map.of());
+            return FAILED;
         }
     }
 

@@ -23,7 +23,7 @@ var (
 	client   = &http.Client{Timeout: deadline}
 )
 
-// Check returns the status of a check, and the headers for the caller's client.
+// Check returns 200 if the request may pass, otherwise the status to refuse it with; and the headers for the client.
 func Check(url, domain, token string, attributes map[string]string) (int, http.Header) {
 	failed := http.StatusServiceUnavailable
 	if failOpen {
@@ -45,7 +45,10 @@ func Check(url, domain, token string, attributes map[string]string) (int, http.H
 	if err != nil {
 		return failed, nil
 	}
-	defer response.Body.Close()
+	response.Body.Close()
+	if response.Header.Get("Content-Type") != "application/json" {
+		return failed, nil // Not a decision: a mistake in the request or the token, or a server that is full.
+	}
 	return response.StatusCode, response.Header
 }
 
@@ -60,14 +63,10 @@ func Limit(next http.Handler, url, domain, token string) http.Handler {
 				w.Header().Set(name, value)
 			}
 		}
-		// 4xx other than a refusal is a mistake in the request or the token, and handled as a failure.
-		switch {
-		case status == http.StatusOK || (status != http.StatusTooManyRequests && failOpen):
+		if status == http.StatusOK {
 			next.ServeHTTP(w, r)
-		case status == http.StatusTooManyRequests:
+		} else {
 			w.WriteHeader(status)
-		default:
-			w.WriteHeader(http.StatusServiceUnavailable)
 		}
 	})
 }

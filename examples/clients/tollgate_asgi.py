@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 
 DEADLINE = 0.25
 FAIL_OPEN = True
+FAILED = 200 if FAIL_OPEN else 503
 PASSED_ON = ("retry-after", "ratelimit", "ratelimit-policy")
 
 
 def check(url, domain, attributes, token=None):
-    """Returns the status of a check, and the headers for the client."""
+    """Returns 200 if the request may pass, otherwise the status to refuse it with; and the headers for the client."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname, parts.port, timeout=DEADLINE)
@@ -28,10 +29,11 @@ def check(url, domain, attributes, token=None):
         connection.request("POST", "/v1/check", body, headers)
         response = connection.getresponse()
         response.read()
-        passed_on = {name: value for name, value in response.getheaders() if name.lower() in PASSED_ON}
-        return response.status, passed_on
+        if response.getheader("content-type") != "application/json":
+            return FAILED, {}  # Not a decision: a mistake in the request or the token, or a server that is full.
+        return response.status, {name: value for name, value in response.getheaders() if name.lower() in PASSED_ON}
     except (OSError, http.client.HTTPException):
-        return (200 if FAIL_OPEN else 503), {}
+        return FAILED, {}
     finally:
         connection.close()
 
@@ -52,13 +54,11 @@ class Tollgate:
         attributes = self.attributes(scope)
         status, headers = await asyncio.to_thread(check, self.url, self.domain, attributes, self.token)
         passed_on = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        # 4xx other than a refusal is a mistake in the request or the token, and handled as a failure.
-        if status == 200 or (status != 429 and FAIL_OPEN):
+        if status == 200:
             async def send_with_headers(message):
                 if message["type"] == "http.response.start":
                     message = {**message, "headers": list(message.get("headers", [])) + passed_on}
                 await send(message)
             return await self.app(scope, receive, send_with_headers)
-        refused = status if status in (429, 503) else 503
-        await send({"type": "http.response.start", "status": refused, "headers": passed_on})
+        await send({"type": "http.response.start", "status": status, "headers": passed_on})
         await send({"type": "http.response.body", "body": b""})

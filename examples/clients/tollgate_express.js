@@ -11,7 +11,7 @@ const DEADLINE_MS = 250;
 const FAIL_OPEN = true;
 const PASSED_ON = ['retry-after', 'ratelimit', 'ratelimit-policy'];
 
-/** Resolves to the status of a check and the headers for the client. */
+/** Resolves to 200 if the request may pass, otherwise the status to refuse it with; and the headers for the client. */
 function check({ url, domain, token }, attributes) {
   const failed = { status: FAIL_OPEN ? 200 : 503, headers: {} };
   return new Promise((resolve) => {
@@ -22,9 +22,11 @@ function check({ url, domain, token }, attributes) {
     const request = client.request(new URL('/v1/check', url), { method: 'POST', headers }, (response) => {
       response.resume();
       response.on('end', () => {
+        // Otherwise not a decision: a mistake in the request or the token, or a server that is full.
+        if (response.headers['content-type'] !== 'application/json') return resolve(failed);
         const passedOn = PASSED_ON.filter((name) => name in response.headers);
         const entries = passedOn.map((name) => [name, response.headers[name]]);
-        resolve({ status: response.statusCode, headers: Object.fromEntries(entries) });
+        return resolve({ status: response.statusCode, headers: Object.fromEntries(entries) });
       });
     });
     request.setTimeout(DEADLINE_MS, () => request.destroy());
@@ -41,9 +43,8 @@ function tollgate(options) {
   return async (req, res, next) => {
     const { status, headers } = await check(config, attributesOf(req));
     for (const [name, value] of Object.entries(headers)) res.setHeader(name, value);
-    // 4xx other than a refusal is a mistake in the request or the token, and handled as a failure.
-    if (status === 200 || (status !== 429 && FAIL_OPEN)) return next();
-    res.statusCode = status === 429 ? 429 : 503;
+    if (status === 200) return next();
+    res.statusCode = status;
     return res.end();
   };
 }

@@ -1,18 +1,18 @@
-//! What was promised, and whether it is so.
+//! Goals, and whether the figures meet them.
 
 use std::process::ExitCode;
 
-/// Lines, one for each promise.
+/// The lines of the report, one for each goal.
 #[derive(Debug, Default)]
 pub struct Bars(Vec<String>);
 
 impl Bars {
-    /// A figure that is not to be lower.
+    /// Adds a figure that must not be lower than `bar`.
     pub fn at_least(&mut self, what: &str, value: f64, bar: f64) {
         self.line(what, value, bar, value >= bar, "at least");
     }
 
-    /// A figure that is not to be higher.
+    /// Adds a figure that must not be higher than `bar`.
     pub fn at_most(&mut self, what: &str, value: f64, bar: f64) {
         self.line(what, value, bar, value <= bar, "at most");
     }
@@ -21,8 +21,8 @@ impl Bars {
         self.0.push(format!("{} {what}: {value:.2}, {words} {bar:.2}", if met { "met   " } else { "MISSED" }));
     }
 
-    /// Prints them, and fails if one was missed.
-    pub fn tell(&self) -> ExitCode {
+    /// Prints the lines; the status is 1 if a goal was missed.
+    pub fn report(&self) -> ExitCode {
         println!();
         self.0.iter().for_each(|line| println!("{line}"));
         if self.0.iter().any(|line| line.starts_with("MISSED")) { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -1,9 +1,9 @@
-//! What the benchmarks of the service share.
+//! Shared by the benchmarks of the server.
 
 pub mod bars;
 pub mod process;
 
-/// A third of the rules have globs, a third one value, a third lists; two of them match the request.
+/// Returns rules of which two match the request of the benchmarks. A third have path patterns, a third one value, a third lists.
 pub fn rules(count: usize) -> String {
     let mut text = "domain: api\nrules:\n- {id: mine, when: {path: '/v1/mine/**'}, per: [client], limit: 1M/s}\n\
                     - {id: gold, when: {plan: gold}, per: [client], limit: 1M/s}\n"

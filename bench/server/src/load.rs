@@ -1,4 +1,4 @@
-//! Load from outside: redis-benchmark, wrk, and two small clients of our own where neither will do.
+//! Load generators: redis-benchmark, wrk, and two small clients for what neither of them can do.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,16 +9,16 @@ use anyhow::{Context, bail};
 
 use tollgate_server_bench::process::Server;
 
-/// What a run showed.
+/// The figures of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// Answers a second.
+    /// Answers per second.
     pub(crate) per_second: f64,
-    /// The server's processor time for each, in microseconds.
+    /// The server's processor time per answer, in microseconds.
     pub(crate) cpu_micros: f64,
 }
 
-/// Fifty connections of redis-benchmark, `pipeline` commands at a time.
+/// Runs redis-benchmark with fifty connections and `pipeline` commands at a time.
 pub(crate) fn redis_benchmark(server: &Server, pipeline: usize, count: usize, command: &[&str]) -> anyhow::Result<Run> {
     let before = server.cpu_micros();
     let output = Command::new("redis-benchmark")
@@ -34,7 +34,7 @@ pub(crate) fn redis_benchmark(server: &Server, pipeline: usize, count: usize, co
     Ok(Run { per_second: per_second.with_context(|| format!("no figure in {text}"))?, cpu_micros })
 }
 
-/// Gives a Redis a script and tells the name it has there.
+/// Loads a script into Redis and returns its digest.
 pub(crate) fn put_script(server: &Server, script: &str) -> anyhow::Result<String> {
     let output = Command::new("redis-cli")
         .args(["-p", &server.address.port().to_string(), "SCRIPT", "LOAD", script])
@@ -43,7 +43,7 @@ pub(crate) fn put_script(server: &Server, script: &str) -> anyhow::Result<String
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Fifty connections of wrk for two seconds, with a random key in every body.
+/// Runs wrk with fifty connections for two seconds, with a random key in every body.
 pub(crate) fn wrk(server: &Server, path: &str, script: &str) -> anyhow::Result<Run> {
     let before = server.cpu_micros();
     let output = Command::new("wrk")
@@ -89,8 +89,8 @@ pub(crate) fn fill(address: SocketAddr, keys: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends `rate` commands a second over fifty connections for `length`, and gives the middle of the times to the answers, in
-/// microseconds. The rate is moderate, so that the times are those of a server that is awake and not of one that is behind.
+/// Sends `rate` commands per second over fifty connections for `length`, and returns the median time to an answer in
+/// microseconds. The rate is moderate, so that the server neither sleeps nor falls behind.
 pub(crate) fn latency(address: SocketAddr, rate: u32, length: Duration) -> anyhow::Result<f64> {
     const CONNECTIONS: u32 = 50;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -1,9 +1,11 @@
-//! The service beside the floors and its peers: the same load on each in turn, several times over, and the middle figures.
+//! The server beside the floors and its peers: the same load on each in turn, several times, and the median of each figure.
 //!
-//! On a small machine the load generator takes what the server leaves, so besides answers a second the server's own
-//! processor time for each is told; that is the steadier figure. Ratios of one run hold on other machines, numbers do not.
+//! On a small machine the load generator takes the processor time that the server leaves. So besides answers per second, the
+//! server's own processor time per answer is printed, which is steadier. Ratios of one run hold on other machines, absolute
+//! figures do not.
 
 mod load;
+mod neighbour;
 mod outage;
 
 use std::collections::BTreeMap;
@@ -26,26 +28,27 @@ fn main() -> anyhow::Result<ExitCode> {
     let mut args = std::env::args().skip(1);
     let tollgate = args
         .next()
-        .context("usage: bench-server TOLLGATE [REPETITIONS [resp|http|forward|latency|rules|memory|outage]]")?;
+        .context("usage: bench-server TOLLGATE [REPETITIONS [resp|http|forward|latency|rules|memory|neighbour|outage]]")?;
     let repetitions = args.next().map_or(Ok(5), |text| text.parse())?;
     let only = args.next();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
     let bench = Bench { tollgate: tollgate.into(), repetitions };
     println!("{}", machine());
     let mut bars = Bars::default();
-    let parts: [(&str, Part); 7] = [
+    let parts: [(&str, Part); 8] = [
         ("resp", Bench::resp),
         ("http", Bench::http),
         ("forward", Bench::forward),
         ("latency", Bench::latency),
         ("rules", Bench::rules),
         ("memory", Bench::memory),
+        ("neighbour", Bench::neighbour),
         ("outage", Bench::outage),
     ];
     for (_, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
         part(&bench, &mut bars)?;
     }
-    Ok(bars.tell())
+    Ok(bars.report())
 }
 
 struct Bench {
@@ -172,7 +175,7 @@ impl Bench {
             }
         }
         let times: BTreeMap<&str, f64> = times.into_iter().map(|(name, times)| (name, middle(times))).collect();
-        println!("\n20,000/s over 50 connections, the middle of the times to an answer");
+        println!("\n20,000/s over 50 connections, median time to an answer");
         times.iter().for_each(|(name, time)| println!("  {name:<14} {time:>8.0} µs"));
         bars.at_most("time to an answer at 20,000/s of the floor's", times["tollgate"] / times["floor"], 1.15);
         Ok(())
@@ -207,6 +210,32 @@ impl Bench {
         Ok(())
     }
 
+    /// The longest wait of a connection while another sends the most expensive requests.
+    fn neighbour(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        const LENGTH: Duration = Duration::from_secs(2);
+        let folder = std::env::temp_dir().join(format!("tollgate-bench-neighbour-{}", std::process::id()));
+        std::fs::create_dir_all(&folder)?;
+        let file = folder.join("rules.yaml");
+        std::fs::write(&file, neighbour::rules())?;
+        let address = free_address()?;
+        let server =
+            self.ours(&address.to_string(), "off", address, &["--threads", "1", "--rules", &file.to_string_lossy()])?;
+        let longest = |request: Option<&neighbour::Heavy>| {
+            let runs = (0..self.repetitions).map(|_| neighbour::longest_wait(server.address, LENGTH, request));
+            Ok::<f64, anyhow::Error>(middle(runs.collect::<anyhow::Result<Vec<f64>>>()?))
+        };
+        let idle = longest(None)?;
+        println!("\nlongest wait of a connection over 2 s, one thread, 10,000 rules");
+        println!("  {:<16} {idle:>8.0} µs", "idle");
+        for request in neighbour::heavy() {
+            let wait = longest(Some(&request))?;
+            println!("  {:<16} {wait:>8.0} µs", request.name);
+            bars.at_most(&format!("longest wait during a {}, of the idle one", request.name), wait / idle, 3.);
+        }
+        std::fs::remove_dir_all(folder)?;
+        Ok(())
+    }
+
     fn outage(&self, bars: &mut Bars) -> anyhow::Result<()> {
         const LENGTH: Duration = Duration::from_secs(2);
         let Some(redis) = redis(&[])? else { return Ok(()) };
@@ -218,14 +247,14 @@ impl Bench {
             outage::signal(redis.id(), "CONT")?;
         }
         println!(
-            "\n20 callers, deadline 10 ms; every question decided; the store is stopped after a third of the time"
+            "\n20 callers, deadline 10 ms, every request decided; the store is stopped after a third of the time"
         );
         let middle_of = |waits: &[Waits], figure: fn(&Waits) -> f64| middle(waits.iter().map(figure).collect());
         let longest = [("control", control), ("stopped", stopped)].map(|(name, waits)| {
             let (usual, longest) = (middle_of(&waits, |waits| waits.middle), middle_of(&waits, |waits| waits.longest));
             let answers = middle_of(&waits, |waits| waits.answers as f64);
             println!(
-                "  {name:<14} {answers:>8.0} answers, mostly after {usual:.2} ms, the latest after {longest:.2} ms"
+                "  {name:<14} {answers:>8.0} answers, median {usual:.2} ms, longest {longest:.2} ms"
             );
             longest
         });
@@ -233,7 +262,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Every server in turn, several times; the middle of each figure.
+    /// Runs the load on every server in turn, several times, and returns the median of each figure.
     fn race(
         &self,
         servers: &[(&'static str, Server)],
@@ -256,14 +285,14 @@ impl Bench {
     }
 }
 
-/// A program that lies beside this one.
+/// Starts a program in the folder of this one.
 fn floor(name: &str) -> anyhow::Result<Server> {
     let address = free_address()?;
     let program = std::env::current_exe()?.with_file_name(name);
     Server::start(Command::new(program).arg(address.to_string()), address)
 }
 
-/// A Redis, if there is one on this machine.
+/// Starts Redis, if it is installed.
 fn redis(more: &[&str]) -> anyhow::Result<Option<Server>> {
     if Command::new("redis-server").arg("--version").output().is_err() {
         return Ok(None);
@@ -274,7 +303,7 @@ fn redis(more: &[&str]) -> anyhow::Result<Option<Server>> {
     Server::start(&mut command, address).map(Some)
 }
 
-/// throttlecrab-server, if `TOLLGATE_THROTTLECRAB` says where it is.
+/// Starts throttlecrab-server, if `TOLLGATE_THROTTLECRAB` names it.
 fn throttlecrab(protocol: &str) -> anyhow::Result<Option<Server>> {
     let Some(program) = std::env::var_os("TOLLGATE_THROTTLECRAB") else { return Ok(None) };
     let address = free_address()?;

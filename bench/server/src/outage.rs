@@ -1,4 +1,4 @@
-//! How long callers wait when the store of a server is stopped under load, beside the same load on a store that is well.
+//! How long callers wait when the store of a server is stopped under load, beside the same load on a store that answers.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Callers at a time.
+/// The number of callers.
 const CONNECTIONS: usize = 20;
 
 /// How long callers waited.
@@ -16,9 +16,9 @@ const CONNECTIONS: usize = 20;
 pub(crate) struct Waits {
     /// How many answers there were.
     pub(crate) answers: usize,
-    /// The middle of the waits, in milliseconds.
+    /// The median wait, in milliseconds.
     pub(crate) middle: f64,
-    /// The longest of all.
+    /// The longest wait, in milliseconds.
     pub(crate) longest: f64,
 }
 
@@ -28,10 +28,10 @@ pub(crate) fn signal(process: u32, name: &str) -> anyhow::Result<()> {
     if status.success() { Ok(()) } else { bail!("kill -{name} failed") }
 }
 
-/// Asks one question after the other on every connection for `length`. `fault` happens after a third of it.
+/// Sends one request after the other on every connection for `length`, and calls `fault` after a third of it.
 ///
 /// # Errors
-/// When a question is not answered, or with an error.
+/// When a request is not answered with a decision.
 pub(crate) fn ask(
     address: SocketAddr,
     length: Duration,

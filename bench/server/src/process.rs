@@ -1,4 +1,4 @@
-//! Servers as child processes, and what the kernel says they cost.
+//! Servers as child processes, and the processor time and memory they use.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -10,12 +10,12 @@ use anyhow::{Context, bail};
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// Where it answers.
+    /// The address it listens on.
     pub address: SocketAddr,
 }
 
 impl Server {
-    /// Starts a program that is to listen on `address`, and waits until it does.
+    /// Starts a program and waits until it listens on `address`.
     pub fn start(command: &mut Command, address: SocketAddr) -> anyhow::Result<Self> {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let mut server = Self { child: child.with_context(|| format!("cannot start {command:?}"))?, address };
@@ -31,7 +31,7 @@ impl Server {
         bail!("{command:?} does not listen on {address}")
     }
 
-    /// Its number, to send it signals.
+    /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -61,7 +61,7 @@ impl Drop for Server {
     }
 }
 
-/// An address nobody uses.
+/// Returns a free address.
 pub fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

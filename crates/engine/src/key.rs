@@ -14,6 +14,7 @@
 use tollgate::Limits;
 
 use crate::receipt;
+use crate::rules::CountedAddress;
 
 /// Changes when the bytes of equal tuples do; states under another format are not found.
 const FORMAT: u8 = 1;
@@ -100,6 +101,15 @@ pub(crate) fn push_value(key: &mut Vec<u8>, value: Option<&[u8]>) {
             key.extend_from_slice(value);
         }
         None => key.push(0),
+    }
+}
+
+/// Appends the value of the next attribute in `per`, which is an address.
+#[inline(never)]
+pub(crate) fn push_address(key: &mut Vec<u8>, value: Option<&[u8]>) {
+    match value.and_then(CountedAddress::of) {
+        Some(counted) => push_value(key, Some(counted.as_bytes())),
+        None => push_value(key, value),
     }
 }
 

@@ -44,6 +44,91 @@ fn first_present_alternative_is_counted_by() {
 }
 
 #[test]
+fn client_address_is_counted_in_one_form() {
+    for per in ["client_ip", "user or client_ip"] {
+        let mut bench = bench(&format!("- {{id: each, limit: 1/h, per: [{per}]}}\n"));
+        for (first, same) in [
+            ("192.0.2.1", &["::ffff:192.0.2.1", "192.0.2.1:80", "[::FFFF:c000:201]:443"][..]),
+            (
+                "2001:db8::5",
+                &["2001:DB8:0:0::5", "2001:db8::ffff", "[2001:db8::5]:80", "2001:db8::5%eth0", "2001:db8::/64"],
+            ),
+            ("not:an:address", &["not:an:address"]),
+        ] {
+            assert_eq!(bench.check(&[("client_ip", first)]), "allow", "{first}");
+            for address in same {
+                assert_eq!(bench.check(&[("client_ip", *address)]), "deny 3600s", "{address} is {first}");
+            }
+        }
+        assert_eq!(bench.check(&[("client_ip", "2001:db8:0:1::5")]), "allow", "another network");
+    }
+    // Other attributes are strings.
+    let mut bench = bench("- {id: each, limit: 1/h, per: [peer]}\n");
+    assert_eq!(bench.check(&[("peer", "192.0.2.1")]), "allow");
+    assert_eq!(bench.check(&[("peer", "::ffff:192.0.2.1")]), "allow");
+}
+
+#[test]
+fn client_address_is_compared_by_its_value() {
+    let mut bench = bench(
+        "- {id: named, limit: 7/h, when: {client_ip: ['2001:DB8::1', 192.0.2.9]}}\n\
+         - {id: others, limit: 9/h, when: {client_ip: {not: ['2001:db8::1', 192.0.2.9]}}}\n",
+    );
+    for named in ["2001:db8::1", "2001:db8:0::1", "[2001:DB8::1]:80", "::ffff:192.0.2.9"] {
+        assert_eq!(bench.remaining(&[("client_ip", named)]), [7], "{named}");
+    }
+    for other in ["2001:db8::2", "192.0.2.10", "alice"] {
+        assert_eq!(bench.remaining(&[("client_ip", other)]), [9], "{other}");
+    }
+}
+
+#[test]
+fn value_that_is_not_an_address_is_refused_or_ignored_as_the_rule_says() {
+    for (invalid, anchor, expected) in [
+        ("", "", "allow"),
+        (", invalid: ignore", "", "allow"),
+        (", invalid: deny", "", "deny for ever"),
+        // Also where the network is not the condition that the rule is found by.
+        (", invalid: deny", ", tenant: acme", "deny for ever"),
+    ] {
+        let mut bench = bench(&format!(
+            "- {{id: blocked, when: {{client_ip: {{cidr: [10.0.0.0/8, '8000::/1']}}{anchor}}}, deny: true{invalid}}}\n\
+             - {{id: all, limit: 1M/s}}\n"
+        ));
+        let tenant = ("tenant", "acme");
+        assert_eq!(bench.check(&[("client_ip", "10.1.1.1"), tenant]), "deny for ever");
+        assert_eq!(bench.check(&[("client_ip", "192.0.2.1"), tenant]), "allow");
+        for address in ["", "alice", "10.1.1", "10.1.1.1.1"] {
+            assert_eq!(bench.check(&[("client_ip", address), tenant]), expected, "{address:?}{invalid}");
+        }
+        assert_eq!(bench.check(&[tenant]), "allow", "no address at all");
+    }
+}
+
+#[test]
+fn cost_differs_by_kind_of_request_over_one_quota() {
+    let mut bench = bench(
+        "- id: quota\n  per: [key]\n  limit: 100/h\n  algorithm: fixed_window\n  cost:\n  \
+         - {when: {path: /export}, cost: 50}\n  - {when: {path: '/search/**', method: [GET, HEAD]}, cost: 5}\n  \
+         - {when: {method: {not: GET}}, cost: 2}\n  overrides: [{when: {plan: pro}, limit: 1000/h}]\n",
+    );
+    let mut left = |more: &[(&str, &str)]| {
+        let ask = [&[("key", "k")], more].concat();
+        bench.decide(&ask, None, |_| ());
+        bench.remaining(&ask)[0]
+    };
+    assert_eq!(left(&[("path", "/"), ("method", "GET")]), 99, "no case matches");
+    assert_eq!(left(&[("path", "/search/x"), ("method", "GET")]), 94);
+    assert_eq!(left(&[("path", "/export"), ("method", "GET")]), 44);
+    assert_eq!(left(&[("path", "/export"), ("method", "POST")]), 44, "refused: 50 do not fit");
+    assert_eq!(left(&[("path", "/"), ("method", "POST")]), 42);
+    assert_eq!(left(&[("path", "/export"), ("plan", "pro")]), 892, "costs and overrides are independent");
+    let export = [("key", "k"), ("path", "/export"), ("plan", "pro")];
+    assert_eq!(bench.check_cost(&export, 1), "allow");
+    assert_eq!(bench.remaining(&export)[0], 891, "the request states its cost");
+}
+
+#[test]
 fn lists_of_values_are_read_from_files() {
     let text =
         "domain: d\nrules:\n- {id: r, when: {ip: {file: blocked.txt}, user: {not: {file: staff.txt}}}, deny: true}\n";

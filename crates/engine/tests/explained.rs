@@ -21,6 +21,30 @@ fn attribute_of_a_cost_can_be_concealed() {
 }
 
 #[test]
+fn cost_of_a_kind_of_request_is_explained_and_can_be_concealed() {
+    let mut bench = bench(
+        "- {id: r, limit: 1000/h, cost: [{when: {path: /export, plan: {present: true}}, cost: 50}, {when: {path: '/s/*'}, cost: 5}]}\n",
+    );
+    check("cost_of_a_kind", &mut bench, &[("path", "/export"), ("plan", "free")]);
+    assert!(explanation(&mut bench, &[("path", "/")], None).contains("costs 1\n"), "no case matches");
+    let entries = [Entry::new("path", "/s/secret")];
+    let mut decisions = tollgate_engine::Decisions::default();
+    let mut explanation = run(bench.engine.explain(b"d", &Item::new(&entries), &mut decisions)).unwrap();
+    assert!(explanation.to_string().contains("costs 5 (since path is like"), "{explanation}");
+    explanation.conceal(|_| "…".into());
+    assert!(!explanation.to_string().contains("secret"), "{explanation}");
+}
+
+#[test]
+fn value_that_is_not_an_address_is_explained() {
+    let bench = bench("- {id: r, when: {client_ip: {cidr: 10.0.0.0/8}}, limit: 1/s}\n");
+    let entries = [Entry::new("client_ip", "alice")];
+    let mut decisions = tollgate_engine::Decisions::default();
+    let explanation = run(bench.engine.explain(b"d", &Item::new(&entries), &mut decisions)).unwrap().to_string();
+    assert!(explanation.contains("an address in 10.0.0.0/8"), "{explanation}");
+}
+
+#[test]
 fn calendar_window_is_explained_with_its_bounds() {
     let mut bench =
         bench("- {id: quota, per: [key], limit: 10k/month, algorithm: fixed_window, zone: Europe/Berlin}\n");

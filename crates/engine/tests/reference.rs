@@ -59,17 +59,30 @@ fn export_costs_fifty_of_a_shared_quota() {
     let (rules, _) = rest.split_once("```").expect("its end");
     let mut bench = bench(rules);
     assert!(bench.engine.warnings(&support::read(rules)).is_empty());
-    let call = [("path", "/v1/list"), ("api_key", "k")];
-    let export = [("path", "/v1/export"), ("api_key", "k"), ("weight", "50")];
+    let call = [("path", "/v1/list"), ("method", "GET"), ("api_key", "k")];
+    let export = [("path", "/v1/export"), ("method", "GET"), ("api_key", "k")];
     let allowed = |bench: &mut support::Bench, attributes: &[(&str, &str)], cost| {
         bench.decide(attributes, cost, |decision| decision.is_allowed())
     };
     assert!(allowed(&mut bench, &call, None) && allowed(&mut bench, &export, None));
-    assert_eq!(bench.remaining(&export), [8, 949, 2], "of the rate, of the quota, of the exports");
-    assert!(!allowed(&mut bench, &export, Some(50)), "it weighs that to the rate, too");
-    let garbled = [("path", "/v1/list"), ("api_key", "k"), ("weight", "1e9")];
-    assert!(allowed(&mut bench, &garbled, None));
-    assert_eq!(bench.remaining(&call), [7, 849]);
+    assert_eq!(bench.remaining(&export), [8, 949], "of the rate, of the quota");
+    assert!(!allowed(&mut bench, &export, Some(50)), "a cost that the request states applies to the rate, too");
+    assert!(allowed(&mut bench, &[("path", "/v1/list"), ("method", "POST"), ("api_key", "k")], None));
+    assert_eq!(bench.remaining(&call), [7, 947]);
+}
+
+#[test]
+fn gateway_states_the_cost_in_an_attribute() {
+    let page = reference();
+    let (_, rest) = page.split_once("domain: weighed-by-gateway\nrules:\n").expect("the example");
+    let (rules, _) = rest.split_once("```").expect("its end");
+    let mut bench = bench(rules);
+    let mut left = |weight: &str| {
+        let attributes = [("api_key", "k"), ("weight", weight)];
+        bench.decide(&attributes, None, |decision| assert!(decision.is_allowed()));
+        bench.remaining(&attributes)[0]
+    };
+    assert_eq!((left("50"), left("1e9")), (950, 850), "an invalid value counts as the maximum");
 }
 
 fn put(text: &str) {

@@ -148,7 +148,8 @@ fn cost_above_the_capacity_causes_a_warning() {
         &["- {id: export, limit: 10/h, cost: 50}\n\
            - {id: bucket, limit: 10/h, burst: 50, cost: 50}\n\
            - {id: both, limits: [100/s, {limit: 20/day, algorithm: fixed_window}], cost: 21}\n\
-           - {id: slots, limit: 2, algorithm: concurrency, cost: 3}\n\
+           - {id: slots, limit: 2, algorithm: concurrency, lease: 9s, cost: 3}\n\
+           - {id: kinds, limit: 10/s, cost: [{when: {path: /a}, cost: 10}, {when: {path: /b}, cost: 11}, {cost: 12}]}\n\
            - {id: waits, limit: 10/s, cost: 25, on_exceed: {delay: {max_wait: 2s}}}\n\
            - {id: sent, limit: 10/s, cost: {from: bytes, max: 100}}\n\
            - {id: missing, limit: 10/s, cost: {from: bytes, max: 10, missing: 11}}\n\
@@ -257,4 +258,28 @@ fn rules_beside_errors_are_checked_for_warnings() {
     let twice = "domain: d\nrules:\n- {id: sound, limit: 1/s, cost: 50, cost: 1}\n";
     assert_eq!(warnings(twice), "", "it is unknown which of the two costs is meant");
     assert_eq!(warnings("domain: d\nrules: ["), "");
+}
+
+#[test]
+fn slots_that_callers_may_never_release_cause_a_warning() {
+    check(
+        "slots_without_lease",
+        &[
+            "- {id: slots, limit: 2, algorithm: concurrency}\n",
+            "- {id: both, limits: [1/s, {limit: 2, algorithm: concurrency}]}\n",
+        ],
+    );
+    check_silent("- {id: slots, limit: 2, algorithm: concurrency, lease: 60s}\n");
+}
+
+#[test]
+fn client_address_that_is_not_an_address_causes_a_warning() {
+    check(
+        "not_an_address",
+        &[
+            "- {id: r, when: {client_ip: [192.0.2.1, localhost]}, limit: 1/s}\n",
+            "- {id: r, when: {client_ip: {not: {equals: 10.0.0}}}, limit: 1/s}\n",
+        ],
+    );
+    check_silent("- {id: r, when: {client_ip: ['2001:DB8::1', '::ffff:192.0.2.1'], host: localhost}, limit: 1/s}\n");
 }

@@ -68,7 +68,10 @@ impl Link {
         // The timeout of the client does not cover everything it does, so this one is around all of
         // it.
         let connection = timeout(CONNECT_TIMEOUT, connect(config, scripts)).await;
-        let connection = connection.map_err(|_| format!("no connection within {:?}", CONNECT_TIMEOUT))?;
+        // A server that expects no TLS waits for the end of a command.
+        let is_tls = matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });
+        let hint = if is_tls { " (does the port expect TLS?)" } else { "" };
+        let connection = connection.map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}{hint}"))?;
         let mut connection = connection.map_err(|error| describe(&error))?;
         if config.cluster.is_none() && timeout(CONNECT_TIMEOUT, is_cluster(&mut connection)).await.unwrap_or(false) {
             return Err(CLUSTER.to_owned());

@@ -1,12 +1,12 @@
 //! The state that all connections share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate::clock::{Clock, PreciseClock};
 use tollgate::core::{Mono, Time};
 use tollgate::redis_cell::RedisCellTable;
-use tollgate_engine::{Engine, Store};
+use tollgate_engine::{Enforcement, Engine, Store};
 use tollgate_http::ClientIp;
 
 use crate::console::session::Sessions;
@@ -25,6 +25,23 @@ use crate::ops::error::OpError;
 use crate::ops::idempotency::IdempotencyTable;
 use crate::rls::{HeldSlots, ResponseHeaders, ZeroCostChecks};
 use crate::rules_source::status::{RulesSource, SourceStatus};
+
+/// The kill switches of a server: its own, and that of its fleet.
+#[derive(Debug)]
+struct KillSwitches {
+    server: Enforcement,
+    fleet: Enforcement,
+}
+
+impl KillSwitches {
+    /// Returns what is in force: refusals are enforced only while neither switch says otherwise.
+    fn mode(&self) -> Enforcement {
+        match (self.server, self.fleet) {
+            (Enforcement::Enforce, Enforcement::Enforce) => Enforcement::Enforce,
+            (Enforcement::Observe, _) | (_, Enforcement::Observe) => Enforcement::Observe,
+        }
+    }
+}
 
 /// The state that all connections share.
 #[derive(Debug)]
@@ -69,6 +86,8 @@ pub struct App<S> {
     pub idempotency: IdempotencyTable,
     /// The state of snapshots of the counters.
     pub snapshots: SnapshotStatus,
+    /// Locked when one is switched, never during a decision.
+    switches: Mutex<KillSwitches>,
     /// The keys of `CL.THROTTLE`, if they are kept in this process. Its limits come with every call and its state is one word
     /// whatever they are, so it needs neither rules nor the engine. With a shared store it is an inline limit like any other.
     pub throttles: Option<RedisCellTable>,
@@ -99,6 +118,7 @@ impl<S: Store> App<S> {
             hosts: None,
             clock,
             snapshots: SnapshotStatus::default(),
+            switches: Mutex::new(KillSwitches { server: Enforcement::Enforce, fleet: Enforcement::Enforce }),
             throttles,
         }
     }
@@ -172,6 +192,32 @@ impl<S: Store> App<S> {
     /// # Errors
     /// When the log cannot keep it; the action must not be carried out.
     pub fn audit_slot(&self, queue: AuditQueue) -> Result<Option<AuditSlot<'_>>, OpError> {
-        self.source.service().map(|service| service.audit_slot(queue)).transpose()
+        self.source.audit().map(|audit| audit.slot(queue)).transpose()
+    }
+
+    /// Sets the kill switch of this server.
+    pub fn set_server_mode(&self, mode: Enforcement) {
+        self.switch(|switches| switches.server = mode);
+    }
+
+    /// Sets the kill switch of the fleet, as the rules service has it.
+    pub fn set_fleet_mode(&self, mode: Enforcement) {
+        let before = self.fleet_mode();
+        self.switch(|switches| switches.fleet = mode);
+        if before != mode {
+            tracing::warn!(mode = mode.as_str(), "enforcement of the fleet was switched");
+        }
+    }
+
+    /// Returns the kill switch of the fleet.
+    pub fn fleet_mode(&self) -> Enforcement {
+        self.switches.lock().unwrap_or_else(PoisonError::into_inner).fleet
+    }
+
+    fn switch(&self, change: impl FnOnce(&mut KillSwitches)) {
+        // Held until the engine is switched, so that the last change is the one in force.
+        let mut switches = self.switches.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut switches);
+        self.engine.set_enforcement(switches.mode());
     }
 }

@@ -1,4 +1,4 @@
-//! A rules service that sends what the real one never would: a bad set never takes the place of a good one.
+//! A rules service that sends invalid answers: a bad rule set never replaces a good one.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ fn plain(status: &str, body: &str) -> String {
 }
 
 #[test]
-fn whatever_comes_the_rules_in_force_stay_until_better_ones_come() {
+fn rules_in_force_stay_whatever_the_service_answers() {
     let (service, folder) = (Broken::start(set(1, GOOD)), Folder::new());
     let data = folder.join("data");
     let node = Server::start(&["--rules", &service.url(), "--node", "n", "--data", &data]);
@@ -40,7 +40,7 @@ fn whatever_comes_the_rules_in_force_stay_until_better_ones_come() {
         node.wait_for_line(output);
         assert_eq!(limit_of(&node), 5, "{output}");
         if !output.contains("refused") && !output.contains("limt") {
-            // In between it is well, so that nobody has to wait for ever longer pauses.
+            // A valid answer in between resets the back-off, so that the test does not wait.
             service.answer(set(1, GOOD));
             node.wait_for_line("rules service available again");
         }
@@ -63,7 +63,7 @@ fn whatever_comes_the_rules_in_force_stay_until_better_ones_come() {
 }
 
 #[test]
-fn a_start_with_bad_rules_is_made_with_those_on_disk_or_not_at_all() {
+fn start_with_bad_rules_uses_those_on_disk_or_fails() {
     let (service, folder) = (Broken::start(set(2, "{}")), Folder::new());
     let data = folder.join("data");
     let args = ["--rules", &service.url(), "--node", "n", "--data", &data];
@@ -78,7 +78,7 @@ fn a_start_with_bad_rules_is_made_with_those_on_disk_or_not_at_all() {
     }
 }
 
-/// Whether a server lets in who shows this token.
+/// Whether a server accepts a token.
 fn opens(node: &Server, token: &str) -> bool {
     let mut client = node.connect_http();
     client.send(format!(
@@ -92,7 +92,7 @@ fn opens(node: &Server, token: &str) -> bool {
 }
 
 #[test]
-fn tokens_of_a_set_whose_rules_are_refused_count_also_after_a_restart_without_the_service() {
+fn tokens_of_a_refused_set_are_valid_also_after_a_restart_without_the_service() {
     let (service, folder) = (Broken::start(set_with_token(1, GOOD, "old")), Folder::new());
     let data = folder.join("data");
     let args = ["--rules", &service.url(), "--data", &data, "--tokens", "required"];
@@ -100,14 +100,14 @@ fn tokens_of_a_set_whose_rules_are_refused_count_also_after_a_restart_without_th
     assert!(opens(&node, "old") && !opens(&node, "new"));
     service.answer(set_with_token(2, "{", "new"));
     node.wait_for_line("rules refused; the rules in force stay revision=2");
-    // They are written once they count, so whoever sees the file sees that they do.
+    // Tokens are written to disk after they took effect.
     let file = folder.path().join("data/last-good.json");
     while !std::fs::read_to_string(&file).is_ok_and(|kept| kept.contains("\"new\"")) {
         std::thread::yield_now();
     }
     assert!(!opens(&node, "old") && opens(&node, "new"));
     drop(node);
-    // With the service, which still has rules that are refused, and then without it.
+    // With the service, whose rules are still refused, and then without it.
     for answer in [set_with_token(3, "{", "newest"), Vec::new()] {
         service.answer(answer);
         let node = Server::start(&args);

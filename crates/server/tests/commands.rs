@@ -177,6 +177,27 @@ fn fmt_rewrites_files_or_reports_why_not() {
 }
 
 #[test]
+fn folder_of_rules_is_served_decided_and_explained_like_a_file() {
+    let folder = Folder::new();
+    folder.file("rules/api.yaml", "domain: api\nrules:\n- {id: a, limit: 1/h}\n");
+    folder.file("rules/web.json", r#"{"domain":"web","rules":[{"id":"b","limit":"1/h"}]}"#);
+    let rules = folder.join("rules");
+    let request = |domain: &str| format!("{{\"domain\":\"{domain}\",\"attributes\":{{}}}}\n");
+    let lines = ["api", "web", "web"].map(request).concat();
+    let decided = tollgate(&["decide", "--rules", &rules], lines.as_bytes()).done();
+    let outcomes: Vec<bool> = decided.lines().map(|line| line.contains("\"outcome\":\"allow\"")).collect();
+    assert_eq!(outcomes, [true, true, false], "{decided}");
+    assert!(tollgate(&["explain", "--rules", &rules, "web"], b"").done().contains("web.json"));
+    let server = Server::start(&["--rules", &rules]);
+    let mut client = server.connect_http();
+    assert_eq!(["api", "web", "web"].map(|domain| client.post("/v1/check", &request(domain)).0), [200, 200, 429]);
+    folder.file("rules/more.yml", "domain: more\nrules:\n- {id: c, limit: 1/h}\n");
+    server.wait_for_line("rules loaded");
+    assert_eq!(client.post("/v1/check", &request("more")).0, 200);
+    assert_eq!(client.post("/v1/check", &request("web")).0, 429, "what was spent is kept");
+}
+
+#[test]
 fn bad_files_are_reported() {
     let folder = Folder::new();
     let missing = folder.join("missing");
@@ -204,7 +225,8 @@ fn bad_files_are_reported() {
         };
         refused(&missing, "cannot read");
         // For a folder, its rule files are checked.
-        refused(&directory, if command == ["check"] { "has no *.yaml, *.yml or *.json" } else { "cannot read" });
+        let of_folder = matches!(command, ["check"] | ["decide", ..]);
+        refused(&directory, if of_folder { "has no *.yaml, *.yml or *.json" } else { "cannot read" });
         refused(&large, "maximum 16777216");
         refused("/dev/zero", "maximum 16777216");
         refused(&binary, "not UTF-8");

@@ -1,4 +1,4 @@
-//! Nodes that follow a rules service: the real one, over TLS, with what happens to networks, machines and disks.
+//! Nodes that follow the real rules service over TLS, with faults of networks, machines and disks.
 
 use crate::common;
 
@@ -23,15 +23,15 @@ fn status(node: &Server) -> Value {
 }
 
 #[test]
-fn three_nodes_run_what_the_service_has_and_it_knows_which_runs_what() {
+fn three_nodes_run_the_rules_of_the_service_and_report_their_revisions() {
     let (service, folder) = (Service::start(), Folder::new());
     let first = service.limit("5/day");
     let nodes = ["a", "b", "c"].map(|name| follower(&service, &service.url(), name, &folder.join(name)));
     for node in &nodes {
-        assert_eq!(limit_of(node), 5, "before anybody is let in");
+        assert_eq!(limit_of(node), 5, "before it listens");
         assert_eq!(status(node)["revision"], first);
     }
-    // Nobody is waiting for a poll: it is there already, and waits for the change.
+    // The long polls of the nodes are waiting for the change.
     let begun = now();
     let second = service.limit("7/day");
     let written = begun.elapsed();
@@ -59,22 +59,22 @@ fn three_nodes_run_what_the_service_has_and_it_knows_which_runs_what() {
 }
 
 #[test]
-fn a_service_that_is_killed_is_missed_by_nobody_and_followed_again_when_it_is_back() {
+fn killed_service_stops_no_decision_and_is_followed_again_after_its_restart() {
     let (mut service, folder) = (Service::start(), Folder::new());
     service.limit("5/day");
     let mut node = follower(&service, &service.url(), "a", &folder.join("a"));
     service.kill();
     node.wait_for_line("rules service unavailable; the rules in force stay");
     assert_eq!(limit_of(&node), 5);
-    eventually("it says so", || get(&node, "/readyz") == "ready (stale rules)\n");
+    eventually("readiness reports it", || get(&node, "/readyz") == "ready (stale rules)\n");
     assert!(metric(&node, "tollgate_rules_polls_total{outcome=\"failed\"}").is_some_and(|count| count >= 1));
-    // It starts without the service too, by what it has on disk.
+    // A node starts without the service, by the rules on its disk.
     node.signal("TERM");
     assert!(node.wait().success());
     let node = follower(&service, &service.url(), "a", &folder.join("a"));
     assert_eq!(limit_of(&node), 5);
     assert_eq!(get(&node, "/readyz"), "ready (stale rules)\n");
-    // One that has nothing on disk would be an open gate.
+    // A node without rules on disk would admit everything, so it does not start.
     let authority = service.authority();
     let args = |data| ["--rules", &*service.url(), "--rules-ca", &authority, "--data", data].map(str::to_owned);
     for data in [&*folder.join("b"), "off"] {
@@ -86,11 +86,11 @@ fn a_service_that_is_killed_is_missed_by_nobody_and_followed_again_when_it_is_ba
     let revision = service.limit("9/day");
     wait_for(&node, revision);
     assert_eq!(limit_of(&node), 9);
-    eventually("it is well", || get(&node, "/readyz") == "ready\n");
+    eventually("it is ready", || get(&node, "/readyz") == "ready\n");
 }
 
 #[test]
-fn rules_on_disk_that_are_damaged_or_of_another_service_are_not_used() {
+fn damaged_or_foreign_rules_on_disk_are_not_used() {
     let (mut service, folder) = (Service::start(), Folder::new());
     service.limit("5/day");
     let (data, authority) = (folder.join("a"), service.authority());
@@ -98,7 +98,7 @@ fn rules_on_disk_that_are_damaged_or_of_another_service_are_not_used() {
     let file = folder.path().join("a/last-good.json");
     let whole = std::fs::read_to_string(&file).expect("it was kept");
     std::fs::write(&file, whole.replace("5/day", "6/day")).expect("a file");
-    // With the service there it is written anew.
+    // While the service answers, a damaged file is replaced.
     drop(follower(&service, &service.url(), "a", &data));
     assert_eq!(std::fs::read_to_string(&file).expect("it was kept"), whole);
     service.kill();
@@ -116,7 +116,7 @@ fn rules_on_disk_that_are_damaged_or_of_another_service_are_not_used() {
 }
 
 #[test]
-fn a_full_disk_costs_the_copy_and_not_the_rules() {
+fn full_disk_of_a_node_keeps_the_last_copy_and_new_rules_take_effect() {
     let (service, folder) = (Service::start(), Folder::new());
     let Some(disk) = SmallDisk::mount(&folder, 64) else {
         println!("skipped: this user may not mount a small file system");
@@ -126,23 +126,23 @@ fn a_full_disk_costs_the_copy_and_not_the_rules() {
     service.limit("5/day");
     let node = follower(&service, &service.url(), "a", data);
     let kept = std::fs::read(disk.path().join("last-good.json")).expect("it was kept");
-    // All that is left of the disk.
+    // Fills the disk.
     let _ = std::fs::write(disk.path().join("ballast"), vec![0; 64 * 1024]);
     let revision = service.limit("7/day");
     node.wait_for_line("cannot write the rules to disk");
     assert_eq!((limit_of(&node), status(&node)["revision"].as_i64()), (7, Some(revision)));
     let now = std::fs::read(disk.path().join("last-good.json")).expect("the one before is left");
     assert_eq!(now, kept);
-    // With room again the next one is kept.
+    // With free space the next set is written.
     std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
     wait_for(&node, service.limit("8/day"));
-    eventually("it is kept", || {
+    eventually("it is on disk", || {
         std::fs::read_to_string(disk.path().join("last-good.json")).is_ok_and(|kept| kept.contains("8/day"))
     });
 }
 
 #[test]
-fn a_slow_network_and_one_that_breaks_only_take_longer() {
+fn slow_or_broken_network_only_delays_changes() {
     let (service, folder) = (Service::start(), Folder::new());
     service.limit("5/day");
     let network = Proxy::to(service.port);
@@ -153,18 +153,18 @@ fn a_slow_network_and_one_that_breaks_only_take_longer() {
     let begun = now();
     wait_for(&node, service.limit("6/day"));
     println!("with 100 ms for every kilobyte the change took {:?}", begun.elapsed());
-    // It need not even be noticed, if it happens between two questions.
+    // A connection that breaks between two polls is not even logged.
     network.cut();
     wait_for(&node, service.limit("7/day"));
     assert_eq!(limit_of(&node), 7);
-    eventually("it is kept", || {
+    eventually("it is on disk", || {
         std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("7/day"))
     });
-    // The link is cut without an error; the node answers requests at once meanwhile.
+    // The connection stalls without an error; the node continues to decide.
     network.stall();
     let revision = service.limit("8/day");
     assert_eq!(limit_of(&node), 7);
-    // A start does not wait for it longer than for one that is away.
+    // A start does not wait longer for it than for an unreachable service.
     let begun = now();
     let another = follower(&service, &url, "b", &{
         let data = folder.path().join("b");
@@ -181,7 +181,7 @@ fn a_slow_network_and_one_that_breaks_only_take_longer() {
 }
 
 #[test]
-fn a_token_of_the_service_opens_every_node_until_it_is_revoked() {
+fn token_of_the_service_is_valid_on_nodes_until_it_is_revoked() {
     let (service, folder) = (Service::start(), Folder::new());
     service.limit("5/day");
     let (status, made) = service.call("POST", "/v1/tokens", Some(&json!({"name": "shop", "role": "reader"})));
@@ -199,16 +199,16 @@ fn a_token_of_the_service_opens_every_node_until_it_is_revoked() {
         client.rest().split(' ').nth(1).and_then(|status| status.parse::<u16>().ok()).expect("a status")
     };
     assert_eq!((check(token), check("tg_another"), check("")), (200, 401, 401));
-    assert!(get(&node, "/healthz").contains("ok"), "this is for everybody");
+    assert!(get(&node, "/healthz").contains("ok"), "health needs no token");
     let begun = now();
     assert_eq!(service.call("DELETE", &format!("/v1/tokens/{id}"), None).0, 200);
     eventually("it is revoked here too", || check(token) == 401);
     println!("a revocation was in force on the node after {:?}", begun.elapsed());
-    assert_eq!(metric(&node, "tollgate_rules"), None, "metrics are not for everybody");
+    assert_eq!(metric(&node, "tollgate_rules"), None, "metrics need a token");
 }
 
 #[test]
-fn a_server_with_a_database_runs_what_is_written_to_it_and_still_does_after_a_restart() {
+fn rules_in_the_database_take_effect_and_survive_a_restart() {
     let mut service = Service::start();
     let (authority, url) = (service.authority(), service.url());
     let limit = |service: &Service| {
@@ -223,14 +223,14 @@ fn a_server_with_a_database_runs_what_is_written_to_it_and_still_does_after_a_re
     eventually("it is in force", || limit(&service) == Some(6));
     service.kill();
     service.restart();
-    assert_eq!(limit(&service), Some(6), "before anybody was let in");
-    // A server that follows it is a node, and reports where its rules are changed.
+    assert_eq!(limit(&service), Some(6), "before it listened");
+    // A node names the service where its rules are changed.
     let node = Server::start(&["--rules", &url, "--rules-ca", &authority]);
     assert!(get(&node, "/v1/domains").contains(&url), "it names the service");
 }
 
 #[test]
-fn a_database_without_tokens_or_that_cannot_be_opened_keeps_it_from_starting() {
+fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
     let folder = Folder::new();
     let data = folder.join("data");
     let output = Server::refuses(&["--data", &data, "--tokens", "required"]);
@@ -240,7 +240,7 @@ fn a_database_without_tokens_or_that_cannot_be_opened_keeps_it_from_starting() {
         output.contains("cannot create the data directory /proc/nothing; choose another with --data DIR"),
         "{output}"
     );
-    // Another one: beside the first there may still be a log with all that is in it.
+    // In another directory: beside the first database there may be a write-ahead log that restores it.
     let data = folder.join("damaged");
     std::fs::create_dir(&data).expect("a directory");
     let text = "this is no database, and long enough to be noticed".repeat(100);
@@ -249,4 +249,68 @@ fn a_database_without_tokens_or_that_cannot_be_opened_keeps_it_from_starting() {
     assert!(output.contains(&format!("cannot open the database in the data directory {data}")), "{output}");
     let output = Server::refuses(&["--database", "postgres://nobody:secret@127.0.0.1:1/none"]);
     assert!(output.contains("cannot open the database of --database") && !output.contains("secret"), "{output}");
+}
+
+/// Whether a node refuses a request that costs more than any limit here has.
+fn refuses(node: &Server) -> bool {
+    node.connect_http().post("/v1/check", r#"{"domain":"api","attributes":{},"cost":1000}"#).0 == 429
+}
+
+#[test]
+fn kill_switch_of_the_fleet_reaches_every_node_and_outlasts_restarts() {
+    let (mut service, folder) = (Service::start(), Folder::new());
+    service.limit("5/day");
+    let node = follower(&service, &service.url(), "a", &folder.join("a"));
+    assert!(refuses(&node));
+    let set =
+        |service: &Service, mode: &str| service.call("PUT", "/v1/fleet/enforcement", Some(&json!({"mode": mode})));
+    assert_eq!(set(&service, "observe"), (200, json!({"mode": "observe"})));
+    node.wait_for_line("enforcement of the fleet was switched");
+    assert!(!refuses(&node));
+    assert_eq!(metric(&node, "tollgate_enforcing"), Some(0));
+    let mode: Value = serde_json::from_str(&get(&node, "/v1/enforcement")).expect("JSON");
+    assert_eq!(mode, json!({"mode": "observe", "fleet": "observe"}));
+    eventually("it is on the disk of the node", || {
+        std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("\"observe\""))
+    });
+    // A node that starts while the service is unreachable has it from its disk.
+    service.kill();
+    drop(node);
+    let node = follower(&service, &service.url(), "a", &folder.join("a"));
+    assert!(!refuses(&node));
+    // The service has it from its database.
+    service.restart();
+    assert_eq!(service.call("GET", "/v1/fleet/enforcement", None).1, json!({"mode": "observe"}));
+    let over = json!({"domain": "api", "attributes": {}, "cost": 1000});
+    assert_eq!(service.call("POST", "/v1/check", Some(&over)).0, 200);
+    assert_eq!(set(&service, "enforce").0, 200);
+    node.wait_for_line("enforcement of the fleet was switched");
+    assert!(refuses(&node));
+    assert_eq!(service.call("POST", "/v1/check", Some(&over)).0, 429);
+    let (_, log) = service.call("GET", "/v1/audit?subject=fleet", None);
+    let actions: Vec<&str> =
+        log["items"].as_array().expect("a list").iter().filter_map(|entry| entry["action"].as_str()).collect();
+    assert_eq!(actions, ["enforce", "observe"], "{log}");
+}
+
+#[test]
+fn node_reports_its_actions_to_the_service_also_those_during_an_outage() {
+    let (mut service, folder) = (Service::start(), Folder::new());
+    service.limit("5/day");
+    let node = follower(&service, &service.url(), "edge-1", &folder.join("a"));
+    let post = |path: &str, body: &str| assert_eq!(node.connect_http().post(path, body).0, 200, "{path} {body}");
+    post("/v1/reset", r#"{"domain":"api","attributes":{}}"#);
+    let entries = |service: &Service| {
+        let (_, log) = service.call("GET", "/v1/audit?author=local", None);
+        let entries = log["items"].as_array().expect("a list").iter();
+        let of_node = entries.filter(|entry| entry["comment"] == "on edge-1");
+        of_node.map(|entry| entry["action"].as_str().unwrap_or_default().to_owned()).collect::<Vec<_>>()
+    };
+    eventually("the reset is in the log of the service", || entries(&service) == ["reset"]);
+    service.kill();
+    post("/v1/enforcement", r#"{"mode":"observe"}"#);
+    post("/v1/enforcement", r#"{"mode":"enforce"}"#);
+    node.wait_for_line("cannot write to the audit log; trying again");
+    service.restart();
+    eventually("both switches are in the log", || entries(&service) == ["enforce", "observe", "reset"]);
 }

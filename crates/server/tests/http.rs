@@ -24,7 +24,7 @@ impl Reply {
     }
 }
 
-/// Asks with curl, which nobody here wrote.
+/// Sends a request with curl, a third-party client.
 fn curl(server: &Server, path: &str, args: &[&str]) -> Reply {
     let text = run(Command::new("curl").args(["-s", "-i"]).args(args).arg(server.url(path)));
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
@@ -37,7 +37,7 @@ fn post(server: &Server, path: &str, body: &Value) -> Reply {
 }
 
 #[test]
-fn a_limit_sent_along_passes_until_it_is_used_up_and_tells_when_to_come_back() {
+fn inline_limit_admits_until_it_is_used_up_and_reports_the_wait() {
     let server = Server::start(&[]);
     let ask = json!({"key": "alice", "limit": "3/m"});
     for remaining in [2, 1, 0] {
@@ -60,7 +60,7 @@ fn a_limit_sent_along_passes_until_it_is_used_up_and_tells_when_to_come_back() {
 }
 
 #[test]
-fn every_algorithm_can_be_sent_along() {
+fn every_algorithm_can_be_an_inline_limit() {
     let server = Server::start(&[]);
     for algorithm in ["token_bucket", "fixed_window", "sliding_window", "sliding_log"] {
         let ask = json!({"key": algorithm, "limit": "1/h", "algorithm": algorithm});
@@ -80,7 +80,7 @@ fn every_algorithm_can_be_sent_along() {
 }
 
 #[test]
-fn rules_decide_and_their_shadows_only_tell() {
+fn rules_decide_and_shadow_rules_only_report() {
     let rules = Rules::new(
         "domain: api\nrules:\n- {id: per-client, when: {path: '/v1/**'}, per: [client], limit: 2/h}\n\
          - {id: quiet, limit: 1/h, on_exceed: shadow}\n",
@@ -103,7 +103,7 @@ fn rules_decide_and_their_shadows_only_tell() {
 }
 
 #[test]
-fn peek_takes_nothing_refund_gives_back_and_reset_forgets() {
+fn peek_takes_nothing_refund_returns_and_reset_clears() {
     let server = Server::start(&[]);
     let ask = json!({"key": "k", "limit": "2/h", "cost": 2, "receipt": true});
     assert_eq!(post(&server, "/v1/peek", &ask).status, 200);
@@ -118,7 +118,7 @@ fn peek_takes_nothing_refund_gives_back_and_reset_forgets() {
 }
 
 #[test]
-fn a_batch_is_answered_in_order_with_mistakes_in_their_place() {
+fn batch_is_answered_in_order_with_errors_in_their_position() {
     let server = Server::start(&[]);
     let one = json!({"key": "k", "limit": "1/h"});
     let reply = post(&server, "/v1/check", &json!([one, one, {"key": "k", "limit": "1/x"}, {}, {"domain": "none"}]));
@@ -140,7 +140,7 @@ fn a_batch_is_answered_in_order_with_mistakes_in_their_place() {
 }
 
 #[test]
-fn the_switch_turns_refusals_into_observations_and_back() {
+fn kill_switch_turns_refusals_into_observations_and_back() {
     let server = Server::start(&[]);
     let ask = json!({"key": "k", "limit": "1/h"});
     assert_eq!(post(&server, "/v1/check", &ask).status, 200);
@@ -159,7 +159,7 @@ fn the_switch_turns_refusals_into_observations_and_back() {
 }
 
 #[test]
-fn web_pages_cannot_turn_the_limits_off() {
+fn web_page_cannot_use_the_kill_switch() {
     let server = Server::start(&[]);
     let args = ["-H", "Origin: https://evil.example", "-d", r#"{"mode":"observe"}"#];
     let refused = curl(&server, "/v1/enforcement", &args);
@@ -168,7 +168,7 @@ fn web_pages_cannot_turn_the_limits_off() {
 }
 
 #[test]
-fn mistakes_are_problems_that_say_what_and_where() {
+fn invalid_requests_get_problem_details_with_field_and_position() {
     let server = Server::start(&[]);
     for (path, body, status, expected) in [
         ("/v1/check", "", 400, "EOF while parsing a value"),
@@ -189,7 +189,7 @@ fn mistakes_are_problems_that_say_what_and_where() {
 }
 
 #[test]
-fn bodies_beyond_the_limit_are_refused_before_they_are_read() {
+fn oversized_body_is_refused_before_it_is_read() {
     let server = Server::start(&[]);
     let before = server.memory();
     let mut client = server.connect_http();
@@ -211,7 +211,7 @@ fn bodies_beyond_the_limit_are_refused_before_they_are_read() {
 }
 
 #[test]
-fn what_is_no_http_ends_the_connection_and_nothing_else() {
+fn bytes_that_are_not_http_close_only_their_connection() {
     let server = Server::start(&[]);
     for bytes in [&b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[..], b"*1\r\n$4\r\nPING\r\n", b"GET\r\n\r\n", &[0; 100]] {
         let mut client = server.connect_http();
@@ -224,7 +224,7 @@ fn what_is_no_http_ends_the_connection_and_nothing_else() {
 }
 
 #[test]
-fn changed_rules_are_put_in_force_and_keep_what_was_spent() {
+fn changed_rules_take_effect_and_keep_the_amount_spent() {
     let text = |limit: &str| format!("domain: api\nrules:\n- {{id: all, per: [k], limit: {limit}}}\n");
     let rules = Rules::new(text("10/h"));
     let server = Server::start(&["--rules", rules.path()]);
@@ -242,7 +242,7 @@ fn changed_rules_are_put_in_force_and_keep_what_was_spent() {
 }
 
 #[test]
-fn a_rule_says_how_its_refusal_is_told() {
+fn rule_sets_status_and_message_of_its_refusal() {
     let rules = Rules::new(
         "domain: api\nrules:\n\
          - {id: output, when: {path: /output}, limit: 1/h, status: 503, message: \"come \\\"back\\\" later\"}\n\

@@ -7,7 +7,7 @@ use std::process::Command;
 use common::{Server, encode};
 
 #[test]
-fn a_server_told_to_stop_lets_idle_clients_go_and_ends_well() {
+fn stopped_server_closes_idle_connections_and_exits_with_success() {
     for signal in ["TERM", "INT"] {
         let mut server = Server::start(&[]);
         let (mut resp, mut http) = (server.connect_resp(), server.connect_http());
@@ -23,12 +23,12 @@ fn a_server_told_to_stop_lets_idle_clients_go_and_ends_well() {
 }
 
 #[test]
-fn what_was_asked_before_the_stop_is_answered() {
+fn request_received_before_the_stop_is_answered() {
     let mut server = Server::start(&[]);
     let mut client = server.connect_resp();
     client.send("PING\r\n");
     client.expect("+PONG\r\n");
-    // Half a command: the server waits for the rest of it, and for nothing else.
+    // Half a command: the server waits only for the rest of it.
     let command = encode(&["CL.THROTTLE", "k", "0", "1", "60"]);
     client.send([b"PING\r\n", &command[..20]].concat());
     client.expect("+PONG\r\n");
@@ -40,7 +40,7 @@ fn what_was_asked_before_the_stop_is_answered() {
 }
 
 #[test]
-fn a_client_that_never_finishes_is_not_waited_for_beyond_the_drain() {
+fn drain_timeout_ends_connections_that_never_finish() {
     let mut server = Server::start(&["--drain", "0"]);
     let mut client = server.connect_resp();
     client.send("PING\r\n*2\r\n");
@@ -51,7 +51,7 @@ fn a_client_that_never_finishes_is_not_waited_for_beyond_the_drain() {
 }
 
 #[test]
-fn a_port_in_use_is_told_with_the_flag_that_changes_it() {
+fn port_in_use_is_reported_with_its_flag() {
     let server = Server::start(&[]);
     let taken = server.resp.expect("on").to_string();
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate"))
@@ -63,14 +63,14 @@ fn a_port_in_use_is_told_with_the_flag_that_changes_it() {
 }
 
 #[test]
-fn help_shows_a_first_command_and_what_to_do_next() {
+fn help_shows_a_first_command_and_the_next_steps() {
     let output = Command::new(env!("CARGO_BIN_EXE_tollgate")).arg("--help").output().expect("the program starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("tollgate serve\n") && text.contains("curl -i -d"), "{text}");
 }
 
 #[test]
-fn check_tells_every_mistake_with_its_place_and_fails() {
+fn check_reports_every_mistake_with_its_position_and_fails() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("rules.yaml");
     let check = |text: &str| {

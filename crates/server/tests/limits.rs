@@ -1,4 +1,4 @@
-//! The edges of everything that comes from outside: a clear answer, and the server goes on.
+//! Input at its bounds: the error is clear, and the server continues.
 
 use crate::common;
 
@@ -7,7 +7,7 @@ use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
 const RULES: &str = "domain: api\nrules:\n- {id: all, per: [k], limit: 5/h}\n";
 
-/// Asks over HTTP and expects a status and a text in the answer.
+/// Sends a request over HTTP and checks the status and a part of the response.
 #[track_caller]
 fn check(client: &mut Client, body: &str, status: u16, expected: &str) {
     let (got, text) = client.post("/v1/check", body);
@@ -16,7 +16,7 @@ fn check(client: &mut Client, body: &str, status: u16, expected: &str) {
 }
 
 #[test]
-fn names_values_and_keys_have_a_longest_length_and_requests_a_number_of_attributes() {
+fn lengths_of_names_values_and_keys_and_number_of_attributes_are_bounded() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let mut http = server.connect_http();
@@ -43,7 +43,7 @@ fn names_values_and_keys_have_a_longest_length_and_requests_a_number_of_attribut
 }
 
 #[test]
-fn what_is_no_text_is_told_in_json_and_is_a_value_like_any_other_in_resp() {
+fn bytes_that_are_not_utf8_are_an_error_in_json_and_a_value_in_resp() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let mut http = server.connect_http();
@@ -59,7 +59,7 @@ fn what_is_no_text_is_told_in_json_and_is_a_value_like_any_other_in_resp() {
 }
 
 #[test]
-fn a_connection_cannot_be_given_a_long_name_to_keep() {
+fn name_of_a_connection_is_bounded() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
     let (long, spaced) = ("n".repeat(129), "a b");
@@ -77,7 +77,7 @@ fn a_connection_cannot_be_given_a_long_name_to_keep() {
 }
 
 #[test]
-fn costs_beyond_any_limit_are_refused_for_ever_and_those_beyond_numbers_are_mistakes() {
+fn cost_above_the_capacity_is_refused_permanently_and_above_64_bits_is_an_error() {
     let server = Server::start(&[]);
     let mut http = server.connect_http();
     let ask = |cost: &str| format!(r#"{{"key":"k","limit":"5/h","cost":{cost}}}"#);
@@ -89,7 +89,7 @@ fn costs_beyond_any_limit_are_refused_for_ever_and_those_beyond_numbers_are_mist
 }
 
 #[test]
-fn rules_that_cannot_be_loaded_leave_the_running_ones_in_force() {
+fn rules_with_mistakes_leave_the_rules_in_force() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let mut http = server.connect_http();
@@ -114,7 +114,7 @@ fn rules_that_cannot_be_loaded_leave_the_running_ones_in_force() {
 }
 
 #[test]
-fn numbers_the_store_cannot_keep_are_told_and_the_running_rules_stay() {
+fn parameters_that_the_store_cannot_compute_are_refused_and_the_rules_in_force_stay() {
     let (store, rules) = (StoreServer::start(Kind::Redis), Rules::new(RULES));
     let args = ["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "20000"];
     let server = Server::start(&args);
@@ -124,7 +124,7 @@ fn numbers_the_store_cannot_keep_are_told_and_the_running_rules_stay() {
     check(&mut http, r#"{"domain":"api","attributes":{"k":"a"}}"#, 200, r#""limit":5"#);
 }
 
-/// The replies to calls of `CL.THROTTLE`, one after the other.
+/// Returns the replies to consecutive calls of `CL.THROTTLE`.
 fn throttle(server: &Server, calls: &[&str]) -> Vec<String> {
     let mut client = server.connect_resp();
     let ask = |call: &&str| {
@@ -138,8 +138,8 @@ fn throttle(server: &Server, calls: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn throttling_on_a_shared_store_is_answered_as_in_memory() {
-    // Days, so that the time a test takes makes no difference to the seconds that are told.
+fn throttle_on_a_shared_store_replies_as_in_memory() {
+    // Periods of days, so that the duration of the test does not change the reported seconds.
     let calls = [
         "k 2 1 86400",
         "k 2 1 86400",

@@ -3,6 +3,7 @@
 
 mod answers;
 mod broken_service;
+mod browser;
 mod clients;
 mod commands;
 mod common;
@@ -31,6 +32,7 @@ mod redis_cell;
 mod replay;
 mod resp;
 mod restart;
+mod rights;
 mod rls;
 mod rls_quota;
 mod rules_cli;

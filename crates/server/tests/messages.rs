@@ -76,6 +76,10 @@ fn http_problems() {
         ("POST", "/v1/refund", &[], "{}"),
         ("POST", "/v1/refund", &[], r#"{"receipt":"abc"}"#),
         ("POST", "/v1/enforcement", &[], r#"{"mode":"off"}"#),
+        ("PUT", "/v1/fleet/enforcement", &[], r#"{"mode":"off"}"#),
+        ("POST", "/v1/audit", &[], r#"[{"at_ms":1,"author":"a","action":"delete","subject":"s"}]"#),
+        ("POST", "/v1/check", &[], r#"{"key":"k","limit":true}"#),
+        ("POST", "/v1/check", &[], r#"{"key":"k","limit":5}"#),
         ("GET", "/v1/domains/api", &[], ""),
         ("POST", rule, &[], ""),
         ("GET", "/v1/domains/api/rules/none", &[], ""),
@@ -223,6 +227,8 @@ fn command_line_errors() {
     folder.file("wrong.yaml", "domain: api\nrules:\n- {id: login, limt: 5/m}\n");
     folder.file("requests.jsonl", "{\"key\":\"a\",\"limit\":\"5/m\",\"time\":1}\n{\n{\"at\":\"soon\",\"key\":\"a\"}\n");
     std::fs::create_dir(folder.path().join("empty")).unwrap();
+    folder.file("folder/a.yaml", RULES);
+    folder.file("folder/b.yaml", "domain: api\nrules:\n- {id: login, limt: 5/m}\n");
     let mut page = Page::default();
     for line in [
         "serve --http 8080",
@@ -247,6 +253,13 @@ fn command_line_errors() {
         "serve --tokens required --data off",
         "serve --tokens required --insecure",
         "serve --http 0.0.0.0:0 --resp off --data empty",
+        "serve --store redis://:secret@127.0.0.1:1 --http 192.0.2.1:1 --resp off --insecure --data off",
+        "serve --store rediss://127.0.0.1:1?ca=none.pem",
+        "serve --store-file none",
+        "serve --log-level loud",
+        "serve --http 127.0.0.1:0 --resp off --data off --tls-cert cert.pem --tls-key key.pem",
+        "serve --rules empty --connections 100",
+        "serve --rules folder --http 192.0.2.1:1 --resp off --insecure --data off",
         "check none.yaml",
         "check empty",
         "check wrong.yaml",
@@ -258,6 +271,10 @@ fn command_line_errors() {
         "decide --capacity none",
         "decide --rules wrong.yaml",
         "decide requests.jsonl",
+        "decide --rules empty",
+        "explain --rules folder none user=a",
+        "rules enforcement off",
+        "rules enforcement --server http://127.0.0.1:1",
         "rules list --server http://127.0.0.1:1",
         "rules list --server 127.0.0.1",
         "rules get api .. --server http://127.0.0.1:1",

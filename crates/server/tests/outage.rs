@@ -1,4 +1,4 @@
-//! The store stopped and killed under a server that is being asked: everybody is answered, and told that the store was not.
+//! The store is stopped and killed under load: every request is decided, with standing `fallback`.
 
 use crate::common;
 
@@ -9,14 +9,14 @@ use common::{Client, Server};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// How many questions are asked of a store that does not answer, by each client.
+/// The number of requests that each client sends while the store does not answer.
 const MEANWHILE: usize = 50;
 
-/// More than this many questions, one after the other, and the store should have been noticed to be back.
+/// The number of consecutive requests within which the store must be used again after it recovered.
 const PATIENTLY: usize = 100_000;
 
-/// Asks for one of a day's ration; whether it was granted, and how sure that is. A client that has to wait far beyond the
-/// deadline fails the test by its own time-out.
+/// Sends a check and returns whether it was admitted, and its standing. A client that waits far beyond the deadline fails the
+/// test by its own timeout.
 fn ask(client: &mut Client, key: &str, limit: &str) -> (bool, String) {
     let (status, body) = client.post("/v1/check", &json!({"key": key, "limit": limit}).to_string());
     assert!(status == 200 || status == 429, "{status} {body}");
@@ -30,13 +30,13 @@ fn get(server: &Server, path: &str) -> String {
     client.rest()
 }
 
-/// Asks about new keys until one is decided by the store.
+/// Checks new keys until the store decides one.
 fn wait_for_the_store(client: &mut Client, name: &str) {
     let back = (0..PATIENTLY).any(|number| ask(client, &format!("{name} {number}"), "1/day").1 == "exact");
     assert!(back, "the store was not used again");
 }
 
-/// What must hold while the store is away, whatever happened to it, and when it is back.
+/// Checks what must hold during a fault of the store, whatever its kind, and after it.
 fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&mut StoreServer)) {
     let mut store = StoreServer::start(Kind::Redis);
     let server = Server::start(&["--store", &store.url()]);
@@ -44,7 +44,7 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
     wait_for_the_store(&mut client, "before");
     assert!(get(&server, "/readyz").ends_with("\r\n\r\nready\n"));
 
-    // Under load: clients that ask from before the fault until after it.
+    // Clients that send requests from before the fault until after it.
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for number in 0..4 {
@@ -76,12 +76,12 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
     let line = server.wait_for_line("store stall ended; on_fault decided meanwhile");
     let decisions = line.split_once("decisions=").and_then(|(_, rest)| rest.split(' ').next()?.parse::<usize>().ok());
     assert!(decisions.is_some_and(|decisions| decisions >= MEANWHILE), "{line}");
-    // Nobody had to do anything: the limits are the store's again, for this server and for others.
+    // Without intervention the limits are shared again, by this server and others.
     let (mut one, mut other) = (server.connect_http(), Server::start(&["--store", &store.url()]));
     wait_for_the_store(&mut other.connect_http(), "other");
     let spend = |client: &mut Client| loop {
         let (passed, standing) = ask(client, "shared again", "3/day");
-        // On a busy machine an answer may still be late now and then, and counts as spent.
+        // On a busy machine an answer may still be late occasionally, and counts as spent.
         if standing == "exact" {
             return passed;
         }
@@ -94,17 +94,17 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
 }
 
 #[test]
-fn a_store_that_is_stopped_keeps_nobody_waiting_and_is_used_again_when_it_goes_on() {
+fn stopped_store_delays_no_decision_and_is_used_again_when_it_continues() {
     goes_on_without(|store| store.pause(), |store| store.resume());
 }
 
 #[test]
-fn a_store_that_is_killed_keeps_nobody_waiting_and_is_used_again_when_it_is_back() {
+fn killed_store_delays_no_decision_and_is_used_again_after_its_restart() {
     goes_on_without(StoreServer::kill, StoreServer::restart);
 }
 
 #[test]
-fn a_server_starts_without_its_store_and_uses_it_when_it_comes() {
+fn server_starts_without_its_store_and_uses_it_once_it_answers() {
     let mut store = StoreServer::start(Kind::Redis);
     store.kill();
     let server = Server::start(&["--store", &store.url()]);

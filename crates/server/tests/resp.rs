@@ -1,11 +1,11 @@
-//! The Redis protocol on a real socket: pipelines, splits, mistakes, limits.
+//! The Redis protocol on a real socket: pipelines, split input, protocol errors, bounds.
 
 use crate::common;
 
 use common::{Rules, Server, encode};
 
 #[test]
-fn a_pipeline_is_answered_in_order() {
+fn pipeline_is_answered_in_order() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
     let throttle = encode(&["CL.THROTTLE", "k", "1", "1", "100"]);
@@ -22,7 +22,7 @@ fn a_pipeline_is_answered_in_order() {
 }
 
 #[test]
-fn a_command_may_come_byte_by_byte() {
+fn command_may_arrive_byte_by_byte() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
     for byte in encode(&["CL.THROTTLE", "k", "0", "1", "1000"]) {
@@ -32,12 +32,12 @@ fn a_command_may_come_byte_by_byte() {
 }
 
 #[test]
-fn a_pipeline_longer_than_every_buffer_is_answered_whole() {
+fn pipeline_longer_than_every_buffer_is_answered_completely() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
     let (count, batch) = (20_000, 500);
     let throttle = encode(&["CL.THROTTLE", "long", "1000000", "1", "1"]).repeat(batch);
-    // Sent in parts and read in between, or both sides would wait for each other.
+    // Sent in parts and read in between; otherwise both sides would block on full buffers.
     for part in 0..count / batch {
         client.send(&throttle);
         for number in 0..batch {
@@ -46,7 +46,7 @@ fn a_pipeline_longer_than_every_buffer_is_answered_whole() {
             assert_eq!(client.line(), ":0");
             assert_eq!(client.line(), ":1000001");
             let remaining: usize = client.line()[1..].parse().expect("a number");
-            // A token a second comes back meanwhile.
+            // One token per second is refilled meanwhile.
             assert!((1_000_001 - spent..1_000_001 - spent + 100).contains(&remaining), "{remaining} after {spent}");
             assert_eq!(client.line(), ":-1");
             client.line();
@@ -68,7 +68,7 @@ fn keys_are_bytes_and_may_be_long() {
 }
 
 #[test]
-fn what_breaks_the_protocol_is_told_and_ends_the_connection() {
+fn protocol_error_is_reported_and_closes_the_connection() {
     let server = Server::start(&[]);
     for (bytes, error) in [
         (&b"*1\r\n:1\r\n"[..], "-ERR Protocol error: expected '$', got ':'\r\n"),
@@ -91,7 +91,7 @@ fn what_breaks_the_protocol_is_told_and_ends_the_connection() {
 }
 
 #[test]
-fn a_line_without_end_is_cut_off_and_costs_bounded_memory() {
+fn endless_line_is_refused_within_bounded_memory() {
     let server = Server::start(&[]);
     let before = server.memory();
     let mut client = server.connect_resp();
@@ -106,11 +106,11 @@ fn a_line_without_end_is_cut_off_and_costs_bounded_memory() {
 }
 
 #[test]
-fn replies_nobody_reads_are_not_piled_up() {
+fn unread_replies_do_not_accumulate() {
     let server = Server::start(&[]);
     let before = server.memory();
     let mut client = server.connect_resp();
-    // About two thousand bytes come back for each fourteen. The sockets take some megabytes, then the server stops reading.
+    // Each 14 bytes get a reply of about 2,000. The sockets buffer some megabytes, then the server stops reading.
     let commands = "COMMAND DOCS\r\n".repeat(2_000);
     client.send(commands);
     let mut other = server.connect_resp();
@@ -121,7 +121,7 @@ fn replies_nobody_reads_are_not_piled_up() {
 }
 
 #[test]
-fn version_three_answers_maps_and_reset_goes_back() {
+fn resp3_replies_with_maps_until_reset() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
     client.send("CONFIG GET save\r\nHELLO 3\r\n");
@@ -136,7 +136,7 @@ fn version_three_answers_maps_and_reset_goes_back() {
 }
 
 #[test]
-fn more_connections_than_allowed_are_turned_away() {
+fn connections_beyond_the_maximum_are_refused() {
     let server = Server::start(&["--connections", "2"]);
     let (mut first, mut second) = (server.connect_resp(), server.connect_resp());
     for client in [&mut first, &mut second] {
@@ -164,7 +164,7 @@ fn more_connections_than_allowed_are_turned_away() {
 }
 
 #[test]
-fn rules_are_asked_by_name_and_value_in_the_order_of_the_pipeline() {
+fn rules_decide_by_names_and_values_in_pipeline_order() {
     let rules = Rules::new("domain: api\nrules:\n- {id: all, per: [k], limit: 1/h}\n");
     let server = Server::start(&["--rules", rules.path()]);
     let mut client = server.connect_resp();
@@ -181,7 +181,7 @@ fn rules_are_asked_by_name_and_value_in_the_order_of_the_pipeline() {
     client.expect("+PONG\r\n");
     assert_eq!(allowed(&mut client), ":0");
     client.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:60\r\n");
-    // The same counter, wherever in a pipeline it is asked for.
+    // All commands of a pipeline use the same counter.
     client.send("CL.THROTTLE k 0 1 60\r\n");
     client.expect("*5\r\n:1\r\n:1\r\n:0\r\n:");
     client.line();

@@ -4,6 +4,7 @@ use crate::common;
 
 use std::path::Path;
 
+use common::service::SmallDisk;
 use common::{Client, Folder, Server, eventually};
 use std::time::SystemTime;
 
@@ -125,6 +126,35 @@ fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_go_on() {
     });
     let lines = server.last_lines();
     assert!(!lines.iter().any(|line| line.contains("cannot write the snapshot")), "{lines:?}");
+}
+
+#[test]
+fn full_disk_keeps_the_last_snapshot_and_decisions_go_on() {
+    let restarted = Restarted::new();
+    let Some(disk) = SmallDisk::mount(&restarted.folder, 256) else {
+        println!("skipped: this user may not mount a small file system");
+        return;
+    };
+    let data = disk.path().to_str().expect("text");
+    let server = Server::start(&["--rules", &restarted.rules, "--data", data, "--snapshot-every", "1"]);
+    let file = disk.path().join("counters.snapshot");
+    eventually("a snapshot", || file.exists());
+    let _ = std::fs::write(disk.path().join("ballast"), vec![0; 256 * 1024]);
+    let kept = std::fs::read(&file).expect("a snapshot");
+    // More counters than the space that is left can hold.
+    let mut client = server.connect_http();
+    for part in 0..10 {
+        let items: Vec<String> =
+            (0..1000).map(|n| format!("{{\"domain\":\"api\",\"attributes\":{{\"who\":\"{part}-{n}\"}}}}")).collect();
+        assert_eq!(client.post("/v1/check", &format!("[{}]", items.join(","))).0, 200);
+    }
+    let line = server.wait_for_line("cannot write the snapshot of the counters; decisions go on");
+    assert!(line.contains("No space left"), "{line}");
+    assert_eq!(std::fs::read(&file).expect("the last one stays"), kept);
+    assert_eq!(check(&mut client, "\"who\":\"alice\""), 200);
+    std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
+    disk.resize(8 * 1024);
+    server.wait_for_line("the snapshot of the counters is written again");
 }
 
 #[test]

@@ -28,9 +28,12 @@ fn rule_is_managed_by_the_command_line() {
 
     let list = cli.run(&["rules", "list"]).done();
     let lines: Vec<&str> = list.lines().collect();
-    assert!(lines[0].starts_with("DOMAIN  RULE  LIMIT  OVERRIDES  STATE     VERSION  CHANGED"), "{list}");
     assert!(
-        lines[1].starts_with("api     a     5/s    0          in force  1        20")
+        lines[0].starts_with("DOMAIN  RULE  WHEN      PER   LIMIT  OVERRIDES  STATE     VERSION  CHANGED"),
+        "{list}"
+    );
+    assert!(
+        lines[1].starts_with("api     a     all       user  5/s    0          in force  1        20")
             && lines[1].ends_with("UTC  local"),
         "{list}"
     );

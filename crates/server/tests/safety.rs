@@ -5,7 +5,10 @@ use crate::common;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
+use common::api::ask;
+use common::service::SmallDisk;
 use common::{Client, Folder, Rules, Server, eventually, tollgate};
+use tollgate_testkit::servers::{Kind, Server as RedisServer};
 
 /// Sends a request and returns the whole response.
 fn get(server: &Server, path: &str, headers: &str) -> String {
@@ -165,4 +168,61 @@ fn transactions_are_refused_and_take_nothing() {
     }
     client.command(&["CL.THROTTLE", "k", "0", "1", "60"]);
     client.expect("*5\r\n:0\r\n");
+}
+
+#[test]
+fn log_level_is_that_of_the_flag_or_the_environment() {
+    let rules = Rules::new("domain: api\nrules:\n- {id: all, limit: 1/h}\n");
+    let logged = |level: &[&str], variable: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        // The address cannot be listened on, so it ends with an error.
+        command.args([
+            "serve",
+            "--rules",
+            rules.path(),
+            "--http",
+            "192.0.2.1:1",
+            "--resp",
+            "off",
+            "--insecure",
+            "--data",
+            "off",
+        ]);
+        let output = command.args(level).env("RUST_LOG", variable).output().expect("the program starts");
+        String::from_utf8_lossy(&output.stderr).contains("rules loaded")
+    };
+    assert!(logged(&[], "") && logged(&[], "info"), "informative by default");
+    assert!(!logged(&[], "warn") && !logged(&["--log-level", "warn"], "info"), "the flag wins");
+    assert!(logged(&["--log-level", "info"], "warn"));
+}
+
+#[test]
+fn wrong_password_database_or_encryption_of_the_store_is_reported() {
+    let store = RedisServer::start_with(Kind::Redis, &["--requirepass", "secret", "--databases", "2"]);
+    let port = store.port();
+    for (url, why, ready) in [
+        (format!("redis://127.0.0.1:{port}"), "NOAUTH", "store refuses the password"),
+        (format!("redis://:wrong@127.0.0.1:{port}"), "authentication failed", "store refuses the password"),
+        (format!("redis://:secret@127.0.0.1:{port}/7"), "DB index is out of range", "store has no such database"),
+        (format!("rediss://:secret@127.0.0.1:{port}"), "does the port expect TLS?", "no TLS with the store"),
+    ] {
+        let folder = Folder::new();
+        let server = Server::start(&["--store-file", &folder.file("store", &url)]);
+        let line = server.wait_for_line("store unreachable");
+        assert!(line.contains(why) && !line.contains("secret"), "{line}");
+        let answer = ask(&server, "GET", "/readyz", &[], "");
+        assert_eq!((answer.status, answer.body), (200, format!("ready ({ready})\n")), "{why}");
+    }
+}
+
+#[test]
+fn full_disk_at_start_is_one_line() {
+    let folder = Folder::new();
+    let Some(disk) = SmallDisk::mount(&folder, 16) else {
+        println!("skipped: this user may not mount a small file system");
+        return;
+    };
+    let _ = std::fs::write(disk.path().join("ballast"), vec![0; 16 * 1024]);
+    let message = Server::refuses(&["--data", disk.path().to_str().expect("text")]);
+    assert_eq!(message.matches("disk is full").count(), 1, "{message}");
 }

@@ -15,7 +15,7 @@ fn start(folder: &Folder, made: &Certificates) -> Server {
     Server::start(&["--tls-cert", &certificate, "--tls-key", &key])
 }
 
-/// Puts a certificate where the server looks, the way tools that renew them do.
+/// Replaces the certificate of the server, as tools that renew certificates do.
 fn show(folder: &Folder, made: &Certificates) {
     for (from, to) in [(made.certificate(), "now.pem"), (made.key(), "now.key")] {
         std::fs::copy(from, folder.join("new")).expect("a copy");
@@ -67,7 +67,7 @@ impl Drop for Session {
 }
 
 #[test]
-fn both_protocols_are_spoken_over_tls_and_nothing_else_is() {
+fn both_protocols_are_served_over_tls_only() {
     let folder = Folder::new();
     let made = made(&folder, "a");
     let server = start(&folder, &made);
@@ -75,7 +75,7 @@ fn both_protocols_are_spoken_over_tls_and_nothing_else_is() {
     assert!(output.contains(r#""allowed":true"#), "{output}");
     let mut redis = Command::new("redis-cli");
     redis.args(["-h", "localhost", "-p", &server.resp_port(), "--tls", "--cacert"]).arg(made.authority());
-    // A pipeline of several records, in one connection.
+    // A pipeline that spans several TLS records.
     let mut child = redis.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("redis-cli runs");
     let commands = "CL.THROTTLE k 1 2 86400\n".repeat(3) + &format!("PING {}\n", "x".repeat(50_000));
     child.stdin.take().expect("a pipe").write_all(commands.as_bytes()).expect("it reads");
@@ -95,7 +95,7 @@ fn both_protocols_are_spoken_over_tls_and_nothing_else_is() {
 }
 
 #[test]
-fn a_renewed_certificate_is_shown_to_new_clients_and_those_before_stay() {
+fn renewed_certificate_is_used_for_new_connections_and_open_ones_stay() {
     let folder = Folder::new();
     let (old, new) = (made(&folder, "old"), made(&folder, "new-ones"));
     let server = start(&folder, &old);
@@ -107,20 +107,20 @@ fn a_renewed_certificate_is_shown_to_new_clients_and_those_before_stay() {
     let output = curl(&server, &old.authority()).output().expect("curl runs");
     assert!(!output.status.success(), "the authority before has not signed it");
     assert_eq!(session.ping(), "+PONG\r\n", "whoever was there stays");
-    // One that cannot be used is left.
+    // An unusable certificate is ignored.
     std::fs::write(folder.join("now.pem"), "nonsense").expect("a file");
     server.wait_for_line("cannot renew the certificate; keeping the current one");
     assert!(run(&mut curl(&server, &new.authority())).contains("allowed"));
 }
 
 #[test]
-fn a_server_told_to_stop_lets_encrypted_clients_go() {
+fn stopped_server_closes_encrypted_connections() {
     let folder = Folder::new();
     let made = made(&folder, "a");
     let mut server = start(&folder, &made);
     let mut session = Session::open(&server, &made.authority());
     assert_eq!(session.ping(), "+PONG\r\n");
-    // One that has connected and not agreed on anything yet.
+    // A connection before its handshake.
     let mut silent = server.connect_http();
     server.signal("TERM");
     let mut line = String::new();
@@ -130,7 +130,7 @@ fn a_server_told_to_stop_lets_encrypted_clients_go() {
 }
 
 #[test]
-fn files_that_cannot_be_used_keep_it_from_starting() {
+fn unusable_certificate_files_are_an_error_at_start() {
     let output = Server::refuses(&["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"]);
     assert!(output.contains("--tls-cert: cannot read /nowhere.pem"), "{output}");
 }

@@ -8,7 +8,7 @@ use common::{Rules, Server, eventually, run};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// Long periods, so that the time a test takes makes no difference.
+/// Long periods, so that the duration of a test does not matter.
 const RULES: &str = "\
 domain: api
 rules:
@@ -19,7 +19,7 @@ rules:
 - {id: free, when: {kind: free}, unlimited: true}
 ";
 
-/// Far more than a store takes, however busy the machine is.
+/// Far longer than a store takes, even on a busy machine.
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
 
 /// Runs `test` with a server in memory and with one on a real Redis.
@@ -35,7 +35,7 @@ fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}")))
 }
 
-/// Asks with redis-cli, which nobody here wrote.
+/// Sends a command with redis-cli, a third-party client.
 fn resp(server: &Server, args: &[&str]) -> Value {
     ask_resp(&server.resp_port(), args)
 }
@@ -51,7 +51,7 @@ fn remaining(answer: &Value) -> Vec<u64> {
 }
 
 #[test]
-fn as_much_as_there_is_can_be_taken() {
+fn take_up_to_takes_what_is_available() {
     everywhere(|server| {
         let ask = |user: &str, cost: u64| json!({"domain": "api", "attributes": {"user": user}, "cost": cost});
         let (status, answer) = post(server, "/v1/take-up-to", &ask("a", 7));
@@ -70,7 +70,7 @@ fn as_much_as_there_is_can_be_taken() {
 }
 
 #[test]
-fn drain_of_what_no_limit_counts_answers_zero_and_says_so() {
+fn drain_of_uncounted_request_takes_zero_and_says_so() {
     everywhere(|server| {
         for kind in ["free", "unknown"] {
             let (status, answer) = post(server, "/v1/drain", &json!({"domain": "api", "attributes": {"kind": kind}}));
@@ -91,7 +91,7 @@ fn drain_of_what_no_limit_counts_answers_zero_and_says_so() {
     });
 }
 
-/// Rules that say themselves what a request weighs.
+/// Rules with a cost of their own.
 const WEIGHED: &str = "\
 domain: api
 rules:
@@ -100,7 +100,7 @@ rules:
 ";
 
 #[test]
-fn a_request_over_the_redis_protocol_can_weigh_what_the_rules_say() {
+fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
     let rules = Rules::new(WEIGHED);
     let server = &Server::start(&["--rules", rules.path()]);
     for command in ["TG.CHECK", "TG.RESERVE", "TG.ACQUIRE", "TG.PEEK"] {
@@ -111,7 +111,7 @@ fn a_request_over_the_redis_protocol_can_weigh_what_the_rules_say() {
         let sent = resp(server, &[&[command, "api", "-"], wait, &["kind", "sent", "weight", "9"], &user].concat());
         assert_eq!((remaining(&fixed), remaining(&sent)), (vec![after.0], vec![after.1]), "{command}");
     }
-    // The same as over HTTP without a cost, and a number is believed as it is there.
+    // A dash is a request without a cost over HTTP; a number is the cost, as over HTTP.
     let ask = json!({"domain": "api", "attributes": {"kind": "fixed", "user": "TG.CHECK"}});
     assert_eq!(remaining(&post(server, "/v1/check", &ask).1), [4]);
     assert_eq!(remaining(&resp(server, &["TG.CHECK", "api", "1", "kind", "fixed", "user", "TG.CHECK"])), [3]);
@@ -121,7 +121,7 @@ fn a_request_over_the_redis_protocol_can_weigh_what_the_rules_say() {
     let once = ["TG.CHECK", "api", "-", "ONCE", "k", "kind", "fixed", "user", "TG.CHECK"];
     assert_eq!((remaining(&resp(server, &once)), remaining(&resp(server, &once))), (vec![7], vec![7]));
     assert_eq!(remaining(&resp(server, &["TG.CHARGE", "api", "-", "kind", "fixed", "user", "charged"])), [7]);
-    // What has to be a number has to be one.
+    // Anything else than a number is an error.
     let mut client = server.connect_resp();
     client.send("TG.TAKEUPTO api - kind fixed user x\r\nTG.CHECK api --\r\nTG.COMMIT x -\r\nPING\r\n");
     client.expect("-ERR missing cost: the amount to take at most\r\n");
@@ -130,7 +130,7 @@ fn a_request_over_the_redis_protocol_can_weigh_what_the_rules_say() {
 }
 
 #[test]
-fn a_charge_is_taken_regardless() {
+fn charge_is_taken_regardless() {
     everywhere(|server| {
         let ask = |cost: u64| json!({"domain": "api", "attributes": {"kind": "bytes"}, "cost": cost});
         let (status, answer) = post(server, "/v1/charge", &ask(120));
@@ -144,7 +144,7 @@ fn a_charge_is_taken_regardless() {
 }
 
 #[test]
-fn a_decision_is_explained_and_nothing_taken() {
+fn explain_takes_nothing() {
     everywhere(|server| {
         let ask = json!({"domain": "api", "attributes": {"user": "a", "kind": "other"}});
         assert_eq!(post(server, "/v1/check", &ask).0, 200);
@@ -169,7 +169,7 @@ fn a_decision_is_explained_and_nothing_taken() {
 }
 
 #[test]
-fn a_rule_file_is_explained_without_a_server() {
+fn rule_file_is_explained_without_a_server() {
     let rules = Rules::new(RULES);
     let explain = |args: &[&str]| {
         let program = env!("CARGO_BIN_EXE_tollgate");
@@ -190,7 +190,7 @@ fn a_rule_file_is_explained_without_a_server() {
 }
 
 #[test]
-fn a_reservation_is_committed_or_cancelled() {
+fn reservation_is_committed_or_cancelled() {
     everywhere(|server| {
         let ask = |cost: u64| json!({"domain": "api", "attributes": {"kind": "bytes"}, "cost": cost});
         let left = || remaining(&post(server, "/v1/peek", &ask(1)).1)[0];
@@ -218,7 +218,7 @@ fn a_reservation_is_committed_or_cancelled() {
 }
 
 #[test]
-fn a_slot_is_renewed_and_released_by_its_receipt() {
+fn slot_is_renewed_and_released_by_its_receipt() {
     everywhere(|server| {
         let ask = json!({"domain": "api", "attributes": {"kind": "slots"}});
         let (status, taken) = post(server, "/v1/reserve", &ask);
@@ -236,7 +236,7 @@ fn a_slot_is_renewed_and_released_by_its_receipt() {
 }
 
 #[test]
-fn the_answer_is_held_until_a_slot_is_released() {
+fn acquire_waits_until_a_slot_is_released() {
     everywhere(|server| {
         let ask = json!({"domain": "api", "attributes": {"kind": "slots"}, "wait_ms": 20_000});
         let (status, first) = post(server, "/v1/acquire", &ask);
@@ -256,7 +256,7 @@ fn the_answer_is_held_until_a_slot_is_released() {
         assert_eq!(third["allowed"], 1, "{third}");
         let refused = resp(server, &["TG.ACQUIRE", "api", "1", "50", "kind", "slots"]);
         assert_eq!(refused["allowed"], 0, "{refused}");
-        // Who goes away does not take what is released then.
+        // A client that disconnects does not take the slot that is released afterwards.
         let (mut http, mut other) = (server.connect_http(), server.connect_resp());
         let body = ask.to_string();
         http.send(format!(
@@ -290,7 +290,7 @@ fn until_waiting(server: &Server, count: usize) {
 }
 
 #[test]
-fn what_is_asked_again_under_a_key_is_charged_once() {
+fn repeated_request_with_an_idempotency_key_is_charged_once() {
     everywhere(|server| {
         let ask = |key: &str, path: &str, cost: u64| {
             let body = json!({"domain": "api", "attributes": {"user": "k"}, "cost": cost}).to_string();
@@ -305,7 +305,7 @@ fn what_is_asked_again_under_a_key_is_charged_once() {
         assert!(ask("one", "/v1/check", 2).starts_with("HTTP/1.1 422"), "another request under the same key");
         assert!(ask("one", "/v1/charge", 3).starts_with("HTTP/1.1 422"), "another verb under the same key");
         assert!(ask("two", "/v1/check", 1).starts_with("HTTP/1.1 200"));
-        // A refusal took nothing, and is not held against whoever asks again.
+        // A refusal took nothing, so it is not stored under the key.
         assert!(ask("three", "/v1/check", 1).starts_with("HTTP/1.1 429"));
         assert_eq!(post(server, "/v1/reset", &json!({"domain": "api", "attributes": {"user": "k"}})).0, 200);
         assert!(ask("three", "/v1/check", 1).starts_with("HTTP/1.1 200"));
@@ -314,7 +314,7 @@ fn what_is_asked_again_under_a_key_is_charged_once() {
 }
 
 #[test]
-fn a_command_that_is_sent_again_under_a_key_is_carried_out_once() {
+fn repeated_command_with_an_idempotency_key_runs_once() {
     everywhere(|server| {
         let ask = |args: &str| resp(server, &args.split(' ').collect::<Vec<_>>());
         let twice = |args: &str| {
@@ -337,7 +337,7 @@ fn a_command_that_is_sent_again_under_a_key_is_carried_out_once() {
         let give_back = format!("TG.RELEASE {} ONCE release", taken["receipt"].as_str().expect("a receipt"));
         assert_eq!((ask(&give_back), ask(&give_back)), (json!(1), json!(1)), "numbers have no room for a mark");
 
-        // A refusal took nothing, and is not held against whoever asks again.
+        // A refusal took nothing, so it is not stored under the key.
         assert_eq!(ask("TG.CHECK api 1 ONCE later user k")["allowed"], json!(0));
         assert_eq!(ask("TG.RESET api 1 user k"), json!(2));
         assert_eq!(ask("TG.CHECK api 1 ONCE later user k")["allowed"], json!(1));
@@ -348,7 +348,7 @@ fn a_command_that_is_sent_again_under_a_key_is_carried_out_once() {
         ));
         client.expect("-ERR this idempotency key was used with another request; use a new key for each request\r\n");
         client.expect("-ERR an idempotency key must have 1 to 255 bytes\r\n-ERR usage: tg.check ");
-        // Of one table with those of HTTP.
+        // Both protocols share one table of keys.
         let header = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "idempotency-key: check"];
         let output = run(Command::new("curl").args(header).args(["-d", "{}", &server.url("/v1/check")]));
         assert_eq!(output, "422");
@@ -359,7 +359,7 @@ fn a_command_that_is_sent_again_under_a_key_is_carried_out_once() {
 }
 
 #[test]
-fn a_key_that_comes_twice_in_one_pipeline_is_answered_twice_and_charged_once() {
+fn idempotency_key_used_twice_in_a_pipeline_is_charged_once() {
     everywhere(|server| {
         let mut client = server.connect_resp();
         client.send("HELLO 3\r\n");
@@ -381,7 +381,7 @@ fn a_key_that_comes_twice_in_one_pipeline_is_answered_twice_and_charged_once() {
 }
 
 #[test]
-fn who_uses_most_is_told_by_rule() {
+fn heaviest_keys_are_listed_by_rule() {
     everywhere(|server| {
         for (user, times) in [("heavy", 6), ("light", 1)] {
             for _ in 0..times {

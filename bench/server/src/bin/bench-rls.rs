@@ -37,7 +37,7 @@ fn main() -> anyhow::Result<ExitCode> {
         part(&bench, &mut bars)?;
     }
     std::fs::remove_dir_all(&bench.folder)?;
-    Ok(bars.tell())
+    Ok(bars.report())
 }
 
 struct Bench {

@@ -21,7 +21,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let mut bars = Bars::default();
     let outcome = Bench { tollgate, repetitions, folder: folder.clone() }.run(&mut bars);
     std::fs::remove_dir_all(folder)?;
-    outcome.map(|()| bars.tell())
+    outcome.map(|()| bars.report())
 }
 
 struct Bench {

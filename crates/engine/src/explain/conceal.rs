@@ -26,10 +26,12 @@ impl Explanation {
 impl MatchExplanation {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
         of_pairs(&mut self.counted, hide);
-        if let CostSource::Attribute { said: CostValue::TooMuch(value) | CostValue::NoNumber(value), .. } =
-            &mut self.cost_by
-        {
-            *value = hide(value);
+        match &mut self.cost_by {
+            CostSource::Attribute { said: CostValue::TooMuch(value) | CostValue::NoNumber(value), .. } => {
+                *value = hide(value);
+            }
+            CostSource::Case(when) => when.iter_mut().for_each(|held| held.conceal(hide)),
+            CostSource::Rule | CostSource::Request | CostSource::Attribute { .. } => {}
         }
         if let Some(overrides) = &mut self.overrides {
             overrides.conceal(hide);

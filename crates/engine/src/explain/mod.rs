@@ -118,6 +118,8 @@ pub enum CostSource {
     Rule,
     /// The request.
     Request,
+    /// A case of the rule, with these conditions.
+    Case(Vec<HeldCondition>),
     /// An attribute of the request, named by the rule.
     Attribute {
         /// The attribute.

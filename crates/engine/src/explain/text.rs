@@ -196,6 +196,11 @@ impl MatchExplanation {
         match &self.cost_by {
             CostSource::Rule => Ok(()),
             CostSource::Request => f.write_str(" (stated by the request)"),
+            CostSource::Case(when) if when.is_empty() => Ok(()),
+            CostSource::Case(when) => {
+                let when: Vec<String> = when.iter().map(ToString::to_string).collect();
+                write!(f, " (since {})", when.join(" and "))
+            }
             CostSource::Attribute { name, said: CostValue::Number } => write!(f, " (from {name})"),
             CostSource::Attribute { name, said: CostValue::Missing } => write!(f, " (no {name})"),
             CostSource::Attribute { name, said: CostValue::TooMuch(value) } => {

@@ -1,6 +1,6 @@
 //! IP networks.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv6Addr};
 
 /// A network like `10.0.0.0/8`. Addresses are kept as IPv6, IPv4 ones in their mapped form, so an
@@ -94,6 +94,57 @@ pub(crate) fn address(value: &[u8]) -> Option<u128> {
     plain.map(number)
 }
 
+/// The attribute whose values are addresses.
+const CLIENT_IP: &str = "client_ip";
+
+/// Whether the values of an attribute are addresses, which are compared and counted by their value.
+pub(crate) fn is_address(attribute: &str) -> bool {
+    attribute == CLIENT_IP
+}
+
+/// The prefix by which IPv6 clients are counted: a host is usually given all addresses of such a network.
+const COUNTED_BITS: u8 = 64;
+
+/// An address in the form in which it is counted.
+pub(crate) struct CountedAddress {
+    text: [u8; 48],
+    length: usize,
+}
+
+impl CountedAddress {
+    /// Returns the form in which an address is counted: IPv4 without a port, IPv6 by its network of 64 bits. `None` if the value is
+    /// in this form already, or is not an address.
+    pub(crate) fn of(value: &[u8]) -> Option<Self> {
+        // Every other notation of an address has a colon.
+        if !value.contains(&b':') {
+            return None;
+        }
+        let address = address(value)?;
+        let mut counted = Self { text: [0; 48], length: 0 };
+        let written = match Ipv6Addr::from_bits(address).to_ipv4_mapped() {
+            Some(address) => write!(counted, "{address}"),
+            None => {
+                let network = Ipv6Addr::from_bits(address & mask(COUNTED_BITS));
+                write!(counted, "{network}/{COUNTED_BITS}")
+            }
+        };
+        written.ok().map(|()| counted)
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.text[..self.length]
+    }
+}
+
+impl Write for CountedAddress {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.length + text.len();
+        self.text.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}
+
 /// The longest address: IPv6 in brackets with a zone of 15 characters and a port.
 const MAX_ADDRESS: usize = 45 + 1 + 15 + 2 + 6;
 
@@ -165,6 +216,24 @@ mod tests {
             &["[2001:db8::1", "[2001:db8::1]x", "[]"],
         );
         check("fe80::/10", &["fe80::1%eth0", "[fe80::1%2]:80"], &["%eth0", "[%]"]);
+    }
+
+    #[test]
+    fn address_is_counted_in_one_form() {
+        let counted = |value: &str| {
+            CountedAddress::of(value.as_bytes()).map(|counted| String::from_utf8(counted.as_bytes().to_vec()).unwrap())
+        };
+        for value in ["192.0.2.1:80", "::ffff:192.0.2.1", "[::FFFF:192.0.2.1]:80", "::ffff:c000:201"] {
+            assert_eq!(counted(value).as_deref(), Some("192.0.2.1"), "{value}");
+        }
+        for value in ["2001:db8::1", "2001:DB8:0::2", "[2001:db8::3]:443", "2001:db8::4%eth0", "2001:db8::/64"] {
+            assert_eq!(counted(value).as_deref(), Some("2001:db8::/64"), "{value}");
+        }
+        let longest = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
+        assert_eq!(counted(longest).as_deref(), Some("ffff:ffff:ffff:ffff::/64"));
+        for value in ["192.0.2.1", "alice", "", "a:b", "[::1", "2001:db8::1/64"] {
+            assert_eq!(counted(value), None, "{value}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 mod parts;
 
-pub use parts::{BAN, COST, DELAY, LIMIT, OPTIONS, OVERRIDE, SCHEDULE, TEST};
+pub use parts::{BAN, COST, COST_CASE, DELAY, LIMIT, OPTIONS, OVERRIDE, SCHEDULE, TEST};
 
 /// One key and its documentation.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +118,13 @@ pub const RULE: &[Key] = &[
         "{id: banished, when: {user: [mallory, trudy]}, deny: true, status: 403}",
     ),
     key(
+        "invalid",
+        "`deny` or `ignore`",
+        "`ignore`",
+        "of a rule with `deny` and `cidr`: whether it also refuses a value that is not an address",
+        "{id: blocked, when: {client_ip: {cidr: 203.0.113.0/24}}, deny: true, invalid: deny}",
+    ),
+    key(
         "overrides",
         "a list of overrides",
         "none",
@@ -147,7 +154,7 @@ pub const RULE: &[Key] = &[
     ),
     key(
         "cost",
-        "a whole number, or a map with `from`",
+        "a whole number, a list of cases, or a map with `from`",
         "1",
         "the cost of a request that does not carry one; [A cost](#a-cost) shows costs that differ by request",
         "{id: export, when: {path: /export}, limit: 100/m, cost: 20}",

@@ -67,7 +67,7 @@ const PHASES: &[&str] = &["epoch", "first_request", "spread"];
 const DEFAULT_SLICES: u64 = 10;
 
 /// Default time after which an unreleased slot is freed.
-const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
+pub(super) const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
 
 /// Returns the limit, or all mistakes, at least one.
 pub(crate) fn read<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {

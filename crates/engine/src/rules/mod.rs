@@ -48,7 +48,7 @@ mod words;
 mod write;
 
 pub use cidr::Cidr;
-pub(crate) use cidr::address;
+pub(crate) use cidr::{CountedAddress, address, is_address};
 pub use expression::Expression;
 pub use format::{FormatError, format};
 pub use glob::Glob;
@@ -62,8 +62,8 @@ pub use moment::{TimeError, TimeErrorText, moment};
 pub use reference::reference;
 pub(crate) use rule::ALL;
 pub use rule::{
-    Ban, Condition, CostOf, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin, Override, Pattern, PerElement,
-    Refusal, Rule, RulePosition, Test,
+    Ban, Condition, CostCase, CostOf, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin, Override, Pattern,
+    PerElement, Refusal, Rule, RulePosition, Test,
 };
 pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 

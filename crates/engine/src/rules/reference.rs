@@ -9,15 +9,17 @@ use super::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_RULES};
 /// Returns the page in Markdown. `docs/rules.md` is a copy, compared by a test.
 pub fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
-    let sections: [(&str, &str, &[&[Key]]); 13] = [
+    let sections: [(&str, &str, &[&[Key]]); 15] = [
         ("A file", FILE, &[keys::FILE]),
         ("A rule", RULE, &[keys::RULE]),
         ("A limit", LIMIT, &[keys::LIMIT, keys::OPTIONS]),
         ("A condition", CONDITION, &[keys::TEST]),
+        ("Addresses", ADDRESSES, &[]),
         ("An expression", EXPRESSION, &[]),
         ("An override", OVERRIDE, &[keys::OVERRIDE]),
         ("Changed limits", CHANGED, &[]),
-        ("A cost", COST, &[keys::COST]),
+        ("A cost", COST, &[keys::COST_CASE]),
+        ("A cost from an attribute", COST_FROM, &[keys::COST]),
         ("A delay", DELAY, &[keys::DELAY]),
         ("A ban", BAN, &[keys::BAN]),
         ("A schedule", SCHEDULE, &[keys::SCHEDULE]),
@@ -115,7 +117,7 @@ rules:
 - id: export
   when: {path: '/v1/shops/{shop}/export'}
   per: [shop]
-  limits: [10/h, {limit: 2, algorithm: concurrency}]
+  limits: [10/h, {limit: 2, algorithm: concurrency, lease: 5m}]
 - id: login
   when: {path: /login, method: POST}
   per: [client_ip]
@@ -185,6 +187,19 @@ expressions. Other conditions are a map with one of these keys, or with one of t
 
 ";
 
+const ADDRESSES: &str = r"A value is compared with `cidr` as an address, in any notation: IPv4 in IPv6 (`::ffff:192.0.2.1`), with a port
+(`192.0.2.1:80`, `[2001:db8::1]:443`) or a zone (`fe80::1%eth0`), and in either case. The attribute
+`client_ip` is an address everywhere: `when: {client_ip: '2001:DB8::1'}` matches every notation of that
+address, and `per: [client_ip]` counts IPv4 clients by their address and IPv6 clients by their network of 64
+bits, since a host usually has all addresses of such a network.
+
+A value that is not an address is in no network. Requests with such a value are counted by the value as
+it is. `tollgate explain` reports a condition that fails because of it, and `tollgate check` a `client_ip`
+in a rule that is not an address. A rule that denies networks says what it does with them: with
+`invalid: deny` it refuses them, with `invalid: ignore` it does not match.
+
+";
+
 const OVERRIDE: &str = r"An override changes the limit, not the counter: the amount spent under the rule is spent under the
 override as well, and conversely. It takes the keys of a limit. With a `limit`, it inherits the other
 keys from the rule except `burst`, `free`, `initial` and `max_debt`, which belong to the count they
@@ -244,36 +259,49 @@ The engine keeps the last 65,536 limits that no rule has any longer. An amount u
 one is forgotten.
 ";
 
-const COST: &str = r#"A number in `cost` is the cost of a request for this rule and for no other. If one kind of call should
-cost more in one rule only, the request carries its weight as an attribute, and only that rule reads
-it. Here the gateway, which knows the route, sends `weight: 50` with exports and no weight otherwise:
+const COST: &str = r#"A number in `cost` is the cost of a request for this rule and for no other. A list gives some kinds of
+requests other costs: the first case whose `when` holds applies, and a request that matches none costs 1.
+So one quota is shared by calls of different weight:
 
 ```yaml
 domain: weighed
 rules:
-- id: rate                                    # an export counts as one call of ten a second,
+- id: rate                                    # every call counts as one of ten a second,
   per: [api_key]
   limit: 10/s
-- id: quota                                   # as 50 of the monthly quota,
+- id: quota                                   # and in the quota of the month by its kind
+  per: [api_key]
+  limit: 1000/month
+  algorithm: fixed_window
+  cost:
+  - {when: {path: /v1/export}, cost: 50}
+  - {when: {path: /v1/search/**}, cost: 5}
+  - {when: {method: [GET, HEAD]}, cost: 1}
+  - {cost: 2}                                 # all others
+  overrides: [{when: {plan: pro}, limit: 1M/month}]
+```
+
+A request may also carry its cost itself (`cost` beside `attributes`; over the Redis protocol a number
+in place of `-`). That cost applies to every rule it matches: here 50 would never fit ten a second.
+`tollgate check` warns about rules and overrides whose capacity is below a cost.
+
+"#;
+
+const COST_FROM: &str = r#"Where the gateway knows what a request costs, it sends the cost as an attribute, and the rule names it:
+
+```yaml
+domain: weighed-by-gateway
+rules:
+- id: quota
   per: [api_key]
   limit: 1000/month
   algorithm: fixed_window
   cost: {from: weight, max: 100}
-  overrides: [{when: {plan: pro}, limit: 1M/month}]
-- id: export                                  # and as one of three exports an hour
-  when: {path: /v1/export}
-  per: [api_key]
-  limit: 3/h
 ```
 
 A value above `max`, or one that is not a whole number, counts as `max`, so an invalid value gains
 nothing. A 0 counts as 0, and there is no minimum: a client that writes the attribute itself can make
 its requests free, so let the gateway write it.
-
-A request may also carry its cost itself (`cost` beside `attributes`; over the Redis protocol a number
-in place of `-`). That cost applies to every rule it matches: here 50 would never fit ten a second.
-`tollgate check` warns about rules and overrides whose capacity is below their `cost`, `missing` or
-`max`.
 
 "#;
 

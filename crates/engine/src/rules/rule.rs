@@ -281,6 +281,8 @@ pub enum Pattern {
     Prefix(Box<str>),
     /// An IP network.
     Cidr(Cidr),
+    /// Any value that is not an address.
+    NotAnAddress,
 }
 
 impl Pattern {
@@ -288,7 +290,7 @@ impl Pattern {
     pub(crate) fn capture(&self, name: &str) -> Option<CapturePosition> {
         match self {
             Self::Glob(glob) => glob.capture(name),
-            Self::Equals(_) | Self::Prefix(_) | Self::Cidr(_) => None,
+            Self::Equals(_) | Self::Prefix(_) | Self::Cidr(_) | Self::NotAnAddress => None,
         }
     }
 }
@@ -307,6 +309,27 @@ pub enum CostOf {
         /// The cost of a request without the attribute.
         missing: Cost,
     },
+    /// That of the first case that matches; 1 if none does.
+    Cases(Vec<CostCase>),
+}
+
+/// The cost of some requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CostCase {
+    /// The conditions, all of which must hold.
+    pub when: Vec<Condition>,
+    /// The cost.
+    pub cost: Cost,
+}
+
+impl CostOf {
+    /// The cases, if it has any.
+    pub(crate) fn cases(&self) -> &[CostCase] {
+        match self {
+            Self::Cases(cases) => cases,
+            Self::Fixed(_) | Self::From { .. } => &[],
+        }
+    }
 }
 
 /// What happens to a request above the limits of a rule.
@@ -344,6 +367,20 @@ pub enum OnFault {
 
 impl OnFault {
     pub(crate) const WORDS: &[(&str, Self)] = &[("local", Self::Local), ("open", Self::Open), ("closed", Self::Closed)];
+}
+
+/// What a rule that denies networks does with values that are not addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OnInvalid {
+    /// It does not match them.
+    #[default]
+    Ignore,
+    /// It refuses them.
+    Deny,
+}
+
+impl OnInvalid {
+    pub(crate) const WORDS: &[(&str, Self)] = &[("ignore", Self::Ignore), ("deny", Self::Deny)];
 }
 
 /// What happens to usage when the limits of a rule change.

@@ -9,8 +9,10 @@ mod texts;
 
 use std::collections::{HashMap, HashSet};
 
+use tollgate::Limit;
 use tollgate::core::{Algorithm, Time, Wall};
 
+use super::limit::DEFAULT_LEASE;
 use super::mistake::{Mistake, Notes};
 use super::nth::nth_of;
 use super::raw::shorten;
@@ -50,6 +52,7 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
             counted_literally(rule, &mut notes);
             compared_literally(rule, &mut notes);
             costs_above_capacity(rule, &mut notes);
+            slots_without_lease(rule, &mut notes);
             shadowed_overrides(rule, now, &mut notes);
             contradicting_overrides(rule, &mut notes);
             jumped_limits(domain.name(), rule, running, &mut notes);
@@ -145,7 +148,7 @@ fn always_meets(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) 
             .iter()
             .map(|pattern| match pattern {
                 Pattern::Equals(text) => Some(&**text),
-                Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => None,
+                Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) | Pattern::NotAnAddress => None,
             })
             .collect();
         // Patterns are left out: what matches without the attribute also matches with it.
@@ -178,6 +181,7 @@ fn lonely_attributes(domain: &Domain, notes: &mut Notes) {
             Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
         });
         let tested = rule.when().iter().chain(rule.overrides().iter().flat_map(|other| &other.when));
+        let tested = tested.chain(rule.cost().cases().iter().flat_map(|case| &case.when));
         let expressed = rule.expression().map_or(&[][..], |expression| expression.attributes()).iter();
         for name in tested.map(|condition| &*condition.attribute).chain(counted).chain(expressed.map(|name| &**name)) {
             let name = nth_of(name).map_or(name, |(name, _)| name);
@@ -193,6 +197,22 @@ fn lonely_attributes(domain: &Domain, notes: &mut Notes) {
             let problem = format!("only `{}` uses the attribute `{name}`", rule.id());
             notes.add_with_help(rule.position().position, problem, format!("did you mean `{meant}`?"));
         }
+    }
+}
+
+/// Concurrency limits without a `lease`: a caller that never releases its slot holds it for the default time.
+fn slots_without_lease(rule: &Rule, notes: &mut Notes) {
+    let Some(limits) = rule.limits() else { return };
+    let has_lease = |words: &str| words.split(", ").any(|word| word.starts_with("lease "));
+    let mut slots =
+        limits.as_slice().iter().zip(&rule.words).filter(|(limit, _)| matches!(limit, Limit::Concurrency(_)));
+    if slots.any(|(_, words)| !has_lease(words)) {
+        let problem = format!(
+            "`{}` counts slots: a caller that never releases its slot, such as a proxy with forward-auth, holds it for {DEFAULT_LEASE}",
+            rule.id()
+        );
+        let help = "release slots by their receipt, and write the time that a request may take, like `lease: 10s`";
+        notes.add_with_help(rule.position().position, problem, help);
     }
 }
 

@@ -13,7 +13,8 @@ pub(super) fn names(rules: &[Rule]) -> Box<[Box<str>]> {
 
 fn names_of(rule: &Rule) -> impl Iterator<Item = &str> {
     let overrides = rule.overrides().iter().flat_map(|other| &other.when);
-    let conditions = rule.when().iter().chain(overrides).map(|condition| &*condition.attribute);
+    let costs = rule.cost().cases().iter().flat_map(|case| &case.when);
+    let conditions = rule.when().iter().chain(overrides).chain(costs).map(|condition| &*condition.attribute);
     let only = rule.only().iter().map(|name| &**name);
     let all = conditions.chain(only).chain(Special::names(rule));
     all.map(|name| nth_of(name).map_or(name, |(of, _)| of))
@@ -32,11 +33,11 @@ rules:
 - {id: a, when: {w: x, absent: {present: false}}, per: [p or q, w], limit: 1/s}
 - {id: b, if: "int(e) > 1", only: [o, 'o#2', e], limit: 1/s}
 - {id: c, when: {path: '/{capture}/**'}, per: [capture], limit: 1/s, cost: {from: weight, max: 9}}
-- {id: d, per: ['n#3'], limit: 1/s, overrides: [{when: {plan: pro}, limit: 2/s}]}
+- {id: d, per: ['n#3'], limit: 1/s, overrides: [{when: {plan: pro}, limit: 2/s}], cost: [{when: {kind: a}, cost: 2}]}
 "#;
         let rules = Rules::read(&[Source { name: "rules.yaml", text }]).expect("valid rules");
         let names = names(rules.domains()[0].rules());
-        let expected = ["absent", "e", "n", "o", "p", "path", "plan", "q", "w", "weight"];
+        let expected = ["absent", "e", "kind", "n", "o", "p", "path", "plan", "q", "w", "weight"];
         assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), expected);
     }
 }

@@ -64,7 +64,7 @@ struct PrefixIndex {
     /// Lengths in bytes.
     lengths: Box<[u32]>,
     text_space: u32,
-    /// Prefix lengths of networks in bits.
+    /// Prefix lengths of networks in bits, sorted, and [`NOT_AN_ADDRESS`].
     bits: Box<[u8]>,
     network_space: u32,
 }
@@ -78,14 +78,28 @@ impl PrefixIndex {
                 each(found);
             }
         }
-        let Some(address) = (!self.bits.is_empty()).then(|| address(value)).flatten() else { return };
-        for bits in &self.bits {
+        if self.bits.is_empty() {
+            return;
+        }
+        let Some(address) = address(value) else {
+            // Sorted, so the mark is the last.
+            if self.bits.last() == Some(&NOT_AN_ADDRESS)
+                && let Some(found) = lookup.get(self.network_space, &network_text(NOT_AN_ADDRESS, [0; 16]))
+            {
+                each(found);
+            }
+            return;
+        };
+        for bits in self.bits.iter().filter(|bits| **bits != NOT_AN_ADDRESS) {
             if let Some(found) = lookup.get(self.network_space, &network_text(*bits, Cidr::bytes_of(address, *bits))) {
                 each(found);
             }
         }
     }
 }
+
+/// Stands for the length of a network where rules look for values that are not addresses.
+const NOT_AN_ADDRESS: u8 = u8::MAX;
 
 /// Encodes a network as a key of the lookup table.
 fn network_text(bits: u8, network: [u8; 16]) -> [u8; 17] {

@@ -18,7 +18,7 @@ use tollgate::core::{Algorithm, Cost, Time, Wall};
 use crate::key;
 use crate::meters::RuleMeter;
 use crate::request::Entry;
-use crate::rules::{Condition, CostOf, LimitSet, OnChange, OnFault, Rule, Rules};
+use crate::rules::{Condition, CostOf, LimitSet, OnChange, OnFault, Rule, Rules, is_address};
 pub use index::Matched;
 pub(crate) use index::{Index, IndexEntry};
 use limit_registry::LimitRegistry;
@@ -30,6 +30,9 @@ pub(crate) use special::{BanLimits, Judgement, OverrideEffect, Special, limits_o
 pub(crate) const INLINE_IDS: u32 = 1 << 31;
 /// An id that no limits have.
 pub(crate) const SPARE_ID: u32 = INLINE_IDS - 1;
+
+/// Marks an attribute whose values are addresses.
+const ADDRESS: u32 = 1 << 31;
 
 /// How many earlier limits of a rule are looked up in other tables.
 const MAX_EARLIER: usize = 4;
@@ -47,7 +50,7 @@ pub struct RuleSet {
     limit_registry: LimitRegistry,
     /// The key prefixes of all rules.
     key_prefixes: Box<[u8]>,
-    /// The attributes in `per` of all rules, by their number in the index of the domain.
+    /// The attributes in `per` of all rules, by their number in the index of the domain; marked with [`ADDRESS`].
     per: Box<[u32]>,
     /// Whether any rule depends on the time.
     uses_time: bool,
@@ -266,10 +269,16 @@ impl RuleSet {
         &self.key_prefixes[rule.key_prefix.0 as usize..rule.key_prefix.1 as usize]
     }
 
-    /// The attributes in `per` of a rule, by their number in the index of the domain.
+    /// Appends the values that a rule counts by to a key.
     #[inline]
-    pub(crate) fn per(&self, rule: &ActiveRule) -> &[u32] {
-        &self.per[rule.per.0 as usize..rule.per.1 as usize]
+    pub(crate) fn push_values(&self, key: &mut Vec<u8>, rule: &ActiveRule, matched: &Matched, entries: &[Entry<'_>]) {
+        for attribute in &self.per[rule.per.0 as usize..rule.per.1 as usize] {
+            if attribute & ADDRESS == 0 {
+                key::push_value(key, matched.value(entries, *attribute));
+            } else {
+                key::push_address(key, matched.value(entries, attribute & !ADDRESS));
+            }
+        }
     }
 
     /// Returns the rules of a domain that these attributes match, by number; `None` if there is no
@@ -354,7 +363,10 @@ impl Compiler<'_> {
         let per_texts = rule.per().iter().map(|counted| &*counted.text);
         self.key_prefixes.extend_from_slice(&key::rule_prefix(domain, rule.id(), per_texts, generation));
         let per = self.per.len() as u32;
-        self.per.extend(rule.per().iter().filter_map(|counted| index.attribute(&counted.text)));
+        self.per.extend(rule.per().iter().filter_map(|counted| {
+            let number = index.attribute(&counted.text)?;
+            Some(if is_address(&counted.text) { number | ADDRESS } else { number })
+        }));
         self.names.insert(name, self.rules.len() as u32);
         self.rules.push(ActiveRule {
             key_prefix: (key_prefix, self.key_prefixes.len() as u32),
@@ -364,6 +376,7 @@ impl Compiler<'_> {
             cost: match rule.cost() {
                 CostOf::Fixed(cost) => *cost,
                 CostOf::From { missing, .. } => *missing,
+                CostOf::Cases(_) => Cost::ONE,
             },
             shadow,
             is_special: special.is_some(),

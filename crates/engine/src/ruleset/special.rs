@@ -11,8 +11,8 @@ use super::limit_registry::{LimitRegistry, RuleLimits};
 use crate::key;
 use crate::request::Entry;
 use crate::rules::{
-    Ban, CapturePosition, Condition, CostOf, Effect, Expression, Glob, LimitSet, Metadata, OnExceed, Origin, Override,
-    Pattern, PerElement, Refusal, Rule, Test,
+    Ban, CapturePosition, Condition, CostOf, CountedAddress, Effect, Expression, Glob, LimitSet, Metadata, OnExceed,
+    Origin, Override, Pattern, PerElement, Refusal, Rule, Test, is_address,
 };
 use crate::schedule::Schedule;
 
@@ -32,7 +32,7 @@ pub(crate) struct Special {
     pub(crate) suffices: bool,
     /// Whether a cost above 0 is taken into debt.
     pub(crate) postpaid: bool,
-    cost: Option<CostFrom>,
+    cost: Option<CompiledCost>,
     /// The sources of the values to count by, if they are not just attributes.
     per: Option<Box<[Box<[ValueSource]>]>>,
     /// Of ten thousand counters, the number for which it is enforced.
@@ -49,17 +49,21 @@ pub(crate) enum Judgement {
     Deny,
 }
 
+/// A cost that depends on the request.
 #[derive(Debug)]
-struct CostFrom {
-    attribute: u32,
-    max: Cost,
-    missing: Cost,
+enum CompiledCost {
+    /// The value of an attribute.
+    From { attribute: u32, max: Cost, missing: Cost },
+    /// That of the first case that matches.
+    Cases { index: Index, costs: Box<[Cost]> },
 }
 
 /// The source of a value to count by.
 #[derive(Debug)]
 enum ValueSource {
     Attribute(u32),
+    /// An attribute whose values are addresses.
+    Address(u32),
     /// A segment of the first value that one of these patterns matches.
     Capture(u32, Box<[(Glob, CapturePosition)]>),
 }
@@ -103,7 +107,13 @@ impl Special {
         let cost = match rule.cost() {
             CostOf::Fixed(_) => None,
             CostOf::From { attribute, max, missing } => {
-                Some(CostFrom { attribute: number(attribute), max: *max, missing: *missing })
+                Some(CompiledCost::From { attribute: number(attribute), max: *max, missing: *missing })
+            }
+            CostOf::Cases(cases) => {
+                let sought: Vec<IndexEntry<'_>> =
+                    cases.iter().map(|case| IndexEntry { when: &case.when, names: Vec::new() }).collect();
+                let costs = cases.iter().map(|case| case.cost).collect();
+                Some(CompiledCost::Cases { index: Index::new(&sought, 0), costs })
             }
         };
         let plain =
@@ -162,7 +172,7 @@ impl Special {
             Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
         });
         let cost = match rule.cost() {
-            CostOf::Fixed(_) => None,
+            CostOf::Fixed(_) | CostOf::Cases(_) => None,
             CostOf::From { attribute, .. } => Some(&**attribute),
         };
         let expressed = rule.expression().map_or(&[][..], Expression::attributes).iter().map(|name| &**name);
@@ -188,24 +198,40 @@ impl Special {
             })
     }
 
-    /// Returns the cost of the request, if it comes from an attribute.
-    pub(crate) fn cost(&self, matched: &Matched, entries: &[Entry<'_>]) -> Option<Cost> {
-        let from = self.cost.as_ref()?;
-        let Some(value) = matched.value(entries, from.attribute) else { return Some(from.missing) };
-        let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-        let number = str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse::<u64>().ok());
-        Some(number.map_or(from.max, |number| Cost::new(number).min(from.max)))
+    /// Returns the cost of the request, if it depends on the request. `scratch` is overwritten.
+    pub(crate) fn cost(&self, matched: &Matched, entries: &[Entry<'_>], scratch: &mut Matched) -> Option<Cost> {
+        match self.cost.as_ref()? {
+            CompiledCost::From { attribute, max, missing } => {
+                let Some(value) = matched.value(entries, *attribute) else { return Some(*missing) };
+                let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+                let number = str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse::<u64>().ok());
+                Some(number.map_or(*max, |number| Cost::new(number).min(*max)))
+            }
+            CompiledCost::Cases { index, costs } => {
+                index.find(entries, scratch);
+                scratch.rules().first().and_then(|case| costs.get(*case as usize)).copied()
+            }
+        }
     }
 
     /// Appends the values to count by to a key, if they are not just attributes.
     pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
         let Some(per) = &self.per else { return false };
         for origins in per {
-            let mut found = origins.iter().enumerate().filter_map(|(n, from)| Some((n, from.value(matched, entries)?)));
-            match (found.next(), origins.len()) {
-                (None, _) => key::push_value(key, None),
-                (Some((_, value)), 1) => key::push_value(key, Some(value)),
-                (Some((place, value)), _) => key::push_chosen(key, place as u8, value),
+            let mut found =
+                origins.iter().enumerate().filter_map(|(n, from)| Some((n, from, from.value(matched, entries)?)));
+            let Some((place, from, value)) = found.next() else {
+                key::push_value(key, None);
+                continue;
+            };
+            let counted = match from {
+                ValueSource::Address(_) => CountedAddress::of(value),
+                ValueSource::Attribute(_) | ValueSource::Capture(..) => None,
+            };
+            let value = counted.as_ref().map_or(value, CountedAddress::as_bytes);
+            match origins.len() {
+                1 => key::push_value(key, Some(value)),
+                _ => key::push_chosen(key, place as u8, value),
             }
         }
         true
@@ -221,6 +247,7 @@ impl Special {
 impl ValueSource {
     fn new(origin: &Origin, rule: &Rule, number: &impl Fn(&str) -> u32) -> Self {
         match origin {
+            Origin::Attribute(name) if is_address(name) => Self::Address(number(name)),
             Origin::Attribute(name) => Self::Attribute(number(name)),
             Origin::Capture { attribute, name } => {
                 let patterns = rule.when().iter().filter(|when| when.attribute == *attribute);
@@ -230,7 +257,7 @@ impl ValueSource {
                 });
                 let captures = patterns.filter_map(|pattern| match pattern {
                     Pattern::Glob(glob) => Some((glob.clone(), glob.capture(name)?)),
-                    Pattern::Equals(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => None,
+                    Pattern::Equals(_) | Pattern::Prefix(_) | Pattern::Cidr(_) | Pattern::NotAnAddress => None,
                 });
                 Self::Capture(number(attribute), captures.collect())
             }
@@ -239,7 +266,7 @@ impl ValueSource {
 
     fn value<'e>(&self, matched: &Matched, entries: &'e [Entry<'e>]) -> Option<&'e [u8]> {
         match self {
-            Self::Attribute(attribute) => matched.value(entries, *attribute),
+            Self::Attribute(attribute) | Self::Address(attribute) => matched.value(entries, *attribute),
             Self::Capture(attribute, patterns) => matched.values(entries, *attribute).find_map(|value| {
                 let (_, place) = patterns.iter().find(|(glob, _)| glob.matches(value))?;
                 place.of(value)

@@ -27,17 +27,21 @@ struct Networks {
     /// The lengths that occur.
     bits: Box<[u8]>,
     known: FxHashSet<(u8, [u8; 16])>,
+    /// Whether values that are not addresses match too.
+    other_than_addresses: bool,
 }
 
 impl Values {
     pub(super) fn new(patterns: &[Pattern]) -> Self {
         let (mut texts, mut globs, mut prefixes, mut networks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut other_than_addresses = false;
         for pattern in patterns {
             match pattern {
                 Pattern::Equals(text) => texts.push(Box::<[u8]>::from(text.as_bytes())),
                 Pattern::Glob(glob) => globs.push(glob.clone()),
                 Pattern::Prefix(text) => prefixes.push(Box::<[u8]>::from(text.as_bytes())),
                 Pattern::Cidr(network) => networks.push(*network),
+                Pattern::NotAnAddress => other_than_addresses = true,
             }
         }
         let texts = if texts.len() <= FEW {
@@ -45,7 +49,8 @@ impl Values {
         } else {
             StringSet::Many(texts.into_iter().collect())
         };
-        let networks = (!networks.is_empty()).then(|| Box::new(Networks::new(&networks)));
+        let any = !networks.is_empty() || other_than_addresses;
+        let networks = any.then(|| Box::new(Networks::new(&networks, other_than_addresses)));
         Self { texts, globs: globs.into(), prefixes: prefixes.into(), networks }
     }
 
@@ -63,15 +68,16 @@ impl Values {
 }
 
 impl Networks {
-    fn new(networks: &[Cidr]) -> Self {
+    fn new(networks: &[Cidr], other_than_addresses: bool) -> Self {
         let mut bits: Vec<u8> = networks.iter().map(Cidr::bits).collect();
         bits.sort_unstable();
         bits.dedup();
-        Self { bits: bits.into(), known: networks.iter().map(|network| (network.bits(), network.bytes())).collect() }
+        let known = networks.iter().map(|network| (network.bits(), network.bytes())).collect();
+        Self { bits: bits.into(), known, other_than_addresses }
     }
 
     fn hold(&self, value: &[u8]) -> bool {
-        let Some(address) = address(value) else { return false };
+        let Some(address) = address(value) else { return self.other_than_addresses };
         self.bits.iter().any(|bits| self.known.contains(&(*bits, Cidr::bytes_of(address, *bits))))
     }
 }

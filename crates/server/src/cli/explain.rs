@@ -8,16 +8,17 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
 use tollgate::core::Cost;
+use tollgate_engine::rules::Source;
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore};
 
-use super::files;
+use super::files::{self, File};
 use super::remote::{Remote, RequestArgs, ServerArgs};
-use crate::rules_source::file::parse;
+use crate::rules_source::file::parse_all;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// A rule file to explain by, with unused limits, instead of a server
-    #[arg(long, value_name = "FILE")]
+    /// A rule file or a folder of them to explain by, with unused limits, instead of a server
+    #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 
     #[command(flatten)]
@@ -51,12 +52,13 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Explains by a file, with unused limits.
+/// Explains by files, with unused limits.
 fn by_rules(path: &std::path::Path, request: &RequestArgs) -> anyhow::Result<String> {
     let attributes = request.attributes()?;
-    let file = files::read_one(path)?;
-    let name = &file.name;
-    let rules = parse(name, &file.text).with_context(|| format!("{name} has mistakes; `tollgate check` shows them"))?;
+    let files = files::read_path(path)?;
+    let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
+    let name = path.display();
+    let rules = parse_all(&sources).with_context(|| format!("{name} has mistakes; `tollgate check` shows them"))?;
     let engine = Engine::new(MemoryStore::new(KEYS)?)?;
     engine.put(&rules)?;
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();

@@ -107,7 +107,7 @@ impl Cli {
             && written(args, "rules")
             && written(args, "server")
         {
-            let problem = "the argument '--rules <FILE>' cannot be used with '--server <URL>': either one explains";
+            let problem = "the argument '--rules <PATH>' cannot be used with '--server <URL>': either one explains";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, problem));
         }
         Self::from_arg_matches(&matches)

@@ -1,29 +1,102 @@
 //! The audit log: who changed what, from what to what. Entries are written in the transaction of the change itself.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::Row;
 use sqlx::any::AnyRow;
+use tollgate_engine::Enforcement;
+use utoipa::ToSchema;
 
 use super::Result;
-use super::db::{Db, SHORT, Write, storable, within};
-use super::model::{AuditEntry, AuditSearch, Change, Page, PageRequest};
+use super::api::bounds::MAX_SUBJECT;
+use super::db::{Db, SHORT, Write, now_ms, storable, within};
+use super::model::{AuditEntry, AuditSearch, Change, FleetMode, Page, PageRequest};
 use super::paging::{Cursor, page_of};
 use super::rules::parse_stored;
 use super::sql::{ROWS, Sql};
 
-/// An action that does not change the database: the kill switch, or a reset.
-#[derive(Debug)]
+/// An action that does not change the database. Nodes report theirs to the service in this form.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct Note {
-    /// Who did it.
-    pub change: Change,
-    /// The kind of its subject.
-    pub kind: &'static str,
+    /// When it was done, in milliseconds since 1970.
+    pub at_ms: i64,
+    /// The name of the token, or `local` where no token is required.
+    pub author: String,
     /// What was done.
-    pub action: &'static str,
+    pub action: NotedAction,
     /// The domain, if it concerns one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     /// What it was done to.
     pub subject: String,
+}
+
+impl Note {
+    /// Returns a note of something done now. Strings are cut to [`MAX_SUBJECT`] characters, and characters that a database cannot store are removed.
+    pub fn now(author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
+        Self::at(now_ms(), author, action, domain, subject)
+    }
+
+    /// Returns the same note with strings that the database can store.
+    #[must_use]
+    pub fn storable(self) -> Self {
+        Self::at(self.at_ms, &self.author, self.action, self.domain.as_deref(), &self.subject)
+    }
+
+    fn at(at_ms: i64, author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
+        let cut = |text: &str| text.chars().filter(|char| *char != '\0').take(MAX_SUBJECT).collect();
+        Self { at_ms, author: cut(author), action, domain: domain.map(cut), subject: cut(subject) }
+    }
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum NotedAction {
+    /// Counters were reset.
+    Reset,
+    /// Refusals were enforced again.
+    Enforce,
+    /// Refusals were no longer enforced.
+    Observe,
+}
+
+impl NotedAction {
+    /// Returns the kind of its subject.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Self::Reset => "key",
+            Self::Enforce | Self::Observe => "enforcement",
+        }
+    }
+
+    /// Returns the name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reset => "reset",
+            Self::Enforce => "enforce",
+            Self::Observe => "observe",
+        }
+    }
+}
+
+impl From<FleetMode> for NotedAction {
+    fn from(mode: FleetMode) -> Self {
+        match mode {
+            FleetMode::Enforce => Self::Enforce,
+            FleetMode::Observe => Self::Observe,
+        }
+    }
+}
+
+impl From<Enforcement> for NotedAction {
+    fn from(mode: Enforcement) -> Self {
+        match mode {
+            Enforcement::Enforce => Self::Enforce,
+            Enforcement::Observe => Self::Observe,
+        }
+    }
 }
 
 /// An entry to append, without author and time.
@@ -101,20 +174,21 @@ impl AuditLog<'_> {
         page_of(&rows, limit, read, |last| Cursor::number(last.seq))
     }
 
-    /// Records actions that do not change the database, in one transaction. Creates no revision, so no node is woken.
+    /// Records actions that do not change the database, in one transaction, with a comment. Creates no revision, so no node is
+    /// woken.
     ///
     /// # Errors
     /// When the database is unreachable. No entry was written then.
-    pub async fn note(&self, notes: &[Note]) -> Result<()> {
+    pub async fn note(&self, notes: &[Note], comment: Option<String>) -> Result<()> {
         let Some(first) = notes.first() else { return Ok(()) };
         within(SHORT, async {
-            let mut write = self.db.write(&first.change).await?;
+            let mut write = self.db.write(&Change { comment, ..Change::by(&*first.author) }).await?;
             write.revision -= 1;
-            for Note { change, kind, action, domain, subject } in notes {
-                write.stamp.author.clone_from(&change.author);
+            for Note { at_ms, author, action, domain, subject } in notes {
+                (write.stamp.author, write.stamp.at_ms) = (author.clone(), *at_ms);
                 let entry = NewEntry {
-                    kind,
-                    action,
+                    kind: action.kind(),
+                    action: action.as_str(),
                     domain: domain.as_deref(),
                     subject: subject.clone(),
                     before: None,

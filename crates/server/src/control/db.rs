@@ -38,9 +38,10 @@ const MIGRATE_TRIES: u32 = 5;
 const MAX_COMMENT_CHARS: usize = 1000;
 
 /// The migrations, in order. A released one is never edited: databases store its checksum.
-const MIGRATIONS: [(i64, &str, &str); 2] = [
+const MIGRATIONS: [(i64, &str, &str); 3] = [
     (1, "rules", include_str!("../../migrations/0001_rules.sql")),
     (2, "overrides outlive rules", include_str!("../../migrations/0002_overrides_outlive_rules.sql")),
+    (3, "fleet switch", include_str!("../../migrations/0003_fleet_switch.sql")),
 ];
 static DRIVERS: Once = Once::new();
 
@@ -74,6 +75,13 @@ impl Db {
             prepare_file(url).map_err(sqlx::Error::Io)?;
         }
         let options: AnyConnectOptions = url.parse()?;
+        let options = options.disable_statement_logging();
+        // The pool would try again and report only that it could not connect.
+        let mut first = within(ACQUIRE, async { Ok(AnyConnection::connect_with(&options).await?) }).await?;
+        for statement in kind.settings() {
+            first.execute(*statement).await?;
+        }
+        first.close().await?;
         let pool = AnyPoolOptions::new()
             .max_connections(CONNECTIONS)
             .acquire_timeout(ACQUIRE)
@@ -88,7 +96,7 @@ impl Db {
             // SQLite ends a transaction itself when its disk is full, and rolling it back then fails: the connection would
             // count as being in a transaction permanently.
             .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
-            .connect_with(options.disable_statement_logging())
+            .connect_with(options)
             .await?;
         let db = Self { pool, kind, turn: Mutex::new(()), revision: watch::Sender::new(0) };
         db.migrate().await?;

@@ -56,11 +56,7 @@ impl fmt::Display for ControlError {
     }
 }
 
-impl std::error::Error for ControlError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        if let Self::Database(error) = self { Some(error) } else { None }
-    }
-}
+impl std::error::Error for ControlError {}
 
 impl From<sqlx::Error> for ControlError {
     fn from(error: sqlx::Error) -> Self {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! - [`Control`] is the service without HTTP and without access checks; each resource is a repository of its own
-//!   ([`Rules`], [`Overrides`], [`History`], [`RuleFiles`], [`Tokens`], [`AuditLog`]).
+//!   ([`Rules`], [`Overrides`], [`History`], [`RuleFiles`], [`Tokens`], [`AuditLog`], [`Fleet`]).
 //! - Rules are stored as text in the rule language, one line of JSON each. They are validated before they are written, alone and
 //!   with their overrides, and their total size is bounded by what a node can read.
 //! - A write is atomic and acknowledged when it is on disk. The database numbers writes with a revision; each rule numbers its
@@ -17,6 +17,7 @@ mod audit;
 pub mod auth;
 mod db;
 pub mod error;
+mod fleet;
 mod history;
 pub mod model;
 mod orphans;
@@ -38,10 +39,11 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 pub use apply::RuleFiles;
-pub use audit::{AuditLog, Note};
+pub use audit::{AuditLog, Note, NotedAction};
 use db::Db;
 pub use db::sqlite_url;
 pub use error::{Conflict, ControlError};
+pub use fleet::Fleet;
 pub use history::History;
 use model::Snapshot;
 pub use overrides::Overrides;
@@ -106,6 +108,11 @@ impl Control {
     /// The audit log.
     pub fn audit(&self) -> AuditLog<'_> {
         AuditLog { db: &self.db }
+    }
+
+    /// The kill switch of the fleet.
+    pub fn fleet(&self) -> Fleet<'_> {
+        Fleet { db: &self.db }
     }
 
     /// Returns a receiver of the revision, whichever process changes it.

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tollgate_engine::Enforcement;
 use tollgate_engine::rules::Mistake;
 use utoipa::ToSchema;
 
@@ -430,6 +431,43 @@ pub struct Snapshot {
     pub rules: String,
     /// The valid tokens, as digests, so that one token works on every node.
     pub tokens: Vec<Verifier>,
+    /// The kill switch of the fleet. Left out while refusals are enforced, as by services that do not know it.
+    #[serde(default, skip_serializing_if = "FleetMode::is_enforce")]
+    pub mode: FleetMode,
+}
+
+/// Whether the whole fleet enforces refusals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum FleetMode {
+    /// Each node does, unless it was switched itself.
+    #[default]
+    Enforce,
+    /// No node does: refusals are counted and reported, and every request passes.
+    Observe,
+}
+
+impl FleetMode {
+    fn is_enforce(&self) -> bool {
+        *self == Self::Enforce
+    }
+}
+
+impl From<FleetMode> for Enforcement {
+    fn from(mode: FleetMode) -> Self {
+        match mode {
+            FleetMode::Enforce => Self::Enforce,
+            FleetMode::Observe => Self::Observe,
+        }
+    }
+}
+
+/// The kill switch of the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FleetSwitch {
+    /// Whether refusals are enforced.
+    pub mode: FleetMode,
 }
 
 /// What a node verifies a token with.

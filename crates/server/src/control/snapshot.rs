@@ -1,4 +1,4 @@
-//! Snapshots: all enabled rules with their overrides as one file, and the valid tokens. Also exports of rules as files.
+//! Snapshots: all enabled rules with their overrides as one file, the valid tokens and the kill switch. Also exports of rules as files.
 
 use std::collections::HashMap;
 
@@ -9,6 +9,7 @@ use tollgate_engine::rules::entry::{self, EntryOverride};
 
 use super::apply::blocking;
 use super::db::{self, Db, LONG, boolean, within};
+use super::fleet::read_mode;
 use super::model::Snapshot;
 use super::overrides::{self, OverrideRow};
 use super::sql::Sql;
@@ -55,11 +56,12 @@ type OverridesByRule = HashMap<(String, String), Vec<OverrideRow>>;
 
 /// Builds the snapshot of the current revision.
 pub(super) async fn build(db: &Db) -> Result<Snapshot> {
-    let (revision, mut rules, overrides, tokens) = within(LONG, async {
+    let (revision, mode, mut rules, overrides, tokens) = within(LONG, async {
         let mut tx = db.read().await?;
         let revision = db::revision(&mut tx).await?;
         let rules = ExportRow::list(&mut tx, None).await?;
-        Ok((revision, rules, read_overrides(&mut tx).await?, verifiers(&mut tx).await?))
+        let mode = read_mode(&mut tx).await?;
+        Ok((revision, mode, rules, read_overrides(&mut tx).await?, verifiers(&mut tx).await?))
     })
     .await?;
     // Building megabytes of text would block other requests.
@@ -71,7 +73,7 @@ pub(super) async fn build(db: &Db) -> Result<Snapshot> {
         (file, checksum)
     })
     .await?;
-    Ok(Snapshot { revision, checksum, rules, tokens })
+    Ok(Snapshot { revision, checksum, rules, tokens, mode })
 }
 
 async fn read_overrides(connection: &mut AnyConnection) -> Result<OverridesByRule> {

@@ -75,6 +75,9 @@ fn of_met(met: &MatchExplanation) -> Value {
     match &met.cost_by {
         CostSource::Rule => {}
         CostSource::Request => value["cost_by"] = json!("request"),
+        CostSource::Case(when) => {
+            value["cost_by"] = json!({"when": when.iter().map(ToString::to_string).collect::<Vec<_>>()});
+        }
         CostSource::Attribute { name, said } => {
             value["cost_by"] = match said {
                 CostValue::Number => json!({"attribute": name}),

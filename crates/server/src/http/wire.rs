@@ -33,8 +33,8 @@ pub struct WireRequest<'a> {
     /// The key that an inline limit counts.
     #[serde(borrow, default)]
     pub key: Option<Text<'a>>,
-    /// A rate such as `10/s`.
-    #[serde(borrow, default)]
+    /// A rate such as `10/s`, or a number for concurrency.
+    #[serde(borrow, default, deserialize_with = "rate_or_count")]
     pub limit: Option<Text<'a>>,
     /// The burst size.
     #[serde(default, deserialize_with = "whole")]
@@ -139,6 +139,35 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
         }
     }
     deserializer.deserialize_any(Whole)
+}
+
+/// Parses a string or a non-negative integer.
+fn rate_or_count<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Text<'a>>, D::Error> {
+    struct RateOrCount;
+    impl<'de> Visitor<'de> for RateOrCount {
+        type Value = Option<Text<'de>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a rate such as \"10/s\", or an integer for concurrency")
+        }
+
+        fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
+            Ok(Some(Text(Cow::Borrowed(text))))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Some(Text(Cow::Owned(text.to_owned()))))
+        }
+
+        fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+            Ok(Some(Text(Cow::Owned(number.to_string()))))
+        }
+
+        fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+    }
+    deserializer.deserialize_any(RateOrCount)
 }
 
 /// One value, or a list.
@@ -301,5 +330,7 @@ mod tests {
         let Ok(Body::One(item)) = Body::parse(br#"{"key":"a","limit":"1\u002fs"}"#) else { panic!("an object") };
         assert!(matches!(item.key, Some(Text(Cow::Borrowed("a")))));
         assert!(matches!(item.limit, Some(Text(Cow::Owned(_)))));
+        let Ok(Body::One(item)) = Body::parse(br#"{"key":"a","limit":1}"#) else { panic!("an object") };
+        assert_eq!(item.limit.as_deref(), Some("1"), "a number for concurrency");
     }
 }

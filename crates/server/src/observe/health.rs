@@ -16,7 +16,24 @@ pub struct StoreHealth {
     why: Mutex<String>,
 }
 
+/// What the reasons of mistakes in the configuration contain, and what they mean.
+const PROBLEMS: &[(&[&str], &str)] = &[
+    (&["NOAUTH", "WRONGPASS", "AuthenticationFailed", "NOPERM"], "store refuses the password"),
+    (&["DB index"], "store has no such database"),
+    (&["certificate", "TLS", "tls", "handshake"], "no TLS with the store"),
+];
+
 impl StoreHealth {
+    /// Returns what is wrong with the store, in words that name neither machines nor users; `None` if it answers.
+    pub fn problem(&self) -> Option<&'static str> {
+        if self.is_up() {
+            return None;
+        }
+        let why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = PROBLEMS.iter().find(|(signs, _)| signs.iter().any(|sign| why.contains(sign)));
+        Some(found.map_or("store unreachable", |(_, problem)| problem))
+    }
+
     /// Returns whether the store answers.
     pub fn is_up(&self) -> bool {
         !self.down.load(Ordering::Relaxed)

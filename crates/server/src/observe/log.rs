@@ -3,12 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
@@ -32,6 +32,9 @@ pub enum LogFormat {
 pub fn filter(text: &str) -> anyhow::Result<Targets> {
     let form =
         || format!("log level `{text}`: write error, warn, info, debug or trace, or a list like info,hyper=debug");
+    // A single word would be the name of a module, and switch off everything else.
+    let is_level = |word: &str| word.contains('=') || LevelFilter::from_str(word).is_ok();
+    ensure!(text.split(',').all(|word| is_level(word.trim())), form());
     Targets::from_str(text).with_context(form)
 }
 
@@ -111,7 +114,9 @@ mod tests {
         for text in ["error", "WARN", "info,hyper=debug", "off"] {
             assert!(filter(text).is_ok(), "{text}");
         }
-        let error = filter("loud=very").map_err(|error| error.to_string());
-        assert!(error.is_err_and(|error| error.contains("write error, warn, info")));
+        for text in ["loud=very", "loud", "info,loud"] {
+            let error = filter(text).map_err(|error| error.to_string());
+            assert!(error.is_err_and(|error| error.contains("write error, warn, info")), "{text}");
+        }
     }
 }

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stall_is_reported_once_when_it_has_ended() {
+    fn stall_is_reported_once_when_it_has_ended() {
         let mut log = StallLog::default();
         let looks =
             [(0, true), (3, true), (9, false), (9, false), (10, true), (10, true), (10, true), (11, true), (11, true)];

@@ -42,7 +42,8 @@ impl OpError {
 
     /// Returns the error of an action that the audit log cannot keep.
     pub fn not_recorded() -> Self {
-        let detail = "the audit log cannot keep another entry because the database does not answer; nothing was changed, try again";
+        let detail =
+            "too many entries wait for the audit log, which is unreachable; nothing was changed, try again later";
         Self { kind: ErrorKind::NotRecorded, field: None, detail: detail.into() }
     }
 

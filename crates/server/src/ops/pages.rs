@@ -7,15 +7,15 @@ use tollgate_engine::{Enforcement, Store};
 use super::ServerPage;
 use super::view::PageView;
 use crate::app::App;
-use crate::control::api::describe;
+use crate::control::api::{AuditQueues, describe};
 use crate::observe::metrics::Gauges;
 
 /// Returns a page.
 pub(super) fn page<S: Store>(app: &App<S>, page: ServerPage) -> PageView {
     let body = match page {
-        ServerPage::Enforcement => format!("{{\"mode\":\"{}\"}}", app.engine.enforcement().as_str()).into(),
+        ServerPage::Enforcement => enforcement(app).into(),
         ServerPage::Health => Bytes::from_static(b"ok\n"),
-        ServerPage::Readiness => Bytes::from_static(readiness(app).as_bytes()),
+        ServerPage::Readiness => readiness(app).into(),
         ServerPage::Metrics => metrics(app).into(),
         // Structs of numbers and strings always serialise.
         ServerPage::TopKeys => serde_json::to_vec(&app.top.page()).unwrap_or_default().into(),
@@ -29,21 +29,29 @@ pub(super) fn page<S: Store>(app: &App<S>, page: ServerPage) -> PageView {
     }
 }
 
-/// Returns the readiness. A server without its store or its rules service is ready; `observe::health` says why.
-fn readiness<S: Store>(app: &App<S>) -> &'static str {
-    match (app.connections.is_stopping(), app.health.is_up(), app.metrics.polls.is_unreachable()) {
-        (true, ..) => "stopping\n",
-        (false, true, false) => "ready\n",
-        (false, false, false) => "ready (store unreachable)\n",
-        (false, true, true) => "ready (stale rules)\n",
-        (false, false, true) => "ready (store unreachable, stale rules)\n",
+/// Returns whether refusals are enforced, and that the fleet was switched if it was: then this server cannot enforce them.
+fn enforcement<S: Store>(app: &App<S>) -> String {
+    let mode = app.engine.enforcement().as_str();
+    match app.fleet_mode() {
+        Enforcement::Enforce => format!("{{\"mode\":\"{mode}\"}}"),
+        Enforcement::Observe => format!("{{\"mode\":\"{mode}\",\"fleet\":\"observe\"}}"),
     }
+}
+
+/// Returns the readiness. A server without its store or its rules service is ready; `observe::health` says why.
+fn readiness<S: Store>(app: &App<S>) -> String {
+    if app.connections.is_stopping() {
+        return "stopping\n".to_owned();
+    }
+    let stale = app.metrics.polls.is_unreachable().then_some("stale rules");
+    let problems: Vec<&str> = app.health.problem().into_iter().chain(stale).collect();
+    if problems.is_empty() { "ready\n".to_owned() } else { format!("ready ({})\n", problems.join(", ")) }
 }
 
 fn metrics<S: Store>(app: &App<S>) -> String {
     let status = app.source.status(app.now());
     app.metrics.to_text(&Gauges {
-        audit_refused: app.source.service().map_or(0, |service| service.audit_refused()),
+        audit_refused: app.source.audit().map_or(0, AuditQueues::refused),
         keys: app.snapshots.counters(),
         capacity: Some(app.snapshots.capacity()).filter(|capacity| *capacity > 0),
         snapshot_age: app.snapshots.age(app.now()),

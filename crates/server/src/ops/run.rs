@@ -13,6 +13,7 @@ use super::input::{Input, RequestInput};
 use super::view::{DecisionView, Output, ViewOptions};
 use super::{Op, Spec, Verb, acquire, pages};
 use crate::app::App;
+use crate::control::NotedAction;
 use crate::control::api::{AuditQueue, AuditSlot};
 use crate::control::auth::{Access, Scope};
 use crate::control::model::Role;
@@ -139,7 +140,7 @@ impl<'a> ResetRecord<'a> {
             1 => self.subject,
             count => format!("{count} requests, the first: {}", self.subject),
         };
-        entry.write(access, "key", "reset", self.domain.as_deref(), &subject);
+        entry.write(access, NotedAction::Reset, self.domain.as_deref(), &subject);
     }
 }
 
@@ -352,11 +353,11 @@ async fn run_one<'a, S: Store>(
 
 fn set_enforcement<S: Store>(app: &App<S>, caller: Caller<'_>, enforcement: Enforcement) -> Result<(), OpError> {
     let entry = app.audit_slot(AuditQueue::Switches)?;
-    app.engine.set_enforcement(enforcement);
+    app.set_server_mode(enforcement);
     let mode = enforcement.as_str();
     tracing::warn!(mode, author = caller.access.author(), "enforcement was switched");
     if let Some(entry) = entry {
-        entry.write(caller.access, "enforcement", mode, None, "server");
+        entry.write(caller.access, enforcement.into(), None, "server");
     }
     Ok(())
 }

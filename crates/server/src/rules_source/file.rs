@@ -1,7 +1,6 @@
-//! Rules from a file, which is read again when it, or a file of values that its rules name, changes.
+//! Rules from a file or a folder, which are read again when they, or a file of values that their rules name, change.
 
 use std::cell::RefCell;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,19 +8,12 @@ use anyhow::Context;
 use tollgate_engine::Store;
 use tollgate_engine::rules::{Mistakes, Rules, Source};
 
+use super::folder::rule_files;
 use super::install::{put, refuse};
-use super::watch::{POLL_EVERY, WatchedFile};
+use super::watch::{MISSING_POLLS, POLL_EVERY, WatchedFile};
 use crate::app::App;
 
-/// Parses rules. Files of values that they name are relative to the rule file.
-///
-/// # Errors
-/// All mistakes, with their positions.
-pub fn parse(name: &str, text: &[u8]) -> Result<Rules, Mistakes> {
-    parse_all(&[Source { name, text }])
-}
-
-/// Parses several files together.
+/// Parses files together. Files of values that their rules name are relative to the rule file.
 ///
 /// # Errors
 /// All mistakes, with their positions.
@@ -56,81 +48,110 @@ fn parse_with_lists(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<Wat
     (rules, lists.into_inner())
 }
 
-/// Installs the rules of a file.
+/// Installs the rules of a file or a folder.
 ///
 /// # Errors
 /// When it cannot be read or has mistakes.
-pub fn load<S: Store>(app: &App<S>, file: &mut RuleFile) -> anyhow::Result<()> {
-    let name = file.name();
-    let text = file.rules.read().with_context(|| format!("cannot read the rules {name}"))?;
-    install_text(app, file, &text).with_context(|| format!("the rules {name} have mistakes"))
+pub fn load<S: Store>(app: &App<S>, files: &mut RuleFiles) -> anyhow::Result<()> {
+    let name = files.name();
+    let texts = files.read().with_context(|| format!("cannot read the rules {name}"))?;
+    install_texts(app, files, &texts).with_context(|| format!("the rules {name} have mistakes"))
 }
 
-fn install_text<S: Store>(app: &App<S>, file: &mut RuleFile, text: &[u8]) -> Result<(), Mistakes> {
-    let rules = file.parse(text)?;
+fn install_texts<S: Store>(app: &App<S>, files: &mut RuleFiles, texts: &[FileText]) -> Result<(), Mistakes> {
+    let rules = files.parse(texts)?;
     let version = put(app, &rules)?;
     // A file has no revisions of its own, and no checksum that another server would know.
     app.source.loaded(i64::try_from(version).unwrap_or(i64::MAX), "", app.now());
-    tracing::info!(file = file.name(), rules = rules.len(), version, "rules loaded");
+    tracing::info!(file = files.name(), rules = rules.len(), version, "rules loaded");
     Ok(())
 }
 
-/// Watches a file forever and installs its rules when they change. Rules with mistakes are reported, and the rules in force stay.
+/// Watches files forever and installs their rules when they change. Rules with mistakes are reported, and the rules in force stay.
 ///
 /// The work runs on a blocking thread: compiling takes long, and a network file system may hang.
-pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut file: RuleFile) {
+pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut files: RuleFiles) {
     let mut polls = tokio::time::interval(POLL_EVERY);
     loop {
         polls.tick().await;
         let app = app.clone();
         let polled = tokio::task::spawn_blocking(move || {
-            reload(&app, &mut file);
-            file
+            reload(&app, &mut files);
+            files
         });
         match polled.await {
-            Ok(polled) => file = polled,
+            Ok(polled) => files = polled,
             Err(error) => {
-                tracing::error!(%error, "rule file no longer watched; the rules in force stay");
+                tracing::error!(%error, "rule files no longer watched; the rules in force stay");
                 return std::future::pending().await;
             }
         }
     }
 }
 
-fn reload<S: Store>(app: &App<S>, file: &mut RuleFile) {
-    let why = match file.poll() {
+fn reload<S: Store>(app: &App<S>, files: &mut RuleFiles) {
+    let why = match files.poll() {
         Ok(None) => return,
-        Ok(Some(text)) => match install_text(app, file, &text) {
+        Ok(Some(texts)) => match install_texts(app, files, &texts) {
             Ok(()) => return app.metrics.reloaded(),
             Err(mistakes) => mistakes.to_string(),
         },
-        Err(error) => format!("cannot read {error}"),
+        Err(error) => format!("cannot read the rules: {error:#}"),
     };
     let next = i64::try_from(app.engine.rules().version()).unwrap_or(i64::MAX).saturating_add(1);
     refuse(app, next, &why);
-    tracing::error!(file = file.name(), "rules not loaded; the rules in force stay");
+    tracing::error!(file = files.name(), "rules not loaded; the rules in force stay");
 }
 
-/// A rule file and the files of values that its rules name.
+/// The name and the content of a file.
+type FileText = (String, Vec<u8>);
+
+/// A rule file or a folder of them, and the files of values that their rules name.
 #[derive(Debug)]
-pub struct RuleFile {
-    rules: WatchedFile,
+pub struct RuleFiles {
+    path: PathBuf,
+    rules: Vec<WatchedFile>,
     lists: Vec<WatchedFile>,
+    /// The rule files that the last poll found.
+    seen: Vec<PathBuf>,
+    /// How many polls in a row found no rule file.
+    missed: u32,
 }
 
-impl RuleFile {
-    /// A file that was not read yet.
+impl RuleFiles {
+    /// A file or a folder that was not read yet.
     pub fn new(path: PathBuf) -> Self {
-        Self { rules: WatchedFile::new(path), lists: Vec::new() }
+        Self { path, rules: Vec::new(), lists: Vec::new(), seen: Vec::new(), missed: 0 }
     }
 
     fn name(&self) -> String {
-        self.rules.path().display().to_string()
+        self.path.display().to_string()
+    }
+
+    /// Returns the rule files.
+    fn find(&self) -> anyhow::Result<Vec<PathBuf>> {
+        if self.path.is_dir() { rule_files(&self.path) } else { Ok(vec![self.path.clone()]) }
+    }
+
+    /// Reads all rule files.
+    fn read(&mut self) -> anyhow::Result<Vec<FileText>> {
+        self.seen = self.find()?;
+        self.rules = self.seen.iter().cloned().map(WatchedFile::new).collect();
+        let read = |file: &mut WatchedFile| {
+            let name = file.path().display().to_string();
+            let text = match *file.path() == self.path {
+                true => file.read()?,
+                false => file.read().with_context(|| format!("cannot read {name}"))?,
+            };
+            Ok((name, text))
+        };
+        self.rules.iter_mut().map(read).collect()
     }
 
     /// Parses the rules, and watches the files that they name.
-    fn parse(&mut self, text: &[u8]) -> Result<Rules, Mistakes> {
-        let (rules, mut lists) = parse_with_lists(&[Source { name: &self.name(), text }]);
+    fn parse(&mut self, texts: &[FileText]) -> Result<Rules, Mistakes> {
+        let sources: Vec<Source<'_>> = texts.iter().map(|(name, text)| Source { name, text }).collect();
+        let (rules, mut lists) = parse_with_lists(&sources);
         if rules.is_err() {
             // Not all files may have been read. The previous ones stay watched: the mistake may be in one of them.
             let known =
@@ -142,21 +163,32 @@ impl RuleFile {
         rules
     }
 
-    /// Polls all files, and reads the rules if one of them has changed.
+    /// Polls all files, and reads the rules if one of them has changed, or the folder has other files.
     ///
     /// # Errors
     /// When a file cannot be read; once, if it stays missing.
-    fn poll(&mut self) -> io::Result<Option<Vec<u8>>> {
-        let (mut changed, mut missing) = (false, None);
-        for file in std::iter::once(&mut self.rules).chain(&mut self.lists) {
+    fn poll(&mut self) -> anyhow::Result<Option<Vec<FileText>>> {
+        let found = match self.find() {
+            Ok(found) => found,
+            Err(error) => {
+                self.missed = self.missed.saturating_add(1);
+                return if self.missed == MISSING_POLLS { Err(error) } else { Ok(None) };
+            }
+        };
+        self.missed = 0;
+        let settled = self.seen == found;
+        let mut changed = settled && !self.rules.iter().map(WatchedFile::path).eq(found.iter());
+        self.seen = found;
+        let mut missing = None;
+        for file in self.rules.iter_mut().chain(&mut self.lists) {
             match file.has_changed() {
                 Ok(has_changed) => changed |= has_changed,
                 Err(error) => missing = missing.or(Some(file.error(&error))),
             }
         }
         match (changed, missing) {
-            (_, Some(error)) => Err(error),
-            (true, None) => self.rules.read().map(Some).map_err(|error| self.rules.error(&error)),
+            (true, _) => self.read().map(Some),
+            (false, Some(error)) => Err(error.into()),
             (false, None) => Ok(None),
         }
     }
@@ -164,21 +196,54 @@ impl RuleFile {
 
 #[cfg(test)]
 mod tests {
-    use super::super::watch::MISSING_POLLS;
     use super::*;
+
+    /// Polls the files, and returns what was read, joined.
+    fn poll(files: &mut RuleFiles) -> Option<String> {
+        files.poll().unwrap().map(|texts| joined(&texts))
+    }
+
+    fn joined(texts: &[FileText]) -> String {
+        texts.iter().map(|(_, text)| str::from_utf8(text).unwrap()).collect::<Vec<_>>().join("|")
+    }
 
     #[test]
     fn change_is_read_when_it_has_settled() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rules.yaml");
         std::fs::write(&path, "one").unwrap();
-        let mut file = RuleFile::new(path.clone());
-        assert_eq!(file.rules.read().unwrap(), b"one");
-        assert_eq!(file.poll().unwrap(), None);
+        let mut file = RuleFiles::new(path.clone());
+        assert_eq!(joined(&file.read().unwrap()), "one");
+        assert_eq!(poll(&mut file), None);
         std::fs::write(&path, "three").unwrap();
-        assert_eq!(file.poll().unwrap(), None, "it may still be written to");
-        assert_eq!(file.poll().unwrap().as_deref(), Some(&b"three"[..]));
-        assert_eq!(file.poll().unwrap(), None);
+        assert_eq!(poll(&mut file), None, "it may still be written to");
+        assert_eq!(poll(&mut file).as_deref(), Some("three"));
+        assert_eq!(poll(&mut file), None);
+    }
+
+    #[test]
+    fn folder_is_read_by_name_and_again_when_it_has_other_files() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let mut files = RuleFiles::new(folder.path().to_owned());
+        assert!(format!("{:#}", files.read().unwrap_err()).contains("has no *.yaml, *.yml or *.json"));
+        for (name, text) in [("b.yaml", "b"), ("a.json", "a"), (".hidden.yaml", "h"), ("notes.txt", "n")] {
+            write(name, text);
+        }
+        assert_eq!(joined(&files.read().unwrap()), "a|b");
+        assert_eq!(poll(&mut files), None);
+        write("c.yml", "c");
+        assert_eq!(poll(&mut files), None, "others may follow");
+        assert_eq!(poll(&mut files).as_deref(), Some("a|b|c"));
+        write("b.yaml", "bb");
+        assert_eq!((poll(&mut files), poll(&mut files).as_deref()), (None, Some("a|bb|c")));
+        std::fs::remove_file(folder.path().join("a.json")).unwrap();
+        assert_eq!((poll(&mut files), poll(&mut files).as_deref()), (None, Some("bb|c")));
+        assert_eq!(poll(&mut files), None);
+        for name in ["b.yaml", "c.yml"] {
+            std::fs::remove_file(folder.path().join(name)).unwrap();
+        }
+        assert_eq!((0..3 * MISSING_POLLS).filter(|_| files.poll().is_err()).count(), 1, "reported once");
     }
 
     #[test]
@@ -186,15 +251,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rules.yaml");
         std::fs::write(&path, "old").unwrap();
-        let mut file = RuleFile::new(path.clone());
-        file.rules.read().unwrap();
+        let mut file = RuleFiles::new(path.clone());
+        file.read().unwrap();
         std::fs::write(folder.path().join("new"), "new").unwrap();
         std::fs::rename(folder.path().join("new"), &path).unwrap();
-        assert_eq!(file.poll().unwrap(), None);
-        assert_eq!(file.poll().unwrap().as_deref(), Some(&b"new"[..]));
+        assert_eq!(poll(&mut file), None);
+        assert_eq!(poll(&mut file).as_deref(), Some("new"));
         std::fs::remove_file(&path).unwrap();
         assert_eq!((0..3 * MISSING_POLLS).filter(|_| file.poll().is_err()).count(), 1);
-        assert!(file.rules.read().is_err());
+        assert!(file.read().is_err());
     }
 
     const BLOCKED: &str = "domain: d\nrules:\n- {id: a, when: {ip: {file: blocked.txt}}, deny: true}\n\
@@ -206,15 +271,15 @@ mod tests {
         let (path, list) = (folder.path().join("rules.yaml"), folder.path().join("blocked.txt"));
         std::fs::write(&path, BLOCKED).unwrap();
         std::fs::write(&list, "10.0.0.1\n").unwrap();
-        let mut file = RuleFile::new(path.clone());
-        let text = file.rules.read().unwrap();
-        assert_eq!(file.parse(&text).unwrap().len(), 2);
+        let mut file = RuleFiles::new(path.clone());
+        let texts = file.read().unwrap();
+        assert_eq!(file.parse(&texts).unwrap().len(), 2);
         assert_eq!(file.lists.len(), 1, "named twice, watched once");
-        assert_eq!(file.poll().unwrap(), None);
+        assert_eq!(poll(&mut file), None);
         std::fs::write(&list, "10.0.0.1\n10.0.0.2\n").unwrap();
-        assert_eq!(file.poll().unwrap(), None, "it may still be written to");
-        assert_eq!(file.poll().unwrap().as_deref(), Some(BLOCKED.as_bytes()), "the rules are read again");
-        assert_eq!(file.poll().unwrap(), None, "once");
+        assert_eq!(poll(&mut file), None, "it may still be written to");
+        assert_eq!(poll(&mut file).as_deref(), Some(BLOCKED), "the rules are read again");
+        assert_eq!(poll(&mut file), None, "once");
     }
 
     #[test]
@@ -222,10 +287,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, list) = (folder.path().join("rules.yaml"), folder.path().join("blocked.txt"));
         std::fs::write(&path, BLOCKED).unwrap();
-        let mut file = RuleFile::new(path.clone());
-        let text = file.rules.read().unwrap();
-        assert!(file.parse(&text).unwrap_err().to_string().contains("cannot read `blocked.txt`"));
-        let mut next = || (0..3 * MISSING_POLLS).find_map(|_| file.poll().ok().flatten()).map(|text| file.parse(&text));
+        let mut file = RuleFiles::new(path.clone());
+        let texts = file.read().unwrap();
+        assert!(file.parse(&texts).unwrap_err().to_string().contains("cannot read `blocked.txt`"));
+        let mut next =
+            || (0..3 * MISSING_POLLS).find_map(|_| file.poll().ok().flatten()).map(|texts| file.parse(&texts));
         assert!(next().is_none(), "nothing has changed");
         std::fs::write(&list, "# none yet\n").unwrap();
         assert!(next().unwrap().unwrap_err().to_string().contains("`blocked.txt` contains no values"));

@@ -15,10 +15,10 @@ use crate::control::sha256_hex;
 pub enum InstallOutcome {
     /// Its rules are in force.
     New,
-    /// Its rules were in force already and were not compiled again. Its revision and tokens are in force.
+    /// Its rules were in force already and were not compiled again. Its revision, tokens and kill switch are in force.
     Unchanged,
-    /// Its rules have mistakes or limits that the store cannot keep; the rules in force stay. Its tokens are in force, because a
-    /// mistake in a rule must not keep a revoked token valid.
+    /// Its rules have mistakes or limits that the store cannot keep; the rules in force stay. Its tokens and its kill switch
+    /// are in force, because a mistake in a rule must not keep a revoked token valid, or a switch from working.
     Refused(String),
     /// Its checksum does not match. Nothing of it is in force.
     Damaged(String),
@@ -42,6 +42,7 @@ pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>)
     }
     if !matches!(installed, InstallOutcome::Damaged(_)) {
         app.auth.replace(&set.tokens);
+        app.set_fleet_mode(set.mode.into());
     }
     match &installed {
         InstallOutcome::New | InstallOutcome::Unchanged => {
@@ -111,7 +112,8 @@ pub(super) fn put<S: Store>(app: &App<S>, rules: &Rules) -> Result<u64, Mistakes
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_engine::{Engine, MemoryStore};
+    use crate::control::model::FleetMode;
+    use tollgate_engine::{Enforcement, Engine, MemoryStore};
 
     fn app() -> Arc<App<MemoryStore>> {
         Arc::new(App::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None))
@@ -119,7 +121,7 @@ mod tests {
 
     fn set(revision: i64, rules: &str) -> Arc<Snapshot> {
         let checksum = sha256_hex(rules.as_bytes());
-        Arc::new(Snapshot { revision, checksum, rules: rules.to_owned(), tokens: Vec::new() })
+        Arc::new(Snapshot { revision, checksum, rules: rules.to_owned(), tokens: Vec::new(), mode: FleetMode::Enforce })
     }
 
     const GOOD: &str = r#"{"domain":"a","rules":[{"id":"b","limit":"1/s"}]}"#;
@@ -131,6 +133,24 @@ mod tests {
         assert_eq!(install(&app, &set(2, GOOD)).await, InstallOutcome::Unchanged);
         let status = app.source.status(app.now());
         assert_eq!((app.engine.rules().version(), status.revision), (1, Some(2)));
+    }
+
+    #[tokio::test]
+    async fn fleet_is_switched_whatever_the_rules_and_a_server_only_beside_it() {
+        let app = app();
+        let observe =
+            |revision, rules| Arc::new(Snapshot { mode: FleetMode::Observe, ..(*set(revision, rules)).clone() });
+        install(&app, &observe(1, GOOD)).await;
+        assert_eq!(app.engine.enforcement(), Enforcement::Observe);
+        app.set_server_mode(Enforcement::Enforce);
+        assert_eq!(app.engine.enforcement(), Enforcement::Observe, "the fleet observes");
+        install(&app, &set(2, GOOD)).await;
+        assert_eq!(app.engine.enforcement(), Enforcement::Enforce);
+        install(&app, &observe(3, "{")).await;
+        assert_eq!(app.engine.enforcement(), Enforcement::Observe, "although the rules were refused");
+        app.set_server_mode(Enforcement::Observe);
+        install(&app, &set(4, GOOD)).await;
+        assert_eq!(app.engine.enforcement(), Enforcement::Observe, "the server observes");
     }
 
     #[tokio::test]

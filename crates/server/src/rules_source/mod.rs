@@ -5,6 +5,7 @@
 
 pub mod database;
 pub mod file;
+pub mod folder;
 pub mod include;
 mod install;
 pub mod poll;

@@ -8,7 +8,7 @@ use tollgate::core::{Mono, Time};
 use tollgate_engine::rules::Rules;
 use utoipa::ToSchema;
 
-use crate::control::api::Service;
+use crate::control::api::{AuditQueues, Service};
 use crate::control::model::RefusedRevision;
 
 /// The source of rules.
@@ -18,11 +18,20 @@ pub enum RulesSource {
     Database(Box<Service>),
     /// A file.
     File(PathBuf),
-    /// The rules service at this address.
-    Service(String),
+    /// The rules service of another process.
+    Service(FollowedService),
     /// No rules: requests have inline limits.
     #[default]
     Inline,
+}
+
+/// A rules service that this process follows.
+#[derive(Debug)]
+pub struct FollowedService {
+    /// Its address.
+    pub url: String,
+    /// The actions on this server, which are reported to its audit log.
+    pub audit: AuditQueues,
 }
 
 /// The source of the rules, and the state of what is in force.
@@ -96,6 +105,15 @@ impl SourceStatus {
         if let RulesSource::Database(service) = &self.source { Some(service) } else { None }
     }
 
+    /// Returns the entries on their way to the audit log, if this server has or follows one.
+    pub fn audit(&self) -> Option<&AuditQueues> {
+        match &self.source {
+            RulesSource::Database(service) => Some(service.audit()),
+            RulesSource::Service(followed) => Some(&followed.audit),
+            RulesSource::File(_) | RulesSource::Inline => None,
+        }
+    }
+
     /// Records how much is in force.
     pub fn counted(&self, counts: Counts) {
         self.state().counts = counts;
@@ -135,7 +153,7 @@ impl SourceStatus {
             RulesSource::File(path) => {
                 format!("the rules of this server come from the file {}; change them there", path.display())
             }
-            RulesSource::Service(url) => {
+            RulesSource::Service(FollowedService { url, .. }) => {
                 format!("the rules of this server come from the rules service {url}; send the request there")
             }
             RulesSource::Inline => "this server has no rules; start it with a data directory".to_owned(),
@@ -152,7 +170,7 @@ impl std::fmt::Display for SourceStatus {
         match &self.source {
             RulesSource::Database(_) => f.write_str("database"),
             RulesSource::File(path) => path.display().fmt(f),
-            RulesSource::Service(url) => f.write_str(url),
+            RulesSource::Service(followed) => f.write_str(&followed.url),
             RulesSource::Inline => f.write_str("none"),
         }
     }
@@ -161,10 +179,16 @@ impl std::fmt::Display for SourceStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::client::Client;
+    use crate::control::api::AuditSink;
+    use tokio::runtime::Handle;
 
-    #[test]
-    fn refused_revision_is_reported_until_another_is_loaded() {
-        let source = SourceStatus::new(RulesSource::Service("https://rules:8080".into()));
+    #[tokio::test]
+    async fn refused_revision_is_reported_until_another_is_loaded() {
+        let client = Client::new("https://rules:8080", None, None).unwrap();
+        let audit = AuditQueues::start(AuditSink::Service { client, node: "n".into() }, &Handle::current());
+        let url = "https://rules:8080".to_owned();
+        let source = SourceStatus::new(RulesSource::Service(FollowedService { url, audit }));
         let at = |millis: u64| Time::from_nanos(millis * 1_000_000);
         assert_eq!((source.status(at(0)).revision, source.status(at(0)).source.as_str()), (None, "https://rules:8080"));
         let text =

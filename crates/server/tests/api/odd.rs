@@ -1,4 +1,4 @@
-//! Odd ids, wrong methods and kinds, bodies that are too large or too slow, and injection.
+//! Unusual ids, wrong methods and content types, bodies that are too large or too slow, and injection.
 
 use tollgate_server::control::auth::TokenPolicy;
 use tollgate_server::rules_source::status::RulesSource;
@@ -53,7 +53,7 @@ async fn ids_and_values_may_have_any_character_the_language_allows() {
 }
 
 #[tokio::test]
-async fn what_is_asked_wrongly_is_told_with_what_would_be_right() {
+async fn invalid_calls_are_reported_with_a_correction() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let rule = "/v1/domains/api/rules/a";
     server.ask("PUT", rule, r#"{"limit":"1/s"}"#).await.is(201);
@@ -91,7 +91,7 @@ async fn what_is_asked_wrongly_is_told_with_what_would_be_right() {
 }
 
 #[tokio::test]
-async fn methods_are_told_and_kinds_of_bodies_checked() {
+async fn methods_are_listed_and_content_types_checked() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     for (path, methods) in [
         ("/v1/domains", "GET,HEAD"),
@@ -124,7 +124,7 @@ async fn methods_are_told_and_kinds_of_bodies_checked() {
 }
 
 #[tokio::test]
-async fn bodies_are_bounded_before_they_are_read() {
+async fn oversized_bodies_are_refused_before_they_are_read() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let address = server.url.strip_prefix("http://").unwrap();
     for (path, bytes, status) in [
@@ -150,16 +150,23 @@ async fn bodies_are_bounded_before_they_are_read() {
 }
 
 #[tokio::test]
-async fn a_server_without_a_database_says_where_its_rules_come_from() {
+async fn server_without_a_database_names_the_source_of_its_rules() {
     use std::sync::Arc;
+    use tokio::runtime::Handle;
     use tollgate_engine::{Engine, MemoryStore};
     use tollgate_server::app::App;
+    use tollgate_server::client::Client;
+    use tollgate_server::control::api::{AuditQueues, AuditSink};
+    use tollgate_server::rules_source::status::FollowedService;
 
     let server = TestServer::start(TokenPolicy::NotRequired).await;
+    let client = Client::new("https://rules:8080", None, None).expect("a client");
+    let audit = AuditQueues::start(AuditSink::Service { client, node: "n".into() }, &Handle::current());
+    let followed = FollowedService { url: "https://rules:8080".into(), audit };
     for (source, expected) in [
         (RulesSource::Inline, "has no rules"),
         (RulesSource::File("/etc/rules.yaml".into()), "/etc/rules.yaml"),
-        (RulesSource::Service("https://rules:8080".into()), "https://rules:8080"),
+        (RulesSource::Service(followed), "https://rules:8080"),
     ] {
         let engine = Engine::new(MemoryStore::new(10).expect("a table")).expect("an engine");
         let app = App::new(engine, None).with_source(source);

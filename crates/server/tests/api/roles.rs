@@ -6,10 +6,10 @@ use tollgate_server::control::model::Role;
 use crate::eventually::eventually_async;
 use crate::test_server::{TestServer, send};
 
-/// Who may do it.
+/// The callers that may make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum May {
-    /// Anybody, without a token too.
+    /// All callers, with or without a token.
     Anyone,
     /// Callers with a token.
     Readers,
@@ -32,7 +32,7 @@ const FILE: &str = r#"{"domain":"api","rules":[{"id":"from-file","per":["tenant"
 const IN_API: &str = r#"{"domain":"api","attributes":{"tenant":"t"},"cost":0}"#;
 const ASK: &str = r#"{"key":"k","limit":"1000000/s","cost":1}"#;
 
-/// Every call, who may make it, and the statuses that those get who may.
+/// Every call with the callers that may make it, and the statuses that they get.
 #[rustfmt::skip]
 const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
     ("GET", "/healthz", "", May::Anyone, &[200]),
@@ -90,12 +90,15 @@ const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
     ("GET", "/v1/snapshot", "", May::Nodes, &[200]),
     ("GET", "/v1/nodes", "", May::Readers, &[200]),
     ("GET", "/v1/audit", "", May::OperatorsOfAll, &[200]),
+    ("POST", "/v1/audit", r#"[{"at_ms":1,"author":"ann","action":"reset","subject":"k"}]"#, May::Nodes, &[204]),
+    ("GET", "/v1/fleet/enforcement", "", May::Readers, &[200]),
+    ("PUT", "/v1/fleet/enforcement", r#"{"mode":"enforce"}"#, May::OperatorsOfAll, &[200]),
     ("GET", "/v1/tokens", "", May::Admins, &[200]),
     ("POST", "/v1/tokens", r#"{"name":"new","role":"reader"}"#, May::Admins, &[201]),
     ("DELETE", "/v1/tokens/none", "", May::Admins, &[404]),
 ];
 
-/// Who asks, and what they may.
+/// A caller and its rights.
 struct Caller {
     name: &'static str,
     token: Option<String>,
@@ -121,7 +124,7 @@ async fn callers(server: &TestServer) -> Vec<Caller> {
         May::Editors,
         May::Admins,
     ];
-    const NOBODY: &[May] = &[May::Anyone];
+    const NO_RIGHTS: &[May] = &[May::Anyone];
     let mut callers = Vec::new();
     for (name, role, domains, may) in [
         ("reader", Role::Reader, &[][..], READER),
@@ -146,18 +149,18 @@ async fn callers(server: &TestServer) -> Vec<Caller> {
     eventually_async("the token has expired", async || server.app.wall_ms() > soon).await;
     server.settle().await;
     for (name, token) in [
-        ("nobody", None),
-        ("somebody with a bad token", Some("tg_0000_bad".to_owned())),
-        ("somebody whose token was revoked", Some(revoked)),
-        ("somebody whose token has expired", Some(expired)),
+        ("caller without a token", None),
+        ("caller with an unknown token", Some("tg_0000_bad".to_owned())),
+        ("caller with a revoked token", Some(revoked)),
+        ("caller with an expired token", Some(expired)),
     ] {
-        callers.push(Caller { name, token, may: NOBODY });
+        callers.push(Caller { name, token, may: NO_RIGHTS });
     }
     callers
 }
 
 #[tokio::test]
-async fn every_call_is_answered_to_those_who_may_make_it_and_to_nobody_else() {
+async fn every_call_is_answered_only_to_roles_that_may_make_it() {
     let server = TestServer::start(TokenPolicy::Required).await;
     let callers = callers(&server).await;
     let admin = callers.iter().find(|caller| caller.name == "admin").and_then(|caller| caller.token.clone()).unwrap();
@@ -165,7 +168,7 @@ async fn every_call_is_answered_to_those_who_may_make_it_and_to_nobody_else() {
     send(put).await.is(201);
     server.settle().await;
     for caller in &callers {
-        // What has to be there so that it can be deleted.
+        // An override for the DELETE below.
         let acme = server.request("PUT", "/v1/domains/api/rules/all/overrides/acme").bearer_auth(&admin);
         send(acme.body(r#"{"limit":"20/s"}"#)).await;
         for (method, path, body, may, statuses) in CALLS {
@@ -189,7 +192,7 @@ async fn every_call_is_answered_to_those_who_may_make_it_and_to_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_call_without_a_token_is_told_why_and_a_revoked_one_ends_on_open_connections() {
+async fn missing_token_is_explained_and_a_revoked_one_is_refused_on_open_connections() {
     let server = TestServer::start(TokenPolicy::Required).await;
     server.token("admin", Role::Admin, &[], None).await;
     let (token, id) = server.token("mine", Role::Admin, &[], None).await;
@@ -205,7 +208,7 @@ async fn a_call_without_a_token_is_told_why_and_a_revoked_one_ends_on_open_conne
 }
 
 #[tokio::test]
-async fn a_file_is_applied_only_by_those_who_may_change_all_its_domains() {
+async fn file_is_applied_only_with_the_role_editor_in_all_its_domains() {
     let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("a", Role::Editor, &["a"], None).await;
     let file =
@@ -222,7 +225,7 @@ async fn a_file_is_applied_only_by_those_who_may_change_all_its_domains() {
 }
 
 #[tokio::test]
-async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
+async fn actions_are_in_the_audit_log_with_their_author() {
     let server = TestServer::start(TokenPolicy::Required).await;
     let (token, _) = server.token("Ann", Role::Operator, &[], None).await;
     let post = |path: &str, body: &'static str| send(server.request("POST", path).bearer_auth(&token).body(body));
@@ -231,15 +234,15 @@ async fn what_is_done_stands_in_the_log_with_whoever_did_it() {
     let log = async || send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token)).await.is(200);
     let logged = async || log().await.json()["items"].as_array().is_some_and(|items| items.len() == 2);
     eventually_async("both actions are in the log", logged).await;
-    let told_ = log().await;
-    let items = told_.json()["items"].clone();
-    let line = |place: usize| {
-        ["kind", "action", "subject", "author"].map(|key| items[place][key].as_str().unwrap_or("").to_owned())
+    let listed = log().await;
+    let items = listed.json()["items"].clone();
+    let entry = |index: usize| {
+        ["kind", "action", "subject", "author"].map(|key| items[index][key].as_str().unwrap_or("").to_owned())
     };
-    assert_eq!(line(0), ["key", "reset", "k1", "Ann"], "{items}");
-    assert_eq!(line(1), ["enforcement", "observe", "server", "Ann"], "{items}");
-    // A line more is something new, whatever the revision of the rules.
-    let known = told_.tag.clone();
+    assert_eq!(entry(0), ["key", "reset", "k1", "Ann"], "{items}");
+    assert_eq!(entry(1), ["enforcement", "observe", "server", "Ann"], "{items}");
+    // A new entry changes the ETag, although the revision of the rules stays.
+    let known = listed.tag.clone();
     let again = async || {
         send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token).header("if-none-match", &known)).await
     };

@@ -1,4 +1,4 @@
-//! A server in this process: both front ends, a database in a file, and what a node does about tokens and rules.
+//! A server in this process: both front ends, a database, and a task that installs rules and tokens.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// A server with a database of its own.
+    /// Starts a server with a new database.
     pub async fn start(tokens: TokenPolicy) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl TestServer {
         }
     }
 
-    /// A token that is good from now on.
+    /// Creates a token, and returns it with its id.
     pub async fn token(&self, name: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> (String, String) {
         let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
         let token = TokenGrant { name: name.into(), role, domains, expires_ms };
@@ -81,26 +81,26 @@ impl TestServer {
         (made.token, made.stored.id)
     }
 
-    /// Waits until the node has what is in the database.
+    /// Waits until the latest revision is installed.
     pub async fn settle(&self) {
         let revision = self.control.snapshot().await.expect("a snapshot").revision;
         let installed = async || self.app.source.status(self.app.now()).revision >= Some(revision);
         eventually_async(&format!("revision {revision} is installed"), installed).await;
     }
 
-    /// A request to be filled in.
+    /// Returns a request to fill in.
     pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
         self.client.request(method, format!("{}{path}", self.url))
     }
 
-    /// Sends a request: its status and what came back.
+    /// Sends a request and returns the reply.
     pub async fn ask(&self, method: &str, path: &str, body: &str) -> ApiReply {
         send(self.request(method, path).header("content-type", "application/json").body(body.to_owned())).await
     }
 }
 
-/// What came back.
+/// A reply.
 pub struct ApiReply {
     pub status: u16,
     pub tag: String,
@@ -117,7 +117,7 @@ impl ApiReply {
         self.headers.get(name).map_or("", |value| value.to_str().expect("text"))
     }
 
-    /// Fails with what came back unless it has this status.
+    /// Fails unless the reply has this status.
     pub fn is(self, status: u16) -> Self {
         assert_eq!(self.status, status, "{}", self.text);
         self
@@ -130,7 +130,7 @@ pub async fn send(request: RequestBuilder) -> ApiReply {
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let tag = headers.get("etag").map_or(String::new(), |tag| tag.to_str().expect("text").to_owned());
     let reply = ApiReply { status, tag, headers, text: response.text().await.expect("a body") };
-    // A refusal is an answer; everything else of the kind is a problem.
+    // A refusal is a decision; every other error is problem details.
     if status >= 400 && status != 429 {
         assert_eq!(reply.header("content-type"), "application/problem+json", "{}", reply.text);
         assert_eq!(reply.json()["status"], status, "{}", reply.text);
@@ -138,7 +138,7 @@ pub async fn send(request: RequestBuilder) -> ApiReply {
     reply
 }
 
-/// What a node does whenever something changes.
+/// Installs every change, as a node does.
 async fn follow(control: Arc<Control>, app: Arc<App<MemoryStore>>) {
     let mut revisions = control.watch();
     loop {
@@ -180,7 +180,7 @@ async fn serve_resp(app: Arc<App<MemoryStore>>) -> SocketAddr {
     address
 }
 
-/// An HTTP client. The program's own chooses the cryptography provider when it is made; this one has to, too.
+/// Returns an HTTP client. The cryptography provider must be installed first, as the client of the program does.
 pub fn http_client() -> reqwest::Client {
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().timeout(PATIENCE).build().expect("a client")

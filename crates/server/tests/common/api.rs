@@ -21,7 +21,7 @@ impl Answer {
     }
 }
 
-/// One request on a connection of its own; none if the server goes away meanwhile.
+/// Sends a request on a new connection; returns `None` if the server disconnects.
 pub fn try_ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Option<Answer> {
     let stream = TcpStream::connect(server.http?).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
@@ -53,7 +53,7 @@ pub fn try_ask(server: &Server, method: &str, path: &str, headers: &[&str], body
     Some(Answer { status, tag, body: String::from_utf8(body).ok()? })
 }
 
-/// One request on a connection of its own.
+/// Sends a request on a new connection.
 pub fn ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
     try_ask(server, method, path, headers, body).unwrap_or_else(|| panic!("no answer to {method} {path}"))
 }

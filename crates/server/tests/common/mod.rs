@@ -1,4 +1,4 @@
-//! Starts the real program on free ports and talks to it.
+//! Starts the real program on free ports, and clients for it.
 #![allow(clippy::print_stdout, reason = "the test runner shows it when a test fails")]
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
 
@@ -25,7 +25,7 @@ pub mod service;
 pub struct Server {
     child: Child,
     log: Receiver<String>,
-    /// The lines of the log up to the one that says that it listens.
+    /// The lines of the log up to `listening`.
     pub start_log: Vec<String>,
     pub http: Option<SocketAddr>,
     pub resp: Option<SocketAddr>,
@@ -38,7 +38,7 @@ impl Server {
         Self::start_in(Path::new("."), args)
     }
 
-    /// The same, started in a directory.
+    /// Starts it in a directory.
     pub fn start_in(directory: &Path, args: &[&str]) -> Self {
         let mut command = Self::command(args);
         let mut child = command.current_dir(directory).stderr(Stdio::piped()).spawn().expect("the program starts");
@@ -65,7 +65,7 @@ impl Server {
         server
     }
 
-    /// `tollgate serve` on free ports, with nothing written where the tests run, unless the arguments say otherwise.
+    /// Returns the command `tollgate serve` on free ports and without a data directory, unless the arguments set them.
     fn command(args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.arg("serve").args(args);
@@ -124,7 +124,7 @@ impl Server {
         signal(self.id(), name);
     }
 
-    /// Stops all its threads where they are, until `CONT`.
+    /// Pauses all its threads, until `CONT`.
     pub fn pause(&self) {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.id());
@@ -135,12 +135,12 @@ impl Server {
         });
     }
 
-    /// The number of its process.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits for it to end by itself.
+    /// Waits until the process ends.
     pub fn wait(&mut self) -> ExitStatus {
         self.child.wait().expect("it was started")
     }
@@ -172,12 +172,12 @@ impl Folder {
         self.0.path()
     }
 
-    /// Returns the path of something in it, as text.
+    /// Returns the path of an entry.
     pub fn join(&self, name: &str) -> String {
         self.path().join(name).to_str().expect("text").to_owned()
     }
 
-    /// Writes a file in it, and returns its path.
+    /// Writes a file and returns its path.
     pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
         let path = self.join(name);
         std::fs::create_dir_all(Path::new(&path).parent().expect("a folder")).expect("a directory");
@@ -205,7 +205,7 @@ impl Rules {
     }
 }
 
-/// A bare connection.
+/// A plain TCP connection.
 pub struct Client {
     stream: TcpStream,
 }
@@ -222,7 +222,7 @@ impl Client {
         self.stream.write_all(bytes.as_ref()).expect("the server reads");
     }
 
-    /// Sends as much as the server takes; it may have hung up.
+    /// Sends bytes; returns whether the server accepted them.
     pub fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
@@ -245,7 +245,7 @@ impl Client {
         );
     }
 
-    /// Reads one line, without its end.
+    /// Reads one line without the line ending.
     pub fn line(&mut self) -> String {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
@@ -257,7 +257,7 @@ impl Client {
         String::from_utf8(line).expect("text")
     }
 
-    /// Reads a string of this many bytes and the end of its line.
+    /// Reads `length` bytes and the line ending.
     pub fn text(&mut self, length: usize) -> String {
         let mut bytes = vec![0; length + 2];
         self.stream.read_exact(&mut bytes).expect("a whole string");
@@ -265,7 +265,7 @@ impl Client {
         String::from_utf8(bytes).expect("text")
     }
 
-    /// Asks over HTTP and keeps the connection: the status and the body of the answer.
+    /// Sends a POST request on this connection, and returns the status and the body.
     pub fn post(&mut self, path: &str, body: &str) -> (u16, String) {
         self.send(format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
         let status = self.line().split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
@@ -296,10 +296,10 @@ impl Client {
         self.stream.read_exact(&mut vec![0; length]).expect("a whole body");
     }
 
-    /// Reads until the server hangs up.
+    /// Reads until the server closes the connection.
     pub fn rest(&mut self) -> String {
         let mut rest = Vec::new();
-        // A reset after the last byte is a way of hanging up too.
+        // A reset after the last byte closes it, too.
         let _ = self.stream.read_to_end(&mut rest);
         String::from_utf8_lossy(&rest).into_owned()
     }
@@ -311,7 +311,7 @@ pub fn signal(process: u32, name: &str) {
     assert!(status.expect("kill runs").success());
 }
 
-/// A command as an array of bulk strings.
+/// Encodes a command as an array of bulk strings.
 pub fn encode(args: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
@@ -328,12 +328,12 @@ pub struct CommandResult {
 }
 
 impl CommandResult {
-    /// Runs a command to its end, with `input` for it to read.
+    /// Runs a command with `input` on its standard input.
     pub fn of(command: &mut Command, input: &[u8]) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let (mut stdin, input) = (child.stdin.take().expect("a pipe"), input.to_vec());
-        // It may end without reading all of it.
+        // The command may end before it has read everything.
         let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
         let output = child.wait_with_output().expect("it ends");
         writer.join().expect("no panic");
@@ -341,7 +341,7 @@ impl CommandResult {
         Self { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
     }
 
-    /// What it printed, if all went well.
+    /// Returns what it printed; fails if the status is not 0.
     #[track_caller]
     pub fn done(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
@@ -359,7 +359,7 @@ impl CommandResult {
     }
 }
 
-/// Runs the program with arguments and something to read.
+/// Runs the program with arguments and standard input.
 pub fn tollgate(args: &[&str], input: &[u8]) -> CommandResult {
     CommandResult::of(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args), input)
 }

@@ -1,4 +1,4 @@
-//! A rules service to follow: the real one over TLS, or one that is broken in a way the real one cannot be.
+//! Rules services for tests: the real one over TLS, and one with scripted answers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use tollgate_testkit::servers::{Certificates, free_port};
 
 use super::{Folder, Server};
 
-/// The real program with a database, over TLS on a port that stays the same.
+/// The real program with a database, over TLS on a fixed port.
 pub struct Service {
     pub folder: Folder,
     pub certificates: Certificates,
@@ -29,7 +29,7 @@ impl Service {
         service
     }
 
-    /// Kills it as a power cut would.
+    /// Kills it without a chance to clean up.
     pub fn kill(&mut self) {
         if let Some(server) = self.server.take() {
             server.signal("KILL");
@@ -52,7 +52,7 @@ impl Service {
         format!("https://localhost:{}", self.port)
     }
 
-    /// Asks it with `curl`: the status and the answer.
+    /// Sends a request with `curl`, and returns the status and the JSON.
     pub fn call(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         let mut command = Command::new("curl");
         command.args(["--silent", "--show-error", "--noproxy", "*", "--max-time", "30", "--cacert", &self.authority()]);
@@ -65,7 +65,7 @@ impl Service {
         (status.parse().expect("a status"), serde_json::from_str(body).unwrap_or(Value::Null))
     }
 
-    /// Writes the one rule of the domain `api`, and gives the revision that nodes are to run.
+    /// Sets the limit of the only rule of the domain `api`, and returns the revision.
     pub fn limit(&self, limit: &str) -> i64 {
         let (status, answer) = self.call("PUT", "/v1/domains/api/rules/all", Some(&json!({"limit": limit})));
         assert!(status == 200 || status == 201, "{status} {answer}");
@@ -73,12 +73,12 @@ impl Service {
     }
 }
 
-/// A node that follows the service at `url`.
+/// Starts a node that follows the service at `url`.
 pub fn follower(service: &Service, url: &str, name: &str, data: &str) -> Server {
     Server::start(&["--rules", url, "--rules-ca", &service.authority(), "--node", name, "--data", data])
 }
 
-/// The limit a node decides by: what it says of a request in the domain `api`.
+/// Returns the limit by which a node decides requests of the domain `api`.
 pub fn limit_of(node: &Server) -> u64 {
     let (status, body) = node.connect_http().post("/v1/peek", r#"{"domain":"api","attributes":{}}"#);
     assert_eq!(status, 200, "{body}");
@@ -86,23 +86,23 @@ pub fn limit_of(node: &Server) -> u64 {
     answer["limits"][0]["limit"].as_u64().unwrap_or_else(|| panic!("no limit in {body}"))
 }
 
-/// What a node says at a path.
+/// Returns the body of a page of a node.
 pub fn get(node: &Server, path: &str) -> String {
     let mut client = node.connect_http();
     client.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
     client.rest().split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
-/// A metric of a node.
+/// Returns a metric of a node.
 pub fn metric(node: &Server, name: &str) -> Option<u64> {
     let page = get(node, "/metrics");
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// A service that sends the given answers, however wrong they are.
+/// A service that sends the given answers, valid or not.
 pub struct Broken {
     port: u16,
-    /// What is answered, and what was asked last.
+    /// The answer, and the last request.
     shared: Arc<Mutex<(Vec<u8>, String)>>,
 }
 
@@ -125,12 +125,12 @@ impl Broken {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// From now on it answers this.
+    /// Sets the answer.
     pub fn answer(&self, answer: impl Into<Vec<u8>>) {
         self.shared.lock().expect("no panic").0 = answer.into();
     }
 
-    /// What it was asked last.
+    /// Returns the last request.
     pub fn asked(&self) -> String {
         self.shared.lock().expect("no panic").1.clone()
     }
@@ -147,7 +147,7 @@ fn answer_one(mut stream: TcpStream, shared: &Mutex<(Vec<u8>, String)>) {
         shared.1 = String::from_utf8_lossy(&asked).into_owned();
         shared.0.clone()
     };
-    // Nothing to say is said by waiting: the client hangs up when it has had enough.
+    // An empty answer stands for no answer: the client gives up first.
     if answer.is_empty() {
         let _ = stream.set_read_timeout(Some(Duration::from_secs(120)));
         let _ = stream.read(&mut byte);
@@ -155,18 +155,18 @@ fn answer_one(mut stream: TcpStream, shared: &Mutex<(Vec<u8>, String)>) {
     let _ = stream.write_all(&answer);
 }
 
-/// An answer with a set of rules.
+/// Returns an answer with a rule set.
 pub fn set(revision: i64, rules: &str) -> Vec<u8> {
     answer(revision, rules, &sha256(rules))
 }
 
-/// An answer with a set of rules, and one token of a reader that is good.
+/// Returns an answer with a rule set and a valid reader token.
 pub fn set_with_token(revision: i64, rules: &str, token: &str) -> Vec<u8> {
     let token = json!({"digest": sha256(token), "id": token, "name": token, "role": "reader", "domains": []});
     answer_with(&json!({"revision": revision, "checksum": sha256(rules), "rules": rules, "tokens": [token]}))
 }
 
-/// An answer with a set of rules and a checksum, right or wrong.
+/// Returns an answer with a rule set and a checksum, which may be wrong.
 pub fn answer(revision: i64, rules: &str, checksum: &str) -> Vec<u8> {
     answer_with(&json!({"revision": revision, "checksum": checksum, "rules": rules, "tokens": []}))
 }
@@ -178,13 +178,13 @@ fn answer_with(set: &Value) -> Vec<u8> {
     format!("{head}\r\n\r\n{body}").into_bytes()
 }
 
-/// As `sha256sum` says.
+/// Returns the output of `sha256sum`.
 pub fn sha256(text: &str) -> String {
     let file = super::Rules::new(text);
     super::run(Command::new("sha256sum").arg(file.path())).split(' ').next().expect("a sum").to_owned()
 }
 
-/// A file system of that many kilobytes, if this user may make one.
+/// A small file system, which only root may mount.
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -197,7 +197,7 @@ impl SmallDisk {
         mounted.is_ok_and(|output| output.status.success()).then_some(Self(path))
     }
 
-    /// Gives it more room.
+    /// Changes its size.
     pub fn resize(&self, kilobytes: u32) {
         let size = format!("remount,size={kilobytes}k");
         assert!(Command::new("mount").args(["-o", &size]).arg(&self.0).status().expect("mount runs").success());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_server::control::model::{AuditSearch, Expected, Others, PageRequest};
-use tollgate_server::control::{Control, ControlError, Note};
+use tollgate_server::control::{Control, ControlError, Note, NotedAction};
 
 use crate::place::{Place, by, put};
 
@@ -97,9 +97,8 @@ async fn overrides_of_a_domain_are_listed_over_pages(place: Arc<Place>) {
     }
     let made_up = PageRequest { after: Some("zz".into()), limit: None };
     assert!(matches!(control.overrides().list_domain("api", &made_up).await, Err(ControlError::Invalid(_))));
-    let domain = Some("api".to_owned());
-    let note = Note { change: by("ann"), kind: "key", action: "reset", domain, subject: "tenant=x".into() };
-    control.audit().note(&[note]).await.unwrap();
+    let note = Note::now("ann", NotedAction::Reset, Some("api"), "tenant=x");
+    control.audit().note(&[note], None).await.unwrap();
     let domains = control.rules().domains().await.unwrap();
     let seen: Vec<_> = domains.iter().map(|one| (&*one.domain, one.rules, one.overrides, one.revision)).collect();
     assert_eq!(seen, [("api", 2, 4, 8), ("other", 1, 1, 7)], "what was spent is no change of a domain");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tollgate_server::control::model::{Action, AuditSearch, Change, Expected, PageRequest, RuleSearch};
-use tollgate_server::control::{ControlError, MAX_RULE_BYTES, Note};
+use tollgate_server::control::{ControlError, MAX_RULE_BYTES, Note, NotedAction};
 
 use crate::place::{Place, by, put};
 
@@ -267,8 +267,8 @@ async fn every_change_is_in_the_audit_log(place: Arc<Place>) {
     control.rules().put(&why, "api", "each", b"{limit: 2/s}").await.unwrap();
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
     let revision = *control.watch().borrow();
-    let note = Note { change: by("eve"), kind: "enforcement", action: "observe", domain: None, subject: "all".into() };
-    control.audit().note(&[note]).await.unwrap();
+    let note = Note::now("eve", NotedAction::Observe, None, "all");
+    control.audit().note(&[note], None).await.unwrap();
     assert_eq!(*control.watch().borrow(), revision);
     let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap().items;
     let entries: Vec<String> = log

@@ -34,9 +34,14 @@ pub(super) fn nearest(mut all: Vec<(Distance, usize)>, most: usize) -> impl Iter
 /// Returns the first condition that does not hold.
 pub(super) fn failed_condition(when: &[Condition], entries: &[Entry<'_>]) -> Option<FailedCondition> {
     let first = when.iter().find(|condition| !holds(condition, entries))?;
+    let by_network = match &first.test {
+        Test::AnyOf(patterns) => patterns.iter().any(|pattern| matches!(pattern, Pattern::Cidr(_))),
+        Test::NoneOf(_) | Test::Present | Test::Absent => false,
+    };
+    let not_an_address = by_network && values(entries, &first.attribute).any(|value| address(value).is_none());
     Some(FailedCondition {
         attribute: first.attribute.to_string(),
-        expected: expected(&first.test),
+        expected: if not_an_address { "an address " } else { "" }.to_owned() + &expected(&first.test),
         found: values(entries, &first.attribute).take(SHOWN_VALUES).map(shown).collect(),
     })
 }
@@ -86,6 +91,7 @@ fn matches(pattern: &Pattern, value: &[u8]) -> bool {
         Pattern::Glob(glob) => glob.matches(value),
         Pattern::Prefix(text) => value.starts_with(text.as_bytes()),
         Pattern::Cidr(network) => address(value).is_some_and(|address| network.contains(address)),
+        Pattern::NotAnAddress => address(value).is_none(),
     }
 }
 
@@ -123,5 +129,6 @@ fn describe(pattern: &Pattern) -> String {
         Pattern::Glob(glob) => format!("like {:?}", shown(glob.as_str().as_bytes())),
         Pattern::Prefix(text) => format!("a value that begins with {:?}", shown(text.as_bytes())),
         Pattern::Cidr(network) => format!("in {network}"),
+        Pattern::NotAnAddress => "not an address".into(),
     }
 }

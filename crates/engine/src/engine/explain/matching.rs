@@ -115,6 +115,12 @@ impl ChargeContext<'_> {
                 };
                 CostSource::Attribute { name: attribute.to_string(), said }
             }
+            (None, Some(CostOf::Cases(cases))) => {
+                match cases.iter().find(|case| failed_condition(&case.when, self.entries()).is_none()) {
+                    Some(case) => CostSource::Case(case.when.iter().map(|when| held(when, self.entries())).collect()),
+                    None => CostSource::Rule,
+                }
+            }
             (None, Some(CostOf::Fixed(_)) | None) => CostSource::Rule,
         }
     }

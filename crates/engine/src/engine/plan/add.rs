@@ -132,9 +132,7 @@ impl Plan {
             }
             let key_start = self.keys.len();
             self.keys.extend_from_slice(rules.key_prefix(rule));
-            for attribute in rules.per(rule) {
-                key::push_value(&mut self.keys, matched.value(item.entries, *attribute));
-            }
+            rules.push_values(&mut self.keys, rule, matched, item.entries);
             let cost = item.cost.unwrap_or(rule.cost);
             let charge = match self.same_key(first, key_start, request.items.len()) {
                 Some(same) => self.join(same, cost, key_start),
@@ -209,11 +207,9 @@ impl Plan {
         let key_start = self.keys.len();
         self.keys.extend_from_slice(rules.key_prefix(rule));
         if !special.push_values(&mut self.keys, matched, item.entries) {
-            for attribute in rules.per(rule) {
-                key::push_value(&mut self.keys, matched.value(item.entries, *attribute));
-            }
+            rules.push_values(&mut self.keys, rule, matched, item.entries);
         }
-        let cost = item.cost.or_else(|| special.cost(matched, item.entries)).unwrap_or(rule.cost);
+        let cost = item.cost.or_else(|| special.cost(matched, item.entries, overrides)).unwrap_or(rule.cost);
         let charge = match self.same_key(first, key_start, items) {
             Some(same) => self.join(same, cost, key_start),
             None => self.push_special(matching, overrides, cost, key_start),

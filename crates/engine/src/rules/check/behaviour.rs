@@ -6,8 +6,9 @@ use tollgate::core::{Cost, Nanos};
 use super::super::limit::{WEEKDAYS, not_a_count, parse_count, parse_length, read_zone};
 use super::super::mistake::{Notes, Position};
 use super::super::raw::{RawCost, RawExceed, RawMap, RawRule, RawText, shorten};
-use super::super::rule::{ALL, Ban, CostOf, Effect, OnExceed, Refusal};
+use super::super::rule::{ALL, Ban, CostCase, CostOf, Effect, OnExceed, Refusal};
 use super::super::words::valid_instead;
+use super::Checker;
 use super::condition::check_attribute;
 use crate::calendar::Zone;
 use crate::schedule::Hours;
@@ -17,34 +18,52 @@ const MAX_MESSAGE_BYTES: usize = 1024;
 const MAX_REFUSALS: u64 = SlidingLog::MAX_ENTRIES;
 /// The shortest ban: the clock of every store ticks at least twice in it.
 const MIN_BAN: Nanos = Nanos::from_micros(2);
+/// Maximum number of cases of a cost.
+const MAX_CASES: usize = 64;
 /// Maximum number of times in the schedule of a rule.
 const MAX_HOURS: usize = 32;
 
-pub(super) fn check_cost(raw: Option<&RawCost>, notes: &mut Notes) -> CostOf {
-    let one = CostOf::Fixed(Cost::ONE);
-    let count = |raw: &RawText, notes: &mut Notes| {
-        let count = parse_count(&raw.text).map(Cost::new);
-        if count.is_none() {
-            notes.add_with_help(raw.position, not_a_count(&raw.text), "`cost` is the cost of a request, like 1 or 5");
-        }
-        count
-    };
-    match raw {
-        None => one,
-        Some(RawCost::Fixed(raw)) => count(raw, notes).map_or(one, CostOf::Fixed),
-        Some(RawCost::From(map)) => {
-            let from = required(map, "cost", "from", "name the attribute, like `from: bytes`", notes);
-            let help = "write the largest cost, which also counts for values that are not whole numbers";
-            let max = required(map, "cost", "max", help, notes).and_then(|max| count(max, notes));
-            let missing = map.get("missing").map_or(Some(Cost::ONE), |missing| count(missing, notes));
-            match (from.filter(|from| check_attribute(from, notes)), max, missing) {
-                (Some(from), Some(max), Some(missing)) => {
-                    CostOf::From { attribute: from.text.as_str().into(), max, missing }
+impl Checker<'_> {
+    pub(super) fn cost(&mut self, raw: Option<&RawCost>, notes: &mut Notes) -> CostOf {
+        let one = CostOf::Fixed(Cost::ONE);
+        match raw {
+            None => one,
+            Some(RawCost::Fixed(raw)) => check_amount(raw, notes).map_or(one, CostOf::Fixed),
+            Some(RawCost::From(map)) => {
+                let from = required(map, "cost", "from", "name the attribute, like `from: bytes`", notes);
+                let help = "write the largest cost, which also counts for values that are not whole numbers";
+                let max = required(map, "cost", "max", help, notes).and_then(|max| check_amount(max, notes));
+                let missing = map.get("missing").map_or(Some(Cost::ONE), |missing| check_amount(missing, notes));
+                match (from.filter(|from| check_attribute(from, notes)), max, missing) {
+                    (Some(from), Some(max), Some(missing)) => {
+                        CostOf::From { attribute: from.text.as_str().into(), max, missing }
+                    }
+                    _ => one,
                 }
-                _ => one,
+            }
+            Some(RawCost::Cases(cases)) => {
+                if let Some(case) = cases.get(MAX_CASES) {
+                    let problem = format!("too many cases of `cost`: {} (maximum {MAX_CASES})", cases.len());
+                    notes.add(case.position, problem);
+                    return one;
+                }
+                let cases = cases.iter().filter_map(|case| {
+                    let when = self.when(&case.when, notes);
+                    let cost = case.cost.as_ref().and_then(|raw| check_amount(raw, notes))?;
+                    Some(CostCase { when, cost })
+                });
+                CostOf::Cases(cases.collect())
             }
         }
     }
+}
+
+fn check_amount(raw: &RawText, notes: &mut Notes) -> Option<Cost> {
+    let count = parse_count(&raw.text).map(Cost::new);
+    if count.is_none() {
+        notes.add_with_help(raw.position, not_a_count(&raw.text), "`cost` is the cost of a request, like 1 or 5");
+    }
+    count
 }
 
 pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExceed {

@@ -1,12 +1,12 @@
 //! Conditions, and the attributes that a rule counts by.
 
-use super::super::cidr::Cidr;
+use super::super::cidr::{Cidr, is_address};
 use super::super::expression::Expression;
 use super::super::glob::Glob;
 use super::super::mistake::{Notes, Position};
 use super::super::nth::is_wrong_number;
 use super::super::raw::{MatchKind, RawTest, RawText, RawValues, shorten};
-use super::super::rule::{Condition, Origin, Pattern, PerElement, Test};
+use super::super::rule::{Condition, Effect, OnInvalid, Origin, Pattern, PerElement, Test};
 use super::{Checker, MAX_NAME_BYTES, check_boolean};
 use crate::request::Item;
 
@@ -28,7 +28,10 @@ impl Checker<'_> {
         }
         let conditions = raw.iter().filter_map(|(attribute, test)| {
             let named = check_attribute(attribute, notes);
-            let test = self.test(test, attribute.position, notes)?;
+            let mut test = self.test(test, attribute.position, notes)?;
+            if is_address(&attribute.text) {
+                compare_addresses(&mut test);
+            }
             named.then(|| Condition { attribute: attribute.text.as_str().into(), test })
         });
         conditions.collect()
@@ -108,6 +111,47 @@ impl Checker<'_> {
             return None;
         }
         Some(())
+    }
+}
+
+/// Compares addresses by their value, whatever their notation.
+fn compare_addresses(test: &mut Test) {
+    let (Test::AnyOf(patterns) | Test::NoneOf(patterns)) = test else { return };
+    for pattern in patterns {
+        // A network is not what a client is: `tollgate check` warns about it.
+        if let Pattern::Equals(text) = pattern
+            && !text.contains('/')
+            && let Ok(address) = Cidr::new(text)
+        {
+            *pattern = Pattern::Cidr(address);
+        }
+    }
+}
+
+/// Lets a rule that denies networks match values that are not addresses, if it says so.
+pub(super) fn match_invalid(
+    when: &mut [Condition],
+    on_invalid: OnInvalid,
+    effect: &Effect,
+    raw: Option<&RawText>,
+    notes: &mut Notes,
+) {
+    let Some(raw) = raw else { return };
+    let is_network = |pattern: &Pattern| matches!(pattern, Pattern::Cidr(_));
+    let mut found = false;
+    for condition in when {
+        if let Test::AnyOf(patterns) = &mut condition.test
+            && patterns.iter().any(is_network)
+        {
+            found = true;
+            if on_invalid == OnInvalid::Deny {
+                patterns.push(Pattern::NotAnAddress);
+            }
+        }
+    }
+    if !found || *effect != Effect::Deny {
+        let help = "write it in a rule with `deny: true` and a condition with `cidr`";
+        notes.add_with_help(raw.position, "`invalid` has no effect in this rule", help);
     }
 }
 

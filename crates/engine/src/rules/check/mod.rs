@@ -10,11 +10,11 @@ use std::sync::Arc;
 use super::limit::{BOOLEANS, not_a_boolean, parse_boolean};
 use super::mistake::{Notes, Position};
 use super::raw::{RawDomain, RawRule, RawText, shorten};
-use super::rule::{OnChange, OnFault, Rule, RulePosition};
+use super::rule::{OnChange, OnFault, OnInvalid, Rule, RulePosition};
 use super::words::valid_instead;
 use super::{Domain, MAX_RULES, ReadFile};
-use behaviour::{check_ban, check_cost, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
-use condition::{check_expression, check_only, check_per};
+use behaviour::{check_ban, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
+use condition::{check_expression, check_only, check_per, match_invalid};
 use limits::{check_effect, words_of};
 
 /// Maximum length of the name of a domain, a rule or an attribute.
@@ -76,7 +76,7 @@ impl<'f> Checker<'f> {
 
     fn rule(&mut self, domain: usize, raw: &RawRule, notes: &mut Notes) {
         let id = self.id(domain, raw, notes);
-        let when = self.when(&raw.when, notes);
+        let mut when = self.when(&raw.when, notes);
         let expression = raw.expression.as_ref().and_then(|raw| check_expression(raw, notes));
         let only = check_only(&raw.only, notes);
         let per = check_per(&raw.per, &when, notes);
@@ -86,7 +86,7 @@ impl<'f> Checker<'f> {
         let replaces = check_replaces(id, &raw.replaces, notes);
         let suffices = raw.suffices.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
         let postpaid = raw.postpaid.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
-        let cost = check_cost(raw.cost.as_ref(), notes);
+        let cost = self.cost(raw.cost.as_ref(), notes);
         let on_fault = choose(raw.on_fault.as_ref(), OnFault::WORDS, "on_fault", notes);
         let on_change = choose(raw.on_change.as_ref(), OnChange::WORDS, "on_change", notes);
         let enforce = check_enforce(raw.enforce.as_ref(), notes);
@@ -96,6 +96,8 @@ impl<'f> Checker<'f> {
         check_consistency(raw.consistency.as_ref(), notes);
         let Some(effect) = effect else { return };
         check_together(raw, &effect, on_exceed, notes);
+        let on_invalid = choose(raw.invalid.as_ref(), OnInvalid::WORDS, "invalid", notes);
+        match_invalid(&mut when, on_invalid, &effect, raw.invalid.as_ref(), notes);
         let Some(id) = id else { return };
         self.domains[domain].rules.push(Rule {
             id: id.into(),

@@ -208,7 +208,7 @@ pub const OVERRIDE: &[Key] = &[
     ),
 ];
 
-/// Keys of a cost that is read from the request.
+/// Keys of a cost that is an attribute of the request.
 pub const COST: &[Key] = &[
     key(
         "from",
@@ -230,6 +230,24 @@ pub const COST: &[Key] = &[
         "1",
         "the cost of a request without the attribute",
         "{id: a, limit: 1M/m, cost: {from: bytes, max: 100k, missing: 500}}",
+    ),
+];
+
+/// Keys of one case of a cost.
+pub const COST_CASE: &[Key] = &[
+    key(
+        "when",
+        "as in a rule",
+        "all requests",
+        "the requests that have this cost; the first case that matches applies",
+        "{id: a, limit: 1M/month, algorithm: fixed_window, cost: [{when: {path: /export}, cost: 50}, {cost: 2}]}",
+    ),
+    key(
+        "cost",
+        "a whole number",
+        "required",
+        "the cost of these requests",
+        "{id: a, limit: 1M/month, algorithm: fixed_window, cost: [{when: {path: /export}, cost: 50}, {cost: 2}]}",
     ),
 ];
 

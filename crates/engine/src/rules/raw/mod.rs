@@ -56,6 +56,7 @@ pub(crate) struct RawRule {
     pub(crate) status: Option<RawText>,
     pub(crate) message: Option<RawText>,
     pub(crate) metadata: Option<Metadata>,
+    pub(crate) invalid: Option<RawText>,
 }
 
 /// Other limits for some requests.
@@ -72,6 +73,15 @@ pub(crate) struct RawOverride {
 pub(crate) enum RawCost {
     Fixed(RawText),
     From(RawMap),
+    Cases(Vec<RawCostCase>),
+}
+
+/// The cost of some requests.
+#[derive(Debug)]
+pub(crate) struct RawCostCase {
+    pub(crate) position: Position,
+    pub(crate) when: Vec<(RawText, RawTest)>,
+    pub(crate) cost: Option<RawText>,
 }
 
 #[derive(Debug)]
@@ -151,6 +161,7 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
         status: fields.text("status", notes),
         message: fields.text("message", notes),
         metadata: fields.find("metadata").and_then(|(_, node)| Metadata::read(node, notes)),
+        invalid: fields.text("invalid", notes),
     };
     Some(RawRule { noted: notes.count() > before, ..rule })
 }
@@ -172,8 +183,8 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
 fn of_the_rule(key: &str) -> Option<KeyHint> {
     let help = match key {
         "cost" => {
-            "an override changes only limits; the rule takes the cost from an attribute of the request with \
-             `cost: {from: weight, max: 100}`"
+            "an override changes only limits; write costs of some requests in the rule, like \
+             `cost: [{when: {path: /export}, cost: 50}]`"
         }
         "allow" => "for no limit write `unlimited: true`",
         _ if keys::RULE.iter().any(|known| known.name == key) => {
@@ -202,8 +213,22 @@ fn of_nothing(key: &str) -> Option<KeyHint> {
 fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
     match &node.value {
         Value::Map(_) => RawMap::read(node, "`cost`", keys::COST, COST, notes).map(RawCost::From),
-        Value::Text(_) | Value::List(_) | Value::Empty => text(node, "`cost`", notes).map(RawCost::Fixed),
+        Value::List(cases) => Some(RawCost::Cases(cases.iter().filter_map(|node| read_case(node, notes)).collect())),
+        Value::Text(_) | Value::Empty => text(node, "`cost`", notes).map(RawCost::Fixed),
     }
+}
+
+fn read_case(node: &Node, notes: &mut Notes) -> Option<RawCostCase> {
+    let fields = Fields::of(node, "a case of `cost`", &[keys::COST_CASE], notes)?;
+    let when = fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default();
+    if fields.find("cost").is_none() {
+        notes.add_with_help(
+            node.position,
+            "a case of `cost` needs `cost`",
+            "write it like `{when: {path: /export}, cost: 50}`",
+        );
+    }
+    Some(RawCostCase { position: node.position, when, cost: fields.text("cost", notes) })
 }
 
 /// Reads a word, or a map with the only key `delay`.

@@ -4,7 +4,7 @@ use tollgate::Limit;
 use tollgate::core::Algorithm;
 
 use super::super::mistake::Notes;
-use super::super::rule::{CostOf, Effect, Rule};
+use super::super::rule::{CostCase, CostOf, Effect, Rule};
 
 /// Warns about limits that no request can pass, or no request with an invalid cost. They are valid,
 /// because a request may state its own cost.
@@ -15,6 +15,14 @@ pub(super) fn costs_above_capacity(rule: &Rule, notes: &mut Notes) {
             (missing.get(), format!("a request without `{attribute}`"), "`missing`"),
             (max.get(), format!("a request whose `{attribute}` is invalid or too large"), "`max`"),
         ],
+        CostOf::Cases(cases) => {
+            let name = |case: &CostCase| {
+                case.when
+                    .first()
+                    .map_or("a request".to_owned(), |when| format!("a request with this `{}`", when.attribute))
+            };
+            cases.iter().map(|case| (case.cost.get(), name(case), "`cost`")).collect()
+        }
     };
     let mut report = |position, what: &str, effect: &Effect| {
         let limits = effect.limits().map_or(&[][..], |set| set.limits.as_slice());

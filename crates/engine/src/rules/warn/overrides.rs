@@ -98,6 +98,6 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
 fn text_of(pattern: &Pattern) -> Option<&str> {
     match pattern {
         Pattern::Equals(text) => Some(text),
-        Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => None,
+        Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) | Pattern::NotAnAddress => None,
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::super::Domain;
-use super::super::cidr::Cidr;
+use super::super::cidr::{Cidr, is_address};
 use super::super::glob::{CapturePosition, Glob};
 use super::super::mistake::Notes;
 use super::super::raw::shorten;
@@ -42,7 +42,7 @@ pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
         });
         let names = patterns.flat_map(|pattern| match pattern {
             Pattern::Glob(glob) => glob.names().map(str::to_owned).collect(),
-            Pattern::Equals(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => Vec::new(),
+            Pattern::Equals(_) | Pattern::Prefix(_) | Pattern::Cidr(_) | Pattern::NotAnAddress => Vec::new(),
         });
         names.collect()
     };
@@ -108,8 +108,12 @@ fn literal(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
         }
         Pattern::Prefix(text) => text.to_string(),
         Pattern::Glob(glob) => written(glob),
-        Pattern::Cidr(_) => return None,
+        Pattern::Cidr(_) | Pattern::NotAnAddress => return None,
     };
+    if is_address(attribute) && !matches!(pattern, Pattern::Prefix(_)) && !Glob::is_meant(&text) {
+        let problem = format!("`{attribute}` is compared with `{}`, which is not an address", shorten(&text));
+        return Some((problem, format!("write an address, or a network as `{attribute}: {{cidr: 192.0.2.0/24}}`")));
+    }
     let is_path = attribute == "path";
     if is_regular(&text, is_path) {
         let kind = if is_path { "a path" } else { "a string" };

@@ -6,8 +6,8 @@ use super::super::lookup::Lookup;
 use super::super::paths::Paths;
 use super::super::values::Values;
 use super::{
-    Attribute, CompiledTest, FurtherCondition, HAS_MORE_CONDITIONS, Index, IndexEntry, NAMES, NOT_AN_ANCHOR, NTH_NAMES,
-    NumberedAttribute, PrefixIndex, SHARED, network_text, space_of,
+    Attribute, CompiledTest, FurtherCondition, HAS_MORE_CONDITIONS, Index, IndexEntry, NAMES, NOT_AN_ADDRESS,
+    NOT_AN_ANCHOR, NTH_NAMES, NumberedAttribute, PrefixIndex, SHARED, network_text, space_of,
 };
 use crate::rules::{Condition, Glob, Pattern, Test, nth_of};
 
@@ -114,6 +114,7 @@ impl IndexBuilder {
         let same = self.popularity.get(&(attribute, text(pattern))).copied().unwrap_or(0);
         match pattern {
             Pattern::Equals(_) => same,
+            Pattern::NotAnAddress => u32::MAX - 1,
             Pattern::Cidr(network) if network.bits() == 0 => u32::MAX - 1,
             Pattern::Glob(glob) if glob.as_str().bytes().all(|byte| b"/*".contains(&byte)) => u32::MAX - 1,
             Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) => same.saturating_add(1),
@@ -208,6 +209,7 @@ impl Anchors {
             Pattern::Equals(text) => self.equals.entry(text.as_bytes().into()).or_default(),
             Pattern::Prefix(text) => self.prefixes.entry(text.as_bytes().into()).or_default(),
             Pattern::Cidr(network) => self.networks.entry(network_text(network.bits(), network.bytes())).or_default(),
+            Pattern::NotAnAddress => self.networks.entry(network_text(NOT_AN_ADDRESS, [0; 16])).or_default(),
             Pattern::Glob(glob) => return self.globs.push((glob.clone(), rule)),
         };
         // A rule that names a value twice is found once.
@@ -235,5 +237,6 @@ fn text(pattern: &Pattern) -> Box<str> {
         Pattern::Glob(glob) => glob.as_str().into(),
         Pattern::Prefix(text) => format!("{text}\0").into(),
         Pattern::Cidr(network) => network.to_string().into(),
+        Pattern::NotAnAddress => "\0".into(),
     }
 }

@@ -79,6 +79,7 @@ fn fits(pattern: &Pattern, value: &[u8]) -> bool {
         Pattern::Glob(glob) => glob.matches(value),
         Pattern::Prefix(text) => value.starts_with(text.as_bytes()),
         Pattern::Cidr(network) => address(value).is_some_and(|address| network.contains(address)),
+        Pattern::NotAnAddress => address(value).is_none(),
     }
 }
 

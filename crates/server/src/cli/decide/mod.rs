@@ -11,6 +11,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use tollgate::clock::{Clock, ManualClock, PreciseClock};
+use tollgate_engine::rules::Source;
 
 use super::serve::parse_count;
 use super::{exit_code, files, print_mistakes};
@@ -19,13 +20,13 @@ use crate::http::bounds::MAX_BODY;
 use crate::http::check_line;
 use crate::http::problem::Problem;
 use crate::replay::simulation::simulated_engine;
-use crate::rules_source::file::parse;
+use crate::rules_source::file::parse_all;
 use at::take_at;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct DecideArgs {
-    /// A rule file, or one of the reference Envoy service; without it, requests have inline limits
-    #[arg(long, value_name = "FILE")]
+    /// A rule file, one of the reference Envoy service, or a folder of them; without it, requests have inline limits
+    #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 
     /// The requests, one JSON object per line; the standard input by default
@@ -58,8 +59,9 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
     let (engine, clock) = simulated_engine(parse_count("--capacity", &args.capacity)?)?;
     let app = App::new(engine, None);
     if let Some(path) = &args.rules {
-        let file = files::read_one(path)?;
-        let rules = match parse(&file.name, &file.text).and_then(|rules| app.engine.put(&rules).map(|_| rules)) {
+        let files = files::read_path(path)?;
+        let sources: Vec<Source<'_>> = files.iter().map(|file| file.source()).collect();
+        let rules = match parse_all(&sources).and_then(|rules| app.engine.put(&rules).map(|_| rules)) {
             Ok(rules) => rules,
             Err(mistakes) => {
                 print_mistakes(&mistakes)?;

@@ -78,17 +78,58 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
         };
         return output::json(&document);
     }
-    let mut table = TextTable::new(&["DOMAIN", "RULE", "LIMIT", "OVERRIDES", "STATE", "VERSION", "CHANGED", "BY"]);
+    let mut table =
+        TextTable::new(&["DOMAIN", "RULE", "WHEN", "PER", "LIMIT", "OVERRIDES", "STATE", "VERSION", "CHANGED", "BY"]);
     for listed in lists {
         for rule in listed?.parse::<StoredRule>()? {
-            let (limit, state) = (summary(&rule.rule), state(rule.enabled).to_owned());
+            let (when, per, limit) = (conditions(&rule.rule), counted_by(&rule.rule), summary(&rule.rule));
+            let is_shadow = rule.enabled && rule.rule.get("on_exceed").is_some_and(|value| plain(value) == "shadow");
+            let state = if is_shadow { "shadow" } else { state(rule.enabled) }.to_owned();
             let (version, changed) = (rule.version.to_string(), time(rule.at_ms));
             let written = rule.rule.get("overrides").and_then(Value::as_array).map_or(0, Vec::len) as i64;
             let overrides = (written + rule.overrides).to_string();
-            table.row([rule.domain, rule.id, limit, overrides, state, version, changed, rule.author]);
+            table.row([rule.domain, rule.id, when, per, limit, overrides, state, version, changed, rule.author]);
         }
     }
     table.print("no rules")
+}
+
+/// The length to which conditions are cut in the table.
+const MAX_WHEN: usize = 40;
+
+/// Summarises which requests a rule matches, in the notation of `when`: `method: [GET, POST], path: /v1/**`.
+fn conditions(rule: &Value) -> String {
+    let pairs = rule.get("when").and_then(Value::as_object).into_iter().flatten();
+    let mut parts: Vec<String> = pairs.map(|(name, test)| format!("{name}: {}", in_flow(test))).collect();
+    parts.extend(rule.get("if").map(|expression| format!("if {}", plain(expression))));
+    parts.extend(rule.get("only").map(|names| format!("only {}", in_flow(names))));
+    parts.extend(rule.get("schedule").map(|_| "schedule".to_owned()));
+    let text = if parts.is_empty() { "all".to_owned() } else { parts.join(", ") };
+    match text.char_indices().nth(MAX_WHEN) {
+        Some(_) => text.chars().take(MAX_WHEN - 1).chain(['…']).collect(),
+        None => text,
+    }
+}
+
+/// Summarises what a rule counts by.
+fn counted_by(rule: &Value) -> String {
+    match rule.get("per") {
+        Some(Value::Array(per)) => per.iter().map(plain).collect::<Vec<_>>().join(", "),
+        Some(per) => plain(per),
+        None => String::new(),
+    }
+}
+
+/// Formats a value in the flow style of YAML, without the quotes of JSON.
+fn in_flow(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(in_flow).collect::<Vec<_>>().join(", ")),
+        Value::Object(map) => {
+            let pairs: Vec<String> = map.iter().map(|(name, value)| format!("{name}: {}", in_flow(value))).collect();
+            format!("{{{}}}", pairs.join(", "))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => plain(value),
+    }
 }
 
 /// Summarises what a rule does.
@@ -163,6 +204,27 @@ mod tests {
             (json!({}), ""),
         ] {
             assert_eq!(summary(&rule), expected);
+        }
+        for (rule, when, per) in [
+            (json!({}), "all", ""),
+            (
+                json!({"when": {"path": "/v1/**", "method": ["GET", "POST"]}, "per": ["user", "a or b"]}),
+                "method: [GET, POST], path: /v1/**",
+                "user, a or b",
+            ),
+            (
+                json!({"when": {"ip": {"not": {"cidr": "10.0.0.0/8"}}}, "per": "user"}),
+                "ip: {not: {cidr: 10.0.0.0/8}}",
+                "user",
+            ),
+            (
+                json!({"if": "size(plan) > 2", "only": ["plan"], "schedule": {"days": ["sat"]}}),
+                "if size(plan) > 2, only [plan], schedule",
+                "",
+            ),
+            (json!({"when": {"path": "/".repeat(60)}}), "path: /////////////////////////////////…", ""),
+        ] {
+            assert_eq!((&*conditions(&rule), &*counted_by(&rule)), (when, per));
         }
     }
 

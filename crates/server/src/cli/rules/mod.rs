@@ -1,6 +1,7 @@
 //! `tollgate rules`: shows and changes the rules of a server.
 
 mod apply;
+mod fleet;
 mod history;
 mod list;
 mod nodes;
@@ -60,6 +61,8 @@ enum RulesCommand {
     Status(OutputArgs),
     /// Check rule files on the server, and change nothing.
     Validate(validate::ValidateArgs),
+    /// Show or set the kill switch of all nodes that follow the server, and of the server itself.
+    Enforcement(fleet::EnforcementArgs),
 }
 
 /// A rule.
@@ -134,6 +137,7 @@ pub(super) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
         RulesCommand::Nodes(output) => return nodes::nodes(&remote, *output),
         RulesCommand::Status(output) => return nodes::status(&remote, *output),
         RulesCommand::Validate(args) => return validate::run(&remote, args),
+        RulesCommand::Enforcement(args) => fleet::run(&remote, args)?,
     }
     Ok(ExitCode::SUCCESS)
 }

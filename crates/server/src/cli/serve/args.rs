@@ -8,13 +8,13 @@ use crate::observe::log::LogFormat;
 
 #[derive(Clone, Debug, Args)]
 pub(in crate::cli) struct ServeArgs {
-    /// The source of rules: a file, or the URL of a rules service to follow; by default this server's own database
+    /// The source of rules: a file, a folder, or the URL of a rules service to follow; by default this server's own database
     ///
-    /// A file, YAML or JSON, is read again when it changes. A service, `https://host:port` of another `tollgate serve`, is
+    /// A file, YAML or JSON, is read again when it changes; of a folder, all *.yaml, *.yml and *.json together. A service, `https://host:port` of another `tollgate serve`, is
     /// followed: a change arrives within a second, and the last good rules are kept in the data directory for a start
     /// while the service is unreachable. Rules with mistakes are refused as a whole and the rules in force stay. Without rules,
     /// requests have inline limits.
-    #[arg(long, value_name = "FILE|URL", env = "TOLLGATE_RULES")]
+    #[arg(long, value_name = "PATH|URL", env = "TOLLGATE_RULES")]
     pub(super) rules: Option<String>,
 
     /// The data directory: rules with their history and tokens, or the last good rules of a service; or `off`

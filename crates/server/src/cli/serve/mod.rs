@@ -44,7 +44,8 @@ use config::{Config, StoreConfig};
 /// # Errors
 /// When the configuration is invalid, or a port or the rules are unavailable.
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
-    let level = args.log_level.clone().or_else(|| std::env::var("RUST_LOG").ok());
+    let from_environment = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
+    let level = args.log_level.clone().or(from_environment);
     log::init(args.log_format, log::filter(level.as_deref().unwrap_or("info"))?);
     let mut config = Config::new(args)?;
     let command_line: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
@@ -190,8 +191,8 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         () = stop.signal() => tracing::warn!("second signal: stopping immediately"),
     }
     workers.stop();
-    if let Some(service) = app.source.service() {
-        service.flush_audit().await;
+    if let Some(audit) = app.source.audit() {
+        audit.flush().await;
     }
     rules.stop();
     Ok(app)

@@ -12,12 +12,12 @@ use super::config::Config;
 use super::source::{DatabaseConfig, RulesConfig};
 use crate::app::App;
 use crate::control::Control;
-use crate::control::api::Service;
+use crate::control::api::{AuditQueues, AuditSink, Service};
 use crate::control::auth::TokenPolicy;
 use crate::control::model::Role;
 use crate::net::background::BackgroundThread;
-use crate::rules_source::file::{self, RuleFile};
-use crate::rules_source::status::RulesSource;
+use crate::rules_source::file::{self, RuleFiles};
+use crate::rules_source::status::{FollowedService, RulesSource};
 use crate::rules_source::{database, poll};
 
 /// Installs the rules of the configured source, and follows its changes on the thread that is returned with the app.
@@ -33,7 +33,7 @@ pub(super) async fn start<S: Store + 'static>(
         RulesConfig::Inline => Arc::new(app.with_source(RulesSource::Inline)),
         RulesConfig::File(path) => {
             let app = Arc::new(app.with_source(RulesSource::File(path.clone())));
-            let mut watched = RuleFile::new(path.clone());
+            let mut watched = RuleFiles::new(path.clone());
             file::load(&app, &mut watched)?;
             drop(background.handle().spawn(file::watch(app.clone(), watched)));
             app
@@ -62,7 +62,10 @@ pub(super) async fn start<S: Store + 'static>(
             if service.client.exposes_token() {
                 tracing::warn!("token sent to the rules service without encryption; use https:// in --rules");
             }
-            let app = Arc::new(app.with_source(RulesSource::Service(service.client.url().to_string())));
+            let (url, node) = (service.client.url().to_string(), service.node.clone());
+            let sink = AuditSink::Service { client: service.client.clone(), node };
+            let audit = AuditQueues::start(sink, background.handle());
+            let app = Arc::new(app.with_source(RulesSource::Service(FollowedService { url, audit })));
             let follower = background.run(poll::Follower::start(app.clone(), service.clone())).await??;
             drop(background.handle().spawn(follower.follow()));
             app

@@ -1,24 +1,30 @@
-//! The audit log: listing it, and recording what is not in the database.
+//! The audit log: listing it, and recording actions that do not change the database, here or on a node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, StatusCode};
 use serde::Deserialize;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::bounds::{AUDIT_FLUSH, MAX_AUDIT_BATCH, MAX_QUEUED_RESETS, MAX_QUEUED_SWITCHES, MAX_SUBJECT};
-use super::call::{ApiCall, QueryParams};
+use super::bounds::{AUDIT_FLUSH, MAX_AUDIT_BATCH, MAX_NODE_NAME, MAX_QUEUED_RESETS, MAX_QUEUED_SWITCHES, MAX_RULE};
+use super::call::{ApiCall, QueryParams, text as header_text};
 use super::describe::shared::NotModified;
-use super::etag;
-use super::reply::ApiResult;
+use super::nodes::NODE;
+use super::reply::{self, ApiResult};
+use super::{body, etag};
+use crate::client::Client;
 use crate::control::Control;
-use crate::control::audit::Note;
+use crate::control::audit::{Note, NotedAction};
 use crate::control::auth::{Access, Scope};
-use crate::control::model::{AuditEntry, AuditSearch, Change, Page, PageRequest, Role};
+use crate::control::model::{AuditEntry, AuditSearch, Page, PageRequest, Role};
+use crate::http::problem::Problem;
 use crate::ops::error::OpError;
 
 /// Which entries.
@@ -54,6 +60,26 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
     call.read(&tag, &page)
 }
 
+/// Records what was done on a node, in order; for nodes. Entries name their authors, and the node in the comment.
+#[utoipa::path(post, path = "/v1/audit", tag = "audit", operation_id = "report_actions",
+    params(("Tollgate-Node" = Option<String>, Header, description = "The name of the node, percent-encoded")),
+    request_body(content = Vec<Note>, content_type = "application/json"),
+    responses((status = 204, description = "All are in the log")),
+)]
+pub(super) async fn report(call: ApiCall, text: Bytes) -> ApiResult {
+    call.access.require(Role::Node, Scope::AllDomains)?;
+    let notes: Vec<Note> = body::json(&call, &text)?;
+    if notes.len() > MAX_AUDIT_BATCH {
+        let detail = format!("too many entries: {} (maximum {MAX_AUDIT_BATCH})", notes.len());
+        return Err(Problem::bad_request(detail));
+    }
+    let notes: Vec<Note> = notes.into_iter().map(Note::storable).collect();
+    let node = header_text(&call.headers, NODE)?.unwrap_or_else(|| call.access.author().to_owned());
+    let node: String = node.chars().filter(|char| *char != '\0').take(MAX_NODE_NAME).collect();
+    call.control().audit().note(&notes, Some(format!("on {node}"))).await?;
+    Ok(reply::no_content())
+}
+
 /// The queues of entries that do not belong to a change of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditQueue {
@@ -63,18 +89,32 @@ pub enum AuditQueue {
     Switches,
 }
 
-/// Entries on their way to the database. An entry that was accepted is written, however long the database is unreachable, unless
-/// the process ends first.
+/// Where the entries of this server are written.
 #[derive(Debug)]
-pub(super) struct AuditQueues {
+pub enum AuditSink {
+    /// The database of this server.
+    Database(Arc<Control>),
+    /// The rules service that this server follows.
+    Service {
+        /// The client of the service.
+        client: Client,
+        /// The name of this node.
+        node: String,
+    },
+}
+
+/// Entries on their way to the log. An entry that was accepted is written, however long the log is unreachable, unless the
+/// process ends first.
+#[derive(Debug)]
+pub struct AuditQueues {
     resets: mpsc::Sender<Note>,
     switches: mpsc::Sender<Note>,
-    /// Entries that are reserved or accepted and not written yet.
+    /// Entries that are accepted and not written yet.
     pending: Arc<watch::Sender<usize>>,
     refused: AtomicU64,
 }
 
-/// A reserved entry of the audit log: it can be written, whatever happens to the database.
+/// A reserved entry of the audit log: it can be written, whatever happens to the log.
 #[derive(Debug)]
 pub struct AuditSlot<'a> {
     permit: mpsc::Permit<'a, Note>,
@@ -82,19 +122,22 @@ pub struct AuditSlot<'a> {
 }
 
 impl AuditQueues {
-    /// Starts the task that writes entries.
-    pub(super) fn start(control: &Arc<Control>, runtime: &Handle) -> Self {
+    /// Starts the tasks that write entries.
+    pub fn start(sink: AuditSink, runtime: &Handle) -> Self {
         let (resets, reset_queue) = mpsc::channel(MAX_QUEUED_RESETS);
         let (switches, switch_queue) = mpsc::channel(MAX_QUEUED_SWITCHES);
-        let pending = Arc::new(watch::Sender::new(0));
+        let (sink, pending) = (Arc::new(sink), Arc::new(watch::Sender::new(0)));
         for queue in [reset_queue, switch_queue] {
-            runtime.spawn(write_entries(control.clone(), queue, pending.clone()));
+            runtime.spawn(write_entries(sink.clone(), queue, pending.clone()));
         }
         Self { resets, switches, pending, refused: AtomicU64::new(0) }
     }
 
-    /// Reserves an entry.
-    pub(super) fn slot(&self, queue: AuditQueue) -> Result<AuditSlot<'_>, OpError> {
+    /// Reserves an entry without waiting: the kill switch must work while the log is unreachable.
+    ///
+    /// # Errors
+    /// When too many entries wait for the log.
+    pub fn slot(&self, queue: AuditQueue) -> Result<AuditSlot<'_>, OpError> {
         let queue = match queue {
             AuditQueue::Resets => &self.resets,
             AuditQueue::Switches => &self.switches,
@@ -102,7 +145,7 @@ impl AuditQueues {
         let permit = queue.try_reserve().map_err(|_| {
             // Relaxed: it orders nothing.
             if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::error!("the audit log is full because the database does not answer; refusing actions");
+                tracing::error!("too many entries wait for the audit log, which is unreachable; refusing actions");
             }
             OpError::not_recorded()
         })?;
@@ -110,12 +153,12 @@ impl AuditQueues {
     }
 
     /// Returns how many actions were refused because the log could not keep their entry.
-    pub(super) fn refused(&self) -> u64 {
+    pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
     /// Waits until every accepted entry is written, for at most [`AUDIT_FLUSH`].
-    pub(super) async fn flush(&self) {
+    pub async fn flush(&self) {
         let mut pending = self.pending.subscribe();
         if timeout(AUDIT_FLUSH, pending.wait_for(|count| *count == 0)).await.is_err() {
             tracing::error!(entries = *self.pending.borrow(), "entries of the audit log were not written");
@@ -125,33 +168,81 @@ impl AuditQueues {
 
 impl AuditSlot<'_> {
     /// Records an action.
-    pub fn write(self, access: &Access, kind: &'static str, action: &'static str, domain: Option<&str>, subject: &str) {
-        let storable = |text: &str| text.chars().filter(|char| *char != '\0').take(MAX_SUBJECT).collect();
-        let (domain, subject) = (domain.map(storable), storable(subject));
+    pub fn write(self, access: &Access, action: NotedAction, domain: Option<&str>, subject: &str) {
         self.pending.send_modify(|count| *count += 1);
-        self.permit.send(Note { change: Change::by(access.author()), kind, action, domain, subject });
+        self.permit.send(Note::now(access.author(), action, domain, subject));
     }
 }
 
-/// Writes entries in order, many in one transaction, and tries again while the database is unreachable.
-async fn write_entries(control: Arc<Control>, mut queue: mpsc::Receiver<Note>, pending: Arc<watch::Sender<usize>>) {
+/// Writes entries in order, many at once, and tries again while the log is unreachable.
+async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pending: Arc<watch::Sender<usize>>) {
     let mut notes = Vec::new();
     let mut is_failing = false;
     while queue.recv_many(&mut notes, MAX_AUDIT_BATCH).await > 0 {
-        while let Err(error) = control.audit().note(&notes).await {
-            if !is_failing {
-                tracing::error!(%error, "cannot write to the audit log; trying again");
+        while !notes.is_empty() {
+            match sink.write(&notes).await {
+                Ok(written) => {
+                    notes.drain(..written);
+                    pending.send_modify(|count| *count -= written);
+                    if std::mem::take(&mut is_failing) {
+                        tracing::info!("the audit log is written again");
+                    }
+                }
+                Err(error) => {
+                    if !is_failing {
+                        tracing::error!(error, "cannot write to the audit log; trying again");
+                    }
+                    is_failing = true;
+                    tokio::time::sleep(RETRY).await;
+                }
             }
-            is_failing = true;
-            tokio::time::sleep(RETRY).await;
         }
-        if std::mem::take(&mut is_failing) {
-            tracing::info!("the audit log is written again");
-        }
-        pending.send_modify(|count| *count -= notes.len());
-        notes.clear();
     }
 }
+
+impl AuditSink {
+    /// Writes the first of these entries, at least one, and returns how many.
+    async fn write(&self, notes: &[Note]) -> Result<usize, String> {
+        match self {
+            Self::Database(control) => {
+                control.audit().note(notes, None).await.map(|()| notes.len()).map_err(|error| error.to_string())
+            }
+            Self::Service { client, node } => {
+                let (count, body) = fitting(notes);
+                let request = client.request(Method::POST, &["v1", "audit"]).header(NODE, node);
+                let request = request.header(CONTENT_TYPE, "application/json").timeout(REPORT_TIMEOUT).body(body);
+                let response = request.send().await.map_err(|error| error.without_url().to_string())?;
+                match response.status() {
+                    StatusCode::NO_CONTENT => Ok(count),
+                    status => Err(format!("{} answered {status}", client.url())),
+                }
+            }
+        }
+    }
+}
+
+/// Returns as many notes as fit the body of a request, at least one, as a list in JSON.
+fn fitting(notes: &[Note]) -> (usize, String) {
+    let mut body = String::from("[");
+    let mut count = 0;
+    for note in notes {
+        // A struct of numbers and strings always serialises.
+        let note = serde_json::to_string(note).unwrap_or_default();
+        if count > 0 && body.len() + note.len() + 2 > MAX_RULE {
+            break;
+        }
+        if count > 0 {
+            body.push(',');
+        }
+        body.push_str(&note);
+        count += 1;
+    }
+    body.push(']');
+    (count, body)
+}
+
+/// How long the service may take to answer a report.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait before an entry is written again.
 const RETRY: Duration = Duration::from_millis(500);
@@ -166,13 +257,23 @@ mod tests {
         let pending = Arc::new(watch::Sender::new(0));
         let queues = AuditQueues { resets, switches, pending, refused: AtomicU64::new(0) };
         for _ in 0..2 {
-            queues.slot(AuditQueue::Resets).unwrap().write(&Access::Local, "key", "reset", None, "k\0k");
+            queues.slot(AuditQueue::Resets).unwrap().write(&Access::Local, NotedAction::Reset, None, "k");
         }
         assert_eq!(queues.slot(AuditQueue::Resets).unwrap_err(), OpError::not_recorded());
         assert_eq!(queues.refused(), 1);
         let switch = queues.slot(AuditQueue::Switches).unwrap();
         assert_eq!(queues.slot(AuditQueue::Switches).unwrap_err(), OpError::not_recorded());
-        switch.write(&Access::Local, "enforcement", "observe", None, "server");
+        switch.write(&Access::Local, NotedAction::Observe, None, "server");
         assert_eq!(*queues.pending.borrow(), 3);
+    }
+
+    #[test]
+    fn report_fits_the_body_of_a_request() {
+        let note = Note::now("ann", NotedAction::Reset, Some("api"), &"\u{1}".repeat(5_000));
+        assert_eq!(note.subject.len(), 1_000, "cut to the longest subject");
+        let notes = vec![note; 40];
+        let (count, body) = fitting(&notes);
+        assert!(count > 5 && count < 40 && body.len() <= MAX_RULE, "{count} notes in {} bytes", body.len());
+        assert_eq!(serde_json::from_str::<Vec<Note>>(&body).unwrap(), notes[..count]);
     }
 }

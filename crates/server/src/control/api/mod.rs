@@ -21,8 +21,7 @@ use tower::ServiceExt;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use self::audit::AuditQueues;
-pub use self::audit::{AuditQueue, AuditSlot};
+pub use self::audit::{AuditQueue, AuditQueues, AuditSink, AuditSlot};
 use self::nodes::Nodes;
 use self::snapshot::SnapshotBytes;
 use super::Control;
@@ -30,7 +29,6 @@ use super::auth::Access;
 use crate::http::HttpResponse;
 use crate::http::problem::Problem;
 use crate::net::shutdown::Connections;
-use crate::ops::error::OpError;
 
 mod audit;
 mod body;
@@ -39,6 +37,7 @@ mod call;
 pub mod describe;
 mod etag;
 mod files;
+mod fleet;
 mod history;
 mod nodes;
 mod overrides;
@@ -83,7 +82,7 @@ impl Service {
     /// Creates the service of `control`. It runs on `runtime`, a thread that makes no decisions; waiting calls end when `connections`
     /// stops.
     pub fn new(control: Arc<Control>, runtime: Handle, connections: Arc<Connections>) -> Self {
-        let audit = AuditQueues::start(&control, &runtime);
+        let audit = AuditQueues::start(AuditSink::Database(control.clone()), &runtime);
         let state = Arc::new(ApiState {
             control,
             nodes: Nodes::default(),
@@ -118,22 +117,9 @@ impl Service {
         &self.upload_permits
     }
 
-    /// Reserves an entry of the audit log without waiting: the kill switch must work while the database does not.
-    ///
-    /// # Errors
-    /// When too many entries wait for the database.
-    pub fn audit_slot(&self, queue: AuditQueue) -> Result<AuditSlot<'_>, OpError> {
-        self.audit.slot(queue)
-    }
-
-    /// Returns how many actions were refused because the audit log could not keep their entry.
-    pub fn audit_refused(&self) -> u64 {
-        self.audit.refused()
-    }
-
-    /// Waits until the entries of the audit log are written, with a time limit.
-    pub async fn flush_audit(&self) {
-        self.audit.flush().await;
+    /// Returns the entries that are on their way to the audit log.
+    pub fn audit(&self) -> &AuditQueues {
+        &self.audit
     }
 
     /// Answers a request on the control thread.
@@ -198,7 +184,8 @@ fn calls() -> OpenApiRouter<Arc<ApiState>> {
         .routes(routes!(nodes::list))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::revoke))
-        .routes(routes!(audit::list))
+        .routes(routes!(audit::list, audit::report))
+        .routes(routes!(fleet::get, fleet::put))
 }
 
 /// Replies where no route matches.
@@ -220,7 +207,7 @@ async fn method_not_allowed(method: Method) -> axum::response::Response {
 
 /// Whether a path belongs to the rules service. The paths of decisions are matched first.
 pub fn owns(path: &str) -> bool {
-    const PREFIXES: [&str; 8] = [
+    const PREFIXES: [&str; 9] = [
         "/v1/domains",
         "/v1/validate",
         "/v1/apply",
@@ -229,6 +216,7 @@ pub fn owns(path: &str) -> bool {
         "/v1/nodes",
         "/v1/tokens",
         "/v1/audit",
+        "/v1/fleet",
     ];
     PREFIXES.iter().any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }

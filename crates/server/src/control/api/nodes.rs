@@ -14,7 +14,7 @@ use super::reply::{self, ApiResult};
 use crate::control::model::{NodeReport, RefusedRevision};
 use crate::http::problem::Problem;
 
-const NODE: &str = "tollgate-node";
+pub(super) const NODE: &str = "tollgate-node";
 const RUNNING: &str = "tollgate-running";
 const REFUSED: &str = "tollgate-refused";
 

@@ -39,7 +39,7 @@ fn commands_are_arrays_or_lines() {
 }
 
 #[test]
-fn what_is_missing_is_told() {
+fn incomplete_input_asks_for_more() {
     check(b"*2", &[], Ok(Frame::Incomplete(3)));
     check(b"*2\r\n", &[], Ok(Frame::Incomplete(5)));
     check(b"*2\r\n$3\r\nfoo\r\n$1000\r\n", &[], Ok(Frame::Incomplete(20 + 1_002)));
@@ -47,7 +47,7 @@ fn what_is_missing_is_told() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_at_once() {
+fn invalid_input_is_refused_immediately() {
     for (input, error) in [
         (&b"*x\r\n"[..], ProtocolError::ArrayLength),
         (b"*1025\r\n", ProtocolError::ArrayLength),
@@ -90,7 +90,7 @@ fn limits_hold_at_their_edge() {
 }
 
 #[test]
-fn integers_are_read_as_redis_cell_reads_them() {
+fn integers_are_parsed_as_redis_cell_parses_them() {
     for (text, value) in [
         ("0", Some(0)),
         ("-7", Some(-7)),
@@ -110,7 +110,7 @@ fn integers_are_read_as_redis_cell_reads_them() {
 }
 
 #[test]
-fn replies_differ_between_versions_only_in_maps_and_nothing() {
+fn replies_differ_between_versions_only_in_maps_and_null() {
     let written = |version| {
         let mut replies = Replies { version, ..Replies::default() };
         replies.map(1);
@@ -126,7 +126,7 @@ fn replies_differ_between_versions_only_in_maps_and_nothing() {
 }
 
 #[test]
-fn numbers_of_every_length_are_written_as_they_are() {
+fn numbers_of_every_length_are_encoded() {
     let around = (0..19).flat_map(|power| (-11..=11).map(move |offset| 10_i64.pow(power) + offset));
     let halves = (0..=10_000).map(|number| number * 10_001 % 100_000_000);
     let numbers =
@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn however_the_input_is_split_the_commands_are_the_same(input in almost_requests(), cut in any::<prop::sample::Index>()) {
+    fn commands_do_not_depend_on_how_the_input_is_split(input in almost_requests(), cut in any::<prop::sample::Index>()) {
         let cut = cut.index(input.len() + 1);
         let whole = commands(&input);
         // What arrives first is answered first, and its rest is looked at again with what follows.
@@ -205,7 +205,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_encoded_is_parsed_back(requests in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), 0..6)) {
+    fn encoded_commands_are_parsed_back(requests in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), 0..6)) {
         let bytes: Vec<u8> = requests.iter().flat_map(|args| encode(args)).collect();
         prop_assert_eq!(commands(&bytes), (requests, Ok(Frame::Incomplete(1))));
     }

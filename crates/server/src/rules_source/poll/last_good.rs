@@ -13,7 +13,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::request::MAX_RESPONSE;
-use crate::control::model::{Snapshot, Verifier};
+use crate::control::model::Snapshot;
 use crate::control::sha256_hex;
 
 /// The format version of the file. A file with another version is refused.
@@ -83,14 +83,15 @@ impl LastGood {
         Ok(File::open(folder)?.sync_all()?)
     }
 
-    /// Replaces the tokens and keeps the rules. Does nothing if there are no rules.
+    /// Replaces everything but the rules by that of another set. Does nothing if there are no rules.
     ///
     /// # Errors
     /// When the file cannot be read or written.
-    pub(super) fn write_tokens(&self, tokens: &[Verifier]) -> anyhow::Result<()> {
+    pub(super) fn write_without_rules(&self, new: &Snapshot) -> anyhow::Result<()> {
         match self.read()? {
-            Some((etag, set)) if set.tokens != tokens => {
-                self.write(etag.as_deref(), &Snapshot { tokens: tokens.to_vec(), ..(*set).clone() })
+            Some((etag, set)) if (&set.tokens, set.mode) != (&new.tokens, new.mode) => {
+                let merged = Snapshot { tokens: new.tokens.clone(), mode: new.mode, ..(*set).clone() };
+                self.write(etag.as_deref(), &merged)
             }
             Some(_) | None => Ok(()),
         }
@@ -142,7 +143,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::control::model::{Role, TokenGrant};
+    use crate::control::model::{FleetMode, Role, TokenGrant, Verifier};
 
     fn last_good() -> (tempfile::TempDir, LastGood) {
         let folder = tempfile::tempdir().unwrap();
@@ -153,7 +154,13 @@ mod tests {
     fn set() -> Snapshot {
         let grant = TokenGrant { name: "n".into(), role: Role::Reader, domains: vec!["a".into()], expires_ms: Some(5) };
         let token = Verifier { digest: "0f".repeat(32), id: "i".into(), grant };
-        Snapshot { revision: 3, checksum: "c".into(), rules: "{\"\u{e9}\\n\":1}".into(), tokens: vec![token] }
+        Snapshot {
+            revision: 3,
+            checksum: "c".into(),
+            rules: "{\"\u{e9}\\n\":1}".into(),
+            tokens: vec![token],
+            mode: FleetMode::Observe,
+        }
     }
 
     #[test]
@@ -173,14 +180,16 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_replaced_and_rules_kept() {
+    fn tokens_and_kill_switch_are_replaced_and_rules_kept() {
         let (_folder, file) = last_good();
-        file.write_tokens(&[]).unwrap();
+        let kept = Snapshot { tokens: Vec::new(), mode: FleetMode::Enforce, ..set() };
+        let refused = Snapshot { revision: 9, rules: "{".into(), ..kept.clone() };
+        file.write_without_rules(&refused).unwrap();
         assert!(file.read().unwrap().is_none(), "without rules nothing is written");
         file.write(Some("\"3-c\""), &set()).unwrap();
-        file.write_tokens(&[]).unwrap();
+        file.write_without_rules(&refused).unwrap();
         let (etag, read) = file.read().unwrap().unwrap();
-        assert_eq!((etag.as_deref(), &*read), (Some("\"3-c\""), &Snapshot { tokens: Vec::new(), ..set() }));
+        assert_eq!((etag.as_deref(), &*read), (Some("\"3-c\""), &kept));
     }
 
     #[test]

@@ -76,8 +76,8 @@ impl<S: Store + 'static> Follower<S> {
         let has_some = matches!(on_disk, Ok(Some(_)));
         // Without rules on disk it is worth waiting for a large set.
         let timeouts = Timeouts { wait: Duration::ZERO, head: START, body: if has_some { START } else { BODY } };
-        // The tokens of a refused set are in force.
-        let mut tokens = None;
+        // The tokens and the kill switch of a refused set are in force.
+        let mut refused = None;
         let why = match fetch(&follower.config.client, &follower.node, None, timeouts).await {
             Ok(PollAnswer::Set(etag, set)) => match follower.take(etag, &set).await {
                 outcome @ (PollOutcome::Changed | PollOutcome::Unchanged | PollOutcome::NoWait) => {
@@ -85,7 +85,7 @@ impl<S: Store + 'static> Follower<S> {
                     return Ok(follower);
                 }
                 outcome @ (PollOutcome::Refused | PollOutcome::Failed) => {
-                    tokens = (outcome == PollOutcome::Refused).then(|| set.tokens.clone());
+                    refused = (outcome == PollOutcome::Refused).then_some(set);
                     "its rules were refused".to_owned()
                 }
             },
@@ -98,8 +98,8 @@ impl<S: Store + 'static> Follower<S> {
         let Some((etag, mut set)) = on_disk.with_context(what)? else {
             bail!("{}; there are no earlier rules on disk to start with", what());
         };
-        if let Some(tokens) = tokens {
-            set = Arc::new(Snapshot { tokens, ..(*set).clone() });
+        if let Some(refused) = refused {
+            set = Arc::new(Snapshot { tokens: refused.tokens.clone(), mode: refused.mode, ..(*set).clone() });
         }
         match install(&follower.app, &set).await {
             InstallOutcome::New | InstallOutcome::Unchanged => {
@@ -163,7 +163,7 @@ impl<S: Store + 'static> Follower<S> {
             }
             InstallOutcome::Refused(why) => {
                 self.node.refused = Some(RefusedRevision { revision: set.revision, why });
-                self.keep_tokens(set.clone()).await;
+                self.keep_without_rules(set.clone()).await;
                 // Requesting it again would not help.
                 self.known = etag;
                 PollOutcome::Refused
@@ -184,9 +184,10 @@ impl<S: Store + 'static> Follower<S> {
         }
     }
 
-    /// Writes the tokens of a set to disk: a revoked token must not be valid again after a restart.
-    async fn keep_tokens(&self, set: Arc<Snapshot>) {
-        let written = self.on_file(move |file| file.write_tokens(&set.tokens)).await;
+    /// Writes a set to disk without its rules: a revoked token must not be valid again after a restart, and a kill switch must
+    /// stay as it is.
+    async fn keep_without_rules(&self, set: Arc<Snapshot>) {
+        let written = self.on_file(move |file| file.write_without_rules(&set)).await;
         if let Err((error, file)) = written {
             tracing::error!(%error, file, "cannot write the tokens to disk; a start without the service would use the previous ones");
         }

@@ -27,11 +27,12 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
 }
 
 fn file(path: &Path) -> Finding {
-    let file = match files::read_one(path) {
-        Ok(file) => file,
+    let read = match files::read_path(path) {
+        Ok(read) => read,
         Err(error) => return Finding::error("rules", format!("{error:#}"), "name a readable file with --rules"),
     };
-    judge(parse_all(&[file.source()]), &file.name, &format!("run: tollgate check {}", file.name))
+    let (sources, name): (Vec<_>, _) = (read.iter().map(files::File::source).collect(), path.display().to_string());
+    judge(parse_all(&sources), &name, &format!("run: tollgate check {name}"))
 }
 
 /// Judges rules that were read from `name`; `action` lists their mistakes.

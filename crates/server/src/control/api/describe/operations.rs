@@ -47,7 +47,7 @@ pub(super) fn schemas() -> Value {
             "type": "object", "additionalProperties": false, "required": ["key", "limit"],
             "properties": {
                 "key": {"type": "string", "description": "The key to count by"},
-                "limit": {"type": "string", "description": "A rate, such as 10/s, 5/15m or 10k/day; a whole number for `concurrency`"},
+                "limit": {"type": ["string", "integer"], "minimum": 0, "description": "A rate, such as 10/s, 5/15m or 10k/day; a whole number for `concurrency`"},
                 "burst": {"type": "integer", "minimum": 1, "description": "Burst size"},
                 "algorithm": {"type": "string", "enum": ALGORITHMS},
                 "cost": cost, "receipt": receipt,
@@ -102,6 +102,13 @@ pub(super) fn schemas() -> Value {
             "type": "object", "required": ["mode"], "additionalProperties": false,
             "properties": {"mode": {"type": "string", "enum": ["enforce", "observe"]}},
         },
+        "EnforcementStatus": {
+            "type": "object", "required": ["mode"],
+            "properties": {
+                "mode": {"type": "string", "enum": ["enforce", "observe"]},
+                "fleet": {"type": "string", "enum": ["observe"], "description": "Present while the whole fleet observes"},
+            },
+        },
     })
 }
 
@@ -155,7 +162,7 @@ fn operation_id(spec: &Spec) -> String {
 fn page_responses(page: ServerPage) -> Value {
     let text = || json!({"type": "string"});
     let (description, body) = match page {
-        ServerPage::Enforcement => ("The mode", schema("Enforcement")),
+        ServerPage::Enforcement => ("The mode", schema("EnforcementStatus")),
         ServerPage::Health => ("The server runs", text()),
         ServerPage::Readiness => ("The server accepts requests, possibly without its store", text()),
         ServerPage::Metrics => ("The metrics", text()),

@@ -1,0 +1,105 @@
+//! How long one connection waits while another sends the most expensive requests that the bounds allow.
+//!
+//! The server has one thread, so both connections share it. A probe sends a small request every millisecond and records the times
+//! to the answers: first while the server is idle otherwise, then during each expensive request, repeated for as long.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+
+/// An expensive request: its name, path and body.
+pub(crate) struct Heavy {
+    pub(crate) name: &'static str,
+    pub(crate) path: &'static str,
+    pub(crate) body: String,
+}
+
+/// The rules: 256 match a request with `a=1`, the most that one request may match, and 9,744 others do not.
+pub(crate) fn rules() -> String {
+    let matching = (0..256).map(|n| format!("- {{id: m{n}, when: {{a: '1'}}, per: [k], limit: 1M/s}}\n"));
+    let others = (0..9_744).map(|n| format!("- {{id: o{n}, when: {{a: '1', b: 'x{n}'}}, limit: 1/s}}\n"));
+    format!("domain: api\nrules:\n{}", matching.chain(others).collect::<String>())
+}
+
+/// The expensive requests: the longest lists, of requests that match the most rules.
+pub(crate) fn heavy() -> [Heavy; 2] {
+    let list = |count: usize| {
+        let items: Vec<String> =
+            (0..count).map(|n| format!(r#"{{"domain":"api","attributes":{{"a":"1","k":"{n}"}}}}"#)).collect();
+        format!("[{}]", items.join(","))
+    };
+    [
+        Heavy { name: "check of 1000", path: "/v1/check", body: list(1_000) },
+        Heavy { name: "explain of 100", path: "/v1/explain", body: list(100) },
+    ]
+}
+
+/// Returns the longest wait of the probe over `length`, in microseconds, while `request` is repeated on another connection.
+///
+/// # Errors
+/// When a connection breaks.
+pub(crate) fn longest_wait(address: SocketAddr, length: Duration, request: Option<&Heavy>) -> anyhow::Result<f64> {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let other = request.map(|request| {
+            let over = &over;
+            scope.spawn(move || -> anyhow::Result<usize> {
+                let mut stream = connect(address)?;
+                let mut count = 0;
+                while !over.load(Ordering::Relaxed) {
+                    post(&mut stream, request.path, &request.body)?;
+                    count += 1;
+                }
+                Ok(count)
+            })
+        });
+        let longest = probe(address, length);
+        over.store(true, Ordering::Relaxed);
+        if let Some(other) = other {
+            let count = other.join().map_err(|_| anyhow::anyhow!("the other connection panicked"))??;
+            ensure!(count > 0, "the expensive request was never answered");
+        }
+        longest
+    })
+}
+
+fn probe(address: SocketAddr, length: Duration) -> anyhow::Result<f64> {
+    let mut stream = connect(address)?;
+    let (begin, mut longest) = (Instant::now(), Duration::ZERO);
+    while begin.elapsed() < length {
+        std::thread::sleep(Duration::from_millis(1));
+        let sent = Instant::now();
+        post(&mut stream, "/v1/check", r#"{"key":"k","limit":"1M/s"}"#)?;
+        longest = longest.max(sent.elapsed());
+    }
+    Ok(longest.as_secs_f64() * 1e6)
+}
+
+fn connect(address: SocketAddr) -> anyhow::Result<BufReader<TcpStream>> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    Ok(BufReader::new(stream))
+}
+
+/// Sends a request and reads the whole response.
+fn post(stream: &mut BufReader<TcpStream>, path: &str, body: &str) -> anyhow::Result<()> {
+    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.get_mut().write_all(format!("{head}{body}").as_bytes())?;
+    let (mut line, mut length) = (String::new(), 0);
+    stream.read_line(&mut line)?;
+    ensure!(line.starts_with("HTTP/1.1 200"), "{path}: {line}");
+    loop {
+        line.clear();
+        ensure!(stream.read_line(&mut line)? > 0, "the server hung up");
+        match line.trim_end().split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().context("content-length")?,
+            Some(_) => {}
+            None => break,
+        }
+    }
+    std::io::copy(&mut stream.take(length), &mut std::io::sink())?;
+    Ok(())
+}

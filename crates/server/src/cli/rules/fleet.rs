@@ -1,0 +1,55 @@
+//! The kill switch of the fleet.
+
+use std::io::Write;
+
+use clap::{Args, ValueEnum};
+use reqwest::Method;
+use serde_json::json;
+
+use crate::cli::remote::output::OutputArgs;
+use crate::cli::remote::{CommentArgs, Remote, with_comment, with_json};
+use crate::control::model::{FleetMode, FleetSwitch};
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct EnforcementArgs {
+    /// What all nodes do with refusals; shows what they do now by default
+    #[arg(value_name = "MODE")]
+    mode: Option<ModeArg>,
+
+    #[command(flatten)]
+    comment: CommentArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ModeArg {
+    /// Refuse requests above their limits
+    Enforce,
+    /// Let every request pass, and report which would have been refused
+    Observe,
+}
+
+/// Shows or sets the kill switch of the fleet.
+pub(super) fn run(remote: &Remote, args: &EnforcementArgs) -> anyhow::Result<()> {
+    let path = ["v1", "fleet", "enforcement"];
+    let answer = match args.mode {
+        None => remote.get(&path)?,
+        Some(mode) => {
+            let mode = match mode {
+                ModeArg::Enforce => FleetMode::Enforce,
+                ModeArg::Observe => FleetMode::Observe,
+            };
+            let request = with_json(remote.request(Method::PUT, &path)?, json!({"mode": mode}).to_string());
+            remote.send(with_comment(request, &args.comment), "waiting for an answer")?
+        }
+    };
+    answer.print(args.output, |switch: FleetSwitch| {
+        let line = match switch.mode {
+            FleetMode::Enforce => "enforce: requests above their limits are refused",
+            FleetMode::Observe => "observe: every request passes, on all nodes",
+        };
+        Ok(writeln!(std::io::stdout(), "{line}")?)
+    })
+}

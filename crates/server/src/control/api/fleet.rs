@@ -1,0 +1,34 @@
+//! The kill switch of the fleet.
+
+use bytes::Bytes;
+use hyper::StatusCode;
+
+use super::body;
+use super::call::ApiCall;
+use super::describe::shared::{Comment, NotModified};
+use super::reply::{self, ApiResult};
+use crate::control::auth::Scope;
+use crate::control::model::{FleetSwitch, Role};
+
+/// Returns whether the fleet enforces refusals.
+#[utoipa::path(get, path = "/v1/fleet/enforcement", tag = "nodes", operation_id = "get_fleet_enforcement", responses(
+    (status = 200, description = "The kill switch of the fleet", body = FleetSwitch),
+    NotModified,
+))]
+pub(super) async fn get(call: ApiCall) -> ApiResult {
+    let tag = call.revision_tag();
+    call.read(&tag, &FleetSwitch { mode: call.control().fleet().mode().await? })
+}
+
+/// Sets whether the fleet enforces refusals; for operators. Nodes follow within a second, and after restarts.
+#[utoipa::path(put, path = "/v1/fleet/enforcement", tag = "nodes", operation_id = "set_fleet_enforcement",
+    params(Comment),
+    request_body(content = FleetSwitch, content_type = "application/json"),
+    responses((status = 200, description = "The kill switch of the fleet", body = FleetSwitch)),
+)]
+pub(super) async fn put(call: ApiCall, text: Bytes) -> ApiResult {
+    let change = call.change(Role::Operator, Scope::AllDomains)?;
+    let switch: FleetSwitch = body::json(&call, &text)?;
+    call.control().fleet().set_mode(&change, switch.mode).await?;
+    reply::uncached(StatusCode::OK, &switch)
+}

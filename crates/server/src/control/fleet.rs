@@ -1,0 +1,59 @@
+//! The kill switch of the fleet: one setting that every node follows, kept in the database.
+
+use sqlx::AnyConnection;
+
+use super::Result;
+use super::audit::{NewEntry, NotedAction};
+use super::db::{Db, SHORT, boolean, within};
+use super::model::{Change, FleetMode};
+use super::sql::Sql;
+
+/// The settings of the fleet.
+#[derive(Debug)]
+pub struct Fleet<'c> {
+    pub(super) db: &'c Db,
+}
+
+impl Fleet<'_> {
+    /// Returns whether the fleet enforces refusals.
+    ///
+    /// # Errors
+    /// When the database is unreachable.
+    pub async fn mode(&self) -> Result<FleetMode> {
+        within(SHORT, async { read_mode(&mut *self.db.pool().acquire().await?).await }).await
+    }
+
+    /// Sets whether the fleet enforces refusals. Creates a revision if it changes, so nodes follow at once.
+    ///
+    /// # Errors
+    /// When the database is unreachable. Nothing was changed then.
+    pub async fn set_mode(&self, change: &Change, mode: FleetMode) -> Result<()> {
+        within(SHORT, async {
+            let mut write = self.db.write(change).await?;
+            if read_mode(&mut write.tx).await? == mode {
+                return write.rollback().await;
+            }
+            let observing = i64::from(mode == FleetMode::Observe);
+            Sql::new("UPDATE head SET observing = ").bind(observing).execute(&mut *write.tx).await?;
+            let action = NotedAction::from(mode);
+            write
+                .log(&[NewEntry {
+                    kind: action.kind(),
+                    action: action.as_str(),
+                    domain: None,
+                    subject: "fleet".to_owned(),
+                    before: None,
+                    after: None,
+                }])
+                .await?;
+            write.commit().await.map(drop)
+        })
+        .await
+    }
+}
+
+/// Reads the mode within a transaction.
+pub(super) async fn read_mode(connection: &mut AnyConnection) -> Result<FleetMode> {
+    let row = sqlx::query("SELECT observing FROM head").fetch_one(connection).await?;
+    Ok(if boolean(&row, "observing")? { FleetMode::Observe } else { FleetMode::Enforce })
+}
