@@ -59,7 +59,7 @@ const RULES: &str = "domain: d\nrules:\n\
 
 /// The answers to the clients of one key.
 #[derive(Default)]
-struct ClientResult {
+struct KeyResult {
     admitted: Vec<ObservedRequest>,
     by_fallback: u64,
     refused_by_fallback: u64,
@@ -82,8 +82,8 @@ async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions)
 }
 
 /// Sends requests to one node until it is stopped.
-async fn load(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<AtomicBool>) -> ClientResult {
-    let (mut result, mut decisions) = (ClientResult::default(), Decisions::default());
+async fn load(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<AtomicBool>) -> KeyResult {
+    let (mut result, mut decisions) = (KeyResult::default(), Decisions::default());
     while !over.load(Ordering::Relaxed) {
         let asked = epoch.elapsed().as_nanos() as u64;
         let (passed, standing) = ask(&node, &client, 1, &mut decisions).await;
@@ -157,7 +157,7 @@ async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Ca
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     over.store(true, Ordering::Relaxed);
-    let mut result: Vec<ClientResult> = CLIENTS.iter().map(|_| ClientResult::default()).collect();
+    let mut result: Vec<KeyResult> = CLIENTS.iter().map(|_| KeyResult::default()).collect();
     for (place, task) in tasks {
         let one = task.await.unwrap();
         let all = &mut result[place];

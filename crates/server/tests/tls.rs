@@ -1,4 +1,4 @@
-//! TLS on the ports of both protocols, as `curl`, `redis-cli` and `openssl` see it.
+//! TLS on the ports of HTTP and the Redis protocol, as `curl`, `redis-cli` and `openssl` see it.
 
 use crate::common;
 

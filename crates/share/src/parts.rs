@@ -380,7 +380,7 @@ mod tests {
             assert!(take(&mut state, start * MILLI, 1));
             bucket.refund(&mut state, &Now::at((start + 10) * MILLI), Cost::ONE, None);
         }
-        // One is still held. Nothing was admitted so far, and three are admitted within the same instant.
+        // The last group still holds its token. Nothing was admitted so far, and three are admitted within the same instant.
         assert!(take(&mut state, 100 * MILLI, 2));
         bucket.refund(&mut state, &Now::at(100 * MILLI), Cost::ONE, None);
         assert!(take(&mut state, 100 * MILLI, 1));

@@ -38,7 +38,7 @@ fn both<T: Send + Sync + 'static, R: 'static>(
     (other.join().expect("a thread that returns"), mine)
 }
 
-/// A model of at most `preemptions` switches at a point where the thread could have gone on. Known bugs need one or two.
+/// A model of at most `preemptions` switches at a point where the thread could have gone on. Known bugs were found with one or two.
 fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -121,7 +121,7 @@ fn the_same_new_key(keyed: fn() -> TableOf) {
 }
 
 #[test]
-fn two_who_insert_the_same_key_get_one_entry() {
+fn concurrent_inserts_of_one_key_make_one_entry() {
     the_same_new_key(|| TableOf::words(3, 1));
     the_same_new_key(|| TableOf::windows(3, 1));
 }
@@ -140,7 +140,7 @@ fn different_new_keys(keyed: fn() -> TableOf) {
 }
 
 #[test]
-fn two_who_insert_different_keys_do_not_meet() {
+fn concurrent_inserts_of_different_keys_are_independent() {
     different_new_keys(|| TableOf::words(3, 1));
     different_new_keys(|| TableOf::windows(3, 1));
 }

@@ -229,8 +229,8 @@ impl Paths {
         &self.found[start as usize..end as usize]
     }
 
-    /// Adds a node, and the one after `**`, which needs no further segment. If only one pattern is
-    /// left, its rest is compared immediately.
+    /// Adds a node. If `**` follows, adds the node after it too, because `**` matches no segment as well.
+    /// If only one pattern is left, its rest is compared immediately.
     #[inline]
     fn arrive(&self, at: StepTarget, rest: Option<&[u8]>, nodes: &mut Vec<StepTarget>, each: &mut impl FnMut(u32)) {
         if at == StepTarget::NOWHERE {

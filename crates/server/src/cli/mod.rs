@@ -35,7 +35,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer requests over HTTP and the Redis protocol.
+    /// Answer requests over HTTP, the Redis protocol and Envoy's rate-limit service.
     #[command(after_help = serve::EXAMPLES)]
     Serve(Box<serve::ServeArgs>),
     /// Check everything that a server needs, and a running server.

@@ -4,7 +4,7 @@
 //! the token it was opened with. The source of the files is in `crates/server/console/`, and is what is served.
 //!
 //! Requests of web pages are refused by every server (`http/web.rs`). Those of the console are accepted if they have the
-//! header [`HEADER`], which a page of another origin cannot send without a preflight request that this server refuses, and if
+//! header `Tollgate-Console`, which a page of another origin cannot send without a preflight request that this server refuses, and if
 //! `Sec-Fetch-Site` and `Origin`, where the browser sends them, are `same-origin` and have the host that the request is for.
 
 mod files;

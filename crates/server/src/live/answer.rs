@@ -1,5 +1,6 @@
 //! The calls about live data: `GET /v1/live`, `/v1/history` and `/v1/rules`.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use http_body_util::BodyExt;
@@ -54,8 +55,8 @@ pub(crate) async fn answer<S: Store + 'static>(
         }
         _ => {
             let [search, after, limit] = parameters(query, ["q", "after", "limit"])?;
-            let after = number("after", after, 0, usize::MAX)?;
-            let limit = number("limit", limit, DEFAULT_RULES, MAX_RULES)?;
+            let after = number("after", after, 0, 0..=usize::MAX)?;
+            let limit = number("limit", limit, DEFAULT_RULES, 1..=MAX_RULES)?;
             Ok(json(&rules::page(&app.engine, &search.unwrap_or_default(), after, limit).await))
         }
     }
@@ -109,13 +110,12 @@ fn parameters<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<S
     Ok(values)
 }
 
-fn number(name: &str, value: Option<String>, default: usize, max: usize) -> Result<usize, Problem> {
+fn number(name: &str, value: Option<String>, default: usize, valid: RangeInclusive<usize>) -> Result<usize, Problem> {
     let Some(value) = value else { return Ok(default) };
-    let least = usize::from(name == "limit");
-    value.parse().ok().filter(|number| (least..=max).contains(number)).ok_or_else(|| {
+    value.parse().ok().filter(|number| valid.contains(number)).ok_or_else(|| {
         let value: String = value.chars().take(100).collect();
-        let most = if max == usize::MAX { String::new() } else { format!(" to {max}") };
-        Problem::bad_request(format!("`{name}` is `{value}`; expected a whole number from {least}{most}"))
+        let most = if *valid.end() == usize::MAX { String::new() } else { format!(" to {}", valid.end()) };
+        Problem::bad_request(format!("`{name}` is `{value}`; expected a whole number from {}{most}", valid.start()))
     })
 }
 
@@ -146,12 +146,12 @@ mod tests {
     #[test]
     fn numbers_have_bounds() {
         let of = |value: &str| {
-            number("limit", Some(value.into()), 100, 1_000).map_err(|problem| problem.detail().to_owned())
+            number("limit", Some(value.into()), 100, 1..=1_000).map_err(|problem| problem.detail().to_owned())
         };
         assert_eq!((of("1"), of("1000")), (Ok(1), Ok(1_000)));
         for wrong in ["0", "1001", "-1", "x", ""] {
             assert_eq!(of(wrong), Err(format!("`limit` is `{wrong}`; expected a whole number from 1 to 1000")));
         }
-        assert_eq!(number("after", None, 0, usize::MAX), Ok(0));
+        assert_eq!(number("after", None, 0, 0..=usize::MAX), Ok(0));
     }
 }

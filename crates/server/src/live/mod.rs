@@ -1,7 +1,7 @@
 //! Live data for viewers: rates once a second, their history, and the rules in force.
 //!
 //! Once a second a task on the background thread reads the counters that decisions write anyway ([`sample()`]), adds the rates to
-//! the [`History`] and publishes one event, which all viewers share ([`stream`]). A decision pays nothing for this.
+//! the [`History`] and publishes one event, which all viewers share (`stream.rs`). A decision pays nothing for this.
 
 mod answer;
 mod history;

@@ -286,9 +286,10 @@ struct Sequence {
     spreads: bool,
     outputs: Vec<SyncSender<Arc<Batch>>>,
     batch: Batch,
-    /// The first request of the present second in the batch, and of those whether any is to be spread.
+    /// The index of the first request of the current second in the batch.
     second_start: usize,
     second: u64,
+    /// Whether requests of the current second are to be spread.
     spreads_second: bool,
     /// The part of the second that earlier requests of it were spread over.
     used: u64,

@@ -17,7 +17,7 @@ use super::merge::{Attributes, Batch, Consumer, LoggedRequest};
 use super::report::{CandidateReport, PeakReport, SuggestionReport};
 use super::simulation::Simulation;
 
-/// The rates that are tried, with the time of a token in units.
+/// The rates that are tried, each with the time for one token, in units of 100 µs.
 const RATES: [(&str, u64); 4] = [("10/m", 60_000), ("1/s", 10_000), ("10/s", 1_000), ("100/s", 100)];
 /// Nanoseconds of the unit of levels: fine enough for all rates, and a week fits 32 bits.
 const UNIT: u64 = 100_000;

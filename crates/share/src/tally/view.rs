@@ -80,7 +80,7 @@ fn debt(limits: &Limits, words: &[u64], now: &Now<'_>) -> u64 {
     most
 }
 
-/// Takes what a node took earlier, as of `now`: into debt if it is recent, otherwise only what is left. Returns what was taken;
+/// Charges what a node took earlier, as of `now`: a recent take may go into debt, an older one takes only what is left. Returns what was taken;
 /// what is beyond the debt that the limits allow is not.
 ///
 /// This is what a store does with an item of a payload. `now` is the store's time less the age of the payload.

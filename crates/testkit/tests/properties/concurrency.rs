@@ -45,7 +45,7 @@ impl Subject for LeaseParams {
     }
 }
 
-/// An action of a holder, and the time before it.
+/// An action of a holder.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Take(u64),

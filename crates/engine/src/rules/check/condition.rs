@@ -5,7 +5,7 @@ use super::super::expression::Expression;
 use super::super::glob::Glob;
 use super::super::mistake::{Notes, Position};
 use super::super::nth::is_wrong_number;
-use super::super::raw::{MatchKind, RawTest, RawText, RawValues, shorten};
+use super::super::raw::{MatchKind, RawAttributeCondition, RawText, RawValues, shorten};
 use super::super::rule::{Condition, Effect, OnInvalid, Origin, Pattern, PerElement, Test};
 use super::{Checker, MAX_NAME_BYTES, check_boolean};
 use crate::request::Item;
@@ -18,10 +18,11 @@ const MAX_ATTRIBUTES: usize = 16;
 const MAX_CHAIN: usize = 8;
 
 impl Checker<'_> {
-    pub(super) fn when(&mut self, raw: &[(RawText, RawTest)], notes: &mut Notes) -> Vec<Condition> {
+    pub(super) fn when(&mut self, raw: &[(RawText, RawAttributeCondition)], notes: &mut Notes) -> Vec<Condition> {
         // A condition with `not` beside another key is two tests in a row on one attribute.
-        let another =
-            |(position, (name, _)): &(usize, &(RawText, RawTest))| *position == 0 || raw[position - 1].0 != *name;
+        let another = |(position, (name, _)): &(usize, &(RawText, RawAttributeCondition))| {
+            *position == 0 || raw[position - 1].0 != *name
+        };
         if let Some((_, (attribute, _))) = raw.iter().enumerate().filter(another).nth(MAX_ATTRIBUTES) {
             notes.add(attribute.position, format!("too many attributes in `when` (maximum {MAX_ATTRIBUTES})"));
             return Vec::new();
@@ -37,16 +38,16 @@ impl Checker<'_> {
         conditions.collect()
     }
 
-    fn test(&mut self, raw: &RawTest, position: Position, notes: &mut Notes) -> Option<Test> {
+    fn test(&mut self, raw: &RawAttributeCondition, position: Position, notes: &mut Notes) -> Option<Test> {
         match raw {
-            RawTest::Present(boolean) => {
+            RawAttributeCondition::Present(boolean) => {
                 check_boolean(boolean, notes).map(|is| if is { Test::Present } else { Test::Absent })
             }
-            RawTest::NotPresent(boolean) => {
+            RawAttributeCondition::NotPresent(boolean) => {
                 check_boolean(boolean, notes).map(|is| if is { Test::Absent } else { Test::Present })
             }
-            RawTest::Values(values) => self.values(values, position, notes).map(Test::AnyOf),
-            RawTest::Not(values) => self.values(values, position, notes).map(Test::NoneOf),
+            RawAttributeCondition::Values(values) => self.values(values, position, notes).map(Test::AnyOf),
+            RawAttributeCondition::Not(values) => self.values(values, position, notes).map(Test::NoneOf),
         }
     }
 

@@ -76,7 +76,7 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
     let effect =
         Node { position, value: Value::Map(pairs.iter().filter(|(key, _)| !is(key, "until")).cloned().collect()) };
     let until = text_at(&given, "until").map(str::to_owned);
-    let whole = in_rule(position, &attribute, value, given);
+    let whole = override_node(position, &attribute, value, given);
     // The overrides of the rule itself were checked when they were written.
     set_overrides(&mut rule, vec![whole]);
     checked(&file_of("domain", vec![rule]), notes);
@@ -121,7 +121,7 @@ pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<Str
             pairs.extend(until.map(|until| (text_node(START, "until"), text_node(START, until))));
             pairs.push((text_node(START, "set_by"), text_node(START, "api")));
         }
-        nodes.push(in_rule(START, attribute, value, effect));
+        nodes.push(override_node(START, attribute, value, effect));
     }
     if let Some(Value::List(own)) = find(&tree, "overrides").map(|node| &node.value) {
         nodes.extend(own.iter().cloned());
@@ -134,7 +134,7 @@ pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<Str
 }
 
 /// Builds the node of an override inside a rule.
-fn in_rule(position: Position, attribute: &str, value: &str, effect: Node) -> Node {
+fn override_node(position: Position, attribute: &str, value: &str, effect: Node) -> Node {
     let equals = Node { value: map_node(vec![("equals", text_node(position, value))]).value, position };
     let when = Node { value: Value::Map(vec![(text_node(position, attribute), equals)]), position };
     let mut pairs = vec![(text_node(position, "when"), when)];

@@ -9,7 +9,7 @@ use super::fields::{Fields, text, text_of, texts};
 
 /// A condition on one attribute.
 #[derive(Debug)]
-pub(crate) enum RawTest {
+pub(crate) enum RawAttributeCondition {
     Values(RawValues),
     Not(RawValues),
     Present(RawText),
@@ -45,7 +45,7 @@ const KINDS: &[(&str, MatchKind)] = &[
     ("file", MatchKind::File),
 ];
 
-pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(RawText, RawTest)> {
+pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(RawText, RawAttributeCondition)> {
     let pairs = match &node.value {
         Value::Map(pairs) => pairs,
         Value::Empty => return Vec::new(),
@@ -76,7 +76,7 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(RawText, RawTest
 }
 
 /// Splits a condition with `not` beside another key into two.
-fn read_tests(node: &Node, notes: &mut Notes) -> (Option<RawTest>, Option<RawTest>) {
+fn read_tests(node: &Node, notes: &mut Notes) -> (Option<RawAttributeCondition>, Option<RawAttributeCondition>) {
     let Value::Map(pairs) = &node.value else { return (read_test(node, notes), None) };
     let is_not = |(key, _): &&(Node, Node)| matches!(&key.value, Value::Text(name) if name == "not");
     let (except, test): (Vec<_>, Vec<_>) = pairs.iter().partition(is_not);
@@ -87,10 +87,13 @@ fn read_tests(node: &Node, notes: &mut Notes) -> (Option<RawTest>, Option<RawTes
     (read(test), read(except))
 }
 
-fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
+fn read_test(node: &Node, notes: &mut Notes) -> Option<RawAttributeCondition> {
     let pairs = match &node.value {
         Value::Text(_) | Value::List(_) => {
-            return Some(RawTest::Values(RawValues { kind: MatchKind::AnyOf, texts: texts(node, "a value", notes) }));
+            return Some(RawAttributeCondition::Values(RawValues {
+                kind: MatchKind::AnyOf,
+                texts: texts(node, "a value", notes),
+            }));
         }
         Value::Map(pairs) => pairs,
         Value::Empty => {
@@ -110,18 +113,21 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawTest> {
     }
     for (name, kind) in KINDS {
         if let Some((_, node)) = fields.find(name) {
-            return Some(RawTest::Values(RawValues { kind: *kind, texts: texts(node, &format!("`{name}`"), notes) }));
+            return Some(RawAttributeCondition::Values(RawValues {
+                kind: *kind,
+                texts: texts(node, &format!("`{name}`"), notes),
+            }));
         }
     }
     if let Some((_, inner)) = fields.find("not") {
         return match read_test(inner, notes)? {
-            RawTest::Values(values) => Some(RawTest::Not(values)),
-            RawTest::Present(boolean) => Some(RawTest::NotPresent(boolean)),
-            RawTest::Not(_) | RawTest::NotPresent(_) => {
+            RawAttributeCondition::Values(values) => Some(RawAttributeCondition::Not(values)),
+            RawAttributeCondition::Present(boolean) => Some(RawAttributeCondition::NotPresent(boolean)),
+            RawAttributeCondition::Not(_) | RawAttributeCondition::NotPresent(_) => {
                 notes.add_with_help(inner.position, "double negation", "remove both `not`");
                 None
             }
         };
     }
-    fields.text("present", notes).map(RawTest::Present)
+    fields.text("present", notes).map(RawAttributeCondition::Present)
 }

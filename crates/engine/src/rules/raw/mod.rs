@@ -9,7 +9,7 @@ use super::metadata::Metadata;
 use super::mistake::{Notes, Position};
 use super::text::{Node, Value};
 use condition::read_when;
-pub(crate) use condition::{MatchKind, RawTest, RawValues};
+pub(crate) use condition::{MatchKind, RawAttributeCondition, RawValues};
 pub(crate) use fields::RawMap;
 use fields::{Fields, KeyHint, list, text};
 use limits::read_effect;
@@ -36,7 +36,7 @@ pub(crate) struct RawRule {
     pub(crate) id: Option<RawText>,
     /// Whether an unknown key was probably meant to be the id.
     pub(crate) id_noted: bool,
-    pub(crate) when: Vec<(RawText, RawTest)>,
+    pub(crate) when: Vec<(RawText, RawAttributeCondition)>,
     pub(crate) expression: Option<RawText>,
     pub(crate) only: Vec<RawText>,
     pub(crate) per: Vec<RawText>,
@@ -63,7 +63,7 @@ pub(crate) struct RawRule {
 #[derive(Debug)]
 pub(crate) struct RawOverride {
     pub(crate) position: Position,
-    pub(crate) when: Vec<(RawText, RawTest)>,
+    pub(crate) when: Vec<(RawText, RawAttributeCondition)>,
     pub(crate) effect: RawEffect,
     pub(crate) until: Option<RawText>,
     pub(crate) set_by: Option<RawText>,
@@ -80,7 +80,7 @@ pub(crate) enum RawCost {
 #[derive(Debug)]
 pub(crate) struct RawCostCase {
     pub(crate) position: Position,
-    pub(crate) when: Vec<(RawText, RawTest)>,
+    pub(crate) when: Vec<(RawText, RawAttributeCondition)>,
     pub(crate) cost: Option<RawText>,
 }
 

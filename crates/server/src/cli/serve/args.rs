@@ -84,7 +84,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "NETWORKS", default_value = "loopback", env = "TOLLGATE_TRUSTED_PROXIES")]
     pub(super) trusted_proxies: String,
 
-    /// The server's certificate chain (PEM): enables TLS for HTTP and the Redis protocol
+    /// The server's certificate chain (PEM): enables TLS on all ports
     ///
     /// It is read again when it or the key changes; connections stay open.
     #[arg(long, value_name = "FILE", requires = "tls_key", env = "TOLLGATE_TLS_CERT")]

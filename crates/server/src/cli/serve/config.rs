@@ -190,9 +190,11 @@ fn store(text: &str) -> anyhow::Result<StoreConfig> {
         Some((scheme, _)) if STORES.contains(&scheme) => Ok(StoreConfig::Redis(Secret::new(text))),
         // The rest may contain a password, so it is not shown.
         Some((scheme, _)) => {
-            bail!("--store {scheme}://…: no such store; write memory, redis://… or rediss://…")
+            bail!(
+                "--store {scheme}://…: no such store; write memory, redis://…, redis+sentinel://… or redis+cluster://…"
+            )
         }
-        None => bail!("--store: no such store; write memory, redis://… or rediss://…"),
+        None => bail!("--store: no such store; write memory, redis://…, redis+sentinel://… or redis+cluster://…"),
     }
 }
 
@@ -281,7 +283,7 @@ pub(super) mod tests {
         refused("--http 8080", "--http 8080: write an address and a port, like 127.0.0.1:8080");
         refused("--http off --resp off", "nothing to serve");
         refused("--store redsi://:secret@host", "--store redsi://…: no such store");
-        refused("--store memroy", "write memory, redis://… or rediss://…");
+        refused("--store memroy", "write memory, redis://…, redis+sentinel://… or redis+cluster://…");
         refused("--capacity 0", "--capacity 0: write a whole number above 0, like 500k or 10M");
         refused("--capacity 99999999999999999G", "--capacity");
         refused("--threads 0", "--threads 0 is out of range (1 to 1024)");

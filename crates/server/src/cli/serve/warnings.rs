@@ -13,7 +13,7 @@ pub(super) fn warnings(config: &Config, command_line: &[String]) -> Vec<String> 
         warnings.extend(readable_by_others(&tls.key));
     }
     let beyond_loopback = |address: &std::net::SocketAddr| !address.ip().to_canonical().is_loopback();
-    let addresses = [("--http", config.http), ("--resp", config.resp)];
+    let addresses = [("--http", config.http), ("--resp", config.resp), ("--rls", config.rls)];
     let open = addresses.into_iter().find(|(_, address)| address.as_ref().is_some_and(beyond_loopback));
     if let (Some((flag, Some(address))), TokenPolicy::Required, None) = (open, config.tokens, &config.tls) {
         warnings.push(format!(
@@ -74,6 +74,7 @@ mod tests {
     fn tokens_in_the_clear_beyond_loopback_are_warned_about() {
         assert!(warned("--http 0.0.0.0:80").contains("--http 0.0.0.0:80: tokens are sent without encryption"));
         assert!(warned("--resp [::]:80").contains("--resp [::]:80"));
+        assert!(warned("--rls 0.0.0.0:80").contains("--rls 0.0.0.0:80"));
         assert_eq!(warned("--http 127.0.0.1:80"), "");
         assert_eq!(warned("--http 0.0.0.0:80 --insecure"), "");
     }

@@ -141,7 +141,7 @@ impl Field {
     #[inline]
     fn length(&self, rest: &[u8], open: bool) -> Option<(usize, bool)> {
         let Some((first, more)) = self.end.split_first() else {
-            // The last field of an open format ends with the word.
+            // In a format that allows more text after it, the last field ends at the next space.
             let len = if open { memchr::memchr(b' ', rest).unwrap_or(rest.len()) } else { rest.len() };
             return Some((len, memchr::memchr(b'\\', &rest[..len]).is_some()));
         };
