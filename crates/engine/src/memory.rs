@@ -219,10 +219,9 @@ impl<C: Clock> MemoryStore<C> {
 
     #[inline(never)]
     fn place_among(&self, charge: &Charge<'_>, here: usize, limit_table: &dyn LimitTable) -> usize {
-        let (mut others, mut starts_full) = ([false; SIZES.len()], charge.limits.starts_full());
+        let mut others = [false; SIZES.len()];
         for limits in charge.earlier.iter().filter_map(|id| limit_table.get(*id)) {
             others[place_of(limits)] = true;
-            starts_full &= limits.starts_full();
         }
         others[here] = false;
         if !others.contains(&true) {
@@ -233,8 +232,9 @@ impl<C: Clock> MemoryStore<C> {
         let entry = entry(charge);
         let is_used = |place: &usize| others[*place] && self.tables[*place].is_known(limit_table, &entry);
         let is_remembered = |place: &usize| others[*place] && self.tables[*place].remembers(limit_table, &entry);
-        // A key that has nothing used up is the same as a new one, unless a new key has less than everything.
-        let is_unused = !starts_full && !(0..SIZES.len()).any(|place| is_used(&place));
+        // A key that has nothing used up stays where its entry is. In two tables, the older entry would say what it was last
+        // charged under, and so whether it is new to limits of which a new key has less than everything.
+        let is_unused = !(0..SIZES.len()).any(|place| is_used(&place));
         let is_here = |place: &usize| if is_unused { is_remembered(place) } else { is_used(place) };
         let to = (here + 1..SIZES.len()).rev().find(is_here).unwrap_or(here);
         for from in (0..to).filter(is_here) {

@@ -248,7 +248,7 @@ impl ChargeContext<'_> {
                     } else {
                         Outcome::Allow
                     },
-                    stamp: Stamp::from_bits(nanos(newest).saturating_add(1)),
+                    stamp: Stamp::from_bits(nanos(newest).max(1)),
                     report: Report {
                         limit: window.limit,
                         remaining: window.limit.saturating_sub(inside),

@@ -490,9 +490,10 @@ fn outlasts(entry: Time<Mono>, now: Time<Mono>, span: Nanos) -> Nanos {
     span.saturating_add(entry.since(now)).saturating_sub(now.since(entry))
 }
 
-/// The instant, moved by one so that none of them is [`Stamp::NONE`].
+/// The instant; 1 for that of the clock's start, because 0 is [`Stamp::NONE`]. Moved by one, it would be the end of the window
+/// before, which windows and slices have as stamps: a state may have been theirs when the receipt was written.
 fn stamp_of(entry: Time<Mono>) -> Stamp {
-    Stamp::from_bits(entry.as_nanos().saturating_add(1))
+    Stamp::from_bits(entry.as_nanos().max(1))
 }
 
 /// The first of `places` where `holds` is false, given that it stays false from there on.

@@ -78,6 +78,8 @@ pub fn all() -> Vec<(&'static str, Vec<Trace>)> {
         ("a day of another time zone is not over when this one ends", other_time_zones()),
         ("a rule that writes out a parameter it had is not changed", vec![written_out()]),
         ("a renewal concerns the slots that a request took, under any later rule", renewals()),
+        ("a log does not take the end of a slice for its own instant", vec![end_of_a_slice()]),
+        ("a key is new to an override with `initial` after it was charged under the rule", vec![new_to_an_override()]),
     ]
 }
 
@@ -287,6 +289,34 @@ fn renewals() -> Vec<Trace> {
     let removed = Trace { start: START, versions: vec![slots.clone(), bucket_rule("r1")], steps: begin() };
     let steps = begin().into_iter().chain([check(0, 1), renew(1)]).collect();
     vec![removed, Trace { start: START, versions: vec![slots, bucket_rule("r0")], steps }]
+}
+
+/// One taken a tick before the end of a slice, and one more under a log at the same instant; then the first taking is refunded.
+/// Its receipt names the slice, so the log accepts nothing.
+fn end_of_a_slice() -> Trace {
+    let slices = limit(5, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(SECOND) });
+    let log = limit(5, 10 * SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
+    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![log]), until: None };
+    let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![slices]) }];
+    let mut steps = vec![check(0, 1), check(0, 1), ask(0, Verb::Check, Some("pro"), 1)];
+    steps[1].pause = Pause::BeforeReset(0);
+    steps.extend([Step { pause: Pause::None, act: Act::Refund(1) }, ask(0, Verb::Peek, Some("pro"), 1)]);
+    trace(rules, steps)
+}
+
+/// A key is charged under a log and a window, under a bucket of which a new key has nothing, and under the rule's own. When it
+/// has everything left it is new to that bucket, though it was charged there before.
+fn new_to_an_override() -> Trace {
+    let log = limit(12, SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
+    let window = limit(11, 5 * SECOND, Algorithm::SlidingWindow);
+    let minutes = |count, initial| Limit { initial, ..limit(count, 900 * SECOND, bucket()) };
+    let other = |plan, limits| Override { when: vec![("plan", plan)], does: Does::Limits(limits), until: None };
+    let overrides = vec![other("pro", vec![log, window]), other("own", vec![minutes(2, Some(0))])];
+    let rules = vec![Rule { overrides, ..rule("r0", vec![minutes(10, None)]) }];
+    let refund = Step { pause: Pause::None, act: Act::Refund(0) };
+    // The window is still used when the key comes to the bucket, so the key is not new there.
+    let own = |pause| ask(pause, Verb::Check, Some("own"), 1);
+    trace(rules, vec![ask(0, Verb::Check, Some("pro"), 1), own(SECOND), refund, check(0, 1), own(1_000 * SECOND)])
 }
 
 /// Runs all traces and returns the differences.
