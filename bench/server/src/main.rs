@@ -26,9 +26,9 @@ const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000
 
 fn main() -> anyhow::Result<ExitCode> {
     let mut args = std::env::args().skip(1);
-    let tollgate = args
-        .next()
-        .context("usage: bench-server TOLLGATE [REPETITIONS [resp|http|forward|latency|rules|memory|neighbour|outage]]")?;
+    let tollgate = args.next().context(
+        "usage: bench-server TOLLGATE [REPETITIONS [resp|http|forward|latency|rules|memory|neighbour|outage]]",
+    )?;
     let repetitions = args.next().map_or(Ok(5), |text| text.parse())?;
     let only = args.next();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
@@ -246,16 +246,12 @@ impl Bench {
             stopped.push(outage::ask(server.address, LENGTH, || outage::signal(redis.id(), "STOP"))?);
             outage::signal(redis.id(), "CONT")?;
         }
-        println!(
-            "\n20 callers, deadline 10 ms, every request decided; the store is stopped after a third of the time"
-        );
+        println!("\n20 callers, deadline 10 ms, every request decided; the store is stopped after a third of the time");
         let middle_of = |waits: &[Waits], figure: fn(&Waits) -> f64| middle(waits.iter().map(figure).collect());
         let longest = [("control", control), ("stopped", stopped)].map(|(name, waits)| {
             let (usual, longest) = (middle_of(&waits, |waits| waits.middle), middle_of(&waits, |waits| waits.longest));
             let answers = middle_of(&waits, |waits| waits.answers as f64);
-            println!(
-                "  {name:<14} {answers:>8.0} answers, median {usual:.2} ms, longest {longest:.2} ms"
-            );
+            println!("  {name:<14} {answers:>8.0} answers, median {usual:.2} ms, longest {longest:.2} ms");
             longest
         });
         bars.at_most("longest wait with the store stopped, ms beyond the control's", longest[1] - longest[0], 10.);

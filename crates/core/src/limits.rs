@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_by_one_spends_nothing_from_the_others() {
+    fn refusal_by_one_limit_spends_nothing_from_the_others() {
         let limits = one_of_each();
         let mut state = state_of(&limits);
         let before = state.clone();
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_as_the_tightest_has_is_taken_from_all() {
+    fn take_up_to_takes_the_least_available_from_all() {
         let limits = Limits::new([bucket(10), bucket(4)]).unwrap();
         let mut state = state_of(&limits);
         assert_eq!(limits.decide(&mut *state, &Now::at(0), Ask::UpTo(Cost::new(7))).taken(), Cost::new(4));
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refund_reaches_every_limit() {
+    fn refund_reaches_every_limit() {
         let limits = one_of_each();
         let mut state = state_of(&limits);
         let verdict = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(5)));
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_wait_and_the_latest_retry_count() {
+    fn longest_wait_and_latest_retry_are_reported() {
         let leaky = |rate: &str, burst| LeakyBucket::new(rate.parse().unwrap(), burst).unwrap().into();
         let limits = Limits::new([leaky("1/s", 3), leaky("1/5s", 2)]).unwrap();
         let mut state = state_of(&limits);

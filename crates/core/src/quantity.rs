@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_is_as_far_from_an_instant_on_one_clock_as_on_another() {
+    fn distance_of_a_point_is_the_same_on_both_clocks() {
         let rebased = |nanos, from, to| {
             Time::<Mono>::from_nanos(nanos).rebased(Time::from_nanos(from), Time::from_nanos(to)).as_nanos()
         };
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn the_present_hands_on_what_it_was_given() {
+    fn present_returns_its_readings() {
         let window = Window::new(Time::from_nanos(1), Time::from_nanos(2)).unwrap();
         let windows = [window];
         let now = Now::new(Time::from_nanos(3), Time::from_nanos(4)).with_spread(5).with_windows(&windows);

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_the_greatest_length_is_still_read() {
+    fn rate_of_the_greatest_length_is_parsed() {
         check(&format!("{:0>62}/s", 7), "7/s");
         assert!(format!("{:0>63}/s", 7).parse::<Rate>().is_err());
     }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_beyond_the_state_is_refused() {
+    fn count_beyond_the_state_is_refused() {
         assert_eq!(
             Rate::new(99_999_999_977, Nanos::from_secs(86_400)),
             Err(LimitError::RateTooFine { count: 99_999_999_977, per: Nanos::from_secs(86_400) })

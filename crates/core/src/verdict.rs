@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stricter_answer_counts() {
+    fn stricter_outcome_wins() {
         let (allow, wait, longer) =
             (Outcome::Allow, Outcome::Delay(Nanos::from_nanos(1)), Outcome::Delay(Nanos::from_nanos(2)));
         let (soon, later) = (Outcome::Deny(Retry::After(Nanos::from_nanos(3))), Outcome::Deny(Retry::OnRelease));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_the_whole_is_rounded_up() {
+    fn fraction_is_rounded_up() {
         let all = u128::from(u32::MAX);
         for (part, whole, expected) in [
             (0, 5, 0),

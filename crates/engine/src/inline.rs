@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn those_in_use_outlast_a_flood_of_others() {
+    fn limits_in_use_outlast_a_flood_of_others() {
         let (interner, mut limit_ids) = (Interner::default(), LimitIds::new());
         let held: Vec<InlineLimits> = (0..100).map(|n| interner.add(&limits(1_000_000 + n), &limit_ids).0).collect();
         let mut ids = std::collections::HashSet::new();

@@ -81,7 +81,7 @@ fn each_value_that_is_given_has_its_limit_and_others_have_none() {
 }
 
 #[test]
-fn a_key_without_a_value_counts_each_value_and_nesting_is_a_tuple() {
+fn key_without_a_value_counts_each_value_and_nesting_is_a_tuple() {
     let service = Service::new(
         "domain: mail\ndescriptors:\n- key: kind\n  value: advert\n  descriptors:\n  - {key: number, rate_limit: {unit: day, requests_per_unit: 5}}\n\
          - {key: number, rate_limit: {unit: day, requests_per_unit: 100}}\n",
@@ -106,7 +106,7 @@ fn several_descriptors_must_all_fit() {
 }
 
 #[test]
-fn the_most_specific_descriptor_wins() {
+fn most_specific_descriptor_wins() {
     let service = Service::new(
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n\
          - {key: remote_address, value: 50.0.0.5, rate_limit: {unit: second, requests_per_unit: 0}}\n",
@@ -117,7 +117,7 @@ fn the_most_specific_descriptor_wins() {
 }
 
 #[test]
-fn a_request_matches_only_as_many_entries_as_the_descriptor_has() {
+fn request_matches_only_descriptors_with_as_many_entries() {
     let service = Service::new(
         "domain: d\ndescriptors:\n- {key: key, value: value, rate_limit: {unit: second, requests_per_unit: 3}}\n",
     );
@@ -131,7 +131,7 @@ fn a_request_matches_only_as_many_entries_as_the_descriptor_has() {
 }
 
 #[test]
-fn a_specific_branch_that_leads_nowhere_is_not_left_again() {
+fn matching_does_not_backtrack_from_a_specific_branch() {
     let service = Service::new(
         "domain: d\ndescriptors:\n- key: a\n  descriptors:\n  - {key: b, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
          - key: a\n  value: x\n  descriptors:\n  - {key: c, rate_limit: {unit: hour, requests_per_unit: 4}}\n",
@@ -187,7 +187,7 @@ fn stars_match_anywhere_in_a_value() {
 }
 
 #[test]
-fn a_value_goes_before_stars_and_stars_in_the_order_they_are_written() {
+fn value_goes_before_stars_and_stars_in_written_order() {
     let service = Service::new(
         "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n\
          - {key: k, value: ab*, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
@@ -201,7 +201,7 @@ fn a_value_goes_before_stars_and_stars_in_the_order_they_are_written() {
 }
 
 #[test]
-fn a_threshold_is_shared_only_if_it_says_so() {
+fn threshold_is_shared_only_with_share_threshold() {
     let service = Service::new(
         "domain: d\ndescriptors:\n- {key: files, value: files/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 10}}\n\
          - {key: own, value: own/*, share_threshold: false, rate_limit: {unit: hour, requests_per_unit: 10}}\n",
@@ -214,7 +214,7 @@ fn a_threshold_is_shared_only_if_it_says_so() {
 }
 
 #[test]
-fn a_shared_level_above_the_limit_is_shared_too() {
+fn shared_level_above_the_limit_is_shared_too() {
     let service = Service::new(
         "domain: d\ndescriptors:\n- key: route\n  value: api/*\n  share_threshold: true\n  descriptors:\n  - {key: method, rate_limit: {unit: minute, requests_per_unit: 6}}\n",
     );
@@ -252,7 +252,7 @@ fn passing_all(service: &Service, descriptors: &[Descriptor<'_>]) -> usize {
 }
 
 #[test]
-fn a_limit_that_is_met_replaces_those_it_names_and_they_are_not_charged() {
+fn matching_limit_replaces_the_named_ones_which_are_not_charged() {
     let service = Service::new(
         "domain: shop\ndescriptors:\n\
          - {key: area, value: read, descriptors: [{key: user, value: ann, rate_limit: {name: reading, requests_per_unit: 5, unit: second}}]}\n\
@@ -305,7 +305,7 @@ fn replacing_goes_by_names_whatever_else_the_limits_are() {
 }
 
 #[test]
-fn the_same_key_twice_is_told_apart_by_its_place() {
+fn repeated_key_is_distinguished_by_its_position() {
     let service = Service::new(
         "domain: d\ndescriptors:\n- key: header_match\n  value: get\n  descriptors:\n\
          \x20 - {key: header_match, value: slow, rate_limit: {unit: hour, requests_per_unit: 2}}\n\

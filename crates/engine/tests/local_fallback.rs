@@ -44,7 +44,7 @@ fn admitted(bench: &mut Bench<Flaky>) -> (u64, String) {
 }
 
 #[test]
-fn a_key_with_almost_everything_left_is_admitted_while_the_store_stalls() {
+fn key_with_almost_everything_left_is_admitted_while_the_store_stalls() {
     for (limit, left) in [("10k/month", 9_999), ("1000/day", 999), ("200/h", 199), ("60/m", 59)] {
         for algorithm in ["fixed_window", "token_bucket", "sliding_window", "sliding_slices", "interval_bucket"] {
             if limit.ends_with("month") && algorithm != "fixed_window" {
@@ -67,14 +67,14 @@ fn two_nodes_share_what_was_left() {
 }
 
 #[test]
-fn an_unknown_key_gets_its_share_of_the_full_burst() {
+fn unknown_key_gets_its_share_of_the_full_burst() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 3);
     stall(&bench);
     assert_eq!(admitted(&mut bench).0, 334);
 }
 
 #[test]
-fn the_last_token_is_shared_as_one_token_and_nothing_as_nothing() {
+fn share_of_the_last_token_is_one_and_of_none_is_none() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 5);
     assert_eq!(bench.check_cost(&[], 999), "allow");
     stall(&bench);
@@ -86,7 +86,7 @@ fn the_last_token_is_shared_as_one_token_and_nothing_as_nothing() {
 }
 
 #[test]
-fn the_time_since_the_last_answer_has_refilled_the_limit() {
+fn time_since_the_last_answer_refills_the_limit() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 1_000), "allow");
     bench.advance(Nanos::from_secs(1_800));
@@ -95,7 +95,7 @@ fn the_time_since_the_last_answer_has_refilled_the_limit() {
 }
 
 #[test]
-fn a_share_follows_the_number_of_nodes_at_the_stall() {
+fn share_depends_on_the_number_of_nodes_at_the_stall() {
     let mut bench = bench("- {id: r, limit: 1000/day, algorithm: fixed_window}\n", 1);
     assert_eq!(bench.check_cost(&[], 600), "allow");
     bench.engine.set_nodes(4);
@@ -132,7 +132,7 @@ fn windows_end_when_they_end_in_the_store() {
 }
 
 #[test]
-fn a_spread_window_keeps_the_boundary_that_the_store_reported() {
+fn spread_window_keeps_the_boundary_that_the_store_reported() {
     let mut bench = bench("- {id: r, limit: 100/h, algorithm: fixed_window, phase: spread}\n", 1);
     let reset = bench.decide(&[], Some(90), |decision| decision.reports().next().map(|it| it.report.reset));
     stall(&bench);
@@ -152,7 +152,7 @@ fn calendar_windows_keep_their_boundaries() {
 }
 
 #[test]
-fn a_stall_after_a_stall_hands_out_no_new_share() {
+fn second_stall_grants_no_new_share() {
     let mut bench = bench("- {id: r, per: [k], limit: 1000/day}\n- {id: other, limit: 1000000/s}\n", 2);
     let entries = [("k", "a")];
     let check = |bench: &mut Bench<Flaky>| bench.check(&entries);
@@ -178,7 +178,7 @@ fn a_stall_after_a_stall_hands_out_no_new_share() {
 }
 
 #[test]
-fn a_cost_that_fits_what_was_left_but_not_the_share_is_admitted_once_into_debt() {
+fn cost_that_fits_what_was_left_but_not_the_share_is_admitted_once_into_debt() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 4);
     assert_eq!(bench.check_cost(&[], 400), "allow");
     stall(&bench);
@@ -190,7 +190,7 @@ fn a_cost_that_fits_what_was_left_but_not_the_share_is_admitted_once_into_debt()
 }
 
 #[test]
-fn a_cost_that_does_not_fit_what_was_left_is_refused() {
+fn cost_that_does_not_fit_what_was_left_is_refused() {
     for nodes in [1, 4] {
         let mut bench = bench("- {id: r, limit: 1000/h}\n", nodes);
         assert_eq!(bench.check_cost(&[], 400), "allow");
@@ -202,7 +202,7 @@ fn a_cost_that_does_not_fit_what_was_left_is_refused() {
 }
 
 #[test]
-fn what_the_node_spent_itself_does_not_count_as_left() {
+fn amount_that_the_node_spent_does_not_count_as_left() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 400), "allow");
     stall(&bench);
@@ -277,7 +277,7 @@ fn slots_that_are_held_in_the_store_are_not_free_in_the_fallback() {
 }
 
 #[test]
-fn a_reset_key_has_its_share_of_everything() {
+fn reset_key_has_its_share_of_everything() {
     let mut bench = bench("- {id: r, limit: 100/day}\n", 2);
     assert_eq!(bench.check_cost(&[], 100), "allow");
     let items = [Item::default()];
@@ -287,7 +287,7 @@ fn a_reset_key_has_its_share_of_everything() {
 }
 
 #[test]
-fn an_override_in_the_fallback_counts_what_was_spent_under_another() {
+fn override_in_the_fallback_counts_the_amount_spent_under_another() {
     let rules = "- {id: r, limit: 100/day, overrides: [{when: {plan: pro}, limit: 1000/day}]}\n";
     let pro = [("plan", "pro")];
     // The last answer is about the limits that were charged, or about smaller ones of which nothing is left.

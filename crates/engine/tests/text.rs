@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn a_rule_file_with_slips(slips in vec((0..WHOLE.len(), 0_usize..20, proptest::sample::select(WORDS)), 1..6)) {
+    fn rule_file_with_typos(slips in vec((0..WHOLE.len(), 0_usize..20, proptest::sample::select(WORDS)), 1..6)) {
         let mut text = WHOLE.as_bytes().to_vec();
         for (at, length, word) in slips {
             let at = at.min(text.len());
@@ -137,12 +137,12 @@ proptest! {
     }
 
     #[test]
-    fn a_rule_file_cut_short(length in 0..WHOLE.len()) {
+    fn truncated_rule_file(length in 0..WHOLE.len()) {
         check(&WHOLE.as_bytes()[..length]);
     }
 
     #[test]
-    fn a_rule_file_with_flipped_bits(flips in vec((0..WHOLE.len(), any::<u8>()), 1..4)) {
+    fn rule_file_with_flipped_bits(flips in vec((0..WHOLE.len(), any::<u8>()), 1..4)) {
         let mut text = WHOLE.as_bytes().to_vec();
         flips.iter().for_each(|(at, bits)| text[*at] ^= bits);
         check(&text);

@@ -303,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_precise_clock_goes_forward_and_agrees_with_the_wall() {
+    fn precise_clock_advances_and_agrees_with_the_wall_clock() {
         let clock = PreciseClock::new();
         assert!(clock.mono().since(Time::from_nanos(AGE.as_nanos())) < Nanos::from_secs(60), "{:?}", clock.mono());
         let (first, second) = (clock.mono(), clock.mono());
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wall_is_looked_at_again_when_due() {
+    fn wall_clock_is_read_again_when_due() {
         let clock = PreciseClock::new();
         // The wall clock is decades after its zero, the monotonic clock nine years.
         let far = 2 * AGE.as_nanos();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cached_clock_tells_the_time_from_the_first_moment_and_shares_it_with_its_clones() {
+    fn cached_clock_has_the_time_from_the_start_and_shares_it_with_clones() {
         // The thread reads it only once: with this period there is no second reading.
         let clock = CachedClock::start(Duration::from_secs(3_600)).unwrap();
         // Once it stood at zero until the thread had started, and then made a jump that refilled every bucket.

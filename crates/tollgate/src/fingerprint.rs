@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_is_the_polynomial_modulo_the_prime() {
+    fn fingerprint_is_the_polynomial_modulo_the_prime() {
         // Slowly, with full reduction, over a key of more than two blocks.
         let prime = u128::from(PRIME);
         let bytes: Vec<u8> = (0..240).collect();

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_short_limits_does_not_wash_out_a_long_one() {
+    fn flood_of_short_limits_does_not_evict_a_long_one() {
         let (table, _) = table(100);
         assert_eq!(table.decide(b"daily", &call(0, 1, 86_400))[0], 0);
         for n in 0..10_000 {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scale_of_what_is_owed_keeps_the_order() {
+    fn scaled_debt_keeps_the_order() {
         let instants = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + (1 << bit) / 3]);
         let mut instants: Vec<u64> = instants.chain([u64::MAX]).collect();
         instants.sort_unstable();

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_name_is_the_same_limiter_and_others_are_apart() {
+    fn equal_names_share_a_limiter_and_others_do_not() {
         let (_clock, registry) = registry();
         let first = registry.limiter("a", "small").unwrap();
         assert!(first.check(2).is_allowed() && !registry.limiter("a", "large").unwrap().check(1).is_allowed());
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_name_is_reported() {
         let (_clock, registry) = registry();
         let registry = registry.max_limiters(1);
         let error = registry.limiter("a", "tiny").unwrap_err();
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_reaches_all_that_share_it_and_those_who_wait() {
+    fn change_reaches_all_handles_and_waiters() {
         let (_clock, registry) = registry();
         let [a, b, c] = [("a", "small"), ("b", "small"), ("c", "large")]
             .map(|(name, config)| registry.limiter(name, config).unwrap());
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_changes_at_the_same_time_one_is_the_last_for_everybody() {
+    fn concurrent_changes_have_one_order_for_all() {
         struct ChangingWaker(Arc<Registry<ManualClock>>);
         impl Wake for ChangingWaker {
             fn wake(self: Arc<Self>) {
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hook_is_told_what_happens() {
+    fn hook_receives_events() {
         let (clock, registry) = registry();
         let events = Arc::new(Mutex::new(Vec::new()));
         let ear = Arc::clone(&events);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_that_panics_changes_no_decision() {
+    fn panicking_hook_changes_no_decision() {
         let (_clock, registry) = registry();
         let registry = registry.on_event(|_| panic!("a hook that panics"));
         let a = registry.limiter("a", "small").unwrap();

@@ -54,7 +54,7 @@ fn the_counter_counts() {
 }
 
 #[test]
-fn a_limiter_decides_without_allocating() {
+fn limiter_decides_without_allocating() {
     fn check<A: Algorithm + std::fmt::Debug>(limit: A) {
         let what = format!("{limit:?}");
         let limiter = Limiter::with_clock(limit, ManualClock::at(HOUR.as_nanos()));
@@ -78,7 +78,7 @@ fn a_limiter_decides_without_allocating() {
 }
 
 #[test]
-fn a_keyed_limiter_decides_and_inserts_without_allocating() {
+fn keyed_limiter_decides_and_inserts_without_allocating() {
     fn check<A: Algorithm + Clone + std::fmt::Debug>(limit: &A, when_full: WhenFull) {
         let what = format!("{limit:?}, {when_full:?}");
         // Far too small, so that entries are found, inserted, moved, evicted and without room.
@@ -137,7 +137,7 @@ fn other_numbers_of_one_limit_convert_entries_without_allocating() {
 }
 
 #[test]
-fn a_ledger_decides_single_charges_without_allocating() {
+fn ledger_decides_single_charges_without_allocating() {
     let limit_table = groups().unwrap();
     let words = limit_table.iter().map(Limits::words).max().unwrap();
     for when_full in [WhenFull::Overflow, WhenFull::Deny] {
@@ -187,7 +187,7 @@ fn reading_the_clock_does_not_allocate() {
 }
 
 #[test]
-fn a_snapshot_allocates_as_often_whatever_the_number_of_keys() {
+fn allocations_of_a_snapshot_do_not_depend_on_the_number_of_keys() {
     let allocations = |keys: u64| {
         let limits = Keyed::with_clock(FixedWindow::new(10, HOUR).unwrap(), 10_000, ManualClock::at(1)).unwrap();
         (0..keys).for_each(|key| _ = limits.check(&Hashed(key), 10));

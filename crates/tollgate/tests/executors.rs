@@ -35,7 +35,7 @@ fn tasks_wait_beside_others_and_are_served_in_order() {
 }
 
 #[test]
-fn a_timeout_of_the_executor_leaves_the_line() {
+fn timeout_of_the_executor_leaves_the_queue() {
     let limiter = Arc::new(Limiter::new(TokenBucket::new("1/h".parse().unwrap(), 1).unwrap()));
     runtime().block_on(async {
         limiter.acquire(1).await.unwrap();
@@ -47,7 +47,7 @@ fn a_timeout_of_the_executor_leaves_the_line() {
 }
 
 #[test]
-fn an_executor_that_is_shut_down_leaves_nothing_in_the_line() {
+fn executor_shutdown_leaves_nothing_in_the_queue() {
     let limiter = Arc::new(Limiter::new(TokenBucket::new("1/h".parse().unwrap(), 1).unwrap()));
     limiter.drain();
     let runtime = runtime();

@@ -27,7 +27,7 @@ fn assert_old_file_alone(folder: &Path) {
 }
 
 #[test]
-fn a_snapshot_without_room_leaves_the_old_one() {
+fn snapshot_on_a_full_disk_leaves_the_old_one() {
     let folder = tempfile::tempdir().expect("a folder");
     old_file(folder.path());
     // The signal that would end the process is ignored, so that the write fails instead, as on a full disk.

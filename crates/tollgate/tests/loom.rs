@@ -47,7 +47,7 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn the_last_token_is_taken_once() {
+fn last_token_is_taken_once() {
     loom::model(|| {
         let limiter = Arc::new(Limiter::with_clock(bucket(1), clock()));
         let (first, second) = both(&limiter, |limiter| limiter.check(1), |limiter| limiter.check(1));
@@ -68,7 +68,7 @@ fn takings_that_overlap_fit_together() {
 }
 
 #[test]
-fn what_is_given_back_while_another_takes_is_neither_lost_nor_doubled() {
+fn concurrent_refund_is_neither_lost_nor_doubled() {
     loom::model(|| {
         let limiter = Arc::new(Limiter::with_clock(bucket(2), clock()));
         let take_and_give = |limiter: &Limiter<TokenBucket, ManualClock>| {
@@ -100,7 +100,7 @@ fn two_who_both_give_back_leave_all_of_it() {
 }
 
 #[test]
-fn a_charge_into_debt_and_a_check_see_each_other() {
+fn charge_into_debt_and_check_are_ordered() {
     loom::model(|| {
         let limiter = Arc::new(Limiter::with_clock(bucket(2), clock()));
         let (charged, checked) = both(&limiter, |limiter| limiter.charge(4), |limiter| limiter.check(2));
@@ -146,7 +146,7 @@ fn concurrent_inserts_of_different_keys_are_independent() {
 }
 
 #[test]
-fn who_gives_back_and_who_takes_of_one_entry_wait_for_each_other() {
+fn refund_and_take_of_one_entry_are_serialised() {
     model(2, || {
         let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap());
         let held = keyed.check("alice", 2);
@@ -176,7 +176,7 @@ fn newcomers_to_a_full_table_do_not_both_get_the_place_of_the_one_who_gives_way(
 }
 
 #[test]
-fn a_batch_and_a_single_request_add_up() {
+fn batch_and_single_request_add_up() {
     model(2, || {
         let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap());
         let _ = keyed.check("alice", 1);
@@ -193,7 +193,7 @@ fn a_batch_and_a_single_request_add_up() {
 }
 
 #[test]
-fn groups_in_opposite_order_neither_wait_for_ever_nor_share_what_is_left() {
+fn groups_in_opposite_order_neither_deadlock_nor_double_spend() {
     model(2, || {
         let limits = [Limits::from(Limit::from(bucket(3)))];
         let ledger = Arc::new(Ledger::with_clock(1, 1, clock()).unwrap());
@@ -225,7 +225,7 @@ fn charge_both(ledger: &Ledger<ManualClock>, keys: [&'static [u8]; 2], cost: u64
 }
 
 #[test]
-fn groups_of_known_keys_neither_wait_for_ever_nor_share_what_is_left() {
+fn groups_of_known_keys_neither_deadlock_nor_double_spend() {
     model(2, || {
         let ledger = Arc::new(Ledger::with_clock(1, 1, clock()).unwrap());
         assert!(charge_both(&ledger, [b"a", b"b"], 1));

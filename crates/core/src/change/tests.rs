@@ -72,7 +72,7 @@ fn of_each(capacity: u64) -> Vec<Limit> {
 }
 
 #[test]
-fn a_refused_request_under_smaller_parameters_forgives_nothing() {
+fn refused_request_under_smaller_parameters_forgives_nothing() {
     for (large, small) in of_each(100).into_iter().flat_map(|large| of_each(2).into_iter().map(move |s| (large, s))) {
         let mut key = Account::new(large, 0);
         assert!(key.ask(&large, 0, exactly(100)).is_admitted());
@@ -85,7 +85,7 @@ fn a_refused_request_under_smaller_parameters_forgives_nothing() {
 }
 
 #[test]
-fn a_refused_request_under_another_override_leaves_the_refill_alone() {
+fn refused_request_under_another_override_does_not_change_the_refill() {
     let (ten, five) = (token("10/10s", 10), token("5/10s", 5));
     let mut key = Account::new(ten, 0);
     assert!(key.ask(&ten, 0, exactly(10)).is_admitted());
@@ -109,7 +109,7 @@ fn two_versions_of_a_rule_admit_no_more_than_the_larger() {
 }
 
 #[test]
-fn a_log_counts_refused_attempts_under_the_state_s_own_parameters() {
+fn log_counts_refused_attempts_under_the_parameters_of_the_state() {
     let own: Limit = SlidingLog::new(3, Nanos::from_secs(10)).unwrap().into();
     let other: Limit = SlidingLog::new(2, Nanos::from_secs(5)).unwrap().count_refused().into();
     let mut key = Account::new(own, 0);
@@ -125,7 +125,7 @@ fn a_log_counts_refused_attempts_under_the_state_s_own_parameters() {
 }
 
 #[test]
-fn a_minimum_gap_is_kept_from_requests_only() {
+fn minimum_gap_applies_to_requests_only() {
     let log = |limit| SlidingLog::new(limit, Nanos::from_secs(10)).unwrap();
     let gapped: Limit = log(9).minimum_gap(Nanos::from_secs(3)).unwrap().into();
     let mut key = Account::new(log(5).into(), 0);
@@ -149,7 +149,7 @@ fn taking_under_no_limit_keeps_the_state() {
 }
 
 #[test]
-fn a_list_of_limits_is_written_as_a_whole_or_not_at_all() {
+fn list_of_limits_is_written_completely_or_not_at_all() {
     let old = Limits::new([token("10/10s", 10), SlidingLog::new(5, Nanos::SECOND).unwrap().into()]).unwrap();
     let new =
         Limits::new([token("5/10s", 5), SlidingLog::new(8, Nanos::SECOND).unwrap().into(), token("1/s", 3)]).unwrap();
@@ -275,7 +275,7 @@ fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
 }
 
 #[test]
-fn the_law_holds_for_all_pairs_of_limits() {
+fn law_of_changed_limits_holds_for_all_pairs() {
     let limits = menagerie();
     for (first, second) in limits.iter().flat_map(|first| limits.iter().map(move |second| (first, second))) {
         let mut seed = 7;
@@ -300,7 +300,7 @@ fn the_law_holds_for_all_pairs_of_limits() {
 }
 
 #[test]
-fn there_and_back_without_a_charge_changes_nothing() {
+fn changing_limits_and_back_without_a_charge_changes_nothing() {
     let limits = menagerie();
     for (first, second) in limits.iter().flat_map(|first| limits.iter().map(move |second| (first, second))) {
         let (mut visited, mut alone) = (Account::new(*first, 0), Account::new(*first, 0));

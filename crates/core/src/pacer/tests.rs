@@ -23,7 +23,7 @@ fn waits(pacing: &Pacing, pace: &mut Pace, now: &mut u64, permits: &[u64]) -> Ve
 }
 
 #[test]
-fn the_next_one_pays() {
+fn next_caller_pays() {
     let pacing = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(at(0));
     let measured = waits(&pacing, &mut pace, &mut 0, &[1, 1, 2, 4, 8, 1]);
@@ -31,7 +31,7 @@ fn the_next_one_pays() {
 }
 
 #[test]
-fn what_went_unused_is_stored_up_to_the_bound() {
+fn unused_permits_are_stored_up_to_the_maximum() {
     let pacing = Pacing::bursty(rate("5/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(at(0));
     assert_eq!(pacing.stored(&pace, at(0)), Nanos::ZERO);
@@ -43,7 +43,7 @@ fn what_went_unused_is_stored_up_to_the_bound() {
 }
 
 #[test]
-fn a_cold_pacer_warms_up_along_the_ramp_and_cools_down_by_idling() {
+fn cold_pacer_warms_up_along_the_ramp_and_cools_down_by_idling() {
     let pacing = Pacing::warm_up(rate("2/s"), Nanos::from_secs(4), 3_000).unwrap();
     let (mut pace, mut now) = (pacing.start(at(0)), 0);
     let cold = [0.0, 1_375.0, 1_125.0, 875.0, 625.0, 500.0, 500.0, 500.0];
@@ -93,7 +93,7 @@ fn too_short_a_timeout_is_refused_at_once_and_takes_nothing() {
 }
 
 #[test]
-fn a_changed_rate_leaves_what_is_owed_and_scales_what_is_stored() {
+fn changed_rate_keeps_the_debt_and_scales_stored_permits() {
     let old = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
     let new = old.with_rate(rate("2/s"));
     let (mut pace, mut now) = (old.start(at(0)), 0);

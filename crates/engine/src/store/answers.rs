@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_group_has_taken_nothing() {
+    fn refused_group_has_taken_nothing() {
         let mut answers = Answers::default();
         answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), []);
         answers.charge(Outcome::Deny(Retry::Never), Cost::ZERO, Stamps::default(), []);

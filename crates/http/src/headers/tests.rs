@@ -55,7 +55,7 @@ fn long_name_is_cut_and_missing_name_replaced() {
 }
 
 #[test]
-fn a_refusal_never_says_zero() {
+fn refusal_never_advertises_a_wait_of_zero() {
     assert_eq!(retry_after(Retry::NOW), 1);
     assert_eq!(retry_after(Retry::After(Nanos::from_nanos(1))), 1);
     assert_eq!(retry_after(Retry::After(Nanos::from_millis(1_001))), 2);

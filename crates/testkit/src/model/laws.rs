@@ -61,7 +61,7 @@ impl<A: Algorithm, C: Clock> Place<'_, A, C> {
 
 /// After the advertised wait the request passes, and one nanosecond earlier it does not. No refusal
 /// advertises a wait of zero, and `Never` holds at any time.
-pub fn the_advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, C>, ask: Ask) {
+pub fn advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, C>, ask: Ask) {
     // Limits that count refusals advertise the wait of a caller that sends nothing meanwhile.
     let mut state = place.state.to_vec();
     let verdict = place.limit.decide(state.as_mut_slice(), &place.clock.at(place.instant), ask);

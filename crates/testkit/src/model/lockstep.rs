@@ -132,7 +132,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         self.compare_reports(&now, cost);
         let place = laws::Place { limit: self.limit, state: &self.state, clock, instant: self.instant };
         for ask in [Ask::Exactly(Cost::new(cost)), Ask::UpTo(Cost::new(cost)), Ask::Regardless(Cost::new(cost))] {
-            laws::the_advertised_wait_is_true(&place, ask);
+            laws::advertised_wait_is_true(&place, ask);
         }
         if !self.model.lifts(Law::RemainingPasses) {
             laws::remaining_is_the_largest_that_passes(&place);

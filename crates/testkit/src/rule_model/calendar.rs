@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_billing_month_begins_on_the_last_day_of_a_shorter_one() {
+    fn billing_month_begins_on_the_last_day_of_a_shorter_month() {
         let calendar = Calendar { unit: Unit::Month(31), zone: Zone::Utc };
         let noon = (days(2028, 3, 10) * DAY + 12 * HOUR) as u64 * SECOND;
         let midnight = |month, day| days(2028, month, day) as u64 * DAY as u64 * SECOND;

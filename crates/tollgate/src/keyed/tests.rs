@@ -78,7 +78,7 @@ fn every_verb_does_what_it_says_for_each_key_whatever_the_state() {
 }
 
 #[test]
-fn a_key_is_its_bytes_whatever_holds_them() {
+fn key_is_identified_by_its_bytes() {
     let (keyed, _) = keyed(bucket(10), 100);
     let _ = keyed.check("alice", 1);
     let _ = keyed.check(&String::from("alice"), 1);
@@ -155,7 +155,7 @@ fn no_request_is_lost_between_two_batches() {
 }
 
 #[test]
-fn a_batch_has_one_reading_of_the_clock() {
+fn batch_reads_the_clock_once() {
     let (keyed, clock) = keyed(bucket(10), 100);
     let mut retries = Vec::new();
     keyed.check_many((0..20).map(|_| ("alice", 10)), |verdict| {
@@ -225,7 +225,7 @@ fn spread_windows_begin_at_an_instant_of_each_keys_own() {
 }
 
 #[test]
-fn a_key_never_seen_is_peeked_at_in_its_own_window() {
+fn peek_at_an_unknown_key_uses_its_own_window() {
     // Once answered in the window of a key whose offset is zero.
     let limit = FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread).initial(0).unwrap();
     let (keyed, _) = keyed(limit, 1_000);

@@ -96,7 +96,7 @@ fn every_ask_does_what_it_says_whatever_the_state() {
 }
 
 #[test]
-fn a_decision_tells_what_it_saw_and_left() {
+fn decision_reports_the_state_before_and_after() {
     let limit_table = [Limits::new([bucket(10).into(), daily(8).into()]).unwrap()];
     let (ledger, _) = ledger(100, 4);
     ledger.decide(&limit_table[..], &[Charge::new(0, b"alice", 3)], |_, view| {
@@ -126,7 +126,7 @@ fn peeking_inserts_and_changes_nothing() {
 }
 
 #[test]
-fn a_key_never_seen_is_peeked_at_in_its_own_window() {
+fn peek_at_an_unknown_key_uses_its_own_window() {
     let spread = FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread).initial(0).unwrap();
     let limit_table = [one(spread)];
     let (ledger, _) = ledger(100, 2);
@@ -156,7 +156,7 @@ fn other_numbers_with_each_call_keep_what_was_spent() {
 }
 
 #[test]
-fn numbers_that_nobody_knows_are_refused_for_good() {
+fn unknown_limits_are_refused_permanently() {
     let limit_table = [one(bucket(10))];
     let (ledger, _) = ledger(100, 1);
     let mut calls = 0;
@@ -194,7 +194,7 @@ fn states_too_long_for_the_table_are_refused_for_good() {
 }
 
 #[test]
-fn a_state_under_numbers_that_nobody_knows_any_more_is_forgotten() {
+fn state_of_unknown_limits_is_dropped() {
     let limit_table = [one(bucket(10)), one(daily(10))];
     let (ledger, _, slots) = full(&limit_table, |_| 3);
     for n in 0..slots {
@@ -303,7 +303,7 @@ fn fast_path_of_groups_decides_as_the_slow_path_does() {
 }
 
 #[test]
-fn the_least_spent_gives_way_under_whatever_limits_it_is() {
+fn least_spent_entry_is_evicted_whatever_its_limits() {
     let limit_table = [one(bucket(10)), one(fine_bucket(1_000)), one(daily(4))];
     let (ledger, _, slots) = full(&limit_table, |n| if n == 0 { 2 } else { 6 });
     // A tenth, a quarter, a half of their limits.
@@ -317,7 +317,7 @@ fn the_least_spent_gives_way_under_whatever_limits_it_is() {
 }
 
 #[test]
-fn windows_that_are_over_make_room_for_whoever_comes() {
+fn expired_windows_free_their_slots() {
     // Buckets need no wall clock, but to know that yesterday's windows are over they do. Once they did not look.
     let limit_table = [one(daily(10)), one(bucket(10))];
     let (ledger, clock, slots) = full(&limit_table, |_| 10);
@@ -355,7 +355,7 @@ fn keys_without_room_share_a_limit_for_each_numbers_and_are_counted() {
 }
 
 #[test]
-fn the_windows_that_keys_without_room_share_are_as_long_as_any() {
+fn windows_of_the_overflow_entry_have_full_length() {
     // Every key has its own offset. Had it here, each window would end whenever that of the next key does.
     let limit_table = [one(bucket(10)), one(FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread))];
     let (ledger, clock, slots) = full(&limit_table, |_| 10);
@@ -375,7 +375,7 @@ fn the_windows_that_keys_without_room_share_are_as_long_as_any() {
 }
 
 #[test]
-fn a_full_ledger_can_refuse_instead() {
+fn full_ledger_can_refuse_instead_of_sharing() {
     let limit_table = [one(bucket(10))];
     let (ledger, clock, _) = full(&limit_table, |_| 5);
     let ledger = ledger.when_full(WhenFull::Deny);
@@ -386,7 +386,7 @@ fn a_full_ledger_can_refuse_instead() {
 }
 
 #[test]
-fn a_ledger_holds_as_many_keys_as_it_was_made_for() {
+fn ledger_holds_its_capacity_of_keys() {
     let limit_table = [one(bucket(100)), one(Concurrency::new(3, DAY).unwrap().max_debt(0).unwrap())];
     for (capacity, words) in [(1, 1), (10, 1), (10, 11), (1_000, 1), (1_000, 11), (20_000, 2)] {
         let ledger = ledger(capacity, words).0.when_full(WhenFull::Deny);

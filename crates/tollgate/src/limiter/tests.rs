@@ -56,7 +56,7 @@ fn every_verb_does_what_it_says_whatever_the_state() {
 }
 
 #[test]
-fn what_refills_comes_back_with_time_and_not_before() {
+fn refill_is_available_exactly_when_due() {
     for limit in ten_of_each(SECOND) {
         let (limiter, clock) = limiter(limit);
         limiter.drain();
@@ -155,7 +155,7 @@ fn changing_to_limits_without_state_and_back_keeps_what_was_spent() {
 }
 
 #[test]
-fn a_limit_added_to_a_group_starts_as_new_and_the_others_go_on() {
+fn limit_added_to_a_list_starts_unused_and_the_others_continue() {
     let (mut limiter, _) = limiter(Limits::from(Limit::from(bucket(10))));
     let _ = limiter.check(4);
     limiter.set_limit(Limits::new([fine_bucket(10).into(), daily(5).into()]).unwrap());
@@ -190,7 +190,7 @@ fn clock_that_goes_back_grants_nothing_and_refuses_for_one_burst_at_most() {
 }
 
 #[test]
-fn a_wall_clock_that_goes_back_does_not_matter_to_buckets() {
+fn buckets_ignore_a_wall_clock_that_is_set_back() {
     let (limiter, clock) = limiter(bucket(10));
     let _ = limiter.check(4);
     clock.step_wall(-1_000_000_000_000);
@@ -198,7 +198,7 @@ fn a_wall_clock_that_goes_back_does_not_matter_to_buckets() {
 }
 
 #[test]
-fn a_refund_gives_back_what_is_still_held_against_the_caller() {
+fn refund_returns_what_is_still_counted() {
     /// Takes 6 and then 3, lets time pass, refunds the 6, and expects so much to be accepted and to remain.
     fn check(limit: impl Into<Limit>, passed: Nanos, accepted: u64, remaining: u64) {
         let limit = limit.into();
@@ -227,7 +227,7 @@ fn a_refund_gives_back_what_is_still_held_against_the_caller() {
 }
 
 #[test]
-fn a_refusal_has_nothing_to_refund_and_a_lease_only_once() {
+fn refusal_has_no_refund_and_a_lease_only_one() {
     for limit in ten_of_each(HOUR) {
         let (limiter, _) = limiter(limit);
         let _ = limiter.check(8);

@@ -37,7 +37,7 @@ fn waits(clock: &ManualClock, pacer: &Manual, permits: &[u64]) -> Vec<u64> {
 }
 
 #[test]
-fn the_next_one_waits_as_in_guava() {
+fn next_caller_waits_as_in_guava() {
     let (clock, pacer) = five();
     assert_eq!(waits(&clock, &pacer, &[1, 1, 1]), [0, 200, 200]);
     clock.advance(Nanos::from_millis(2_200));
@@ -78,7 +78,7 @@ fn waiters_pass_in_order_and_move_up_when_one_leaves() {
 }
 
 #[test]
-fn what_was_taken_for_one_that_leaves_is_given_back_if_it_is_the_last() {
+fn cancelled_wait_is_refunded_if_it_is_the_last() {
     let (clock, pacer) = five();
     assert!(pacer.acquire(1).wait().is_ok());
     let mut gone = pacer.acquire(100);
@@ -90,7 +90,7 @@ fn what_was_taken_for_one_that_leaves_is_given_back_if_it_is_the_last() {
 }
 
 #[test]
-fn a_late_bell_does_not_slow_the_others_down() {
+fn late_alarm_does_not_delay_other_waiters() {
     let (clock, pacer) = pacer(Pacing::bursty("5/s".parse().unwrap(), Nanos::ZERO));
     assert!(pacer.acquire(1).wait().is_ok());
     let mut waiting: Vec<_> = (0..4).map(|_| pacer.acquire(1)).collect();

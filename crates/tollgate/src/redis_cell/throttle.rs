@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_four_lets_five_pass() {
+    fn max_burst_of_four_admits_five() {
         check(
             [4, 5, 10],
             &[(0, 1), (0, 4), (0, 1), (0, 6), (2_000, 1)],
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantity_of_zero_changes_nothing_and_a_negative_one_gives_back() {
+    fn quantity_of_zero_changes_nothing_and_a_negative_one_refunds() {
         check(
             [4, 5, 10],
             &[(0, 3), (0, 0), (0, -1), (0, -5), (0, 5)],
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_a_millisecond_is_told_as_zero_seconds() {
+    fn less_than_a_millisecond_is_reported_as_zero_seconds() {
         check([0, 2_000, 1], &[(0, 1), (0, 1)], &[[0, 1, 0, -1, 0], [1, 1, 0, 0, 0]]);
     }
 
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_made_under_other_numbers_is_kept_as_time() {
+    fn debt_under_other_parameters_is_kept_as_time() {
         let mut state = [0];
         let now = Now::at(START);
         let slow = Throttle::new(9, 1, 60, 10).expect("valid");

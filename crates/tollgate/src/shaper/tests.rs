@@ -45,7 +45,7 @@ fn jobs_leave_at_a_constant_rate_in_the_order_in_which_they_came() {
 }
 
 #[test]
-fn a_heavy_job_keeps_the_next_one_waiting() {
+fn job_with_a_high_cost_delays_the_next() {
     let (clock, shaper) = shaper(10);
     shaper.push_weighing(1, 5);
     shaper.push_weighing(2, 1);
@@ -77,7 +77,7 @@ fn old_work_does_not_starve_new() {
 }
 
 #[test]
-fn a_future_that_is_dropped_takes_no_job_with_it() {
+fn dropped_future_removes_no_other_job() {
     let (clock, shaper) = shaper(10);
     (1..=2).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
     assert_eq!((poll(shaper.next()), poll(shaper.next())), (Some(Some(1)), None));
@@ -89,7 +89,7 @@ fn a_future_that_is_dropped_takes_no_job_with_it() {
 }
 
 #[test]
-fn a_turn_taken_for_a_job_that_is_gone_serves_the_next() {
+fn grant_of_a_dropped_job_serves_the_next() {
     let (clock, shaper) = shaper(1);
     let shaper = shaper.overflow(Overflow::Oldest);
     shaper.push(0);
@@ -106,7 +106,7 @@ fn a_turn_taken_for_a_job_that_is_gone_serves_the_next() {
 }
 
 #[test]
-fn a_closed_shaper_lets_out_what_is_in_it() {
+fn closed_shaper_releases_its_queued_jobs() {
     let (_clock, shaper) = shaper(10);
     shaper.push(1);
     shaper.close();

@@ -191,7 +191,7 @@ fn waiter_that_leaves_takes_nothing_and_the_others_move_up() {
 }
 
 #[test]
-fn what_was_taken_for_one_that_leaves_goes_to_the_next() {
+fn grant_of_a_cancelled_waiter_goes_to_the_next() {
     let clock = clock();
     let limiter = empty(1, &clock);
     let mut waiting = queue(&limiter, 2);
@@ -203,7 +203,7 @@ fn what_was_taken_for_one_that_leaves_goes_to_the_next() {
 }
 
 #[test]
-fn a_wait_that_cannot_succeed_is_refused_at_once_and_takes_nothing() {
+fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     let clock = clock();
     let limiter = empty(3, &clock);
     let _ahead = queue(&limiter, 4);
@@ -284,7 +284,7 @@ fn no_more_wait_than_may() {
 }
 
 #[test]
-fn a_million_wait_and_the_next_is_turned_away() {
+fn waiter_beyond_a_million_is_refused() {
     let clock = clock();
     let limiter = Arc::new(Limiter::with_clock(bucket(1), Arc::clone(&clock)).max_waiters(1_000_000));
     limiter.drain();
@@ -338,7 +338,7 @@ fn waiting_is_not_counted_as_being_refused() {
 }
 
 #[test]
-fn a_leap_forward_serves_in_order_what_there_is_by_then() {
+fn clock_jump_serves_waiters_in_order() {
     let clock = clock();
     let limiter = empty(2, &clock);
     let mut waiting = queue(&limiter, 4);
@@ -410,7 +410,7 @@ fn limiter_may_be_dropped_before_the_alarm_fires() {
 }
 
 #[test]
-fn a_waker_that_panics_does_not_keep_the_others_from_being_woken() {
+fn panicking_waker_does_not_prevent_other_wakeups() {
     struct Panics;
     impl Wake for Panics {
         fn wake(self: Arc<Self>) {
@@ -458,7 +458,7 @@ fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
 }
 
 #[test]
-fn the_last_waker_given_is_the_one_that_is_woken() {
+fn last_registered_waker_is_woken() {
     let clock = clock();
     let limiter = empty(1, &clock);
     let mut future = limiter.acquire(1);

@@ -138,7 +138,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
 }
 
 #[test]
-fn a_lost_holder_comes_back_too_late_and_takes_nothing_from_anybody() {
+fn release_after_the_lease_ended_frees_no_other_slot() {
     let limit = leases(3, 30);
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
@@ -159,7 +159,7 @@ fn a_lost_holder_comes_back_too_late_and_takes_nothing_from_anybody() {
 }
 
 #[test]
-fn a_stamp_from_before_the_key_was_forgotten_releases_nothing() {
+fn stamp_of_an_evicted_key_releases_nothing() {
     for limit in [leases(1, 5_000), leases(1000, 5_000)] {
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
@@ -233,7 +233,7 @@ fn new_parameters_keep_leases_and_their_stamps() {
 }
 
 #[test]
-fn a_clock_that_steps_back_grants_nothing_and_gives_lost_leases_back_after_their_length() {
+fn clock_step_back_grants_nothing_and_leases_end_after_their_length() {
     let (limit, second) = (leases(2, 10), Nanos::SECOND.as_nanos());
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
@@ -248,7 +248,7 @@ fn a_clock_that_steps_back_grants_nothing_and_gives_lost_leases_back_after_their
 }
 
 #[test]
-fn a_lease_that_outlasts_the_clock_never_ends() {
+fn lease_beyond_the_range_of_the_clock_never_ends() {
     let limit = leases(1, 10);
     let mut state = [0; 5];
     let stamp = limit.decide(&mut state, &Now::at(u64::MAX - 5), CHECK).stamp();

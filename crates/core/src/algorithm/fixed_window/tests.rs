@@ -99,13 +99,13 @@ fn count_is_kept_when_the_clock_is_set_back_by_up_to_a_window() {
 }
 
 #[test]
-fn a_clock_set_back_further_neither_grants_nor_locks_out_beyond_the_present_window() {
+fn clock_step_back_neither_grants_nor_locks_out_beyond_the_window() {
     check(&limit(), Now::at, "5@100000 1@70 1@119 1@120 4@150 1@150", "0 no50 no1 4 0 no30");
     check(&limit(), Now::at, "3@100000 3@70 2@70 1@70 5@120", "2 no50 0 no50 0");
 }
 
 #[test]
-fn a_window_handed_in_late_or_early_is_believed() {
+fn window_argument_is_used_also_if_late_or_early() {
     let limit = limit().phase(Phase::Given(0));
     let today = [window(100 * S, 160 * S)];
     check(&limit, |at| Now::at(at).with_windows(&today), "5@0 1@0 1@159 1@500", "0 no60 no1 no1");
@@ -118,7 +118,7 @@ fn a_window_handed_in_late_or_early_is_believed() {
 }
 
 #[test]
-fn a_refund_counts_only_in_the_window_it_was_taken_in() {
+fn refund_applies_only_to_the_window_of_its_taking() {
     let limit = limit();
     let mut state = [0; 2];
     let first = limit.decide(&mut state, &Now::at(S), Ask::Exactly(Cost::new(4))).stamp();
@@ -161,7 +161,7 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
 }
 
 #[test]
-fn the_wait_is_true_while_the_clock_is_behind() {
+fn wait_is_exact_while_the_clock_is_behind() {
     let limit = FixedWindow::new(3, Nanos::from_secs(10)).unwrap();
     let mut state = [0; 2];
     let _ = limit.decide(&mut state, &Now::at(25 * S), Ask::Regardless(Cost::new(6)));
@@ -197,7 +197,7 @@ fn other_parameters_keep_what_was_spent() {
 }
 
 #[test]
-fn a_new_key_has_the_initial_amount_in_its_first_window() {
+fn new_key_has_the_initial_amount_in_its_first_window() {
     check(&limit().initial(2).unwrap(), Now::at, "3@50 2@50 5@60", "no10 0 0");
 }
 

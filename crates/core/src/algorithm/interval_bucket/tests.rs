@@ -33,7 +33,7 @@ fn check(limit: &IntervalBucket, steps: &str, expected: &str) {
 }
 
 #[test]
-fn it_is_refilled_in_whole_steps_and_not_above_the_burst() {
+fn refill_happens_in_whole_steps_up_to_the_burst() {
     let steps = "8@3 3@9 6@9 5@10 1@19 8@30 8@39 9@40";
     check(&limit().burst(8).unwrap(), steps, "0 no1 no11 0 no1 0 no11 Never");
     check(&limit(), "5@3 1@9 5@10 6@20", "0 no1 0 Never");
@@ -66,7 +66,7 @@ fn debt_is_bounded_and_paid_off_step_by_step() {
 }
 
 #[test]
-fn a_refund_gives_back_what_is_still_owed() {
+fn refund_returns_what_is_still_owed() {
     for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
         let limit = limit().steps(steps);
         let mut state = [0; 2];
@@ -81,7 +81,7 @@ fn a_refund_gives_back_what_is_still_owed() {
 }
 
 #[test]
-fn a_clock_set_back_neither_grants_nor_locks_out_for_longer_than_all_that_can_be_owed() {
+fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt() {
     for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
         let limit = limit().steps(steps);
         let mut state = [0; 2];
@@ -143,7 +143,7 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
 }
 
 #[test]
-fn the_wait_is_true_while_the_clock_is_behind() {
+fn wait_is_exact_while_the_clock_is_behind() {
     for steps in [Steps::Aligned(Nanos::from_millis(400)), Steps::FirstRequest] {
         let limit = IntervalBucket::new(3, Nanos::from_millis(700)).unwrap().steps(steps);
         let mut state = [0; 2];
@@ -179,7 +179,7 @@ fn other_parameters_keep_what_was_spent() {
 }
 
 #[test]
-fn a_new_key_has_the_initial_amount() {
+fn new_key_has_the_initial_amount() {
     check(&limit().initial(2).unwrap(), "3@3 2@3 5@10", "no7 0 0");
     check(&limit().initial(2).unwrap().steps(Steps::FirstRequest), "3@3 2@3 5@13", "no10 0 0");
 }

@@ -25,14 +25,14 @@ fn check(limit: &LeakyBucket, instants: &[u64], expected: &str) {
 }
 
 #[test]
-fn the_first_passes_and_the_next_wait_their_turn() {
+fn first_request_passes_and_the_next_are_delayed_in_turn() {
     check(&limit("10/s", 6), &[0; 7], ". 100 200 300 400 500 no100");
     check(&limit("10/s", 1), &[0, 99, 100, 200, 301, 400], ". no1 . . . no1");
     check(&limit("10/s", 3), &[0, 50, 50, 100, 350], ". 50 150 200 50");
 }
 
 #[test]
-fn the_free_part_of_the_burst_passes_undelayed() {
+fn free_part_of_the_burst_passes_undelayed() {
     check(&limit("10/s", 6).free(2).unwrap(), &[0; 7], ". . . 100 200 300 no100");
     check(&limit("10/s", 3).free(3).unwrap(), &[0, 0, 0, 0, 100], ". . . no100 .");
 }
@@ -76,7 +76,7 @@ fn large_cost_on_a_new_key_is_let_out_at_the_rate() {
 }
 
 #[test]
-fn a_charge_never_waits_and_goes_into_bounded_debt() {
+fn charge_never_waits_and_goes_into_bounded_debt() {
     let limit = limit("10/s", 6).max_wait(Nanos::ZERO).max_debt(2).unwrap();
     let mut state = [0; 2];
     let mut charge = |cost| limit.decide(&mut state, &Now::at(0), Ask::Regardless(Cost::new(cost))).outcome();
@@ -90,7 +90,7 @@ fn a_charge_never_waits_and_goes_into_bounded_debt() {
 }
 
 #[test]
-fn a_refund_takes_out_what_is_still_in() {
+fn refund_removes_what_is_still_queued() {
     let limit = limit("10/s", 6);
     let mut state = [0; 2];
     for _ in 0..3 {
@@ -151,7 +151,7 @@ fn other_parameters_keep_what_is_in_the_bucket() {
 }
 
 #[test]
-fn a_new_key_has_room_for_the_initial_amount() {
+fn new_key_has_the_initial_amount() {
     let limit = limit("10/s", 6).initial(2).unwrap();
     check(&limit, &[0, 0, 0], "400 500 no100");
 }
@@ -173,7 +173,7 @@ fn no_words_no_time_and_no_cost_break_it() {
 }
 
 #[test]
-fn the_wait_is_true_with_every_part_of_a_tick() {
+fn wait_is_exact_at_every_fraction_of_a_tick() {
     let limit = limit("7777/s", 3).max_wait(Nanos::from_micros(200));
     let mut state = [0; 2];
     let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3)));

@@ -157,7 +157,7 @@ fn replay(limit: SlidingLog, steps: &[(u64, Call, bool)]) {
 }
 
 #[test]
-fn the_vectors_of_rolling_rate_limiter_replay() {
+fn vectors_of_rolling_rate_limiter_are_reproduced() {
     replay(log(2, 10).count_refused(), &[(0, Limit, false), (1, Limit, false), (9, Would, true), (10, Would, false)]);
     replay(
         log(3, 10).count_refused(),
@@ -178,7 +178,7 @@ fn the_vectors_of_rolling_rate_limiter_replay() {
 }
 
 #[test]
-fn the_information_of_rolling_rate_limiter_is_the_report_after_the_attempt() {
+fn information_of_rolling_rate_limiter_is_the_report_after_the_attempt() {
     let limit = log(3, 10).count_refused();
     let mut state = [0; 4];
     let info = |state: &mut [u64; 4], at| {
@@ -247,7 +247,7 @@ fn counted_refusals_refuse_a_caller_that_keeps_retrying_and_admit_one_that_waits
 }
 
 #[test]
-fn a_refund_with_the_stamp_takes_out_that_taking_and_no_other() {
+fn refund_by_stamp_removes_exactly_its_taking() {
     let limit = log(6, 10);
     let mut state = [0; 7];
     let stamps = [0, 3, 5].map(|at| limit.decide(&mut state, &Now::at(at), exactly(2)).stamp());
@@ -312,7 +312,7 @@ fn debt_may_be_as_much_again_as_far_as_the_entries_go() {
 }
 
 #[test]
-fn what_is_withheld_at_first_comes_back_after_one_window() {
+fn initially_withheld_amount_is_available_after_one_window() {
     let limit = log(3, 10).initial(1).unwrap();
     let mut state = [u64::MAX; 4];
     limit.init(&mut state, &Now::at(100));
@@ -321,7 +321,7 @@ fn what_is_withheld_at_first_comes_back_after_one_window() {
 }
 
 #[test]
-fn a_clock_that_steps_back_grants_nothing_and_locks_out_for_one_window() {
+fn clock_step_back_grants_nothing_and_locks_out_for_one_window() {
     let (limit, second) = (log(2, 10), Nanos::SECOND.as_nanos());
     let retry = |state: &[u64; 3], at| limit.report(state, &Now::at(at), Cost::ONE).retry;
     let mut state = [0; 3];
@@ -340,7 +340,7 @@ fn a_clock_that_steps_back_grants_nothing_and_locks_out_for_one_window() {
 }
 
 #[test]
-fn an_entry_by_a_clock_that_is_a_little_behind_counts_from_the_newest() {
+fn entry_of_a_clock_slightly_behind_counts_from_the_newest() {
     let limit = log(2, 10);
     let mut state = [0; 3];
     let stamps = [100, 95].map(|at| limit.decide(&mut state, &Now::at(at), CHECK).stamp());

@@ -30,7 +30,7 @@ fn check(limit: &SlidingSlices, steps: &str, expected: &str) {
 }
 
 #[test]
-fn what_was_counted_leaves_with_its_slice() {
+fn amount_expires_with_its_slice() {
     let steps = "11@5 4@5 6@35 1@59 4@70 1@70 6@100 1@129 4@140 6@170 10@400";
     check(&limit(), steps, "Never 6 0 no11 0 no30 0 no11 0 0 0");
     // Every slice holds some: they leave one by one.
@@ -55,7 +55,7 @@ fn slices_of_any_width_are_kept_apart() {
 }
 
 #[test]
-fn a_state_is_as_small_as_the_limit_allows() {
+fn state_is_as_small_as_the_limit_allows() {
     let words = |limit, slices: u64| {
         SlidingSlices::new(limit, Nanos::from_secs(slices), Nanos::SECOND).unwrap().max_debt(0).unwrap().words()
     };
@@ -64,7 +64,7 @@ fn a_state_is_as_small_as_the_limit_allows() {
 }
 
 #[test]
-fn what_was_counted_is_forgotten_at_most_one_slice_late() {
+fn amount_expires_at_most_one_slice_late() {
     for (length, precision) in [(10, 6), (25, 10), (60, 7), (60, 10), (61, 60), (100, 3), (86_400, 2_000), (7, 99)] {
         let limit = SlidingSlices::new(5, Nanos::from_secs(length), Nanos::from_secs(precision)).unwrap();
         for at in (0..50).map(|step| 1_000 * S + step * S / 7) {
@@ -80,12 +80,12 @@ fn what_was_counted_is_forgotten_at_most_one_slice_late() {
 }
 
 #[test]
-fn a_charge_beyond_the_limit_counts_until_it_leaves() {
+fn charge_above_the_limit_counts_until_it_expires() {
     check(&limit(), "+21@0 +20@5 1@69 1@70", "Never 0 no1 9");
 }
 
 #[test]
-fn a_refund_counts_in_the_slice_it_was_taken_in() {
+fn refund_applies_to_the_slice_of_its_taking() {
     let limit = limit();
     let mut state = [0; 4];
     let mut take = |at: u64, cost| limit.decide(&mut state, &Now::at(at * S), Ask::Exactly(Cost::new(cost))).stamp();
@@ -110,7 +110,7 @@ fn counts_are_kept_when_the_clock_is_set_back_by_up_to_a_window() {
 }
 
 #[test]
-fn a_clock_set_back_further_neither_grants_nor_locks_out_for_longer_than_a_window() {
+fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_a_window() {
     check(&limit(), "10@100000 1@75 1@139 1@140", "0 no65 no1 9");
     check(&limit(), "4@100000 3@100020 4@75 3@75 1@75 10@140", "6 3 no65 0 no65 0");
 }
@@ -140,7 +140,7 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
 }
 
 #[test]
-fn the_wait_is_true_while_the_clock_is_behind() {
+fn wait_is_exact_while_the_clock_is_behind() {
     let mut state = [0; 4];
     let _ = limit().decide(&mut state, &Now::at(95 * S), Ask::Exactly(Cost::new(3)));
     let _ = limit().decide(&mut state, &Now::at(125 * S), Ask::Regardless(Cost::new(9)));
@@ -174,7 +174,7 @@ fn other_parameters_keep_what_was_spent() {
 }
 
 #[test]
-fn a_new_key_has_the_initial_amount() {
+fn new_key_has_the_initial_amount() {
     check(&limit().initial(2).unwrap(), "3@5 2@5 10@70", "no65 0 0");
 }
 

@@ -30,14 +30,14 @@ fn check(limit: &SlidingWindow, steps: &str, expected: &str) {
 }
 
 #[test]
-fn the_previous_window_counts_by_its_overlap() {
+fn previous_window_counts_by_its_overlap() {
     check(&limit(), "9@59 3@75 1@75 1@79 1@80", "1 0 no5 no1 0");
     check(&limit(), "10@0 1@59 1@60 1@65 1@66 1@90 5@90 4@90", "0 no7 no6 no1 0 3 no12 no6");
     check(&limit(), "11@0 10@0 10@1 10@61 10@119 10@120", "Never 0 no119 no59 no1 0");
 }
 
 #[test]
-fn the_weighted_part_is_not_rounded() {
+fn weighted_part_is_not_rounded() {
     // 9 × 3/4 + 5 is 11.75, and 12 would be exceeded by a further 1; rounded down to 11 it would pass.
     let limit = SlidingWindow::new(12, Nanos::from_secs(60)).unwrap();
     check(&limit, "9@59 5@75 1@75 1@80", "3 0 no5 0");
@@ -56,12 +56,12 @@ fn counts_are_kept_when_the_clock_is_set_back_by_up_to_a_window() {
 }
 
 #[test]
-fn a_clock_set_back_further_neither_grants_nor_locks_out_beyond_the_present_window() {
+fn clock_step_back_neither_grants_nor_locks_out_beyond_the_window() {
     check(&limit(), "10@100000 1@70 1@125 1@126 10@180", "0 no56 no1 0 no60");
 }
 
 #[test]
-fn a_refund_counts_in_the_window_it_was_taken_in() {
+fn refund_applies_to_the_window_of_its_taking() {
     let limit = limit();
     let mut state = [0; 2];
     let first = limit.decide(&mut state, &Now::at(S), Ask::Exactly(Cost::new(6))).stamp();
@@ -80,7 +80,7 @@ fn a_refund_counts_in_the_window_it_was_taken_in() {
 }
 
 #[test]
-fn it_admits_exactly_what_the_definition_admits() {
+fn decisions_equal_the_definition() {
     for (amount, length, start) in [(3, 10, 0), (7, 4, 3), (1, 1, 5), (5, 1_000, 999)] {
         let limit = SlidingWindow::new(amount, Nanos::from_nanos(length)).unwrap();
         let paths = Paths { pause: length, cost: amount, all_verbs: false };
@@ -123,7 +123,7 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
 }
 
 #[test]
-fn the_wait_is_true_while_the_clock_is_behind() {
+fn wait_is_exact_while_the_clock_is_behind() {
     let limit = SlidingWindow::new(3, Nanos::from_secs(10)).unwrap();
     let mut state = [0; 2];
     let _ = limit.decide(&mut state, &Now::at(15 * S), Ask::Exactly(Cost::new(3)));
@@ -154,7 +154,7 @@ fn other_parameters_keep_what_was_spent() {
 }
 
 #[test]
-fn a_new_key_has_the_initial_amount() {
+fn new_key_has_the_initial_amount() {
     check(&limit().initial(4).unwrap(), "5@0 4@0 1@65 1@66", "no70 0 no1 0");
 }
 

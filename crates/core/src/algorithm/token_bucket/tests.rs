@@ -84,7 +84,7 @@ fn decisions_equal_those_of_a_bucket_that_is_refilled_at_every_step() {
 }
 
 #[test]
-fn what_passes_stays_under_the_line() {
+fn admitted_amount_stays_within_burst_plus_rate() {
     for (rate, burst, pause) in
         [("10/s", 10, SECOND), ("7777/s", 40, 1_000_000), ("3G/s", 5, 3), ("86399/day", 7, 3 * SECOND)]
     {
@@ -133,7 +133,7 @@ fn fast_path_decides_as_the_slow_path_does() {
 }
 
 #[test]
-fn a_new_key_starts_with_its_initial_amount() {
+fn new_key_has_the_initial_amount() {
     let limit = bucket("1/s", 5).initial(2).unwrap();
     let mut state = [0];
     limit.init(&mut state, &Now::at(SECOND));
@@ -172,7 +172,7 @@ fn deepest_debt_gives_the_longest_wait() {
 }
 
 #[test]
-fn a_refund_gives_back_what_is_owed_and_no_more() {
+fn refund_returns_at_most_what_is_owed() {
     for rate in ["1/s", "7777/s"] {
         let limit = bucket(rate, 5);
         let mut state = [0; 2];
@@ -204,7 +204,7 @@ fn other_parameters_keep_the_tokens_spent() {
 }
 
 #[test]
-fn a_clock_that_stepped_back_locks_out_for_one_burst() {
+fn clock_step_back_locks_out_for_at_most_one_burst() {
     let limit = bucket("1/s", 5).max_debt(0).unwrap();
     let mut state = [0];
     limit.init(&mut state, &Now::at(1_000 * SECOND));

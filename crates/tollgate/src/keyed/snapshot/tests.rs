@@ -87,7 +87,7 @@ fn restored_table_decides_as_the_original() {
 }
 
 #[test]
-fn time_away_counts_and_a_wall_clock_set_back_is_none() {
+fn time_between_processes_counts_and_is_zero_if_the_wall_clock_was_set_back() {
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 10);
     let bytes = written(&here);
@@ -104,7 +104,7 @@ fn time_away_counts_and_a_wall_clock_set_back_is_none() {
 }
 
 #[test]
-fn a_process_that_has_just_begun_knows_what_was_before_it() {
+fn new_process_restores_the_counts_of_the_previous_one() {
     let limit = crate::SlidingLog::new(10, HOUR).unwrap();
     let (here, clock) = keyed(limit, 100);
     let _ = here.check("alice", 10);
@@ -139,7 +139,7 @@ fn restoring_under_other_parameters_keeps_what_was_spent() {
 }
 
 #[test]
-fn what_is_as_good_as_new_is_left_out_and_what_was_there_is_dropped() {
+fn unused_entries_are_not_written_and_loading_replaces_all() {
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 10);
     clock.advance(SECOND);
@@ -164,7 +164,7 @@ fn limits_without_state_and_tables_without_keys_are_written_too() {
 }
 
 #[test]
-fn what_keys_without_room_share_is_restored() {
+fn overflow_entry_is_restored() {
     let (here, clock) = keyed(daily(10), 1);
     let here = here.when_full(WhenFull::Overflow);
     let keys: Vec<String> = (0..100).map(|key| key.to_string()).collect();
@@ -227,7 +227,7 @@ impl Write for Crowding<'_> {
 }
 
 #[test]
-fn an_entry_that_is_moved_under_way_is_not_missed() {
+fn entry_that_moves_during_the_snapshot_is_written() {
     const KEYS: u64 = 40_000;
     let (here, clock) = keyed(daily(10), KEYS as usize);
     let keys = |count| (0..count).map(|key| format!("key {key}"));

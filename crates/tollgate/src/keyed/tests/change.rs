@@ -106,7 +106,7 @@ fn where_a_wider_table_has_no_room_for_all_the_most_spent_are_kept() {
 }
 
 #[test]
-fn as_good_as_new_entries_are_not_carried_into_a_wider_table() {
+fn unused_entries_are_not_moved_to_a_wider_table() {
     let (keyed, clock) = spent_under(Limit::from(bucket(10)));
     clock.advance(SECOND);
     keyed.set_limit(daily(10).into()).unwrap();
@@ -126,7 +126,7 @@ fn windows_that_are_over_by_the_wall_clock_do_not_come_along() {
 }
 
 #[test]
-fn what_keys_without_room_share_keeps_what_was_spent_too() {
+fn overflow_entry_keeps_the_amount_spent() {
     let (keyed, _) = keyed(fine_bucket(10), 1);
     for n in 0..100_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 10);

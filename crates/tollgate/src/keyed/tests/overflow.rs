@@ -19,7 +19,7 @@ fn spent_of<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &[u8]) -> u64 {
 }
 
 #[test]
-fn a_table_holds_as_many_keys_as_it_was_made_for() {
+fn table_holds_its_capacity_of_keys() {
     fn check<A: Algorithm + Copy + fmt::Debug>(limit: A, capacity: usize, secrets: u64) {
         for secret in 0..secrets {
             let mut keyed = keyed(limit, capacity).0.when_full(WhenFull::Deny);
@@ -53,7 +53,7 @@ fn memory_is_what_was_promised_whatever_the_keys() {
 }
 
 #[test]
-fn a_table_that_does_not_fit_in_memory_is_an_error() {
+fn table_that_does_not_fit_in_memory_is_an_error() {
     // The second is within the address space of 64 bits, but no allocator gives it; the process must not end over it.
     for capacity in [usize::MAX, usize::MAX / 64, 1 << 55, 1 << 45] {
         let error = Keyed::with_clock(bucket(1), capacity, clock()).map(|_| ()).unwrap_err();
@@ -102,7 +102,7 @@ fn full<A: Algorithm + Clone>(limit: &A, cost: impl Fn(u64) -> u64) -> (Tested<A
 }
 
 #[test]
-fn one_unit_not_yet_come_back_keeps_an_entry() {
+fn entry_with_one_unit_used_is_kept() {
     let (keyed, clock, slots) = full(&bucket(10), |_| 1);
     clock.advance(Nanos::from_nanos(99_999_999));
     let _ = keyed.check("late", 0);
@@ -213,7 +213,7 @@ fn keys_without_room_share_one_limit_and_are_counted() {
 }
 
 #[test]
-fn the_windows_that_keys_without_room_share_are_as_long_as_any() {
+fn windows_of_the_overflow_entry_have_full_length() {
     // Every key has its own offset. Had it here, each window would end whenever that of the next key does.
     let (keyed, clock, slots) = full(&FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread), |_| 10);
     let (mut passed, mut late) = (0, 0);
@@ -233,7 +233,7 @@ fn the_windows_that_keys_without_room_share_are_as_long_as_any() {
 }
 
 #[test]
-fn a_full_table_can_refuse_instead() {
+fn full_table_can_refuse_instead_of_sharing() {
     for limit in ten_of_each(HOUR) {
         let (keyed, clock, slots) = full(&limit, |_| 5);
         let keyed = keyed.when_full(WhenFull::Deny);
@@ -249,7 +249,7 @@ fn a_full_table_can_refuse_instead() {
 }
 
 #[test]
-fn what_was_taken_without_room_is_given_back_where_it_was_taken_and_only_once() {
+fn refund_of_an_overflow_charge_returns_to_the_overflow_entry_once() {
     for limit in ten_of_each(HOUR) {
         let (keyed, _, slots) = full(&limit, |_| 10);
         let left = || keyed.check_and_report("nobody", 0).1.remaining;
@@ -266,7 +266,7 @@ fn what_was_taken_without_room_is_given_back_where_it_was_taken_and_only_once() 
 }
 
 #[test]
-fn what_a_forgotten_entry_had_taken_is_not_given_back_to_what_is_shared() {
+fn refund_of_an_evicted_entry_does_not_reach_the_overflow_entry() {
     for limit in ten_of_each(HOUR) {
         let (keyed, _, slots) = full(&limit, |n| if n == 0 { 1 } else { 10 });
         keyed.reset(&key(0));
@@ -281,7 +281,7 @@ fn what_a_forgotten_entry_had_taken_is_not_given_back_to_what_is_shared() {
 }
 
 #[test]
-fn a_lease_without_room_is_renewed_and_comes_back_even_once_there_is_room() {
+fn lease_in_the_overflow_entry_is_renewed_and_released_also_after_a_slot_is_free() {
     let (keyed, clock, _) = full(&Concurrency::new(2, SECOND).unwrap(), |_| 2);
     let keyed = Arc::new(keyed);
     let late = keyed.acquire("late", 1).wait_held().unwrap();

@@ -52,12 +52,12 @@ fn all_pass_or_none_is_charged() {
 }
 
 #[test]
-fn an_empty_group_passes() {
+fn empty_group_passes() {
     assert!(passes(&ledger(10, 1).0, &[], &[]));
 }
 
 #[test]
-fn a_group_of_many_is_still_one() {
+fn large_group_is_still_atomic() {
     let limit_table = [one(bucket(10))];
     let (ledger, _) = ledger(1_000, 1);
     let keys: Vec<String> = (0..200).map(|n| n.to_string()).collect();
@@ -120,7 +120,7 @@ fn groups_take_regardless_and_up_to_as_well() {
 }
 
 #[test]
-fn what_a_group_took_is_given_back_by_its_stamps() {
+fn group_is_refunded_by_its_stamps() {
     for limits in ten_of_each_and_all(HOUR) {
         let limit_table = &[limits.clone()][..];
         let (ledger, clock) = ledger(100, limits.words());
@@ -138,7 +138,7 @@ fn what_a_group_took_is_given_back_by_its_stamps() {
 }
 
 #[test]
-fn a_refused_attempt_counts_where_attempts_do_and_nowhere_else() {
+fn refused_attempt_is_recorded_only_by_limits_that_count_refusals() {
     let limit_table = [one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap().count_refused())];
     let (ledger, _) = ledger(100, 11);
     assert!(!passes(&ledger, &limit_table, &[charge(0, "alice", 4), charge(0, "bob", 6), charge(0, "bob", 6)]));
@@ -147,7 +147,7 @@ fn a_refused_attempt_counts_where_attempts_do_and_nowhere_else() {
 }
 
 #[test]
-fn who_gave_way_comes_back_when_the_group_is_refused() {
+fn evicted_entry_is_restored_when_the_group_is_refused() {
     for limit in ten_of_each(HOUR) {
         let limit_table = [one(limit)];
         let (ledger, _, slots) = full(&limit_table, |n| 1 + n % 5);
@@ -190,7 +190,7 @@ fn no_two_of_a_group_get_the_same_entry() {
 }
 
 #[test]
-fn nobody_gives_way_to_another_of_its_group() {
+fn entry_is_not_evicted_for_another_of_its_group() {
     // The least spent of all, and as good as new: each is needed in a moment.
     let limit_table = [one(bucket(10))];
     for spent in [1, 0] {
@@ -205,7 +205,7 @@ fn nobody_gives_way_to_another_of_its_group() {
 }
 
 #[test]
-fn those_of_a_group_without_room_share_an_entry_and_are_counted() {
+fn charges_of_a_group_without_a_slot_share_the_overflow_entry() {
     // Once such a group was refused, so that a full table turned away everybody who met two rules.
     let limit_table = [one(bucket(10)), one(bucket(3))];
     let (ledger, _, slots) = full(&limit_table, |_| 5);
@@ -225,7 +225,7 @@ fn those_of_a_group_without_room_share_an_entry_and_are_counted() {
 }
 
 #[test]
-fn a_group_without_room_is_refused_if_that_is_asked_for() {
+fn group_without_a_slot_is_refused_if_configured() {
     let limit_table = [one(bucket(10))];
     let (ledger, _, slots) = full(&limit_table, |_| 5);
     let ledger = ledger.when_full(WhenFull::Deny);
@@ -238,7 +238,7 @@ fn a_group_without_room_is_refused_if_that_is_asked_for() {
 }
 
 #[test]
-fn a_charge_that_can_never_pass_says_so_in_a_group_too() {
+fn charge_that_can_never_pass_reports_it_within_a_group() {
     // Once it was told to wait for room, and counted as if it had found none.
     let limit_table = [one(bucket(10)), one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap())];
     let (ledger, _) = ledger(100, 2);

@@ -118,7 +118,7 @@ fn limit_table() -> Vec<Limits> {
 }
 
 #[test]
-fn whatever_is_asked_the_ledger_answers_as_a_map_of_states_would() {
+fn ledger_decides_like_a_map_of_states() {
     const KEYS: usize = 12;
     let limit_table = limit_table();
     let names: Vec<String> = (0..KEYS).map(|n| format!("key {n}")).collect();

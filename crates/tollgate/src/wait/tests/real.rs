@@ -107,7 +107,7 @@ fn clock_moved_by_another_thread_wakes_waiters() {
 
 /// The next turn has come before the one before is dealt with, again and again.
 #[test]
-fn at_a_rate_beyond_all_measure_everybody_is_served_by_whoever_comes_along() {
+fn extreme_rate_serves_all_waiters() {
     let limiter = Arc::new(Limiter::new(TokenBucket::new("1/50ns".parse().unwrap(), 1).unwrap()));
     on_threads(4, |_| (0..5_000).for_each(|_| assert!(limiter.acquire(1).wait().is_ok())));
     let _ = limiter.charge(1);
@@ -144,7 +144,7 @@ fn threads_that_wait_for_keys_get_no_more_than_each_has() {
 }
 
 #[test]
-fn a_clock_that_is_read_now_and_then_wakes_those_who_wait() {
+fn cached_clock_wakes_waiters() {
     let clock = crate::clock::CachedClock::start(Duration::from_millis(1)).unwrap();
     let limiter = Arc::new(Limiter::with_clock(TokenBucket::new("500/s".parse().unwrap(), 1).unwrap(), clock));
     (0..5).for_each(|_| assert!(limiter.acquire(1).wait().is_ok()));

@@ -11,7 +11,7 @@ fn names(folder: &TempDir) -> Vec<String> {
 }
 
 #[test]
-fn a_saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
+fn saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("limits");
     let (here, clock) = keyed(bucket(10), 100);
@@ -31,7 +31,7 @@ fn a_saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
 }
 
 #[test]
-fn a_write_that_fails_under_way_leaves_the_old_file_and_nothing_else() {
+fn failed_write_leaves_the_old_file_and_no_temporary_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("limits");
     fs::write(&path, "the old one").unwrap();
@@ -44,7 +44,7 @@ fn a_write_that_fails_under_way_leaves_the_old_file_and_nothing_else() {
 }
 
 #[test]
-fn a_place_that_cannot_be_written_is_an_error() {
+fn unwritable_path_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let (here, _) = keyed(bucket(10), 100);
     assert_eq!(here.save(folder.path().join("no such folder/limits")).unwrap_err().kind(), io::ErrorKind::NotFound);
