@@ -95,6 +95,18 @@ impl Limits {
         })
     }
 
+    /// Returns whether the state is that of a new key for certain, so that it may be forgotten at an instant without calendar
+    /// windows: those since the last request may have been longer than on average.
+    pub fn is_surely_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        self.parts().all(|(limit, first, _)| {
+            let part = Offset { cells: state, first };
+            match limit {
+                Limit::FixedWindow(window) => window.is_surely_new(&part, now),
+                _ => limit.is_new(&part, now),
+            }
+        })
+    }
+
     /// [`decide_fast`](Algorithm::decide_fast) for a single limit whose state is at most [`FAST_WORDS`](Self::FAST_WORDS) long and
     /// whose takings need no stamp.
     #[inline(always)]

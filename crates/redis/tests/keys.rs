@@ -6,7 +6,9 @@ use crate::support;
 
 use support::chance::{self, Chance};
 use support::{NoLimitTable, Owned, bucket, by_hand, check, config, name_of, on_both, remaining, run, store};
-use tollgate_core::{Concurrency, FixedWindow, LeakyBucket, Limit, Nanos, SlidingLog, SlidingWindow, TokenBucket};
+use tollgate_core::{
+    Ask, Concurrency, Cost, FixedWindow, LeakyBucket, Limit, Nanos, Phase, SlidingLog, SlidingWindow, TokenBucket,
+};
 use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Group, StoreError, StoreVerb};
 use tollgate_redis::{RedisStore, Scripts};
@@ -160,6 +162,19 @@ fn every_key_expires_soon_after_it_is_unused() {
             // A token bucket that is used again is kept for up to 21 seconds longer.
             assert!((1..=141_250).contains(&left), "{name} stays for {left} ms");
         }
+    });
+}
+
+/// Three windows of a minute on average are owed, of which the two after the present one may be half as long again.
+#[test]
+fn debt_of_calendar_windows_outlasts_windows_longer_than_on_average() {
+    on_both(async |server| {
+        let store = store(&server).await;
+        let limit = FixedWindow::new(2, Nanos::from_secs(60)).unwrap().phase(Phase::Given(0)).max_debt(4).unwrap();
+        let charge = Owned { ask: Ask::Regardless(Cost::new(6)), ..Owned::new("k", limit, 1) };
+        run(&store, &[(StoreVerb::Check, vec![charge])]).await;
+        let left = server.command(&["PTTL", &name_of("k")]).number();
+        assert!((200_000..=241_250).contains(&left), "it stays for {left} ms");
     });
 }
 

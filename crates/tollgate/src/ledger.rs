@@ -517,7 +517,8 @@ impl<N: LimitTable + ?Sized> StateReader for LedgerReader<'_, N> {
     }
 
     fn is_new(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> bool {
-        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.is_new(state, now)).unwrap_or(true)
+        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.is_surely_new(state, now))
+            .unwrap_or(true)
     }
 
     fn spent(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> Spent {

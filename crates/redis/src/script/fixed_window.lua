@@ -15,6 +15,8 @@ function window.read(fields)
     kind = 0, algorithm = 0, cell = 0, bit = 0, weigh = 0, commit = 0,
     partial = fields[5] < fields[2], spreads = fields[6] == SPREAD, window = fields[6] >= CALENDAR and fields[6] - 2,
     limit = fields[2], length = fields[3], deepest = fields[2] + fields[4], initial = fields[5], phase = fields[6],
+    -- A state is kept until its debt is surely paid off: no calendar window is more than half as long again as on average.
+    longest = fields[6] >= CALENDAR and floor(fields[3] * 1.5) or fields[3],
     slack = max(fields[3], STALE), seen_end = 0, seen_used = 0,
   }
 end
@@ -91,7 +93,7 @@ function window.commit(limit, cells, taken)
   used = used + taken
   cells[cell], cells[cell + 1] = stop, used
   if used == 0 then return 0 end
-  return stop - now + floor((used - 1) / limit.limit) * limit.length
+  return stop - now + floor((used - 1) / limit.limit) * limit.longest
 end
 
 function window.refuse(limit, cells)
@@ -111,7 +113,7 @@ end
 function window.until_unused(limit, cells)
   local stop, used = current(limit, cells)
   if used == 0 then return 0 end
-  return stop - now + floor((used - 1) / limit.limit) * limit.length
+  return stop - now + floor((used - 1) / limit.limit) * limit.longest
 end
 
 function window.used(limit, cells)

@@ -75,6 +75,7 @@ pub fn all() -> Vec<(&'static str, Vec<Trace>)> {
         ("a refund under another algorithm gives back what still counts", refund_after_a_change()),
         ("a refund concerns only the limits that its request was charged to", vec![refund_of_one_of_two()]),
         ("a debt of calendar windows is not forgotten under another limit", vec![calendar_debt_under_another_limit()]),
+        ("a debt of calendar windows is not forgotten for other keys", vec![calendar_debt_beside_other_keys()]),
         ("a day of another time zone is not over when this one ends", other_time_zones()),
         ("a rule that writes out a parameter it had is not changed", vec![written_out()]),
         ("a renewal concerns the slots that a request took, under any later rule", renewals()),
@@ -229,6 +230,23 @@ fn calendar_debt_under_another_limit() -> Trace {
     let day = 86_400 * SECOND;
     let start = 1_825_459_200 * SECOND; // 2027-11-06
     let steps = vec![ask(0, Verb::Charge, None, 9), ask(55 * day + day / 2, Verb::Check, Some("pro"), 1)];
+    Trace { start, ..trace(rules, steps) }
+}
+
+/// The same debt on the last day of December, after as many other keys as a small store has room for.
+fn calendar_debt_beside_other_keys() -> Trace {
+    let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
+    let monthly = limit(8, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
+    let rules = vec![rule("r0", vec![Limit { max_debt: Some(1), ..monthly }])];
+    let day = 86_400 * SECOND;
+    let start = 1_825_459_200 * SECOND; // 2027-11-06
+    let other = |number: u32| {
+        let request = Request { attributes: vec![("user", format!("b{number}"))], cost: None };
+        Step { pause: Pause::None, act: Act::Ask(Verb::Check, request, Amount::Exactly(0)) }
+    };
+    let mut steps = vec![ask(0, Verb::Charge, None, 9), ask(55 * day + day / 2, Verb::Peek, None, 1)];
+    steps.extend((0..600).map(other));
+    steps.push(ask(0, Verb::Peek, None, 1));
     Trace { start, ..trace(rules, steps) }
 }
 

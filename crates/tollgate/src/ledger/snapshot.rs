@@ -158,7 +158,7 @@ fn enter(
     state: &[u64],
 ) {
     let now = reader.now.with_spread(fingerprint.low);
-    if own.is_new(&state, &now) {
+    if own.is_surely_new(&state, &now) {
         return;
     }
     let copy = |slot: &mut Slot<'_>, _| {

@@ -233,3 +233,14 @@ fn last_window_does_not_restart_with_every_request() {
         assert_eq!(passed.count(), 5, "{phase:?}");
     }
 }
+
+/// Six of five in the window until 60 s: the one owed is paid at 120 s on average, and at 150 s for certain.
+#[test]
+fn debt_of_given_windows_may_last_for_half_as_long_again() {
+    let state = [60 * S, 6];
+    let given = limit().phase(Phase::Given(0));
+    let surely = |limit: FixedWindow, seconds| limit.is_surely_new(&state, &Now::at(seconds * S));
+    assert!(given.is_new(&state, &Now::at(120 * S)));
+    assert_eq!([59, 120, 149, 150].map(|seconds| surely(given, seconds)), [false, false, false, true]);
+    assert_eq!([59, 119, 120].map(|seconds| surely(limit(), seconds)), [false, false, true]);
+}
