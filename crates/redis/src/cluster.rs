@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{FromRedisValue, Value};
+use redis::{FromRedisValue, RedisError, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tollgate_engine::store::StoreError;
@@ -103,10 +103,9 @@ impl Cluster {
         if let Some(known) = routes.primaries.get(address) {
             return Some(known.clone());
         }
-        let (host, port) = address.rsplit_once(':')?;
-        let port = port.parse().ok().filter(|_| !host.is_empty() && routes.primaries.len() < MAX_PRIMARIES)?;
+        let (host, port) = split_address(address).filter(|_| routes.primaries.len() < MAX_PRIMARIES)?;
         let config = Config {
-            server: at(&self.config.server, host, port),
+            server: at(&self.config.server, &host, port),
             address: address.to_owned(),
             cluster: Some(Arc::default()),
             ..self.config.clone()
@@ -117,15 +116,22 @@ impl Cluster {
         Some(primary)
     }
 
-    /// Asks any node for the slots and uses the answer.
+    /// Asks any node for the slots and uses the answer, even if the number of lanes cannot be checked.
+    ///
+    /// # Errors
+    /// Why not all lanes can be used.
     async fn refresh(&self) -> Result<(), String> {
         let mut problems = Vec::new();
         for (host, port) in self.nodes() {
             let asked = timeout(CONNECT_TIMEOUT, self.ask(&host, port)).await;
             match asked.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}"))) {
                 Ok(addresses) => {
-                    self.use_lanes(&addresses);
-                    return Ok(());
+                    let checked = self.check_lanes(&addresses).await;
+                    let is_different = matches!(checked, Err(LanesError::Different(_)));
+                    self.use_lanes(if is_different { &[] } else { &addresses });
+                    return checked.map_err(|error| match error {
+                        LanesError::Unchecked(why) | LanesError::Different(why) => why,
+                    });
                 }
                 Err(why) => problems.push(format!("{host}:{port}: {why}")),
             }
@@ -137,15 +143,11 @@ impl Cluster {
     fn nodes(&self) -> Vec<(String, u16)> {
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let up = routes.primaries.iter().filter(|(_, primary)| *primary.watch_health().borrow() == Health::Up);
-        let split = |address: &str| {
-            let (host, port) = address.rsplit_once(':')?;
-            Some((host.to_owned(), port.parse().ok()?))
-        };
-        let up = up.filter_map(|(address, _)| split(address));
+        let up = up.filter_map(|(address, _)| split_address(address));
         up.chain(self.config.cluster.iter().flat_map(|seeds| seeds.iter().cloned())).collect()
     }
 
-    /// Returns the address of the primary of each lane by one node, and checks that the store counts in as many lanes.
+    /// Returns the address of the primary of each lane by one node.
     async fn ask(&self, host: &str, port: u16) -> Result<Vec<Option<String>>, String> {
         let mut connection =
             dial_to(&self.config, at(&self.config.server, host, port)).await.map_err(|error| describe(&error))?;
@@ -159,14 +161,31 @@ impl Cluster {
         if addresses.iter().all(Option::is_none) {
             return Err("it knows no slots: the cluster was not created yet".to_owned());
         }
-        if let Some(address) = &addresses[0]
-            && let Some((host, port)) =
-                address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
-        {
-            let first = dial_to(&self.config, at(&self.config.server, host, port)).await;
-            check_lanes(&mut first.map_err(|error| describe(&error))?, &self.config.namespace).await?;
-        }
         Ok(addresses)
+    }
+
+    /// Checks that the store counts in as many lanes, which is recorded in the first of them.
+    async fn check_lanes(&self, addresses: &[Option<String>]) -> Result<(), LanesError> {
+        let Some((host, port)) = addresses.first().and_then(|address| split_address(address.as_deref()?)) else {
+            return Err(LanesError::Unchecked("lane 0 has no primary".to_owned()));
+        };
+        let recorded = async {
+            let mut first = dial_to(&self.config, at(&self.config.server, &host, port)).await?;
+            recorded_lanes(&mut first, &self.config.namespace).await
+        };
+        let (key, found) = match timeout(CONNECT_TIMEOUT, recorded).await {
+            Ok(Ok(recorded)) => recorded,
+            Ok(Err(error)) => return Err(LanesError::Unchecked(format!("{host}:{port}: {}", describe(&error)))),
+            Err(_) => {
+                return Err(LanesError::Unchecked(format!("{host}:{port}: no answer within {CONNECT_TIMEOUT:?}")));
+            }
+        };
+        if found != format!("lanes={LANES}") {
+            return Err(LanesError::Different(format!(
+                "the store says `{found}` in {key}, this node needs `lanes={LANES}`: it would count keys elsewhere"
+            )));
+        }
+        Ok(())
     }
 
     fn use_lanes(&self, addresses: &[Option<String>]) {
@@ -199,6 +218,20 @@ impl Cluster {
         }
         if connecting { Health::Connecting } else { Health::Up }
     }
+}
+
+/// Why the number of lanes in the store is not known to be ours.
+enum LanesError {
+    /// The server of the first lane does not answer, which concerns only its own lanes.
+    Unchecked(String),
+    /// No lane may be used.
+    Different(String),
+}
+
+/// Splits `host:port`.
+fn split_address(address: &str) -> Option<(String, u16)> {
+    let (host, port) = address.rsplit_once(':').filter(|(host, _)| !host.is_empty())?;
+    Some((host.to_owned(), port.parse().ok()?))
 }
 
 /// Keeps the routes and the health current, until the cluster is dropped.
@@ -247,20 +280,17 @@ fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
     Some(lanes)
 }
 
-/// Records the number of lanes in the store, and checks what is recorded there.
-async fn check_lanes(connection: &mut MultiplexedConnection, namespace: &str) -> Result<(), String> {
+/// Records the number of lanes in the store, unless one is recorded; returns the key and what it says.
+async fn recorded_lanes(
+    connection: &mut MultiplexedConnection,
+    namespace: &str,
+) -> Result<(String, String), RedisError> {
     let key = format!("{namespace}:{{{}}}meta", TAGS[0]);
     let mut set = redis::cmd("SET");
     set.arg(&key).arg(format!("lanes={LANES}")).arg("NX");
-    send(connection, &set).await.map_err(|error| describe(&error))?;
-    let found = send(connection, redis::cmd("GET").arg(&key)).await.map_err(|error| describe(&error))?;
-    let found = String::from_redis_value(found).unwrap_or_default();
-    if found != format!("lanes={LANES}") {
-        return Err(format!(
-            "the store says `{found}` in {key}, this node needs `lanes={LANES}`: it would count keys elsewhere"
-        ));
-    }
-    Ok(())
+    send(connection, &set).await?;
+    let found = send(connection, redis::cmd("GET").arg(&key)).await?;
+    Ok((key, String::from_redis_value(found).unwrap_or_default()))
 }
 
 #[cfg(test)]

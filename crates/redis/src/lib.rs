@@ -36,6 +36,7 @@ mod cluster;
 mod config;
 mod diagnosis;
 mod durations;
+mod jobs;
 mod lanes;
 mod link;
 mod own;

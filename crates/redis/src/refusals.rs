@@ -80,9 +80,7 @@ impl Refusals {
         match group.verb {
             StoreVerb::Peek => return None,
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
-                group.charges.iter().for_each(|charge| {
-                    self.mark(charge.key).fetch_add(1 << 32, Ordering::Relaxed);
-                });
+                self.note_room_of(group);
                 return None;
             }
             StoreVerb::Check => {}
@@ -103,6 +101,22 @@ impl Refusals {
             charge.ask.cost().get().hash(&mut hasher);
         }
         Some(Ticket { index: hasher.finish() as usize % REFUSALS, marks, asked: now })
+    }
+
+    /// Notes that a group may have made room, if its verb does. Call it before the group is sent, for the groups after it, and when
+    /// it was answered, for those that were refused meanwhile.
+    pub(crate) fn note_room_of(&self, group: &Group<'_>) {
+        match group.verb {
+            StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
+                group.charges.iter().for_each(|charge| self.note_room(charge.key));
+            }
+            StoreVerb::Check | StoreVerb::Peek => {}
+        }
+    }
+
+    /// Notes that a key may have room again.
+    pub(crate) fn note_room(&self, key: &[u8]) {
+        self.mark(key).fetch_add(1 << 32, Ordering::Relaxed);
     }
 
     fn mark(&self, key: &[u8]) -> &AtomicU64 {
@@ -209,7 +223,13 @@ mod tests {
 
     /// Remembers a refusal of cost 3 of `k`, for 640 ms from `start`, which was answered after 10 ms.
     fn refused(start: Instant) -> Refusals {
-        let (refusals, limits) = (Refusals::new(), limits());
+        let refusals = Refusals::new();
+        remember_refusal(&refusals, start);
+        refusals
+    }
+
+    fn remember_refusal(refusals: &Refusals, start: Instant) {
+        let limits = limits();
         let charges = charge("k", &limits, 1, 3);
         let group = Group { verb: StoreVerb::Check, charges: &charges };
         let mut answers = Answers::default();
@@ -219,7 +239,6 @@ mod tests {
         answers.end_group(Time::from_nanos(7));
         let ticket = refusals.prepare(&group, 1, start).unwrap();
         refusals.remember(&group, &ticket, &answers.group(0).unwrap(), start + Duration::from_millis(10));
-        refusals
     }
 
     /// Asks again after `millis`; returns the wait if the refusal is repeated.
@@ -269,6 +288,14 @@ mod tests {
         assert_eq!(again(&refusals, &charges, start, 20), Some(630), "a peek changes nothing");
         // Under other limits of the same key.
         assert_eq!(again(&refusals, &charge("k", &limits, 2, 1), start, 20), None);
+        assert_eq!(again(&refusals, &charges, start, 20), None);
+        // A refusal that was asked for while a refund was in progress.
+        let refund = Group { verb: StoreVerb::Refund, charges: &charges };
+        let refusals = Refusals::new();
+        assert!(refusals.prepare(&refund, 1, start).is_none());
+        remember_refusal(&refusals, start);
+        assert_eq!(again(&refusals, &charges, start, 20), Some(630), "the store has not answered yet");
+        refusals.note_room_of(&refund);
         assert_eq!(again(&refusals, &charges, start, 20), None);
         let refusals = refused(start);
         let reconnected = refusals.prepare(&group, 2, start).unwrap();

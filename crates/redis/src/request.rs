@@ -28,7 +28,7 @@ const LEFT_TO_GENERAL: u8 = 255;
 const CELLS: usize = 13;
 
 /// A charge that owns its data, so that it can be sent while its caller waits or is gone.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct QueuedCharge {
     key: Vec<u8>,
     encoded: Arc<EncodedLimits>,
@@ -138,7 +138,7 @@ fn push_number(bytes: &mut Vec<u8>, number: u64) {
 }
 
 /// The charges of a group, to be sent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct QueuedGroup {
     pub(crate) charges: Vec<QueuedCharge>,
     pub(crate) route: Route,

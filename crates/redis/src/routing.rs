@@ -1,157 +1,27 @@
-//! Sends groups to the servers of a cluster, follows redirections, and decides groups whose keys are at several servers.
-//!
-//! A group that is redirected was not executed, so it is sent again within the deadline, at most three times.
+//! Decides groups whose keys are at several servers of a cluster.
 //!
 //! **A group over several lanes** is split into parts, which take at the same time, in one round trip;
 //! [`tollgate_share::parts`] decides what follows. If a part has no answer, the others are refunded, and the group has none.
+//!
+//! **Refunds** are queued before the group is answered. They have a deadline of their own, since that of the request may have
+//! passed, and a caller that gives up does not withdraw them. One that fails is counted and stops no other.
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Ask, Cost, Outcome, Report, Stamps, Time, Wall};
 use tollgate_engine::store::{Answer, Answers, Charge, Group, StoreError, StoreVerb};
 use tollgate_share::parts::{Action, Parts, Reply as PartReply, Verdict};
 
 use crate::answer::ReplyReader;
-use crate::batcher::{GroupReply, NoReply, ReplyPart};
+use crate::batcher::ReplyPart;
 use crate::cluster::Cluster;
-use crate::config::{BATCH, Config};
+use crate::jobs::{Job, collect, dispatch, exchange};
 use crate::lanes::lane_of;
-use crate::primary::{Primary, Ticket};
 use crate::request::{QueuedGroup, Route};
 use crate::store::{RedisStore, Reply};
-
-/// How often a group is sent again because of redirections.
-const MAX_RESENDS: u8 = 3;
-
-/// Groups that are sent together.
-#[derive(Debug, Default)]
-pub(crate) struct Outbox {
-    indexes: Vec<usize>,
-    groups: Vec<QueuedGroup>,
-    charges: usize,
-    /// Groups that cannot be sent.
-    pub(crate) failed: Vec<(usize, StoreError)>,
-}
-
-/// Groups that were sent.
-pub(crate) struct Sent {
-    indexes: Vec<usize>,
-    ticket: Option<Result<Ticket, StoreError>>,
-    failed: Vec<(usize, StoreError)>,
-}
-
-impl Outbox {
-    pub(crate) fn is_full_for(&self, group: &QueuedGroup) -> bool {
-        !self.groups.is_empty() && self.charges + group.charges.len() > BATCH
-    }
-
-    pub(crate) fn push(&mut self, index: usize, group: QueuedGroup) {
-        self.charges += group.charges.len();
-        self.indexes.push(index);
-        self.groups.push(group);
-    }
-
-    /// Queues the groups.
-    pub(crate) fn send(self, primary: &Primary) -> Sent {
-        let ticket = (!self.groups.is_empty()).then(|| primary.send(self.groups));
-        Sent { indexes: self.indexes, ticket, failed: self.failed }
-    }
-}
-
-impl Sent {
-    /// Waits for the answers and passes each on with the index of its group.
-    pub(crate) async fn redeem(self, deadline: Instant, config: &Config, mut answer: impl FnMut(usize, GroupReply)) {
-        let replies = match self.ticket {
-            Some(Ok(ticket)) => ticket.redeem(deadline, config).await,
-            Some(Err(error)) => Err(error),
-            None => Ok(Vec::new()),
-        };
-        match replies {
-            Ok(replies) => self.indexes.into_iter().zip(replies).for_each(|(index, reply)| answer(index, reply)),
-            Err(error) => self.indexes.into_iter().for_each(|index| answer(index, Err(NoReply::Failed(error.clone())))),
-        }
-        self.failed.into_iter().for_each(|(index, error)| answer(index, Err(NoReply::Failed(error))));
-    }
-}
-
-/// A group, or a part of one, that is sent to one server.
-struct Job<'a> {
-    verb: StoreVerb,
-    charges: &'a [Charge<'a>],
-    route: Route,
-    /// The server that a redirection names, instead of that of the lane.
-    address: Option<String>,
-    resends: u8,
-    reply: Option<Result<ReplyPart, JobError>>,
-}
-
-enum JobError {
-    Failed(StoreError),
-    /// Its keys are at two servers, so each charge has to be sent by itself.
-    Split,
-}
-
-impl<'a> Job<'a> {
-    fn new(verb: StoreVerb, charges: &'a [Charge<'a>], lane: u8) -> Self {
-        let route = Route { lane, ..Route::default() };
-        Self { verb, charges, route, address: None, resends: 0, reply: None }
-    }
-
-    /// Notes a reply, or where to send the job next.
-    fn note(&mut self, reply: GroupReply, cluster: &Cluster) {
-        let redirected = match reply {
-            Ok(part) => return self.reply = Some(Ok(part)),
-            Err(NoReply::Failed(error)) => return self.reply = Some(Err(JobError::Failed(error))),
-            Err(NoReply::Moved(address)) => {
-                cluster.moved(self.route.lane.into(), &address);
-                (self.address, self.route.asking) = (Some(address.clone()), false);
-                address
-            }
-            Err(NoReply::Ask(address)) => {
-                (self.address, self.route.asking, self.route.alone) = (Some(address.clone()), true, true);
-                address
-            }
-            // Of several groups in a call, those whose keys are at one server can be decided there.
-            Err(NoReply::TryAgain) if !self.route.alone => {
-                self.route.alone = true;
-                "the same server".to_owned()
-            }
-            Err(NoReply::TryAgain) if self.charges.len() > 1 => return self.reply = Some(Err(JobError::Split)),
-            Err(NoReply::TryAgain) => "the same server".to_owned(),
-        };
-        self.resends += 1;
-        if self.resends > MAX_RESENDS {
-            let why = format!("redirected more than {MAX_RESENDS} times, last to {redirected}");
-            self.reply = Some(Err(JobError::Failed(StoreError::Unavailable { why })));
-        }
-    }
-
-    /// Reads the answer.
-    fn read(&self) -> Result<PartAnswer, StoreError> {
-        let part = match &self.reply {
-            Some(Ok(part)) => part,
-            Some(Err(JobError::Failed(error))) => return Err(error.clone()),
-            Some(Err(JobError::Split)) | None => {
-                return Err(StoreError::Unavailable { why: "its keys are being moved".to_owned() });
-            }
-        };
-        let mut answers = Answers::default();
-        let group = Group { verb: self.verb, charges: self.charges };
-        if ReplyReader::new(part.bytes(), part.now, part.decider).read(&group, &mut answers).is_err() {
-            return Err(StoreError::Unknown { why: "the reply of the script is too short".to_owned() });
-        }
-        let group = answers.group(0)?;
-        let charge = |answer: &Answer| ChargeAnswer {
-            outcome: answer.outcome,
-            taken: answer.taken,
-            stamps: group.stamps(answer),
-            reports: group.reports(answer).to_vec(),
-        };
-        Ok(PartAnswer { charges: group.charges().iter().map(charge).collect(), at: group.at() })
-    }
-}
 
 /// The answer to one charge.
 #[derive(Clone, Debug)]
@@ -170,6 +40,23 @@ struct PartAnswer {
 }
 
 impl PartAnswer {
+    /// Reads the reply to a group.
+    fn read(group: &Group<'_>, reply: Result<ReplyPart, StoreError>) -> Result<Self, StoreError> {
+        let part = reply?;
+        let mut answers = Answers::default();
+        if ReplyReader::new(part.bytes(), part.now, part.decider).read(group, &mut answers).is_err() {
+            return Err(StoreError::Unknown { why: "the reply of the script is too short".to_owned() });
+        }
+        let group = answers.group(0)?;
+        let charge = |answer: &Answer| ChargeAnswer {
+            outcome: answer.outcome,
+            taken: answer.taken,
+            stamps: group.stamps(answer),
+            reports: group.reports(answer).to_vec(),
+        };
+        Ok(Self { charges: group.charges().iter().map(charge).collect(), at: group.at() })
+    }
+
     fn is_admitted(&self) -> bool {
         self.charges.iter().all(|charge| charge.outcome.is_admitted())
     }
@@ -193,6 +80,7 @@ impl Merged {
 }
 
 /// The part of a group that is in one lane.
+#[derive(Clone)]
 struct Part<'a> {
     lane: u8,
     /// The positions of the charges in the group.
@@ -200,12 +88,33 @@ struct Part<'a> {
     charges: Vec<Charge<'a>>,
 }
 
-/// Splits a group by lanes, in ascending order; with `each`, every charge is a part.
-fn split<'a>(charges: &[Charge<'a>], each: bool) -> Vec<Part<'a>> {
+impl<'a> Part<'a> {
+    fn group(&self, verb: StoreVerb) -> Group<'_> {
+        Group { verb, charges: &self.charges }
+    }
+
+    /// Returns the refunds of what it took, each with its lane.
+    fn refunds<'b>(&'b self, answer: &'b PartAnswer) -> impl Iterator<Item = (u8, Charge<'b>)> {
+        let charges = self.charges.iter().zip(&answer.charges).filter(|_| answer.is_admitted());
+        let took = charges.filter(|(_, answer)| answer.taken > Cost::ZERO);
+        took.map(|(charge, answer)| {
+            (self.lane, Charge { ask: Ask::Exactly(answer.taken), stamps: Some(&answer.stamps), ..*charge })
+        })
+    }
+
+    /// Splits it into one part for each charge.
+    fn divide(&self) -> impl Iterator<Item = Part<'a>> {
+        let each = self.places.iter().zip(&self.charges);
+        each.map(|(place, charge)| Part { lane: self.lane, places: vec![*place], charges: vec![*charge] })
+    }
+}
+
+/// Splits a group by lanes, in ascending order.
+fn split<'a>(charges: &[Charge<'a>]) -> Vec<Part<'a>> {
     let mut parts: Vec<Part<'a>> = Vec::with_capacity(1);
     for (place, charge) in charges.iter().enumerate() {
         let lane = lane_of(charge.placed_by()) as u8;
-        match parts.iter_mut().find(|part| part.lane == lane && !each) {
+        match parts.iter_mut().find(|part| part.lane == lane) {
             Some(part) => {
                 part.places.push(place);
                 part.charges.push(*charge);
@@ -221,7 +130,7 @@ impl RedisStore {
     /// Sends all groups without a reply to the servers of a cluster.
     pub(crate) async fn ask_cluster(
         &self,
-        cluster: &Cluster,
+        cluster: &Arc<Cluster>,
         groups: &[Group<'_>],
         replies: &mut [Option<Reply>],
         deadline: Instant,
@@ -237,7 +146,7 @@ impl RedisStore {
                 self.ask_together(cluster, groups, std::mem::take(&mut together), replies, deadline).await;
                 held.clear();
             }
-            let parts = split(group.charges, false);
+            let parts = split(group.charges);
             if parts.len() > 1 && group.verb == StoreVerb::Check {
                 held.extend(group.charges.iter().map(|charge| charge.key));
             }
@@ -249,108 +158,76 @@ impl RedisStore {
     /// Sends groups, each with its index and parts, at the same time.
     async fn ask_together(
         &self,
-        cluster: &Cluster,
+        cluster: &Arc<Cluster>,
         groups: &[Group<'_>],
         together: Vec<(usize, Vec<Part<'_>>)>,
         replies: &mut [Option<Reply>],
         deadline: Instant,
     ) {
         let (open, parts): (Vec<usize>, Vec<Vec<Part<'_>>>) = together.into_iter().unzip();
+        let mut asked = Vec::with_capacity(open.len());
         let mut jobs = Vec::with_capacity(open.len());
         for (index, parts) in open.iter().zip(&parts) {
-            jobs.extend(parts.iter().map(|part| Job::new(groups[*index].verb, &part.charges, part.lane)));
+            asked.extend(parts.iter().map(|part| part.group(groups[*index].verb)));
+            jobs.extend(parts.iter().map(|part| Job::new(part.lane, part.charges.len())));
         }
-        self.exchange(cluster, &mut jobs, deadline).await;
+        exchange(cluster, &mut jobs, |job, route| self.encode(&asked[job], route), deadline).await;
         let mut jobs = jobs.into_iter();
         for (index, parts) in open.into_iter().zip(&parts) {
-            let mut jobs: Vec<Job<'_>> = jobs.by_ref().take(parts.len()).collect();
-            let is_split = jobs.iter().any(|job| matches!(job.reply, Some(Err(JobError::Split))));
-            replies[index] = Some(if let ([job], false) = (&mut *jobs, is_split) {
-                match job.reply.take() {
-                    Some(Ok(part)) => Reply::Part(part),
-                    Some(Err(JobError::Failed(error))) => Reply::Failed(error),
-                    Some(Err(JobError::Split)) | None => {
-                        Reply::Failed(StoreError::Unavailable { why: "its keys are being moved".to_owned() })
-                    }
+            let mut jobs: Vec<Job> = jobs.by_ref().take(parts.len()).collect();
+            let is_whole = jobs.len() == 1 && !jobs[0].is_split();
+            replies[index] = Some(match jobs.pop() {
+                Some(job) if is_whole => job.into_reply().map_or_else(Reply::Failed, Reply::Part),
+                last => {
+                    jobs.extend(last);
+                    let merged = self.decide(cluster, &groups[index], parts, jobs, deadline).await;
+                    merged.map_or_else(Reply::Failed, Reply::Merged)
                 }
-            } else {
-                let merged = if is_split {
-                    self.decide_each(cluster, &groups[index], parts, &jobs, deadline).await
-                } else {
-                    let answers = jobs.iter().map(Job::read).collect();
-                    self.settle(cluster, &groups[index], parts, answers, deadline).await
-                };
-                merged.map_or_else(Reply::Failed, Reply::Merged)
             });
         }
     }
 
-    /// Decides a group with one part for each charge, because the keys of a lane are at two servers.
-    async fn decide_each(
+    /// Decides a group from the replies to its parts. If the keys of a lane are at two servers, each of its charges becomes a part.
+    async fn decide(
         &self,
-        cluster: &Cluster,
+        cluster: &Arc<Cluster>,
         group: &Group<'_>,
         parts: &[Part<'_>],
-        jobs: &[Job<'_>],
+        jobs: Vec<Job>,
         deadline: Instant,
     ) -> Result<Merged, StoreError> {
+        let is_split = jobs.iter().any(Job::is_split);
+        let (mut divided, mut answers, mut took) = (Vec::new(), Vec::new(), Vec::new());
         for (part, job) in parts.iter().zip(jobs) {
-            if let Ok(answer) = job.read()
-                && group.verb == StoreVerb::Check
-            {
-                self.refund(cluster, part, &answer, deadline).await?;
+            let again = job.is_split() || is_split && group.verb == StoreVerb::Check;
+            let answer = PartAnswer::read(&part.group(group.verb), job.into_reply());
+            if again {
+                // All parts of a check take again, at the same time.
+                took.extend(answer.ok().map(|answer| (part, answer)));
+                divided.extend(part.divide());
+                answers.resize_with(divided.len(), || None);
+            } else {
+                divided.push(part.clone());
+                answers.push(Some(answer));
             }
         }
-        let parts = split(group.charges, true);
-        let mut jobs: Vec<Job<'_>> = parts.iter().map(|part| Job::new(group.verb, &part.charges, part.lane)).collect();
+        let refunds = took.iter().flat_map(|(part, answer)| part.refunds(answer)).collect();
+        self.refund(cluster, refunds, deadline).await;
+        let open: Vec<usize> = (0..divided.len()).filter(|at| answers[*at].is_none()).collect();
+        let mut jobs: Vec<Job> = open.iter().map(|at| Job::new(divided[*at].lane, 1)).collect();
         jobs.iter_mut().for_each(|job| job.route.alone = true);
-        self.exchange(cluster, &mut jobs, deadline).await;
-        let answers = jobs.iter().map(Job::read).collect();
-        self.settle(cluster, group, &parts, answers, deadline).await
-    }
-
-    /// Sends jobs until each has a reply, following redirections.
-    async fn exchange(&self, cluster: &Cluster, jobs: &mut [Job<'_>], deadline: Instant) {
-        while jobs.iter().any(|job| job.reply.is_none()) {
-            let mut outboxes: Vec<(Arc<Primary>, Outbox)> = Vec::new();
-            let mut sent: Vec<(Arc<Primary>, Sent)> = Vec::new();
-            for (index, job) in jobs.iter_mut().enumerate().filter(|(_, job)| job.reply.is_none()) {
-                let primary = match &job.address {
-                    Some(address) => cluster.primary_at(address),
-                    None => cluster.primary(job.route.lane.into()),
-                };
-                let encoded = self.encode(&Group { verb: job.verb, charges: job.charges }, job.route);
-                let (primary, encoded) = match (primary, encoded) {
-                    (Ok(primary), Ok(encoded)) => (primary, encoded),
-                    (Err(error), _) | (_, Err(error)) => {
-                        job.reply = Some(Err(JobError::Failed(error)));
-                        continue;
-                    }
-                };
-                let at = outboxes.iter().position(|(known, _)| Arc::ptr_eq(known, &primary)).unwrap_or_else(|| {
-                    outboxes.push((primary.clone(), Outbox::default()));
-                    outboxes.len() - 1
-                });
-                let outbox = &mut outboxes[at].1;
-                if outbox.is_full_for(&encoded) {
-                    sent.push((primary.clone(), std::mem::take(outbox).send(&primary)));
-                }
-                outbox.push(index, encoded);
-            }
-            sent.extend(outboxes.into_iter().map(|(primary, outbox)| {
-                let sent = outbox.send(&primary);
-                (primary, sent)
-            }));
-            for (primary, sent) in sent {
-                sent.redeem(deadline, primary.config(), |index, reply| jobs[index].note(reply, cluster)).await;
-            }
+        let asked = |job: usize| divided[open[job]].group(group.verb);
+        exchange(cluster, &mut jobs, |job, route| self.encode(&asked(job), route), deadline).await;
+        for (number, job) in jobs.into_iter().enumerate() {
+            answers[open[number]] = Some(PartAnswer::read(&asked(number), job.into_reply()));
         }
+        self.settle(cluster, group, &divided, answers.into_iter().flatten().collect(), deadline).await
     }
 
     /// Decides a group from the answers to its parts.
     async fn settle(
         &self,
-        cluster: &Cluster,
+        cluster: &Arc<Cluster>,
         group: &Group<'_>,
         parts: &[Part<'_>],
         first: Vec<Result<PartAnswer, StoreError>>,
@@ -382,17 +259,20 @@ impl RedisStore {
         }
         let mut verdict = None;
         while !actions.is_empty() {
-            for action in std::mem::take(&mut actions) {
+            // Refunds go first: takes that follow find what they give back.
+            let (refunds, others): (Vec<Action>, Vec<Action>) =
+                std::mem::take(&mut actions).into_iter().partition(|action| matches!(action, Action::Refund(_)));
+            self.refund_parts(cluster, parts, &refunds, &mut answers, deadline).await;
+            for action in others {
                 match action {
-                    Action::Refund(at) => {
-                        if let Some(answer) = &mut answers[at] {
-                            self.refund(cluster, &parts[at], answer, deadline).await?.replace_in(answer);
-                        }
-                    }
+                    Action::Refund(_) => {}
                     Action::Take(at) | Action::Peek(at) => {
-                        let mut job = [Job::new(StoreVerb::Check, &parts[at].charges, parts[at].lane)];
-                        self.exchange(cluster, &mut job, deadline).await;
-                        if let Some(answer) = note(at, job[0].read(), &mut machine, &mut actions) {
+                        let asked = parts[at].group(StoreVerb::Check);
+                        let mut jobs = [Job::new(parts[at].lane, asked.charges.len())];
+                        exchange(cluster, &mut jobs, |_, route| self.encode(&asked, route), deadline).await;
+                        let [job] = jobs;
+                        let answer = PartAnswer::read(&asked, job.into_reply());
+                        if let Some(answer) = note(at, answer, &mut machine, &mut actions) {
                             answers[at] = Some(answer);
                         }
                     }
@@ -409,7 +289,7 @@ impl RedisStore {
             |at: usize, answer: Option<PartAnswer>| answer.unwrap_or_else(|| PartAnswer::nothing(&parts[at]));
         let answers = answers.into_iter().enumerate().map(|(at, answer)| answered(at, answer)).collect();
         match verdict {
-            Some(Verdict::Admitted) => self.equalise(cluster, parts, answers, deadline).await,
+            Some(Verdict::Admitted) => Ok(self.equalise(cluster, parts, answers, deadline).await),
             Some(Verdict::Refused) => Ok(merge(parts, answers)),
             Some(Verdict::Rejected | Verdict::Stale | Verdict::Partial) | None => {
                 let error = errors.into_iter().min_by_key(severity);
@@ -421,73 +301,109 @@ impl RedisStore {
     /// Charges that take up to an amount all take the least that any of them can: the others give back the rest.
     async fn equalise(
         &self,
-        cluster: &Cluster,
+        cluster: &Arc<Cluster>,
         parts: &[Part<'_>],
         mut answers: Vec<PartAnswer>,
         deadline: Instant,
-    ) -> Result<Merged, StoreError> {
-        let charges = |answers: &[PartAnswer]| -> Vec<(usize, usize, Cost)> {
-            let each = parts.iter().zip(answers).enumerate();
-            let up_to = each.flat_map(|(at, (part, answer))| {
+    ) -> Merged {
+        let each = parts.iter().zip(&answers).enumerate();
+        let up_to: Vec<(usize, usize, Cost)> = each
+            .flat_map(|(at, (part, answer))| {
                 let taken = part.charges.iter().zip(&answer.charges).enumerate();
                 taken
                     .filter(|(_, (charge, _))| matches!(charge.ask, Ask::UpTo(_)))
-                    .map(move |(n, (_, one))| (at, n, one.taken))
-            });
-            up_to.collect()
-        };
-        let up_to = charges(&answers);
+                    .map(move |(number, (_, one))| (at, number, one.taken))
+            })
+            .collect();
         let least = up_to.iter().map(|(_, _, taken)| *taken).min().unwrap_or_default();
-        for (at, number, taken) in up_to.into_iter().filter(|(_, _, taken)| *taken > least) {
+        let more: Vec<_> = up_to.into_iter().filter(|(_, _, taken)| *taken > least).collect();
+        let refund = |&(at, number, taken): &(usize, usize, Cost)| {
             let excess = Ask::Exactly(Cost::new(taken.get() - least.get()));
-            let one = &answers[at].charges[number];
-            let stamps = one.stamps;
-            let charge = [Charge { ask: excess, stamps: Some(&stamps), ..parts[at].charges[number] }];
-            let mut job = [Job::new(StoreVerb::Refund, &charge, parts[at].lane)];
-            self.exchange(cluster, &mut job, deadline).await;
-            let refunded = job[0].read()?;
+            let stamps = Some(&answers[at].charges[number].stamps);
+            (parts[at].lane, Charge { ask: excess, stamps, ..parts[at].charges[number] })
+        };
+        let refunded = self.refund(cluster, more.iter().map(refund).collect(), deadline).await;
+        for ((at, number, _), refunded) in more.into_iter().zip(refunded) {
             let charge = &mut answers[at].charges[number];
             charge.taken = least;
-            if let Some(one) = refunded.charges.into_iter().next() {
-                charge.reports = one.reports;
+            if let Some(refunded) = refunded {
+                charge.reports = refunded.reports;
             }
         }
-        Ok(merge(parts, answers))
+        merge(parts, answers)
     }
 
-    /// Refunds what a part took; returns the answer, which has what is left afterwards.
+    /// Refunds what parts took; their answers then say that they took nothing, and what is left afterwards.
+    async fn refund_parts(
+        &self,
+        cluster: &Arc<Cluster>,
+        parts: &[Part<'_>],
+        actions: &[Action],
+        answers: &mut [Option<PartAnswer>],
+        deadline: Instant,
+    ) {
+        let took: Vec<usize> = actions
+            .iter()
+            .filter_map(|action| match action {
+                Action::Refund(at) => answers[*at].is_some().then_some(*at),
+                Action::Take(_) | Action::Peek(_) | Action::Answer(_) => None,
+            })
+            .collect();
+        let refunds = took.iter().flat_map(|at| answers[*at].iter().flat_map(|answer| parts[*at].refunds(answer)));
+        let refunds = refunds.collect();
+        let mut refunded = self.refund(cluster, refunds, deadline).await.into_iter();
+        for at in took {
+            let charges = answers[at].iter_mut().flat_map(|answer| &mut answer.charges);
+            for charge in charges.filter(|charge| charge.taken > Cost::ZERO) {
+                if let Some(refunded) = refunded.next().flatten() {
+                    charge.reports = refunded.reports;
+                }
+                (charge.taken, charge.stamps) = (Cost::ZERO, Stamps::default());
+            }
+        }
+    }
+
+    /// Refunds charges, each with its lane; returns their answers as far as they arrive within `deadline`.
     async fn refund(
         &self,
-        cluster: &Cluster,
-        part: &Part<'_>,
-        answer: &PartAnswer,
+        cluster: &Arc<Cluster>,
+        charges: Vec<(u8, Charge<'_>)>,
         deadline: Instant,
-    ) -> Result<Refunded, StoreError> {
-        if !answer.is_admitted() || answer.charges.iter().all(|charge| charge.taken == Cost::ZERO) {
-            return Ok(Refunded(None));
+    ) -> Vec<Option<ChargeAnswer>> {
+        if charges.is_empty() {
+            return Vec::new();
         }
-        let charges: Vec<Charge<'_>> = part
-            .charges
+        let mut jobs: Vec<Job> = charges.iter().map(|(lane, _)| Job::new(*lane, 1)).collect();
+        let encoded: Vec<Result<QueuedGroup, StoreError>> = charges
             .iter()
-            .zip(&answer.charges)
-            .map(|(charge, answer)| Charge { ask: Ask::Exactly(answer.taken), stamps: Some(&answer.stamps), ..*charge })
+            .map(|(lane, charge)| self.encode(&refund_of(charge), Route { lane: *lane, ..Route::default() }))
             .collect();
-        let mut job = [Job::new(StoreVerb::Refund, &charges, part.lane)];
-        self.exchange(cluster, &mut job, deadline).await;
-        job[0].read().map(|answer| Refunded(Some(answer)))
-    }
-}
-
-/// The answer to a refund, if there was anything to refund.
-struct Refunded(Option<PartAnswer>);
-
-impl Refunded {
-    /// Makes what is left after the refund the answer of a part that takes nothing.
-    fn replace_in(self, answer: &mut PartAnswer) {
-        let Some(refunded) = self.0 else { return };
-        for (charge, refunded) in answer.charges.iter_mut().zip(refunded.charges) {
-            (charge.taken, charge.stamps, charge.reports) = (Cost::ZERO, Stamps::default(), refunded.reports);
-        }
+        let keys: Vec<Vec<u8>> = charges.iter().map(|(_, charge)| charge.key.to_vec()).collect();
+        let (refusals, counters, cluster) = (self.refusals.clone(), self.counters.clone(), cluster.clone());
+        let note_room = move || {
+            let refusals = refusals.iter();
+            refusals.for_each(|refusals| keys.iter().for_each(|key| refusals.note_room(key)));
+        };
+        note_room();
+        let encode =
+            move |job: usize, route| encoded[job].clone().map(|group: QueuedGroup| QueuedGroup { route, ..group });
+        let dispatched = dispatch(&cluster, &mut jobs, &encode);
+        let refund_deadline = Instant::now() + self.config.deadline;
+        let exchanged = tokio::spawn(async move {
+            collect(&cluster, &mut jobs, dispatched, encode, refund_deadline).await;
+            note_room();
+            let replies: Vec<_> = jobs.into_iter().map(Job::into_reply).collect();
+            let lost = replies.iter().filter(|reply| reply.is_err()).count();
+            counters.failures.fetch_add(lost as u64, Ordering::Relaxed);
+            replies
+        });
+        let Ok(Ok(replies)) = timeout_at(deadline, exchanged).await else {
+            return charges.iter().map(|_| None).collect();
+        };
+        let read = |((_, charge), reply): (&(u8, Charge<'_>), _)| {
+            PartAnswer::read(&refund_of(charge), reply).ok()?.charges.pop()
+        };
+        charges.iter().zip(replies).map(read).collect()
     }
 }
 
@@ -498,6 +414,10 @@ impl PartAnswer {
             ChargeAnswer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() };
         Self { charges: vec![nothing; part.charges.len()], at: Time::ZERO }
     }
+}
+
+fn refund_of<'a>(charge: &'a Charge<'a>) -> Group<'a> {
+    Group { verb: StoreVerb::Refund, charges: std::slice::from_ref(charge) }
 }
 
 /// Returns what a server said about a part.

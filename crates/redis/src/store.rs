@@ -17,12 +17,13 @@ use crate::census::{Membership, take_part};
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::durations::Durations;
+use crate::jobs::Outbox;
 use crate::lanes::TAGS;
 use crate::params::{EncodedLimits, refusals_change_nothing};
 use crate::primary::Primary;
 use crate::refusals::{self, Refusals, Repetition};
 use crate::request::{MAX_CHARGES, QueuedCharge, QueuedGroup, Route, is_plain_refusal};
-use crate::routing::{Merged, Outbox};
+use crate::routing::Merged;
 use crate::script::Scripts;
 
 /// A store in Redis or Valkey, shared by all nodes that use the same server and namespace.
@@ -31,16 +32,16 @@ use crate::script::Scripts;
 /// granted the same tokens. [`Config`] and [`Health`] describe the deadlines, and what happens when
 /// the store is slow or unreachable.
 pub struct RedisStore {
-    config: Arc<Config>,
+    pub(crate) config: Arc<Config>,
     servers: Servers,
     health: watch::Receiver<Health>,
     nodes: watch::Receiver<u32>,
     membership: Membership,
-    counters: Arc<CallCounters>,
+    pub(crate) counters: Arc<CallCounters>,
     /// Encoded limits, by their id. Read for every charge and written once per set of limits.
     encoded: RwLock<HashMap<u32, Arc<EncodedLimits>>>,
     /// `None` with a clock of a test, which ours knows nothing of.
-    refusals: Option<Refusals>,
+    pub(crate) refusals: Option<Arc<Refusals>>,
 }
 
 /// The counts of a store.
@@ -50,7 +51,7 @@ pub struct Counts {
     pub calls: u64,
     /// Charges sent with these calls.
     pub charges: u64,
-    /// Calls without an answer.
+    /// Calls without an answer, and lost refunds of groups over several servers.
     pub failures: u64,
     /// How long requests waited for their answer, or for the deadline.
     pub durations: Durations,
@@ -73,7 +74,7 @@ impl RedisStore {
     /// Like [`RedisStore::connect`], with other scripts: tests replace the clock.
     pub async fn with_scripts(config: Config, scripts: Scripts) -> Self {
         let counters = Arc::new(CallCounters::default());
-        let refusals = scripts.is_own_clock.then(Refusals::new);
+        let refusals = scripts.is_own_clock.then(|| Arc::new(Refusals::new()));
         let scripts = Arc::new(scripts);
         let servers = match &config.cluster {
             Some(_) => Servers::Cluster(Cluster::start(config.clone(), scripts, counters.clone())),
@@ -191,6 +192,10 @@ impl RedisStore {
                 Servers::Cluster(cluster) => self.ask_cluster(cluster, batch.groups, &mut replies, deadline).await,
             }
             self.counters.durations.record(asked.elapsed());
+            // A check that was sent before the store made room may have been refused meanwhile.
+            if let Some(refusals) = &self.refusals {
+                batch.groups.iter().for_each(|group| refusals.note_room_of(group));
+            }
         }
         for ((group, reply), ticket) in batch.groups.iter().zip(replies).zip(tickets) {
             self.read(group, reply, ticket, answers);

@@ -92,6 +92,78 @@ async fn until_all_pass(store: &RedisStore) {
     assert!(tokio::time::timeout(Duration::from_secs(30), attempts).await.is_ok(), "{:?}", store.health());
 }
 
+/// The primary of lane 0 hangs, and no replica takes over.
+async fn store_that_connects_without_lane_0_serves_the_others(cluster: &Cluster) {
+    let [hangs, other, third] = [0, 8_000, 16_000].map(|slot| cluster.primary_of(slot));
+    let stopped = || cluster.servers.iter().enumerate().filter(|(at, _)| ![other, third].contains(at));
+    assert!(stopped().any(|(at, _)| at == hangs));
+    stopped().for_each(|(_, server)| server.pause());
+    let url = format!("redis+cluster://127.0.0.1:{}", cluster.servers[other].port());
+    let store = connect(&url, UNHURRIED).await;
+    let attempts = async {
+        loop {
+            let (admitted, failed) = check_many(&store).await;
+            assert!(failed > 0, "the primary of lane 0 hangs");
+            if admitted > 10 {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let served = tokio::time::timeout(Duration::from_secs(10), attempts).await;
+    stopped().for_each(|(_, server)| server.resume());
+    assert!(served.is_ok(), "{:?}", store.health());
+}
+
+/// Returns a key with a new name at each of two primaries.
+async fn keys_at_two_primaries(cluster: &Cluster, store: &RedisStore, name: &str) -> [String; 2] {
+    let keys: Vec<String> = (0..40).map(|number| format!("{name}{number}")).collect();
+    for key in &keys {
+        assert_eq!(check(store, key, bucket(2)).await, Ok(true));
+    }
+    [0, 1].map(|primary| {
+        let names = cluster.servers[primary].command(&["KEYS", &format!("*}}{name}*")]).list();
+        let names = names.into_iter().map(|name| String::from_utf8(name.bytes()).unwrap());
+        names.map(|name| name.rsplit('}').next().unwrap().to_owned()).next().unwrap()
+    })
+}
+
+/// A key is refused only because a group that is refused at another server holds its last token for a moment.
+async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster, store: &RedisStore) {
+    let [held, empty] = keys_at_two_primaries(cluster, store, "r").await;
+    assert_eq!(check(store, &empty, bucket(2)).await, Ok(true));
+    let one = |key: &str| Owned::new(key, bucket(2), 1);
+    for _ in 0..50 {
+        let groups = [(StoreVerb::Check, vec![one(&held), one(&empty)])];
+        let (_, admitted) = tokio::join!(run(store, &groups), check(store, &held, bucket(2)));
+        if admitted == Ok(false) {
+            assert_eq!(check(store, &held, bucket(2)).await, Ok(true), "the token was given back");
+            return;
+        }
+        run(store, &[(StoreVerb::Refund, vec![one(&held)])]).await.remove(0).unwrap();
+    }
+    panic!("the token was never held");
+}
+
+/// A server that stops makes a group fail at the deadline; what the group took elsewhere is given back.
+async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &RedisStore) {
+    let [healthy, stopped] = keys_at_two_primaries(cluster, store, "t").await;
+    let group = [&healthy, &stopped].map(|key| Owned::new(key, bucket(2), 1)).to_vec();
+    let hurried = connect(&cluster.url(), Duration::from_secs(1)).await;
+    wait_until_up(&hurried).await;
+    cluster.servers[1].pause();
+    let answer = run(&hurried, &[(StoreVerb::Check, group)]).await.remove(0);
+    let refunded = async {
+        while remaining(store, &healthy, bucket(2)).await < 1 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let refunded = tokio::time::timeout(UNHURRIED, refunded).await;
+    cluster.servers[1].resume();
+    assert!(matches!(answer, Err(StoreError::Unknown { .. })), "{answer:?}");
+    assert!(refunded.is_ok(), "the token at the other server is spent");
+}
+
 #[test]
 fn sick_and_dead_primaries_affect_their_own_lanes_until_a_replica_takes_over() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -102,6 +174,13 @@ fn sick_and_dead_primaries_affect_their_own_lanes_until_a_replica_takes_over() {
         let url = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{port}", free_port());
         let store = connect(&url, Duration::from_millis(300)).await;
         wait_until_up(&store).await;
+        until_all_pass(&store).await;
+        let patient = connect(&url, UNHURRIED).await;
+        wait_until_up(&patient).await;
+        refund_of_a_refused_group_undoes_remembered_refusals(&cluster, &patient).await;
+        parts_are_refunded_after_another_timed_out(&cluster, &patient).await;
+        until_all_pass(&store).await;
+        store_that_connects_without_lane_0_serves_the_others(&cluster).await;
         until_all_pass(&store).await;
 
         cluster.servers[0].pause();

@@ -1,0 +1,207 @@
+//! Sends groups to the servers of a cluster and follows redirections.
+//!
+//! A group that is redirected was not executed, so it is sent again within the deadline, at most three times.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tollgate_engine::store::StoreError;
+
+use crate::batcher::{GroupReply, NoReply, ReplyPart};
+use crate::cluster::Cluster;
+use crate::config::{BATCH, Config};
+use crate::primary::{Primary, Ticket};
+use crate::request::{QueuedGroup, Route};
+
+/// How often a group is sent again because of redirections.
+const MAX_RESENDS: u8 = 3;
+
+/// Groups that are sent together.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    indexes: Vec<usize>,
+    groups: Vec<QueuedGroup>,
+    charges: usize,
+    /// Groups that cannot be sent.
+    pub(crate) failed: Vec<(usize, StoreError)>,
+}
+
+/// Groups that were sent.
+pub(crate) struct Sent {
+    indexes: Vec<usize>,
+    ticket: Option<Result<Ticket, StoreError>>,
+    failed: Vec<(usize, StoreError)>,
+}
+
+impl Outbox {
+    pub(crate) fn is_full_for(&self, group: &QueuedGroup) -> bool {
+        !self.groups.is_empty() && self.charges + group.charges.len() > BATCH
+    }
+
+    pub(crate) fn push(&mut self, index: usize, group: QueuedGroup) {
+        self.charges += group.charges.len();
+        self.indexes.push(index);
+        self.groups.push(group);
+    }
+
+    /// Queues the groups.
+    pub(crate) fn send(self, primary: &Primary) -> Sent {
+        let ticket = (!self.groups.is_empty()).then(|| primary.send(self.groups));
+        Sent { indexes: self.indexes, ticket, failed: self.failed }
+    }
+}
+
+impl Sent {
+    /// Waits for the answers and passes each on with the index of its group.
+    pub(crate) async fn redeem(self, deadline: Instant, config: &Config, mut answer: impl FnMut(usize, GroupReply)) {
+        let replies = match self.ticket {
+            Some(Ok(ticket)) => ticket.redeem(deadline, config).await,
+            Some(Err(error)) => Err(error),
+            None => Ok(Vec::new()),
+        };
+        match replies {
+            Ok(replies) => self.indexes.into_iter().zip(replies).for_each(|(index, reply)| answer(index, reply)),
+            Err(error) => self.indexes.into_iter().for_each(|index| answer(index, Err(NoReply::Failed(error.clone())))),
+        }
+        self.failed.into_iter().for_each(|(index, error)| answer(index, Err(NoReply::Failed(error))));
+    }
+}
+
+/// A group, or a part of one, that is sent to one server.
+pub(crate) struct Job {
+    pub(crate) route: Route,
+    /// Whether it has several charges.
+    is_divisible: bool,
+    /// The server that a redirection names, instead of that of the lane.
+    address: Option<String>,
+    resends: u8,
+    reply: Option<Result<ReplyPart, JobError>>,
+}
+
+enum JobError {
+    Failed(StoreError),
+    /// Its keys are at two servers, so each charge has to be sent by itself.
+    Split,
+}
+
+impl Job {
+    pub(crate) fn new(lane: u8, charges: usize) -> Self {
+        let route = Route { lane, ..Route::default() };
+        Self { route, is_divisible: charges > 1, address: None, resends: 0, reply: None }
+    }
+
+    /// Returns whether each of its charges has to be sent by itself.
+    pub(crate) fn is_split(&self) -> bool {
+        matches!(self.reply, Some(Err(JobError::Split)))
+    }
+
+    /// Returns the reply.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn into_reply(self) -> Result<ReplyPart, StoreError> {
+        match self.reply {
+            Some(Ok(part)) => Ok(part),
+            Some(Err(JobError::Failed(error))) => Err(error),
+            Some(Err(JobError::Split)) | None => {
+                Err(StoreError::Unavailable { why: "its keys are being moved".to_owned() })
+            }
+        }
+    }
+
+    /// Notes a reply, or where to send the job next.
+    fn note(&mut self, reply: GroupReply, cluster: &Cluster) {
+        let redirected = match reply {
+            Ok(part) => return self.reply = Some(Ok(part)),
+            Err(NoReply::Failed(error)) => return self.reply = Some(Err(JobError::Failed(error))),
+            Err(NoReply::Moved(address)) => {
+                cluster.moved(self.route.lane.into(), &address);
+                (self.address, self.route.asking) = (Some(address.clone()), false);
+                address
+            }
+            Err(NoReply::Ask(address)) => {
+                (self.address, self.route.asking, self.route.alone) = (Some(address.clone()), true, true);
+                address
+            }
+            // Of several groups in a call, those whose keys are at one server can be decided there.
+            Err(NoReply::TryAgain) if !self.route.alone => {
+                self.route.alone = true;
+                "the same server".to_owned()
+            }
+            Err(NoReply::TryAgain) if self.is_divisible => return self.reply = Some(Err(JobError::Split)),
+            Err(NoReply::TryAgain) => "the same server".to_owned(),
+        };
+        self.resends += 1;
+        if self.resends > MAX_RESENDS {
+            let why = format!("redirected more than {MAX_RESENDS} times, last to {redirected}");
+            self.reply = Some(Err(JobError::Failed(StoreError::Unavailable { why })));
+        }
+    }
+}
+
+/// Jobs that were sent, by server.
+type Dispatched = Vec<(Arc<Primary>, Sent)>;
+
+/// Queues all jobs without a reply. `encode` returns the group of a job, by its index.
+pub(crate) fn dispatch(
+    cluster: &Cluster,
+    jobs: &mut [Job],
+    encode: impl Fn(usize, Route) -> Result<QueuedGroup, StoreError>,
+) -> Dispatched {
+    let mut outboxes: Vec<(Arc<Primary>, Outbox)> = Vec::new();
+    let mut sent = Dispatched::new();
+    for (index, job) in jobs.iter_mut().enumerate().filter(|(_, job)| job.reply.is_none()) {
+        let primary = match &job.address {
+            Some(address) => cluster.primary_at(address),
+            None => cluster.primary(job.route.lane.into()),
+        };
+        let (primary, encoded) = match (primary, encode(index, job.route)) {
+            (Ok(primary), Ok(encoded)) => (primary, encoded),
+            (Err(error), _) | (_, Err(error)) => {
+                job.reply = Some(Err(JobError::Failed(error)));
+                continue;
+            }
+        };
+        let at = outboxes.iter().position(|(known, _)| Arc::ptr_eq(known, &primary)).unwrap_or_else(|| {
+            outboxes.push((primary.clone(), Outbox::default()));
+            outboxes.len() - 1
+        });
+        let outbox = &mut outboxes[at].1;
+        if outbox.is_full_for(&encoded) {
+            sent.push((primary.clone(), std::mem::take(outbox).send(&primary)));
+        }
+        outbox.push(index, encoded);
+    }
+    sent.extend(outboxes.into_iter().map(|(primary, outbox)| {
+        let sent = outbox.send(&primary);
+        (primary, sent)
+    }));
+    sent
+}
+
+/// Waits until each job has a reply, following redirections.
+pub(crate) async fn collect(
+    cluster: &Cluster,
+    jobs: &mut [Job],
+    mut dispatched: Dispatched,
+    encode: impl Fn(usize, Route) -> Result<QueuedGroup, StoreError>,
+    deadline: Instant,
+) {
+    while !dispatched.is_empty() {
+        for (primary, sent) in dispatched {
+            sent.redeem(deadline, primary.config(), |index, reply| jobs[index].note(reply, cluster)).await;
+        }
+        dispatched = dispatch(cluster, jobs, &encode);
+    }
+}
+
+/// Sends jobs until each has a reply.
+pub(crate) async fn exchange(
+    cluster: &Cluster,
+    jobs: &mut [Job],
+    encode: impl Fn(usize, Route) -> Result<QueuedGroup, StoreError>,
+    deadline: Instant,
+) {
+    let dispatched = dispatch(cluster, jobs, &encode);
+    collect(cluster, jobs, dispatched, encode, deadline).await;
+}
