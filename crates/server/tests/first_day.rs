@@ -141,7 +141,9 @@ fn overrides_are_mentioned_wherever_their_rule_is_shown() {
         cli.run(&["rules", "overrides", "set", "api", rule, value, "--unlimited"]).done();
     }
     let list = cli.run(&["rules", "list", "api"]).done();
-    let overrides: Vec<&str> = list.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3)).collect();
+    let column = list.find("OVERRIDES").expect("the column");
+    let in_column = |line: &'_ str| line[column..].split_whitespace().next().map(str::to_owned);
+    let overrides: Vec<String> = list.lines().skip(1).filter_map(in_column).collect();
     assert_eq!(overrides, ["1", "2", "2"], "those in the rule and those beside it: {list}");
     let overrides_line = "2 overrides beside it: `tollgate rules overrides list api quota`";
     let shown = cli.run(&["rules", "get", "api", "quota"]).done();

@@ -20,8 +20,9 @@ pub(super) fn warnings(domain: &str, stored: &StoredOverride, rule: &StoredRule)
     alone.as_object_mut()?.remove("overrides");
     let effect = stored.effect.to_string();
     let StoredOverride { attribute, until, .. } = stored;
-    // The engine warns about values that look like patterns, which is right for files only; this value never causes a warning.
-    let one = EntryOverride { attribute, value: "/value", effect: &effect, until: until.as_deref() };
+    // The engine warns about values that look like patterns, which is right for files only; these values cause no warning.
+    let value = if attribute == "client_ip" { "192.0.2.1" } else { "/value" };
+    let one = EntryOverride { attribute, value, effect: &effect, until: until.as_deref() };
     let rules = read(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
     let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
     // Overrides are the last key of a rule that they are inserted into, so all that follows is about this one.
