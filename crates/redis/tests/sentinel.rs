@@ -45,11 +45,20 @@ fn follow_failovers(kind: Kind, password: &str) {
         assert_eq!(remaining(&store, "k", bucket(9)).await, 6, "the replica knows what was taken");
 
         assert_eq!(sentinels.servers[second].command(&["WAIT", "1", "5000"]).number(), 1);
-        sentinels.failover(password);
         let mut health = store.watch_health();
-        while sentinels.primary() == second {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
+        // Sentinels give up a failover whose replica is not ready in time, so it is asked for again.
+        let failover = async {
+            loop {
+                sentinels.failover(password);
+                for _ in 0..100 {
+                    if sentinels.primary() != second {
+                        return;
+                    }
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        };
+        assert!(tokio::time::timeout(Duration::from_secs(60), failover).await.is_ok(), "no failover within 60 s");
         // The old primary refuses writes or closes the connection.
         take(&store).await;
         assert_eq!(*health.borrow_and_update(), Health::Up);

@@ -198,9 +198,7 @@ fn session_stands_for_its_token_and_ends_with_it() {
     let id = operator.expect("a token")["id"].as_str().expect("an id");
     let (mut stream, _) = console.watch(&format!("cookie: {cookie}"));
     console.call("DELETE", &format!("/v1/tokens/{id}"), "", "").expect("revoked");
-    eventually("the session ends with its token", || {
-        console.get("/v1/session", &cookie).starts_with("HTTP/1.1 401")
-    });
+    eventually("the session ends with its token", || console.get("/v1/session", &cookie).starts_with("HTTP/1.1 401"));
     // The stream ends, too.
     stream.rest();
     let cookie = console.log_in("reader");
