@@ -330,9 +330,9 @@ impl Algorithm for SlidingLog {
         let places = match stamp {
             None => used - cost.get().min(used)..used,
             Some(stamp) => {
-                let stamp_at = |place| ring.entry(state, place).map_or(Stamp::NONE, stamp_of).to_bits();
-                let from = partition(0..used, |place| stamp_at(place) > stamp.to_bits());
-                from..partition(from..used, |place| stamp_at(place) == stamp.to_bits())
+                let Some(taken_at) = instant_of(stamp) else { return Cost::ZERO };
+                let from = partition(0..used, |place| ring.entry(state, place) > Some(taken_at));
+                from..partition(from..used, |place| ring.entry(state, place) == Some(taken_at))
             }
         };
         let accepted = cost.get().min(places.end - places.start);
@@ -490,10 +490,22 @@ fn outlasts(entry: Time<Mono>, now: Time<Mono>, span: Nanos) -> Nanos {
     span.saturating_add(entry.since(now)).saturating_sub(now.since(entry))
 }
 
-/// The instant; 1 for that of the clock's start, because 0 is [`Stamp::NONE`]. Moved by one, it would be the end of the window
-/// before, which windows and slices have as stamps: a state may have been theirs when the receipt was written.
+/// The stamp of the clock's first instant, because 0 is [`Stamp::NONE`]. No instant is this late.
+const START: u64 = u64::MAX;
+
+/// Returns the instant as a stamp. Moved by one, so that it is never zero, it would be the end of the window before, which
+/// windows and slices have as stamps: a state may have been theirs when the receipt was written.
 fn stamp_of(entry: Time<Mono>) -> Stamp {
-    Stamp::from_bits(entry.as_nanos().max(1))
+    Stamp::from_bits(if entry == Time::ZERO { START } else { entry.as_nanos() })
+}
+
+/// Returns the instant of a stamp; `None` if nothing was taken.
+fn instant_of(stamp: Stamp) -> Option<Time<Mono>> {
+    match stamp.to_bits() {
+        0 => None,
+        START => Some(Time::ZERO),
+        nanos => Some(Time::from_nanos(nanos)),
+    }
 }
 
 /// The first of `places` where `holds` is false, given that it stays false from there on.
