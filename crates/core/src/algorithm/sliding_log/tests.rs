@@ -393,3 +393,13 @@ fn no_words_no_time_and_no_cost_make_it_panic() {
         limit.spent(&state, &later);
     }
 }
+
+#[test]
+fn takings_at_the_first_two_instants_of_the_clock_are_refunded_separately() {
+    let limit = log(2, 10);
+    let mut state = [0; 3];
+    let [first, second] = [0, 1].map(|at| limit.decide(&mut state, &Now::at(at), CHECK).stamp());
+    let mut refund = |stamp| limit.refund(&mut state, &Now::at(1), Cost::new(2), Some(stamp)).get();
+    assert_eq!(refund(Stamp::NONE), 0, "nothing was taken");
+    assert_eq!([refund(first), refund(first), refund(second)], [1, 0, 1]);
+}
