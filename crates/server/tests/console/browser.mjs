@@ -62,6 +62,16 @@ export class Window {
     await this.heading(heading);
   }
 
+  /** Loads a page again and again until it shows a text. */
+  async goUntil(path, heading, text) {
+    for (let n = 0; n < 30; n++) {
+      await this.go(path, heading);
+      const found = this.page.getByText(text).filter({ visible: true }).first();
+      if (await found.waitFor({ timeout: 1000 }).then(() => true, () => false)) return;
+    }
+    assert.fail(`${path} does not show ${text}`);
+  }
+
   /** Opens a page without loading the document again, as a link does. */
   async follow(path, heading) {
     await this.page.evaluate((address) => {
