@@ -47,6 +47,10 @@ fn steady(text: &str) -> String {
         if let Some((before, after)) = line.split_once("Redis ") {
             *line = format!("{before}Redis VERSION,{}", after.split_once(',').map_or("", |(_, rest)| rest));
         }
+        // Two days, or one and all but a second.
+        if let Some((before, after)) = line.split_once("expires in ") {
+            *line = format!("{before}expires in DAYS,{}", after.split_once(',').map_or("", |(_, rest)| rest));
+        }
     }
     lines.join("\n")
 }
