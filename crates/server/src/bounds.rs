@@ -94,7 +94,7 @@ fn rows() -> String {
         ("replay: logs", replay::MAX_LOGS.to_string()),
         ("replay: a line; longer ones are counted and left out", bytes(replay::MAX_LINE)),
         ("replay: parts of all logs in memory", bytes(replay::CHUNKS_TOTAL)),
-        ("replay: refused keys that are told apart", replay::MAX_REFUSED_KEYS.to_string()),
+        ("replay: refused keys that are counted separately", replay::MAX_REFUSED_KEYS.to_string()),
         ("replay: clients whose peaks are kept for suggestions", replay::MAX_CLIENTS.to_string()),
         (
             "replay: expansion of a compressed log",

@@ -159,8 +159,8 @@ fn nghttp_and_h2load_are_served() {
     assert!(load.contains("2000 succeeded, 0 failed, 0 errored, 0 timeout"), "{load}");
     let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
     assert!(page.contains(r#"tollgate_decisions_total{front="rls",outcome="allow"} 2001"#), "{page}");
-    let told = run(Command::new("curl").args(["-s", "--http1.1"]).arg(&url));
-    assert_eq!(told, "this port speaks gRPC: HTTP/2 without an upgrade, h2c\n");
+    let reply = run(Command::new("curl").args(["-s", "--http1.1"]).arg(&url));
+    assert_eq!(reply, "this port speaks gRPC: HTTP/2 without an upgrade, h2c\n");
 }
 
 #[test]

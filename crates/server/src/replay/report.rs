@@ -102,7 +102,7 @@ pub struct RuleReport {
     pub keys: u64,
     /// The number of keys that were ever refused.
     pub keys_refused: u64,
-    /// Whether there were more of them than could be told apart.
+    /// Whether there were more of them than are counted separately.
     pub has_more_keys_refused: bool,
     /// The longest time that a key was refused without a break, up to when it could pass again.
     pub longest_refusal_ms: u64,
@@ -170,7 +170,7 @@ pub struct ComparisonReport {
 /// Suggested limits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SuggestionReport {
-    /// What clients are told apart by.
+    /// The attributes that identify a client.
     pub per: Vec<String>,
     /// The number of clients.
     pub clients: u64,

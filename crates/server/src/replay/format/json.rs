@@ -172,16 +172,7 @@ impl Scanner<'_> {
                     set(fields, wanted.field, span);
                     self.spaces();
                 }
-                // The rest of the list.
-                while self.peek() != Some(b']') {
-                    if self.peek() == Some(b',') {
-                        self.at += 1;
-                        self.spaces();
-                    }
-                    self.skip(depth + 1)?;
-                    self.spaces();
-                }
-                self.at += 1;
+                self.skip_rest_of_list(depth)?;
             }
             Some(_) => {
                 let span = self.scalar()?;
@@ -227,6 +218,20 @@ impl Scanner<'_> {
         }
     }
 
+    /// Skips the values of a list that follow, and its end.
+    fn skip_rest_of_list(&mut self, depth: usize) -> Result<(), NotJson> {
+        while self.peek() != Some(b']') {
+            if self.peek() == Some(b',') {
+                self.at += 1;
+                self.spaces();
+            }
+            self.skip(depth + 1)?;
+            self.spaces();
+        }
+        self.at += 1;
+        Ok(())
+    }
+
     /// Skips a value.
     fn skip(&mut self, depth: usize) -> Result<(), NotJson> {
         if depth > MAX_DEPTH {
@@ -237,16 +242,7 @@ impl Scanner<'_> {
             Some(b'[') => {
                 self.at += 1;
                 self.spaces();
-                while self.peek() != Some(b']') {
-                    if self.peek() == Some(b',') {
-                        self.at += 1;
-                        self.spaces();
-                    }
-                    self.skip(depth + 1)?;
-                    self.spaces();
-                }
-                self.at += 1;
-                Ok(())
+                self.skip_rest_of_list(depth)
             }
             Some(_) => self.scalar().map(|_| ()),
             None => Err(NotJson),
