@@ -1,0 +1,198 @@
+//! A group decides as one limit: it weighs each of its limits, then charges all of them or none.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::{Limits, Stamps};
+use crate::algorithm::{Algorithm, Cells, CellsMut, Offset};
+use crate::limit::Limit;
+use crate::quantity::{Cost, Nanos, Now};
+use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Verdict};
+
+impl Algorithm for Limits {
+    type Stamp = Stamps;
+
+    fn words(&self) -> usize {
+        self.words
+    }
+
+    /// The least that any of them lets pass at once.
+    fn capacity(&self) -> u64 {
+        self.limits.iter().map(Limit::capacity).min().unwrap_or(0)
+    }
+
+    fn uses_wall_clock(&self) -> bool {
+        self.limits.iter().any(Limit::uses_wall_clock)
+    }
+
+    fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
+        for (limit, first, _) in self.parts() {
+            limit.init(&mut Offset { cells: &mut *state, first }, now);
+        }
+    }
+
+    /// All must pass. The longest wait and the latest retry count.
+    fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
+        let weigh = |ask| self.weigh_each(ask, |limit, first| limit.weigh(&Offset { cells: state, first }, now, ask));
+        with_delay_of_taken(ask, weigh(ask), weigh)
+    }
+
+    /// Only the limits that refused record a refusal.
+    fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Stamps>) {
+        for (limit, first, place) in self.parts() {
+            if verdict.is_admitted() || verdict.stamp().has_refused(place) {
+                let part = Verdict::pass(verdict.outcome(), verdict.taken(), verdict.stamp().get(place));
+                limit.commit(&mut Offset { cells: &mut *state, first }, now, &part);
+            }
+        }
+    }
+
+    /// Returns the least that any of them accepted.
+    /// Gives back to the limits that the stamps are from, or to all without stamps.
+    fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamps: Option<Stamps>) -> Cost {
+        let count = stamps.map_or(Self::MAX, |stamps| stamps.count());
+        let refunds = self.parts().take(count).map(|(limit, first, place)| {
+            limit.refund(&mut Offset { cells: &mut *state, first }, now, cost, stamps.map(|stamps| stamps.get(place)))
+        });
+        // All of them, not only until the first that accepts nothing.
+        refunds.fold(cost, Cost::min)
+    }
+
+    /// Returns limit and remaining of the limit with the least remaining, and the longest times.
+    fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        tightest(self.reports(state, now, cost))
+    }
+
+    fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        let spent = self.parts().map(|(limit, first, _)| limit.spent(&Offset { cells: state, first }, now));
+        spent.max().unwrap_or_default()
+    }
+
+    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        self.parts().all(|(limit, first, _)| limit.is_new(&Offset { cells: state, first }, now))
+    }
+
+    /// Returns the longest wait.
+    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        let waits =
+            self.parts().map(|(limit, first, _)| limit.wait_behind(&Offset { cells: state, first }, now, ahead, cost));
+        waits.max().unwrap_or(Retry::NOW)
+    }
+
+    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        self.parts().filter_map(|(limit, first, _)| limit.look_again(&Offset { cells: state, first }, now)).min()
+    }
+
+    #[inline]
+    fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+        match &*self.limits {
+            [limit] => limit.take_from_word(word, now, cost),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict<Stamps>> {
+        let [limit] = &*self.limits else { return None };
+        let verdict = limit.decide_fast(state, now, cost)?;
+        let stamps = if verdict.is_admitted() { Stamps::from_stamps([verdict.stamp()]) } else { Stamps::refused_by(0) };
+        Some(Verdict::pass(verdict.outcome(), verdict.taken(), stamps))
+    }
+
+    /// Converts position by position; a position that `own` does not have starts unused: `initial` is for new keys.
+    fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
+        if self == own {
+            return;
+        }
+        // The words may move, so the old ones are copied first.
+        let before: Vec<u64> = (0..own.words).map(|word| state.get(word)).collect();
+        let mut owns = own.parts();
+        for (limit, first, _) in self.parts() {
+            let mut words = vec![0; limit.words()];
+            match owns.next() {
+                Some((own, own_first, _)) => {
+                    words.resize(limit.words().max(own.words()), 0);
+                    words[..own.words()].copy_from_slice(&before[own_first..][..own.words()]);
+                    limit.convert(own, &mut *words, now);
+                }
+                None => limit.convert(&Limit::Unlimited, &mut *words, now),
+            }
+            words[..limit.words()].iter().enumerate().for_each(|(word, value)| state.set(first + word, *value));
+        }
+    }
+
+    /// Weighs position by position; a position that `own` does not have decides as with nothing used.
+    fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
+        let weigh = |ask| {
+            let mut owns = own.parts();
+            self.weigh_each(ask, |limit, _| match owns.next() {
+                Some((own, first, _)) => limit.weigh_from(own, &Offset { cells: state, first }, now, ask),
+                None => limit.weigh_from(&Limit::Unlimited, &[0; 0], now, ask),
+            })
+        };
+        with_delay_of_taken(ask, weigh(ask), weigh)
+    }
+
+    /// Writes the whole list or nothing.
+    fn commit_from<S: CellsMut + ?Sized>(
+        &self,
+        own: &Self,
+        state: &mut S,
+        now: &Now<'_>,
+        verdict: &Verdict<Stamps>,
+    ) -> bool {
+        if verdict.taken() > Cost::ZERO && self.words > 0 {
+            self.convert(own, state, now);
+            self.commit(state, now, verdict);
+            return true;
+        }
+        for ((limit, _, place), (own, first, _)) in self.parts().zip(own.parts()) {
+            if verdict.is_admitted() || verdict.stamp().has_refused(place) {
+                let part = Verdict::pass(verdict.outcome(), Cost::ZERO, verdict.stamp().get(place));
+                limit.commit_from(own, &mut Offset { cells: &mut *state, first }, now, &part);
+            }
+        }
+        false
+    }
+
+    fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+        tightest(self.reports_from(own, state, now, cost))
+    }
+}
+
+impl Limits {
+    #[inline]
+    fn weigh_each(&self, ask: Ask, mut weigh: impl FnMut(&Limit, usize) -> Verdict) -> Verdict<Stamps> {
+        let mut outcome = Outcome::Allow;
+        let mut taken = ask.cost();
+        let mut stamps = Stamps { count: self.limits.len() as u8, ..Stamps::default() };
+        for (limit, first, place) in self.parts() {
+            let verdict = weigh(limit, first);
+            outcome = outcome.and(verdict.outcome());
+            taken = taken.min(verdict.taken());
+            stamps.each[place] = verdict.stamp();
+            stamps.refused |= u8::from(!verdict.is_admitted()) << place;
+        }
+        Verdict::pass(outcome, taken, stamps)
+    }
+}
+
+/// Returns the verdict with the delay of what is taken: a limit that has more than the tightest one delays what it would take alone.
+#[inline]
+fn with_delay_of_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -> Verdict<Stamps>) -> Verdict<Stamps> {
+    match (ask, verdict.outcome()) {
+        (Ask::UpTo(cost), Outcome::Delay(_)) if verdict.taken() < cost => {
+            Verdict::pass(weigh(Ask::Exactly(verdict.taken())).outcome(), verdict.taken(), verdict.stamp())
+        }
+        _ => verdict,
+    }
+}
+
+/// Returns limit and remaining of the report with the least remaining, and the longest times.
+fn tightest(reports: impl Iterator<Item = Report>) -> Report {
+    let nothing = Report { limit: u64::MAX, remaining: u64::MAX, retry: Retry::NOW, reset: Nanos::ZERO };
+    reports.fold(nothing, |all, one| {
+        let tightest = if one.remaining < all.remaining { one } else { all };
+        Report { retry: all.retry.max(one.retry), reset: all.reset.max(one.reset), ..tightest }
+    })
+}
