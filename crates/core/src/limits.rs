@@ -11,7 +11,7 @@ use crate::change::{now_of, with_copy};
 use crate::error::LimitError;
 use crate::limit::Limit;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
-use crate::verdict::{Ask, Outcome, Report};
+use crate::verdict::{Ask, Outcome, Report, Spent};
 
 pub use stamps::Stamps;
 
@@ -106,10 +106,23 @@ impl Limits {
         self.parts().all(|(limit, first, _)| {
             let part = Offset { cells: state, first };
             match limit {
-                Limit::FixedWindow(window) => window.is_surely_new(&part, now),
+                Limit::FixedWindow(window) => window.most_used(&part, now) == 0,
                 _ => limit.is_new(&part, now),
             }
         })
+    }
+
+    /// Returns the largest fraction that may still be used up of any limit, at an instant without calendar windows: those since
+    /// the last request may have been longer than on average.
+    pub fn most_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        let spent = self.parts().map(|(limit, first, _)| {
+            let part = Offset { cells: state, first };
+            match limit {
+                Limit::FixedWindow(window) => window.most_spent(&part, now),
+                _ => limit.spent(&part, now),
+            }
+        });
+        spent.max().unwrap_or_default()
     }
 
     /// [`decide_fast`](Algorithm::decide_fast) for a single limit whose state is at most [`FAST_WORDS`](Self::FAST_WORDS) long and

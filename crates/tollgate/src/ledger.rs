@@ -522,7 +522,8 @@ impl<N: LimitTable + ?Sized> StateReader for LedgerReader<'_, N> {
     }
 
     fn spent(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> Spent {
-        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.spent(state, now)).unwrap_or_default()
+        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.most_spent(state, now))
+            .unwrap_or_default()
     }
 }
 

@@ -181,14 +181,20 @@ impl FixedWindow {
                 .is_none_or(|window| used == 0 || end <= window.start().as_nanos() || end == window.end().as_nanos())
     }
 
-    /// Returns whether nothing is counted any more, however long the calendar windows since were: debt is paid off window by
-    /// window. None is more than half as long again as on average, which is an hour in which the clock is set back by half of one.
-    pub(crate) fn is_surely_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        let (end, used) = (state.get(0), state.get(1));
-        let Phase::Given(_) = self.phase else { return self.is_new(state, now) };
+    /// Returns the most that may still be counted at an instant without calendar windows, however long those since were: debt is
+    /// paid off window by window. None is more than half as long again as on average, which is an hour in which the clock is set
+    /// back by half of one.
+    pub(crate) fn most_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> u64 {
+        let Phase::Given(_) = self.phase else { return self.current(state, now).used };
+        let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
+        let Some(since) = instant(now.wall()).checked_sub(end) else { return used };
         let longest = self.quota.length().saturating_add(self.quota.length() / 2);
-        let further = (used.saturating_sub(1) / self.quota.limit()).saturating_mul(longest);
-        used == 0 || end.saturating_add(further) <= instant(now.wall())
+        used.saturating_sub((since / longest + 1).saturating_mul(self.quota.limit()))
+    }
+
+    /// [`spent`](Algorithm::spent) by [`most_used`](Self::most_used).
+    pub(crate) fn most_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        Spent::of(self.most_used(state, now).into(), self.quota.limit().into())
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {

@@ -167,6 +167,6 @@ fn enter(
     };
     // The spent fraction matters, and is computed, only where an entry has to give way.
     if buckets.upsert(fingerprint, reader, Spent::NOTHING, copy).is_none() {
-        buckets.upsert(fingerprint, reader, own.spent(&state, &now), copy);
+        buckets.upsert(fingerprint, reader, own.most_spent(&state, &now), copy);
     }
 }

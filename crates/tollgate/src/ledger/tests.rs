@@ -330,6 +330,26 @@ fn expired_windows_free_their_slots() {
     assert_eq!(ledger.overflowed(), 1);
 }
 
+/// Windows of a calendar may be half as long again as on average. A key whose debt may not be paid off yet has as much used up as
+/// one whose debt is not, so a key that has used up less does not evict it.
+#[test]
+fn debt_in_long_calendar_windows_is_not_evicted_for_a_key_that_spends_less() {
+    let limit_table = [one(daily(10).phase(Phase::Given(0)).max_debt(5).unwrap()), one(bucket(10))];
+    let (ledger, clock, slots) = full(&limit_table, |_| 10);
+    for n in 0..slots {
+        assert!(ledger.ask(&limit_table, 0, &n.to_string(), Ask::Regardless(Cost::new(5))).is_admitted());
+    }
+    let owed = |ledger: &Tested| (0..slots).filter(|n| ledger.has_entry(&n.to_string())).count() as u64;
+    // The five owed are half of the next window, which may last for a day and a half.
+    clock.advance(Nanos::from_nanos(DAY.as_nanos() * 5 / 2 - 1));
+    assert!(ledger.check(&limit_table, 1, "four of ten", 4).is_admitted() && !ledger.has_entry("four of ten"));
+    assert_eq!(owed(&ledger), slots);
+    assert!(ledger.check(&limit_table, 1, "half", 5).is_admitted() && ledger.has_entry("half"));
+    assert_eq!(owed(&ledger), slots - 1);
+    clock.advance(Nanos::from_nanos(1));
+    assert!(ledger.check(&limit_table, 1, "later", 1).is_admitted() && ledger.has_entry("later"));
+}
+
 #[test]
 fn limits_without_state_never_cost_anybody_its_place() {
     let limit_table = [one(bucket(10)), one(Limit::Unlimited), one(Limit::DenyAll)];

@@ -234,13 +234,16 @@ fn last_window_does_not_restart_with_every_request() {
     }
 }
 
-/// Six of five in the window until 60 s: the one owed is paid at 120 s on average, and at 150 s for certain.
+/// Twelve of five in the window until 60 s: five are paid off at its end, five at 120 s on average, and at 150 s for certain.
 #[test]
 fn debt_of_given_windows_may_last_for_half_as_long_again() {
-    let state = [60 * S, 6];
-    let given = limit().phase(Phase::Given(0));
-    let surely = |limit: FixedWindow, seconds| limit.is_surely_new(&state, &Now::at(seconds * S));
-    assert!(given.is_new(&state, &Now::at(120 * S)));
-    assert_eq!([59, 120, 149, 150].map(|seconds| surely(given, seconds)), [false, false, false, true]);
-    assert_eq!([59, 119, 120].map(|seconds| surely(limit(), seconds)), [false, false, true]);
+    let state = [60 * S, 12];
+    let limit = limit().max_debt(7).unwrap();
+    let given = limit.phase(Phase::Given(0));
+    let most = |limit: FixedWindow, seconds| limit.most_used(&state, &Now::at(seconds * S));
+    assert_eq!([59, 60, 120, 180].map(|seconds| given.used(&state, &Now::at(seconds * S)).floor()), [12, 7, 2, 0]);
+    let instants = [59, 60, 120, 149, 150, 239, 240, u64::MAX / S];
+    assert_eq!(instants.map(|seconds| most(given, seconds)), [12, 7, 7, 7, 2, 2, 0, 0]);
+    assert_eq!([59, 119, 120, 179, 180].map(|seconds| most(limit, seconds)), [12, 7, 2, 2, 0]);
+    assert_eq!(given.most_spent(&state, &Now::at(239 * S)), Spent::of(2, 5));
 }
