@@ -73,6 +73,35 @@ pub(super) fn walk<'a, A: Algorithm>(
     passed
 }
 
+/// Runs `cost@second` steps, with a `+` before those charged regardless, and compares the answers: what remains, `w` and the seconds
+/// of a wait, or `no` and the seconds until it passes.
+pub(super) fn check<A: Algorithm>(limit: &A, steps: &str, expected: &str) {
+    check_by(limit, Now::at, steps, expected);
+}
+
+/// The same by another clock.
+pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'a>, steps: &str, expected: &str) {
+    let mut words = vec![0; limit.words()];
+    let state = &mut *words;
+    let mut answers = Vec::new();
+    for step in steps.split(' ') {
+        let (cost, second) = step.split_once('@').unwrap();
+        let now = clock(second.parse::<u64>().unwrap() * Nanos::SECOND.as_nanos());
+        if answers.is_empty() {
+            limit.init(state, &now);
+        }
+        let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
+        let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
+        answers.push(match limit.decide(state, &now, ask).outcome() {
+            Outcome::Allow => limit.report(state, &now, Cost::ONE).remaining.to_string(),
+            Outcome::Delay(wait) => format!("w{}", wait.as_secs_ceil()),
+            Outcome::Deny(Retry::After(wait)) => format!("no{}", wait.as_secs_ceil()),
+            Outcome::Deny(retry) => format!("{retry:?}"),
+        });
+    }
+    assert_eq!(answers.join(" "), expected, "{steps}");
+}
+
 /// Where the fast path applies, it returns and writes what the slow path does; elsewhere it writes nothing.
 fn fast_path_decides_as_the_slow_path<A: Algorithm>(limit: &A, state: &[u64], now: &Now<'_>, cost: Cost) {
     let (mut fast, mut slow) = (state.to_vec(), state.to_vec());

@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{Paths, survives_anything, waits_are_true, walk};
+use crate::algorithm::testing::{Paths, check_by as check, survives_anything, waits_are_true, walk};
 use crate::quantity::Time;
 
 const S: u64 = 1_000_000_000;
@@ -11,27 +11,6 @@ fn limit() -> FixedWindow {
 
 fn window(start: u64, end: u64) -> Window {
     Window::new(Time::from_nanos(start), Time::from_nanos(end)).unwrap()
-}
-
-/// Runs `cost@second` steps, with a `+` before those charged regardless: what remains, or `no` and the seconds to wait.
-fn check<'a>(limit: &FixedWindow, clock: impl Fn(u64) -> Now<'a>, steps: &str, expected: &str) {
-    let mut state = [0; 2];
-    let mut answers = Vec::new();
-    for step in steps.split(' ') {
-        let (cost, second) = step.split_once('@').unwrap();
-        let now = clock(second.parse::<u64>().unwrap() * S);
-        if answers.is_empty() {
-            limit.init(&mut state, &now);
-        }
-        let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
-        let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
-        answers.push(match limit.decide(&mut state, &now, ask).outcome() {
-            Outcome::Allow | Outcome::Delay(_) => limit.report(&state, &now, Cost::ONE).remaining.to_string(),
-            Outcome::Deny(Retry::After(wait)) => format!("no{}", wait.as_secs_ceil()),
-            Outcome::Deny(retry) => format!("{retry:?}"),
-        });
-    }
-    assert_eq!(answers.join(" "), expected, "{steps}");
 }
 
 #[test]

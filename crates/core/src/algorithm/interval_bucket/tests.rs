@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{Passed, Paths, survives_anything, waits_are_true, walk};
+use crate::algorithm::testing::{Passed, Paths, check, survives_anything, waits_are_true, walk};
 use crate::quantity::Time;
 
 const S: u64 = 1_000_000_000;
@@ -7,29 +7,6 @@ const S: u64 = 1_000_000_000;
 /// 5 every 10 s.
 fn limit() -> IntervalBucket {
     IntervalBucket::new(5, Nanos::from_secs(10)).unwrap()
-}
-
-/// Runs `cost@second` steps, with a `+` before those charged regardless: what remains, `w` and the seconds of a wait, or
-/// `no` and the seconds until it passes.
-fn check(limit: &IntervalBucket, steps: &str, expected: &str) {
-    let mut state = [0; 2];
-    let mut answers = Vec::new();
-    for step in steps.split(' ') {
-        let (cost, second) = step.split_once('@').unwrap();
-        let now = Now::at(second.parse::<u64>().unwrap() * S);
-        if answers.is_empty() {
-            limit.init(&mut state, &now);
-        }
-        let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
-        let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
-        answers.push(match limit.decide(&mut state, &now, ask).outcome() {
-            Outcome::Allow => limit.report(&state, &now, Cost::ONE).remaining.to_string(),
-            Outcome::Delay(wait) => format!("w{}", wait.as_secs_ceil()),
-            Outcome::Deny(Retry::After(wait)) => format!("no{}", wait.as_secs_ceil()),
-            Outcome::Deny(retry) => format!("{retry:?}"),
-        });
-    }
-    assert_eq!(answers.join(" "), expected, "{steps}");
 }
 
 #[test]

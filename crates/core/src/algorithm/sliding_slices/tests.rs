@@ -1,32 +1,11 @@
 use super::*;
-use crate::algorithm::testing::{Paths, survives_anything, waits_are_true, walk};
+use crate::algorithm::testing::{Paths, check, survives_anything, waits_are_true, walk};
 
 const S: u64 = 1_000_000_000;
 
 /// 10 in 60 s by slices of 10 s.
 fn limit() -> SlidingSlices {
     SlidingSlices::new(10, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap()
-}
-
-/// Runs `cost@second` steps, with a `+` before those charged regardless: what remains, or `no` and the seconds to wait.
-fn check(limit: &SlidingSlices, steps: &str, expected: &str) {
-    let mut state = [0; 70];
-    let mut answers = Vec::new();
-    for step in steps.split(' ') {
-        let (cost, second) = step.split_once('@').unwrap();
-        let now = Now::at(second.parse::<u64>().unwrap() * S);
-        if answers.is_empty() {
-            limit.init(&mut state, &now);
-        }
-        let amount = Cost::new(cost.trim_start_matches('+').parse().unwrap());
-        let ask = if cost.starts_with('+') { Ask::Regardless(amount) } else { Ask::Exactly(amount) };
-        answers.push(match limit.decide(&mut state, &now, ask).outcome() {
-            Outcome::Allow | Outcome::Delay(_) => limit.report(&state, &now, Cost::ONE).remaining.to_string(),
-            Outcome::Deny(Retry::After(wait)) => format!("no{}", wait.as_secs_ceil()),
-            Outcome::Deny(retry) => format!("{retry:?}"),
-        });
-    }
-    assert_eq!(answers.join(" "), expected, "{steps}");
 }
 
 #[test]
