@@ -1,6 +1,9 @@
 use super::*;
-use crate::verdict::Retry;
-use crate::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket};
+use crate::quantity::Window;
+use crate::verdict::{Retry, Stamp};
+use crate::{
+    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Phase, SlidingLog, SlidingSlices, SlidingWindow, TokenBucket,
+};
 
 const SECOND: Nanos = Nanos::SECOND;
 
@@ -174,4 +177,193 @@ fn look_again_returns_the_next_end_of_a_lease() {
     );
     limits.refund(&mut *state, &Now::at(500), Cost::ONE, Some(first.stamp()));
     assert_eq!((look(&state, 500), look(&state, 2_000_000_000)), (Some(Nanos::from_nanos(999_999_900)), None));
+}
+
+#[test]
+fn stamps_name_who_refused_and_how_many_limits_they_are_of() {
+    let stamp = Stamp::from_bits;
+    let two = Stamps::from_stamps([stamp(3), stamp(7)]);
+    assert_eq!([0, 1, 2, 8].map(|index| two.get(index)), [stamp(3), stamp(7), Stamp::NONE, Stamp::NONE]);
+    assert_eq!((two.count(), two.is_plain()), (2, false));
+    let counts = [0, 1, 8, 9].map(|count| Stamps::from_stamps(vec![Stamp::NONE; count]).count());
+    assert_eq!(counts, [1, 1, 8, 8]);
+    assert_eq!([0, 3, 9].map(|count| two.of(count).count()), [1, 3, 8]);
+    assert_eq!((Stamps::default().count(), Stamps::default().is_plain()), (1, true));
+    let refused = Stamps::refused_by(2);
+    assert_eq!([1, 2, 3, 8].map(|index| refused.has_refused(index)), [false, true, false, false]);
+    assert!(!refused.is_plain() && Stamps::refused_by(8).is_plain() && !Stamps::refused_by(8).has_refused(8));
+    assert!(Stamps::refused_by(7).has_refused(7));
+}
+
+/// Every fast path of a group decides, writes and reports as the slow path does, or does not apply.
+#[test]
+fn fast_paths_of_a_single_limit_decide_as_the_slow_path_does() {
+    let fine = TokenBucket::new("7777/s".parse().unwrap(), 3).unwrap();
+    let interval = IntervalBucket::new(3, SECOND).unwrap();
+    let slices = SlidingSlices::new(3, SECOND, Nanos::from_millis(100)).unwrap();
+    let fixed = FixedWindow::new(3, SECOND).unwrap();
+    let limits: [(Limit, bool); 5] = [
+        (bucket(3), true),
+        (fine.into(), true),
+        (interval.into(), true),
+        (slices.into(), false),
+        (fixed.into(), false),
+    ];
+    for (limit, is_short) in limits {
+        let single = Limits::from(limit);
+        let pair = Limits::new([limit, bucket(9)]).unwrap();
+        let (mut state, mut two, mut decided) = (state_of(&single), state_of(&pair), 0);
+        for step in 0..6u64 {
+            let (now, cost) = (Now::at(step / 4 * 400_000_000), Cost::new(1 + step % 2));
+            let (mut fast, mut short) = (state.clone(), state.clone());
+            let word = single.take_from_word(state[0], &now, cost);
+            let decided_fast = single.decide_fast(&mut *fast, &now, cost);
+            let decided_short = single.decide_short(&mut &mut *short, &now, cost);
+            assert_eq!(pair.take_from_word(two[0], &now, cost), None);
+            assert!(pair.decide_fast(&mut *two, &now, cost).is_none());
+            assert!(pair.decide_short(&mut &mut *two, &now, cost).is_none());
+            let verdict = single.decide_slow(&mut *state, &now, Ask::Exactly(cost));
+            if let Some(word) = word {
+                assert_eq!((verdict.outcome(), word), (Outcome::Allow, state[0]), "{limit:?}");
+            }
+            if let Some(fast_verdict) = decided_fast {
+                assert_eq!((fast_verdict, &fast), (verdict, &state), "{limit:?}");
+            }
+            if let Some(outcome) = decided_short {
+                decided += 1;
+                assert_eq!((outcome, &short), (verdict.outcome(), &state), "{limit:?}");
+                assert_eq!(single.report_short(&&*short, &now, cost), single.report(&*state, &now, cost), "{limit:?}");
+            }
+        }
+        assert_eq!(decided > 0, is_short, "{limit:?}");
+        assert_eq!(two, state_of(&pair), "a fast path that does not apply writes nothing");
+    }
+}
+
+#[test]
+fn group_has_what_any_or_each_of_its_limits_has() {
+    let window = FixedWindow::new(4, SECOND).unwrap();
+    let leases: Limit = Concurrency::new(9, SECOND).unwrap().into();
+    let partial: Limit = window.initial(1).unwrap().into();
+    let group = |limits: &[Limit]| Limits::new(limits.iter().copied()).unwrap();
+    for (limits, starts_full, has_leases, wall, capacity) in [
+        (group(&[bucket(3)]), true, false, false, 3),
+        (group(&[bucket(3), leases]), true, true, false, 3),
+        (group(&[bucket(5), window.into()]), true, false, true, 4),
+        (group(&[bucket(5), partial]), false, false, true, 4),
+        (group(&[Limit::Unlimited]), true, false, false, u64::MAX),
+    ] {
+        assert_eq!((limits.starts_full(), limits.has_leases()), (starts_full, has_leases), "{limits:?}");
+        assert_eq!((limits.uses_wall_clock(), limits.capacity()), (wall, capacity), "{limits:?}");
+    }
+    assert!(Limits::from(bucket(3)).starts_full() && !Limits::from(partial).starts_full());
+}
+
+#[test]
+fn report_is_of_the_tightest_limit_with_the_longest_times() {
+    let limits = Limits::new([bucket(3), FixedWindow::new(9, Nanos::from_secs(10)).unwrap().into()]).unwrap();
+    let mut state = state_of(&limits);
+    let _ = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(3)));
+    let report = limits.report(&*state, &Now::at(0), Cost::new(2));
+    assert_eq!((report.limit, report.remaining), (3, 0));
+    assert_eq!((report.retry, report.reset), (Retry::After(Nanos::from_secs(2)), Nanos::from_secs(10)));
+}
+
+#[test]
+fn renewing_reaches_the_leases_that_the_stamps_are_of() {
+    let leases = |secs| Concurrency::new(3, Nanos::from_secs(secs)).unwrap().into();
+    let limits = Limits::new([bucket(9), leases(2), leases(4)]).unwrap();
+    let mut state = state_of(&limits);
+    let at = |secs: u64| Now::at(secs * 1_000_000_000);
+    let held = |state: &[u64], secs| -> Vec<u64> {
+        limits.reports(state, &at(secs), Cost::ONE).skip(1).map(|report| report.limit - report.remaining).collect()
+    };
+    let stamps = limits.decide(&mut *state, &at(0), Ask::Exactly(Cost::ONE)).stamp();
+    assert!(!limits.renew(&mut *state, &at(1), stamps.of(1)), "a bucket has no leases");
+    assert!(limits.renew(&mut *state, &at(1), stamps.of(2)), "only the first");
+    assert_eq!((held(&state, 2), held(&state, 3)), (vec![1, 1], vec![0, 1]));
+    assert!(limits.renew(&mut *state, &at(2), stamps));
+    assert_eq!((held(&state, 3), held(&state, 4), held(&state, 5)), (vec![1, 1], vec![0, 1], vec![0, 1]));
+    // One of them has ended; the other is renewed all the same.
+    assert!(!limits.renew(&mut *state, &at(5), stamps));
+    assert_eq!((held(&state, 8), held(&state, 9)), (vec![0, 1], vec![0, 0]));
+}
+
+#[test]
+fn holding_takes_free_leases_and_nothing_else() {
+    let limits = Limits::new([bucket(9), Concurrency::new(5, SECOND).unwrap().into()]).unwrap();
+    for (held, remaining) in [(&[9, 2][..], [9, 3]), (&[], [9, 5]), (&[0, 9], [9, 0])] {
+        let mut state = state_of(&limits);
+        limits.hold(&mut *state, &Now::at(0), held);
+        let left: Vec<u64> = limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
+        assert_eq!(left, remaining, "{held:?}");
+    }
+}
+
+#[test]
+fn rebasing_moves_every_state_to_the_other_clock() {
+    let limits = one_of_each();
+    let mut state = state_of(&limits);
+    let _ = limits.decide(&mut *state, &Now::at(500), Ask::Exactly(Cost::new(2)));
+    let reports = |state: &[u64], mono| -> Vec<Report> {
+        let now = Now::new(Time::from_nanos(mono), Time::from_nanos(700));
+        limits.reports(state, &now, Cost::new(5)).collect()
+    };
+    let before = reports(&state, 700);
+    limits.rebase(&mut *state, Time::from_nanos(700), Time::from_nanos(9_000_000_000));
+    assert_eq!(reports(&state, 9_000_000_000), before);
+    assert_ne!(reports(&state, 10_000_000_000), before);
+}
+
+#[test]
+fn state_of_other_limits_is_new_when_each_of_them_has_nothing_used() {
+    let given = FixedWindow::new(5, SECOND).unwrap().max_debt(5).unwrap().phase(Phase::Given(0));
+    let own = Limits::new([bucket(9), given.into()]).unwrap();
+    let other = Limits::from(bucket(3));
+    let day = |start, end| [Window::new(Time::from_nanos(start), Time::from_nanos(end)).unwrap()];
+    let (first, second) = (day(0, 4_000_000_000), day(4_000_000_000, 9_000_000_000));
+    let mut state = state_of(&own);
+    let at = |at: u64| Now::at(at * 1_000_000_000);
+    assert!(own.is_new_from(&own, &*state, &at(0)) && other.is_new_from(&own, &*state, &at(0)));
+    let _ = own.decide(&mut *state, &at(0).with_windows(&first), Ask::Exactly(Cost::new(2)));
+    for (limits, now, is_new) in [
+        (&own, at(3).with_windows(&first), false),
+        (&own, at(4).with_windows(&second), true),
+        (&other, at(3), false),
+        (&other, at(4), true),
+        (&own, at(1).with_windows(&first), false),
+    ] {
+        assert_eq!(limits.is_new_from(&own, &*state, &now), is_new, "{now:?}");
+    }
+    // Into debt: one window of four seconds, and perhaps one and a half of a second.
+    let _ = own.decide(&mut *state, &at(3).with_windows(&first), Ask::Regardless(Cost::new(7)));
+    let after = |millis: u64| Now::at(4_000_000_000 + millis * 1_000_000);
+    let spent = [0, 1_000, 1_499, 1_500].map(|millis| own.most_spent(&*state, &after(millis)));
+    assert_eq!(spent, [Spent::of(4, 5), Spent::of(4, 5), Spent::of(4, 5), Spent::of(1, 2)]);
+    let surely = [1_499, 1_500, 6_000].map(|millis| own.is_surely_new(&*state, &after(millis)));
+    assert_eq!(surely, [false, false, true], "half of the bucket is used up");
+}
+
+#[test]
+fn refusal_under_other_limits_is_counted_by_the_log_that_refused() {
+    let log = |limit| SlidingLog::new(limit, SECOND).unwrap().count_refused().into();
+    let own = Limits::new([log(5), log(2)]).unwrap();
+    let new = Limits::new([log(4), log(1)]).unwrap();
+    let mut state = state_of(&own);
+    let ask = |cost| Ask::Exactly(Cost::new(cost));
+    assert!(own.decide(&mut *state, &Now::at(0), ask(1)).is_admitted());
+    let (verdict, adopted) = new.decide_from(&own, &mut *state, &Now::at(0), ask(1));
+    assert!(!verdict.is_admitted() && !adopted);
+    let remaining = |limits: &Limits, state: &[u64]| -> Vec<u64> {
+        limits.reports(state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect()
+    };
+    assert_eq!(remaining(&own, &state), [4, 0], "the attempt is in the second log only");
+    let (verdict, adopted) = new.decide_from(&own, &mut *state, &Now::at(0), ask(0));
+    assert!(!adopted && verdict.taken() == Cost::ZERO);
+    let later = Now::at(1_000_000_000);
+    let (verdict, adopted) = new.decide_from(&own, &mut *state, &later, ask(1));
+    assert!(verdict.is_admitted() && adopted);
+    let none = Limits::from(Limit::Unlimited);
+    let (verdict, adopted) = none.decide_from(&new, &mut *state, &later, ask(1));
+    assert!(verdict.is_admitted() && !adopted, "nothing is written under limits without a state");
 }
