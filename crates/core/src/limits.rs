@@ -10,7 +10,7 @@ use crate::algorithm::{Algorithm, Cells, CellsMut, Offset};
 use crate::change::{now_of, with_copy};
 use crate::error::LimitError;
 use crate::limit::Limit;
-use crate::quantity::{Cost, Mono, Nanos, Now, Time};
+use crate::quantity::{Cost, Mono, Now, Time};
 use crate::verdict::{Ask, Outcome, Report, Spent};
 
 pub use stamps::Stamps;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::quantity::Window;
+use crate::quantity::{Nanos, Window};
 use crate::verdict::{Retry, Stamp};
 use crate::{
     Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Phase, SlidingLog, SlidingSlices, SlidingWindow, TokenBucket,
