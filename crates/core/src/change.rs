@@ -1,24 +1,26 @@
 //! The law of changed parameters: how a limit decides about a state that was charged under other parameters.
 //!
-//! A state belongs to the parameters it was last *charged* under, its own. A request may come under others: another override,
-//! an edited rule, another node's version of the rules. Then:
+//! A state belongs to the parameters under which it was last *charged*: its own. A request may have other parameters:
+//! those of another override, of an edited rule, or of another node's version of the rules. Then:
 //!
 //! 1. Time acts on the state under its own parameters (refill, end of a window, end of a lease) until a request under the new
 //!    ones is admitted.
 //! 2. `used` is what the state has used up at the instant of the request, exactly and with debt ([`Limit::used`]).
-//! 3. The request passes exactly when `used + cost ≤ capacity` of the new parameters (`capacity + max_debt` for a charge). What
-//!    remains, and the wait, follow from the same: the wait is the time until its own parameters have brought `used` down to
-//!    what leaves room ([`Limit::until_used`]), so waiting as advertised succeeds and one tick less does not.
-//! 4. Only an admitted request that takes something writes. The state is then re-expressed under the new parameters
-//!    ([`Algorithm::convert`]), so that they say the same is used, rounded up to what they can tell apart: a tick for the
-//!    buckets, which is less than a nanosecond of refill, a whole token for everything that counts whole tokens. Windows that
-//!    lie as before, slices, logs and leases keep their counts and round nothing.
-//! 5. A peek, a refusal and a cost of zero change neither the words nor whose they are. Only the repair of a stepped clock and the
-//!    refused attempts that a log counts are written, under the state's own parameters.
+//! 3. The request passes exactly when `used + cost ≤ capacity` of the new parameters (`capacity + max_debt` for a
+//!    charge). The remainder and the wait follow from this: the wait is the time until `used`, under its own
+//!    parameters, has fallen far enough ([`Limit::until_used`]), so waiting as advertised succeeds and one tick less
+//!    does not.
+//! 4. Only an admitted request that takes something writes. The state is then converted to the new parameters
+//!    ([`Algorithm::convert`]) with the same amount used, rounded up to their precision: a tick for the buckets, which
+//!    is less than a nanosecond of refill, and a whole token for algorithms that count whole tokens. Windows with the
+//!    same boundaries, slices, logs and leases keep their counts and round nothing.
+//! 5. A peek, a refusal and a cost of zero change neither the words nor the parameters they belong to. Only the repair
+//!    of a clock step and the refused attempts that a log counts are written, under the state's own parameters.
 //!
-//! **Nothing is cut off**: an admitted request leaves at most `capacity + max_debt` used, which every state holds: `used + cost` is
-//! at most `capacity` for a check and for taking up to an amount, `capacity + max_debt` for a charge, and for buckets that
-//! sell ahead what they sell within the longest wait, which their states have room for. A cost of zero is not written.
+//! **Nothing is cut off**: an admitted request leaves at most `capacity + max_debt` used, which every state holds:
+//! `used + cost` is at most `capacity` for a check and for taking up to an amount, `capacity + max_debt` for a charge,
+//! and for buckets with a `max_wait` also what can be taken ahead within that wait, which their states can hold. A cost
+//! of zero is not written.
 //!
 //! **Bound**: each *charged* change of parameters costs the caller less than one tick of the new rate between buckets, and less
 //! than one token where the new parameters count whole tokens. Changes that nothing is charged under cost nothing.
@@ -31,8 +33,8 @@ use crate::quantity::{Cost, Nanos, Now};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Stamp, Verdict};
 
-/// Returns the instant as `own` has to see it. Calendar windows are given for the new parameters; unless both have the same
-/// windows, those of `own` go on by their length.
+/// Returns the instant to use with `own`. Calendar windows are given for the new parameters; if `own` has other
+/// windows, these continue by their length.
 pub(crate) fn now_of<'a, S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'a>) -> Now<'a> {
     match (new, own) {
         (Limit::FixedWindow(new), Limit::FixedWindow(own)) if new.has_windows_of(own, state, now) => *now,
@@ -46,7 +48,7 @@ fn retry<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, 
     let own_now = now_of(new, own, state, now);
     let wait = |at_most| own.until_used(state, &own_now, at_most);
     let wait_for = |room: Option<Tokens>| room.map_or(Retry::Never, wait);
-    // Taking up to an amount passes as soon as one fits.
+    // Taking up to an amount passes as soon as one unit fits.
     let ask = match ask {
         Ask::UpTo(cost) => Ask::Exactly(cost.min(Cost::ONE)),
         Ask::Exactly(_) | Ask::Regardless(_) => ask,
@@ -54,13 +56,13 @@ fn retry<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, 
     match new {
         Limit::Unlimited => Retry::NOW,
         Limit::DenyAll => Retry::Never,
-        Limit::TokenBucket(limit) => wait_for(limit.room_for(ask)),
-        Limit::LeakyBucket(limit) => wait_for(limit.room_for(ask)),
+        Limit::TokenBucket(limit) => wait_for(limit.max_used_for(ask)),
+        Limit::LeakyBucket(limit) => wait_for(limit.max_used_for(ask)),
         Limit::IntervalBucket(limit) => limit.retry_from(limit.elapsed_from(own, state, now), ask, wait),
-        Limit::FixedWindow(limit) => wait_for(limit.room_for(ask)),
-        Limit::SlidingWindow(limit) => wait_for(limit.room_for(ask)),
-        Limit::SlidingSlices(limit) => wait_for(limit.room_for(ask)),
-        Limit::Concurrency(limit) => wait_for(limit.room_for(ask)),
+        Limit::FixedWindow(limit) => wait_for(limit.max_used_for(ask)),
+        Limit::SlidingWindow(limit) => wait_for(limit.max_used_for(ask)),
+        Limit::SlidingSlices(limit) => wait_for(limit.max_used_for(ask)),
+        Limit::Concurrency(limit) => wait_for(limit.max_used_for(ask)),
         Limit::SlidingLog(limit) => {
             let gap = match (ask, own) {
                 (Ask::Exactly(cost), Limit::SlidingLog(own)) if cost > Cost::ZERO => {
@@ -69,7 +71,7 @@ fn retry<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, 
                 // Only a log knows when the previous request came.
                 _ => Retry::NOW,
             };
-            wait_for(limit.room_for(ask)).max(gap)
+            wait_for(limit.max_used_for(ask)).max(gap)
         }
     }
 }
@@ -95,7 +97,7 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
                     Ask::Exactly(cost) | Ask::Regardless(cost) => (cost.get(), ask),
                 };
                 let refused = Verdict::pass(Outcome::Deny(retry), Cost::ZERO, Stamp::from_bits(units));
-                // The wait is that of a caller that sends nothing meanwhile: with this attempt in the log.
+                // The wait is correct for a caller that sends nothing meanwhile: it includes this attempt in the log.
                 let retry = retry.max(with_copy(state, own.words(), |copy| {
                     own.commit(copy, now, &refused);
                     self::retry(new, own, &*copy, now, again)
@@ -107,8 +109,8 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
     }
 }
 
-/// Returns the limit to weigh a converted state by. The minimum gap of a log was checked against the entries before conversion,
-/// which may move the last of them.
+/// Returns the limit to weigh a converted state by. The minimum gap of a log was checked before the conversion, which
+/// may move the last entry.
 fn without_gap(new: &Limit, own: &Limit) -> Limit {
     match (new, own) {
         (Limit::SlidingLog(log), Limit::SlidingLog(_)) => log.minimum_gap(Nanos::ZERO).map_or(*new, Limit::from),
@@ -133,7 +135,7 @@ pub(crate) fn commit<S: CellsMut + ?Sized>(
         (Limit::SlidingLog(_), Limit::SlidingLog(_)) if !verdict.is_admitted() => verdict.stamp(),
         _ => Stamp::NONE,
     };
-    // Under its own parameters: refused attempts that count, and the repair of a stepped clock.
+    // Written under the state's own parameters: counted refusals and the repair of a clock step.
     let own_now = now_of(new, own, state, now);
     own.commit(state, &own_now, &Verdict::pass(Outcome::Deny(Retry::Never), Cost::ZERO, counted));
     false
@@ -158,7 +160,7 @@ pub(crate) fn report<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now
     }
 }
 
-/// Runs `visit` on a copy of the words, with `words` of them in all.
+/// Runs `visit` on a copy of the state, extended to `words` words.
 pub(crate) fn with_copy<S: Cells + ?Sized, R>(state: &S, words: usize, visit: impl FnOnce(&mut [u64]) -> R) -> R {
     let (mut short, mut long) = ([0; 8], Vec::new());
     let copy = match short.get_mut(..words) {
@@ -172,7 +174,7 @@ pub(crate) fn with_copy<S: Cells + ?Sized, R>(state: &S, words: usize, visit: im
     visit(copy)
 }
 
-/// The methods of [`Algorithm`] about a state of other parameters, for a single limit.
+/// The methods of [`Algorithm`] for a state of other parameters, for a single limit.
 macro_rules! changed_parameters {
     () => {
         fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {

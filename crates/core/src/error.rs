@@ -14,7 +14,7 @@ pub enum LimitError {
         /// Which value.
         what: &'static str,
     },
-    /// A value is outside what is allowed for it.
+    /// A value is outside its allowed range.
     OutOfRange {
         /// Which value.
         what: &'static str,

@@ -15,7 +15,7 @@ use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
-/// An algorithm with its parameters, or one of the two limits that have neither.
+/// An algorithm with its parameters, or one of the two limits without any: unlimited and deny-all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
@@ -86,7 +86,7 @@ impl TryFrom<Limits> for Limit {
     }
 }
 
-/// Runs the same code for every algorithm, and returns the given values for the two limits without one.
+/// Runs the same code for every algorithm, and returns the given values for unlimited and deny-all.
 macro_rules! ask {
     ($limit:expr, unlimited: $unlimited:expr, deny_all: $deny_all:expr, $algorithm:ident => $answer:expr) => {
         match $limit {
@@ -170,8 +170,8 @@ impl Algorithm for Limit {
         ask!(self, unlimited: Retry::NOW, deny_all: Retry::Never, algorithm => algorithm.wait_behind(state, now, ahead, cost))
     }
 
-    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
-        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.look_again(state, now))
+    fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.recheck_after(state, now))
     }
 
     #[inline]
@@ -230,7 +230,7 @@ impl Algorithm for Limit {
 }
 
 impl Limit {
-    /// Returns how much is used up at `now`, exactly. Debt counts, so it may be more than the capacity.
+    /// Returns how much is used up at `now`, exactly. Includes debt, so it may be more than the capacity.
     pub fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
         ask!(self, unlimited: Tokens::ZERO, deny_all: Tokens::ZERO, algorithm => algorithm.used(state, now))
     }

@@ -53,7 +53,7 @@ impl Limits {
     /// # Errors
     /// When there are none or more than [`Limits::MAX`].
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, LimitError> {
-        // One more than allowed is enough to know that there are too many.
+        // One more than allowed is enough to detect too many.
         let limits: Vec<Limit> = limits.into_iter().take(Self::MAX + 1).collect();
         LimitError::check_range("the number of limits", limits.len() as u64, 1, Self::MAX as u64)?;
         let words = limits.iter().map(Limit::words).sum();
@@ -61,7 +61,7 @@ impl Limits {
         Ok(Self { limits, words, starts_full })
     }
 
-    /// The limits, in order.
+    /// Returns the limits, in order.
     pub fn as_slice(&self) -> &[Limit] {
         &self.limits
     }
@@ -76,7 +76,7 @@ impl Limits {
         self.parts().map(move |(limit, first, _)| limit.report(&Offset { cells: state, first }, now, cost))
     }
 
-    /// The same for a state that belongs to the limits `own`; see [`Algorithm::report_from`].
+    /// Returns the same for a state that belongs to the limits `own`; see [`Algorithm::report_from`].
     pub fn reports_from<'a, S: Cells + ?Sized>(
         &'a self,
         own: &'a Self,
@@ -91,7 +91,7 @@ impl Limits {
         })
     }
 
-    /// Whether a state that belongs to `own` is that of a new key, at an instant with the calendar windows of these limits.
+    /// Returns whether a state that belongs to `own` is that of a new key, at an instant with the calendar windows of these limits.
     pub fn is_new_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
         own.parts().all(|(own, first, place)| {
             let limit = self.limits.get(place).unwrap_or(&Limit::Unlimited);
@@ -100,8 +100,8 @@ impl Limits {
         })
     }
 
-    /// Returns whether the state is that of a new key for certain, so that it may be forgotten at an instant without calendar
-    /// windows: those since the last request may have been longer than on average.
+    /// Returns whether the state is certainly that of a new key, so that it may be forgotten, at an instant without
+    /// calendar windows: the windows since the last request may have been longer than the average.
     pub fn is_surely_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.parts().all(|(limit, first, _)| {
             let part = Offset { cells: state, first };
@@ -155,8 +155,8 @@ impl Limits {
         }
     }
 
-    /// Lets the leases that `stamps` name last as long as if they were taken now: whether all of them were still held. Limits
-    /// without leases have nothing to renew, and a group of nothing else has not renewed anything.
+    /// Renews the leases that `stamps` name, and returns whether all of them were still held. Limits without leases
+    /// have nothing to renew; if no limit has leases, returns `false`.
     pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamps: Stamps) -> bool {
         let renewed = self.parts().take(stamps.count()).filter_map(|(limit, first, place)| match limit {
             Limit::Concurrency(limit) => {
@@ -164,13 +164,13 @@ impl Limits {
             }
             _ => None,
         });
-        // All of them, not only until the first that was lost.
+        // Renews all of them, even after one that was lost.
         renewed.fold(None, |all, one| Some(all.unwrap_or(true) && one)).unwrap_or(false)
     }
 
-    /// Takes `held` leases of the limit at each position that hands out leases, as far as they are free: for a state that is
-    /// written from what another place reported. Nobody can release them; they end with their lease.
-    pub fn hold<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, held: &[u64]) {
+    /// Takes `held` leases of each limit with leases, as far as they are free: for a state that is rebuilt from another
+    /// store's report. They cannot be released and last until they expire.
+    pub fn take_leases<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, held: &[u64]) {
         for (limit, first, place) in self.parts().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_))) {
             let held = Cost::new(held.get(place).copied().unwrap_or(0));
             let _ = limit.decide(&mut Offset { cells: &mut *state, first }, now, Ask::UpTo(held));
@@ -182,12 +182,12 @@ impl Limits {
         self.starts_full
     }
 
-    /// Whether any of them hands out leases.
+    /// Returns whether any limit has leases.
     pub fn has_leases(&self) -> bool {
         self.limits.iter().any(|limit| matches!(limit, Limit::Concurrency(_)))
     }
 
-    /// Each limit with the place of its words and its place in the group.
+    /// Returns each limit with the index of its first word and its position in the group.
     fn parts(&self) -> impl Iterator<Item = (&Limit, usize, usize)> {
         let mut first = 0;
         self.limits.iter().enumerate().map(move |(place, limit)| {

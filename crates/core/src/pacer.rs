@@ -4,14 +4,14 @@
 //! make it wait for its own cost, which delays a single large job without competition. Rounding the pause to whole
 //! microseconds makes 80,000 per second 83,333, and above a million per second limits nothing.
 //!
-//! **The idea**, known from Guava's `RateLimiter`, is to keep only when the next caller may pass. A caller waits for that
-//! instant and moves it on by its own cost: it pays later, by making the next one wait. So a pacer never refuses,
-//! and any amount passes at once after idling. What was not used while idling is stored, and it is taken before the instant
-//! is moved on. The two pacers differ in how much is stored and in what it costs.
+//! **The idea**, known from Guava's `RateLimiter`, is to keep only when the next caller may pass. A caller waits for
+//! that instant and moves it on by its own cost: it pays later, by making the next one wait. So a pacer never refuses,
+//! and any amount passes immediately after an idle time. Permits not used while idle are stored, and are taken before
+//! the instant is moved. The two pacers differ in how much is stored and in what it costs.
 //!
 //! **Bursty**: stored permits are free, and as many are stored as come in a chosen time (a second in Guava). At 5 per
-//! second and after 2 s of idling, requests of 1, 1, 3 and 1 pass at once: five stored permits and one on credit. The next
-//! waits 200 ms.
+//! second and after 2 s without requests, requests of 1, 1, 3 and 1 pass at once: five stored permits and one on
+//! credit. The next waits 200 ms.
 //!
 //! **Warm-up**: a service that was idle is slow at first (cold caches), so stored permits cost *more* than new ones, the more so
 //! the more there are.
@@ -30,10 +30,11 @@
 //! At 2 per second, warming up in 4 s, three times slower when cold: threshold 4, max 8, and after idling the gaps are
 //! 1.375, 1.125, 0.875, 0.625 and then 0.5 s. While idle it gets cold in the time it takes to warm up.
 //!
-//! **Arithmetic**: stored permits are kept as the time they come in at the steady rate. In that unit the threshold is
-//! `warm_up / 2`, the ramp `2 × warm_up / (1 + cold)`, and the area under the curve from `a` to `b` above the threshold is
-//! `(b − a) + (cold² − 1) × (b² − a²) / (4 × warm_up)`: a fraction of whole numbers, no root, no float. Time is counted in
-//! the ticks of the rate (see the token bucket), and stored time in a part of a tick in which cooling is whole as well.
+//! **Arithmetic**: stored permits are kept as the time in which they accrue at the steady rate. In that unit the
+//! threshold is `warm_up / 2`, the ramp `2 × warm_up / (1 + cold)`, and the area under the curve from `a` to `b` above
+//! the threshold is `(b − a) + (cold² − 1) × (b² − a²) / (4 × warm_up)`: a fraction of whole numbers, no root, no
+//! float. Time is counted in the ticks of the rate (see the token bucket), and stored time in a part of a tick in which
+//! cooling is whole as well.
 //!
 //! **Guarantee**: with `S` the time stored at most, what passes over any interval of length `T` costs at most `T + S` for a
 //! bursty pacer, not counting the last request, which is paid later; for one that warms up at most `T`, where a stored permit
@@ -67,7 +68,7 @@ use crate::ticks::Ticks;
 pub struct Pacing {
     rate: Rate,
     kind: Kind,
-    /// The most that is stored, in parts.
+    /// Maximum stored, in parts of a tick.
     max: u128,
 }
 
@@ -76,7 +77,7 @@ enum Kind {
     Bursty {
         store: Nanos,
     },
-    /// With the cold factor in thousandths.
+    /// A warm-up with the cold factor in thousandths.
     WarmUp {
         warm_up: Nanos,
         cold: u32,
@@ -96,12 +97,14 @@ pub struct Pace {
 const ONE: u32 = 1_000;
 
 impl Pacing {
-    /// The longest time of which permits are stored, and the longest warm-up: 365 days. No product overflows below it.
+    /// The longest time of which permits are stored, and the longest warm-up: 365 days. No product overflows up to this
+    /// length.
     pub const MAX_STORE: Nanos = Nanos::from_secs(365 * 86_400);
     /// The largest cold factor, in thousandths.
     pub const MAX_COLD: u32 = 100 * ONE;
 
-    /// `rate`, with what goes unused stored for up to `store`; zero stores nothing. Starts with nothing stored.
+    /// Makes a pacer that grants `rate` and stores unused permits of up to `store`; zero stores nothing. Starts with
+    /// nothing stored.
     ///
     /// # Errors
     /// When `store` is above [`Pacing::MAX_STORE`].
@@ -113,8 +116,9 @@ impl Pacing {
         Ok(Self { rate, kind: Kind::Bursty { store }, max: 0 }.with_max())
     }
 
-    /// `rate` when warm, coming down within `warm_up` from an interval that is `cold_permille` thousandths as long, to which
-    /// it gets back by idling. Starts cold. Guava's factor is 3, which is 3000 thousandths.
+    /// Makes a pacer that grants `rate` when warm. When cold, its interval is `cold_permille` thousandths as long, and
+    /// falls to the normal one within `warm_up`; it becomes cold again while idle. Starts cold. Guava's factor is 3,
+    /// which is 3000 thousandths.
     ///
     /// # Errors
     /// When `warm_up` is zero or above [`Pacing::MAX_STORE`], or the cold factor is below one or above
@@ -135,7 +139,7 @@ impl Pacing {
     fn with_max(self) -> Self {
         let max = match self.kind {
             Kind::Bursty { store } => self.ticks(store),
-            // Cooling down takes as long as warming up, so it is what is gained in that time.
+            // Cooling down takes as long as warming up, so this is what is stored in that time.
             Kind::WarmUp { warm_up, .. } => self.ticks(warm_up) * self.gain(),
         };
         Self { max, ..self }
@@ -147,12 +151,12 @@ impl Pacing {
         Self { rate, ..self }.with_max()
     }
 
-    /// The rate, in lowest terms.
+    /// Returns the rate, in lowest terms.
     pub const fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// The state of a new pacer: the first caller passes at once.
+    /// Returns the state of a new pacer: the first caller passes at once.
     pub fn start(&self, now: Time<Mono>) -> Pace {
         let stored = match self.kind {
             Kind::Bursty { .. } => 0,
@@ -161,8 +165,8 @@ impl Pacing {
         Pace { next_free: self.instant(now), stored }
     }
 
-    /// The state in which the next caller passes at `next_free` and the permits are stored that come in `stored` at the
-    /// steady rate, or as many as can be.
+    /// Returns the state in which the next caller passes at `next_free` and the stored permits are those that accrue in
+    /// `stored` at the steady rate, up to the maximum.
     pub fn resume(&self, next_free: Time<Mono>, stored: Nanos) -> Pace {
         let stored = self.ticks(stored).saturating_mul(self.parts());
         Pace { next_free: self.instant(next_free), stored: stored.min(self.max) }
@@ -174,7 +178,7 @@ impl Pacing {
         Nanos::from_nanos(u64::try_from(ahead.div_ceil(self.rate.count().into())).unwrap_or(u64::MAX))
     }
 
-    /// The permits stored now, as the time in which they come at the steady rate, rounded down.
+    /// Returns the permits stored now, as the time in which they accrue at the steady rate, rounded down.
     pub fn stored(&self, pace: &Pace, now: Time<Mono>) -> Nanos {
         let ticks = self.at(*pace, now).stored / self.parts();
         Nanos::from_nanos(u64::try_from(ticks / u128::from(self.rate.count())).unwrap_or(u64::MAX))
@@ -217,7 +221,7 @@ impl Pacing {
         *pace = Pace { next_free, stored: stored.min(self.max) };
     }
 
-    /// The state at `now`: what came since the last was due is stored.
+    /// Returns the state at `now`: permits accrued since the last was due are stored.
     fn at(&self, pace: Pace, now: Time<Mono>) -> Pace {
         let now = self.instant(now);
         match now.checked_sub(pace.next_free) {
@@ -229,7 +233,7 @@ impl Pacing {
         }
     }
 
-    /// What `spent` out of `stored` takes longer than if it were warm, in ticks, rounded up.
+    /// Returns how much longer `spent` out of `stored` takes than when warm, in ticks, rounded up.
     fn slower(&self, warm_up: Nanos, cold: u32, stored: u128, spent: u128) -> Ticks {
         let warm_up = self.ticks(warm_up);
         // The number of parts to a tick is even, so half of the warm-up is a whole number of them.
@@ -242,7 +246,7 @@ impl Pacing {
         scale(from - to, steepness, 8 * u128::from(ONE).pow(2) * warm_up, Round::Up).div_ceil(self.parts())
     }
 
-    /// How many parts there are to a tick.
+    /// Returns how many parts there are to a tick.
     const fn parts(&self) -> u128 {
         match self.kind {
             Kind::Bursty { .. } => 1,
@@ -250,7 +254,7 @@ impl Pacing {
         }
     }
 
-    /// How many parts are stored for each idle tick: one tick's, or `(cold + 5) / (2 (cold + 1))` of them when warming up.
+    /// Returns how many parts are stored for each idle tick: one tick's, or `(cold + 5) / (2 (cold + 1))` of them when warming up.
     const fn gain(&self) -> u128 {
         match self.kind {
             Kind::Bursty { .. } => 1,
@@ -273,12 +277,13 @@ enum Round {
     Down,
 }
 
-/// `amount × by / of`, exact before it is rounded, and the largest number if it does not fit. `of` is not zero and below 2¹²⁶.
+/// Returns `amount × by / of`, rounded only once, or the largest number if it does not fit. `of` is not zero and below
+/// 2¹²⁶.
 fn scale(amount: u128, by: u128, of: u128, round: Round) -> u128 {
     if let Some(product) = amount.checked_mul(by) {
         return if round == Round::Up { product.div_ceil(of) } else { product / of };
     }
-    // Bit by bit, with the whole part and the rest kept apart; only numbers of absurd size come here.
+    // Computes bit by bit, with quotient and remainder apart; reached only by extremely large numbers.
     let (step, step_rest) = (by / of, by % of);
     let (mut whole, mut rest) = (0u128, 0u128);
     for bit in (0..128 - amount.leading_zeros()).rev() {

@@ -14,7 +14,8 @@ use crate::limit::Limit;
 use crate::quantity::Nanos;
 use crate::rate::Rate;
 
-/// All parameters of a limit. It can be matched exhaustively, so that another implementation of the algorithms cannot miss one.
+/// All parameters of a limit. The enum can be matched exhaustively, so that another implementation cannot miss a
+/// parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Params {
     /// Everything passes.
@@ -25,7 +26,7 @@ pub enum Params {
     TokenBucket(BucketParams),
     /// See [`LeakyBucket`](crate::LeakyBucket).
     LeakyBucket {
-        /// What it has in common with the token bucket.
+        /// The parameters that it shares with the token bucket.
         bucket: BucketParams,
         /// What may be in the bucket before a request waits.
         free: u64,
@@ -76,11 +77,11 @@ pub enum Params {
     },
     /// See [`Concurrency`](crate::Concurrency).
     Concurrency {
-        /// How many at a time.
+        /// The maximum held at a time.
         limit: u64,
         /// How long a lease lasts.
         lease: Nanos,
-        /// How many beyond the limit by a charge.
+        /// The maximum that charges may take beyond the limit.
         max_debt: u64,
     },
 }
@@ -101,7 +102,7 @@ pub struct BucketParams {
 /// The parameters of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowParams {
-    /// The most that passes in one.
+    /// The most that passes in one window.
     pub limit: u64,
     /// How long it is.
     pub length: Nanos,
@@ -122,9 +123,9 @@ pub enum DecodedState {
     },
     /// What an interval bucket owes.
     Interval {
-        /// What is owed, plus the refill for each step of the grid up to when it was written.
+        /// What is owed, plus the refill of every step up to when the state was written.
         mark: u64,
-        /// From when on steps are counted, in nanoseconds; zero if they are aligned.
+        /// The instant from which steps are counted, in nanoseconds; zero if they are aligned.
         origin: u64,
     },
     /// The count of a fixed window.
@@ -138,7 +139,7 @@ pub enum DecodedState {
     Windows {
         /// The first instant after the window, in nanoseconds.
         end: u64,
-        /// What was counted in the one before.
+        /// The count of the window before.
         previous: u64,
         /// What is counted in it.
         used: u64,
@@ -236,7 +237,7 @@ impl Limit {
         }
     }
 
-    /// Writes a decoded state. Does nothing if it is that of another algorithm.
+    /// Writes a decoded state. Does nothing if the state is that of another algorithm.
     pub fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, decoded: DecodedState) {
         match (self, decoded) {
             (Self::TokenBucket(limit), DecodedState::Bucket { ticks }) => limit.encode(state, ticks),

@@ -39,7 +39,7 @@ impl Nanos {
         Self(n.saturating_mul(1_000_000_000))
     }
 
-    /// The number of nanoseconds.
+    /// Returns the number of nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
@@ -92,7 +92,7 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// `Duration` writes itself with units only through `Debug`; both of ours use it.
+/// Only the `Debug` of `Duration` prints units; `Debug` and `Display` of `Nanos` both use it.
 trait FmtDebug {
     fn fmt_debug(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
@@ -127,7 +127,7 @@ impl<C> Time<C> {
         Self { nanos, clock: PhantomData }
     }
 
-    /// Nanoseconds since the clock's zero.
+    /// Returns the nanoseconds since the clock's zero.
     pub const fn as_nanos(self) -> u64 {
         self.nanos
     }
@@ -155,7 +155,7 @@ impl<C> Time<C> {
     }
 }
 
-// A derive would require the same of `C`, which is only a marker.
+// A derive would require the same trait of `C`, which is only a marker.
 impl<C> Clone for Time<C> {
     fn clone(&self) -> Self {
         *self
@@ -180,17 +180,17 @@ pub struct Window {
 }
 
 impl Window {
-    /// The interval from `start` to `end`; `None` when it is empty.
+    /// Returns the interval from `start` to `end`; `None` when it is empty.
     pub fn new(start: Time<Wall>, end: Time<Wall>) -> Option<Self> {
         (start < end).then_some(Self { start, end })
     }
 
-    /// The first instant inside.
+    /// Returns the first instant inside.
     pub const fn start(self) -> Time<Wall> {
         self.start
     }
 
-    /// The first instant after.
+    /// Returns the first instant after.
     pub const fn end(self) -> Time<Wall> {
         self.end
     }
@@ -216,38 +216,38 @@ impl<'a> Now<'a> {
         Self::new(Time::from_nanos(nanos), Time::from_nanos(nanos))
     }
 
-    /// With a number that is stable for the key and evenly distributed over keys; windows of phase `Spread` start at
-    /// an offset drawn from it.
+    /// Sets a number that is stable for the key and evenly distributed over keys; windows of phase `Spread` start at an
+    /// offset derived from it.
     #[must_use]
     pub const fn with_spread(mut self, spread: u64) -> Self {
         self.spread = spread;
         self
     }
 
-    /// With the windows that limits of phase `Given` refer to by position.
+    /// Sets the windows that limits of phase `Given` refer to by position.
     #[must_use]
     pub const fn with_windows(mut self, windows: &'a [Window]) -> Self {
         self.windows = windows;
         self
     }
 
-    /// Without the given windows: they belong to other limits.
+    /// Removes the given windows: they belong to other limits.
     #[must_use]
     pub(crate) const fn without_windows(&self) -> Now<'static> {
         Now { mono: self.mono, wall: self.wall, spread: self.spread, windows: &[] }
     }
 
-    /// The monotonic reading.
+    /// Returns the monotonic reading.
     pub const fn mono(&self) -> Time<Mono> {
         self.mono
     }
 
-    /// The wall-clock reading.
+    /// Returns the wall-clock reading.
     pub const fn wall(&self) -> Time<Wall> {
         self.wall
     }
 
-    /// The key's number for spreading windows.
+    /// Returns the key's number for spreading windows.
     pub const fn spread(&self) -> u64 {
         self.spread
     }
@@ -267,7 +267,7 @@ impl Cost {
     pub const ZERO: Self = Self(0);
     /// The usual cost of a request.
     pub const ONE: Self = Self(1);
-    /// More than any limit holds.
+    /// More than the capacity of any limit.
     pub const MAX: Self = Self(u64::MAX);
 
     /// `units` of whatever the limit counts.
@@ -275,7 +275,7 @@ impl Cost {
         Self(units)
     }
 
-    /// The number of units.
+    /// Returns the number of units.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn points_are_apart_by_lengths() {
+    fn difference_of_two_points_is_a_length() {
         let (early, late) = (Time::<Mono>::from_nanos(5), Time::from_nanos(8));
         assert_eq!((late.since(early), early.since(late)), (Nanos::from_nanos(3), Nanos::ZERO));
         assert_eq!(early.saturating_add(Nanos::from_nanos(3)), late);

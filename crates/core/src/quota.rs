@@ -40,7 +40,8 @@ impl Quota {
         Ok(Self { initial, ..self })
     }
 
-    /// Returns what can be paid back at `limit` per window within [`Rate::MAX_FILL`], after the window it was taken in.
+    /// Returns the debt that can be paid off at `limit` per window within [`Rate::MAX_FILL`], after the window in which
+    /// it was taken.
     const fn largest_debt(&self) -> u64 {
         self.limit.saturating_mul(Rate::MAX_FILL.as_nanos() / self.length) - self.limit
     }
@@ -60,11 +61,11 @@ impl Quota {
     }
 
     /// Returns the most that may be counted for `ask` to fit; `None` if it never does.
-    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
-        room_for(ask, self.limit, self.deepest())
+    pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
+        max_used_for(ask, self.limit, self.deepest())
     }
 
-    /// Returns what `ask` comes to, where `available` is what fits now.
+    /// Returns the amount that `ask` takes, where `available` is what fits now.
     #[inline]
     pub(crate) fn resolve(&self, ask: Ask, available: impl FnOnce() -> u64) -> Demand {
         match ask {
@@ -88,12 +89,12 @@ impl Quota {
         self.limit - self.initial
     }
 
-    /// Returns how far ahead of the present a window of this length may be for its count to be used as it is: one window, since
-    /// the clock may have been set back a little, or a thread was preempted after reading it. A count further ahead was
-    /// written before the clock was set back by more. It then counts in the present window, so that no caller is refused until
-    /// the clock is where it was.
+    /// Returns how far ahead of the present a window of this length may be for its count to be used as it is: one
+    /// window, since the clock may have been set back a little, or a thread was preempted after reading it. A count
+    /// further ahead was written before the clock was set back by more. It then counts in the present window, so that
+    /// callers are not refused until the clock has caught up.
     #[inline]
-    pub(crate) const fn slack(&self, length: u64) -> u64 {
+    pub(crate) const fn max_ahead(&self, length: u64) -> u64 {
         if length > STALE.as_nanos() { length } else { STALE.as_nanos() }
     }
 
@@ -122,7 +123,7 @@ macro_rules! start_by_quota {
 
 pub(crate) use start_by_quota;
 
-/// What a request comes to under a limit.
+/// The result of a request under a limit.
 pub(crate) enum Demand {
     /// Takes this much.
     Take(Cost),
@@ -130,9 +131,9 @@ pub(crate) enum Demand {
     Fit { cost: Cost, ceiling: u64 },
 }
 
-/// Returns the most that may be used for `ask` to fit a limit that holds `deepest` with its debt; `None` if it never does. Taking
-/// up to an amount needs one.
-pub(crate) fn room_for(ask: Ask, limit: u64, deepest: u64) -> Option<Tokens> {
+/// Returns the most that may be used for `ask` to fit a limit that holds `deepest` including debt; `None` if it never
+/// fits. Taking up to an amount needs one unit.
+pub(crate) fn max_used_for(ask: Ask, limit: u64, deepest: u64) -> Option<Tokens> {
     let room = match ask {
         Ask::Exactly(cost) => limit.checked_sub(cost.get()),
         Ask::UpTo(cost) => limit.checked_sub(cost.get().min(1)),
@@ -150,7 +151,8 @@ pub(crate) fn check_length(length: Nanos, what: &'static str) -> Result<Nanos, L
     }
 }
 
-/// Returns an instant as windows count it. The last one of all is left out, so that every instant is before the end of its window.
+/// Returns an instant as windows count it. The last instant of the clock is left out, so that every instant is before
+/// the end of its window.
 #[inline]
 pub(crate) fn instant<C>(time: Time<C>) -> u64 {
     time.as_nanos().min(u64::MAX - 1)

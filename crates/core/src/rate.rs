@@ -59,12 +59,12 @@ impl Rate {
         Self::new(count, Nanos::SECOND)
     }
 
-    /// The count in lowest terms.
+    /// Returns the count in lowest terms.
     pub const fn count(self) -> u32 {
         self.count
     }
 
-    /// The period in lowest terms, never zero.
+    /// Returns the period in lowest terms, never zero.
     pub const fn per(self) -> Nanos {
         Nanos::from_nanos(self.per)
     }
@@ -78,8 +78,8 @@ const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
 }
 
 impl fmt::Display for Rate {
-    /// In the shortest unit, from the second up, that makes the count whole and not too large to be read: what was written as
-    /// 100/s reads so again, and what is written here can be read.
+    /// Prints the shortest unit, from the second up, in which the count is whole and small enough to parse: 100/s is
+    /// printed as 100/s, and every output can be parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = UNITS.iter().filter(|unit| unit.nanos >= Nanos::SECOND.as_nanos()).find_map(|unit| {
             let times = unit.nanos.is_multiple_of(self.per).then(|| unit.nanos / self.per)?;
@@ -101,7 +101,7 @@ impl fmt::Debug for Rate {
 
 struct Unit {
     nanos: u64,
-    /// The first is the one we write.
+    /// The first name is the one that is printed.
     names: &'static [&'static str],
 }
 
@@ -124,7 +124,7 @@ const UNITS: &[Unit] = &[
 /// What multiplies the count.
 const SCALES: &[(char, u64)] = &[('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
 
-/// The longest text that is looked at.
+/// Maximum length of a string that is parsed.
 const MAX_TEXT: usize = 64;
 
 impl FromStr for Rate {
@@ -197,7 +197,7 @@ mod tests {
         check("3G/s", "3000000000/s");
         check("7/1003ms", "7/1003ms");
         check("1/week", "1/week");
-        // Not printed per hour: the parser refuses so large a count.
+        // Not printed per hour: the parser refuses a count that large.
         check("98900000000000000/9s", "98900000/9ns");
     }
 
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_look_the_same_to_developers() {
+    fn debug_and_display_of_a_rate_are_equal() {
         assert_eq!(format!("{:?}", Rate::per_second(100)), "Ok(100/s)");
     }
 

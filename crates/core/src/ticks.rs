@@ -20,8 +20,8 @@ pub(crate) struct Flow {
 
 /// How much time a state of one word must be able to hold: 73 years, beyond the year 2043 on the wall clock.
 pub(crate) const HORIZON: u64 = 1 << 61;
-/// The high word of an instant that never comes, at any rate kept in one word.
-const BEYOND: u64 = 1 << 32;
+/// The high word of an instant that is never reached, at any rate kept in one word.
+const NEVER_HIGH_WORD: u64 = 1 << 32;
 
 impl Flow {
     pub(crate) const fn new(rate: Rate) -> Self {
@@ -80,12 +80,13 @@ impl Flow {
     #[inline]
     pub(crate) fn load<S: Cells + ?Sized>(self, state: &S, one_word: bool) -> Ticks {
         let low = state.get(0);
-        let high = if one_word { if low == u64::MAX { BEYOND } else { 0 } } else { state.get(1) };
+        let high = if one_word { if low == u64::MAX { NEVER_HIGH_WORD } else { 0 } } else { state.get(1) };
         u128::from(high) << 64 | u128::from(low)
     }
 
-    /// Stores an instant. One that does not fit becomes the last word, which is read as an instant that never comes: the limit
-    /// refuses from then on. That is after the year 2053 by the wall clock, for the fastest rate kept in one word.
+    /// Stores an instant. An instant that does not fit becomes the largest word, which is read as an instant that is
+    /// never reached: the limit refuses from then on. That is after the year 2053 by the wall clock, for the fastest
+    /// rate kept in one word.
     #[inline]
     pub(crate) fn store<S: CellsMut + ?Sized>(self, state: &mut S, one_word: bool, instant: Ticks) {
         if one_word {

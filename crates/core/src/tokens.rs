@@ -2,7 +2,8 @@
 
 use core::num::NonZeroU64;
 
-/// `whole + part / per` tokens, exactly: what a bucket or a sliding window has used up is seldom a whole number.
+/// `whole + part / per` tokens, exactly: the amount used of a bucket or a sliding window is seldom a whole
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     whole: u64,

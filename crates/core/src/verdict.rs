@@ -7,16 +7,16 @@ use crate::quantity::{Cost, Nanos};
 /// A request to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// All of it or nothing: `check`.
+    /// All of the cost or nothing: `check`.
     Exactly(Cost),
-    /// As much of it as fits: `take_up_to`, and `drain` with the largest cost.
+    /// As much of the cost as fits: `take_up_to`, and `drain` with the largest cost.
     UpTo(Cost),
-    /// All of it, into debt where it does not fit, as far as the limit's `max_debt` allows: `charge`.
+    /// All of the cost, into debt if it does not fit, as far as the limit's `max_debt` allows: `charge`.
     Regardless(Cost),
 }
 
 impl Ask {
-    /// The amount asked for.
+    /// Returns the amount asked for.
     pub const fn cost(self) -> Cost {
         match self {
             Self::Exactly(cost) | Self::UpTo(cost) | Self::Regardless(cost) => cost,
@@ -25,13 +25,13 @@ impl Ask {
 }
 
 /// Whether a request is admitted.
-// With a tag of its own, testing for `Allow` is one comparison; with the niche of `Retry` it would be several.
+// With a separate tag, testing for `Allow` is one comparison; with the niche of `Retry` it would be several.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Admitted: go ahead.
     Allow,
-    /// Admitted, but only after this wait. The cost is already taken for that time.
+    /// Admitted, but only after this wait. The cost is already taken, for the time after the wait.
     Delay(Nanos),
     /// Refused; nothing was spent.
     Deny(Retry),
@@ -61,10 +61,10 @@ impl Outcome {
 /// When to ask again. Ordered from soonest to never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
-    /// After this time the same request passes, if nothing else is taken meanwhile. Exact to the nanosecond: one less, and it is
-    /// refused. Never zero in a refusal.
+    /// After this time the same request passes, if nothing else is taken meanwhile. Exact to the nanosecond: one
+    /// nanosecond earlier it is refused. Never zero in a refusal.
     After(Nanos),
-    /// When a holder releases its lease; the time is not known.
+    /// The request passes when a holder releases its lease; the time is not known.
     OnRelease,
     /// The request does not fit at all.
     Never,
@@ -81,7 +81,7 @@ impl Retry {
 /// |---|---|---|---|---|
 /// | go ahead | `true` | `None` | `None` | yes |
 /// | go ahead after a wait (leaky buckets, interval buckets with a `max_wait`) | `false` | the wait | `None` | yes; refund it if you will not wait |
-/// | refused | `false` | `None` | when the same request passes, if time decides that | no |
+/// | refused | `false` | `None` | when the same request passes, if that depends only on time | no |
 #[must_use = "an ignored verdict limits nothing"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict<S = Stamp> {
@@ -174,12 +174,12 @@ impl<S: Copy> Verdict<S> {
     }
 }
 
-/// Where in a limit's state a taking was recorded: the window, the log entry or the lease. Only that limit can read it.
+/// Where in a limit's state a charge was recorded: the window, the log entry or the lease. Only that limit can read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stamp(u64);
 
 impl Stamp {
-    /// For limits that need none, such as buckets.
+    /// The stamp of limits that need none, such as buckets.
     pub const NONE: Self = Self(0);
 
     /// Makes a stamp from the number that [`to_bits`](Self::to_bits) returned.
@@ -212,7 +212,8 @@ impl Report {
         Duration::from_nanos(self.reset.as_nanos())
     }
 
-    /// Returns how long until the cost in question would pass: zero if it would pass now, `None` if time does not decide that.
+    /// Returns how long until the cost in question would pass: zero if it would pass now, `None` if that does not
+    /// depend on time alone.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.retry {
             Retry::After(wait) => Some(Duration::from_nanos(wait.as_nanos())),

@@ -1,9 +1,9 @@
 //! Calendar windows in a time zone: days of 23 hours, months, billing days.
 //!
-//! A window reaches from one beginning to the next. A day begins at its first instant in the zone:
-//! where a clock is set forward at midnight, the day begins at one o'clock. Days, weeks, months and
-//! years are contiguous whatever clocks do. Minutes and hours are those of the local clock, and end
-//! where it is set: when 2:00 occurs twice, that is two hours.
+//! A window ends where the next one begins. A day begins at its first instant in the zone: where a clock is set
+//! forward at midnight, the day begins at one o'clock. Days, weeks, months and years are contiguous whatever
+//! clocks do. Minutes and hours are those of the local clock, and end when that clock is set: if 2:00 occurs
+//! twice, these are two separate hours.
 //!
 //! The rules of all zones are compiled in, so that every node has the same ones, whatever is
 //! installed.
@@ -242,7 +242,7 @@ impl Calendar {
         let start = i128::from(at.as_nanos()) - into;
         let clip = |nanos: i128| u64::try_from(nanos.max(0)).unwrap_or(u64::MAX);
         let (mut start, mut end) = (clip(start), clip(start + i128::from(length)));
-        // A window begins if the clock is set at this very instant.
+        // A window also begins at the instant at which the clock is set.
         let set_before = self.zone.zone.preceding(now.checked_add(1.nanosecond()).ok()?).next();
         if let Some(set) = set_before {
             start = start.max(time(set.timestamp()).as_nanos());

@@ -40,7 +40,7 @@ impl<'d> Decision<'d> {
     }
 }
 
-/// A rule that a request matched, and what the rule said about it.
+/// A rule that a request matched, and the outcome by that rule.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleOutcome<'d> {
     /// The index of the rule in [`RuleSet::rules`](crate::RuleSet::rules).
@@ -55,8 +55,7 @@ pub struct RuleOutcome<'d> {
 }
 
 impl<'d> Decision<'d> {
-    /// The rules that decided or were asked, in their order: without those that others replace, and
-    /// without inline limits.
+    /// Returns the rules that were evaluated, in their order, without replaced rules and inline limits.
     pub fn rule_outcomes(&self) -> impl Iterator<Item = RuleOutcome<'d>> + use<'d> {
         let (all, charges) = self.charges();
         let end = charges.end;

@@ -41,7 +41,7 @@ pub(crate) struct DecisionRecord {
     /// The charge that decided.
     pub(crate) deciding: Option<u32>,
     pub(crate) shadow_refused: bool,
-    /// How to answer the refusal, if the rule says so.
+    /// How to answer the refusal, if the rule says how.
     pub(crate) refusal: Option<Arc<Refusal>>,
 }
 
@@ -99,7 +99,7 @@ impl Decisions {
         self.decided.is_empty()
     }
 
-    /// Returns the decision about the request at `place`.
+    /// Returns the decision about the request at index `place`.
     ///
     /// # Errors
     /// Why it was not decided.
@@ -244,9 +244,8 @@ impl<'d> Decision<'d> {
         Some(self.all.plan.key(planned))
     }
 
-    /// How the rule that refused wants to answer; `None` if it does not say, or nothing refused.
-    /// `None` as well if the store did not answer and the rule is `closed`: its message is for
-    /// requests above its limits.
+    /// Returns how the refusal is to be answered; `None` if the rule does not say, or nothing refused. `None` as well
+    /// if the store did not answer and the rule is `closed`: its message is for requests above its limits.
     pub fn refusal(&self) -> Option<&'d Refusal> {
         if self.is_allowed() || self.is_closed() { None } else { self.decided.refusal.as_deref() }
     }
@@ -329,8 +328,8 @@ impl<'d> Decision<'d> {
         }
     }
 
-    /// Whether any enforced limit was counted. Otherwise nothing limits the request: it matches no
-    /// rule with limits, or the store did not answer and its rules admit it then.
+    /// Whether any enforced limit was counted. If not, nothing limits the request: it matches no rule with limits, or
+    /// the store did not answer and its rules admit it in that case.
     pub fn is_counted(&self) -> bool {
         self.all.least_taken(self.place).is_some()
     }
@@ -345,7 +344,8 @@ impl<'d> Decision<'d> {
         Receipt { taken: taken.collect() }
     }
 
-    /// Returns what releases the concurrency slots that an item took from rules with no other limits. Empty if it took none.
+    /// Returns the receipt that releases the concurrency slots that an item took from rules with no other limits. Empty
+    /// if it took none.
     pub fn slots(&self, item: usize) -> Receipt {
         let met = self.all.plan.met[range(&self.all.plan.asked[self.place].met)].iter();
         let taken = met.filter(|met| met.item as usize == item).filter_map(|met| {

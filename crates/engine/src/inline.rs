@@ -1,7 +1,7 @@
 //! Inline limits, which come with requests, and the ids they are known by.
 //!
-//! A state stores the id of the limits it was written under, so inline limits need ids too. Equal limits have the same id. Their
-//! number is bounded: where a caller makes up a new limit with every request, those that were not used for long are
+//! A state stores the id of the limits it was written under, so inline limits need ids too. Equal limits have the same
+//! id. Their number is bounded: if a caller sends a new limit with every request, limits not used for long are
 //! forgotten, together with what was spent under them.
 
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ pub(crate) struct InlineLimit {
     pub(crate) id: u32,
     pub(crate) limits: Limits,
     pub(crate) windows: Box<[Option<Nanos>]>,
-    /// Whether it was looked up since the last time that unused ones were dropped.
+    /// Whether it was looked up since unused limits were last dropped.
     used: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ pub(crate) const MAX_INLINE: usize = 1 << 14;
 pub(crate) struct LimitIds {
     first: u32,
     entries: Box<[OnceLock<Arc<InlineLimit>>]>,
-    /// Those of earlier ranges that are still in use.
+    /// The limits of earlier ranges that are still in use.
     kept: FxHashMap<u32, Arc<InlineLimit>>,
 }
 
@@ -135,14 +135,15 @@ impl Interner {
 }
 
 impl InternTable {
-    /// Returns the next range of ids, with the limits that are still in use. Those that a caller holds always are, because a limit
-    /// whose id is unknown admits nothing. Of those that were only looked up since the last time, at most half as many as
-    /// a range has ids are kept, so that a caller that makes up limits does not make every further one slow.
+    /// Returns the next range of ids, with the limits that are still in use. Limits that a caller holds are always
+    /// kept, because a limit whose id is unknown admits nothing. Of limits that were only looked up since the last
+    /// time, at most half as many as a range has ids are kept, so that a caller that invents limits does not make every
+    /// further lookup slow.
     fn turn_over(&mut self, limit_ids: &LimitIds) -> LimitIds {
         let mut room = MAX_INLINE / 2;
         self.entries.retain(|_, entry| {
             let used = entry.used.swap(false, Ordering::Relaxed);
-            // The map and the range hold two.
+            // The map and the range hold two references.
             if Arc::strong_count(entry) > 2 {
                 return true;
             }

@@ -1,4 +1,4 @@
-//! State in the process' own memory.
+//! The store in the memory of the process.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -19,22 +19,23 @@ use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 pub struct MemoryStore<C = PreciseClock> {
     tables: [Ledger<Arc<C>>; SIZES.len()],
     clock: Arc<C>,
-    /// Held while a state moves from one table to a larger one, which happens when a rule or an override comes to need that for
-    /// a key that has something used up. Such keys are looked for in all tables they may be in.
+    /// Held while a state moves from one table to one for longer states, which happens when a changed rule or an
+    /// override needs longer states for a key with something used up. Such keys are searched in all tables they may be
+    /// in.
     moving: Mutex<()>,
 }
 
-/// The longest state of each table, in words, and for how many keys in one of the first table it has room.
+/// The longest state of each table, in words, and its number of keys as a divisor of that of the first table.
 const SIZES: [(usize, usize); 5] = [(2, 1), (8, 1), (128, 16), (1_200, 128), (24_640, 2_048)];
 
 /// Minimum number of keys of a table.
 const FEWEST_KEYS: usize = 64;
 
-/// Charges that are handed to a table together: as many as it fetches at a time.
+/// The number of charges passed to a table together: as many as it fetches at a time.
 const AT_A_TIME: usize = 16;
 
 impl MemoryStore {
-    /// Room for `keys` keys with limits of one or two words, and for as many or fewer with longer ones.
+    /// Makes a store for `keys` keys with states of one or two words, and for as many or fewer with longer ones.
     ///
     /// # Errors
     /// If they do not fit the address space.
@@ -107,7 +108,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// How many groups, from the first on, a table can decide together: each a single check, all in one table.
+    /// Returns how many groups, from the first on, one table can decide together: single checks whose keys are all in
+    /// that table.
     fn alike(&self, groups: &[Group<'_>]) -> usize {
         let table = |group: &Group<'_>| match group {
             Group { verb: StoreVerb::Check, charges: [charge] }
@@ -194,7 +196,7 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    /// What a check would say of one charge by itself.
+    /// Returns the answer of a check of one charge alone.
     fn weigh(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable, answers: &mut Answers) {
         self.table(charge, limit_table).peek(limit_table, &entry(charge), |seat| {
             let reports = seat.reports(charge.ask.cost().get());
@@ -202,15 +204,16 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    /// What was given back or forgotten, and how things stand now.
+    /// Returns what was refunded or forgotten, and the state after it.
     fn tell(&self, charge: &Charge<'_>, given: Cost, limit_table: &dyn LimitTable, answers: &mut Answers) {
         self.table(charge, limit_table).peek(limit_table, &entry(charge), |seat| {
             answers.charge(Outcome::Allow, given, Stamps::default(), seat.reports(charge.ask.cost().get()));
         });
     }
 
-    /// The table that decides about a charge: that of its limits, or a larger one in which its key has something used up under
-    /// limits it had before. What it has in a smaller one is moved, as it is: it belongs to the limits it was charged under.
+    /// Returns the table that decides a charge: that of its limits, or one for longer states in which its key has
+    /// something used up under earlier limits. A state in a table for shorter states is moved unchanged: it still
+    /// belongs to the limits under which it was charged.
     #[inline]
     fn place(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> usize {
         let here = place_of(charge.limits);
@@ -231,9 +234,9 @@ impl<C: Clock> MemoryStore<C> {
         others[here] = true;
         let entry = entry(charge);
         let is_used = |place: &usize| others[*place] && self.tables[*place].is_known(limit_table, &entry);
-        let is_remembered = |place: &usize| others[*place] && self.tables[*place].remembers(limit_table, &entry);
-        // A key that has nothing used up stays where its entry is. In two tables, the older entry would say what it was last
-        // charged under, and so whether it is new to limits of which a new key has less than everything.
+        let is_remembered = |place: &usize| others[*place] && self.tables[*place].has_used(limit_table, &entry);
+        // A key with nothing used up stays in the table of its entry. With entries in two tables, the older one would
+        // determine whether the key counts as new under limits with an initial amount.
         let is_unused = !(0..SIZES.len()).any(|place| is_used(&place));
         let is_here = |place: &usize| if is_unused { is_remembered(place) } else { is_used(place) };
         let to = (here + 1..SIZES.len()).rev().find(is_here).unwrap_or(here);
@@ -245,8 +248,8 @@ impl<C: Clock> MemoryStore<C> {
         to
     }
 
-    /// The table that has the state of a key, for what is given back or renewed: the caller need not know the limits that the key
-    /// was charged under before.
+    /// Returns the table that has the state of a key, for refunds and renewals: the caller need not know the limits
+    /// under which the key was charged.
     fn holder(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
         let (table, entry) = (self.table(charge, limit_table), entry(charge));
         if table.is_known(limit_table, &entry) {
@@ -320,7 +323,7 @@ fn entry<'a>(charge: &Charge<'a>) -> tollgate::ledger::Charge<'a> {
     tollgate::ledger::Charge { limits_id, limits: Some(limits), key, ask, windows }
 }
 
-/// A charge as one that takes all of a cost or nothing, if it is.
+/// Converts a charge, if it takes all of its cost or nothing.
 #[inline]
 fn plain<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
     let Charge { limits_id, limits, key, ask: Ask::Exactly(cost), windows: [], .. } = *charge else { return None };

@@ -52,7 +52,7 @@ pub struct RuleCounts {
     pub refused: u64,
     /// Requests above its limits that passed because it is a shadow rule.
     pub shadow_refused: u64,
-    /// Requests decided without the store. They count as allowed or refused as well.
+    /// Requests decided without the store. These are also counted as allowed or refused.
     pub fallback: u64,
 }
 

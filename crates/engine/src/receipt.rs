@@ -1,9 +1,8 @@
 //! Receipts, which undo decisions exactly.
 //!
-//! A receipt names the counters that were charged, how much each took, and where in the counter it
-//! was taken. It can leave the process as a string and be used by another one. It is not signed: a
-//! caller who may ask for refunds could also make one up, and gets back no more than the usage of
-//! the key.
+//! A receipt names the counters that were charged, how much each took, and where in the counter it was taken. It can
+//! leave the process as a string and be used by another one. It is not signed: a caller that may request refunds could
+//! also invent one, and is refunded no more than the usage of the key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -72,8 +71,8 @@ impl fmt::Display for BadReceipt {
 
 impl std::error::Error for BadReceipt {}
 
-/// Format 1 left out trailing stamps that are zero, and so did not say how many limits the taking was from, or whether slots were
-/// taken.
+/// Format 1 left out trailing stamps that are zero, and so did not say how many limits were charged, or whether slots
+/// were taken.
 const FORMAT: u64 = 2;
 const WITH_LIMITS: u64 = 1;
 const FALLBACK: u64 = 2;
@@ -148,7 +147,7 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
     (rest.is_empty() && !names_a_counter_twice(&taken)).then_some(Receipt { taken })
 }
 
-/// No receipt of a decision does, and no group of a store may.
+/// No receipt of a decision names a key twice, and no group of a store may.
 fn names_a_counter_twice(taken: &[ReceiptEntry]) -> bool {
     let mut keys: Vec<&[u8]> = taken.iter().map(|taken| &*taken.key).collect();
     keys.sort_unstable();
@@ -345,7 +344,7 @@ mod tests {
         }
     }
 
-    /// Such a receipt does not say how many limits the taking is from, so it concerns all that the key has.
+    /// Such a receipt does not say how many limits were charged, so it applies to all limits of the key.
     #[test]
     fn receipt_of_the_first_format_is_parsed() {
         let receipt = read(b"\x01\x01\x00\x03key\x05\x00").unwrap();

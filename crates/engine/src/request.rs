@@ -109,7 +109,7 @@ pub enum RequestError {
     },
     /// There are more of something than allowed.
     TooMany {
-        /// What there is too much of.
+        /// The name of what exceeds its maximum.
         what: &'static str,
         /// The number given.
         given: usize,

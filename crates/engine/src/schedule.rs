@@ -41,7 +41,7 @@ impl fmt::Display for Hours {
     }
 }
 
-/// A time span in which a schedule applies throughout, or not at all.
+/// A time span during all of which a schedule applies, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScheduleSpan {
     from: Time<Wall>,

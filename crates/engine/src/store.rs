@@ -29,14 +29,14 @@ pub use answers::{Answer, Answers, GroupAnswer};
 ///   call may be decided at different instants, but in order: a later one sees what an earlier one
 ///   took.
 /// - **The store's time decides**, never the caller's.
-/// - **A refusal changes nothing**, except in limits that count refused attempts, and that all new keys of
-///   the group begin where a new key has less than everything.
+/// - **A refusal changes nothing**, except in limits that count refused attempts, and that the states of new keys
+///   with an initial amount are created.
 /// - **Limits may change.** A state written under other limits of the same key is converted at the
 ///   first charge, so that usage is kept.
 pub trait Store: Send + Sync {
     /// Adds an answer for every group of the batch, in order, to those already in `answers`.
     ///
-    /// Dropping the future leaves it open which groups were carried out.
+    /// After the future is dropped, it is unknown which groups were carried out.
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send;
 
     /// Decides these as one group, if nothing has to be waited for, and returns whether it was
@@ -67,8 +67,7 @@ pub trait Store: Send + Sync {
         let _ = (limit_table, charge, start, held);
     }
 
-    /// The number of decisions about keys without a slot of their own; zero if the store is
-    /// unbounded.
+    /// Returns the number of decisions about keys without their own entry; zero if the store is unbounded.
     fn overflowed(&self) -> u64 {
         0
     }
@@ -118,7 +117,7 @@ impl fmt::Debug for Batch<'_> {
 /// Charges that are admitted together or not at all.
 #[derive(Clone, Copy, Debug)]
 pub struct Group<'a> {
-    /// What to do with all of them.
+    /// The operation for all of them.
     pub verb: StoreVerb,
     /// At least one. No two of them have the same key.
     pub charges: &'a [Charge<'a>],
@@ -135,9 +134,8 @@ pub enum StoreVerb {
     /// Refunds the cost where [`Charge::stamps`] says it was taken. Each charge independently: if
     /// one does not accept it, others still may.
     Refund,
-    /// Extends the leases of [`Charge::stamps`] as if they were taken now. Each charge
-    /// independently; its answer has the cost as taken if all of them were still held, and zero
-    /// otherwise.
+    /// Renews the leases of [`Charge::stamps`], as if they were taken now. Each charge independently; its answer has
+    /// the cost as taken if all of them were still held, and zero otherwise.
     Renew,
     /// Discards the usage.
     Reset,
@@ -171,8 +169,8 @@ impl<'a> Charge<'a> {
         key::rule_of(self.key)
     }
 
-    /// Returns what decides which of several servers keeps its state: the first value that its rule counts by, so that rules
-    /// that count by the same value are kept together; the rule if there is none.
+    /// Returns the value that selects which of several servers keeps its state: the first value that its rule counts
+    /// by, so that rules that count by the same value are kept together; the rule if there is none.
     pub fn placed_by(&self) -> &'a [u8] {
         key::placed_by(self.key)
     }
@@ -192,8 +190,7 @@ pub enum StoreError {
         /// The reason, for the log.
         why: String,
     },
-    /// The calendar windows do not fit the store's time. Nothing was spent; ask again with those of
-    /// `store_time`.
+    /// The calendar windows do not fit the store's time. Nothing was spent; retry with the windows of `store_time`.
     Stale {
         /// The store's time.
         store_time: Time<Wall>,

@@ -1,8 +1,8 @@
 //! Counters that all threads add to without contention.
 //!
-//! A counter that all cores add to would be passed between their caches with every addition. So its count is spread over several
-//! stripes, each a cache line of its own. A thread always adds to the same stripe, and reading adds them up. The counts order
-//! nothing and publish nothing, so every access is relaxed.
+//! A counter that all cores add to would be passed between their caches with every addition. So its count is spread
+//! over several stripes, each in its own cache line. A thread always adds to the same stripe, and reading adds them up.
+//! The counts order nothing and publish nothing, so every access is relaxed.
 
 use std::array;
 use std::cell::Cell;
@@ -57,7 +57,7 @@ impl<const N: usize, const STRIPES: usize> Striped<N, STRIPES> {
 pub struct Stripe(usize);
 
 impl Stripe {
-    /// Returns that of the calling thread. Threads are given stripes in turn.
+    /// Returns the stripe of the calling thread. Stripes are assigned to threads in turn.
     #[inline]
     pub fn of_thread() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);

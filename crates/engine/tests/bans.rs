@@ -55,7 +55,7 @@ fn ban_lasts_exactly_as_long_as_reported() {
         ("1234567ns", Nanos::from_nanos(1_234_567)),
     ] {
         let mut bench = bench(&format!("- {{id: r, limit: 1000/us, ban: {{after: 1, within: 1s, for: {written}}}}}\n"));
-        // However many requests pass at the same instant.
+        // Holds for any number of requests at the same instant.
         for _ in 0..1_000 {
             assert_eq!(bench.check(&[]), "allow");
         }
@@ -87,7 +87,7 @@ fn reported_wait_while_banned_is_exact() {
     }
 }
 
-/// How long a clock has gone on.
+/// How far a clock has advanced.
 trait Advanced {
     fn advanced(&self) -> Nanos;
 }
@@ -326,7 +326,7 @@ fn refusals_before_a_ban_do_not_count_after_it() {
 struct Oracle {
     now: u64,
     full_at: u64,
-    /// When the refusals were that count towards the next ban.
+    /// The times of the refusals that count towards the next ban.
     refusals: Vec<u64>,
     banned_until: u64,
 }
@@ -358,7 +358,7 @@ proptest! {
     fn bans_equal_those_of_a_slow_model(
         (burst, after) in (prop_oneof![Just(1), Just(2), Just(4)], 1..4_u64),
         (within, length) in (1..3_000_000_000_u64, 2_000..5_000_000_000_u64),
-        // Also exactly to the end of a ban, and one tick around it.
+        // Some steps go exactly to the end of a ban, or one tick before or after it.
         steps in prop::collection::vec(
             prop_oneof![
                 Just((false, 0)),

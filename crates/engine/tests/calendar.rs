@@ -12,7 +12,7 @@ use tollgate_engine::store::StoreError;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Days since 1970 of a date, by counting.
+/// Returns the days from 1970 to a date, by counting.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (y, m) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     365 * y + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400) + (153 * m + 2) / 5 + day - 719_469
@@ -39,7 +39,7 @@ fn sunday(year: i64, month: i64, n: Option<i64>) -> i64 {
     }
 }
 
-/// Seconds east of UTC at an instant, as the laws of the place say.
+/// Returns the offset from UTC in seconds at an instant, by the rules of the zone.
 fn offset(zone: &str, at: i64) -> i64 {
     let (year, ..) = date(at.div_euclid(86_400));
     let between = |from: i64, to: i64| from <= at && at < to;
@@ -49,13 +49,13 @@ fn offset(zone: &str, at: i64) -> i64 {
             let summer = between(sunday(year, 3, None) * 86_400 + 3_600, sunday(year, 10, None) * 86_400 + 3_600);
             if summer { 7_200 } else { 3_600 }
         }
-        // From the second Sunday of March to the first of November, changed at 2:00 there.
+        // From the second Sunday of March to the first of November, changed at 2:00 local time.
         "America/New_York" => {
             let summer =
                 between(sunday(year, 3, Some(2)) * 86_400 + 7 * 3_600, sunday(year, 11, Some(1)) * 86_400 + 6 * 3_600);
             if summer { -4 * 3_600 } else { -5 * 3_600 }
         }
-        // Half an hour, from the first Sunday of October to the first of April, changed at 2:00 there.
+        // Half an hour, from the first Sunday of October to the first of April, changed at 2:00 local time.
         "Australia/Lord_Howe" => {
             let winter = between(
                 sunday(year, 4, Some(1)) * 86_400 - 11 * 3_600 + 2 * 3_600,
@@ -68,8 +68,7 @@ fn offset(zone: &str, at: i64) -> i64 {
     }
 }
 
-/// What names the window that an instant is in: what the clock and the calendar on the wall show, and whether the clock has
-/// been set since.
+/// Identifies the window of an instant: the local date and time, and whether the clock has been set since.
 fn name(unit: Unit, zone: &str, at: i64) -> (i64, i64) {
     let offset = offset(zone, at);
     let local = at + offset;
@@ -106,7 +105,7 @@ fn year_of_windows_in_four_zones_agrees_with_an_independent_calculation() {
         for unit in units {
             let calendar = Calendar { unit, zone: Zone::new(zone).unwrap() };
             let (first, last) = (days(2027, 1, 1) * 86_400, days(2028, 1, 10) * 86_400);
-            // Every quarter of an hour: all of these zones change their clocks at one.
+            // Every quarter of an hour: all of these zones change their clocks at a multiple of it.
             let mut window = calendar.window(Time::from_nanos((first - 900) as u64 * SECOND));
             for at in (first..last).step_by(900) {
                 let time = Time::from_nanos(at as u64 * SECOND);

@@ -28,7 +28,7 @@ fn captured_segment_is_counted_by() {
     assert_eq!(bench.check(&[("path", "/shops/a")]), "deny 3600s");
     assert_eq!(bench.check(&[("path", "/x/y/of/a")]), "deny 3600s");
     assert_eq!(bench.check(&[("path", "/shops/b")]), "allow");
-    // Of several values, the one that the pattern matches counts.
+    // If there are several values, the one that the pattern matches is counted by.
     assert_eq!(bench.check(&[("path", "/other"), ("path", "/shops/c")]), "allow");
     assert_eq!(bench.check(&[("path", "/shops/c/d")]), "deny 3600s");
 }
@@ -88,7 +88,7 @@ fn value_that_is_not_an_address_is_refused_or_ignored_as_the_rule_says() {
         ("", "", "allow"),
         (", invalid: ignore", "", "allow"),
         (", invalid: deny", "", "deny for ever"),
-        // Also where the network is not the condition that the rule is found by.
+        // Also if the network is not the condition by which the rule is indexed.
         (", invalid: deny", ", tenant: acme", "deny for ever"),
     ] {
         let mut bench = bench(&format!(

@@ -1,4 +1,4 @@
-//! What docs/rules.md and docs/verbs.md say about the corners of the language, one test for each.
+//! One test for each statement in docs/rules.md and docs/verbs.md about special cases.
 
 use crate::support;
 
@@ -17,7 +17,7 @@ fn charge(bench: &mut Bench, cost: u64) -> String {
     show(decision.expect("a request that can be understood").outcome())
 }
 
-/// Each algorithm with 4 at once, and how long a debt of 1 takes to be paid.
+/// Each algorithm with a capacity of 4, and how long it takes to pay off a debt of 1.
 const ALGORITHMS: [(&str, &str); 8] = [
     ("limit: 4/m", "deny 15s"),
     ("limit: 4/m, algorithm: leaky_bucket", "deny 15s"),
@@ -72,7 +72,7 @@ fn window_of_phase_first_request_begins_with_the_first_request_that_is_counted()
 fn windows_of_phase_first_request_follow_each_other_while_there_is_debt() {
     let mut bench = bench("- {id: w, limit: 4/m, algorithm: fixed_window, phase: first_request, max_debt: 8}\n");
     assert_eq!(charge(&mut bench, 6), "allow");
-    // The second window begins at 60 s with 2 of its 4 used, though nobody asks then.
+    // The second window begins at 60 s with 2 of its 4 used, although no request comes then.
     bench.advance(seconds(90));
     assert_eq!(bench.check_cost(&[], 3), "deny 30s");
     assert_eq!(bench.check_cost(&[], 2), "allow");
@@ -87,7 +87,7 @@ fn steps_of_phase_first_request_begin_with_the_request_that_takes_from_a_full_bu
     let mut bench = bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, burst: 8}\n");
     bench.advance(seconds(10));
     assert_eq!(bench.check_cost(&[], 8), "allow");
-    // Steps lie at 70, 130, 190 s: they go on until the bucket is full again, whatever is taken in between.
+    // Steps occur at 70, 130 and 190 s: they continue until the bucket is full again, whatever is taken in between.
     bench.advance(seconds(65));
     assert_eq!(bench.check_cost(&[], 1), "allow");
     assert_eq!(bench.check_cost(&[], 4), "deny 55s");
@@ -118,7 +118,7 @@ fn count_refused_records_only_refusals_of_its_own_log() {
                  - {id: other, when: {with: other}, limit: 1/h}\n";
     let mut bench = bench(rules);
     assert_eq!(bench.check(&[("with", "other")]), "allow");
-    // The other limit refuses, and the log has room: it records nothing.
+    // The other limit refuses and the log has capacity: it records nothing.
     assert_eq!(bench.check(&[("with", "other")]), "deny 3600s");
     // A cost above the limit is not recorded, nor is a peek.
     assert_eq!(bench.check_cost(&[], 3), "deny for ever");

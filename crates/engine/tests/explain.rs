@@ -150,7 +150,7 @@ fn decision_is_explained_by_the_rules_that_decided_it() {
     let after = bench.engine.explain_decided(&request, &decisions, 0).expect("the rules before are known");
     assert_eq!((after.version, after.to_string()), (before.version, before.to_string()));
     assert!(after.to_string().contains("7/h: 6 of 7 left"), "{after}");
-    // After two changes of the rules there is no explanation rather than a wrong one.
+    // After two changes of the rules no explanation is given, because it could be wrong.
     bench.put("- {id: r, limit: 9/h}\n");
     assert!(bench.engine.explain_decided(&request, &decisions, 0).is_none());
 }

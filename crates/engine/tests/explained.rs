@@ -52,7 +52,7 @@ fn calendar_window_is_explained_with_its_bounds() {
     let line = "10k/month, fixed_window: 1 of 10,000 left, calendar of Europe/Berlin, began 2023-11-01T00:00+01:00, \
                 resets 2023-12-01T00:00+01:00";
     check("calendar_window", &mut bench, &[("key", "a")]);
-    // It is the 14th, 23:13:20 there.
+    // It is the 14th, 23:13:20, in that zone.
     assert_eq!(
         explanation(&mut bench, &[("key", "a")], Some(2)),
         format!(

@@ -62,14 +62,14 @@ fn local_rule_decides_by_its_share() {
     let mut bench = bench("- {id: r, limit: 4/s, burst: 40}\n");
     bench.engine.set_nodes(2);
     bench.engine.store().fail(unavailable(), ALWAYS);
-    // Half of the burst, refilled at half of four a second.
+    // Half of the burst, refilled at two a second, half of the rate.
     for _ in 0..20 {
         assert_eq!(standing(&mut bench), ("allow".into(), Standing::Fallback));
     }
     assert_eq!(standing(&mut bench), ("deny 500ms".into(), Standing::Fallback));
     bench.advance(Nanos::from_secs(2));
     assert_eq!((0..10).filter(|_| standing(&mut bench).0 == "allow").count(), 4);
-    // What the store answers replaces what the fallback knew.
+    // An answer of the store replaces what the fallback knew.
     bench.engine.store().recover();
     assert_eq!(standing(&mut bench), ("allow".into(), Standing::Exact));
     bench.engine.store().fail(unavailable(), ALWAYS);

@@ -1,5 +1,5 @@
-//! Configurations of the reference Envoy rate-limit service, loaded as they are: for the examples of its documentation, what
-//! that says happens to a request.
+//! Configurations of the reference Envoy rate-limit service, loaded unchanged: the examples of its documentation, with
+//! the outcomes that it states.
 #![allow(clippy::unwrap_used)]
 
 use crate::support;
@@ -54,7 +54,7 @@ impl Service {
         run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_allowed()
     }
 
-    /// How many of a few requests with one descriptor pass now.
+    /// Returns how many of a few requests with one descriptor pass now.
     fn passing(&self, descriptor: Descriptor<'_>) -> usize {
         (0..MANY).take_while(|_| self.ask(&[descriptor])).count()
     }
@@ -246,7 +246,7 @@ fn windows_are_those_of_the_reference() {
     }
 }
 
-/// How many of a few requests with all these descriptors pass now.
+/// Returns how many of a few requests with all these descriptors pass now.
 fn passing_all(service: &Service, descriptors: &[Descriptor<'_>]) -> usize {
     (0..MANY).take_while(|_| service.ask(descriptors)).count()
 }

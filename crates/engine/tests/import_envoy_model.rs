@@ -1,5 +1,5 @@
-//! Random trees of the reference Envoy service: which limits the descriptors of a request are charged to, against the obvious
-//! walk through the tree that its documentation describes.
+//! Random trees of the reference Envoy service: the limits that a request is charged to, compared with the walk through
+//! the tree that its documentation describes.
 
 use crate::support;
 
@@ -19,7 +19,7 @@ struct Node {
     below: Vec<Node>,
 }
 
-/// A limit, known by how much it lets pass.
+/// A limit, identified by the number of requests it admits.
 #[derive(Clone, Debug)]
 struct Limit {
     name: Option<&'static str>,
@@ -110,7 +110,7 @@ fn starred(pattern: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// The limit at the end of the way that the entries take.
+/// Returns the limit at the end of the path that the entries take.
 fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<&'n Node> {
     let ((key, value), rest) = entries.split_first()?;
     let beside = || nodes.iter().filter(|node| node.key == *key);
@@ -124,7 +124,7 @@ fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<&'n Node> {
     if rest.is_empty() { next.limit.is_some().then_some(next) } else { walk(&next.below, rest) }
 }
 
-/// How much the limits let pass that a request is charged to, in order.
+/// Returns how much each limit admits that a request is charged to, in order.
 fn charged(tree: &[Node], descriptors: &[Vec<(&str, &str)>]) -> Vec<u64> {
     let mut numbered = Vec::new();
     number(tree, &mut numbered);
@@ -160,7 +160,7 @@ proptest! {
         write(&tree, 0, &mut 0, &mut text);
         let rules = Rules::read(&[Source { name: "e", text: text.as_bytes() }]);
         let rules = rules.unwrap_or_else(|mistakes| panic!("{mistakes}\nin\n{text}"));
-        // The walk knows nothing of limits that cannot be imported; other settings that are left out change no decision.
+        // The model does not cover limits that cannot be imported; other settings that are left out change no decision.
         let left_out = rules.left_out().map(ToString::to_string).unwrap_or_default();
         prop_assume!(!left_out.contains("this limit is not imported"));
         let engine = Engine::new(MemoryStore::new(1000).expect("a table")).expect("a table");

@@ -83,7 +83,7 @@ fn locations_and_servers_are_conditions_and_limits_are_inherited_as_nginx_does()
     );
 }
 
-/// What nginx would go by for some requests: the rates that hold there, each told by its burst.
+/// The limits that nginx would apply to some requests, each identified by its burst.
 fn holding(config: &str, requests: &[(&str, &str, &[u64])]) {
     let imported = import(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let rules = Rules::read(&[Source { name: "y", text: imported.yaml.as_bytes() }]).unwrap();

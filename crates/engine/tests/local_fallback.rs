@@ -1,4 +1,4 @@
-//! `on_fault: local`: what a node grants while the store does not answer, by what the store last said.
+//! `on_fault: local`: what a node admits while the store does not answer, based on the last answer.
 
 use crate::support;
 
@@ -32,7 +32,7 @@ fn fallback(bench: &mut Bench<Flaky>, cost: u64) -> String {
     })
 }
 
-/// How many requests of cost 1 the fallback admits before it refuses one, and what it says then.
+/// Returns how many requests of cost 1 the fallback admits before it refuses one, and that refusal.
 fn admitted(bench: &mut Bench<Flaky>) -> (u64, String) {
     for count in 0..100_000 {
         let said = fallback(bench, 1);
@@ -290,7 +290,7 @@ fn reset_key_has_its_share_of_everything() {
 fn override_in_the_fallback_counts_the_amount_spent_under_another() {
     let rules = "- {id: r, limit: 100/day, overrides: [{when: {plan: pro}, limit: 1000/day}]}\n";
     let pro = [("plan", "pro")];
-    // The last answer is about the limits that were charged, or about smaller ones of which nothing is left.
+    // The last answer concerns the limits that were charged, or smaller ones with nothing left.
     for refused_in_the_store in [false, true] {
         let mut bench = bench(rules, 2);
         assert_eq!(bench.check_cost(&pro, 600), "allow");

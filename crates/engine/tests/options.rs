@@ -1,4 +1,4 @@
-//! Options of limits, each in a rule and with virtual time.
+//! Options of limits, each in a rule on a manual clock.
 
 use crate::support;
 

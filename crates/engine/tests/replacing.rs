@@ -98,7 +98,7 @@ fn sufficient_rule_does_not_replace_other_rules() {
     assert_eq!(bench.remaining(&[]), [8, 8, 0]);
 }
 
-/// Rules of which each has more capacity than the one before; a request that matches one may spend it alone.
+/// Rules with increasing capacities; a request that matches only one of them may spend all of it.
 const THREE: &str = "- {id: a, when: {a: {present: true}}, limit: 1/h, algorithm: fixed_window, suffices: true}\n\
     - {id: b, when: {b: {present: true}}, limit: 2/h, algorithm: fixed_window, suffices: true}\n\
     - {id: c, when: {c: {present: true}}, limit: 3/h, algorithm: fixed_window, suffices: true}\n";

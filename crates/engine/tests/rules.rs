@@ -1,4 +1,4 @@
-//! Rules at work, in virtual time.
+//! Decisions by rules, on a manual clock.
 
 use crate::support;
 
@@ -165,7 +165,7 @@ fn shadow_rule_reports_and_does_not_refuse() {
     assert_eq!(check(), (true, false, Some("old".into()), shadow_reports(false, false)));
     assert_eq!(check(), (true, true, Some("old".into()), shadow_reports(true, false)));
     assert_eq!(check(), (true, true, Some("old".into()), shadow_reports(true, false)));
-    // Where the enforced rules refuse, shadow rules are not evaluated.
+    // If the enforced rules refuse, shadow rules are not evaluated.
     assert_eq!(check(), (false, false, Some("old".into()), vec![("old".into(), false, true)]));
     let rules = bench.engine.rules();
     assert_eq!((rules.rules()[0].meter().read().allowed, rules.rules()[0].meter().read().shadow_refused), (1, 2));
@@ -208,7 +208,7 @@ fn receipt_refunds_exactly_what_was_taken() {
     assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 2);
     assert_eq!(bench.remaining(&user), [10, 3]);
     assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 0, "twice is once");
-    // In the next window, what was taken in the last one is not refunded.
+    // An amount taken in the last window is not refunded in the next.
     let receipt = bench.decide(&user, Some(2), |decision| decision.receipt());
     bench.advance(Nanos::from_secs(60));
     assert_eq!(bench.check(&user), "allow");

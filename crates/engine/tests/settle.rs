@@ -11,7 +11,7 @@ use tollgate_engine::{Receipt, Settled, Store};
 
 fn reserve<S: Store>(bench: &mut Bench<S>, cost: u64) -> Receipt {
     let receipt = bench.decide(&[("user", "a")], Some(cost), |decision| decision.receipt());
-    // As a client returns it.
+    // The receipt as a client returns it.
     receipt.to_string().parse().expect("a receipt of ours")
 }
 
@@ -52,7 +52,7 @@ fn commit_above_the_reservation_is_charged_into_debt() {
 fn commit_above_the_reservation_charges_all_limits_or_none() {
     let mut bench = bench(RULES);
     let receipt = reserve(&mut bench, 30);
-    // `all` has room for 121 more, `mine` would owe 51 of at most 50.
+    // `all` has capacity for 121 more, `mine` would owe 51 of at most 50.
     assert_eq!(commit(&bench, &receipt, 151), (0, 0, 121));
     assert_eq!(bench.remaining(&[("user", "a")]), [70, 970], "nothing of the extra is charged");
     assert_eq!(commit(&bench, &receipt, 150), (0, 120, 0), "the receipt can still be settled at what fits");
@@ -78,7 +78,7 @@ fn shadow_without_capacity_does_not_keep_a_commit_from_charging_the_others() {
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 90), (0, 60, 0));
     assert_eq!(bench.remaining(&[("user", "a")]), [10, 20], "the shadow has no room for 60 more");
-    // A shadow rule is charged only where the enforced rules are.
+    // A shadow rule is charged only if the enforced rules are.
     let receipt = reserve(&mut bench, 5);
     assert_eq!(bench.remaining(&[("user", "a")]), [5, 15]);
     assert_eq!(commit(&bench, &receipt, 15), (0, 0, 10));

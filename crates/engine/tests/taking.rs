@@ -94,11 +94,11 @@ fn drain_takes_nothing_where_no_limit_counts_and_says_so() {
     for user in ["f", "p", "nobody"] {
         assert_eq!(drain(&mut bench, user), ("allow".into(), 0, false), "{user}");
     }
-    // The store does not answer, and the rule is open then.
+    // The store does not answer, and the rule has `on_fault: open`.
     bench.engine.store().fail(unavailable(), 1);
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 0, false));
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 3, true));
-    // Where refusals are only observed, nothing more is drained than there was.
+    // If refusals are only observed, a drain takes no more than was available.
     bench.engine.set_enforcement(Enforcement::Observe);
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 0, true));
     // A request that names an amount may use all of it.

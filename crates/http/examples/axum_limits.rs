@@ -32,7 +32,7 @@ pub fn app(proxies: TrustedProxies) -> Result<Router, Box<dyn Error>> {
         .name("service")
         .send_headers(SendHeaders::OnRefusal);
 
-    // Two logins in any minute from one address.
+    // At most two logins in any minute from one address.
     let logins = Keyed::new(SlidingLog::new(2, Nanos::from_secs(60))?, 100_000)?;
     let logins = LimitLayer::by_key(logins, client).name("logins");
 

@@ -50,7 +50,7 @@ pub(crate) fn write_status(
     let Some(retry) = retry else { return };
     let wait = match retry {
         Retry::After(wait) => Some(wait),
-        // A release cannot be predicted: one second.
+        // The time of a release cannot be predicted, so one second is sent.
         Retry::OnRelease => Some(Nanos::SECOND),
         Retry::Never => None,
     };

@@ -114,7 +114,7 @@ impl<'a> From<tollgate_engine::LimitReport<'a>> for LimitStatus<'a> {
     }
 }
 
-/// Adds rate-limit headers in the given styles. `retry` is that of a refusal.
+/// Adds rate-limit headers in the given styles. `retry` is the wait of a refusal.
 ///
 /// `RateLimit` and `RateLimit-Policy` are lists: elements are added to those of other limiters. The other headers are added only
 /// where they are missing.

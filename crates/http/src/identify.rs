@@ -21,8 +21,8 @@ pub trait Identify {
     /// Returns the identity, or `None` if the request has none.
     fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>>;
 
-    /// Returns how to configure the server if a request without this identity can only mean that the server is
-    /// misconfigured, as it does for the address of the peer. Returns `None` if clients may leave the identity out.
+    /// Returns how to configure the server if a missing identity can only mean that the server is misconfigured, as for
+    /// the address of the peer. Returns `None` if clients may leave the identity out.
     fn setup_hint(&self) -> Option<&'static str> {
         None
     }

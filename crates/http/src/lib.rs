@@ -54,14 +54,15 @@
 //!   response has ended.
 //! - **Rules**, with the state in memory or shared in Redis: `LimitLayer::by_rules`, with the feature `engine`.
 //!
-//! `LimitLayer::observe` tries a limit before enforcing it. Several layers may stand around one service; the outermost, which axum's
-//! `layer` adds last, decides first, and requests that it refuses are not charged to the others.
+//! `LimitLayer::observe` tries a limit before it is enforced. Several layers may stand around one service; the
+//! outermost, which axum's `layer` adds last, decides first, and requests that it refuses are not charged to the
+//! others.
 //!
 //! # Headers
 //!
-//! [`headers`] describes the styles. Every response carries rate-limit headers, as those of the server do; of several limits by
-//! key, `RateLimit` lists the tightest. `SendHeaders::OnRefusal` leaves the headers out of other responses, since writing them
-//! takes several times as long as deciding.
+//! [`headers`] describes the styles. Every response carries rate-limit headers, as those of the server do; if a layer
+//! has several limits by key, `RateLimit` lists the tightest. `SendHeaders::OnRefusal` leaves the headers out of other
+//! responses, since writing them takes several times as long as deciding.
 //!
 //! # Cost
 //!

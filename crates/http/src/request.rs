@@ -1,4 +1,4 @@
-//! The parts of a request that limits look at.
+//! The parts of a request that limits use.
 
 use http::request::Parts;
 use http::{Extensions, HeaderMap, Method, Request, Uri};
@@ -24,7 +24,7 @@ impl<'r> RequestView<'r> {
         }
     }
 
-    /// Borrows the parts of a request that was taken apart already.
+    /// Borrows the parts of a request that was already split into head and body.
     pub fn of_parts(parts: &'r Parts) -> Self {
         Self { method: &parts.method, uri: &parts.uri, headers: &parts.headers, extensions: &parts.extensions }
     }
@@ -44,7 +44,7 @@ impl<'r> RequestView<'r> {
         self.headers
     }
 
-    /// Returns the extensions, where servers and other middleware put what they know about the request.
+    /// Returns the extensions, where servers and other middleware put data about the request.
     pub fn extensions(&self) -> &'r Extensions {
         self.extensions
     }

@@ -46,7 +46,7 @@ async fn axum_app_limits_by_user_and_by_address() {
     assert_eq!((refused.status, refused.header("retry-after")), (429, "20"));
     assert_eq!(refused.header("content-type"), "application/problem+json");
     assert!(refused.body.contains(r#""violated-policies":["per-user"]"#));
-    // Three of six are left to the address, with any key and any forwarding header.
+    // The address has three of six left, with any key and any forwarding header.
     assert_eq!(hello("bob", "203.0.113.7").await.status, 200);
     assert_eq!(hello("carol", "9.9.9.9, 203.0.113.7").await.status, 200);
     assert_eq!(ask(server, "GET /hello", &[("x-forwarded-for", "203.0.113.7")]).await.status, 200);
@@ -68,7 +68,7 @@ async fn logins_are_limited_more_strictly_than_the_rest() {
 #[tokio::test]
 async fn instances_of_an_app_share_their_limits_through_redis() {
     let mut redis = Server::start(Kind::Redis);
-    // A slow machine may be late, and this test is not about time.
+    // A long deadline, because this test is not about time.
     let config = || Config::from_url(&redis.url()).unwrap().deadline(Duration::from_secs(5));
     let first = serve(shared_redis::app(config()).await.unwrap()).await;
     let second = serve(shared_redis::app(config()).await.unwrap()).await;

@@ -209,7 +209,7 @@ async fn stream_is_in_flight_until_its_last_frame() {
         let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(support::Streaming(frames));
         let mut body = call(&mut service, get("alice")).await.into_body();
         for places in places_after_each {
-            // Whether the body has ended: one frame, the last frame, or an error.
+            // Bodies that end with one frame, with the last of several, or with an error.
             let _ = body.frame().await;
             assert_eq!(keyed.report("alice", 1).remaining, *places, "{frames}");
         }
@@ -234,7 +234,7 @@ async fn slot_in_flight_is_freed_for_clients_without_a_table_slot() {
     let clock = Arc::new(ManualClock::at(Nanos::from_secs(3_600).as_nanos()));
     let limit = Concurrency::new(2, Nanos::from_secs(60)).unwrap();
     let keyed = Arc::new(Keyed::with_clock(limit, 1, clock).unwrap());
-    // An entry is not evicted for a key that would hold less.
+    // An entry is not evicted for a key that would use less.
     (0..100_u64).for_each(|n| assert!(keyed.check(&n.to_le_bytes(), 2).is_allowed()));
     let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(Inner::default());
     for round in 0..10 {

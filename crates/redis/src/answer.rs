@@ -95,7 +95,7 @@ impl<'a> ReplyReader<'a> {
     ) -> Result<bool, TooShort> {
         let refusing = self.bytes.take(1)?[0];
         let taken = match carries_taken(decided.verb, charge).then(|| self.bytes.number(7)).transpose()? {
-            // A cost above all limits is sent as this amount, and only `Unlimited` admits it.
+            // A cost above the capacity of every limit is sent as this amount, which only `Unlimited` admits.
             Some(taken) if taken < EXACT => Cost::new(taken),
             Some(_) | None => charge.ask.cost(),
         };
@@ -179,14 +179,14 @@ impl ChargeContext<'_> {
         Ok(answer)
     }
 
-    /// Answers from a state that stays under other parameters, as it was before the charge.
+    /// Answers from a state that keeps its other parameters, as it was before the charge.
     fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> ChargeAnswer {
         let verdict = limits.weigh_from(&own.limits, &*own.words, &self.now, self.ask);
         let outcome = match verdict.outcome() {
             Outcome::Delay(wait) if refusing == 0 => Outcome::Delay(ceil(wait)),
             _ if refusing == 0 => Outcome::Allow,
             Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),
-            // The script decides; it refused, so the wait is at least a tick.
+            // The script has refused, so the wait is at least a tick.
             Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(TICK)),
         };
         if is_recorded && verdict.is_admitted() == (refusing == 0) && verdict.taken() == Cost::ZERO {
@@ -298,7 +298,7 @@ impl ChargeContext<'_> {
         let outcome = if refuses {
             match limit.weigh(words, &self.now, self.ask).outcome() {
                 Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),
-                // The script decides; it refused, so the wait is at least a tick.
+                // The script has refused, so the wait is at least a tick.
                 Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(TICK)),
             }
         } else {

@@ -1,9 +1,9 @@
 //! A task that sends the requests of all callers, first come first served, in as few calls as
 //! possible.
 //!
-//! A request that finds the link idle is sent immediately. While a call is in progress others queue
-//! up, and all of them go into the next call together: the busier the link, the more requests share
-//! the cost of a call, and none waits for others.
+//! A request that finds the link idle is sent immediately. While a call is in progress, further requests queue up and
+//! are sent together in the next call: the busier the link, the more requests share the cost of a call, and none waits
+//! for a batch to fill.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ pub(crate) enum NoReply {
     Failed(StoreError),
     /// Nothing was done: its keys are at this address.
     Moved(String),
-    /// Nothing was done: its keys are being moved to this address, where it has to ask for them.
+    /// Nothing was done: its keys are being moved to this address, where the request must be preceded by `ASKING`.
     Ask(String),
     /// Nothing was done: some of its keys, or of those of other groups in its call, are being moved.
     TryAgain,
@@ -91,8 +91,8 @@ impl ReplyPart {
     }
 }
 
-/// Claimed either by a caller that gives up or by the task that sends, whichever is first. So it is
-/// always known whether a request was sent.
+/// Claimed by a caller that gives up or by the task that sends, whichever comes first. So it is always known whether a
+/// request was sent.
 #[derive(Debug, Default)]
 pub(crate) struct Claim(AtomicU8);
 
@@ -208,7 +208,7 @@ impl Batcher {
         let mut replies: Vec<Option<Result<ReplyPart, CallError>>> = groups.iter().map(|_| None).collect();
         let with_special = self.scripts.special.is_some();
         self.call(link, &groups, &mut replies, with_special).await;
-        // What the special script left to the general one was not touched.
+        // The special script has changed nothing about the charges that it left to the general one.
         let left = |reply: &Option<Result<ReplyPart, CallError>>| matches!(reply, Some(Ok(part)) if is_left_to_general(part.bytes()));
         if replies.iter().any(left) {
             replies.iter_mut().filter(|reply| left(reply)).for_each(|reply| *reply = None);

@@ -2,9 +2,9 @@
 
 /// The results of the last calls.
 ///
-/// A single late answer is no reason to stop: the next call may succeed. When half of the last
-/// calls failed, further requests would most likely time out, so the breaker opens until a
-/// probe succeeds.
+/// A single late answer does not open it: the next call may succeed. When half of the last calls
+/// failed, further requests would most likely time out, so the breaker opens until a probe
+/// succeeds.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
     /// A bit for each of the last calls, the newest lowest; set if it failed.
@@ -34,7 +34,7 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    /// Checks which of the calls, `x` for a failed one, opens the breaker.
+    /// Checks which call, `x` for a failed one, opens the breaker.
     #[track_caller]
     fn check(calls: &str, expected: Option<usize>) {
         let mut breaker = Breaker::default();

@@ -1,14 +1,14 @@
 //! Counts the nodes that share the store, for the share of the limits that each has while the store
 //! does not answer.
 //!
-//! Every node adds itself to a sorted set with the store's time, every second, and counts the nodes
-//! that did so recently. A node that stops removes itself; one that crashed expires. While the
-//! store does not answer, the last count stays, which is when it is needed. The census has a
-//! connection of its own, and no decision depends on it.
+//! Every node adds itself to a sorted set with the store's time, every second, and counts the nodes that did so
+//! recently. A node that stops removes itself; one that crashed expires. While the store does not answer, which is
+//! when the count is needed, the last one is used. The census has its own connection, and no decision depends on
+//! it.
 //!
-//! With a count that is too low nodes admit too much, with one that is too high too little. So a
-//! higher count is used immediately, and a lower one only when it was seen several times in a row:
-//! after a stall of the store, nodes return one by one.
+//! If the count is too low, nodes admit too much; if it is too high, too little. So a higher count is used
+//! immediately, and a lower one only when it was seen several times in a row: after a stall of the store, nodes
+//! return one by one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -52,12 +52,12 @@ impl Membership {
         (Self { leave }, leaving)
     }
 
-    /// Removes this node from the count of the others, for a node that stops. Returns when the
-    /// store has done so, has not within a second, or the store is dropped.
+    /// Removes this node from the count of the others, for a node that stops. Returns when the store has removed
+    /// it, after a second at the latest, or when the store is dropped.
     pub async fn leave(&self) {
         let (done, left) = oneshot::channel();
         if self.leave.send(done).await.is_ok() {
-            // It fails only if the census has ended, which leaves as well.
+            // Fails only if the census has ended, which removes the node too.
             let _ = left.await;
         }
     }
@@ -82,7 +82,7 @@ pub(crate) async fn take_part(
     let mut steady = StableCount::default();
     let done = loop {
         match timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, cluster.as_deref(), &enter)).await {
-            // This node counts even if the store says 0.
+            // This node is counted even if the store reports 0.
             Ok(Ok(count)) => {
                 let count = steady.next(*nodes.borrow(), count.max(1));
                 nodes.send_if_modified(|known| std::mem::replace(known, count) != count);

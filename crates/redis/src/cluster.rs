@@ -164,7 +164,7 @@ impl Cluster {
         Ok(addresses)
     }
 
-    /// Checks that the store counts in as many lanes, which is recorded in the first of them.
+    /// Checks that the store uses the same number of lanes, which is recorded in the first of them.
     async fn check_lanes(&self, addresses: &[Option<String>]) -> Result<(), LanesError> {
         let Some((host, port)) = addresses.first().and_then(|address| split_address(address.as_deref()?)) else {
             return Err(LanesError::Unchecked("lane 0 has no primary".to_owned()));
@@ -220,9 +220,9 @@ impl Cluster {
     }
 }
 
-/// Why the number of lanes in the store is not known to be ours.
+/// Why the number of lanes in the store is not confirmed to be ours.
 enum LanesError {
-    /// The server of the first lane does not answer, which concerns only its own lanes.
+    /// The server of the first lane does not answer; other lanes can still be used.
     Unchecked(String),
     /// No lane may be used.
     Different(String),
@@ -244,7 +244,7 @@ async fn follow(cluster: Weak<Cluster>, stale: Arc<Notify>) {
             Err(why) => Health::Down { why },
         };
         let is_up = health == Health::Up;
-        // A cluster that is only connecting stays as it was until all primaries have answered.
+        // While connecting, the health stays unknown until all primaries have answered.
         if health != Health::Connecting {
             cluster_now.health.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
         }
@@ -257,7 +257,7 @@ async fn follow(cluster: Weak<Cluster>, stale: Arc<Notify>) {
     }
 }
 
-/// Returns the address of the primary of each lane from a reply to `CLUSTER SLOTS`; a node without a name of its own is the one
+/// Returns the address of the primary of each lane from a reply to `CLUSTER SLOTS`; a node without a name is the one
 /// that was asked.
 fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
     let mut lanes = vec![None; LANES];
@@ -280,7 +280,7 @@ fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
     Some(lanes)
 }
 
-/// Records the number of lanes in the store, unless one is recorded; returns the key and what it says.
+/// Records the number of lanes in the store, unless one is recorded; returns the key and its value.
 async fn recorded_lanes(
     connection: &mut MultiplexedConnection,
     namespace: &str,

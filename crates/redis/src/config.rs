@@ -15,8 +15,8 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// Maximum number of queued requests. Further ones are refused.
 pub(crate) const QUEUE: usize = 4096;
-/// Maximum number of charges in one call, unless one group has more. The store serves nothing else
-/// meanwhile, about 5 µs for each.
+/// Maximum number of charges in one call, unless one group has more. During a call the store serves nothing else, for
+/// about 5 µs per charge.
 pub(crate) const BATCH: usize = 128;
 
 /// The address of a store and how to use it.
@@ -89,10 +89,10 @@ impl Config {
     /// the sentinels that know the server called `master`, or `redis+cluster://[user:password@]host[:port],…` with some nodes
     /// of a cluster. `rediss` instead of `redis` uses TLS.
     ///
-    /// After a `?` there may be, separated by `&`: `namespace`; with TLS `ca`, the file of a certificate authority to trust
-    /// instead of those of the operating system, and `cert` and `key`, the files of a certificate of this client; with Sentinel
-    /// `sentinel_user` and `sentinel_password`, which the sentinels ask for; `wait`, the number of replicas that must acknowledge
-    /// a write before it counts.
+    /// After a `?` there may be, separated by `&`: `namespace`; with TLS `ca`, the file of a certificate authority to
+    /// trust instead of those of the operating system, and `cert` and `key`, the files of a certificate of this client;
+    /// with Sentinel `sentinel_user` and `sentinel_password`, which the sentinels require; `wait`, the number of
+    /// replicas that must acknowledge a write before it counts.
     ///
     /// # Errors
     /// If it is something else.
@@ -198,7 +198,7 @@ const MAX_WAIT: u32 = 16;
 struct SeveralHosts {
     seeds: Vec<(String, u16)>,
     master: String,
-    /// The rest as that of a URL with the first host.
+    /// The rest, as in a URL with only the first host.
     plain: String,
 }
 

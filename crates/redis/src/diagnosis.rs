@@ -30,8 +30,8 @@ pub struct Diagnosis {
     pub evicts: Option<String>,
 }
 
-/// Connects as a store does, runs the real scripts on a key of its own, and compares the clock with `wall_us`, the microseconds
-/// since 1970.
+/// Connects as a store does, runs the real scripts on a separate key, and compares the clock with `wall_us`, the
+/// microseconds since 1970.
 ///
 /// # Errors
 /// Why the store cannot be used.

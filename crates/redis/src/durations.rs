@@ -7,7 +7,7 @@ use std::time::Duration;
 /// millisecond, and the default deadline is 10.
 pub const BOUNDS_US: [u64; 10] = [125, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000];
 
-/// Counts by duration, of all threads. They order nothing, so every access is relaxed.
+/// Counts by duration, of all threads. The counts order no other memory access, so every access is relaxed.
 #[derive(Debug, Default)]
 pub(crate) struct DurationCounters {
     counts: [AtomicU64; BOUNDS_US.len() + 1],
@@ -17,7 +17,8 @@ pub(crate) struct DurationCounters {
 /// Counts of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Durations {
-    /// How many were at most as long as each of [`BOUNDS_US`], and longer than the bound before; the last: longer than all.
+    /// The number of requests for each bound of [`BOUNDS_US`]: at most that long, and longer than the bound before; the
+    /// last count is for longer ones.
     pub counts: [u64; BOUNDS_US.len() + 1],
     /// Their sum in microseconds.
     pub micros: u64,

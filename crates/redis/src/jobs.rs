@@ -80,7 +80,7 @@ pub(crate) struct Job {
 
 enum JobError {
     Failed(StoreError),
-    /// Its keys are at two servers, so each charge has to be sent by itself.
+    /// Its keys are at two servers, so each charge has to be sent separately.
     Split,
 }
 
@@ -90,7 +90,7 @@ impl Job {
         Self { route, is_divisible: charges > 1, address: None, resends: 0, reply: None }
     }
 
-    /// Returns whether each of its charges has to be sent by itself.
+    /// Returns whether each of its charges has to be sent separately.
     pub(crate) fn is_split(&self) -> bool {
         matches!(self.reply, Some(Err(JobError::Split)))
     }
@@ -109,7 +109,7 @@ impl Job {
         }
     }
 
-    /// Notes a reply, or where to send the job next.
+    /// Records a reply, or where to send the job next.
     fn note(&mut self, reply: GroupReply, cluster: &Cluster) {
         let redirected = match reply {
             Ok(part) => return self.reply = Some(Ok(part)),
@@ -123,7 +123,7 @@ impl Job {
                 (self.address, self.route.asking, self.route.alone) = (Some(address.clone()), true, true);
                 address
             }
-            // Of several groups in a call, those whose keys are at one server can be decided there.
+            // Of the groups in a call, those whose keys are at one server can be decided there.
             Err(NoReply::TryAgain) if !self.route.alone => {
                 self.route.alone = true;
                 "the same server".to_owned()

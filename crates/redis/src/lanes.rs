@@ -1,14 +1,16 @@
 //! Divides keys into lanes, each of which is one slot of a Redis Cluster.
 //!
-//! All charges of a lane can be decided in one call, whichever rules they belong to: a lane follows from the first value that a
-//! rule counts by. There are 64 lanes, evenly spaced over the slots, so that equal ranges of slots have equally many.
+//! All charges of a lane can be decided in one call, whichever rules they belong to: the lane is computed from the
+//! first value that a rule counts by. There are 64 lanes, evenly spaced over the slots, so that equal ranges of slots
+//! have equally many.
 
-/// The number of lanes. It is recorded in the store: nodes with another number would count the same keys elsewhere.
+/// The number of lanes. This number is recorded in the store: nodes with another number would count the same keys in
+/// other places.
 pub(crate) const LANES: usize = 64;
 /// The number of slots for each lane; the slot of lane `n` is the first of them.
 pub(crate) const SLOTS_PER_LANE: u16 = 16_384 / LANES as u16;
 
-/// What stands between braces in the keys of a lane: the cluster computes the slot from it alone.
+/// The tag between braces in the keys of a lane: the cluster computes the slot from it alone.
 pub(crate) const TAGS: [&str; LANES] = [
     "1bz", "nbd", "04s", "o4m", "dlj", "3el", "003", "23e", "5nw", "bgq", "pt6", "c1x", "5j7", "7ia", "4x6", "c58",
     "17p", "n7n", "0ay", "06", "130", "30f", "0e9", "4v", "h85", "bvs", "4mt", "cdr", "qsu", "7xc", "4i4", "6jb",

@@ -6,10 +6,10 @@
 //!
 //! # Faults
 //!
-//! [`Health`] and the errors report faults of the store; the rule of a request determines what
-//! happens to it then. No request waits beyond the [deadline](Config::deadline), nothing is sent
-//! twice, and the store is probed until it recovers. Each row is caused for real by a test in
-//! `tests/outages.rs`, `tests/keys.rs` or the conformance suite.
+//! [`Health`] and the errors report faults of the store; the rule that a request matches determines what happens to the
+//! request. No request waits beyond the [deadline](Config::deadline), nothing is sent twice, and the store is probed
+//! until it recovers. Each row is caused for real by a test in `tests/outages.rs`, `tests/keys.rs` or the conformance
+//! suite.
 //!
 //! | fault | outcome | test |
 //! |---|---|---|

@@ -58,9 +58,8 @@ impl CallError {
 }
 
 impl Link {
-    /// Connects, loads the scripts and lets them write and delete a key of their own. A ping would not
-    /// prove that the scripts can run and write: a replica, a full store and a user without
-    /// permission all answer pings.
+    /// Connects, loads the scripts, and runs them to write and delete a separate key. A ping would not prove that the
+    /// scripts can run and write: a replica, a full store and a user without permission all answer pings.
     ///
     /// # Errors
     /// Why the store cannot be used, for the log.
@@ -81,8 +80,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Lets the scripts run every command that they need on a key of their own: an error after the first write of a call would
-    /// leave open what was decided.
+    /// Runs every command that the scripts need on a separate key: after an error later than the first write of a call,
+    /// it would be unknown what was decided.
     ///
     /// # Errors
     /// Why the store cannot be used, for the log.
@@ -91,7 +90,7 @@ impl Link {
             let calls = calls(groups.iter().enumerate(), self.scripts.special.is_some());
             for result in self.call(&calls, config).await {
                 match result {
-                    // Another server has the lane of this key by now, which this one knows.
+                    // Another server has the lane of this key by now, so this redirection is no fault.
                     Err(CallError::Moved(_) | CallError::Ask(_)) if config.cluster.is_some() => {}
                     result => drop(result.map_err(|error| error.describe(config))?),
                 }
@@ -209,7 +208,7 @@ fn read_reply(reply: Result<Value, SendError>, config: &Config) -> Result<Vec<u8
         Err(SendError::Unreplicated(count)) => return Err(CallError::Unreplicated(count)),
         Err(SendError::Client(error)) => error,
     };
-    // Errors of the server are raised by the first write or before, see the scripts.
+    // The scripts raise errors only before or at their first write.
     Err(match error.kind() {
         ErrorKind::Server(ServerErrorKind::ReadOnly) => CallError::ReadOnly(describe(&error)),
         ErrorKind::Server(ServerErrorKind::Moved) => CallError::Moved(redirection(&error, config)),
@@ -220,7 +219,7 @@ fn read_reply(reply: Result<Value, SendError>, config: &Config) -> Result<Vec<u8
     })
 }
 
-/// Returns the address that a redirection names. Without a host it is that of the server that redirects.
+/// Returns the address that a redirection names. If the host is missing, it is that of the redirecting server.
 fn redirection(error: &RedisError, config: &Config) -> String {
     let address = error.redirect_node().map_or("", |(address, _)| address);
     match address.strip_prefix(':') {
@@ -229,11 +228,11 @@ fn redirection(error: &RedisError, config: &Config) -> String {
     }
 }
 
-/// A node of a cluster answers for some keys and redirects others, so it would seem to be up and
-/// down in turns. It counts as down.
+/// A node of a cluster answers for some keys and redirects others, so it would appear alternately up and down. It
+/// counts as down.
 const CLUSTER: &str = "this server belongs to a Redis Cluster; write redis+cluster://host:port";
 
-/// Whether the server says that it belongs to a cluster. One that does not say is used like any
+/// Returns whether the server reports that it belongs to a cluster. A server that does not report it is used like any
 /// other.
 async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
     let said = send(connection, redis::cmd("INFO").arg("cluster")).await;
@@ -244,8 +243,8 @@ async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
 /// The number of calls of a probe.
 pub(crate) const PROBE_CALLS: u32 = 3;
 
-/// Returns the groups of each call of a probe: the special script sets a key and changes it in place, the general one deletes it
-/// and then asks what it is. Keys of limits have braces, so none has this name.
+/// Returns the groups of each call of a probe: the special script sets a key and changes it in place, the general one
+/// deletes it and then reads its type. Keys of limits have braces, so none has this name.
 fn probe(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
@@ -334,7 +333,7 @@ fn client(_config: &Config, server: ConnectionInfo) -> Result<Client, RedisError
 pub(crate) fn describe(error: &RedisError) -> String {
     let mut text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        // Our own message, see `dial`.
+        // The message made in `dial`.
         (None, Some(detail)) if error.kind() == ErrorKind::InvalidClientConfig => detail.to_owned(),
         _ => error.to_string(),
     };

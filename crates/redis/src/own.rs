@@ -1,5 +1,5 @@
-//! Decodes a state that stays under other parameters than its charge has: its own parameters, and
-//! its words for the core functions.
+//! Decodes a state whose parameters differ from those of the charge: its own parameters, and its words for the core
+//! functions.
 
 use tollgate_core::{
     Algorithm, BucketParams, Cost, DecodedState, Limit, Limits, Nanos, Now, Params, Phase, Rate, SlidingSlices, Stamp,
@@ -78,7 +78,7 @@ fn params(fields: &[u64]) -> Option<Params> {
         [1, ticks, whole, part, burst, max_debt, initial] => {
             Params::TokenBucket(BucketParams { rate: rate(ticks, whole, part)?, burst, max_debt, initial })
         }
-        // The longest wait bounds only what is admitted, which the parameters of the charge decide.
+        // The longest wait affects only admission, for which the parameters of the charge are used.
         [2, ticks, whole, part, burst, max_debt, initial, _, _, free] => Params::LeakyBucket {
             bucket: BucketParams { rate: rate(ticks, whole, part)?, burst, max_debt, initial },
             free,
@@ -119,7 +119,7 @@ fn params(fields: &[u64]) -> Option<Params> {
     })
 }
 
-/// Returns the rate of which a unit takes that long.
+/// Returns the rate at which one unit takes that long.
 fn rate(ticks: u64, whole: u64, part: u64) -> Option<Rate> {
     let nanos = whole.checked_mul(ticks)?.checked_add(part)?.checked_mul(1_000)?;
     let divisor = crate::params::greatest_common_divisor(ticks, nanos).max(1);
@@ -159,7 +159,7 @@ fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_
         }
         Params::Concurrency { lease, .. } => {
             let (held, last_end, _) = (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?);
-            // One lease of the whole cost decides like all of them; only their ends differ.
+            // One lease of the whole cost gives the same decisions as all of them; only their ends differ.
             limit.init(words, now);
             if held > 0 {
                 limit.commit(words, now, &Verdict::stamped(Cost::new(held), Stamp::from_bits(1)));
@@ -233,7 +233,7 @@ mod tests {
         Concurrency, FixedWindow, IntervalBucket, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     };
 
-    /// Only the longest wait of a leaky bucket is not decoded, and lengths of whole microseconds stay as they are.
+    /// Only the longest wait of a leaky bucket is not decoded; lengths in whole microseconds are unchanged.
     #[test]
     fn decoded_parameters_are_those_that_were_encoded() {
         let rate: Rate = "7777/s".parse().unwrap();
@@ -256,7 +256,7 @@ mod tests {
                 decode_limits(encoded.bytes(), &Limit::Unlimited.into()).unwrap_or_else(|_| panic!("{limit:?}"));
             assert_eq!(decoded, limit.into());
         }
-        // A rate in lowest terms is the same rate, unless it is the one that is asked for.
+        // The decoded rate is in lowest terms, except for the rate of the charge, which is used as it is.
         let limits: Limits = Limit::from(TokenBucket::new("10/s".parse().unwrap(), 9).unwrap()).into();
         let encoded = EncodedLimits::new(&limits).unwrap();
         assert!(decode_limits(encoded.bytes(), &limits).is_ok_and(|decoded| decoded == limits));

@@ -1,9 +1,10 @@
 //! Encodes the parameters of limits for the script, and rejects those that it cannot compute exactly.
 //!
-//! The script's clock ticks in microseconds and its numbers are doubles, exact for integers up to 2⁵³. A rate is therefore sent
-//! as the time of one unit, in whole microseconds and a part in *ticks*, of which there are as many to the microsecond as
-//! make it whole: 7777 per second has 7777 ticks to the microsecond, and a unit takes 128 µs and 4544 ticks. Instants are
-//! kept the same way, so no number is larger than some years of microseconds or a burst times a part.
+//! The script's clock ticks in microseconds and its numbers are doubles, exact for integers up to 2⁵³. A rate is
+//! therefore sent as the time of one unit, as whole microseconds and a remainder in *ticks*, where a microsecond has as
+//! many ticks as make the remainder an integer: 7777 per second has 7777 ticks to the microsecond, and a unit takes 128
+//! µs and 4544 ticks. Instants are kept the same way, so no number is larger than some years of microseconds or a burst
+//! times a part.
 
 use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Steps, WindowParams};
 
@@ -97,8 +98,8 @@ pub(crate) const HEAD: usize = 3;
 /// The version of values, as in `main.lua`.
 const VERSION: u8 = 2;
 
-/// Returns the parameters as the special script reads them; `None` unless the limits are one token bucket that starts full, of
-/// which all numbers are exact in a double.
+/// Returns the parameters as the special script reads them; `None` unless the limits are one token bucket that starts
+/// full and whose numbers are all exact in a double.
 fn encode_special(limits: &Limits, bytes: &[u8]) -> Option<Vec<u8>> {
     let [limit] = limits.as_slice() else { return None };
     let Params::TokenBucket(bucket) = limit.params() else { return None };
@@ -168,8 +169,8 @@ pub(crate) const fn count_width(window: &WindowParams) -> usize {
     bits.div_ceil(8) as usize
 }
 
-/// Returns a duration in microseconds, rounded up. It is only compared with whole microseconds, so
-/// nothing is lost.
+/// Returns a duration in microseconds, rounded up. It is only compared with whole microseconds, so rounding loses
+/// nothing.
 pub(crate) const fn micros_ceil(length: Nanos) -> u64 {
     length.as_nanos().div_ceil(1_000)
 }
@@ -181,7 +182,7 @@ pub(crate) struct UnitTime {
     pub(crate) ticks: u64,
     /// Whole microseconds.
     pub(crate) whole: u64,
-    /// Ticks beyond, fewer than there are to the microsecond.
+    /// The remaining ticks, fewer than a microsecond has.
     pub(crate) part: u64,
     /// How many of core's ticks, `count` to the nanosecond, make one of these.
     pub(crate) coarser: u64,
@@ -279,7 +280,7 @@ fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
              this period it must be at most {micros}"
         ));
     }
-    // The grid and the longest wait are in whole microseconds, so a part of one makes no difference.
+    // The steps and the longest wait are in whole microseconds, so a fraction makes no difference.
     let max_wait = max_wait.as_nanos() / 1_000;
     let sold = if max_wait == 0 { 0 } else { (u128::from(max_wait / micros) + 1) * u128::from(refill) };
     let believed = u128::from(burst) + sold.max(max_debt.into()) + u128::from((1_000_000 / micros + 1) * refill);
@@ -302,7 +303,7 @@ fn patience(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64; 2] {
     let patience = free + u128::from(max_wait.as_nanos()) * ticks / 1_000;
     match u64::try_from(patience / ticks) {
         Ok(whole) if whole < EXACT => [whole, (patience % ticks) as u64],
-        // A bucket never holds that much.
+        // Saturates: a bucket never holds that much.
         _ => [EXACT, 0],
     }
 }
@@ -381,7 +382,7 @@ mod tests {
         let whole_unit = [333_333, 1];
         check(leaky, Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, EXACT, 0, 2]));
         check(leaky.max_wait(Nanos::from_millis(1)), Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, 667_666, 2, 2]));
-        // Half a microsecond is one and a half of three ticks, of which one fits.
+        // Half a microsecond is one and a half of three ticks; one whole tick fits.
         check(
             leaky.max_wait(Nanos::from_nanos(500)),
             Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, 666_667, 0, 2]),

@@ -20,8 +20,7 @@ pub(crate) struct Primary {
 }
 
 impl Primary {
-    /// Starts the task, which connects and reconnects by itself.
-    /// `changed` is notified of changes of the health.
+    /// Starts the task, which connects and reconnects automatically. `changed` is notified of changes of the health.
     pub(crate) fn start(
         config: Config,
         scripts: Arc<Scripts>,
@@ -66,7 +65,7 @@ impl Primary {
     }
 }
 
-/// A queued request. If it is dropped before it was sent, it is not sent.
+/// A queued request. If this is dropped before the request was sent, the request is not sent.
 pub(crate) struct Ticket {
     claim: Arc<Claim>,
     answer: oneshot::Receiver<Result<Vec<GroupReply>, StoreError>>,

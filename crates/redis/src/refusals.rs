@@ -1,13 +1,15 @@
 //! Refusals that are repeated without asking the store.
 //!
-//! A group that was refused with a known wait is refused again until the wait has passed, at most for a second: time restores
-//! what is used up, and other takes only use up more. So a key under attack costs the store next to nothing.
+//! A group that was refused with a known wait is refused again until the wait has passed, at most for a second: only
+//! time restores capacity, and further takes can only use up more. So a key under attack costs the store almost
+//! nothing.
 //!
-//! What makes room earlier undoes it: a refund, a renewal or a reset of one of the keys, a take of one of them under other
-//! parameters, and a new connection, since the store may have lost its state. All of it is noticed on this node only. If another
-//! node does it, or the key is deleted by hand, this node may refuse for up to a second what the store would admit.
+//! A remembered refusal is dropped when capacity may have been restored earlier: by a refund, a renewal or a reset of
+//! one of the keys, by a take of one of them under other parameters, and by a new connection, since the store may have
+//! lost its state. Only what this node does is noticed. If another node does one of these, or the key is deleted with
+//! another client, this node may refuse for up to a second what the store would admit.
 //!
-//! A refusal is about one group: the same keys, limits and amounts. A refusal of cost 5 does not refuse cost 1.
+//! A refusal applies to one group: the same keys, limits and amounts. A refusal of cost 5 does not refuse cost 1.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,20 +20,22 @@ use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, Limits, Nanos, Outcome, Report, Retry, Stamps, Time, Wall, Window};
 use tollgate_engine::store::{Answers, Charge, Group, GroupAnswer, StoreVerb};
 
-/// The most refusals that are remembered. Beyond it, and for groups whose hashes collide, the newest is kept.
+/// The most refusals that are remembered. Beyond that, and for groups whose hashes collide, the newest refusal is kept.
 const REFUSALS: usize = 4_096;
-/// How many counters there are for changes of keys. Keys that share one only undo each other's refusals.
+/// How many counters there are for changes of keys. Keys that share a counter drop each other's refusals, which is
+/// harmless.
 const MARKS: usize = 1 << 16;
 /// The longest that a refusal is repeated.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The part of the wait that is left to the store, since its clock and ours do not tick exactly alike.
+/// The last part of the wait, for which the store is asked again, because its clock and ours may run at slightly
+/// different rates.
 const CLOCK_RATES: u32 = 64;
 
 /// The refusals that are remembered.
 pub(crate) struct Refusals {
     refusals: Box<[Mutex<Option<Refusal>>]>,
-    /// For the keys that share it: in the upper half the number of changes that may have made room, in the lower half the id of the
-    /// limits that one of them was last taken from.
+    /// For the keys that share it: in the upper half the number of changes that may have restored capacity, in the
+    /// lower half the id of the limits under which one of them was last charged.
     marks: Box<[AtomicU64]>,
     hasher: RandomState,
 }
@@ -74,8 +78,8 @@ impl Refusals {
         }
     }
 
-    /// Notes what a group that is about to be sent may change, and returns its place if a refusal of it may be remembered.
-    /// `connections` is the number of connections made so far.
+    /// Records what a group that is about to be sent may change, and returns its position in the table if a refusal of
+    /// it may be remembered. `connections` is the number of connections made so far.
     pub(crate) fn prepare(&self, group: &Group<'_>, connections: u64, now: Instant) -> Option<Ticket> {
         match group.verb {
             StoreVerb::Peek => return None,
@@ -91,7 +95,7 @@ impl Refusals {
             let mark = self.mark(charge.key);
             let mut seen = mark.load(Ordering::Relaxed);
             if seen as u32 != charge.limits_id {
-                // Lost races only undo more.
+                // A lost race only drops more refusals than necessary.
                 seen = ((seen >> 32) + 1) << 32 | u64::from(charge.limits_id);
                 mark.store(seen, Ordering::Relaxed);
             }
@@ -103,8 +107,8 @@ impl Refusals {
         Some(Ticket { index: hasher.finish() as usize % REFUSALS, marks, asked: now })
     }
 
-    /// Notes that a group may have made room, if its verb does. Call it before the group is sent, for the groups after it, and when
-    /// it was answered, for those that were refused meanwhile.
+    /// Records that a group may have restored capacity, if its verb can. Call it before the group is sent, for the
+    /// groups after it, and when it was answered, for those that were refused meanwhile.
     pub(crate) fn note_room_of(&self, group: &Group<'_>) {
         match group.verb {
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
@@ -114,7 +118,7 @@ impl Refusals {
         }
     }
 
-    /// Notes that a key may have room again.
+    /// Records that a key may have capacity again.
     pub(crate) fn note_room(&self, key: &[u8]) {
         self.mark(key).fetch_add(1 << 32, Ordering::Relaxed);
     }
@@ -127,7 +131,7 @@ impl Refusals {
         self.refusals[ticket.index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the remembered refusal of the group, if there is one that holds.
+    /// Returns the remembered refusal of the group, if there is one that is still valid.
     pub(crate) fn find(&self, group: &Group<'_>, ticket: &Ticket) -> Option<Repetition> {
         let slot = self.slot(ticket);
         let refusal = slot.as_ref().filter(|refusal| {
@@ -177,7 +181,7 @@ impl Repetition {
         let left = |wait: Nanos| wait.saturating_sub(self.passed);
         for charge in &*self.charges {
             let outcome = match charge.outcome {
-                // A refusal never says that the caller may retry immediately.
+                // The wait of a refusal is never zero.
                 Outcome::Deny(Retry::After(wait)) => Outcome::Deny(Retry::After(left(wait).max(Nanos::from_micros(1)))),
                 other => other,
             };
@@ -286,10 +290,10 @@ mod tests {
         let group = Group { verb: StoreVerb::Check, charges: &charges };
         assert!(refusals.prepare(&Group { verb: StoreVerb::Peek, charges: &charges }, 1, start).is_none());
         assert_eq!(again(&refusals, &charges, start, 20), Some(630), "a peek changes nothing");
-        // Under other limits of the same key.
+        // A charge of the same key under other limits.
         assert_eq!(again(&refusals, &charge("k", &limits, 2, 1), start, 20), None);
         assert_eq!(again(&refusals, &charges, start, 20), None);
-        // A refusal that was asked for while a refund was in progress.
+        // A request that was refused while a refund was in progress.
         let refund = Group { verb: StoreVerb::Refund, charges: &charges };
         let refusals = Refusals::new();
         assert!(refusals.prepare(&refund, 1, start).is_none());

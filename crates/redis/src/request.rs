@@ -27,7 +27,7 @@ const LEFT_TO_GENERAL: u8 = 255;
 /// The length of the state of a bucket, all that the reply of the special script carries of a value.
 const CELLS: usize = 13;
 
-/// A charge that owns its data, so that it can be sent while its caller waits or is gone.
+/// A charge that owns its data, so that it can be sent after its caller has given up.
 #[derive(Clone, Debug)]
 pub(crate) struct QueuedCharge {
     key: Vec<u8>,
@@ -111,9 +111,8 @@ pub(crate) fn carries_taken(verb: StoreVerb, charge: &Charge<'_>) -> bool {
 /// Returns when the spread windows of a key begin: a number of microseconds below 2⁵⁰, to be taken modulo the length of the window.
 /// It is the same on every node.
 pub fn spread(key: &[u8]) -> u64 {
-    // FNV-1a with a final mix, because its upper bits hardly depend on the last bytes. It must be
-    // uniform, not secret: a caller that chooses keys gains nothing by choosing when their windows
-    // begin.
+    // FNV-1a with a final mix, because its upper bits hardly depend on the last bytes. It must be uniform, not secret:
+    // a caller that chooses keys has no advantage from choosing when their windows begin.
     let hash = key
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
@@ -121,9 +120,8 @@ pub fn spread(key: &[u8]) -> u64 {
     (mixed ^ mixed >> 29) & ((1 << 50) - 1)
 }
 
-/// Encodes stamps for whatever parameters the state has by now: leases have numbers, all others
-/// instants in nanoseconds, of which the script knows the microseconds. So each is sent as its
-/// thousands and the rest.
+/// Encodes stamps for any parameters that the state may have by now: leases have numbers, all others have instants in
+/// nanoseconds, of which the script uses the microseconds. So each is sent as its quotient and remainder by 1000.
 fn push_stamps(bytes: &mut Vec<u8>, stamps: &Stamps) {
     bytes.push(stamps.count() as u8);
     for bits in (0..stamps.count()).map(|index| stamps.get(index).to_bits()) {
@@ -144,7 +142,7 @@ pub(crate) struct QueuedGroup {
     pub(crate) route: Route,
 }
 
-/// Which calls a group may be part of. Outside of a cluster all groups have the same.
+/// The lane of a group: a call has only groups of one lane. Outside of a cluster all groups have the same lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) lane: u8,
@@ -205,7 +203,7 @@ pub(crate) struct Call<'a> {
     keys: StringTable<'a>,
     parameters: StringTable<'a>,
     charges: Vec<u8>,
-    /// The last charges for the special script, which may still grow.
+    /// The last run of charges for the special script, to which more may be added.
     run: Option<Run>,
 }
 

@@ -1,10 +1,11 @@
 //! Decides groups whose keys are at several servers of a cluster.
 //!
 //! **A group over several lanes** is split into parts, which take at the same time, in one round trip;
-//! [`tollgate_share::parts`] decides what follows. If a part has no answer, the others are refunded, and the group has none.
+//! [`tollgate_share::parts`] decides what follows. If a part has no answer, the others are refunded, and the group has
+//! no answer.
 //!
-//! **Refunds** are queued before the group is answered. They have a deadline of their own, since that of the request may have
-//! passed, and a caller that gives up does not withdraw them. One that fails is counted and stops no other.
+//! **Refunds** are queued before the group is answered. They have their own deadline, since that of the request may
+//! have passed, and are sent even if the caller gives up. A refund that fails is counted and does not stop the others.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -135,7 +136,8 @@ impl RedisStore {
         replies: &mut [Option<Reply>],
         deadline: Instant,
     ) {
-        // A group over several lanes may hold tokens until it is refused, which later groups must not see.
+        // A group over several lanes may hold tokens until it is refused, and later groups must not be refused because
+        // of that.
         let mut held: HashSet<&[u8]> = HashSet::new();
         let mut together: Vec<(usize, Vec<Part<'_>>)> = Vec::with_capacity(groups.len());
         for (index, group) in groups.iter().enumerate() {
@@ -408,7 +410,7 @@ impl RedisStore {
 }
 
 impl PartAnswer {
-    /// The answer to a part of which nothing is known, in a group that another part refuses.
+    /// Returns the answer to a part without a reply, in a group that another part refuses.
     fn nothing(part: &Part<'_>) -> Self {
         let nothing =
             ChargeAnswer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() };

@@ -80,7 +80,7 @@ impl Scripts {
         Self { general: script(SOURCE), special: Some(script(SPECIAL_SOURCE)), is_own_clock: false }
     }
 
-    /// Lets the general script decide everything, for tests that compare the two.
+    /// Makes the general script decide everything, for tests that compare the two.
     #[must_use]
     pub fn without_special(self) -> Self {
         Self { special: None, ..self }

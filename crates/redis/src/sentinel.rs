@@ -1,8 +1,8 @@
 //! Finds the primary of a set of servers that Sentinel watches.
 //!
-//! The sentinels are asked one after the other, whenever a connection is opened: after a failover the old primary refuses
-//! writes or is gone, the connection is opened again, and the sentinels name the new one. A sentinel that was cut off may still
-//! name the old primary, so a server counts only if it says itself that it is one.
+//! The sentinels are asked one after the other, whenever a connection is opened: after a failover the old primary
+//! refuses writes or is gone, the connection is opened again, and the sentinels name the new one. A partitioned
+//! sentinel may still name the old primary, so a server is used only if it reports itself as a primary.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::link::{describe, dial_to, send};
 /// How long each sentinel, and the server that it names, may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// The sentinels and the name of what they watch.
+/// The sentinels and the name of the primary that they watch.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Sentinels {
     /// Host and port of each.

@@ -40,7 +40,7 @@ pub struct RedisStore {
     pub(crate) counters: Arc<CallCounters>,
     /// Encoded limits, by their id. Read for every charge and written once per set of limits.
     encoded: RwLock<HashMap<u32, Arc<EncodedLimits>>>,
-    /// `None` with a clock of a test, which ours knows nothing of.
+    /// `None` if the store has the clock of a test, with which the process's clock cannot be compared.
     pub(crate) refusals: Option<Arc<Refusals>>,
 }
 
@@ -65,8 +65,8 @@ impl RedisStore {
     /// retried for as long as the store exists, and until it succeeds every request is answered as
     /// unavailable.
     ///
-    /// Must be called within a tokio runtime with time and I/O enabled; a task of its own talks to
-    /// the server, and ends when the store is dropped.
+    /// Must be called within a tokio runtime with time and I/O enabled; a separate task communicates with the server,
+    /// and ends when the store is dropped.
     pub async fn connect(config: Config) -> Self {
         Self::with_scripts(config, Scripts::new()).await
     }
@@ -87,7 +87,7 @@ impl RedisStore {
         let (nodes_sender, nodes) = watch::channel(1);
         let (membership, leaving) = Membership::new();
         tokio::spawn(take_part(config.clone(), cluster, nodes_sender, leaving));
-        // It fails only if the task is gone, and then requests report that.
+        // Fails only if the task has ended, which requests report.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
         let encoded = RwLock::default();
         Self { config: Arc::new(config), servers, health, nodes, membership, counters, encoded, refusals }
@@ -109,7 +109,7 @@ impl RedisStore {
         self.nodes.clone()
     }
 
-    /// The membership of this node in that count, to be given up when it stops.
+    /// Returns the membership of this node in that count, to leave when the node stops.
     pub fn membership(&self) -> Membership {
         self.membership.clone()
     }
@@ -161,7 +161,7 @@ impl RedisStore {
                 group.charges.len()
             )));
         }
-        // Two charges of one key would each be decided without the other.
+        // Two charges of one key in a group would each be decided without the other.
         let key_at = |place: usize| group.charges[place].key;
         if (1..group.charges.len()).any(|one| (0..one).any(|other| key_at(one) == key_at(other))) {
             return Err(reject("two charges of a group have the same key".to_owned()));
@@ -192,7 +192,7 @@ impl RedisStore {
                 Servers::Cluster(cluster) => self.ask_cluster(cluster, batch.groups, &mut replies, deadline).await,
             }
             self.counters.durations.record(asked.elapsed());
-            // A check that was sent before the store made room may have been refused meanwhile.
+            // A check that was sent before capacity was restored may have been refused meanwhile.
             if let Some(refusals) = &self.refusals {
                 batch.groups.iter().for_each(|group| refusals.note_room_of(group));
             }
@@ -237,7 +237,7 @@ impl RedisStore {
         }
     }
 
-    /// Notes what a group may change; returns a ticket if a refusal of it may be remembered.
+    /// Records what a group may change; returns a ticket if a refusal of it may be remembered.
     fn prepare(&self, group: &Group<'_>, asked: Instant) -> Option<refusals::Ticket> {
         let connections = self.counters.connections.load(Ordering::Relaxed);
         let ticket = self.refusals.as_ref()?.prepare(group, connections, asked)?;
@@ -273,7 +273,7 @@ enum Servers {
     Cluster(Arc<Cluster>),
 }
 
-/// What came of a group.
+/// The outcome of a group.
 #[derive(Debug)]
 pub(crate) enum Reply {
     /// The store answered.

@@ -72,7 +72,7 @@ async fn banned_at(kind: Kind, rule: &str, instants: &[u64]) -> Vec<u64> {
     banned
 }
 
-/// Runs a future on a runtime of its own.
+/// Runs a future on a new runtime.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }

@@ -66,7 +66,7 @@ fn crashed_node_expires_within_seconds() {
     on_both(async |server| {
         let first = store(&server).await;
         counts(&first, 1).await;
-        // It added itself just now, and never again.
+        // The node added itself just now, and never does so again.
         let Reply::List(time) = server.command(&["TIME"]) else { panic!("no time") };
         let Reply::Bytes(seconds) = &time[0] else { panic!("no seconds") };
         server.command(&[b"ZADD", &b"tollgate:nodes"[..], seconds, b"crashed"]);

@@ -1,4 +1,4 @@
-//! The law of changed parameters, on both servers: a state belongs to the parameters it was last charged under, and only an
+//! Changed parameters on both servers: a state belongs to the parameters under which it was last charged, and only an
 //! admitted take changes that.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
@@ -150,7 +150,7 @@ fn charged_switches_cost_less_than_a_microsecond_each() {
                 [0]
             .reset;
         }
-        // The last charge is at 991 an hour. The reset is rounded up to a microsecond besides.
+        // The last charge is at 991 an hour. The reset is also rounded up to a microsecond.
         let exact = 100 * HOUR.as_nanos() / 991;
         assert!((exact..exact + 100 + 1_000).contains(&reset.as_nanos()), "{reset}");
     });
@@ -188,7 +188,7 @@ fn admitted_take_moves_the_state_to_the_new_parameters() {
                 assert!(taken.outcome.is_admitted(), "{old:?} {new:?}: {taken:?}");
                 assert_eq!(taken.reports[0].remaining, 5, "{old:?} {new:?}");
                 assert!(!ask(store, StoreVerb::Check, charge(&key, *new, 6)).await.outcome.is_admitted());
-                // And back: 45 of 100 are spent.
+                // Converted back: 45 of 100 are spent.
                 let peek = ask(store, StoreVerb::Peek, charge(&key, *old, 1)).await;
                 assert_eq!(peek.reports[0].remaining, 55, "{old:?} {new:?}");
             }

@@ -45,7 +45,7 @@ async fn connect(url: &str, deadline: Duration) -> RedisStore {
     RedisStore::connect(Config::from_url(url).unwrap().deadline(deadline)).await
 }
 
-/// Runs a case of the conformance suite in a namespace of its own.
+/// Runs a case of the conformance suite in its own namespace.
 fn run_case(cluster: &Cluster, case: &str, test: impl AsyncFnOnce(&mut OnCluster)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -128,7 +128,7 @@ async fn keys_at_two_primaries(cluster: &Cluster, store: &RedisStore, name: &str
     })
 }
 
-/// A key is refused only because a group that is refused at another server holds its last token for a moment.
+/// A key is refused only because a group that is refused at another server holds the key's last token briefly.
 async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster, store: &RedisStore) {
     let [held, empty] = keys_at_two_primaries(cluster, store, "r").await;
     assert_eq!(check(store, &empty, bucket(2)).await, Ok(true));

@@ -165,7 +165,7 @@ fn every_key_expires_soon_after_it_is_unused() {
     });
 }
 
-/// Three windows of a minute on average are owed, of which the two after the present one may be half as long again.
+/// Three windows of a minute on average are owed, of which the two after the present one may be 1.5 times as long.
 #[test]
 fn debt_of_calendar_windows_outlasts_windows_longer_than_on_average() {
     on_both(async |server| {

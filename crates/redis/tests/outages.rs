@@ -49,7 +49,7 @@ fn call_in_progress_when_the_store_dies_is_unknown() {
             let store = store.clone();
             async move { check(&*store, "k", bucket(2)).await }
         });
-        // The call is counted just before it is sent, and the server has stopped reading.
+        // The call is counted just before it is sent; the server no longer reads.
         while store.counts().charges == 0 {
             tokio::task::yield_now().await;
         }
@@ -275,7 +275,7 @@ fn cluster_node_is_down_with_a_reason() {
             let store = store(&server).await;
             let why = wait_until_down(&store).await;
             assert!(why.contains("belongs to a Redis Cluster; write redis+cluster://"), "{why}");
-            // With all slots it would answer, as long as it is the only node.
+            // With all slots assigned, the only node of a cluster would answer.
             server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
             while server.command(&["SET", "k", "v"]) != Reply::Status("OK".to_owned()) {
                 tokio::task::yield_now().await;

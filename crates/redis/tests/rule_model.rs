@@ -20,7 +20,7 @@ use tollgate_testkit::rule_model::settle::Settled;
 use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, findings, memory};
 use tollgate_testkit::servers::{Kind, Server};
 
-/// The engine on a store whose clock is moved by hand.
+/// The engine on a store with a manual clock.
 struct InRedis {
     runtime: Runtime,
     server: Server,

@@ -10,7 +10,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Item, Receipt, Request};
 use tollgate_redis::RedisStore;
 
-/// A rate so slow that nothing refills while a test runs.
+/// A rate at which nothing refills while a test runs.
 const RULES: &str = "domain: d\nrules:\n\
     - {id: mine, limit: 100/week, algorithm: fixed_window, phase: first_request, max_debt: 50}\n\
     - {id: all, limit: 1000/week, algorithm: fixed_window, phase: first_request, max_debt: 50}\n";

@@ -1,10 +1,12 @@
 //! A stalled server under load: real Redis and Valkey, stopped for a while, with several nodes that decide by `on_fault: local`.
 //!
-//! Each node is an engine with a store of its own. Clients of all nodes use the same keys. Afterwards the history says what was
-//! admitted in every interval, and no client may have been refused while more than a node's share of its limit was left.
+//! Each node is an engine with its own store. Clients of all nodes use the same keys. The history then shows what was
+//! admitted in every interval, and no client may have been refused while more than a node's share of its limit was
+//! left.
 //!
-//! Until the store answers again, `E ≤ B(N−1)/N + N + min(B, r·P)` for a stall of length `P`. What was admitted meanwhile is
-//! not charged to the store afterwards, so in intervals that go on beyond the stall it is `E ≤ B + N + min(B, r·P)`.
+//! Until the store answers again, `E ≤ B(N−1)/N + N + min(B, r·P)` for a stall of length `P`. What was admitted
+//! meanwhile is not charged to the store afterwards, so in intervals that extend beyond the stall it is `E ≤ B + N +
+//! min(B, r·P)`.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -151,7 +153,7 @@ async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Ca
     let resumed = epoch.elapsed();
     server.resume();
     let stalled = epoch.elapsed() - stopped;
-    // The store recovers by itself.
+    // The store recovers without help.
     for engine in &engines {
         support::wait_until_up(engine.store()).await;
     }

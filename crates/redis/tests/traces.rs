@@ -1,6 +1,6 @@
-//! Random requests, decided by the script in a real server and by the core functions, compared one by one: outcome, amount,
-//! stamps, and for every limit what remains, the wait and the reset, to the microsecond. Each key is charged under two versions of
-//! its limits in turns, which change now and then.
+//! Random requests, decided by the script in a real server and by the core functions, compared one by one: outcome,
+//! amount, stamps, and for every limit what remains, the wait and the reset, to the microsecond. Each key is charged
+//! alternately under two versions of its limits, which change occasionally.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -27,7 +27,7 @@ struct Receipt {
     model: Stamps,
 }
 
-/// One trace: a few keys, each with two versions of its limits, which change now and then.
+/// One trace: a few keys, each with two versions of its limits, which change occasionally.
 struct Trace<'a> {
     seed: u64,
     name: String,
@@ -53,7 +53,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Advances the clock by a little or a lot, and sets it back now and then.
+    /// Advances the clock by a short or a long time, and sometimes sets it back.
     fn step(&mut self) {
         let chance = &mut self.chance;
         let forward = match chance.below(8) {
@@ -193,7 +193,7 @@ impl Trace<'_> {
             }
             if let Some((charge, wait)) = refused
                 && charge.windows.is_empty()
-                // If nothing of the limits it was charged under is used up by then, the key is new to limits with `initial`.
+                // If nothing is used by then under its own limits, the key counts as new under limits with `initial`.
                 && charge.limits.starts_full()
                 && self.chance.one_in(3)
             {
@@ -226,7 +226,7 @@ impl Trace<'_> {
         let expected = self.model.run(verb, charges, self.now);
         assert_eq!(said.len(), expected.len(), "{place}");
         if verb == StoreVerb::Reset {
-            // A key that was reset may give the number of a lease again within the same microsecond.
+            // A key that was reset may reuse the number of a lease within the same microsecond.
             self.receipts.retain(|receipt| charges.iter().all(|charge| u64::from(charge.key[1]) != receipt.key));
         }
         for ((charge, said), expected) in charges.iter().zip(said).zip(&expected) {
@@ -250,7 +250,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Compares stamps, except those of leases, which each side limits_id in its own way.
+    /// Compares stamps, except those of leases, which each side numbers differently.
     fn compare_stamps(&self, charge: &Owned, said: &Said, expected: &Said, place: &str) {
         for (n, limit) in charge.limits.as_slice().iter().enumerate() {
             if !matches!(limit, Limit::Concurrency(_)) {

@@ -24,7 +24,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     for number in 0..120 {
         match link.push_weighing(Packet { number, bytes: 1_500 }, 1_500) {
             Pushed::Queued => {}
-            Pushed::Displaced(packet) | Pushed::TurnedAway(packet) => displaced.push(packet.number),
+            Pushed::Displaced(packet) | Pushed::Rejected(packet) => displaced.push(packet.number),
         }
     }
     assert_eq!(displaced, (0..20).collect::<Vec<_>>(), "the oldest made room");

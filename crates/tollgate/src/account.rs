@@ -1,13 +1,13 @@
-//! A state, the limit it is asked under, and the parameters it belongs to.
+//! A state, the limit of the request, and the parameters that the state belongs to.
 
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Nanos, Now, Outcome, Report, Retry, Verdict};
 
-/// One key's state at the instant of a decision, by the law of changed parameters (see ARCHITECTURE.md): a state belongs to the
-/// parameters it was last charged under, and comes under the limit in force only when that limit admits a request.
+/// One key's state at the instant of a decision. A state belongs to the parameters under which it was last charged, and
+/// is converted only when the limit in force admits a request ("Changed parameters" in ARCHITECTURE.md).
 pub(crate) struct Account<'a, A, S> {
     /// The limit in force.
     pub(crate) limit: &'a A,
-    /// The parameters that the state belongs to, where those are not the limit in force.
+    /// The parameters that the state belongs to, if they are not the limit in force.
     pub(crate) own: Option<&'a A>,
     pub(crate) state: S,
     pub(crate) now: Now<'a>,
@@ -47,8 +47,8 @@ impl<'a, A: Algorithm, S: Cells> Account<'a, A, S> {
         }
     }
 
-    pub(crate) fn look_again(&self) -> Option<Nanos> {
-        self.owner().look_again(&self.state, &self.now)
+    pub(crate) fn recheck_after(&self) -> Option<Nanos> {
+        self.owner().recheck_after(&self.state, &self.now)
     }
 }
 
@@ -85,7 +85,7 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
         self.own = None;
     }
 
-    /// Brings the state under the limit in force without a request, if that limit can hold what is used up.
+    /// Converts the state to the limit in force without a request, if that limit can hold what is used up.
     pub(crate) fn adopt(&mut self) {
         if let Some(own) = self.own
             && self.weigh(Ask::Regardless(Cost::ZERO)).is_admitted()
@@ -95,15 +95,15 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
         }
     }
 
-    /// Takes `cost` if it passes undelayed, or would if it did not have to wait for itself. Writes a refusal only to `repair` a
-    /// state after the clock went back.
+    /// Takes `cost` if it passes without delay, or with no other delay than its own cost causes. Writes a refusal only
+    /// to `repair` a state after a clock step.
     #[inline]
     pub(crate) fn take_undelayed(&mut self, cost: Cost, repair: bool) -> Verdict<A::Stamp> {
         let verdict = self.weigh(Ask::Exactly(cost));
         match verdict.outcome() {
             Outcome::Allow => self.commit(&verdict),
             Outcome::Deny(retry) => {
-                // A bucket that delays would let it in earlier than undelayed.
+                // A bucket that delays would admit it, with a delay, before it passes without one.
                 let undelayed = self.wait_behind(Cost::ZERO, cost);
                 if repair {
                     self.commit(&verdict);

@@ -24,7 +24,7 @@ use crate::limiter::{Limiter, Shared};
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct Adjustable<A> {
-    /// Written only under the lock of the state, so that no state is read with other parameters than it was written with.
+    /// Written only under the lock of the state, so that no state is read with parameters other than its own.
     limit: RwLock<A>,
 }
 
@@ -45,7 +45,7 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
         self.limit.read().clone()
     }
 
-    /// Replaces the limit, for waiters as well. What was spent stays spent.
+    /// Replaces the limit, for waiters as well. The amount spent is kept.
     pub fn change(&self, limit: A) {
         self.replace(limit);
         self.notify_waiters();
@@ -143,8 +143,8 @@ impl<A: Algorithm> Algorithm for Adjustable<A> {
         self.read().wait_behind(state, now, ahead, cost)
     }
 
-    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
-        self.read().look_again(state, now)
+    fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        self.read().recheck_after(state, now)
     }
 }
 

@@ -26,16 +26,16 @@ pub trait Clock {
     /// Monotonic time. It never goes back.
     fn mono(&self) -> Time<Mono>;
 
-    /// What the wall clock said at `mono`, a reading just taken.
+    /// Returns the wall-clock time at `mono`, a reading just taken.
     fn wall(&self, mono: Time<Mono>) -> Time<Wall>;
 
-    /// Both clocks, from one reading.
+    /// Returns the time on both clocks, from one reading.
     fn now(&self) -> Now<'static> {
         let mono = self.mono();
         Now::new(mono, self.wall(mono))
     }
 
-    /// One reading with what `limit` needs of it.
+    /// Returns one reading, with wall-clock time only if `limit` needs it.
     #[inline]
     fn now_for<A: Algorithm>(&self, limit: &A) -> Now<'static> {
         let mono = self.mono();
@@ -43,8 +43,8 @@ pub trait Clock {
         Now::new(mono, wall)
     }
 
-    /// Sets `alarm` to fire when this clock reaches `at`, instead of at an earlier setting. This wakes waiters, so a clock that
-    /// does not follow real time has to fire alarms by its own time.
+    /// Sets `alarm` to fire when this clock reaches `at`, instead of at an earlier setting. Waiters are woken by
+    /// alarms, so a clock that does not follow real time has to fire them by its own time.
     ///
     /// # Errors
     /// If the timer thread cannot be started.
@@ -82,10 +82,11 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
 }
 
 /// How often the offset between the two clocks is read again: a step of the wall clock is noticed this late.
-const WALL_CHECK: Nanos = Nanos::SECOND;
+const WALL_CHECK_INTERVAL: Nanos = Nanos::SECOND;
 
-/// How long before its start the zero of a clock lies. Of the 73 years that a state of one word can hold, 64 are left.
-const AGE: Nanos = Nanos::from_nanos(1 << 58);
+/// How long before the start of the process the zero of a clock is. Of the 73 years that a state of one word can hold,
+/// 64 are left.
+const ZERO_BEFORE_START: Nanos = Nanos::from_nanos(1 << 58);
 
 /// Reads the processor's time stamp counter, or the system's monotonic clock where the counter cannot be trusted.
 #[derive(Debug)]
@@ -94,8 +95,8 @@ pub struct PreciseClock {
     start: u64,
     /// Nanoseconds in 2⁴⁰ units of the source, so that converting is a multiplication and a shift.
     nanos_per_unit: u64,
-    /// Wall time at the clock's zero, in nanoseconds. Written by the thread that notices that it is due. Relaxed: a late or
-    /// repeated write is harmless.
+    /// Wall time at the clock's zero, in nanoseconds. Written by the first thread that finds it out of date. Relaxed: a
+    /// late or repeated write is harmless.
     wall_at_zero: AtomicU64,
     wall_check_due: AtomicU64,
 }
@@ -105,9 +106,9 @@ impl PreciseClock {
     pub fn new() -> Self {
         let source = quanta::Clock::new();
         let nanos_per_unit = source.delta_as_nanos(0, 1 << 40).max(1);
-        // Long before now, so that instants before the start of this process, which a snapshot may contain, lie after the zero
-        // too. The counter of another core may also be a little behind.
-        let units = (u128::from(AGE.as_nanos()) << 40) / u128::from(nanos_per_unit);
+        // Long before now, so that instants before the start of this process, which a snapshot may contain, are after
+        // the zero too. The counter of another core may also be a little behind.
+        let units = (u128::from(ZERO_BEFORE_START.as_nanos()) << 40) / u128::from(nanos_per_unit);
         let start = source.raw().wrapping_sub(units as u64);
         let wall_check_due = AtomicU64::new(0);
         Self { source, start, nanos_per_unit, wall_at_zero: AtomicU64::new(0), wall_check_due }
@@ -115,7 +116,7 @@ impl PreciseClock {
 
     #[cold]
     fn check_wall(&self, mono: Time<Mono>) {
-        self.wall_check_due.store(mono.saturating_add(WALL_CHECK).as_nanos(), Ordering::Relaxed);
+        self.wall_check_due.store(mono.saturating_add(WALL_CHECK_INTERVAL).as_nanos(), Ordering::Relaxed);
         self.wall_at_zero.store(wall_nanos().saturating_sub(mono.as_nanos()), Ordering::Relaxed);
     }
 }
@@ -148,7 +149,7 @@ fn wall_nanos() -> u64 {
     Nanos::from(since_epoch).as_nanos()
 }
 
-/// A stored reading that a thread renews every period.
+/// A stored reading that a thread updates every period.
 ///
 /// For programs that decide so often that reading the clock is the largest cost. The time is up to a period late, never early,
 /// so a decision may refuse what would pass by a precise clock.
@@ -180,7 +181,7 @@ impl CachedClock {
 
 fn keep_time(clock: &Weak<Cached>, period: Duration) {
     while let Some(clock) = clock.upgrade() {
-        // A single word that orders nothing else.
+        // Relaxed: the word orders no other memory access.
         clock.mono.store(clock.source.mono().as_nanos(), Ordering::Relaxed);
         drop(clock);
         std::thread::park_timeout(period);
@@ -305,7 +306,11 @@ mod tests {
     #[test]
     fn precise_clock_advances_and_agrees_with_the_wall_clock() {
         let clock = PreciseClock::new();
-        assert!(clock.mono().since(Time::from_nanos(AGE.as_nanos())) < Nanos::from_secs(60), "{:?}", clock.mono());
+        assert!(
+            clock.mono().since(Time::from_nanos(ZERO_BEFORE_START.as_nanos())) < Nanos::from_secs(60),
+            "{:?}",
+            clock.mono()
+        );
         let (first, second) = (clock.mono(), clock.mono());
         assert!(first <= second);
         let wall = clock.wall(second).as_nanos();
@@ -316,7 +321,7 @@ mod tests {
     fn wall_clock_is_read_again_when_due() {
         let clock = PreciseClock::new();
         // The wall clock is decades after its zero, the monotonic clock nine years.
-        let far = 2 * AGE.as_nanos();
+        let far = 2 * ZERO_BEFORE_START.as_nanos();
         assert!(clock.wall(clock.mono()).as_nanos() > far);
         clock.wall_at_zero.store(0, Ordering::Relaxed);
         assert!(clock.wall(clock.mono()).as_nanos() < far);
@@ -328,7 +333,7 @@ mod tests {
     fn cached_clock_has_the_time_from_the_start_and_shares_it_with_clones() {
         // The thread reads it only once: with this period there is no second reading.
         let clock = CachedClock::start(Duration::from_secs(3_600)).unwrap();
-        // Once it stood at zero until the thread had started, and then made a jump that refilled every bucket.
+        // A defect: the clock was zero until the thread had started, and then jumped, which refilled every bucket.
         let (first, source) = (clock.mono(), clock.shared.source.mono());
         assert!(first > Time::ZERO && source.since(first) < Nanos::from_secs(1), "{first:?} instead of {source:?}");
         assert!(clock.clone().mono() >= first);

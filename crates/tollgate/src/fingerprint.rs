@@ -56,7 +56,8 @@ impl<T: Hash> Key for Hashed<T> {
     }
 }
 
-/// What the table stores of a key. Zero marks an unused entry; a key has the fingerprint zero with the chance of any other.
+/// The fingerprint of a key, which the table stores. Zero marks an unused entry; a key has the fingerprint zero with
+/// the chance of any other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fingerprint {
     /// Evenly distributed: selects the buckets.
@@ -64,7 +65,7 @@ pub struct Fingerprint {
     pub(crate) high: u32,
 }
 
-/// The two points, as their first powers. Knowing them allows to construct keys that collide.
+/// The two points, as their first powers. With knowledge of them, colliding keys can be constructed.
 #[derive(Clone)]
 pub struct Secret {
     powers: Powers,
@@ -73,7 +74,7 @@ pub struct Secret {
 impl Secret {
     /// Draws a secret from the operating system.
     pub(crate) fn random() -> Self {
-        // Loom runs a model many times, and all runs have to begin alike.
+        // Loom runs a model many times, and all runs must begin with the same secret.
         if cfg!(loom) {
             return Self::from_points([0x0123_4567_89AB_CDEF, 0x0FED_CBA9_8765_4321]);
         }
@@ -255,8 +256,8 @@ fn end(bytes: &[u8], taken: usize) -> u64 {
 /// Sums to fingerprint.
 #[inline]
 fn finish(sums: [u128; 2]) -> Fingerprint {
-    // 2⁶¹ is 1 modulo the prime: what is above bit 61 is added to what is below. That need not be the smallest number of its
-    // class: equal keys have equal sums.
+    // 2⁶¹ is 1 modulo the prime: the bits above bit 61 are added to those below. The result need not be the smallest
+    // number of its class: equal keys have equal sums.
     let [low, high] = sums.map(|sum| (sum as u64 & PRIME) + (sum >> 61) as u64);
     Fingerprint { low: scatter(low), high: high as u32 }
 }
@@ -266,13 +267,14 @@ fn finish(sums: [u128; 2]) -> Fingerprint {
 fn load(bytes: &[u8]) -> u64 {
     let len = bytes.len();
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // The two overlap where there are fewer than eight; the same bytes land in the same place.
+        // The two reads overlap if there are fewer than eight bytes; overlapping bytes land at the same bits.
         return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (8 * (len - 4));
     }
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Spreads structure that keys have (counting up, say) over the bits above. One to one, so nothing is lost.
+/// Spreads regularities of keys (consecutive numbers, for example) over the higher bits. The mapping is one to one, so
+/// no information is lost.
 #[inline]
 fn scatter(value: u64) -> u64 {
     (value ^ value >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -340,7 +342,7 @@ mod tests {
 
     #[test]
     fn fingerprint_is_the_polynomial_modulo_the_prime() {
-        // Slowly, with full reduction, over a key of more than two blocks.
+        // The slow computation with full reduction, for a key of more than two blocks.
         let prime = u128::from(PRIME);
         let bytes: Vec<u8> = (0..240).collect();
         let mut chunks: Vec<u128> =

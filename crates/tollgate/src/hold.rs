@@ -1,4 +1,4 @@
-//! Holding what was taken: given back on drop, settled at the real cost, or kept after an expiry.
+//! Permits and reservations: tokens taken that are refunded on drop, settled at the real cost, or kept after an expiry.
 
 use std::fmt;
 use std::io;
@@ -145,7 +145,7 @@ pub struct Reservation<G: Waitable> {
 }
 
 struct Open<G: Waitable> {
-    /// A mutex: the holder and the clock's alarm may come at the same time; one of them takes it.
+    /// A mutex: the holder and the clock's alarm may act at the same time; only one of them gets the tokens.
     permit: Mutex<Option<Permit<G>>>,
     expires: Time<Mono>,
     /// Itself, for the clock.
@@ -177,7 +177,7 @@ impl<G: Waitable> Open<G> {
 
 impl<G: Waitable> Alarm for Open<G> {
     fn fire(&self) {
-        // It may fire early. It was set before, so the timer thread exists.
+        // It may fire early. The alarm was set before, so the timer thread exists.
         let _: io::Result<()> = self.arm();
     }
 }
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(left(&tokens), 9);
         assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(1), left(&tokens)), (1, 8));
         assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(6), left(&tokens)), (6, 2));
-        // Two left and ten of debt: more than that is not charged.
+        // Two are left and ten of debt are allowed: no more than that is charged.
         assert_eq!((tokens.acquire(1).wait_held().unwrap().settle(13), left(&tokens)), (1, 1));
     }
 

@@ -2,9 +2,9 @@
 //!
 //! A request takes the first of these paths that applies:
 //!
-//! 1. *Fastest*, inlined into the caller: the state is one word, the key is at home in an unlocked bucket whose entries all
-//!    belong to the limit in force, and the cost fits (`Table::try_take_fast`).
-//! 2. *Fast*: any state of a key that has an entry, in unlocked buckets of the limit in force (`Table::try_known`).
+//! 1. *Fastest*, inlined into the caller: the state is one word, the key is in its home bucket, that bucket is unlocked
+//!    and its entries all belong to the limit in force, and the cost fits (`Table::try_take_fast`).
+//! 2. *Fast*: any state of a key that has an entry, in unlocked buckets of the limit in force (`Table::try_visit_known`).
 //! 3. *Slow* (`decide.rs`): waits for locks, inserts a new key, displaces or evicts entries, and reads states of earlier limits
 //!    (`change.rs`).
 //! 4. *Overflow* (`overflow.rs`): a key without an entry is counted in one entry that all such keys share.
@@ -15,8 +15,8 @@ mod acquire;
 mod change;
 mod decide;
 mod overflow;
+mod overflow_charges;
 pub(crate) mod snapshot;
-mod takings;
 #[cfg(test)]
 mod tests;
 
@@ -37,8 +37,8 @@ use change::{LaterLimits, NEVER};
 pub(crate) use decide::{spent_by_arrival, with_init};
 use overflow::OverflowEntry;
 pub use overflow::WhenFull;
+use overflow_charges::OverflowCharges;
 pub use snapshot::RestoreError;
-use takings::Takings;
 
 /// One limit, or several together, counted separately for each key: a user, an address, an API token.
 ///
@@ -62,7 +62,7 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     clock: C,
     /// The limit in force until the first change.
     limit: A,
-    /// Limits before it that entries may belong to, the oldest first: those of a snapshot that was restored.
+    /// Earlier limits that entries may belong to, the oldest first, from a restored snapshot.
     earlier: Vec<A>,
     /// The flags of buckets whose entries all belong to `limit`; [`NEVER`] after a change. Relaxed: a thread that sees the
     /// value from before the change decides before it.
@@ -71,8 +71,8 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     when_full: WhenFull,
     /// The state that all keys without an entry share.
     overflow: Mutex<OverflowEntry>,
-    /// What keys took from it; never locked together with it.
-    takings: Mutex<Takings>,
+    /// What keys took from the shared state; never locked together with it.
+    overflow_charges: Mutex<OverflowCharges>,
     overflowed: AtomicU64,
     /// Locked during a snapshot.
     walking: Mutex<()>,
@@ -131,7 +131,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             changes: RwLock::default(),
             when_full: WhenFull::default(),
             overflow: Mutex::new(OverflowEntry { words: overflow, generation: 0 }),
-            takings: Mutex::default(),
+            overflow_charges: Mutex::default(),
             overflowed: AtomicU64::new(0),
             walking: Mutex::new(()),
             shards: Shards::new(SHARDS).max_per_key(MAX_WAITERS_PER_KEY),
@@ -178,7 +178,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.decide(key, Ask::UpTo(Cost::MAX), |_, verdict| verdict).taken().get()
     }
 
-    /// Decides many requests as [`check`](Self::check) does, each by itself, and calls `each` with every verdict in order.
+    /// Decides many requests independently, as [`check`](Self::check) does, and calls `each` with every verdict in
+    /// order.
     ///
     /// Sixteen at a time are hashed and their memory is fetched together, with one reading of the clock: on a large table this is
     /// several times as fast as single checks.
@@ -193,7 +194,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let mut verdicts = [Verdict::default(); BATCH];
         loop {
             let mut len = 0;
-            // The slots come first in the zip: a request taken from the iterator without a slot left would be lost.
+            // The buffer comes first in the zip: a request taken from the iterator when the buffer is full would be
+            // lost.
             for ((fingerprint, place), (key, cost)) in fingerprints.iter_mut().zip(&mut costs).zip(requests.by_ref()) {
                 (*fingerprint, *place) = (key.fingerprint(&self.secret), Cost::new(cost));
                 len += 1;
@@ -202,7 +204,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
                 return;
             }
             let now = self.clock.now_for(&self.limit);
-            self.table.try_home_many(&fingerprints[..len], self.flags(), |place, state| {
+            self.table.try_visit_home_many(&fingerprints[..len], self.flags(), |place, state| {
                 let (fingerprint, ask) = (fingerprints[place], Ask::Exactly(costs[place]));
                 verdicts[place] = match state {
                     Some(state) => self.limit.decide(state, &now.with_spread(fingerprint.low), ask),
@@ -257,16 +259,18 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.reader(&changes, Now::at(0)).limit().clone()
     }
 
-    /// Puts another limit in force, for waiters as well. What was spent stays spent: an entry belongs to the limit it was last
-    /// charged under until a request for its key is admitted under the new one. Until then it refills under its own limit, and
-    /// what it has used up counts against the capacity of the new one. Peeks, refusals and refunds do not change that.
+    /// Puts another limit in force, for waiters as well. The amount spent is kept: an entry belongs to the limit under
+    /// which it was last charged, until a request for its key is admitted under the new one. Until then it refills
+    /// under its own limit, and what it has used up counts against the capacity of the new one. Peeks, refusals and
+    /// refunds do not change that.
     ///
     /// Decisions take a read lock after the first change. If the new limit needs longer states than the table has, all entries
     /// are moved to a new table, and decisions wait for that; if there are more entries than the table was made for, the least
     /// spent of them may be lost.
     ///
-    /// Entries can belong to 1022 earlier limits at a time. Beyond that, limits without entries are dropped, and if that is not
-    /// enough, entries come under the limit in force before this change if it can hold what they have used up.
+    /// Entries can belong to 1022 earlier limits at a time. Beyond that, limits without entries are dropped, and if
+    /// that is not enough, entries are converted to the limit in force before this change, if it can hold what they
+    /// have used up.
     ///
     /// # Errors
     /// If the new table does not fit in memory, or 1022 earlier limits have entries with more used up than the limit in force can
@@ -354,14 +358,15 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
 
     /// Replaces all entries by those that [`save`](Self::save) wrote, and returns their number.
     ///
-    /// The time since then counts: buckets have refilled and windows have ended as they would have. The wall clock says how much
-    /// time that is; if it was set back, none. The capacity may differ: if the keys do not fit, the least spent ones are
-    /// lost. The parameters of the limit may differ: what was spent stays spent, as with [`set_limit`](Self::set_limit), and
-    /// every entry belongs to the limit it was last charged under. Another algorithm is an error.
+    /// The time since then counts: buckets have refilled and windows have ended as they would have. The wall clock says
+    /// how much time has passed; if it was set back, none has. The capacity may differ: if the keys do not fit, the
+    /// least spent ones are lost. The parameters of the limit may differ: the amount spent is kept, as with
+    /// [`set_limit`](Self::set_limit), and every entry belongs to the limit under which it was last charged. Another
+    /// algorithm is an error.
     ///
-    /// A [`Verdict`] from before the snapshot can refund leases, but not entries of a log or of a window that
-    /// began with its first request. Instants before the zero of the clock become zero. That concerns only clocks of your own:
-    /// a log of an hour then keeps such entries for an hour from zero on.
+    /// A [`Verdict`] from before the snapshot can refund leases, but not entries of a log or of a window that began
+    /// with its first request. Instants before the zero of the clock become zero. That concerns only custom clocks: a
+    /// log of an hour then keeps such entries for an hour after zero.
     ///
     /// # Errors
     /// If it cannot be read or is damaged. The limiter is then unchanged: nothing is restored in part.
@@ -388,7 +393,7 @@ impl<A: Algorithm, C> Keyed<A, C> {
 
 /// Returns a number that selects the shard of a key's waiters.
 const fn shard_of(fingerprint: Fingerprint) -> usize {
-    // Other bits than those that select the bucket.
+    // Uses other bits than those that select the bucket.
     fingerprint.high as usize
 }
 

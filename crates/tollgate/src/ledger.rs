@@ -7,14 +7,14 @@
 //! themselves are in a [`LimitTable`] of the caller's. A limit is never changed, only replaced by one with another id, so a
 //! state can always be read under the limits it was charged under. A state whose id is unknown counts as forgotten.
 //!
-//! **All or none.** The buckets of all keys of a group are locked in order of their index, which excludes deadlock. Then every
-//! charge is weighed, and only if all pass is anything written (`group.rs`). Entries that were evicted for new keys of the
-//! group are put back if the group is refused. Two charges on one key have to see each other: the first is written at once,
-//! and undone if a later one is refused.
+//! **All or none.** The buckets of all keys of a group are locked in order of their index, which excludes deadlock.
+//! Then every charge is weighed, and only if all pass is anything written (`group.rs`). Entries that were evicted for
+//! new keys of the group are put back if the group is refused. The second of two charges on one key must be decided
+//! after the first: so the first is written immediately, and undone if a later one is refused.
 //!
-//! **Fast path.** Nearly every group is small, and all its keys have short states at home under the limits that are asked
-//! for. [`Ledger::try_decide_fast`] decides these without a list of anything, by recursion: it holds the last bucket while it
-//! decides the charges before it.
+//! **Fast path.** Nearly every group is small, and all its keys have short states in their home buckets under the
+//! limits of the request. [`Ledger::try_decide_fast`] decides these by recursion instead of a list: it locks the last
+//! bucket while it decides the charges before it.
 //!
 //! **Overflow.** Keys without an entry share one entry per id of limits, in a small second table.
 
@@ -34,11 +34,11 @@ use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::{CapacityError, WhenFull, spent_by_arrival, with_init};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{BATCH, Buckets, Presence, Slot, State, StateReader, Wide};
+use crate::table::{BATCH, Buckets, LockedEntry, Presence, State, StateReader, Wide};
 pub use view::ChargeView;
 use view::Words;
 
-/// All limits that a state may belong to, by id.
+/// All limits that states may belong to, by id.
 ///
 /// Limits are never changed, only replaced: an edited rule gets a new id, and the old id has to stay known for as long as states
 /// may belong to it. A state whose id is unknown counts as forgotten.
@@ -60,7 +60,7 @@ pub struct Charge<'a> {
     pub limits_id: u32,
     /// The limits with that id, if the caller has them; otherwise they are looked up.
     pub limits: Option<&'a Limits>,
-    /// The key. If the same name is counted under two rules, the rule has to be part of it.
+    /// The key. If two rules count the same name, the key must include the rule.
     pub key: &'a [u8],
     /// How much.
     pub ask: Ask,
@@ -90,9 +90,9 @@ pub struct PlainCharge<'a> {
 
 /// A table for many limits at once: every call names its limits, and several charges pass together or not at all.
 ///
-/// Its memory is bounded as that of [`Keyed`](crate::Keyed) is. A state belongs to the limits it was last charged under. Under
-/// other limits, what it has used up counts against their capacity and refills as under its own, until they admit a
-/// request. Peeks, refusals and refunds do not change that.
+/// Its memory is bounded as that of [`Keyed`](crate::Keyed) is. A state belongs to the limits it was last charged
+/// under. Under other limits, the amount used counts against their capacity but refills by its own limits, until a
+/// request is admitted. Peeks, refusals and refunds do not change that.
 ///
 /// ```
 /// use tollgate::{Limit, Limits, TokenBucket};
@@ -178,8 +178,8 @@ impl<C: Clock> Ledger<C> {
         self.decide_each(limit_table, charges, |charge| *charge, self.clock.now(), each)
     }
 
-    /// Decides as [`decide`](Self::decide) does what `charge` converts to charges, so that no list has to be made, at a given
-    /// reading of the [`clock`](Self::clock).
+    /// Decides the charges that `charge` makes of `items`, as [`decide`](Self::decide) does but without a list, at a
+    /// given reading of the [`clock`](Self::clock).
     pub fn decide_each<'a, T, N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -197,8 +197,8 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Decides every charge by itself, and calls `each` for every one in order, as [`decide`](Self::decide) does. Sixteen at a time
-    /// are hashed and fetched together, with one reading of the clock.
+    /// Decides every charge independently, and calls `each` for each one in order, as [`decide`](Self::decide) does.
+    /// Sixteen at a time are hashed and fetched together, with one reading of the clock.
     pub fn decide_many<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -277,9 +277,9 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Returns whether the charge's key has an entry here, even if it has nothing used up.
-    pub fn remembers<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
+    pub fn has_used<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
-        let is_kept = |slot: &mut Slot<'_>| limits_with(limit_table, slot.state.get(0)).is_some();
+        let is_kept = |slot: &mut LockedEntry<'_>| limits_with(limit_table, slot.state.get(0)).is_some();
         self.table.find(self.fingerprint(charge), &reader, is_kept).unwrap_or(false)
     }
 
@@ -307,12 +307,12 @@ impl<C: Clock> Ledger<C> {
         }
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let key_now = now_for_key(charge, fingerprint, now);
-        // How spent it will be is known only after writing it.
+        // The used fraction is known only after the state is written.
         self.table.upsert(fingerprint, &LedgerReader { limit_table, now }, Spent::ALL, |slot, _| {
             slot.state.set(0, charge.limits_id.into());
             let mut words = after_id(&mut slot.state);
             start.init(&mut words, &key_now);
-            start.hold(&mut words, &key_now, held);
+            start.take_leases(&mut words, &key_now, held);
         });
     }
 
@@ -346,7 +346,7 @@ impl<C: Clock> Ledger<C> {
         let reader = LedgerReader { limit_table, now };
         let key_now = now_for_key(charge, fingerprint, now);
         let mut each = Some(each);
-        let mut decide = |slot: &mut Slot<'_>, presence, now: Now<'_>| {
+        let mut decide = |slot: &mut LockedEntry<'_>, presence, now: Now<'_>| {
             let presence = presence_under(limit_table, limits, charge.limits_id, &slot.state, presence, &now);
             visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, now, |account| {
                 let verdict = account.decide(charge.ask);
@@ -426,8 +426,8 @@ fn limits_with<N: LimitTable + ?Sized>(limit_table: &N, id: u64) -> Option<&Limi
     u32::try_from(id).ok().and_then(|id| limit_table.get(id))
 }
 
-/// Returns whether a key is known under the limits with `id`. A key that has nothing used up of other limits is new to limits of
-/// which a new key does not have everything.
+/// Returns whether a key is known under the limits with `id`. A key with nothing used under other limits counts as new
+/// under limits whose new keys start with less than everything.
 #[inline]
 fn presence_under<N: LimitTable + ?Sized>(
     limit_table: &N,
@@ -516,12 +516,12 @@ impl<N: LimitTable + ?Sized> StateReader for LedgerReader<'_, N> {
         0
     }
 
-    fn is_new(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> bool {
+    fn is_new(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool {
         self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.is_surely_new(state, now))
             .unwrap_or(true)
     }
 
-    fn spent(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> Spent {
+    fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent {
         self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.most_spent(state, now))
             .unwrap_or_default()
     }

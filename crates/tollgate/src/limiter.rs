@@ -67,7 +67,7 @@ impl<A: Algorithm> Owned<A> {
 }
 
 impl<A: Algorithm> Limiter<A> {
-    /// Makes a limiter with a precise clock of its own.
+    /// Makes a limiter with its own precise clock.
     pub fn new(limit: A) -> Self {
         Self::with_clock(limit, PreciseClock::new())
     }
@@ -111,7 +111,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     #[inline(never)]
     fn check_slow(&self, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Verdict<A::Stamp> {
         let now = Now::new(mono, wall);
-        // A refusal writes nothing, so one look at the word is enough for it.
+        // A refusal writes nothing, so reading the word once is enough.
         if let Shared::Word(word) = &self.state
             && let Some(verdict) = self.limit.decide_fast(&mut [word.load(Ordering::Relaxed)], &now, cost)
             && !verdict.is_admitted()
@@ -179,8 +179,8 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         self.shards.waiting()
     }
 
-    /// Puts another limit in force. What was spent stays spent: until a request is admitted under the new limit, what is used
-    /// up refills under the parameters it was taken under, and counts against the capacity of the new one.
+    /// Puts another limit in force. The amount spent is kept: until a request is admitted under the new limit, it
+    /// refills under the parameters under which it was taken, and counts against the capacity of the new limit.
     ///
     /// From then on decisions take a short lock, unless nothing was used up.
     pub fn set_limit(&mut self, limit: A) {
@@ -234,7 +234,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         }
     }
 
-    /// The parameters that a state belongs to may look at the wall clock, though the limit in force does without.
+    /// Returns whether the wall clock is needed. The earlier parameters may need it even if the limit in force does not.
     fn now_for<'a>(&self, own: Option<&A>, now: Now<'a>) -> Now<'a> {
         if own.is_some() { Now::new(now.mono(), self.clock.wall(now.mono())) } else { now }
     }
@@ -281,9 +281,9 @@ where
     A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
-    /// Takes `cost` as soon as the limit has room for it, in FIFO order; see [`Acquire`].
+    /// Takes `cost` as soon as the limit has capacity for it, in FIFO order; see [`Acquire`].
     ///
-    /// On an `Arc`, because the clock has to find the limiter when the turn comes.
+    /// Needs an `Arc`, because the clock's alarm must reach the limiter.
     #[inline]
     pub fn acquire(self: &Arc<Self>, cost: u64) -> Acquire<'_, Self> {
         Acquire::new(self, (), cost)
@@ -353,8 +353,8 @@ where
         self.read(|account| account.wait_behind(ahead, cost))
     }
 
-    fn look_again(&self, (): (), _: &Now<'_>) -> Option<Nanos> {
-        self.read(|account| account.look_again())
+    fn recheck_after(&self, (): (), _: &Now<'_>) -> Option<Nanos> {
+        self.read(|account| account.recheck_after())
     }
 
     fn give_back(&self, (): (), verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {

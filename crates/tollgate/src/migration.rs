@@ -182,7 +182,7 @@ mod tests {
     /// A row whose call is not in the code below its table would not be compiled.
     #[test]
     fn every_call_of_a_table_is_in_the_code_below_it() {
-        // Text and code take turns.
+        // Text and code alternate.
         let parts: Vec<&str> = include_str!("migration.rs").split("//! ```\n").collect();
         let mut rows = 0;
         for pair in parts.chunks_exact(2) {

@@ -13,12 +13,12 @@ use crate::clock::{Clock, PreciseClock};
 use crate::stream::LimitedStream;
 use crate::wait::{Acquire, Shards, Waitable};
 
-/// Spaces callers out at a rate, as Guava's `RateLimiter` does: any amount passes at once after idling, and the next caller
-/// waits for it. With a warm-up it starts slowly and slows down again when idle.
+/// Spaces callers out at a rate, as Guava's `RateLimiter` does: any amount passes immediately after an idle time, and
+/// the next caller waits for it. With a warm-up it starts slowly and slows down again when idle.
 ///
-/// It differs from a [`Limiter`](crate::Limiter) in who pays: a caller passes first and the next one waits, so no cost is too
-/// large. Use it for work of your own that should flow evenly, not against clients. A caller that is woken late does not
-/// delay the next one.
+/// In a [`Limiter`](crate::Limiter) a caller waits for its own cost; here it passes first and the next caller waits, so
+/// no cost is too large. Use it to spread your own work evenly, not to limit clients. A caller that is woken late does
+/// not delay the next one.
 ///
 /// [`constant`](Self::constant) stores nothing while idle; together with [`max_waiters`](Self::max_waiters) and
 /// [`Acquire::within`] it is a leaky bucket for callers: a bounded number of them wait, none longer than it wants to.
@@ -48,11 +48,12 @@ pub struct Pacer<C = PreciseClock> {
 struct Paced {
     pacing: Pacing,
     pace: Pace,
-    /// The serial number of the last grant, and the state before and after it: it can be undone while it is the last.
+    /// The serial number of the last grant, and the state before and after it: the grant can be undone while it is the
+    /// last.
     last: (u64, Pace, Pace),
 }
 
-/// A turn that is noticed at most this late counts as taken in time; a later one counts as idleness before it.
+/// A caller that is woken at most this late counts as on time; beyond that, the delay counts as idle time.
 const LATE: Nanos = Nanos::SECOND;
 
 impl Pacer {
@@ -75,7 +76,7 @@ impl Pacer {
     }
 }
 
-/// A store of one second is within all bounds.
+/// Returns a pacing that stores one second, which is within all bounds.
 fn one_second(rate: Rate) -> Pacing {
     Pacing::bursty(rate, Nanos::SECOND).expect("a second is shorter than the longest time to store")
 }
@@ -104,7 +105,7 @@ impl<C: Clock> Pacer<C> {
         self.lock().pacing.rate()
     }
 
-    /// Sets the rate. What passed at the old rate is still paid for at the old rate.
+    /// Sets the rate. Costs taken at the old rate are still waited for at the old rate.
     pub fn set_rate(&self, rate: Rate) {
         let now = self.clock.mono();
         let mut paced = self.lock();
@@ -218,7 +219,7 @@ impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
         Retry::After(paced.pacing.earliest(&pace, now.mono()))
     }
 
-    fn look_again(&self, (): (), _: &Now<'_>) -> Option<Nanos> {
+    fn recheck_after(&self, (): (), _: &Now<'_>) -> Option<Nanos> {
         None
     }
 

@@ -13,11 +13,11 @@ use crate::wait::Acquire;
 
 /// N permits in each period, and a timeout to wait for them: resilience4j's `RateLimiter`.
 ///
-/// Periods begin when it is made. Limit and timeout can be changed while it is in use. It differs from resilience4j in these
-/// points: a caller that cannot get its permits within the timeout is refused at once instead of after the timeout; waiters
-/// are served in order and take their permits when their turn comes, so a cancelled wait consumes nothing; a request for
-/// more permits than a period has is never granted; after a change of the limit, what was spent in this period stays
-/// spent; and draining takes what is there now, and cancels no debt.
+/// Periods begin when it is made. Limit and timeout can be changed while it is in use. It differs from resilience4j in
+/// these points: a caller that cannot get its permits within the timeout is refused at once instead of after the
+/// timeout; waiters are served in order and take their permits when their turn comes, so a cancelled wait consumes
+/// nothing; a request for more permits than a period has is never granted; after a change of the limit, the amount
+/// spent in this period is kept; and draining takes what is available now, and cancels no debt.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -42,7 +42,7 @@ use crate::wait::Acquire;
 pub struct Periodic<C = PreciseClock> {
     limiter: Arc<Limiter<Adjustable<IntervalBucket>, C>>,
     period: Duration,
-    /// Where the periods lie on the wall clock.
+    /// The offset of the periods on the wall clock.
     steps: Steps,
     /// In nanoseconds. Relaxed: it orders nothing.
     timeout: AtomicU64,

@@ -1,8 +1,8 @@
 //! The same traffic through every algorithm, drawn from the decisions they made.
 //!
-//! All limits let about three a second pass, as far as they can be made to. First come a few requests, then many at once shortly
-//! before and after the fourth second, then steadily more than the limits let pass, then none for a while, and many at
-//! once again. The line below is the state of the limit.
+//! All limits admit about three requests a second, as far as their parameters allow. First come a few requests, then
+//! many at once shortly before and after the fourth second, then steadily more than the limits admit, then none for a
+//! while, and many at once again. The line below is the state of the limit.
 //!
 //! This module has no items. The pictures are made by the example `pictures`.
 //!
@@ -14,7 +14,7 @@
 //!
 //! # Leaky bucket
 //!
-//! Everybody passes, one after the other: [`LeakyBucket`](crate::LeakyBucket).
+//! All requests pass, one after the other: [`LeakyBucket`](crate::LeakyBucket).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/leaky_bucket.svg"), "</div>\n")]
 //!
@@ -38,19 +38,19 @@
 //!
 //! # Sliding slices
 //!
-//! What is counted leaves a second at a time: [`SlidingSlices`](crate::SlidingSlices).
+//! Counts expire a second at a time: [`SlidingSlices`](crate::SlidingSlices).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/sliding_slices.svg"), "</div>\n")]
 //!
 //! # Sliding log
 //!
-//! Each leaves four seconds after it came: [`SlidingLog`](crate::SlidingLog).
+//! Each request expires four seconds after it came: [`SlidingLog`](crate::SlidingLog).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/sliding_log.svg"), "</div>\n")]
 //!
 //! # Concurrency
 //!
-//! Whoever comes while three are at work is refused: [`Concurrency`](crate::Concurrency).
+//! A request is refused while three are in progress: [`Concurrency`](crate::Concurrency).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/concurrency.svg"), "</div>\n")]
 //!

@@ -17,9 +17,9 @@ use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::keyed::CapacityError;
 use crate::snapshot::{FRAME_WORDS, Kind, RestoreError, SnapshotReader, SnapshotWriter};
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::{BATCH, Presence, Slot, StateReader, Table};
+use crate::table::{BATCH, LockedEntry, Presence, StateReader, Table};
 
-/// A table of keys whose limit comes with every call.
+/// A table of keys in which every call brings its own limit.
 ///
 /// The state of a key is its theoretical arrival time, one word whatever the parameters are. Other parameters apply to it as it
 /// is, so nothing is converted, and no limit has to be known before the first call.
@@ -76,7 +76,7 @@ impl<C: Clock> RedisCellTable<C> {
         self.decide_at(key.fingerprint(&self.secret), self.clock.mono().as_nanos(), call)
     }
 
-    /// Decides calls in order, each by itself, and calls `each` with every reply.
+    /// Decides calls independently and in order, and calls `each` with every reply.
     ///
     /// Sixteen at a time are hashed and their memory is fetched together, with one reading of the clock.
     #[inline]
@@ -91,7 +91,7 @@ impl<C: Clock> RedisCellTable<C> {
         let mut replies = [[0; 5]; BATCH];
         loop {
             let mut len = 0;
-            // The slots come first in the zip: a call taken from the iterator without a slot left would be lost.
+            // The buffer comes first in the zip: a call taken from the iterator when the buffer is full would be lost.
             for ((fingerprint, place), (key, call)) in fingerprints.iter_mut().zip(&mut batch).zip(calls.by_ref()) {
                 (*fingerprint, *place) = (key.fingerprint(&self.secret), Some(call));
                 len += 1;
@@ -100,7 +100,7 @@ impl<C: Clock> RedisCellTable<C> {
                 return;
             }
             let now = self.clock.mono().as_nanos();
-            self.table.try_home_many(&fingerprints[..len], 0, |place, state| {
+            self.table.try_visit_home_many(&fingerprints[..len], 0, |place, state| {
                 let Some(call) = batch[place] else { return };
                 replies[place] = match state {
                     Some(state) => call.decide(state, &Now::at(now)),
@@ -183,7 +183,7 @@ impl<C: Clock> RedisCellTable<C> {
     #[inline]
     fn decide_at(&self, fingerprint: Fingerprint, now: u64, call: &Throttle) -> [i64; 5] {
         let at = Now::at(now);
-        match self.table.try_known(fingerprint, 0, |state| call.decide(state, &at)) {
+        match self.table.try_visit_known(fingerprint, 0, |state| call.decide(state, &at)) {
             Some(reply) => reply,
             None => self.decide_slow(fingerprint, now, call),
         }
@@ -218,8 +218,8 @@ impl<C> fmt::Debug for RedisCellTable<C> {
     }
 }
 
-/// Reads the entries of the table. Parameters differ from call to call, so entries are compared by how long they are needed: the
-/// one that refills first is the least spent.
+/// Reads the entries of the table. Parameters differ from call to call, so entries are compared by the time until they
+/// are full: the one that refills first is evicted first.
 struct RedisCellReader {
     now: u64,
 }
@@ -229,11 +229,11 @@ impl StateReader for RedisCellReader {
         0
     }
 
-    fn is_new(&self, _: Fingerprint, slot: &Slot<'_>) -> bool {
+    fn is_new(&self, _: Fingerprint, slot: &LockedEntry<'_>) -> bool {
         Time::<()>::from_nanos(slot.state.get(0)) <= Time::from_nanos(self.now)
     }
 
-    fn spent(&self, _: Fingerprint, slot: &Slot<'_>) -> Spent {
+    fn spent(&self, _: Fingerprint, slot: &LockedEntry<'_>) -> Spent {
         owed(slot.state.get(0), self.now)
     }
 }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn other_numbers_apply_to_the_time_as_it_is() {
+    fn other_parameters_apply_to_the_stored_time_unchanged() {
         let (table, clock) = table(10);
         assert_eq!(table.decide(b"k", &call(0, 1, 60)), [0, 1, 0, -1, 60]);
         assert_eq!(table.decide(b"k", &call(0, 10, 1)), [1, 1, 0, 60, 60]);
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_without_room_share_one_count() {
+    fn keys_without_an_entry_share_one_count() {
         let (table, _) = table(1);
         let outcomes: Vec<_> =
             (0..50).map(|n| table.decide(format!("key {n}").as_bytes(), &call(0, 1, 86_400 - n))[0]).collect();

@@ -20,8 +20,8 @@ use crate::wait::{Acquire, AcquireError, Grant, block_on};
 /// Limiters that are found by name and take their limits from configurations, which several limiters may share and which can
 /// change while they are in use.
 ///
-/// For the limiters that a program knows: one for each service it calls, each database. For users and addresses, of which there
-/// may be any number, use [`Keyed`](crate::Keyed), which never grows.
+/// Use it for a known set of limiters: one for each service that a program calls, or each database. For users and
+/// addresses, of which there may be any number, use [`Keyed`](crate::Keyed), which never grows.
 ///
 /// ```
 /// use tollgate::{Limit, TokenBucket};
@@ -152,7 +152,7 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
         drop(known);
         sharing.iter().for_each(|named| named.limiter.replace(limits.clone()));
         drop(configuring);
-        // Without a lock: woken waiters may use the registry.
+        // After unlocking: woken waiters may use the registry.
         sharing.iter().for_each(|named| named.limiter.notify_waiters());
     }
 
@@ -231,7 +231,7 @@ impl<C: Clock + Send + Sync + 'static> RegisteredLimiter<C> {
         verdict
     }
 
-    /// Takes `cost` as soon as the limit has room for it; see [`Acquire`].
+    /// Takes `cost` as soon as the limit has capacity for it; see [`Acquire`].
     pub fn acquire(&self, cost: u64) -> RegisteredAcquire<'_, C> {
         RegisteredAcquire { acquire: Some(self.limiter.acquire(cost)), named: self, cost, since: None }
     }
@@ -404,7 +404,7 @@ mod tests {
         let mut waiting = a.acquire(1);
         let waker = Waker::from(Arc::new(ChangingWaker(Arc::clone(&registry))));
         assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
-        // The second change comes while the first is on its way from one limiter to the next.
+        // The second change begins while the first has reached only one of the limiters.
         registry.configure("small", limits(4));
         let c = registry.limiter("c", "small").unwrap();
         assert_eq!([&a, &b, &c].map(|named| named.limiter().current()), [(); 3].map(|()| limits(9).into()));

@@ -27,7 +27,7 @@ use crate::wait::{AcquireError, Waitable, block_on};
 /// let shaper = Shaper::new("1000/s".parse()?, 2);
 /// assert_eq!(shaper.push("first"), Pushed::Queued);
 /// assert_eq!(shaper.push("second"), Pushed::Queued);
-/// assert_eq!(shaper.push("third"), Pushed::TurnedAway("third"));
+/// assert_eq!(shaper.push("third"), Pushed::Rejected("third"));
 /// assert_eq!(shaper.wait_next(), Some("first"));
 /// assert_eq!(shaper.wait_next(), Some("second")); // A millisecond later.
 /// shaper.close();
@@ -77,7 +77,7 @@ pub enum Pushed<T> {
     /// The job is in the queue, and displaced this one, the oldest.
     Displaced(T),
     /// The queue is full, or the shaper is closed.
-    TurnedAway(T),
+    Rejected(T),
 }
 
 impl<T> Shaper<T> {
@@ -124,13 +124,13 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         let now = self.pacer.clock().mono();
         let mut queue = self.lock();
         if queue.closed || self.capacity == 0 {
-            return Pushed::TurnedAway(job);
+            return Pushed::Rejected(job);
         }
         let aged = self.drop_aged(&mut queue, now);
         let mut displaced = None;
         if queue.jobs.len() >= self.capacity {
             match self.overflow {
-                Overflow::Newest => return Pushed::TurnedAway(job),
+                Overflow::Newest => return Pushed::Rejected(job),
                 Overflow::Oldest => displaced = queue.jobs.pop_front(),
             }
         }
@@ -193,7 +193,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         self.lock().expired
     }
 
-    /// Removes the first job for a turn that was taken for it, or for a job that has gone meanwhile.
+    /// Removes the first job, using a turn that was taken for it or for a job that was dropped meanwhile.
     fn take(&self, turn: &Verdict<u64>) -> Option<T> {
         let now = self.pacer.clock().mono();
         let mut queue = self.lock();
@@ -210,7 +210,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         first.map(|first| first.job)
     }
 
-    /// Removes jobs that are too old. The caller drops them after the lock: they are foreign code.
+    /// Removes jobs that are too old. The caller drops the jobs after unlocking: dropping runs foreign code.
     fn drop_aged(&self, queue: &mut JobQueue<T>, now: Time<Mono>) -> Vec<Job<T>> {
         let mut aged = Vec::new();
         while queue.jobs.front().is_some_and(|first| now.since(first.pushed) > self.max_age) {

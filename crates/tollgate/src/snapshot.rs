@@ -11,10 +11,11 @@
 //!  END                                         │ seal     nothing follows
 //! ```
 //!
-//! Words are little-endian, eight bytes each. The first word of a frame is its kind and its length. A seal is a checksum of
-//! everything before it: it detects damage, not forgery. States contain instants of the monotonic clock, which starts elsewhere
-//! in every process, so each table has one reading of both clocks. The reader takes another: the wall clocks give the time in
-//! between, and the states are shifted by it. If the wall clock was set back, no time has passed.
+//! Words are little-endian, eight bytes each. The first word of a frame is its kind and its length. A seal is a
+//! checksum of everything before it: it detects damage, not forgery. States contain instants of the monotonic clock,
+//! whose zero differs in every process, so each table has one reading of both clocks. The reader takes another: the
+//! wall clocks give the time in between, and the states are shifted by it. If the wall clock was set back, no time has
+//! passed.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -119,7 +120,7 @@ pub struct SnapshotReader<R> {
 
 /// How the instants of a table are shifted, and the secret of its fingerprints.
 pub(crate) struct TableHead {
-    /// Now, on the clock of the process that wrote the table.
+    /// The present instant on the clock of the process that wrote the table.
     pub(crate) then: Time<Mono>,
     pub(crate) secret: Secret,
 }
@@ -164,7 +165,7 @@ impl<R: Read> SnapshotReader<R> {
         }
     }
 
-    /// Reads the next frame, whose seal holds.
+    /// Reads the next frame and checks its seal.
     pub(crate) fn frame(&mut self) -> Result<(Kind, &[u64]), RestoreError> {
         let head = self.source.word()?;
         let kind = KINDS.get((head & 0xFF) as usize).ok_or(RestoreError::Damaged)?;

@@ -1,4 +1,4 @@
-//! Streams whose items wait for their turn.
+//! Streams whose items are delayed by a limiter.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,9 +12,10 @@ use crate::wait::{Acquire, AcquireError, Waitable};
 /// A stream that yields the items of another stream at the rate of a limiter; made by `limit_stream` of
 /// [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed) and [`Pacer`](crate::Pacer).
 ///
-/// The item is fetched first and then waits for its turn, so that tokens are spent only for items that exist; dropping the
-/// stream gives the turn back, and loses the item. An item that cannot wait is lost and yields the error, and the stream
-/// goes on: [`AcquireError::Full`] if the wait queue is full, [`AcquireError::NeverFits`] if the limit admits nothing.
+/// The item is fetched first and then waits for its turn, so that tokens are spent only for items that exist; dropping
+/// the stream gives the turn back, and loses the item. If an item cannot wait, it is lost, the stream yields the error
+/// and continues: [`AcquireError::Full`] if the wait queue is full, [`AcquireError::NeverFits`] if the limit admits
+/// nothing.
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct LimitedStream<S: Stream, G: Waitable> {
     stream: S,
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn item_without_a_place_in_the_queue_is_an_error() {
+    fn item_is_an_error_if_the_queue_is_full() {
         let pacer = Arc::new(Pacer::constant("1/h".parse().unwrap()).max_waiters(0));
         let mut stream = pacer.limit_stream(Below(2, 0));
         assert_eq!(poll(&mut stream), Poll::Ready(Some(Ok(0))));

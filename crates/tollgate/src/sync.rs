@@ -1,4 +1,4 @@
-//! The atomics of this crate, so that loom can take their place and try every interleaving.
+//! The atomics of this crate, so that loom can replace them and explore every interleaving.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -6,8 +6,8 @@ pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// `len` zero words, or `None` if there is not that much memory. The allocator hands out pages the kernel zeroes on first
-/// touch, so that unused memory costs nothing.
+/// `len` zero words, or `None` if there is not that much memory. The allocator returns pages that the kernel zeroes on
+/// first touch, so that unused memory costs nothing.
 #[cfg(not(loom))]
 pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
     bytemuck::try_zeroed_slice_box(len).ok()
@@ -18,14 +18,14 @@ pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
     Some((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// One turn of a loop that waits for another thread to finish a few instructions.
+/// One iteration of a loop that waits for another thread to finish a few instructions.
 pub(crate) fn relax(turn: u32) {
     #[cfg(loom)]
     {
         let _ = turn;
         loom::thread::yield_now();
     }
-    // The other thread may have lost its core in the middle: after a short while, give ours away too.
+    // The other thread may have been preempted: after a few iterations, yield this core.
     #[cfg(not(loom))]
     if turn < 64 {
         std::hint::spin_loop();

@@ -1,4 +1,4 @@
-//! What the tests of this crate have in common.
+//! Helpers shared by the tests of this crate.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ pub(crate) const DAY: Nanos = Nanos::from_secs(86_400);
 /// Points for secrets that are the same in every run.
 pub(crate) const POINTS: [u64; 2] = [0x0123_4567_89AB_CDEF, 0x0FED_CBA9_8765_4321];
 
-/// A clock at the beginning of a day long after its zero, so that windows lie in full on both sides.
+/// Returns a clock at the beginning of a day long after its zero, so that there are whole windows before and after.
 pub(crate) fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(DAY.as_nanos() * 20_000))
 }
 
-/// A bucket whose state is one word.
+/// Returns a bucket whose state is one word.
 pub(crate) fn bucket(burst: u64) -> TokenBucket {
     let bucket = TokenBucket::new("10/s".parse().unwrap(), burst).unwrap();
     assert!(bucket.fits_a_word());
     bucket
 }
 
-/// A bucket whose state is two words.
+/// Returns a bucket whose state is two words.
 pub(crate) fn fine_bucket(burst: u64) -> TokenBucket {
     let bucket = TokenBucket::new("7777/s".parse().unwrap(), burst).unwrap();
     assert!(!bucket.fits_a_word());
@@ -36,12 +36,12 @@ pub(crate) fn daily(limit: u64) -> FixedWindow {
     FixedWindow::new(limit, DAY).unwrap()
 }
 
-/// Every algorithm, and every length of state, with 10 to take at once, 5 of debt, and as good as new after `length`, or
-/// after twice that for the sliding window.
+/// Every algorithm, and every length of state, with a capacity of 10 and a debt of 5, and full again after `length`, or
+/// twice that for the sliding window.
 pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
     let per = length.as_nanos();
     let coarse = crate::Rate::new(10, length).unwrap();
-    // Not a divisor of anything, so that the instant takes two words.
+    // A prime, so that the instant takes two words.
     let fine = crate::Rate::new(10, Nanos::from_nanos(per - 1)).unwrap();
     let limits = vec![
         TokenBucket::new(coarse, 10).unwrap().max_debt(5).unwrap().into(),
@@ -58,21 +58,21 @@ pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
     limits
 }
 
-/// The same by themselves, and all of them together.
+/// Returns the same limits alone, and all of them in one group.
 pub(crate) fn ten_of_each_and_all(length: Nanos) -> Vec<Limits> {
     let each = ten_of_each(length);
     each.iter().copied().map(Limits::from).chain([Limits::new(each.iter().copied()).unwrap()]).collect()
 }
 
-/// Numbers that look random and are the same in every run.
-pub(crate) struct Dice(u64);
+/// Pseudo-random numbers, the same in every run.
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -85,7 +85,7 @@ impl Dice {
     }
 }
 
-/// Runs `work` on so many threads at once, each with its number, and returns what they return.
+/// Runs `work` on several threads at once, each with its number, and returns their results.
 pub(crate) fn on_threads<R: Send>(threads: u64, work: impl Fn(u64) -> R + Sync) -> Vec<R> {
     let start = std::sync::Barrier::new(threads as usize);
     std::thread::scope(|scope| {

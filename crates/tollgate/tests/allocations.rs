@@ -1,6 +1,7 @@
-//! No decision about an existing key allocates, nor does inserting one.
+//! Neither a decision for an existing key nor the insertion of a new key allocates.
 
-// The counting allocator is a crate of its own because writing one takes unsafe code. It counts what this thread allocates.
+// The counting allocator is a separate crate because an allocator needs unsafe code. It counts what this thread
+// allocates.
 use std::sync::Arc;
 
 use allocation_counter::measure;
@@ -36,7 +37,7 @@ fn limits() -> Result<Vec<Limit>, LimitError> {
     ])
 }
 
-/// Each by itself, and as many of them together as can be.
+/// Returns each limit alone, and as many as possible in one group.
 fn groups() -> Result<Vec<Limits>, LimitError> {
     let together = Limits::new(limits()?.into_iter().take(Limits::MAX))?;
     Ok(limits()?.into_iter().map(Limits::from).chain([together]).collect())
@@ -60,7 +61,7 @@ fn limiter_decides_without_allocating() {
         let limiter = Limiter::with_clock(limit, ManualClock::at(HOUR.as_nanos()));
         assert_no_allocation(&what, || {
             let first = limiter.check(1);
-            // Past the end of the limit, so that refusals are among them.
+            // More requests than the limit admits, so that some are refused.
             (0..12).for_each(|_| _ = limiter.check(1));
             let _ = limiter.check(u64::MAX);
             let _ = limiter.take_up_to(3);
@@ -81,7 +82,8 @@ fn limiter_decides_without_allocating() {
 fn keyed_limiter_decides_and_inserts_without_allocating() {
     fn check<A: Algorithm + Clone + std::fmt::Debug>(limit: &A, when_full: WhenFull) {
         let what = format!("{limit:?}, {when_full:?}");
-        // Far too small, so that entries are found, inserted, moved, evicted and without room.
+        // A table that is far too small, so that entries are found, inserted, moved and evicted, and some keys get
+        // none.
         let keyed =
             Keyed::with_clock(limit.clone(), 20, ManualClock::at(HOUR.as_nanos())).unwrap().when_full(when_full);
         assert_no_allocation(&what, || {
@@ -125,7 +127,7 @@ fn peeking_at_existing_keys_does_not_allocate() {
 }
 
 #[test]
-fn other_numbers_of_one_limit_convert_entries_without_allocating() {
+fn other_parameters_convert_entries_without_allocating() {
     for limit in limits().unwrap() {
         let keyed = Keyed::with_clock(limit, 20, ManualClock::at(HOUR.as_nanos())).unwrap();
         (0..20_u64).for_each(|key| _ = keyed.check(&key.to_le_bytes(), 1));
@@ -164,7 +166,7 @@ fn ledger_decides_single_charges_without_allocating() {
 }
 
 #[test]
-fn throttles_decide_without_allocating() {
+fn redis_cell_table_decides_without_allocating() {
     let throttles = RedisCellTable::with_clock(20, ManualClock::at(HOUR.as_nanos())).unwrap();
     let calls = [
         tollgate::redis_cell::Throttle::new(5, 1, 60, 1).unwrap(),
@@ -198,7 +200,7 @@ fn allocations_of_a_snapshot_do_not_depend_on_the_number_of_keys() {
 }
 
 #[test]
-fn acquiring_what_is_there_allocates_nothing() {
+fn acquire_that_need_not_wait_allocates_nothing() {
     let limit = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap();
     let limiter = Arc::new(Limiter::with_clock(limit, ManualClock::at(HOUR.as_nanos())));
     let keyed = Arc::new(Keyed::with_clock(limit, 100, ManualClock::at(HOUR.as_nanos())).unwrap());

@@ -62,7 +62,7 @@ fn executor_shutdown_leaves_nothing_in_the_queue() {
     });
     drop(runtime);
     assert_eq!((limiter.waiters(), Arc::strong_count(&limiter)), (0, 1));
-    // Nobody was served, so nothing was taken, and the line works on.
+    // No waiter was served, so nothing was taken, and the queue still works.
     limiter.reset();
     assert!(limiter.acquire(1).wait().is_ok());
 }

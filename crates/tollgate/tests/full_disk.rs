@@ -1,4 +1,4 @@
-//! A snapshot that runs out of room on the disk, told by the system itself: this program again, with a bound on its files.
+//! A snapshot that runs out of disk space: this program runs itself again with a limit on file sizes.
 #![cfg(unix)]
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tollgate::{Keyed, TokenBucket};
 
-/// Where the child saves to.
+/// The file that the child process writes.
 const FOLDER: &str = "TOLLGATE_TEST_FOLDER";
 
 fn limits() -> Keyed {
@@ -42,7 +42,7 @@ fn snapshot_on_a_full_disk_leaves_the_old_one() {
     assert_old_file_alone(folder.path());
 }
 
-/// Saves half a megabyte where there is less room than that.
+/// Saves half a megabyte with less space than that.
 #[test]
 #[ignore = "the other test runs it with little room"]
 fn child() {

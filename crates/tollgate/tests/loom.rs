@@ -4,7 +4,7 @@
 //! RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off cargo test --release -p tollgate --test loom
 //! ```
 //!
-//! The clock stands still, so nothing comes back by itself, and what passed can be counted to the unit.
+//! The clock stands still, so nothing refills, and what passed can be counted exactly.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tollgate::core::{Cost, Nanos};
 use tollgate::ledger::{Charge, Ledger, PlainCharge};
 use tollgate::{FixedWindow, Keyed, Limit, Limiter, Limits, TokenBucket, WhenFull};
 
-/// One word, updated without a lock.
+/// Returns a bucket whose state is one word, updated without a lock.
 fn bucket(burst: u64) -> TokenBucket {
     let bucket = TokenBucket::new("1/s".parse().expect("a rate"), burst).expect("a burst of a few seconds");
     assert!(bucket.fits_a_word());
@@ -38,7 +38,7 @@ fn both<T: Send + Sync + 'static, R: 'static>(
     (other.join().expect("a thread that returns"), mine)
 }
 
-/// A model of at most `preemptions` switches at a point where the thread could have gone on. Known bugs were found with one or two.
+/// Builds a model with at most `preemptions` preemptive thread switches. Known bugs were found with one or two.
 fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -57,7 +57,7 @@ fn last_token_is_taken_once() {
 }
 
 #[test]
-fn takings_that_overlap_fit_together() {
+fn overlapping_charges_stay_within_the_limit() {
     loom::model(|| {
         let limiter = Arc::new(Limiter::with_clock(bucket(5), clock()));
         let (first, second) = both(&limiter, |limiter| limiter.take_up_to(4), |limiter| limiter.check(3));
@@ -83,7 +83,7 @@ fn concurrent_refund_is_neither_lost_nor_doubled() {
 }
 
 #[test]
-fn two_who_both_give_back_leave_all_of_it() {
+fn two_concurrent_refunds_restore_everything() {
     loom::model(|| {
         let limiter = Arc::new(Limiter::with_clock(bucket(1), clock()));
         let take_and_give = |limiter: &Limiter<TokenBucket, ManualClock>| {
@@ -104,13 +104,13 @@ fn charge_into_debt_and_check_are_ordered() {
     loom::model(|| {
         let limiter = Arc::new(Limiter::with_clock(bucket(2), clock()));
         let (charged, checked) = both(&limiter, |limiter| limiter.charge(4), |limiter| limiter.check(2));
-        // All there is and all the debt: whichever comes second finds too little.
+        // Each charge needs the whole capacity and debt: the second one finds too little.
         assert!(charged.is_allowed() != checked.is_allowed());
         assert_eq!(limiter.report(1).remaining, 0);
     });
 }
 
-/// Everything of a key at once, on the table of one word per state or of several.
+/// Runs two threads that take everything of one key, in a table with states of one word or of several.
 fn the_same_new_key(keyed: fn() -> TableOf) {
     model(2, move || {
         let keyed = Arc::new(keyed());
@@ -158,15 +158,15 @@ fn refund_and_take_of_one_entry_are_serialised() {
 }
 
 #[test]
-fn newcomers_to_a_full_table_do_not_both_get_the_place_of_the_one_who_gives_way() {
+fn two_new_keys_do_not_get_the_same_evicted_entry() {
     model(1, || {
         let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap().when_full(WhenFull::Deny));
-        // One of them is less spent than the rest.
+        // One of them has used less than the others.
         let full = (0..6).filter(|n| keyed.check(&[*n], if *n == 0 { 1 } else { 3 }).is_allowed()).count();
         assert_eq!(full, 6);
         let (first, second) =
             both(&keyed, |keyed| keyed.check("alice", 2).is_allowed(), |keyed| keyed.check("bob", 2).is_allowed());
-        // Whoever is second finds the first there, no more spent than itself, and takes its place.
+        // The second key finds the first, which has used no more than itself, and evicts it.
         assert!(first && second);
         let left = ["alice", "bob"].map(|key| keyed.report(key, 1).remaining);
         assert!(left == [1, 3] || left == [3, 1], "{left:?}");
@@ -212,8 +212,8 @@ fn groups_in_opposite_order_neither_deadlock_nor_double_spend() {
     });
 }
 
-/// Charges both keys of a ledger, by the fast path where it applies. A function of its own, because the stacks of a model are
-/// small.
+/// Charges both keys of a ledger, by the fast path where it applies. A separate function, because the stacks of a model
+/// are small.
 #[inline(never)]
 fn charge_both(ledger: &Ledger<ManualClock>, keys: [&'static [u8]; 2], cost: u64) -> bool {
     let limits = [Limits::from(Limit::from(bucket(5)))];

@@ -1,4 +1,4 @@
-//! The pictures of the algorithms are what the algorithms do.
+//! The committed pictures equal what the example `pictures` draws.
 
 #[path = "../examples/pictures/drawing.rs"]
 mod drawing;

@@ -3,10 +3,10 @@
 //! **The naive method** keeps a counter and a timer that clears it. The timer needs a thread or a sweep over all keys, and it
 //! clears them all at the same instant, at which all refused clients retry.
 //!
-//! **The idea** is to store the end of the window with the count. A later request finds the window over and begins the next
-//! one; nothing has to happen in between. The [`Phase`] says where windows lie: at multiples of the length on the wall clock,
-//! at such multiples shifted by an offset per key, from the key's first request on, or where the caller says, for days and
-//! months.
+//! **The idea** is to store the end of the window with the count. A later request finds that the window has ended and
+//! begins the next one; no timer is needed. The [`Phase`] says where windows begin: at multiples of the length on the
+//! wall clock, at such multiples shifted by an offset per key, at the key's first request, or where the caller says,
+//! for days and months.
 //!
 //! **Example**: 5 per minute, phase epoch. At 0:50 a cost of 3 passes and leaves 2; another 3 is refused with a retry of 10 s.
 //! At 1:00 the window is over: 5 pass at once. So 8 passed between 0:50 and 1:00.
@@ -18,8 +18,8 @@
 //! ```
 //!
 //! Debt is carried: what is charged beyond the limit counts in the windows that follow, `limit` of it in each. With a
-//! `max_debt` of 7, a charge of 12 to the limit of 5 passes; the next window begins with 7 used and refuses, the one after it
-//! with 2. A refund counts only while the window lasts that it was taken in.
+//! `max_debt` of 7, a charge of 12 to the limit of 5 passes; the next window begins with 7 used and refuses, the one
+//! after it with 2. A refund counts only until the window ends in which the amount was taken.
 //!
 //! **Guarantee**: in any one window, what passes is at most `limit`, and a request is refused only if it does not fit its
 //! window. Over any interval of length `T` that is at most `limit × (⌈T / length⌉ + 1)`: twice the limit can pass
@@ -85,15 +85,15 @@ pub enum Phase {
     Given(usize),
 }
 
-/// How windows lie around an instant.
+/// Where the windows begin and end.
 #[derive(Clone, Copy)]
-enum Grid {
+enum WindowGrid {
     /// Each begins with its first request.
-    Free,
+    FromFirstRequest,
     /// At multiples of the length, plus this number modulo the length.
     Regular(u64),
-    /// As the caller gave it.
-    Handed(Window),
+    /// The window that the caller gave.
+    Given(Window),
 }
 
 /// The window that a request is counted in.
@@ -115,7 +115,7 @@ impl FixedWindow {
         Ok(Self { quota: Quota::new(limit, length)?, phase: Phase::Epoch })
     }
 
-    /// With windows that lie elsewhere.
+    /// Sets where windows begin.
     #[must_use]
     pub const fn phase(self, phase: Phase) -> Self {
         Self { phase, ..self }
@@ -129,9 +129,9 @@ impl FixedWindow {
         Ok(Self { quota: self.quota.max_debt(max_debt)?, ..self })
     }
 
-    /// With only `initial` in the first window of a new key.
+    /// Sets the capacity of the first window of a new key.
     ///
-    /// A key that nothing is counted for any more is forgotten, and then starts with `initial` again.
+    /// A key with nothing counted is forgotten, and then starts with `initial` again.
     ///
     /// # Errors
     /// When it is more than the limit.
@@ -139,12 +139,12 @@ impl FixedWindow {
         Ok(Self { quota: self.quota.initial(initial)?, ..self })
     }
 
-    /// The most that passes in one window.
+    /// Returns the most that passes in one window.
     pub const fn limit(&self) -> u64 {
         self.quota.limit()
     }
 
-    /// How long a window is.
+    /// Returns how long a window is.
     pub const fn length(&self) -> Nanos {
         Nanos::from_nanos(self.quota.length())
     }
@@ -181,9 +181,9 @@ impl FixedWindow {
                 .is_none_or(|window| used == 0 || end <= window.start().as_nanos() || end == window.end().as_nanos())
     }
 
-    /// Returns the most that may still be counted at an instant without calendar windows, however long those since were: debt is
-    /// paid off window by window. None is more than half as long again as on average, which is an hour in which the clock is set
-    /// back by half of one.
+    /// Returns the most that may still be counted at an instant without calendar windows, however long those since
+    /// were: debt is paid off window by window. No calendar window is longer than 1.5 times the average: the longest is
+    /// an hour during which the clock is set back by half an hour.
     pub(crate) fn most_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> u64 {
         let Phase::Given(_) = self.phase else { return self.current(state, now).used };
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
@@ -205,64 +205,66 @@ impl FixedWindow {
         Retry::After(self.wait(&self.current(state, now), at_most.floor()))
     }
 
-    /// The most that may be counted for `ask` to fit; `None` if it never does.
-    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
-        self.quota.room_for(ask)
+    /// Returns the most that may be counted for `ask` to fit; `None` if it never does.
+    pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
+        self.quota.max_used_for(ask)
     }
 
     /// Writes a state in which `used` is counted in the present window, rounded up to a whole number.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.quota.deepest());
-        // Where nothing is counted, it does not matter in which window.
+        // If nothing is counted, the window does not matter.
         let end = if used == 0 { 0 } else { self.begin(now) };
         self.write(state, end, used);
     }
 
     /// Returns the instant on the clock of the windows, and how they lie around it.
     #[inline]
-    fn look(&self, now: &Now<'_>) -> (u64, Grid) {
+    fn instant_and_grid(&self, now: &Now<'_>) -> (u64, WindowGrid) {
         let wall = instant(now.wall());
         match self.phase {
-            Phase::Epoch => (wall, Grid::Regular(0)),
-            Phase::Spread => (wall, Grid::Regular(now.spread())),
-            Phase::FirstRequest => (instant(now.mono()), Grid::Free),
+            Phase::Epoch => (wall, WindowGrid::Regular(0)),
+            Phase::Spread => (wall, WindowGrid::Regular(now.spread())),
+            Phase::FirstRequest => (instant(now.mono()), WindowGrid::FromFirstRequest),
             Phase::Given(position) => match now.window(position) {
-                // If the given window does not contain the present, the window counts.
+                // If the given window does not contain `now`, the stored window applies.
                 Some(window) => {
-                    (wall.clamp(window.start().as_nanos(), window.end().as_nanos() - 1), Grid::Handed(window))
+                    (wall.clamp(window.start().as_nanos(), window.end().as_nanos() - 1), WindowGrid::Given(window))
                 }
-                None => (wall, Grid::Free),
+                None => (wall, WindowGrid::FromFirstRequest),
             },
         }
     }
 
     #[inline]
     fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentWindow {
-        let (at, grid) = self.look(now);
+        let (at, grid) = self.instant_and_grid(now);
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
         let length = self.quota.length();
-        // The latest end of the present window, and of one that the clock was set back from. A window of the calendar that the limit
-        // had before may end before the given one.
+        // Returns the latest end of the present window, or of the later one from which the clock was set back. A window
+        // of the calendar that the limit had before may end before the given one.
         let most = match grid {
-            Grid::Free | Grid::Regular(_) => at.saturating_add(length + self.quota.slack(length)),
-            Grid::Handed(window) => {
+            WindowGrid::FromFirstRequest | WindowGrid::Regular(_) => {
+                at.saturating_add(length + self.quota.max_ahead(length))
+            }
+            WindowGrid::Given(window) => {
                 let handed = window.end().since(window.start()).as_nanos();
-                window.end().as_nanos().saturating_add(self.quota.slack(handed.max(length)))
+                window.end().as_nanos().saturating_add(self.quota.max_ahead(handed.max(length)))
             }
         };
         if used > 0 && at < end && end <= most {
             return CurrentWindow { end, left: end - at, used };
         }
-        self.enter(at, grid, end, used)
+        self.advance_to(at, grid, end, used)
     }
 
-    /// The window around `at`, for a count of `used` kept in another one, which ended or ends at `end`.
-    fn enter(&self, at: u64, grid: Grid, end: u64, used: u64) -> CurrentWindow {
+    /// Returns the window around `at`, for a count of `used` kept in another one, which ended or ends at `end`.
+    fn advance_to(&self, at: u64, grid: WindowGrid, end: u64, used: u64) -> CurrentWindow {
         let (limit, length) = (self.quota.limit(), self.quota.length());
         let left = match grid {
-            Grid::Free => length,
-            Grid::Regular(offset) => self.quota.until_next(at, offset % length),
-            Grid::Handed(window) => window.end().as_nanos() - at,
+            WindowGrid::FromFirstRequest => length,
+            WindowGrid::Regular(offset) => self.quota.until_next(at, offset % length),
+            WindowGrid::Given(window) => window.end().as_nanos() - at,
         };
         let next = at.saturating_add(left);
         // Nothing is counted, or the clock was set back: the count is that of the present window.
@@ -270,23 +272,23 @@ impl FixedWindow {
             return CurrentWindow { end: next, left: next - at, used };
         }
         let passed = match grid {
-            Grid::Free | Grid::Regular(_) => (at - end) / length + 1,
-            // Windows of about that length: to the nearest whole number.
-            Grid::Handed(_) => ((next - end).saturating_add(length / 2) / length).max(1),
+            WindowGrid::FromFirstRequest | WindowGrid::Regular(_) => (at - end) / length + 1,
+            // The number of windows of about that length, to the nearest whole number.
+            WindowGrid::Given(_) => ((next - end).saturating_add(length / 2) / length).max(1),
         };
         let used = used.saturating_sub(passed.saturating_mul(limit));
         let end = match grid {
-            // Debt is paid off in windows that follow one another; without it, the next begins with the next request.
-            Grid::Free if used > 0 => end.saturating_add(passed.saturating_mul(length)),
-            Grid::Free | Grid::Regular(_) | Grid::Handed(_) => next,
+            // Debt is paid off in consecutive windows; without debt, the next window begins with the next request.
+            WindowGrid::FromFirstRequest if used > 0 => end.saturating_add(passed.saturating_mul(length)),
+            WindowGrid::FromFirstRequest | WindowGrid::Regular(_) | WindowGrid::Given(_) => next,
         };
         CurrentWindow { end, left: end - at, used }
     }
 
-    /// The end of the window around now.
+    /// Returns the end of the window around now.
     fn begin(&self, now: &Now<'_>) -> u64 {
-        let (at, grid) = self.look(now);
-        self.enter(at, grid, 0, 0).end
+        let (at, grid) = self.instant_and_grid(now);
+        self.advance_to(at, grid, 0, 0).end
     }
 
     #[inline]
@@ -295,12 +297,12 @@ impl FixedWindow {
         state.set(1, used);
     }
 
-    /// Whole units that fit on top of those used.
+    /// Returns whole units that fit on top of those used.
     const fn available(&self, used: u64) -> u64 {
         self.quota.limit().saturating_sub(used)
     }
 
-    /// How long until no more than `room` is used; each window takes `limit` off.
+    /// Returns how long until no more than `room` is used; each window subtracts `limit`.
     fn wait(&self, current: &CurrentWindow, room: u64) -> Nanos {
         let over = current.used.saturating_sub(room);
         if over == 0 {
@@ -310,12 +312,12 @@ impl FixedWindow {
         Nanos::from_nanos(current.left.saturating_add(further.saturating_mul(self.quota.length())))
     }
 
-    /// How long until `cost` fits under `ceiling`.
+    /// Returns how long until `cost` fits under `ceiling`.
     fn retry(&self, current: &CurrentWindow, cost: Cost, ceiling: u64) -> Retry {
         ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, room)))
     }
 
-    /// Decides, once it is known what is counted.
+    /// Decides, given the amount counted.
     #[inline]
     fn judge<S: Cells + ?Sized>(&self, _: &S, current: &CurrentWindow, ask: Ask) -> Verdict {
         let pass = |taken| Verdict::pass(Outcome::Allow, taken, Stamp::from_bits(current.end));
@@ -332,7 +334,8 @@ impl FixedWindow {
     /// Applies what was decided.
     #[inline]
     fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentWindow, verdict: &Verdict) {
-        // Only a clock that was set back makes a window end earlier. Even a refusal writes that, so that its wait is true.
+        // A window ends earlier only if the clock was set back. Even a refusal writes this repair, so that its wait is
+        // correct.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             self.write(state, current.end, current.used.saturating_add(verdict.taken().get()));
         }

@@ -1,15 +1,16 @@
 //! Interval bucket: refilled in whole steps, N every minute and nothing in between.
 //!
-//! **The naive method** keeps the tokens and the time of the last refill, and a request first adds what the steps since then
-//! brought. Two numbers must change together, and every request writes them, even if it takes nothing.
+//! **The naive method** keeps the tokens and the time of the last refill, and each request first adds the refills since
+//! then. The two numbers must change together, and every request writes them, even if it takes nothing.
 //!
-//! **The idea** is that of the [token bucket](super::token_bucket), with time that goes in steps. Step `n` of the grid stands
-//! for `refill × n`, and the state is that number plus what is owed: the *mark*. While nothing is taken the mark stays, and what
-//! is owed is the mark minus where the grid is now, which falls by `refill` with every step, down to zero. Taking adds the cost
-//! to the mark. So the state is one word, a decision is one comparison, and a refill needs no action.
+//! **The idea** is that of the [token bucket](super::token_bucket), with time that advances in steps. Step `n` has the
+//! value `refill × n`, and the state is the value of the present step plus what is owed: the *mark*. While nothing is
+//! taken the mark stays, and what is owed is the mark minus the value of the present step; it falls by `refill` with
+//! every step, down to zero. Taking adds the cost to the mark. So the state is one word, a decision is one comparison,
+//! and a refill needs no action.
 //!
-//! Where the steps lie is the [`Steps`]: at multiples of the period on the wall clock and an offset, or from the request
-//! on that first takes from a full bucket, by the monotonic clock.
+//! [`Steps`] says when they occur: at multiples of the period on the wall clock plus an offset, or every period after
+//! the request that first takes from a full bucket, by the monotonic clock.
 //!
 //! **Example**: 5 every 10 s with a burst of 8, aligned. At 0:03 a cost of 8 passes and leaves nothing. At 0:10 there are 5,
 //! at 0:20 it is full: 8, not 10. A cost of 3 at 0:09 is refused for 1 s; a cost of 6 for 11 s.
@@ -28,14 +29,16 @@
 //! when the limiter is made, which an offset expresses.
 //!
 //! **Guarantee**: over any interval in which the grid has `k` steps after its beginning, what passes is at most
-//! `burst + refill × k`. With a `max_wait` that holds for what has its turn, where a step at the very beginning counts, too. There
-//! are at most `⌊T / period⌋ + 1` steps in an interval of length `T`. A request is refused only if it does not fit.
+//! `burst + refill × k`. With a `max_wait` the same bound holds for the requests whose wait ends in the interval, where a step
+//! at its very beginning counts too. There are at most `⌊T / period⌋ + 1` steps in an interval of length `T`. A request
+//! is refused only if it does not fit.
 //!
-//! **Verbs**: a charge never waits, and goes up to `max_debt` beyond the burst. A refund gives back what is still owed. If the
-//! clock is set back, what is owed grows by the steps it goes back, up to all that can be owed, and refills from there.
+//! **Verbs**: a charge never waits, and goes up to `max_debt` beyond the burst. A refund gives back what is still owed.
+//! If the clock is set back, what is owed grows by the steps that it goes back, up to the most that can be owed, and
+//! refills from there.
 //!
-//! **State**: the mark, and for steps from the first request on also the instant of it: one word or two. **Cost**: a
-//! division to find the step, another if the answer is a wait.
+//! **State**: the mark, and, for steps from the first request on, also the instant of that request: one word or two.
+//! **Cost**: a division to find the step, another if the answer is a wait.
 //!
 //! **Poor choice** where requests should come evenly: all clients retry at the step. Use a token bucket.
 
@@ -68,7 +71,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IntervalBucket {
     refill: u64,
-    /// In nanoseconds, never zero, and no less than `refill`.
+    /// The period in nanoseconds; never zero, and at least `refill`.
     period: u64,
     burst: u64,
     steps: Steps,
@@ -81,24 +84,25 @@ pub struct IntervalBucket {
     max_plausible: u64,
 }
 
-/// Where the steps of an interval bucket lie.
+/// When the steps of an interval bucket occur.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Steps {
-    /// At multiples of the period since 1970-01-01 UTC, plus this: the same for all keys. Zero by default.
+    /// At multiples of the period since 1970-01-01 UTC, plus this offset: the same for all keys. Zero by default.
     Aligned(Nanos),
-    /// A period after the request that took from a full bucket, by the monotonic clock, and so on until it is full again.
+    /// Every period after the request that took from a full bucket, by the monotonic clock, until the bucket is full
+    /// again.
     FirstRequest,
 }
 
-/// The grid at an instant, and what is owed there.
+/// The position in the steps at an instant, and what is owed then.
 #[derive(Clone, Copy)]
 struct CurrentStep {
     /// How much of the present step has elapsed, less than the period.
     elapsed: u64,
-    /// What the step stands for.
+    /// The value of the present step.
     base: u64,
     owed: u64,
-    /// From when on steps are counted; zero if aligned.
+    /// The instant from which steps are counted; zero if aligned.
     origin: u64,
     /// How long until `origin`, if a thread with a later reading of the clock has set it.
     early: u64,
@@ -133,7 +137,7 @@ impl IntervalBucket {
         Ok(Self { max_debt: refill.min(limit.most() - refill), ..limit }.with_bounds())
     }
 
-    /// With at most `burst` at once instead of one refill. Starts full, with debt bounded by another burst.
+    /// Sets the capacity, which is one refill by default. Starts full, with debt bounded by another burst.
     ///
     /// # Errors
     /// When it is zero, or takes longer than [`Rate::MAX_FILL`] to refill.
@@ -147,10 +151,10 @@ impl IntervalBucket {
         Ok(Self { burst, initial: burst, max_debt: burst.min(self.most() - burst), ..self }.with_bounds())
     }
 
-    /// With steps that lie elsewhere.
+    /// Sets when the steps occur.
     #[must_use]
     pub const fn steps(self, steps: Steps) -> Self {
-        // Only what is within a period makes a difference.
+        // Only the remainder modulo the period matters.
         let steps = match steps {
             Steps::Aligned(offset) => Steps::Aligned(Nanos::from_nanos(offset.as_nanos() % self.period)),
             Steps::FirstRequest => Steps::FirstRequest,
@@ -170,7 +174,7 @@ impl IntervalBucket {
         Ok(Self { max_wait: max_wait.as_nanos(), ..self }.with_bounds())
     }
 
-    /// With at most `max_debt` taken beyond empty by [`Ask::Regardless`].
+    /// Sets the maximum `max_debt` taken beyond empty by [`Ask::Regardless`].
     ///
     /// # Errors
     /// When paying it back takes longer than [`Rate::MAX_FILL`].
@@ -182,7 +186,7 @@ impl IntervalBucket {
         Ok(Self { max_debt, ..self }.with_bounds())
     }
 
-    /// With `initial` for a new key instead of a full burst.
+    /// Sets what a new key has, instead of a full burst.
     ///
     /// A bucket that has refilled is forgotten as any other is, and then starts with `initial` again.
     ///
@@ -195,25 +199,25 @@ impl IntervalBucket {
         Ok(Self { initial, ..self })
     }
 
-    /// What is refilled within [`Rate::MAX_FILL`]: below 2⁶², since a nanosecond brings one at most.
+    /// Returns what is refilled within [`Rate::MAX_FILL`]: below 2⁶², since at most one is refilled per nanosecond.
     const fn most(&self) -> u64 {
         (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill)
     }
 
     const fn with_bounds(self) -> Self {
-        // What can be sold ahead are the steps within the longest wait, less than 2⁶² plus one step.
+        // Requests that wait can take from the steps within `max_wait`: less than 2⁶² plus one step.
         let sold = if self.max_wait == 0 { 0 } else { (self.max_wait / self.period + 1) * self.refill };
         let deepest = self.burst + if sold > self.max_debt { sold } else { self.max_debt };
         let max_plausible = deepest.saturating_add((STALE.as_nanos() / self.period + 1) * self.refill);
         Self { deepest, max_plausible, ..self }
     }
 
-    /// What each step brings.
+    /// Returns what each step brings.
     pub const fn refill(&self) -> u64 {
         self.refill
     }
 
-    /// The time from one step to the next.
+    /// Returns the time from one step to the next.
     pub const fn period(&self) -> Nanos {
         Nanos::from_nanos(self.period)
     }
@@ -261,7 +265,7 @@ impl IntervalBucket {
 
     /// Writes a state in which `used` is owed, rounded up to a whole number.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        // Where nothing is owed, it does not matter since when.
+        // If nothing is owed, the instant does not matter.
         self.encode(state, 0, 0);
         let owed = used.ceil().min(self.deepest);
         if owed > 0 {
@@ -270,14 +274,14 @@ impl IntervalBucket {
         }
     }
 
-    /// Returns whether a state of `own` keeps its steps, which began with a first request, under these parameters. Aligned steps
-    /// depend on the clock only.
+    /// Returns whether a state of `own`, whose steps began with a first request, keeps these steps under the new
+    /// parameters. Aligned steps depend on the clock only.
     fn keeps_grid_of(&self, own: &Self) -> bool {
         self.steps == Steps::FirstRequest && (self.steps, self.period) == (own.steps, own.period)
     }
 
-    /// How much of the present step has elapsed when a state of `own` comes under these parameters; `None` if steps begin with
-    /// whatever request is admitted.
+    /// Returns how much of the present step has elapsed when a state of `own` is converted to these parameters; `None`
+    /// if steps begin with the next admitted request.
     pub(crate) fn elapsed_from<S: Cells + ?Sized>(&self, own: &Limit, state: &S, now: &Now<'_>) -> Option<u64> {
         match (self.steps, own) {
             (Steps::Aligned(offset), _) => Some(self.grid(now.wall().as_nanos(), offset.as_nanos()).0),
@@ -288,11 +292,12 @@ impl IntervalBucket {
         }
     }
 
-    /// How long until `ask` is let in, if `wait` says how long until no more than an amount is used up, by steps of which the
-    /// present one has `elapsed`.
+    /// Returns how long until `ask` is admitted. `wait(amount)` is the time until no more than `amount` is used;
+    /// `elapsed` is how much of the present step has passed.
     ///
-    /// The steps that come within the longest wait are as many as fit it, or one more while the present step is nearly over. So
-    /// the request is let in when the fewer leave room, or at the first such time from when the more do.
+    /// The number of steps within `max_wait` is `max_wait / period` rounded down, or one more near the end of the
+    /// present step. So the request is admitted when the smaller number leaves enough, or at the first such instant at
+    /// which the larger number does.
     pub(crate) fn retry_from(&self, elapsed: Option<u64>, ask: Ask, wait: impl Fn(Tokens) -> Retry) -> Retry {
         let cost = match ask {
             Ask::Exactly(cost) => cost.get(),
@@ -314,7 +319,7 @@ impl IntervalBucket {
         with_fewer.min(Retry::After(with_more.saturating_add(Nanos::from_nanos(late.saturating_sub(then)))))
     }
 
-    /// What is let in beside `used`, by steps of which the present one has `elapsed`.
+    /// Returns what is admitted on top of `used`, when `elapsed` of the present step has passed.
     pub(crate) fn remaining_beside(&self, used: Tokens, elapsed: Option<u64>) -> u64 {
         let steps = (self.max_wait + elapsed.unwrap_or(0)) / self.period;
         (self.burst + steps * self.refill).saturating_sub(used.ceil()).min(self.burst)
@@ -332,8 +337,8 @@ impl IntervalBucket {
         }
     }
 
-    /// How much of the step around `at` has elapsed, and what the step stands for. Before the first step of all lies one
-    /// more, so that nothing is negative.
+    /// Returns how much of the step around `at` has elapsed, and the value of that step. Values begin with one extra
+    /// step, so that none is negative.
     #[inline]
     const fn grid(&self, at: u64, offset: u64) -> (u64, u64) {
         let (step, elapsed) = (at / self.period, at % self.period);
@@ -363,8 +368,8 @@ impl IntervalBucket {
         }
     }
 
-    /// What is owed by `mark` at a step that stands for `base`. If the clock stepped back, or the mark ran out of numbers at
-    /// the end of time, it is as much as can be.
+    /// Returns what is owed by `mark` at a step with the value `base`. After a clock step, or if the mark saturated, it
+    /// is the most that can be owed.
     #[inline]
     const fn owed(&self, mark: u64, base: u64) -> u64 {
         let owed = mark.saturating_sub(base);
@@ -376,7 +381,7 @@ impl IntervalBucket {
         self.encode(state, current.base.saturating_add(owed), current.origin);
     }
 
-    /// How long until step `count` from now; for none of them no time.
+    /// Returns how long until step `count` from now; zero for a count of zero.
     const fn until(&self, current: &CurrentStep, count: u64) -> u64 {
         if count == 0 {
             return 0;
@@ -384,12 +389,12 @@ impl IntervalBucket {
         (current.early + (self.period - current.elapsed)).saturating_add((count - 1).saturating_mul(self.period))
     }
 
-    /// How many steps it takes until no more than `room` is owed out of `owed` and `cost`.
+    /// Returns how many steps it takes until no more than `room` is owed out of `owed` and `cost`.
     const fn steps_for(&self, owed: u64, cost: u64, room: u64) -> u64 {
         owed.saturating_add(cost).saturating_sub(room).div_ceil(self.refill)
     }
 
-    /// What may be owed with what is sold from the steps within the longest wait.
+    /// Returns what may be owed, including what is taken ahead from the steps within `max_wait`.
     #[inline]
     fn room(&self, current: &CurrentStep) -> u64 {
         if self.max_wait == 0 {
@@ -402,12 +407,12 @@ impl IntervalBucket {
         self.burst + steps * self.refill
     }
 
-    /// Whole units that fit, now or with a wait.
+    /// Returns the whole units that fit, now or with a wait.
     fn available(&self, current: &CurrentStep) -> u64 {
         self.room(current).saturating_sub(current.owed).min(self.burst)
     }
 
-    /// How long until `cost` is let in.
+    /// Returns how long until `cost` is admitted.
     fn retry(&self, current: &CurrentStep, cost: u64) -> Retry {
         if cost > self.burst {
             return Retry::Never;
@@ -416,7 +421,7 @@ impl IntervalBucket {
         Retry::After(Nanos::from_nanos(turn.saturating_sub(self.max_wait)))
     }
 
-    /// What passes now, or by the step it fits by.
+    /// Returns the outcome: admitted now, or at the step at which it fits.
     #[inline]
     fn pass(&self, current: &CurrentStep, taken: u64) -> Verdict {
         if taken == 0 || current.owed.saturating_add(taken) <= self.burst {
@@ -426,7 +431,7 @@ impl IntervalBucket {
         Verdict::pass(Outcome::Delay(Nanos::from_nanos(wait)), Cost::new(taken), Stamp::NONE)
     }
 
-    /// Decides, once it is known what is owed.
+    /// Decides, given what is owed.
     #[inline]
     fn judge<S: Cells + ?Sized>(&self, _: &S, current: &CurrentStep, ask: Ask) -> Verdict {
         let cost = ask.cost().get();
@@ -459,7 +464,7 @@ impl IntervalBucket {
     /// Applies what was decided.
     #[inline]
     fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentStep, verdict: &Verdict) {
-        // Even a refusal writes that the clock stepped back, so that what is owed refills from this instant on.
+        // Even a refusal writes the repair of a clock step, so that what is owed refills from this instant on.
         let stepped_back = match self.steps {
             Steps::Aligned(_) => current.base.saturating_add(current.owed) < state.get(0),
             Steps::FirstRequest => {
@@ -555,7 +560,7 @@ impl Algorithm for IntervalBucket {
         Retry::After(Nanos::from_nanos(self.until(&current, steps)))
     }
 
-    /// What is owed stays owed. Steps that began with a first request go on if the period is the same.
+    /// The amount owed is kept. Steps that began with a first request continue if the period is the same.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let before = own.current(state, now);
         if !self.keeps_grid_of(own) {

@@ -3,10 +3,10 @@
 //! **The naive method** is a queue with a timer that lets one request out per tick. It needs memory for every waiting request
 //! and a thread for every key, and the tick rounds the rate: 300 per second from a timer of 3 ms are 333.
 //!
-//! **The idea** is that a request need not stand in a queue to know when its turn comes. It is enough to store when the bucket
-//! will have run dry. A unit that finds an amount in the bucket has its turn when that amount has flowed out, and a request of
-//! several units has its turn when the last of them has, as if they had come one after the other. The request is given this
-//! wait at once, and pouring its own cost in reserves the turn. The arithmetic is that of the
+//! **The idea** is that a request need not stand in a queue to know when its turn comes. It is enough to store when the
+//! bucket will be empty. A unit that finds an amount in the bucket has its turn when that amount has flowed out, and a
+//! request of several units has its turn when the last of them has, as if they had come one after the other. The
+//! request is given this wait at once, and pouring its own cost in reserves the turn. The arithmetic is that of the
 //! [token bucket](super::token_bucket), exact for any rate; the two differ in which requests wait.
 //!
 //! Two bounds keep the queue short: `burst`, the most that can be in the bucket (nginx counts one less), and `max_wait`,
@@ -56,7 +56,7 @@ use crate::ticks::Ticks;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// A steady rate out, a bounded queue in.
+/// A steady outflow and a bounded queue.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, LeakyBucket, Nanos, Now, Outcome};
@@ -71,12 +71,13 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
-    /// The same sums: what it owes is in this bucket, and what refills it flows out of this one.
+    /// The arithmetic of a token bucket: what that bucket owes is the content of this one, and its refill is the
+    /// outflow.
     bucket: TokenBucket,
     free: u64,
     max_wait: Nanos,
     /// The most that a unit may find in the bucket to wait no longer than `max_wait`: `free` and what flows out in that time.
-    patience: Ticks,
+    wait_bound: Ticks,
 }
 
 impl LeakyBucket {
@@ -87,26 +88,28 @@ impl LeakyBucket {
     /// When `burst` is zero or takes longer than [`Rate::MAX_FILL`] to flow out.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
         let bucket = TokenBucket::new(rate, burst)?;
-        Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, patience: 0 }.with_patience())
+        Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, wait_bound: 0 }.with_wait_bound())
     }
 
-    /// With no wait for a unit that finds no more than `free` in the bucket: `free + 1` units pass at once.
+    /// Sets the free part: a unit that finds no more than `free` in the bucket does not wait, so `free + 1` units pass
+    /// at once.
     ///
     /// # Errors
     /// When it is more than the burst.
     pub fn free(self, free: u64) -> Result<Self, LimitError> {
         LimitError::check_range("the free amount", free, 0, self.burst())?;
-        Ok(Self { free, ..self }.with_patience())
+        Ok(Self { free, ..self }.with_wait_bound())
     }
 
-    /// With a refusal for a request that would wait longer than `max_wait`; zero refuses every request that would wait.
+    /// Sets the longest wait: a request that would wait longer than `max_wait` is refused; zero refuses every request
+    /// that would wait.
     #[must_use]
     pub fn max_wait(self, max_wait: impl Into<Duration>) -> Self {
         let max_wait = Nanos::from(max_wait.into());
-        Self { max_wait, ..self }.with_patience()
+        Self { max_wait, ..self }.with_wait_bound()
     }
 
-    /// With at most `max_debt` put in beyond the burst by [`Ask::Regardless`].
+    /// Sets the maximum `max_debt` put in beyond the burst by [`Ask::Regardless`].
     ///
     /// # Errors
     /// When it takes longer than [`Rate::MAX_FILL`] to flow out.
@@ -114,7 +117,7 @@ impl LeakyBucket {
         Ok(Self { bucket: self.bucket.max_debt(max_debt)?, ..self })
     }
 
-    /// With room for only `initial` in the bucket of a new key, as if the rest of the burst had just been poured in.
+    /// Sets the capacity of a new key to `initial`, as if the rest of the burst had just been poured in.
     ///
     /// A bucket that ran empty may be forgotten, and then starts with `initial` again.
     ///
@@ -124,22 +127,22 @@ impl LeakyBucket {
         Ok(Self { bucket: self.bucket.initial(initial)?, ..self })
     }
 
-    fn with_patience(self) -> Self {
+    fn with_wait_bound(self) -> Self {
         let flow = self.bucket.flow();
-        Self { patience: flow.ticks(self.free) + flow.instant(Time::from_nanos(self.max_wait.as_nanos())), ..self }
+        Self { wait_bound: flow.ticks(self.free) + flow.instant(Time::from_nanos(self.max_wait.as_nanos())), ..self }
     }
 
-    /// The rate, in lowest terms.
+    /// Returns the rate, in lowest terms.
     pub fn rate(&self) -> Rate {
         self.bucket.rate()
     }
 
-    /// The most that can be in the bucket.
+    /// Returns the most that can be in the bucket.
     pub const fn burst(&self) -> u64 {
         self.bucket.burst()
     }
 
-    /// Whether the state is a single word, which can be updated without a lock.
+    /// Returns whether the state is a single word, which can be updated without a lock.
     pub const fn fits_a_word(&self) -> bool {
         self.bucket.fits_a_word()
     }
@@ -172,8 +175,8 @@ impl LeakyBucket {
         self.bucket.start_with(state, now, used);
     }
 
-    /// The most that may be used up for `ask` to be let in; `None` if it never is.
-    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
+    /// Returns the most that may be used up for `ask` to be let in; `None` if it never is.
+    pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         let room = match ask {
             Ask::Exactly(cost) => self.room(cost),
             Ask::UpTo(cost) => self.room(cost.min(Cost::ONE)),
@@ -182,34 +185,36 @@ impl LeakyBucket {
         room.map(|room| self.bucket.tokens(room))
     }
 
-    /// What is let in beside `used`.
+    /// Returns what is admitted on top of `used`.
     pub(crate) fn remaining_beside(&self, used: Tokens) -> u64 {
         self.available(used.units_ceil(self.bucket.ticks_per_token()))
     }
 
-    /// What of a cost comes before its last unit, in ticks.
+    /// Returns all of a cost but its last unit, in ticks.
     #[inline]
     fn before_last(&self, cost: Cost) -> Ticks {
         self.bucket.flow().ticks(cost.get().saturating_sub(1))
     }
 
-    /// The most that may be in the bucket when `cost` comes, for both bounds to hold; `None` if they never do. A cost of zero
+    /// Returns the most that may be in the bucket when `cost` comes, for both bounds to hold; `None` if they never do. A cost of zero
     /// does not wait, so only the burst bounds it.
     #[inline]
     fn room(&self, cost: Cost) -> Option<Ticks> {
         if cost == Cost::ZERO {
             return self.bucket.room(cost);
         }
-        Some(self.bucket.room(cost)?.min(self.patience.checked_sub(self.before_last(cost))?))
+        Some(self.bucket.room(cost)?.min(self.wait_bound.checked_sub(self.before_last(cost))?))
     }
 
-    /// Whole units that are let in on top of `owed`: those that fit, and whose last one waits no longer than allowed.
+    /// Returns the whole units admitted on top of `owed`: those that fit, and of which the last waits no longer than
+    /// allowed.
     fn available(&self, owed: Ticks) -> u64 {
-        let patient = self.patience.checked_sub(owed);
+        let patient = self.wait_bound.checked_sub(owed);
         patient.map_or(0, |left| self.bucket.available(owed).min(self.bucket.flow().tokens(left).saturating_add(1)))
     }
 
-    /// What passes on top of `owed` in the bucket: now, or when all before its last unit but the free part has flowed out.
+    /// Returns the outcome on top of `owed` in the bucket: admitted now, or when everything before its last unit,
+    /// except the free part, has flowed out.
     #[inline]
     fn pass(&self, owed: Ticks, taken: Cost) -> Verdict {
         let flow = self.bucket.flow();
@@ -279,14 +284,14 @@ impl Algorithm for LeakyBucket {
         self.bucket.is_new(state, now)
     }
 
-    /// Until it would pass undelayed. A cost that never does, because more than the free part and one unit, until the bucket
-    /// is empty.
+    /// Returns the time until it would pass without delay. A cost above the free part plus one never does; then it is the time
+    /// until the bucket is empty.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let undelayed = self.bucket.flow().ticks(self.free).saturating_sub(self.before_last(cost));
         self.bucket.retry_after(state, now, ahead, self.room(cost).map(|room| room.min(undelayed)))
     }
 
-    /// What is owed stays owed, rounded up to a tick of the new rate.
+    /// The amount owed is kept, rounded up to a tick of the new rate.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, own.used(state, now));
     }

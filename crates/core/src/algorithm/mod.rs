@@ -22,7 +22,8 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Verdict};
 /// There is one decision routine, [`weigh`](Self::weigh): peeking is weighing without committing, and a group of limits
 /// weighs all before it commits any.
 pub trait Algorithm {
-    /// Identifies a taking, to refund exactly that one; [`Stamp`](crate::Stamp) for a single limit.
+    /// Identifies what one request took, so that exactly that can be refunded; [`Stamp`](crate::Stamp) for a single
+    /// limit.
     type Stamp: Copy + Default + Send + Sync + 'static;
 
     /// Returns the number of words of the state. Constant for a given limit.
@@ -31,7 +32,7 @@ pub trait Algorithm {
     /// Returns the most that passes at one instant, or in one window.
     fn capacity(&self) -> u64;
 
-    /// Returns whether decisions use the wall clock. Otherwise the caller need not read it.
+    /// Returns whether decisions use the wall clock. Otherwise the caller need not read the clock.
     fn uses_wall_clock(&self) -> bool {
         false
     }
@@ -46,8 +47,8 @@ pub trait Algorithm {
     /// limits that count refused attempts.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Self::Stamp>);
 
-    /// Gives back up to `cost` and returns how much was accepted: never above full and, for windows, only where it was
-    /// taken. The stamp of the taking makes it exact; without one, only the current window gets it back.
+    /// Refunds up to `cost` and returns how much was accepted: never above full and, for windows, only in the window in
+    /// which it was taken. A stamp makes the refund exact; without one, only the current window is refunded.
     fn refund<S: CellsMut + ?Sized>(
         &self,
         state: &mut S,
@@ -62,20 +63,22 @@ pub trait Algorithm {
     /// Returns how much is used up. [`Spent::NOTHING`]: the state may be forgotten without loss.
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent;
 
-    /// Re-expresses a state of the parameters `own` under these, so that they say the same is used up, rounded up to what they
-    /// can tell apart. The cells must hold the larger of both states.
+    /// Converts a state of the parameters `own` to these parameters, so that the same amount is used up, rounded up to
+    /// what they can represent. The cells must hold the larger of both states.
     ///
-    /// Only for a state that these parameters can hold, which has at most the capacity and the debt used: one that a request
-    /// was just admitted to by [`weigh_from`](Self::weigh_from). Of any other, what is above that would be forgotten.
+    /// Only for a state that these parameters can hold, with at most the capacity and the debt used: one for which
+    /// [`weigh_from`](Self::weigh_from) has just admitted a request. In any other state, the amount above that would be
+    /// lost.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>);
 
-    /// [`weigh`](Self::weigh) for a state that belongs to the parameters `own`: those it was last charged under. What is used up
-    /// is judged by them, and what fits by these; see the law of changed parameters in ARCHITECTURE.md.
+    /// [`weigh`](Self::weigh) for a state that belongs to the parameters `own`: those it was last charged under. They
+    /// determine how much is used up, and the new parameters determine what fits; see "Changed parameters" in
+    /// ARCHITECTURE.md.
     fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp>;
 
-    /// Applies a verdict that [`weigh_from`](Self::weigh_from) just gave, and returns whether the state belongs to these
-    /// parameters from now on. It does if something was taken; otherwise it still belongs to `own`, and nothing was written but
-    /// refused attempts that count and the repair of a stepped clock.
+    /// Applies a verdict that [`weigh_from`](Self::weigh_from) just gave, and returns whether the state belongs to
+    /// these parameters from now on. It does if something was taken; otherwise it still belongs to `own`, and only
+    /// counted refusals and the repair of a clock step were written.
     fn commit_from<S: CellsMut + ?Sized>(
         &self,
         own: &Self,
@@ -97,8 +100,8 @@ pub trait Algorithm {
         (verdict, adopted)
     }
 
-    /// [`report`](Self::report) for a state that belongs to the parameters `own`: the limit and what remains are of these
-    /// parameters, the waits are true under `own`.
+    /// [`report`](Self::report) for a state that belongs to the parameters `own`: the limit and what remains follow
+    /// from these parameters, the waits from `own`.
     fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
 
     /// [`wait_behind`](Self::wait_behind) for a state that belongs to the parameters `own`. Requests ahead are not counted.
@@ -163,7 +166,7 @@ pub trait Algorithm {
     }
 
     /// Returns, after [`Retry::OnRelease`], how long until time alone may let a request pass; `None` if it never does.
-    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+    fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
         let _ = (state, now);
         None
     }
@@ -174,7 +177,8 @@ pub trait Algorithm {
     }
 }
 
-/// The decisions of an algorithm that first works out what counts at `now`, its `current`, then judges by that alone.
+/// The decisions of an algorithm that first computes what counts at `now`, its `current`, and then decides by that
+/// alone.
 macro_rules! decide_by_current {
     () => {
         #[inline]
@@ -199,8 +203,9 @@ macro_rules! decide_by_current {
 
 pub(crate) use decide_by_current;
 
-/// How old a reading of the clock may be at a decision. A thread that is preempted between reading the clock and deciding sees a
-/// state from its future. Up to this much the state is used as it is; beyond it the clock has stepped back.
+/// How old a reading of the clock may be at a decision. A thread that is preempted between reading the clock and
+/// deciding may find a state that is ahead of its reading. A state ahead by up to this length is used as it is; a
+/// larger difference means that the clock stepped back.
 pub(crate) const STALE: Nanos = Nanos::SECOND;
 
 /// The words of a state, wherever they are kept.
@@ -209,7 +214,7 @@ pub trait Cells {
     fn get(&self, index: usize) -> u64;
 }
 
-/// Words of state that may be changed.
+/// Mutable words of state.
 pub trait CellsMut: Cells {
     /// Sets the word at `index`; does nothing beyond the end.
     fn set(&mut self, index: usize, word: u64);
@@ -252,7 +257,7 @@ impl<T: CellsMut + ?Sized> CellsMut for &mut T {
     }
 }
 
-/// The words from `first` on, as words of their own: one limit among several, a state after its header.
+/// A view of the words from `first` on: one limit among several, or a state after its header.
 #[derive(Clone, Copy, Debug)]
 pub struct Offset<S> {
     /// All words.

@@ -1,17 +1,17 @@
-//! Sliding log: never more than the limit in any window, wherever it is laid.
+//! Sliding log: never more than the limit in any interval of the window's length.
 //!
 //! **The naive method** keeps a list of the times at which requests passed, removes what is older than the window on every request
 //! and counts the rest. That is exact, but each request pays for the whole list, and if refused attempts count as well the
 //! list grows as fast as an attacker sends requests. A counter per window is cheap, but does not know when in the window
 //! requests passed: the limit can pass just before the edge and again just after it.
 //!
-//! **The idea** is that nothing need be counted. The entries are in order of time, so they leave in order, and
-//! a request of `cost` fits exactly when the entry `limit − cost` places before the newest has left: then at most
-//! `limit − cost` are still inside. A ring of `limit` instants answers that with one look. Nothing is thrown out either:
-//! what has left is overwritten when its turn comes.
+//! **The idea** is that the list need not be counted. The entries are in order of time, so they leave in order, and a
+//! request of `cost` fits exactly when the entry `limit − cost` positions before the newest has left: then at most
+//! `limit − cost` are still inside. In a ring of `limit` instants this is one read. Entries are not removed either: an
+//! entry that has left the window is overwritten later.
 //!
-//! **Example**: 3 per 10 s, with entries at 0, 4 and 5 s. At 8 s a cost of 1 looks 2 places before the newest: the
-//! entry of 0 s is inside for 2 s more, so it is refused for 2 s. A cost of 2 looks 1 place before: the entry of 4 s
+//! **Example**: 3 per 10 s, with entries at 0, 4 and 5 s. At 8 s a cost of 1 looks 2 positions before the newest: the
+//! entry of 0 s is inside for 2 s more, so it is refused for 2 s. A cost of 2 looks 1 position before: the entry of 4 s
 //! is inside for 6 s more. At 10 s sharp the entry of 0 s has left, since the window is `(now − 10 s, now]`.
 //!
 //! ```text
@@ -43,7 +43,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::{Params, WindowParams};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
-use crate::quota::{check_length, room_for};
+use crate::quota::{check_length, max_used_for};
 use crate::rate::Rate;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
@@ -67,25 +67,25 @@ pub struct SlidingLog {
     length: Nanos,
     max_debt: u64,
     initial: u64,
-    /// Zero when there is none.
+    /// Zero if there is no minimum gap.
     minimum_gap: Nanos,
     refused_count: bool,
 }
 
 /// A request with the bounds that apply to it: at most `ceiling` inside the window, at least `gap` after the previous request.
 #[derive(Clone, Copy)]
-struct Wanted {
+struct BoundedCost {
     cost: u64,
     ceiling: u64,
     gap: Nanos,
 }
 
 impl SlidingLog {
-    /// The most entries a log may have, limit and debt together.
+    /// Maximum number of entries, limit and debt together.
     pub const MAX_ENTRIES: u64 = 1024;
 
-    /// At most `limit` in any window of `length`. Starts empty; no minimum gap, refused attempts do not count. Debt is bounded by
-    /// another limit, as far as the entries go.
+    /// At most `limit` in any window of `length`. Starts empty; no minimum gap, refused attempts do not count. Debt may
+    /// be as large again as the limit, within the maximum number of entries.
     ///
     /// # Errors
     /// When either is zero, `limit` is above [`SlidingLog::MAX_ENTRIES`] or `length` above [`Rate::MAX_PERIOD`].
@@ -97,7 +97,7 @@ impl SlidingLog {
         Ok(Self { limit, length, max_debt, initial: limit, minimum_gap: Nanos::ZERO, refused_count: false })
     }
 
-    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit is a word of state.
+    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit adds a word of state.
     ///
     /// # Errors
     /// When limit and debt together are above [`SlidingLog::MAX_ENTRIES`].
@@ -109,8 +109,8 @@ impl SlidingLog {
         Ok(Self { max_debt, ..self })
     }
 
-    /// With only `initial` left for a new key. The rest counts as used when the key is first seen. It belongs to no request, so no
-    /// minimum gap applies after it.
+    /// Sets what a new key has left. The rest counts as used when the key is first seen. It belongs to no request, so
+    /// no minimum gap applies after it.
     ///
     /// # Errors
     /// When it is more than the limit.
@@ -121,8 +121,8 @@ impl SlidingLog {
         Ok(Self { initial, ..self })
     }
 
-    /// With every request refused that comes sooner than `gap` after the previous one. Charges and costs of zero are
-    /// exempt. `remaining` ignores the gap; `retry` includes it.
+    /// Sets the minimum gap: a request sooner than `gap` after the previous one is refused. Charges and costs of zero
+    /// are exempt. `remaining` ignores the gap; `retry` includes it.
     ///
     /// # Errors
     /// When it is above [`Rate::MAX_PERIOD`]. It may be longer than the window.
@@ -140,12 +140,12 @@ impl SlidingLog {
         Self { refused_count: true, ..self }
     }
 
-    /// The most that passes in any window.
+    /// Returns the most that passes in any window.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The length of the window.
+    /// Returns the length of the window.
     pub const fn length(&self) -> Nanos {
         self.length
     }
@@ -163,8 +163,8 @@ impl SlidingLog {
         }
     }
 
-    /// Writes the state with these entries, oldest first, in nanoseconds, of which the first `opening` stand for no request. For a
-    /// store that keeps them in another form, such as a script in a server.
+    /// Writes the state with these entries, oldest first, in nanoseconds; the first `opening` of them belong to no
+    /// request. For a store that keeps them in another form, such as a script in Redis.
     pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, opening: u64, entries: impl Iterator<Item = u64>) {
         let ring = entries.fold(LogRing { opening, ..LogRing::empty(self.slots()) }, |ring, entry| {
             ring.push(state, Time::from_nanos(entry))
@@ -188,25 +188,26 @@ impl SlidingLog {
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         let now = now.mono();
         let entry = self.ring(state, now).entry(state, at_most.floor());
-        Retry::After(entry.map_or(Nanos::ZERO, |entry| outlasts(entry, now, self.length)))
+        Retry::After(entry.map_or(Nanos::ZERO, |entry| time_left(entry, now, self.length)))
     }
 
-    /// How long until `gap`, the minimum gap of another log, has passed since the last request. It does not outlast this log's
-    /// own memory of the request: a key with nothing used up may be forgotten at any time.
+    /// Returns how long until `gap`, the minimum gap of another log, has passed since the last request. It ends at the latest
+    /// when this log forgets the request: a key with nothing used may be forgotten at any time.
     pub(crate) fn until_gap<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, gap: Nanos) -> Retry {
         let now = now.mono();
         let gap = gap.min(self.length.max(self.minimum_gap));
         let last = self.ring(state, now).last_request(state);
-        // Without a gap, not even a request that another thread made a little later has to be waited for.
-        Retry::After(last.filter(|_| gap > Nanos::ZERO).map_or(Nanos::ZERO, |last| outlasts(last, now, gap)))
+        // Without a gap, a request that another thread made slightly later is not waited for either.
+        Retry::After(last.filter(|_| gap > Nanos::ZERO).map_or(Nanos::ZERO, |last| time_left(last, now, gap)))
     }
 
-    /// The most that may be inside the window for `ask` to fit; `None` if it never does.
-    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
-        room_for(ask, self.limit, self.slots())
+    /// Returns the most that may be inside the window for `ask` to fit; `None` if it never does.
+    pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
+        max_used_for(ask, self.limit, self.slots())
     }
 
-    /// Writes a state in which `used` counts as used now, rounded up to a whole number, by no request.
+    /// Writes a state in which `used`, rounded up to a whole number, counts as used now, without belonging to a
+    /// request.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.slots());
         let ring = (0..used).fold(LogRing::empty(self.slots()), |ring, _| ring.push(state, now.mono()));
@@ -228,26 +229,28 @@ impl SlidingLog {
         }
     }
 
-    /// How many entries are inside the window.
+    /// Returns how many entries are inside the window.
     fn used_entries<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
         partition(0..ring.len, |place| {
-            ring.entry(state, place).is_some_and(|entry| outlasts(entry, now, self.length) > Nanos::ZERO)
+            ring.entry(state, place).is_some_and(|entry| time_left(entry, now, self.length) > Nanos::ZERO)
         })
     }
 
-    /// How many entries cannot be forgotten yet: those inside, or the last request alone when only the gap needs it.
-    fn remembered<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
-        let newest = ring.last_request(state).is_some_and(|last| outlasts(last, now, self.minimum_gap) > Nanos::ZERO);
+    /// Returns how many entries cannot be forgotten yet: those inside the window, or only the last request if just the
+    /// gap needs it.
+    fn entries_to_keep<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
+        let newest = ring.last_request(state).is_some_and(|last| time_left(last, now, self.minimum_gap) > Nanos::ZERO);
         self.used_entries(ring, state, now).max(u64::from(newest))
     }
 
-    /// How long until what is wanted passes, once `written` further entries are made now. It is no more than its ceiling.
+    /// Returns how long until the request passes, after `written` further entries are made now. The cost is at most the
+    /// ceiling.
     fn wait<S: Cells + ?Sized>(
         &self,
         ring: LogRing,
         state: &S,
         now: Time<Mono>,
-        wanted: Wanted,
+        wanted: BoundedCost,
         written: u64,
     ) -> Nanos {
         let entry = |place: u64| match place.checked_sub(written) {
@@ -255,11 +258,11 @@ impl SlidingLog {
             None => Some(ring.instant(state, now)),
         };
         let previous = if written > 0 { entry(0) } else { ring.last_request(state) };
-        let room = entry(wanted.ceiling - wanted.cost).map_or(Nanos::ZERO, |entry| outlasts(entry, now, self.length));
+        let room = entry(wanted.ceiling - wanted.cost).map_or(Nanos::ZERO, |entry| time_left(entry, now, self.length));
         if wanted.gap == Nanos::ZERO || wanted.cost == 0 {
             return room;
         }
-        room.max(previous.map_or(Nanos::ZERO, |previous| outlasts(previous, now, wanted.gap)))
+        room.max(previous.map_or(Nanos::ZERO, |previous| time_left(previous, now, wanted.gap)))
     }
 }
 
@@ -281,10 +284,10 @@ impl Algorithm for SlidingLog {
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
         let now = now.mono();
         let ring = self.ring(state, now);
-        let checked = |cost| Wanted { cost, ceiling: self.limit, gap: self.minimum_gap };
+        let checked = |cost| BoundedCost { cost, ceiling: self.limit, gap: self.minimum_gap };
         let wanted = match ask {
             Ask::Exactly(cost) => checked(cost.get()),
-            Ask::Regardless(cost) => Wanted { cost: cost.get(), ceiling: self.slots(), gap: Nanos::ZERO },
+            Ask::Regardless(cost) => BoundedCost { cost: cost.get(), ceiling: self.slots(), gap: Nanos::ZERO },
             Ask::UpTo(Cost::ZERO) => return Verdict::allow(Cost::ZERO),
             Ask::UpTo(cost) => {
                 let available = self.limit.saturating_sub(self.used_entries(ring, state, now));
@@ -303,8 +306,8 @@ impl Algorithm for SlidingLog {
         if !self.refused_count {
             return Verdict::deny(Retry::After(wait));
         }
-        // The attempt will itself be in the log at the next one. Its stamp carries how much to record. A request for as much as
-        // fits retries for one unit.
+        // This refused attempt will be in the log when the caller retries. Its stamp carries how much to record. A
+        // request for as much as fits retries with one unit.
         let again = if let Ask::UpTo(_) = ask { checked(1) } else { wanted };
         let wait = wait.max(self.wait(ring, state, now, again, wanted.cost));
         Verdict::pass(Outcome::Deny(Retry::After(wait)), Cost::ZERO, Stamp::from_bits(wanted.cost))
@@ -316,14 +319,15 @@ impl Algorithm for SlidingLog {
             Outcome::Deny(_) => verdict.stamp().to_bits(),
         };
         let ring = self.ring(state, now.mono());
-        // Even a refusal writes that the clock stepped back, so that entries age from this instant on.
+        // Even a refusal writes the repair of a clock step, so that entries age from this instant on.
         if units > 0 || ring.latest != END_OF_TIME {
             ring.write(state, now.mono(), units);
         }
     }
 
-    /// Removes with the stamp exactly the entries of that taking, as far as they are still inside. Takings at the same nanosecond
-    /// have the same stamp, and are interchangeable. Removes without a stamp the oldest entries, which grants the least.
+    /// With a stamp, removes exactly the entries that the request made, as far as they are still inside the window.
+    /// Requests at the same nanosecond have the same stamp and are interchangeable. Without a stamp, removes the oldest
+    /// entries, which grants the least.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let ring = self.ring(state, now.mono());
         let used = self.used_entries(ring, state, now.mono());
@@ -336,14 +340,14 @@ impl Algorithm for SlidingLog {
             }
         };
         let accepted = cost.get().min(places.end - places.start);
-        ring.cut(state, places.start, accepted);
+        ring.remove_entries(state, places.start, accepted);
         Cost::new(accepted)
     }
 
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let now = now.mono();
         let ring = self.ring(state, now);
-        let wanted = Wanted { cost: cost.get(), ceiling: self.limit, gap: self.minimum_gap };
+        let wanted = BoundedCost { cost: cost.get(), ceiling: self.limit, gap: self.minimum_gap };
         Report {
             limit: self.limit,
             remaining: self.limit.saturating_sub(self.used_entries(ring, state, now)),
@@ -353,7 +357,7 @@ impl Algorithm for SlidingLog {
                 Retry::After(self.wait(ring, state, now, wanted, 0))
             },
             reset: {
-                let until = |entry: Option<_>, span| entry.map_or(Nanos::ZERO, |entry| outlasts(entry, now, span));
+                let until = |entry: Option<_>, span| entry.map_or(Nanos::ZERO, |entry| time_left(entry, now, span));
                 until(ring.entry(state, 0), self.length).max(until(ring.last_request(state), self.minimum_gap))
             },
         }
@@ -361,17 +365,17 @@ impl Algorithm for SlidingLog {
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
         let ring = self.ring(state, now.mono());
-        Spent::of(self.remembered(ring, state, now.mono()).into(), self.limit.into())
+        Spent::of(self.entries_to_keep(ring, state, now.mono()).into(), self.limit.into())
     }
 
-    /// Keeps the entries inside the window of `own`, and the newest request if only the gap needs it. Entries that had left do not
-    /// return even if the new window is longer: they may have been forgotten. Entries older than a shorter new window count as
-    /// made at its beginning, so that as much is used as before.
+    /// Keeps the entries inside the window of `own`, and the newest request if only the gap needs it. Entries that have
+    /// left the old window do not return even if the new window is longer: they may have been forgotten. Entries older
+    /// than a shorter new window count as made at its beginning, so that as much is used as before.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let now = now.mono();
         let ring = own.ring(state, now);
         let used = own.used_entries(ring, state, now);
-        let kept = own.remembered(ring, state, now).min(self.slots());
+        let kept = own.entries_to_keep(ring, state, now).min(self.slots());
         let oldest = Time::from_nanos(now.as_nanos().saturating_sub(self.length.as_nanos() - 1));
         // The rings overlap, so the entries are copied: 8 KiB of stack, only when parameters change.
         let mut aside = [Time::ZERO; Self::MAX_ENTRIES as usize];
@@ -390,7 +394,7 @@ impl Algorithm for SlidingLog {
     changed_parameters!();
 }
 
-/// Where the entries lie in the state. Entries are named by their place before the newest, which is at place 0.
+/// Where the entries are in the state. The place of an entry is how many entries are newer: the newest has place 0.
 #[derive(Clone, Copy)]
 struct LogRing {
     slots: u64,
@@ -398,8 +402,8 @@ struct LogRing {
     next: u64,
     /// How many entries there are, inside the window or not, at most `slots`.
     len: u64,
-    /// How many of them, the oldest ones, stand for no request: what `initial` leaves out, or what was used up under another
-    /// algorithm. No gap is kept from these.
+    /// How many of them, the oldest ones, belong to no request: what `initial` leaves out, or what was used up under
+    /// another algorithm. The minimum gap does not apply after these.
     opening: u64,
     /// Entries later than this count as made then.
     latest: Time<Mono>,
@@ -415,7 +419,7 @@ impl LogRing {
     fn load<S: Cells + ?Sized>(state: &S, slots: u64) -> Self {
         let (next, opening, len) =
             (state.get(0) >> 32, state.get(0) >> 16 & u64::from(u16::MAX), state.get(0) & u64::from(u16::MAX));
-        // Words that we did not write must not lead outside the ring.
+        // Damaged words must not lead outside the ring.
         let next = if next < slots { next } else { next % slots };
         let len = len.min(slots);
         Self { next, len, opening: opening.min(len), ..Self::empty(slots) }
@@ -425,12 +429,12 @@ impl LogRing {
         state.set(0, self.next << 32 | self.opening << 16 | self.len);
     }
 
-    /// The word of the entry at `place`, which is below `slots`.
+    /// Returns the word of the entry at `place`, which is below `slots`.
     const fn word(self, place: u64) -> usize {
         1 + self.back(place + 1) as usize
     }
 
-    /// The position `back` before the next entry, for `back` up to `slots`.
+    /// Returns the position `back` before the next entry, for `back` up to `slots`.
     const fn back(self, back: u64) -> u64 {
         if back <= self.next { self.next - back } else { self.next + self.slots - back }
     }
@@ -439,17 +443,17 @@ impl LogRing {
         (place < self.len).then(|| self.latest.min(Time::from_nanos(state.get(self.word(place)))))
     }
 
-    /// The newest entry, if it stands for a request.
+    /// Returns the newest entry, if it belongs to a request.
     fn last_request<S: Cells + ?Sized>(self, state: &S) -> Option<Time<Mono>> {
         if self.len > self.opening { self.entry(state, 0) } else { None }
     }
 
-    /// The instant under which an entry made now is kept: never before the newest, so that the order holds.
+    /// Returns the instant stored for an entry made now: never before the newest, so that entries stay in order.
     fn instant<S: Cells + ?Sized>(self, state: &S, now: Time<Mono>) -> Time<Mono> {
         self.entry(state, 0).map_or(now, |newest| newest.max(now))
     }
 
-    /// With one more entry, the oldest falling out of a full ring. The caller stores the ring.
+    /// Adds an entry; in a full ring it overwrites the oldest. The caller stores the ring.
     fn push<S: CellsMut + ?Sized>(self, state: &mut S, entry: Time<Mono>) -> Self {
         state.set(1 + self.next as usize, entry.as_nanos());
         let next = if self.next + 1 == self.slots { 0 } else { self.next + 1 };
@@ -473,28 +477,28 @@ impl LogRing {
     }
 
     /// Takes `units` entries out, the newest of them at place `from`; the newer ones close up.
-    fn cut<S: CellsMut + ?Sized>(self, state: &mut S, from: u64, units: u64) {
+    fn remove_entries<S: CellsMut + ?Sized>(self, state: &mut S, from: u64, units: u64) {
         for place in (0..from).rev() {
             state.set(self.word(place + units), state.get(self.word(place)));
         }
         let len = self.len - units;
-        // Entries that stand for no request are the oldest ones.
+        // Entries that belong to no request are the oldest ones.
         let requests = (self.len - self.opening).saturating_sub(from);
         let opening = self.opening - units.saturating_sub(requests).min(self.opening);
         Self { next: self.back(units), len, opening, ..self }.store(state);
     }
 }
 
-/// How much of `span` is left, counted from `entry`.
-fn outlasts(entry: Time<Mono>, now: Time<Mono>, span: Nanos) -> Nanos {
+/// Returns how much of `span` is left, counted from `entry`.
+fn time_left(entry: Time<Mono>, now: Time<Mono>, span: Nanos) -> Nanos {
     span.saturating_add(entry.since(now)).saturating_sub(now.since(entry))
 }
 
 /// The stamp of the clock's first instant, because 0 is [`Stamp::NONE`]. No instant is this late.
 const START: u64 = u64::MAX;
 
-/// Returns the instant as a stamp. Moved by one, so that it is never zero, it would be the end of the window before, which
-/// windows and slices have as stamps: a state may have been theirs when the receipt was written.
+/// Returns the instant as a stamp. Adding one, so that a stamp is never zero, would produce stamps that windows and
+/// slices also use (the end of a window): the state may have belonged to one of them when the receipt was written.
 fn stamp_of(entry: Time<Mono>) -> Stamp {
     Stamp::from_bits(if entry == Time::ZERO { START } else { entry.as_nanos() })
 }
@@ -508,7 +512,7 @@ fn instant_of(stamp: Stamp) -> Option<Time<Mono>> {
     }
 }
 
-/// The first of `places` where `holds` is false, given that it stays false from there on.
+/// Returns the first of `places` where `holds` is false, given that it is false for all later ones.
 fn partition(places: core::ops::Range<u64>, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (places.start, places.end);
     while low < high {

@@ -14,23 +14,26 @@
 //!     gone      counted as a whole                now
 //! ```
 //!
-//! Within a slice a decision looks at the sum alone. The first request of a slice takes from the sum what left since, and puts
-//! the present count in a ring, where it is found again when it leaves.
+//! Within a slice a decision looks at the sum alone. The first request of a slice subtracts from the sum what has left
+//! since, and stores the count of the last slice in a ring, until that slice leaves.
 //!
-//! **Example**: 10 in 60 s by slices of 10 s. At 0:05 pass 4, at 0:35 pass 6. At 0:59 a cost of 1 is refused: the first 4 are in
-//! the slice that ends at 0:10, which leaves the window at 1:10. The retry is 11 s. At 1:10 pass 4, and 6 more at 1:40.
+//! **Example**: 10 in 60 s by slices of 10 s. At 0:05 a cost of 4 passes, at 0:35 a cost of 6. At 0:59 a cost of 1 is
+//! refused: the first 4 are in the slice that ends at 0:10, which leaves the window at 1:10. The retry is 11 s. At 1:10
+//! another 4 pass, and 6 more at 1:40.
 //!
-//! **Guarantee**: in any interval of `length`, what passes is at most `limit` (`limit + max_debt` with charges), like that of
-//! the log; and a request is refused only if it does not fit together with all that passed in `length` and one slice. (A length
-//! that no number of slices up to 64 divides, so one that is not of whole milliseconds, is rounded up to less than 64 ns more.)
+//! **Guarantee**: in any interval of `length`, what passes is at most `limit` (`limit + max_debt` with charges), like
+//! that of the log; and a request is refused only if it does not fit together with all that passed in `length` and one
+//! slice. (A length that is not divisible by the number of slices is rounded up, by less than 64 ns.)
 //!
-//! Debt counts like anything else until it leaves. The clock is the wall clock, and slices lie at multiples of their
-//! length. Set back by up to a window (or a second), the slice that was reached is used as it is; set back by more, all that
-//! is counted belongs to the present slice. So a step back grants nothing, and no key is refused for more than a window longer.
+//! Debt counts like any other cost until its slice leaves. The clock is the wall clock, and slices begin at multiples
+//! of their length. If it is set back by up to a window (or a second), the later slice is used as it is; if by more,
+//! everything counted is moved to the present slice. So a step back grants nothing, and no key is refused for more than
+//! a window longer.
 //!
-//! **State**: the end of the present slice, the sum and the present count, and the counts of the slices before, packed as tightly
-//! as the limit allows: with ten slices and a limit up to 127 these are four words. **Cost**: two comparisons and an addition;
-//! one division and as many steps as slices went by for the first request of a slice; a walk over the slices for a refusal.
+//! **State**: the end of the present slice, the sum and the present count, and the counts of the slices before, packed
+//! as tightly as the limit allows: with ten slices and a limit up to 127 these are four words. **Cost**: two
+//! comparisons and an addition; one division for the first request of a slice, and a step for each slice that passed; a
+//! walk over the slices for a refusal.
 //!
 //! **Poor choice** for limits of a few, where a log is as small and exact to the nanosecond; and where an estimate is enough: a
 //! sliding window needs two counters.
@@ -66,9 +69,9 @@ pub struct SlidingSlices {
     quota: Quota,
     /// The length of a slice, in nanoseconds, never zero.
     precision: u64,
-    /// How many slices make up the window; the present one comes on top.
+    /// The number of slices in the window, not counting the present one.
     slices: u64,
-    /// How far ahead a slice may end that is used as it is.
+    /// How far ahead of the clock the stored slice may end and still be used as it is.
     max_plausible: u64,
     ring: SliceRing,
 }
@@ -81,31 +84,31 @@ struct CurrentSlice {
     left: u64,
     /// What is counted in the window.
     sum: u64,
-    /// What of it is counted in the present slice.
+    /// The part of it that is counted in the present slice.
     present: u64,
-    /// What happened since the state was written.
-    turn: Turn,
+    /// How many slices began since the state was written.
+    shift: SliceShift,
 }
 
-/// What happened to the slices since the state was written.
+/// How far the slices moved since the state was written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    /// Nothing.
-    Same,
+enum SliceShift {
+    /// No slice began.
+    None,
     /// This many slices began.
-    On(u64),
+    By(u64),
     /// All slices before the present one have left the window.
-    AllLeft,
+    All,
 }
 
 impl SlidingSlices {
-    /// The most slices a window is cut into.
+    /// Maximum number of slices in a window.
     pub const MAX_SLICES: u64 = 64;
-    /// The most words a state has.
+    /// Maximum number of words of a state.
     pub const MAX_WORDS: usize = 3 + Self::MAX_SLICES as usize;
 
-    /// `limit` in any `length`, by slices of `precision`. If those do not make up the length exactly, the slices are as much
-    /// shorter as makes them: 10 s by 6 s are two slices of 5 s. Debt is bounded by another limit.
+    /// `limit` in any `length`, by slices of `precision`. If the precision does not divide the length, shorter slices
+    /// are used: 10 s by 6 s gives two slices of 5 s. Debt is bounded by another limit.
     ///
     /// # Errors
     /// When one of them is zero, the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD), or there are more than
@@ -125,7 +128,7 @@ impl SlidingSlices {
         LimitError::check_range(what, slices, 1, Self::MAX_SLICES)?;
         let precision = quota.length().div_ceil(slices);
         // Neither sum is above three times the longest period.
-        let max_plausible = precision + quota.slack(slices * precision);
+        let max_plausible = precision + quota.max_ahead(slices * precision);
         Ok(Self { quota, precision, slices, max_plausible, ring: SliceRing::new(slices, quota.deepest()) })
     }
 
@@ -138,7 +141,7 @@ impl SlidingSlices {
         Ok(Self { quota, ring: SliceRing::new(self.slices, quota.deepest()), ..self })
     }
 
-    /// With only `initial` for a new key, as if the rest had just been spent.
+    /// Sets what a new key has, as if the rest had just been spent.
     ///
     /// A key that nothing is counted for any more is forgotten, and then starts with `initial` again.
     ///
@@ -148,17 +151,17 @@ impl SlidingSlices {
         Ok(Self { quota: self.quota.initial(initial)?, ..self })
     }
 
-    /// The most that passes in any window.
+    /// Returns the most that passes in any window.
     pub const fn limit(&self) -> u64 {
         self.quota.limit()
     }
 
-    /// The length of the window.
+    /// Returns the length of the window.
     pub const fn length(&self) -> Nanos {
         Nanos::from_nanos(self.quota.length())
     }
 
-    /// The length of a slice, at most what was asked for.
+    /// Returns the length of a slice, at most the precision asked for.
     pub const fn precision(&self) -> Nanos {
         Nanos::from_nanos(self.precision)
     }
@@ -167,8 +170,9 @@ impl SlidingSlices {
         Params::SlidingSlices { window: self.quota.params(), precision: Nanos::from_nanos(self.precision) }
     }
 
-    /// Writes the state that counts `present` in the slice that ends at `end`, in nanoseconds, and `older` in those before, each at
-    /// the index of its number modulo the number of slices. For another implementation, such as a script in a store.
+    /// Writes the state that counts `present` in the slice that ends at `end`, in nanoseconds, and `older` in the
+    /// slices before it, each at the index of its slice number modulo the number of slices. For another implementation,
+    /// such as a script in a store.
     pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, present: u64, older: &[u64]) {
         let ring = self.ring;
         let deepest = self.quota.deepest();
@@ -189,21 +193,21 @@ impl SlidingSlices {
         Retry::After(Nanos::from_nanos(self.wait(state, &self.current(state, now), at_most.floor())))
     }
 
-    /// The most that may be counted for `ask` to fit; `None` if it never does.
-    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
-        self.quota.room_for(ask)
+    /// Returns the most that may be counted for `ask` to fit; `None` if it never does.
+    pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
+        self.quota.max_used_for(ask)
     }
 
     /// Writes a state in which `used` is counted in the present slice, rounded up to a whole number.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.quota.deepest());
-        // Where nothing is counted, it does not matter in which slice.
-        let end = if used == 0 { 0 } else { self.enter(&[0u64; 0], instant(now.wall()), 0, 0).end };
+        // If nothing is counted, the slice does not matter.
+        let end = if used == 0 { 0 } else { self.advance_to(&[0u64; 0], instant(now.wall()), 0, 0).end };
         self.ring.clear(state);
         self.write_head(state, end, used, used);
     }
 
-    /// The sum and the present count, no more than can be.
+    /// Returns the sum and the present count, each capped at its maximum.
     #[inline]
     fn counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
         let (sum, present) = match self.ring.head {
@@ -219,38 +223,39 @@ impl SlidingSlices {
         let at = instant(now.wall());
         let end = state.get(0);
         let (sum, present) = self.counts(state);
-        // The present slice, or one that the clock was set back from.
+        // Returns the present slice, or the later one from which the clock was set back.
         if at < end && end <= at.saturating_add(self.max_plausible) {
-            return CurrentSlice { end, left: end - at, sum, present, turn: Turn::Same };
+            return CurrentSlice { end, left: end - at, sum, present, shift: SliceShift::None };
         }
-        self.enter(state, at, end, sum)
+        self.advance_to(state, at, end, sum)
     }
 
-    /// The slice around `at`, for counts kept in another one, which ended or ends at `end`.
-    fn enter<S: Cells + ?Sized>(&self, state: &S, at: u64, end: u64, sum: u64) -> CurrentSlice {
+    /// Returns the slice around `at`, given counts of a slice that ends at `end`.
+    fn advance_to<S: Cells + ?Sized>(&self, state: &S, at: u64, end: u64, sum: u64) -> CurrentSlice {
         let next = at.saturating_add(self.precision - at % self.precision);
-        let current = |sum, present, turn| CurrentSlice { end: next, left: next - at, sum, present, turn };
+        let current = |sum, present, shift| CurrentSlice { end: next, left: next - at, sum, present, shift };
         let Some(gap) = next.checked_sub(end) else {
             // The clock was set back: all of it belongs to the present slice.
-            return current(sum, sum, Turn::AllLeft);
+            return current(sum, sum, SliceShift::All);
         };
-        let turns = gap.div_ceil(self.precision);
-        if turns > self.slices || sum == 0 {
-            return current(0, 0, Turn::AllLeft);
+        let shifts = gap.div_ceil(self.precision);
+        if shifts > self.slices || sum == 0 {
+            return current(0, 0, SliceShift::All);
         }
         let ring = self.ring;
         let number = self.number(end);
-        // What is overwritten by the present count and those that stayed empty has left.
-        let left: u64 = (0..turns).map(|turn| ring.get(state, number.wrapping_add(turn))).fold(0, u64::saturating_add);
-        current(sum.saturating_sub(left), 0, Turn::On(turns))
+        // The counts overwritten by the present count and by empty slices have left the window.
+        let left: u64 =
+            (0..shifts).map(|shift| ring.get(state, number.wrapping_add(shift))).fold(0, u64::saturating_add);
+        current(sum.saturating_sub(left), 0, SliceShift::By(shifts))
     }
 
-    /// The time that the slices before the present one make up.
+    /// Returns the time that the slices before the present one make up.
     const fn window(&self) -> u64 {
         self.slices * self.precision
     }
 
-    /// The number of the slice that ends at `end`.
+    /// Returns the number of the slice that ends at `end`.
     const fn number(&self, end: u64) -> u64 {
         end.div_ceil(self.precision)
     }
@@ -269,26 +274,26 @@ impl SlidingSlices {
     /// Writes what is counted, with the slices moved on to the present one.
     #[inline]
     fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, sum: u64, present: u64) {
-        if current.turn != Turn::Same {
-            self.turn(state, current.turn);
+        if current.shift != SliceShift::None {
+            self.shift(state, current.shift);
         }
         self.write_head(state, current.end, sum, present);
     }
 
-    fn turn<S: CellsMut + ?Sized>(&self, state: &mut S, turn: Turn) {
+    fn shift<S: CellsMut + ?Sized>(&self, state: &mut S, shift: SliceShift) {
         let ring = self.ring;
-        match turn {
-            Turn::Same => {}
-            Turn::AllLeft => ring.clear(state),
-            Turn::On(turns) => {
+        match shift {
+            SliceShift::None => {}
+            SliceShift::All => ring.clear(state),
+            SliceShift::By(shifts) => {
                 let number = self.number(state.get(0));
                 ring.set(state, number, self.counts(state).1);
-                (1..turns).for_each(|turn| ring.set(state, number.wrapping_add(turn), 0));
+                (1..shifts).for_each(|step| ring.set(state, number.wrapping_add(step), 0));
             }
         }
     }
 
-    /// Counts in the slices before the present one, from the oldest on, with how long until each leaves.
+    /// Returns the counts of the slices before the present one, from the oldest on, with how long until each leaves.
     fn older<'a, S: Cells + ?Sized>(
         &'a self,
         state: &'a S,
@@ -300,30 +305,30 @@ impl SlidingSlices {
         let (_, last) = self.counts(state);
         (1..=slices).rev().map(move |back| {
             let leaves = current.left + (slices - back) * self.precision;
-            let count = match current.turn {
-                Turn::AllLeft => 0,
-                Turn::Same => ring.before(state, number, back),
-                // The state has its last slice not in the ring yet, and those after it are empty.
-                Turn::On(turns) if back < turns => 0,
-                Turn::On(turns) if back == turns => last,
-                Turn::On(turns) => ring.before(state, kept, back - turns),
+            let count = match current.shift {
+                SliceShift::All => 0,
+                SliceShift::None => ring.before(state, number, back),
+                // The last slice of the state is not in the ring yet, and the slices after it are empty.
+                SliceShift::By(shifts) if back < shifts => 0,
+                SliceShift::By(shifts) if back == shifts => last,
+                SliceShift::By(shifts) => ring.before(state, kept, back - shifts),
             };
             (count, leaves)
         })
     }
 
-    /// Whole units that fit on top of the sum.
+    /// Returns the whole units that fit on top of the sum.
     const fn available(&self, current: &CurrentSlice) -> u64 {
         self.quota.limit().saturating_sub(current.sum)
     }
 
-    /// How long until `cost` fits under `ceiling`.
+    /// Returns how long until `cost` fits under `ceiling`.
     fn retry<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, cost: Cost, ceiling: u64) -> Retry {
         let Some(room) = ceiling.checked_sub(cost.get()) else { return Retry::Never };
         Retry::After(Nanos::from_nanos(self.wait(state, current, room)))
     }
 
-    /// How long until no more than `room` is counted.
+    /// Returns how long until no more than `room` is counted.
     fn wait<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, room: u64) -> u64 {
         let mut sum = current.sum;
         if sum <= room {
@@ -355,7 +360,7 @@ impl SlidingSlices {
     /// Applies what was decided.
     #[inline]
     fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, verdict: &Verdict) {
-        // Only a clock that was set back makes a slice end earlier. Even a refusal writes that, so that its wait is true.
+        // A slice ends earlier only if the clock was set back. Even a refusal writes that, so that its wait is true.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             let taken = verdict.taken().get();
             self.write(state, current, current.sum.saturating_add(taken), current.present.saturating_add(taken));
@@ -375,7 +380,8 @@ impl Algorithm for SlidingSlices {
         true
     }
 
-    /// Only for what passes within the slice of the request before it: one word changes. A refusal walks over the slices.
+    /// Applies only to an admission in the same slice as the previous request, which changes one word. A refusal walks
+    /// over the slices.
     #[inline]
     fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
         let (at, end, counts) = (instant(now.wall()), state.get(0), state.get(1));
@@ -391,7 +397,7 @@ impl Algorithm for SlidingSlices {
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let current = self.current(state, now);
         let taken_in = stamp.map_or(current.end, Stamp::to_bits);
-        // After a change of the precision, no slice may end where that one did.
+        // After a change of the precision, slices may end at other instants.
         let Some(gap) = current.end.checked_sub(taken_in).filter(|gap| gap % self.precision == 0) else {
             return Cost::ZERO;
         };
@@ -432,8 +438,8 @@ impl Algorithm for SlidingSlices {
         self.current(state, now).sum == 0
     }
 
-    /// Slices as long as they were, in a window at least as long, keep their counts. Otherwise all of it counts in the present one
-    /// of the new slices.
+    /// Slices of the same length, in a window at least as long, keep their counts. Otherwise everything counts in the
+    /// present slice of the new parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if self.precision != own.precision || self.slices < own.slices {
             return self.start_with(state, now, own.used(state, now));
@@ -442,7 +448,7 @@ impl Algorithm for SlidingSlices {
         let mut counts = [0; Self::MAX_SLICES as usize];
         own.older(state, &before).rev().zip(&mut counts).for_each(|((count, _), place)| *place = count);
         self.ring.clear(state);
-        // A clock that was set back left the old slices ahead of it, and so they stay.
+        // After the clock was set back, the old slices are ahead of it and stay so.
         let (ring, number) = (self.ring, self.number(before.end));
         let present = before.present.min(self.quota.deepest());
         let mut room = self.quota.deepest() - present;

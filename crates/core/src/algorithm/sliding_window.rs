@@ -23,17 +23,18 @@
 //! 9 × 45/60 + 3 = 9.75, and a request of 1 is refused. It fits when the weighted part is down to 6, which is at an overlap
 //! of 40 s: the retry is 5 s.
 //!
-//! **Guarantee**: with `rate = limit / length`, what passes over any interval of length `T` is at most `limit + rate × T`, like
-//! that of a token bucket, and in any window of the grid at most `limit`. Proof: let the interval end with an admission
-//! when `x` of its window has elapsed, after `p` in the window before. The estimate then was `p × (1 − x / length)` and what
-//! passed in this window, together at most `limit`; adding all of `p` gives at most `limit + p × x / length`, and
-//! every window before that adds at most `limit` for the whole length that lies in between. So twice the limit is
-//! approached over one length, when all of it comes at the end of one window and all of it as late as can be in the next.
-//! Where the previous window's came evenly, the estimate is exact, and so is the limit.
+//! **Guarantee**: with `rate = limit / length`, what passes over any interval of length `T` is at most `limit + rate ×
+//! T`, like that of a token bucket, and in any window of the grid at most `limit`. Proof: let the interval end with an
+//! admission when `x` of its window has elapsed, after `p` in the window before. The estimate then was `p × (1 − x /
+//! length)` and what passed in this window, together at most `limit`; adding all of `p` gives at most `limit + p × x /
+//! length`, and every window before that adds at most `limit` for the whole length that lies in between. So twice the
+//! limit is approached over one length, when one full limit passes at the end of one window and another as late as
+//! possible in the next. If the requests of the previous window came evenly, the estimate is exact, and so is the
+//! limit.
 //!
-//! Debt needs no paying off: what is charged beyond the limit counts like anything else until two windows later. The clock is
-//! the wall clock, and windows lie at multiples of the length; if it is set back, what the
-//! [fixed window](super::fixed_window) says holds here too.
+//! Debt needs no special treatment: what is charged beyond the limit counts like any other cost until two windows
+//! later. The clock is the wall clock, and windows begin at multiples of the length; if it is set back, the rules of
+//! the [fixed window](super::fixed_window) apply.
 //!
 //! **State**: the end of the present window and both counts, in two words if they fit 32 bits each, otherwise in three.
 //! **Cost**: three multiplications; one division for the first request of a window.
@@ -80,8 +81,8 @@ struct WindowPair {
     used: u64,
 }
 
-/// The largest count of which two share a word.
-const HALF: u64 = u32::MAX as u64;
+/// The largest count of which two fit one word.
+const MAX_PACKED: u64 = u32::MAX as u64;
 
 impl SlidingWindow {
     /// Makes a limit of about `limit` in any `length`. Debt is bounded by another limit.
@@ -111,12 +112,12 @@ impl SlidingWindow {
         Ok(Self { quota: self.quota.initial(initial)? })
     }
 
-    /// The most that passes in one window.
+    /// Returns the most that passes in one window.
     pub const fn limit(&self) -> u64 {
         self.quota.limit()
     }
 
-    /// How long a window is.
+    /// Returns how long a window is.
     pub const fn length(&self) -> Nanos {
         Nanos::from_nanos(self.quota.length())
     }
@@ -142,9 +143,9 @@ impl SlidingWindow {
         Retry::After(self.wait(&self.current(state, now), at_most.units_floor(self.quota.length())))
     }
 
-    /// The most that the estimate may be for `ask` to fit; `None` if it never does.
-    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
-        self.quota.room_for(ask)
+    /// Returns the most that the estimate may be for `ask` to fit; `None` if it never does.
+    pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
+        self.quota.max_used_for(ask)
     }
 
     /// Writes a state in which `used` is counted in the present window, rounded up to a whole number.
@@ -156,14 +157,17 @@ impl SlidingWindow {
     }
 
     const fn is_packed(&self) -> bool {
-        self.quota.deepest() <= HALF
+        self.quota.deepest() <= MAX_PACKED
     }
 
     /// Returns the counts of the window before and of the present one, at most [`Quota::deepest`].
     #[inline]
     fn counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
-        let (previous, used) =
-            if self.is_packed() { (state.get(1) >> 32, state.get(1) & HALF) } else { (state.get(1), state.get(2)) };
+        let (previous, used) = if self.is_packed() {
+            (state.get(1) >> 32, state.get(1) & MAX_PACKED)
+        } else {
+            (state.get(1), state.get(2))
+        };
         (previous.min(self.quota.deepest()), used.min(self.quota.deepest()))
     }
 
@@ -173,15 +177,15 @@ impl SlidingWindow {
         let end = state.get(0);
         let (previous, used) = self.counts(state);
         let length = self.quota.length();
-        // The present window, or one that the clock was set back from.
-        if at < end && end <= at.saturating_add(length + self.quota.slack(length)) {
+        // Returns the present window, or the later one from which the clock was set back.
+        if at < end && end <= at.saturating_add(length + self.quota.max_ahead(length)) {
             return WindowPair { end, left: end - at, previous, used };
         }
-        self.enter(at, end, previous, used)
+        self.advance_to(at, end, previous, used)
     }
 
-    /// The window around `at`, for counts kept in another one, which ended or ends at `end`.
-    fn enter(&self, at: u64, end: u64, previous: u64, used: u64) -> WindowPair {
+    /// Returns the window around `at`, given counts of a window that ends at `end`.
+    fn advance_to(&self, at: u64, end: u64, previous: u64, used: u64) -> WindowPair {
         let next = at.saturating_add(self.quota.until_next(at, 0));
         let (previous, used) = match next.checked_sub(end) {
             // The clock was set back: the counts are those of the present window.
@@ -192,9 +196,9 @@ impl SlidingWindow {
         WindowPair { end: next, left: next - at, previous, used }
     }
 
-    /// The end of the window around now.
+    /// Returns the end of the window around now.
     fn begin(&self, now: &Now<'_>) -> u64 {
-        self.enter(instant(now.wall()), 0, 0, 0).end
+        self.advance_to(instant(now.wall()), 0, 0, 0).end
     }
 
     #[inline]
@@ -208,23 +212,24 @@ impl SlidingWindow {
         }
     }
 
-    /// An amount, times the length. A length is below 2⁶², so an amount of 64 bits stays below 2¹²⁶, and a few fit a number.
+    /// Returns an amount times the length. A length is below 2⁶², so the product of a 64-bit amount is below 2¹²⁶, and
+    /// sums of a few fit 128 bits.
     #[inline]
     fn scaled(&self, amount: u64) -> u128 {
         u128::from(amount) * u128::from(self.quota.length())
     }
 
-    /// The estimate of what the last `length` holds, times the length.
+    /// Returns the estimate of what the last `length` holds, times the length.
     #[inline]
     fn estimate(&self, current: &WindowPair) -> u128 {
         let overlap = current.left.min(self.quota.length());
         u128::from(current.previous) * u128::from(overlap) + self.scaled(current.used)
     }
 
-    /// Whole units that fit on top of the estimate.
+    /// Returns the whole units that fit on top of the estimate.
     fn available(&self, current: &WindowPair) -> u64 {
         let room = self.scaled(self.quota.limit()).saturating_sub(self.estimate(current));
-        // At most the limit, of which this is a part.
+        // This is at most the limit, so it fits.
         (room / u128::from(self.quota.length())) as u64
     }
 
@@ -233,18 +238,18 @@ impl SlidingWindow {
         cost.get() <= ceiling && self.estimate(current) + self.scaled(cost.get()) <= self.scaled(ceiling)
     }
 
-    /// How long until `cost` fits under `ceiling`.
+    /// Returns how long until `cost` fits under `ceiling`.
     fn retry(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> Retry {
         ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, self.scaled(room))))
     }
 
-    /// How long until the estimate is no more than `room`, which is an amount times the length.
+    /// Returns how long until the estimate is no more than `room`, which is an amount times the length.
     fn wait(&self, current: &WindowPair, room: u128) -> Nanos {
         if self.estimate(current) <= room {
             return Nanos::ZERO;
         }
-        // In this window only the weight of the previous one falls. Where that is not enough, the next window begins
-        // without it, and in that one the weight of this one falls, to nothing at its end.
+        // In this window only the weight of the previous one falls. If that is not enough, the next window begins
+        // without it, and there the weight of this window falls, to zero at the end.
         let beside_used = room.checked_sub(self.scaled(current.used));
         let wait = match beside_used.map(|room| self.overlap(current.previous, room)) {
             Some(overlap @ 1..) => current.left - overlap,
@@ -253,7 +258,7 @@ impl SlidingWindow {
         Nanos::from_nanos(wait)
     }
 
-    /// The largest overlap with a window of `count` that weighs no more than `room`, which is an amount times the length.
+    /// Returns the largest overlap at which a window of `count` weighs at most `room`, an amount times the length.
     fn overlap(&self, count: u64, room: u128) -> u64 {
         let length = self.quota.length();
         room.checked_div(count.into()).map_or(length, |overlap| overlap.min(length.into()) as u64)
@@ -337,8 +342,8 @@ impl Algorithm for SlidingWindow {
         current.previous == 0 && current.used == 0
     }
 
-    /// Windows as long as they were keep both counts, unless more was counted in the previous one than these parameters can
-    /// hold. Otherwise the estimate, rounded up, counts in the present one of the new windows.
+    /// Windows of the same length keep both counts, unless the previous one counted more than these parameters can
+    /// hold. Otherwise the estimate, rounded up, counts in the present window of the new parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let current = own.current(state, now);
         if self.length() != own.length() || current.previous > self.quota.deepest() {

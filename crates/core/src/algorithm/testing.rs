@@ -1,4 +1,4 @@
-//! A random walk for any algorithm, and the laws that hold wherever it leads.
+//! A random walk for any algorithm, and the laws that hold at every step.
 
 use super::Algorithm;
 use crate::quantity::{Cost, Nanos, Now};
@@ -6,15 +6,15 @@ use crate::verdict::{Ask, Outcome, Retry, Verdict};
 
 /// Something that passed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Passed {
+pub(super) struct Admission {
     pub(super) asked: u64,
-    /// When its turn comes: later than asked if it was told to wait.
+    /// When it may go ahead: later than the request if the verdict was a wait.
     pub(super) turn: u64,
     pub(super) cost: u64,
 }
 
-/// What a walk may do.
-pub(super) struct Paths {
+/// Which steps a walk may take.
+pub(super) struct WalkOptions {
     /// The longest pause between two steps.
     pub(super) pause: u64,
     /// The largest cost.
@@ -29,8 +29,8 @@ pub(super) fn walk<'a, A: Algorithm>(
     clock: impl Fn(u64) -> Now<'a>,
     start: u64,
     steps: usize,
-    paths: &Paths,
-) -> Vec<Passed> {
+    paths: &WalkOptions,
+) -> Vec<Admission> {
     let mut random = Random::new(start ^ paths.cost);
     let mut words = [0; 16];
     let state = &mut words[..limit.words()];
@@ -39,7 +39,7 @@ pub(super) fn walk<'a, A: Algorithm>(
     let mut last = None;
     limit.init(state, &clock(at));
     for _ in 0..steps {
-        // Half of the time at the same instant, and now and then exactly when it is said to pass again.
+        // Half of the steps are at the same instant, and some exactly at the end of an advertised wait.
         at += match (random.below(4), limit.report(state, &clock(at), Cost::ONE).retry) {
             (0, Retry::After(wait)) => wait.as_nanos(),
             (1, _) => random.below(paths.pause + 1),
@@ -56,7 +56,7 @@ pub(super) fn walk<'a, A: Algorithm>(
                 continue;
             }
         };
-        waits_are_true(limit, state, &clock, at, ask);
+        assert_waits_exact(limit, state, &clock, at, ask);
         if let Ask::Exactly(cost) = ask {
             fast_path_decides_as_the_slow_path(limit, state, &now, cost);
         }
@@ -68,7 +68,7 @@ pub(super) fn walk<'a, A: Algorithm>(
             Outcome::Delay(wait) => wait.as_nanos(),
             Outcome::Allow | Outcome::Deny(_) => 0,
         };
-        passed.push(Passed { asked: at, turn: at + wait, cost: verdict.taken().get() });
+        passed.push(Admission { asked: at, turn: at + wait, cost: verdict.taken().get() });
     }
     passed
 }
@@ -79,7 +79,7 @@ pub(super) fn check<A: Algorithm>(limit: &A, steps: &str, expected: &str) {
     check_by(limit, Now::at, steps, expected);
 }
 
-/// The same by another clock.
+/// Returns the same by another clock.
 pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'a>, steps: &str, expected: &str) {
     let mut words = vec![0; limit.words()];
     let state = &mut *words;
@@ -102,7 +102,7 @@ pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'
     assert_eq!(answers.join(" "), expected, "{steps}");
 }
 
-/// Where the fast path applies, it returns and writes what the slow path does; elsewhere it writes nothing.
+/// Where the fast path applies, it returns and writes the same as the slow path; otherwise it writes nothing.
 fn fast_path_decides_as_the_slow_path<A: Algorithm>(limit: &A, state: &[u64], now: &Now<'_>, cost: Cost) {
     let (mut fast, mut slow) = (state.to_vec(), state.to_vec());
     let Some(verdict) = limit.decide_fast(&mut *fast, now, cost) else { return assert_eq!(fast, state) };
@@ -111,9 +111,9 @@ fn fast_path_decides_as_the_slow_path<A: Algorithm>(limit: &A, state: &[u64], no
     assert_eq!((answer(verdict), fast), (answer(expected), slow), "{cost:?} at {now:?} from {state:?}");
 }
 
-/// Waiting the advertised time succeeds and one nanosecond less does not, for passing and for being as good as new; exactly
-/// what remains passes.
-pub(super) fn waits_are_true<'a, A: Algorithm>(
+/// Checks the advertised waits: `retry` and `reset` hold exactly and not one nanosecond earlier, and exactly what
+/// remains passes.
+pub(super) fn assert_waits_exact<'a, A: Algorithm>(
     limit: &A,
     state: &[u64],
     clock: impl Fn(u64) -> Now<'a>,
@@ -143,8 +143,8 @@ pub(super) fn waits_are_true<'a, A: Algorithm>(
     assert!(reset == 0 || !limit.is_new(state, &clock(at + reset - 1)), "new before {reset} by {state:?} at {at}");
 }
 
-/// Whatever the words, the time and the cost: every verb returns, and a refusal names a time.
-pub(super) fn survives_anything<A: Algorithm<Stamp = crate::Stamp> + core::fmt::Debug>(limits: &[A]) {
+/// Checks that every verb returns for any words, time and cost, and that a refusal has a wait.
+pub(super) fn never_panics<A: Algorithm<Stamp = crate::Stamp> + core::fmt::Debug>(limits: &[A]) {
     let words = [0, 1, 2, 1 << 32, u64::MAX / 2, u64::MAX - 1, u64::MAX];
     for limit in limits {
         for (a, b, c) in words.iter().flat_map(|a| words.iter().flat_map(move |b| words.map(|c| (*a, *b, c)))) {
@@ -177,7 +177,7 @@ pub(super) fn survives_anything<A: Algorithm<Stamp = crate::Stamp> + core::fmt::
     }
 }
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -185,7 +185,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// Returns a number below `bound`, which is not zero.
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -25,7 +25,7 @@
 //! ```
 //!
 //! **Guarantee**: over any interval of length `T`, what passes is at most `burst + rate × T`; and a request is refused
-//! only if letting it pass would break that. Time is kept to the tick, so this does not drift, ever.
+//! only if letting it pass would break that. Time is kept to the tick, so this never drifts.
 //!
 //! **State**: the instant, in ticks, as one word if 73 years of ticks fit (the count of the rate in lowest terms is at
 //! most 7), otherwise two. **Cost**: three multiplications, no division unless refused or asked for a report.
@@ -172,7 +172,7 @@ impl TokenBucket {
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         let (ticks, from, to) = (self.flow.load(state, self.one_word), self.flow.instant(from), self.flow.instant(to));
-        // An instant before the other clock's zero becomes zero: nothing is owed at either.
+        // An instant before the other clock's zero becomes zero: in both cases nothing is owed.
         self.encode(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
     }
 
@@ -191,7 +191,7 @@ impl TokenBucket {
     }
 
     /// Returns the most that may be used up for `ask` to fit; `None` if it never does.
-    pub(crate) fn room_for(&self, ask: Ask) -> Option<Tokens> {
+    pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         let room = match ask {
             Ask::Exactly(cost) => self.room(cost),
             Ask::UpTo(cost) => self.room(cost.min(Cost::ONE)),
@@ -272,12 +272,12 @@ impl TokenBucket {
         if amount > Cost::ZERO {
             self.set_owed(state, now, owed + self.flow.ticks(amount.get()));
         } else if self.ahead(state, now) > self.max_plausible {
-            // Even a refusal writes that the clock stepped back: what is owed refills from this instant on.
+            // Even a refusal writes the repair of a clock step: what is owed refills from this instant on.
             self.set_owed(state, now, self.deepest);
         }
     }
 
-    /// The fast path of a state of two words. Out of line: it would only lengthen the code of the more common one.
+    /// The fast path of a state of two words. Out of line, because it would lengthen the code of the more common case.
     #[inline(never)]
     fn decide_pair<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
         let room = self.room(cost)?;

@@ -54,8 +54,8 @@ impl Account {
     }
 }
 
-/// One of every algorithm with this capacity, in windows and refills of a week.
-fn of_each(capacity: u64) -> Vec<Limit> {
+/// Returns a limit of every algorithm with this capacity, with windows and refills of a week.
+fn one_of_each_algorithm(capacity: u64) -> Vec<Limit> {
     let rate = format!("{capacity}/week");
     vec![
         token(&rate, capacity),
@@ -73,7 +73,10 @@ fn of_each(capacity: u64) -> Vec<Limit> {
 
 #[test]
 fn refused_request_under_smaller_parameters_forgives_nothing() {
-    for (large, small) in of_each(100).into_iter().flat_map(|large| of_each(2).into_iter().map(move |s| (large, s))) {
+    for (large, small) in one_of_each_algorithm(100)
+        .into_iter()
+        .flat_map(|large| one_of_each_algorithm(2).into_iter().map(move |s| (large, s)))
+    {
         let mut key = Account::new(large, 0);
         assert!(key.ask(&large, 0, exactly(100)).is_admitted());
         assert_eq!(key.report(&small, 1, 1).remaining, 0, "{large:?} under {small:?}");
@@ -187,8 +190,8 @@ fn windows_of_another_calendar_do_not_end_the_present_one() {
     assert_eq!(monthly.report(&words, &now, Cost::ONE).remaining, 0);
 }
 
-/// Limits that differ in everything, of short windows and rates that divide badly.
-fn menagerie() -> Vec<Limit> {
+/// Returns limits of all algorithms, with short windows and rates that do not divide evenly.
+fn varied_limits() -> Vec<Limit> {
     let secs = Nanos::from_secs;
     let interval = |refill, period, burst| IntervalBucket::new(refill, secs(period)).unwrap().burst(burst).unwrap();
     vec![
@@ -221,7 +224,7 @@ fn random(seed: &mut u64, below: u64) -> u64 {
     (*seed >> 33) % below
 }
 
-/// What one unit of the limit's state is, at most: rounding up never costs as much.
+/// Returns an upper bound of one unit of the limit's state: rounding up always costs less.
 fn unit(limit: &Limit) -> u64 {
     match limit {
         Limit::TokenBucket(bucket) => bucket.rate().per().as_nanos(),
@@ -230,14 +233,14 @@ fn unit(limit: &Limit) -> u64 {
     }
 }
 
-/// One step of a key's life under `limit`, with everything the law says about it.
+/// Takes one step with a key under `limit` and checks everything that the law says about it.
 fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
     let now = Now::at(at);
     let (before, used) = (key.words.clone(), key.used(at));
     let report = key.report(limit, at, ask.cost().get());
     let verdict = limit.weigh_from(&key.own, &*key.words, &now, ask);
     assert_eq!(verdict, limit.weigh_from(&key.own, &*key.words, &now, ask));
-    // True waits: at the advertised instant it passes, one nanosecond earlier it does not.
+    // At the advertised instant the request passes, one nanosecond earlier it does not.
     let passes = |wait: u64, ask| limit.weigh_from(&key.own, &*before, &Now::at(at + wait), ask).is_admitted();
     match verdict.outcome() {
         Outcome::Deny(Retry::After(wait)) => {
@@ -266,7 +269,7 @@ fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
         assert_eq!((key.words == before, key.own), (true, own), "nothing was taken, yet something changed, {what}");
         return;
     }
-    // What is used is what was used, rounded up by less than a unit, and what was taken.
+    // The amount used is what was used before, rounded up by less than a unit, plus what was taken.
     let unit = unit(limit);
     let after = key.used(at).units_ceil(unit);
     let taken = u128::from(verdict.taken().get()) * u128::from(unit);
@@ -276,7 +279,7 @@ fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
 
 #[test]
 fn law_of_changed_limits_holds_for_all_pairs() {
-    let limits = menagerie();
+    let limits = varied_limits();
     for (first, second) in limits.iter().flat_map(|first| limits.iter().map(move |second| (first, second))) {
         let mut seed = 7;
         let (mut key, mut at) = (Account::new(*first, 100 * SECOND), 100 * SECOND);
@@ -301,7 +304,7 @@ fn law_of_changed_limits_holds_for_all_pairs() {
 
 #[test]
 fn changing_limits_and_back_without_a_charge_changes_nothing() {
-    let limits = menagerie();
+    let limits = varied_limits();
     for (first, second) in limits.iter().flat_map(|first| limits.iter().map(move |second| (first, second))) {
         let (mut visited, mut alone) = (Account::new(*first, 0), Account::new(*first, 0));
         for at in (0..40).map(|step| step * SECOND / 3) {
@@ -316,7 +319,7 @@ fn changing_limits_and_back_without_a_charge_changes_nothing() {
 }
 
 #[test]
-fn gap_is_judged_by_the_entries_as_they_were() {
+fn minimum_gap_is_checked_before_conversion() {
     let hour = SlidingLog::new(10, Nanos::from_secs(3_600)).unwrap();
     let minute = SlidingLog::new(10, Nanos::from_secs(60)).unwrap().minimum_gap(Nanos::from_secs(300)).unwrap();
     let mut state = vec![0; hour.words().max(minute.words())];

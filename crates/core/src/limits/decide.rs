@@ -16,7 +16,7 @@ impl Algorithm for Limits {
         self.words
     }
 
-    /// The least that any of them lets pass at once.
+    /// Returns the least capacity of any of them.
     fn capacity(&self) -> u64 {
         self.limits.iter().map(Limit::capacity).min().unwrap_or(0)
     }
@@ -47,14 +47,14 @@ impl Algorithm for Limits {
         }
     }
 
-    /// Returns the least that any of them accepted.
-    /// Gives back to the limits that the stamps are from, or to all without stamps.
+    /// Returns the least that any of them accepted. Refunds the limits that the stamps come from, or all if there are
+    /// no stamps.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamps: Option<Stamps>) -> Cost {
         let count = stamps.map_or(Self::MAX, |stamps| stamps.count());
         let refunds = self.parts().take(count).map(|(limit, first, place)| {
             limit.refund(&mut Offset { cells: &mut *state, first }, now, cost, stamps.map(|stamps| stamps.get(place)))
         });
-        // All of them, not only until the first that accepts nothing.
+        // Refunds all of them, even after one that accepts nothing.
         refunds.fold(cost, Cost::min)
     }
 
@@ -79,8 +79,8 @@ impl Algorithm for Limits {
         waits.max().unwrap_or(Retry::NOW)
     }
 
-    fn look_again<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
-        self.parts().filter_map(|(limit, first, _)| limit.look_again(&Offset { cells: state, first }, now)).min()
+    fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
+        self.parts().filter_map(|(limit, first, _)| limit.recheck_after(&Offset { cells: state, first }, now)).min()
     }
 
     #[inline]
@@ -177,7 +177,8 @@ impl Limits {
     }
 }
 
-/// Returns the verdict with the delay of what is taken: a limit that has more than the tightest one delays what it would take alone.
+/// Returns the verdict with the delay for the amount taken: a limit with more capacity than the tightest one computed
+/// its delay for the larger amount that it would take alone.
 #[inline]
 fn with_delay_of_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -> Verdict<Stamps>) -> Verdict<Stamps> {
     match (ask, verdict.outcome()) {

@@ -3,7 +3,7 @@
 use super::Limits;
 use crate::verdict::Stamp;
 
-/// The stamps of a taking from each limit of a group.
+/// The stamps of a request, one for each limit of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamps {
     pub(super) each: [Stamp; Limits::MAX],
@@ -14,19 +14,19 @@ pub struct Stamps {
 }
 
 impl Default for Stamps {
-    /// Returns those of a single limit that has no stamps.
+    /// Returns the stamps of a single limit whose algorithm needs none.
     fn default() -> Self {
         Self { each: [Stamp::NONE; Limits::MAX], refused: 0, count: 1 }
     }
 }
 
 impl Stamps {
-    /// The stamp of the limit at `place`.
+    /// Returns the stamp of the limit at `place`.
     pub fn get(&self, place: usize) -> Stamp {
         self.each.get(place).copied().unwrap_or_default()
     }
 
-    /// From the stamps of limits in order, after travelling outside the process; what is beyond [`Limits::MAX`] is dropped.
+    /// Restores the stamps of limits, in order, from a receipt; stamps beyond [`Limits::MAX`] are dropped.
     pub fn from_stamps(stamps: impl IntoIterator<Item = Stamp>) -> Self {
         let (mut each, mut count) = ([Stamp::NONE; Limits::MAX], 0);
         for (place, stamp) in each.iter_mut().zip(stamps) {
@@ -36,18 +36,18 @@ impl Stamps {
         Self { each, refused: 0, count: 1 }.of(count)
     }
 
-    /// The same stamps for a taking from the first `count` limits of a group.
+    /// Returns the same stamps, for a request that was charged to the first `count` limits of a group.
     #[must_use]
     pub fn of(self, count: usize) -> Self {
         Self { count: count.clamp(1, Limits::MAX) as u8, ..self }
     }
 
-    /// Returns how many limits the taking is from. A refund to a key that has more limits by now concerns only these.
+    /// Returns how many limits the taking is from. A refund to a key that has more limits by now reaches only these.
     pub fn count(&self) -> usize {
         self.count.into()
     }
 
-    /// Whether no limit gave a stamp or refused.
+    /// Returns whether no limit gave a stamp or refused.
     pub fn is_plain(&self) -> bool {
         self.each == [Stamp::NONE; Limits::MAX] && self.refused == 0
     }
@@ -57,7 +57,7 @@ impl Stamps {
         Self { refused: if place < Limits::MAX { 1 << place } else { 0 }, ..Self::default() }
     }
 
-    /// Whether the limit at `place` is one of those that refused.
+    /// Returns whether the limit at `place` is one of those that refused.
     pub const fn has_refused(&self, place: usize) -> bool {
         place < Limits::MAX && self.refused >> place & 1 == 1
     }

@@ -99,12 +99,12 @@ fn only_the_log_that_refused_counts_the_refusal() {
     }
     let remaining: Vec<u64> = limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
     assert_eq!(remaining, [4, 0]);
-    // Quiet for a whole second after the last attempt, and it is let in.
+    // After a whole second without an attempt, it is admitted.
     assert!(limits.decide(&mut *state, &Now::at(1_000_000_000), Ask::Exactly(Cost::ONE)).is_admitted());
 }
 
 #[test]
-fn changing_the_group_keeps_what_was_spent_in_each_place() {
+fn changing_the_group_keeps_what_was_spent_at_each_position() {
     let old = Limits::new([bucket(10), SlidingLog::new(5, SECOND).unwrap().into()]).unwrap();
     let new = Limits::new([
         TokenBucket::new("7777/s".parse().unwrap(), 20).unwrap().into(),
@@ -167,7 +167,7 @@ fn wait_behind_is_the_longest_of_all_limits() {
 fn look_again_returns_the_next_end_of_a_lease() {
     let limits = Limits::new([bucket(9), Concurrency::new(3, SECOND).unwrap().into()]).unwrap();
     let mut state = state_of(&limits);
-    let look = |state: &[u64], at| limits.look_again(state, &Now::at(at));
+    let look = |state: &[u64], at| limits.recheck_after(state, &Now::at(at));
     assert_eq!(look(&state, 0), None);
     let first = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE));
     let _ = limits.decide(&mut *state, &Now::at(400), Ask::Exactly(Cost::ONE));
@@ -294,7 +294,7 @@ fn holding_takes_free_leases_and_nothing_else() {
     let limits = Limits::new([bucket(9), Concurrency::new(5, SECOND).unwrap().into()]).unwrap();
     for (held, remaining) in [(&[9, 2][..], [9, 3]), (&[], [9, 5]), (&[0, 9], [9, 0])] {
         let mut state = state_of(&limits);
-        limits.hold(&mut *state, &Now::at(0), held);
+        limits.take_leases(&mut *state, &Now::at(0), held);
         let left: Vec<u64> = limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
         assert_eq!(left, remaining, "{held:?}");
     }

@@ -10,7 +10,8 @@ fn at(ms: u64) -> Time<Mono> {
     Time::from_nanos(ms * MS)
 }
 
-/// One caller that waits as it is told: the waits in milliseconds, for `permits` each, after idling from `start` to `idle`.
+/// Simulates one caller that waits as advertised, and returns its waits in milliseconds, for `permits` each, after
+/// being idle from `start` to `idle`.
 fn waits(pacing: &Pacing, pace: &mut Pace, now: &mut u64, permits: &[u64]) -> Vec<f64> {
     permits
         .iter()
@@ -149,7 +150,7 @@ fn invalid_parameters_are_errors() {
 }
 
 #[test]
-fn no_time_and_no_amount_break_it() {
+fn no_time_or_amount_causes_a_panic() {
     let rates = ["1/ns", "1/5200week", "4294967295/2ns", "999983/s"].map(rate);
     let pacers = rates.into_iter().flat_map(|rate| {
         let warm_up = |time, cold| Pacing::warm_up(rate, time, cold).unwrap();

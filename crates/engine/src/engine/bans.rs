@@ -24,13 +24,13 @@ pub(crate) struct RefusalCount {
     pub(crate) refusals: u64,
 }
 
-/// The keys of the counters beside a counter.
+/// The keys of the ban and of the refusals that belong to a counter.
 pub(super) struct SideKeys(Vec<u8>);
 
-/// The keys that a request was banned from, each with the answer about its ban.
+/// The banned keys of a request, each with the answer about its ban.
 type Started = Vec<(SideKeys, AnswerSource)>;
 
-/// Counts refusals by rules that ban. Those that start a ban become refusals by the ban.
+/// Counts refusals by rules that ban. A refusal that starts a ban is reported as a refusal by the ban.
 pub(super) async fn note_refusals<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,

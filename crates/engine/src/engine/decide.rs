@@ -3,13 +3,14 @@
 //! 1. **Plan** (`plan.rs`): which rules match, under which keys, at what cost.
 //! 2. **Charge** (here): all enforced charges of a request are one group of the store, admitted together or not at all.
 //! 3. **Policy**: requests that the store did not answer (`policy.rs`), and rules of which one suffices (`suffice.rs`).
-//! 4. **Report** (`report.rs`): what the charges of a request come to, and which of them decides. What depends on that follows:
-//!    shadows are charged if the request is admitted (here), refusals count towards bans (`bans.rs`).
+//! 4. **Report** (`report.rs`): the outcome of all charges of a request, and which of them decides. Then follows what
+//!    depends on the outcome: shadow rules are charged if the request is admitted (here), and refusals count towards
+//!    bans (`bans.rs`).
 //! 5. **Count** (`report.rs`): the meters.
 //!
-//! Requests of one batch are decided each by itself, in order, and the answers are those of single requests. A batch is one call
-//! to the store, unless a rule that bans or suffices matches: then the decision about a request depends on what phases 3 and 4
-//! made of those before it, and the requests are decided one after the other.
+//! The requests of a batch are decided independently and in order, with the same answers as single requests. A batch is
+//! one call to the store, unless a rule that bans or suffices matches: then the decision about a request depends on the
+//! results of phases 3 and 4 for earlier requests, and the requests are decided one after the other.
 
 use std::mem::take;
 use std::ops::Range;
@@ -109,8 +110,8 @@ pub(super) async fn charge_enforced<S: Store, F: Store>(
     let Decisions { plan, enforced, scratch, .. } = decisions;
     let wanted = move |request: usize, planned: &PlannedCharge| !planned.shadow && among(request);
     run_and_take(engine, verb, running, plan, enforced, scratch, wanted).await;
-    // The calendar windows did not fit the store's time: again, with those of the time it answered. If they do not fit then,
-    // its clock cannot be relied on.
+    // The calendar windows did not fit the store's time: retry with the windows of the time it reported. If these do
+    // not fit either, the store's clock is unreliable.
     if !scratch.unanswered.stale.is_empty() {
         let stale = take(&mut scratch.unanswered.stale);
         plan.move_windows(running, &stale, scratch.unanswered.store_time.unwrap_or(Time::ZERO));
@@ -147,7 +148,8 @@ async fn charge_shadows<S: Store, F: Store>(
     requests: Range<usize>,
 ) {
     let Decisions { plan, shadows, decided, scratch, .. } = decisions;
-    // Not if a shadow rule denies, which refuses for the group, nor for a request that has waited for the store in vain.
+    // Skipped if a shadow rule denies, which refuses the whole group, and for a request that has already waited for the
+    // store without an answer.
     let admitted = |request: usize| {
         let asks = |decided: &DecisionRecord| {
             decided.outcome.is_admitted() && !decided.shadow_refused && decided.standing == Standing::Exact
@@ -182,7 +184,7 @@ enum ChargeKind {
     Shadow,
 }
 
-/// Runs the charges that `wanted` picks, one group for each request. The spans then say which requests these are.
+/// Runs the charges that `wanted` picks, one group for each request. Records in the spans which requests these are.
 async fn run_groups<S: Store>(
     store: &S,
     verb: StoreVerb,

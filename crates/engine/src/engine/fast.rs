@@ -1,7 +1,7 @@
 //! The fast path of most requests: a single request that only charges a few plain limits in memory.
 //!
-//! It gives the same results and counts as the phases in `decide.rs`, without the lists between plan,
-//! store and answers. `tests/fast_path.rs` compares both on random requests.
+//! It has the same results and counts as the phases in `decide.rs`, without building lists of charges and
+//! answers. `tests/fast_path.rs` compares both on random requests.
 
 use super::plan::{AnswerSource, SmallList};
 use super::{Engine, RulesInForce, report};

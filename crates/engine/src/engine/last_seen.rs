@@ -1,10 +1,10 @@
 //! The last usage that the store reported for each key, for the time in which it does not answer.
 //!
-//! Every answer of the store says how much of each limit is left. The engine records it: one hash
-//! of the key, one uncontended lock and a few words, compared to a round trip. The table is bounded
-//! and keeps the records that matter longest: a record is useless once its limit must be full
-//! again, so the record that is full first is evicted, and a key that would itself be the first is
-//! not recorded. A key without a record is treated as a new one.
+//! Every answer of the store says how much of each limit is left. The engine records it: one hash of the key, one
+//! uncontended lock and a few words, which is little beside a round trip. The table is bounded and keeps the records
+//! that matter longest: a record is useless once its limit must be full again, so the record whose limit is full first
+//! is evicted, and a key whose limit would be full before all others is not recorded. A key without a record is treated
+//! as a new one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -41,7 +41,7 @@ struct RecordSet {
 /// The usage of one limit of one key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// The usage. What is left follows from it under any parameters.
+    /// The usage. The amount used, from which what is left follows under any parameters.
     used: u64,
     /// When the answer arrived, by this node's clock.
     at: u64,
@@ -101,9 +101,8 @@ impl LastSeen {
         }
     }
 
-    /// Returns the usage of each limit of a key. If the store has answered since the fallback last
-    /// had a state for the key, `begin` must write a new one; no other thread consults the key
-    /// meanwhile.
+    /// Returns the usage of each limit of a key. If the store has answered since the fallback last had a state for the
+    /// key, `begin` must write a new state; meanwhile no other thread reads the key.
     pub(super) fn consult(&self, key: &[u8], now: Time<Mono>, begin: impl FnOnce(&Usage)) -> Usage {
         let mut used = Usage { each: [None; Limits::MAX], now: now.as_nanos() };
         let Some(sets) = self.sets.get() else { return used };
@@ -153,9 +152,8 @@ impl Usage {
 }
 
 impl Record {
-    /// Returns how much of `limit` is used at an instant without further requests. If a report does
-    /// not tell, the latest possible time is assumed: sliding windows, logs and leases refill when
-    /// all of them has.
+    /// Returns how much of `limit` is used at an instant without further requests. If a report does not say, the latest
+    /// possible time is assumed: sliding windows, logs and leases are assumed to refill all at once.
     fn used_at(&self, limit: &Limit, now: u64) -> u64 {
         if now >= self.full_at {
             return 0;
@@ -334,7 +332,7 @@ mod tests {
         for key in 0..100_u32 {
             assert_eq!(seen.consult(&key.to_le_bytes(), at(3), |_| ()).left(0, &limit), Some(5));
         }
-        // Records of full limits are evicted first.
+        // Records whose limits are full again are evicted first.
         for key in 1_000_000..1_000_100_u32 {
             seen.record(&key.to_le_bytes(), 0, at(100), store_at(100), &[report(1_000, 999, 1)]);
             assert_eq!(seen.consult(&key.to_le_bytes(), at(100), |_| ()).left(0, &limit), Some(999));

@@ -252,11 +252,10 @@ impl<S: Store, F: Store> Engine<S, F> {
         warnings(rules, &self.rules(), (self.wall)())
     }
 
-    /// Replaces the running rules, which learn of their successor first. The caller must hold
-    /// `replaced`.
+    /// Replaces the running rules, after linking them to their successor. The caller must hold `replaced`.
     fn replace(&self, running: RulesInForce) -> Arc<RulesInForce> {
         let running = Arc::new(running);
-        // Each value is replaced once, so this is the first successor.
+        // Each value is replaced once, so the successor is not set yet.
         let _ = self.running.load().next.set(running.clone());
         self.running.swap(running)
     }

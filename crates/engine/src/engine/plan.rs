@@ -25,7 +25,7 @@ pub(crate) type SmallList<T> = SmallVec<[T; 16]>;
 pub(crate) struct Plan {
     pub(crate) asked: Vec<PlannedRequest>,
     pub(crate) charges: Vec<PlannedCharge>,
-    /// Which item matched which charge.
+    /// Which item produced which charge.
     pub(crate) met: Vec<ItemMatch>,
     keys: Vec<u8>,
     /// The window of each limit, for charges with several.
@@ -78,7 +78,7 @@ pub(crate) struct PlannedCharge {
     key: Range<u32>,
     /// The range of the rule id within `keys`, at the beginning of the key.
     name: Range<u32>,
-    /// Of its first limit, and of all if there are several.
+    /// The window of its first limit, and of all limits if there are several.
     window: Option<Nanos>,
     windows: Range<u32>,
     /// The index of its first calendar window.
@@ -112,7 +112,7 @@ enum LimitSource {
 /// Which answer a charge got: its source and index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerSource {
-    /// None: there is no limit, or the enforced rules refused.
+    /// No answer: there is no limit, or the enforced rules refused.
     Not,
     Enforced(u32),
     Shadow(u32),
@@ -124,7 +124,7 @@ pub(crate) enum AnswerSource {
 }
 
 impl PlannedCharge {
-    /// The number of the rule, if it is one.
+    /// Returns the number of the rule, if the charge is that of a rule.
     pub(crate) fn rule(&self) -> Option<u32> {
         match &self.by {
             LimitSource::Rule(rule)

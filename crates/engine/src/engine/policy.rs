@@ -1,12 +1,11 @@
 //! The only place that decides requests which the store did not answer.
 //!
-//! A rule that decides locally uses this node's share of its limits (`shares.rs`), which begins
-//! with a share of what the store last reported as left (`last_seen.rs`). With `l` left, `N` nodes
-//! and `h` tokens in the share, a request of cost `c` is admitted if `c ≤ h`; or, if the share has
-//! at least one token, if `c` fits what was left less what this node has admitted since, `c ≤ l −
-//! (⌈l/N⌉ − h)`. The share is then in debt, and admits nothing until that is repaid. So a node
-//! admits at most its share and one cost less a token more, and never more than was left; a single
-//! node decides exactly.
+//! A rule that decides locally uses this node's share of its limits (`shares.rs`), which begins with a share of
+//! what the store last reported as left (`last_seen.rs`). With `l` left, `N` nodes and `h` tokens in the share, a
+//! request of cost `c` is admitted if `c ≤ h`; or, if the share has at least one token, if `c` fits what was left
+//! less what this node has admitted since, `c ≤ l − (⌈l/N⌉ − h)`. The share is then in debt, and admits nothing
+//! until that is repaid. So a node admits at most its share plus one cost minus one token, and never more than was
+//! left; a single node decides exactly.
 
 use std::pin::pin;
 use std::sync::PoisonError;
@@ -90,7 +89,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             planned.answered = match planned.on_fault {
                 OnFault::Closed => AnswerSource::Closed,
                 OnFault::Open => AnswerSource::Open,
-                // It would not be charged anyway.
+                // It would not be charged in any case.
                 OnFault::Local if closed => AnswerSource::Not,
                 OnFault::Local => match limits.limits(planned, self.running) {
                     Some(limits) => {
@@ -174,9 +173,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    /// Allows a charge to put the share into debt if it fits what was left and the share has at
-    /// least one token. Otherwise returns its wait, where the share itself would say that it never
-    /// fits.
+    /// Allows a charge to put the share into debt if it fits what was left and the share has at least one token.
+    /// Otherwise returns the wait, because the share itself would report that the cost never fits.
     fn allow_debt(&self, local: &mut LocalCharge<'_>) -> Option<Nanos> {
         let Ask::Exactly(cost) = local.charge.ask else { return None };
         let mut answers = Answers::default();
@@ -190,7 +188,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
                 return None;
             }
             let at_hand = report.remaining;
-            // An unknown key is treated as a new one, whose share is what it has.
+            // An unknown key is treated as a new one, which starts with its share.
             let left = local.used.left(position, limit).unwrap_or(limit.capacity());
             let spent_here = left.div_ceil(self.nodes.into()).saturating_sub(at_hand);
             fits &= at_hand > 0 && cost.get() <= left.saturating_sub(spent_here);
@@ -213,8 +211,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
 }
 
 impl LocalCharge<'_> {
-    /// Whether the charge can fit what was left and not the share: a single token always fits a
-    /// share that has any.
+    /// Returns whether the charge can fit what was left without fitting the share: a cost of 1 always fits a share
+    /// that has a token.
     fn may_owe(&self) -> bool {
         matches!(self.charge.ask, Ask::Exactly(cost) if cost > Cost::ONE)
     }

@@ -32,7 +32,7 @@ pub(super) fn sum_up(decisions: &mut Decisions, request: usize, running: &RulesI
             continue;
         }
         let (said, remaining) = match decisions.answer(planned) {
-            // A ban has no remaining amount.
+            // A ban has no remaining amount to report.
             Some((answer, _)) => (answer.outcome, if planned.is_ban() { u64::MAX } else { answer.least() }),
             None => (planned.outcome_unanswered(), u64::MAX),
         };
@@ -115,7 +115,7 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
     }
 }
 
-/// Whether a charge is not counted because its ban refuses, or because it is a ban that does not.
+/// Returns whether a charge is left out of the counts: its ban refuses, or it is itself a ban that does not refuse.
 fn is_counted_elsewhere(decisions: &Decisions, charges: &[PlannedCharge], place: usize) -> bool {
     let refuses = |planned: &PlannedCharge| planned.is_ban() && !decisions.outcome(planned).is_admitted();
     charges[place].is_ban() != refuses(&charges[place]) || charges.get(place + 1).is_some_and(refuses)

@@ -18,7 +18,7 @@ pub(crate) struct Scratch {
     /// The requests of the last groups.
     pub(crate) spans: Vec<Span>,
     pub(crate) unanswered: Unanswered,
-    /// Empty between two phases, like `groups`, because only then they borrow nothing.
+    /// Empty between two phases, like `groups`, because the elements borrow from the plan.
     pub(crate) charges: Vec<Charge<'static>>,
     pub(crate) groups: Vec<Group<'static>>,
 }

@@ -1,14 +1,12 @@
 //! Reservations: a cost that is known only afterwards is reserved first and settled then.
 //!
-//! A reservation is a check whose receipt is kept. Committing it refunds what was reserved too
-//! much, or charges what was reserved too little; cancelling it refunds all of it. The receipt is
-//! the whole state of a reservation, so it costs no memory, survives restarts, and any node can
-//! settle it. A reservation that is never settled counts as committed: it expires as its usage
-//! refills, and settling it later finds nothing to refund.
+//! A reservation is a check whose receipt is kept. Committing it refunds the excess or charges the
+//! shortfall; cancelling it refunds everything. The receipt is the whole state of a reservation, so it costs
+//! no memory, survives restarts, and any node can settle it. A reservation that is never settled counts as
+//! committed: it expires as its usage refills, and settling it later finds nothing to refund.
 //!
-//! The extra is charged like any request: to all enforced limits of the receipt, into debt as far
-//! as they allow, or to none of them; and to the shadow rules, as a group of their own, if the
-//! enforced limits took it.
+//! The shortfall is charged like any request: to all enforced limits of the receipt, into debt as far as
+//! they allow, or to none of them; and, if they took it, to the shadow rules as a separate group.
 
 use std::sync::atomic::Ordering;
 
@@ -33,7 +31,7 @@ pub struct Settled {
     pub unpaid: Cost,
 }
 
-/// The extra of one counter, with the limits and windows to charge it under.
+/// The shortfall of one counter, with the limits and windows to charge it under.
 struct Extra<'a> {
     taken: &'a ReceiptEntry,
     under: CurrentLimits<'a>,
@@ -74,8 +72,7 @@ pub(super) async fn commit<S: Store, F: Store>(
     Ok(settled)
 }
 
-/// Charges what was reserved too little, to all enforced counters or to none. Returns what was
-/// charged and what was not.
+/// Charges the shortfall to all enforced counters or to none. Returns what was charged and what was not.
 async fn charge_extra<S: Store, F: Store>(
     engine: &Engine<S, F>,
     receipt: &Receipt,
@@ -119,8 +116,7 @@ async fn charge_extra<S: Store, F: Store>(
     Ok((charged, unpaid))
 }
 
-/// Charges one group, in the store or in the fallback. Returns whether it was admitted; an empty
-/// one is.
+/// Charges one group, in the store or in the fallback. Returns whether it was admitted; an empty group is.
 async fn charge_group<S: Store, F: Store>(
     engine: &Engine<S, F>,
     charges: &[Charge<'_>],

@@ -1,12 +1,11 @@
 //! This node's share of the limits that several nodes use together, for the time in which they
 //! cannot reach the store.
 //!
-//! A share is the rate divided by the number of nodes, and the burst divided and rounded up: all
-//! shares together are at least the whole, and at most one unit per node more. If the
-//! store has answered for a key before, the key starts with this node's share of what was left by
-//! that answer; otherwise it starts as a new key.
-//! Windows keep the boundaries that they have in the store: calendar and aligned ones by
-//! themselves, others because the first window of a share ends when the store said.
+//! A share is the rate divided by the number of nodes, and the burst divided and rounded up: all shares together are
+//! at least the whole, and at most one unit per node more. If the store has answered for a key before, the key
+//! starts with this node's share of what was left by that answer; otherwise it starts as a new key. Windows keep the
+//! boundaries that they have in the store: calendar and aligned windows always do, and for others the first window
+//! of a share ends when the store reported.
 //!
 //! A share may be in debt up to the whole limit, for requests that fit what was left but not the
 //! share (`policy.rs`).
@@ -20,7 +19,7 @@ use tollgate::{Limit, LimitError, Limits, Rate};
 use super::last_seen::Usage;
 use crate::inline::{InlineLimits, Interner, LimitIds};
 
-/// The shares needed so far, with ids of their own.
+/// The shares needed so far, with their own ids.
 #[derive(Debug)]
 pub(super) struct Shares {
     interner: Interner,
@@ -82,8 +81,8 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
             *max_debt
         }
         Params::FixedWindow { window, phase } => {
-            // Only the store knows how it spreads windows. The first one ends as it reported, the
-            // next begin with a request.
+            // Only the store knows the offsets of spread windows. The first window ends as the store reported, later
+            // ones begin with a request.
             if *phase == Phase::Spread {
                 *phase = Phase::FirstRequest;
             }
@@ -135,7 +134,7 @@ pub(super) struct ShareStart {
 }
 
 impl ShareStart {
-    /// Begins `share`, that of one of `nodes` of `limits`, with its part of what is left.
+    /// Begins `share`, which one of `nodes` has of `limits`, with its part of what is left.
     pub(super) fn new(share: &Limits, limits: &Limits, nodes: u32, used: &Usage) -> Option<Self> {
         let mut held = [0; Limits::MAX];
         let mut starts = Vec::with_capacity(limits.as_slice().len());
@@ -152,8 +151,8 @@ impl ShareStart {
     }
 }
 
-/// Returns the limit with `left` for a new key, and `until_full` as the time until the rest refills
-/// where the limit itself would count from now.
+/// Returns the limit with `left` as the initial amount, and with `until_full` as the length of its first window or
+/// lease.
 fn with_initial(mut params: Params, left: u64, until_full: Nanos) -> Params {
     let shorten = |length: &mut Nanos| *length = until_full.clamp(Nanos::from_nanos(1), *length);
     match &mut params {

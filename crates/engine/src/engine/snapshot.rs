@@ -16,7 +16,7 @@ use crate::store::Store;
 impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
     /// Writes all counters: what keys have spent, quotas, bans and leases. Returns their number.
     ///
-    /// Decisions go on meanwhile: each counter is written as it is when its turn comes.
+    /// Decisions continue meanwhile: each counter is written as it is when the walk reaches it.
     ///
     /// # Errors
     /// When the writer fails.
@@ -25,8 +25,8 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
         self.store.write_snapshot(&*running, to)
     }
 
-    /// Returns an engine without rules whose store has room for `keys` keys and the counters of a snapshot. They count for the
-    /// rules that are put in force next, by the ids of these rules, also where their limits have changed.
+    /// Returns an engine without rules whose store holds `keys` keys and has the counters of a snapshot. They count for
+    /// the rules that are put in force next, by the ids of these rules, also where their limits have changed.
     ///
     /// # Errors
     /// When the snapshot cannot be read or is damaged.
@@ -42,7 +42,7 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
             if id < INLINE_IDS {
                 return Some(rules.remember(limits));
             }
-            // Where there are more than ids, the rest is forgotten, as it would be while the process runs.
+            // If there are more limits than ids, the rest is forgotten, as in a running process.
             inline += usize::from(interner.find(limits).is_none());
             (inline <= MAX_INLINE).then(|| interner.add(limits, &limit_ids).0.entry().id)
         })?;

@@ -1,11 +1,11 @@
 //! Rules marked `suffices`: a request that matches several of them is admitted if any one of them has capacity.
 //!
-//! A store admits all charges of a group or none, and reports the outcome of each. So all are charged first. If only such rules
-//! refuse and another one has capacity, nothing was taken, and the request is charged again without those that refused. Another
-//! request may take the capacity in between: then that rule is left out as well, and so on. So a request is refused only
-//! after each of the rules was found without capacity, no limit is exceeded, and it ends, because every attempt is
-//! about fewer rules. A store that decided this itself would save the second call, which only requests make that find a
-//! rule without capacity.
+//! A store admits all charges of a group or none, and reports the outcome of each. So all are charged first. If only
+//! rules marked `suffices` refuse and another such rule has capacity, nothing was taken, and the request is charged
+//! again without those that refused. Another request may take that capacity in between: then that rule is left out as
+//! well, and so on. So a request is refused only after each of the rules was found without capacity, no limit is
+//! exceeded, and the loop ends, because every attempt charges fewer rules. A store that implemented this itself would
+//! save the second call, but only requests that find a rule without capacity make one.
 //!
 //! A banned counter has no capacity. A rule that is closed while the store does not answer refuses, whatever the others say.
 //!
@@ -39,7 +39,7 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
             if !leave_out(decisions, request, running) {
                 continue;
             }
-            // A request that has waited for the store in vain does not wait for it again.
+            // A request that has waited for the store without an answer does not wait for it again.
             let fell_back = decisions.decided[request].as_ref().is_ok_and(|it| it.standing == Standing::Fallback);
             let list = if fell_back { &mut decisions.scratch.unanswered.lost } else { &mut again };
             list.push(request as u32);
@@ -81,8 +81,9 @@ fn leave_out(decisions: &mut Decisions, request: usize, running: &RulesInForce) 
     left_out && !refused
 }
 
-/// Returns the outcome of a refused request where one of several rules suffices, and the charge that decides it: the request has
-/// to wait for the soonest of those, and for all of the others. `None` if no rule is marked `suffices`.
+/// Returns the outcome of a refused request with rules marked `suffices`, and the charge that decides it: the request
+/// has to wait for the first of those rules to have capacity, and for all other rules. `None` if no rule is marked
+/// `suffices`.
 pub(super) fn soonest(decisions: &Decisions, request: usize, running: &RulesInForce) -> Option<(Outcome, u32)> {
     let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
     let (mut enough, mut others) = (None, None);

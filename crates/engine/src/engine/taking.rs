@@ -14,9 +14,9 @@ pub enum Taking {
     /// All of it, or nothing.
     #[default]
     Exactly,
-    /// As much as every rule has, and at least one. The request has one item, whose cost is the most that is taken.
+    /// As much as every rule has left, and at least one. The request has one item, whose cost is the maximum.
     UpTo,
-    /// All of it, into debt as far as the limits allow: for what has happened already.
+    /// All of it, into debt as far as the limits allow: for usage that has already happened.
     Regardless,
 }
 
@@ -58,7 +58,8 @@ impl Plan {
     }
 }
 
-/// Lowers the costs of the shadow rules of every request to what its enforced rules gave: no more is admitted.
+/// Lowers the costs of the shadow rules of every request to what its enforced rules granted, since no more is
+/// admitted.
 pub(super) fn lower_shadows(decisions: &mut Decisions, requests: Range<usize>) {
     for request in requests {
         let Some(least) = decisions.least_taken(request) else { continue };

@@ -71,7 +71,7 @@ async fn undo<S: Store, F: Store>(
     Ok((!by_store.is_empty() || !by_fallback.is_empty()).then_some(least))
 }
 
-/// Records what the store said is left after giving back.
+/// Records what the store reported as left after a refund.
 fn remember_undone<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Charge<'_>], answers: &Answers) {
     let Ok(group) = answers.group(0) else { return };
     if engine.store.can_fail() {
@@ -161,7 +161,7 @@ pub(super) struct CurrentLimits<'a> {
     pub(super) shadow: bool,
 }
 
-/// Returns the inline limits of a key. Those of a rule's override are known to the rule.
+/// Returns the inline limits of a key. The limits of an override are found through its rule.
 pub(super) fn inline_limits<S: Store, F: Store>(
     engine: &Engine<S, F>,
     taken: &ReceiptEntry,

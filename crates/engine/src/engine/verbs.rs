@@ -14,7 +14,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// Takes the cost of the request from every limit that it matches, or refuses it and takes nothing.
     ///
     /// # Errors
-    /// If the request is invalid. There is a decision whatever happens to the store.
+    /// If the request is invalid. If the store fails, `on_fault` decides; that is not an error.
     pub async fn check<'d>(
         &self,
         request: &Request<'_>,
@@ -54,7 +54,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Takes as much of the item's cost as every rule has, and at least one; or refuses it and takes nothing. With
-    /// [`Cost::MAX`](tollgate::core::Cost::MAX) it takes all there is.
+    /// [`Cost::MAX`](tollgate::core::Cost::MAX) it takes everything available.
     ///
     /// # Errors
     /// If the request is invalid, has several items, or states no amount.
@@ -100,8 +100,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         undo::refund_request(self, request, decisions).await
     }
 
-    /// Extends the leases that a decision took as if they were taken now. Returns whether it took any and all of them were
-    /// still held: one that has expired, or was lost by a reset or a change of the rule, must be taken again.
+    /// Renews the leases that a decision took, as if they were taken now. Returns whether it took any and all of them
+    /// were still held: one that has expired, or was lost by a reset or a change of the rule, must be taken again.
     ///
     /// # Errors
     /// If the store does not answer.
@@ -112,8 +112,8 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// Settles what a decision took at the actual cost of the request.
     ///
     /// # Errors
-    /// If the store does not answer. What was reserved too much may then have been refunded, and what was
-    /// reserved too little may have been charged, or not.
+    /// If the store does not answer. In that case the excess may have been refunded or the shortfall charged,
+    /// or not.
     pub async fn commit(&self, receipt: &Receipt, cost: Cost) -> Result<Settled, EngineError> {
         settle::commit(self, receipt, cost).await
     }
@@ -142,8 +142,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         explain::explain(self, domain, item, decisions).await
     }
 
-    /// Explains how the request at `place` of a batch was decided, with the state at that time. Of several
-    /// items, the first is compared with rules that do not match. Does not use the store. Returns `None` if
+    /// Explains how the request at index `place` of a batch was decided, with the state at that time. If the request
+    /// has several items, the first is compared with rules that do not match. Does not use the store. Returns `None` if
     /// the request was not decided, or if the rules have been replaced more than once since then.
     ///
     /// # Panics

@@ -301,7 +301,7 @@ pub enum Refill {
         /// When the next one begins.
         resets: String,
     },
-    /// Requests older than the window no longer count.
+    /// Requests expire one by one as they become older than the window.
     Sliding,
     /// When a slot is released or its lease expires.
     Slots,

@@ -63,8 +63,8 @@ impl Cidr {
     }
 }
 
-/// Returns the address that a value is, if it is one. A port and a zone are ignored: `192.0.2.1:80`, `[2001:db8::1]:443` and
-/// `fe80::1%eth0` are the addresses in them.
+/// Parses a value as an address; `None` if it is not one. A port and a zone are ignored: `192.0.2.1:80`,
+/// `[2001:db8::1]:443` and `fe80::1%eth0` are parsed as the addresses in them.
 pub(crate) fn address(value: &[u8]) -> Option<u128> {
     // Addresses are short and begin with a digit, a letter up to f, a colon or a bracket: most other values are ruled out at once.
     let first = value.first()?;
@@ -115,7 +115,7 @@ impl CountedAddress {
     /// Returns the form in which an address is counted: IPv4 without a port, IPv6 by its network of 64 bits. `None` if the value is
     /// in this form already, or is not an address.
     pub(crate) fn of(value: &[u8]) -> Option<Self> {
-        // Every other notation of an address has a colon.
+        // Addresses in any other notation contain a colon.
         if !value.contains(&b':') {
             return None;
         }

@@ -8,9 +8,9 @@
 //! types are checked when the rules are loaded. The crate `cel` evaluates the whole language, with
 //! nested loops, floating point and values on the heap, and adds two dozen crates.
 //!
-//! As in CEL, a part that cannot be computed (a missing attribute, `int` of something else, a
-//! division by zero, an overflow) makes the whole undefined, unless the other side of `&&` or `||`
-//! decides alone. An undefined expression does not hold.
+//! As in CEL, a part that cannot be computed (a missing attribute, `int` of something else, a division by zero, an
+//! overflow) makes the whole expression undefined, unless the other side of `&&` or `||` decides alone. An undefined
+//! expression does not hold.
 //!
 //! Each part is evaluated at most once, there are fewer parts than bytes in the text, and each
 //! takes time proportional to the lengths of its values.
@@ -202,9 +202,9 @@ impl Bool {
     }
 }
 
-/// Whether `text` contains `part`, in linear time. A part that is not UTF-8 is undefined. A part
-/// that is begins with the first byte of a character, which never occurs inside an invalid
-/// sequence, so it is enough to search the valid chunks.
+/// Whether `text` contains `part`, in linear time. A part that is not UTF-8 is undefined. A valid part begins with the
+/// first byte of a character, which never occurs inside an invalid sequence, so it is enough to search the valid
+/// chunks.
 fn contains(text: &[u8], part: &[u8]) -> Option<bool> {
     let part = str::from_utf8(part).ok()?;
     Some(part.is_empty() || text.utf8_chunks().any(|chunk| chunk.valid().contains(part)))

@@ -200,8 +200,7 @@ fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: 
     }
 }
 
-/// Whether a segment matches a pattern whose stars match any characters. Only the last star ever
-/// has to match more.
+/// Whether a segment matches a pattern whose stars match any characters. Only the last star ever has to be extended.
 pub(crate) fn segment_matches(pattern: &[u8], segment: &[u8]) -> bool {
     segment_in_steps(pattern, segment, &mut || {})
 }
@@ -341,7 +340,7 @@ mod tests {
 
     #[test]
     fn worst_patterns_take_at_most_the_product_of_both_lengths() {
-        // The longest pattern and value, such that every star has to match more again and again.
+        // The longest pattern and value, such that every star has to be extended repeatedly.
         let stars = format!("{}b", "*a".repeat(511));
         let deep = format!("{}b", "**/a*/".repeat(170));
         let both = format!("/**/{}b", "a*".repeat(500));

@@ -69,7 +69,7 @@ const DEFAULT_SLICES: u64 = 10;
 /// Default time after which an unreleased slot is freed.
 pub(super) const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
 
-/// Returns the limit, or all mistakes, at least one.
+/// Returns the limit, or a list of at least one mistake.
 pub(crate) fn read<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
     let mut reader = LimitParser { words, mistakes: Vec::new(), half_a_calendar: false };
     let calendar = reader.calendar();

@@ -8,7 +8,7 @@ use super::text::{Node, Value};
 pub enum Metadata {
     /// No value.
     Null,
-    /// A string as written. One that reads as a number or a boolean may be passed on as such.
+    /// A string as written. A string that is a number or a boolean may be passed on as one.
     Text(Box<str>),
     /// A list.
     List(Box<[Metadata]>),

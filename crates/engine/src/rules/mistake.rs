@@ -165,7 +165,7 @@ impl Notes {
         self.push(position, problem.into(), Some(help.into()));
     }
 
-    /// Returns whether further mistakes are only counted, so that nothing has to be found out about them.
+    /// Returns whether further mistakes are only counted, so that their details need not be computed.
     pub(crate) fn is_full(&self) -> bool {
         self.found.len() >= Mistakes::MAX
     }

@@ -16,11 +16,10 @@
 //!     on_fault: closed             # local (default) | open | closed
 //! ```
 //!
-//! A request matches every rule whose `when` holds. A value in `when` is compared as a string; a
-//! star makes it a pattern ([`Glob`]); a list matches if one of its values does. A missing
-//! attribute in `per` counts as a value of its own: all requests without an API key share one
-//! counter, so omitting the key does not avoid the limit. To exempt such requests, add `api_key: {
-//! present: true }` to `when`.
+//! A request matches every rule whose `when` holds. A value in `when` is compared as a string; a star makes it
+//! a pattern ([`Glob`]); a list matches if one of its values does. A missing attribute in `per` counts as a
+//! separate value: all requests without an API key share one counter, so omitting the key does not avoid the
+//! limit. To exempt such requests, add `api_key: { present: true }` to `when`.
 //!
 //! Parsing has two stages, syntax and meaning, and does not stop at the first mistake: all are
 //! reported with file, line and column. No input makes it panic or take more than bounded time and
@@ -128,8 +127,8 @@ impl Rules {
         Ok(Self { domains, left_out, hides_positions: false, is_partial: false })
     }
 
-    /// Returns only the rules without mistakes, so that warnings can be reported for them as well.
-    /// They must not be loaded, since the others are missing.
+    /// Returns only the rules without mistakes, so that warnings can be reported for them as well. These rules
+    /// must not be loaded, because the others are missing.
     #[must_use]
     pub fn read_valid(sources: &[Source<'_>], file: ReadFile<'_>) -> Self {
         let (domains, ..) = read_files(sources, check::Checker::skipping_invalid(file));

@@ -61,7 +61,7 @@ pub fn moment(text: &str) -> Result<Time<Wall>, TimeError> {
     }
 }
 
-/// Parses an expiry time. A time after 2554 never comes, and one before 1970 has passed.
+/// Parses an expiry time. A time after 2554 is treated as never, one before 1970 as past.
 pub(crate) fn end(text: &str) -> Result<Time<Wall>, TimeError> {
     read(text).map(ParsedInstant::nearest)
 }

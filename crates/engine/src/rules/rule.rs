@@ -309,7 +309,7 @@ pub enum CostOf {
         /// The cost of a request without the attribute.
         missing: Cost,
     },
-    /// That of the first case that matches; 1 if none does.
+    /// The cost of the first case that matches; 1 if none does.
     Cases(Vec<CostCase>),
 }
 
@@ -342,7 +342,7 @@ pub enum OnExceed {
     Shadow,
     /// It is refused without an answer.
     Drop,
-    /// It is admitted after a wait; the limits are built so that they return it.
+    /// It is admitted after a wait; the limits are built so that they return the wait.
     Delay {
         /// The longest wait.
         max_wait: Nanos,

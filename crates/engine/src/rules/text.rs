@@ -1,8 +1,8 @@
 //! Parses YAML or JSON into a tree whose nodes know their position.
 //!
-//! Every scalar is kept as the string that was written: `1.10` as the value of an attribute is not
-//! the number 1.1, and `yes` is not a boolean. The code that expects a value interprets it. JSON
-//! needs no parser of its own, because YAML includes it.
+//! Every scalar is kept as the string that was written: `1.10` as the value of an attribute is not the number 1.1,
+//! and `yes` is not a boolean. The code that expects a value interprets it. JSON needs no separate parser, because
+//! YAML includes it.
 
 mod help;
 

@@ -77,7 +77,7 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let sought: Vec<IndexEntry<'_>> = judging.iter().map(|(_, rule)| sought(rule.when())).collect();
     let index = Index::new(&sought, 0);
     for (position, rule) in domain.rules().iter().enumerate() {
-        // An `allow` or `deny` rule is decided only by those before it.
+        // An `allow` or `deny` rule can be hidden only by such rules before it.
         let stops = |number: u32| {
             let (judge, _) = judging[number as usize];
             judge != position && (judge < position || !judges(&rule))

@@ -81,7 +81,7 @@ pub fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     valid
         .iter()
         .map(|word| (slips(word), *word))
-        // Two typos in a word of two characters leave nothing in common.
+        // A word of two characters with two typos has nothing in common with the original.
         .filter(|(slips, word)| *slips <= 1 + word.len() / 4 && *slips < given.len())
         .min_by_key(|(slips, _)| *slips)
         .map(|(_, word)| word)

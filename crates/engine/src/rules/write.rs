@@ -103,7 +103,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes what follows a colon or a dash, in the rest of the line or on lines of its own.
+    /// Writes the value after a colon or a dash, on the rest of the line or on separate lines.
     fn value(&mut self, owner: Position, value: &Node, level: Level) {
         match &value.value {
             Value::Map(pairs) if !pairs.is_empty() && !self.fits(value, level) => {

@@ -46,7 +46,7 @@ struct NumberedAttribute {
     before: u32,
 }
 
-/// What is found by an attribute other than by its whole value.
+/// The ways to find rules by an attribute other than by its whole value.
 #[derive(Debug)]
 struct Attribute {
     /// Whether anchors have values of it.
@@ -82,7 +82,7 @@ impl PrefixIndex {
             return;
         }
         let Some(address) = address(value) else {
-            // Sorted, so the mark is the last.
+            // The list is sorted, so the mark is last.
             if self.bits.last() == Some(&NOT_AN_ADDRESS)
                 && let Some(found) = lookup.get(self.network_space, &network_text(NOT_AN_ADDRESS, [0; 16]))
             {
@@ -98,7 +98,7 @@ impl PrefixIndex {
     }
 }
 
-/// Stands for the length of a network where rules look for values that are not addresses.
+/// Takes the place of a prefix length for rules that match values that are not addresses.
 const NOT_AN_ADDRESS: u8 = u8::MAX;
 
 /// Encodes a network as a key of the lookup table.
@@ -129,7 +129,7 @@ enum CompiledTest {
     Absent,
 }
 
-/// Marks a rule with conditions beside its anchor. Rules without match as soon as they are found,
+/// Marks a rule with conditions beside its anchor. Rules without further conditions match as soon as they are found,
 /// and nothing more is read for them.
 const HAS_MORE_CONDITIONS: u32 = 1 << 30;
 /// Marks an attribute that is not an anchor; its value may still be counted by or compared.

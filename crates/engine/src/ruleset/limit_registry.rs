@@ -23,7 +23,7 @@ pub(crate) struct RuleLimits {
     pub(crate) limits: Limits,
     /// The calendar windows that its limits refer to by index. Usually none.
     pub(crate) calendars: Box<[CachedCalendar]>,
-    /// Of the first limit, and of all if there are several.
+    /// The window of the first limit, and of all limits if there are several.
     window: Option<Nanos>,
     windows: Box<[Option<Nanos>]>,
 }

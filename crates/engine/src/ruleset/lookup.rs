@@ -1,12 +1,10 @@
 //! A hash table of byte strings that is built once and then only read.
 //!
-//! A lookup reads one slot of 32 bytes, however many strings there are. Most strings are short, and
-//! two overlapping words hold all of them; only the rest of longer ones is stored elsewhere.
-//! Strings belong to *spaces*, so that one table serves the values of all attributes and the
-//! segments of all paths: the same string in two spaces is two entries.
+//! A lookup reads one slot of 32 bytes, however many strings there are. Most strings are short and fit two
+//! overlapping words; longer ones are stored elsewhere. Strings belong to *spaces*, so that one table serves the
+//! values of all attributes and the segments of all paths: the same string in two spaces is two entries.
 //!
-//! The strings come from the author of the rules, so the hash need not resist collisions on
-//! purpose.
+//! The strings come from the author of the rules, so the hash need not resist deliberate collisions.
 
 /// Strings with a number for each.
 #[derive(Debug)]
@@ -125,7 +123,7 @@ fn ends(text: &[u8]) -> (u64, u64) {
         return (u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into());
     }
     let Some(last) = text.len().checked_sub(1) else { return (0, 0) };
-    // Of three bytes these are all, of fewer some twice.
+    // Three bytes are all covered; with fewer, some are read twice.
     (u64::from(text[0]) | u64::from(text[last / 2 + last % 2]) << 8, text[last].into())
 }
 

@@ -461,7 +461,7 @@ mod tests {
         assert_eq!(earlier(&second, "b"), [old.id]);
         assert_eq!(second.limit_registry().get(old.id), Some(&old.limits));
         assert!(earlier(&second, "a").is_empty() && earlier(&second, "c").is_empty());
-        // Back to the first limits.
+        // Changed back to the first limits.
         let third = following(&second, "- {id: b, limit: 1/s}\n");
         assert_eq!((rule_limits(&third, "b").id, earlier(&third, "b")), (old.id, &[new.id][..]));
     }
@@ -486,7 +486,7 @@ mod tests {
         let mut set = following(&RuleSet::empty(), "- {id: keep, limit: 7/s}\n- {id: a, limit: 1/s}\n");
         let kept = rule_limits(&set, "keep").id;
         let first = rule_limits(&set, "a").id;
-        // As if the rule had been changed that often.
+        // As if the rule had been changed that many times.
         for burst in 0..MAX_RETIRED as u64 {
             let bucket = tollgate::TokenBucket::new("3/s".parse().expect("a rate"), burst + 1).expect("a bucket");
             let limits = Limits::from(tollgate::Limit::from(bucket));

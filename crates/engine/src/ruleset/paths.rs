@@ -8,9 +8,9 @@
 //! stays. A path of a few segments thus costs a few lookups, and at most one step per segment and
 //! node.
 //!
-//! Where only one pattern is left, its rest is not spread over further nodes but compared as a
-//! whole. Most patterns soon contain a unique name, so most searches end there. As long as only
-//! literal steps lead on, a search is at one node, and nothing else has to be kept.
+//! Where only one pattern is left, its rest has no further nodes and is compared as a whole. Most patterns soon
+//! contain a unique name, so most searches end there. As long as only literal steps follow, a search is at one
+//! node, and needs no further state.
 
 mod build;
 
@@ -43,12 +43,12 @@ struct PathNode {
     /// The only literal step, if there is exactly one: the range of its text, and its target.
     /// Several are in the table.
     only: (u32, u32, StepTarget),
-    /// Whether only literal steps lead on, so that a search is at one node.
+    /// Whether only literal steps follow, so that a search is at one node.
     names_only: bool,
     any: StepTarget,
     /// After `**`: reached without a segment, and by any number of them.
     deep: StepTarget,
-    /// The shapes of segments with inner stars that lead on.
+    /// The shapes of the following segments with inner stars.
     shapes: u32,
     /// The range of `found` for the patterns that end here.
     found: (u32, u32),
@@ -80,7 +80,7 @@ struct Tail {
 enum PatternRest {
     /// Steps that are compared one by one.
     Steps(u32, u32),
-    /// A text for the general matcher: there is an inner star, or `**` before the end.
+    /// A pattern for the general matcher, because it has an inner star, or `**` before the end.
     Text(u32, u32),
 }
 
@@ -229,8 +229,8 @@ impl Paths {
         &self.found[start as usize..end as usize]
     }
 
-    /// Adds a node. If `**` follows, adds the node after it too, because `**` matches no segment as well.
-    /// If only one pattern is left, its rest is compared immediately.
+    /// Adds a node. If `**` follows, also adds the node after it, because `**` can match zero segments. If only one
+    /// pattern is left, its rest is compared immediately.
     #[inline]
     fn arrive(&self, at: StepTarget, rest: Option<&[u8]>, nodes: &mut Vec<StepTarget>, each: &mut impl FnMut(u32)) {
         if at == StepTarget::NOWHERE {

@@ -1,4 +1,4 @@
-//! What only some rules have. Other rules are marked, and never read this.
+//! What only some rules have. Rules without them are marked, so that a decision skips this.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub(crate) enum Judgement {
 enum CompiledCost {
     /// The value of an attribute.
     From { attribute: u32, max: Cost, missing: Cost },
-    /// That of the first case that matches.
+    /// The cost of the first case that matches.
     Cases { index: Index, costs: Box<[Cost]> },
 }
 
@@ -237,8 +237,8 @@ impl Special {
         true
     }
 
-    /// Whether the rule is a shadow rule for a key. All nodes agree, also after restarts; raising
-    /// the share adds keys and removes none.
+    /// Whether the rule is a shadow rule for a key. All nodes select the same keys, also after restarts; raising the
+    /// percentage adds keys and removes none.
     pub(crate) fn spares(&self, key: &[u8]) -> bool {
         self.enforce < crate::rules::ALL && key::place_of(key) >= self.enforce
     }
@@ -316,8 +316,7 @@ impl CompiledOverride {
     }
 }
 
-/// The limits that implement a ban: two more counters beside that of the rule, under keys of their
-/// own.
+/// The limits that implement a ban: two more counters beside that of the rule, under separate keys.
 ///
 /// **The ban** is an interval bucket that holds 1 and gets 2 back when the length of a ban has
 /// passed since it was full. Requests ask it for a cost of 0, which passes unless the bucket is in
@@ -347,7 +346,8 @@ impl BanLimits {
     }
 }
 
-/// Returns the limit of a ban, and that of the refusals that lead to it, unless the first one does.
+/// Returns the limit of a ban, and the limit that counts the refusals before it, unless the first refusal starts the
+/// ban.
 pub(crate) fn limits_of(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError> {
     let bucket = IntervalBucket::new(BanLimits::COST.get(), ban.length)?.burst(1)?.max_debt(1)?;
     let refusals = (ban.after > 1).then(|| SlidingLog::new(ban.after - 1, ban.within)?.max_debt(0));

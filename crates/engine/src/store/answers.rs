@@ -14,13 +14,13 @@ use super::StoreError;
 #[derive(Debug, Default)]
 pub struct Answers {
     groups: Vec<GroupRecord>,
-    /// Why groups were not decided, each with the place of its group.
+    /// Why groups were not decided, each with the index of its group.
     errors: Vec<(u32, StoreError)>,
     charges: Vec<Answer>,
     reports: Vec<Report>,
-    /// Of the charges that have any: they are long, and most takings leave none.
+    /// The stamps of the charges that have any: they are long, and most charges have none.
     stamps: Vec<Stamps>,
-    /// The first charge of the group at hand.
+    /// The first charge of the current group.
     open: u32,
 }
 
@@ -31,12 +31,12 @@ struct GroupRecord {
     failed: bool,
 }
 
-/// What came of one charge.
+/// The answer to one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What the limits say of this charge by itself: in a group that is refused, it may be allowed and nothing be taken.
+    /// The outcome of this charge alone: in a refused group a charge may be allowed although nothing was taken.
     pub outcome: Outcome,
-    /// What was taken, or what was accepted back.
+    /// What was taken, or accepted as a refund.
     pub taken: Cost,
     /// Where the stamps are, if there are any.
     stamps: Option<u32>,
@@ -46,7 +46,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The least that is left of any limit; everything if there is nothing to tell.
+    /// The least that is left of any limit; the maximum if there is no report.
     pub(crate) fn least(&self) -> u64 {
         self.least
     }
@@ -67,7 +67,8 @@ impl Answers {
         self.open = 0;
     }
 
-    /// The next charge of the group at hand, with a report for each of its limits in order; none if there is nothing to tell.
+    /// Adds the answer to the next charge of the current group, with a report for each of its limits in order; no
+    /// report if there is nothing to report.
     #[inline]
     pub fn charge(&mut self, outcome: Outcome, taken: Cost, stamps: Stamps, reports: impl IntoIterator<Item = Report>) {
         let answer = self.answer_with(outcome, taken, stamps, reports);
@@ -83,7 +84,7 @@ impl Answers {
         reports: impl IntoIterator<Item = Report>,
     ) -> Answer {
         let (first, mut least) = (self.reports.len() as u32, u64::MAX);
-        // From inside: the iterators here are chains, which are slow to be asked for one at a time.
+        // Internal iteration: the iterators are chains, for which `next` is slow.
         reports.into_iter().for_each(|report| {
             least = least.min(report.remaining);
             self.reports.push(report);
@@ -109,8 +110,8 @@ impl Answers {
         self.charge(verdict.outcome(), verdict.taken(), verdict.stamp(), reports);
     }
 
-    /// The group at hand was decided when the store's clock said `at`. If any of its charges was refused, none has taken
-    /// anything.
+    /// Ends the current group, which was decided at `at` by the store's clock. If any of its charges was refused, none
+    /// has taken anything.
     #[inline]
     pub fn end_group(&mut self, at: Time<Wall>) {
         let charges = self.open..self.charges.len() as u32;
@@ -122,14 +123,14 @@ impl Answers {
         self.groups.push(GroupRecord { at, charges, failed: false });
     }
 
-    /// The group at hand was not decided.
+    /// Ends the current group, which was not decided.
     pub fn fail_group(&mut self, error: StoreError) {
         self.charges.truncate(self.open as usize);
         self.errors.push((self.groups.len() as u32, error));
         self.groups.push(GroupRecord { at: Time::ZERO, charges: self.open..self.open, failed: true });
     }
 
-    /// How many groups have been answered.
+    /// Returns how many groups have been answered.
     pub fn len(&self) -> usize {
         self.groups.len()
     }
@@ -139,7 +140,7 @@ impl Answers {
         self.groups.is_empty()
     }
 
-    /// The answer to the group at `place`. One the store forgot counts as unknown.
+    /// Returns the answer to the group at `place`. A group that the store did not answer counts as unknown.
     ///
     /// # Errors
     /// Why there is none.
@@ -154,13 +155,13 @@ impl Answers {
         ))
     }
 
-    /// Where the answers to the charges of the group at `place` begin; none if it was not decided.
+    /// Returns where the answers to the charges of the group at `place` begin; `None` if it was not decided.
     #[inline]
     pub(crate) fn first_charge(&self, place: usize) -> Option<u32> {
         self.groups.get(place).filter(|ended| !ended.failed).map(|ended| ended.charges.start)
     }
 
-    /// Which of all charges has least left.
+    /// Returns which of all charges has the least left.
     #[inline]
     pub(crate) fn with_least_left(&self) -> Option<u32> {
         self.charges.iter().zip(0..).min_by_key(|(answer, _)| answer.least).map(|(_, charge)| charge)
@@ -179,7 +180,7 @@ impl Answers {
         }
     }
 
-    /// What undoes the taking of a charge exactly.
+    /// Returns the stamps that undo a charge exactly.
     pub(crate) fn stamps(&self, answer: &Answer) -> Stamps {
         answer.stamps.and_then(|place| self.stamps.get(place as usize)).copied().unwrap_or_default()
     }
@@ -202,7 +203,7 @@ impl<'a> GroupAnswer<'a> {
         self.ended.at
     }
 
-    /// What came of the charges, in order.
+    /// Returns the answers to the charges, in order.
     pub fn charges(&self) -> &'a [Answer] {
         &self.answers.charges[self.ended.charges.start as usize..self.ended.charges.end as usize]
     }
@@ -212,7 +213,7 @@ impl<'a> GroupAnswer<'a> {
         self.answers.reports(answer)
     }
 
-    /// What undoes the taking of a charge exactly.
+    /// Returns the stamps that undo a charge exactly.
     pub fn stamps(&self, answer: &Answer) -> Stamps {
         self.answers.stamps(answer)
     }

@@ -1,13 +1,14 @@
-// What must hold for any text that is given as an expression. Included by the fuzz target and by the test that replays what it
-// found worth keeping.
+// Properties that hold for any text parsed as an expression. Included by the fuzz target and by the test that replays
+// its corpus.
 
 use std::cell::Cell;
 
 use tollgate_engine::rules::{Expression, Rules, Source};
 use tollgate_engine::{Engine, Entry, MemoryStore};
 
-/// The first line is the expression, the others are values of its attributes. It is read, or refused with a message; it asks
-/// for no more values than it has bytes; it and its opposite never both hold; and its rule is found whenever it holds.
+/// The first line is the expression, the others are values of its attributes. It is parsed, or refused with a message;
+/// it uses no more attributes than it has bytes; it and its negation never both hold; and its rule is found whenever it
+/// holds.
 pub fn check(input: &[u8]) {
     let mut lines = input.split(|byte| *byte == b'\n');
     let Ok(text) = str::from_utf8(lines.next().unwrap_or_default()) else { return };
@@ -32,13 +33,13 @@ pub fn check(input: &[u8]) {
     }
     let names = expression.attributes();
     let entries: Vec<Entry<'_>> = names.iter().zip(&values).map(|(name, value)| Entry::new(&**name, *value)).collect();
-    // Names with a number are not sent, so what is sent does not say what they are.
+    // Numbered names are not sent, because they are defined by the values of other attributes.
     if holds && !names.iter().any(|name| name.contains('#')) {
         assert_ne!(found(text, &entries), Some(false), "{text:?} holds for {values:?} and is not found");
     }
 }
 
-/// Whether a rule with the expression is among those that are tried; nothing if there is no such rule.
+/// Returns whether a rule with the expression is found by the index; `None` if the rule is invalid.
 fn found(text: &str, entries: &[Entry<'_>]) -> Option<bool> {
     let quoted: String = text.chars().map(|letter| format!("\\U{:08X}", u32::from(letter))).collect();
     let rules = format!("{{domain: d, rules: [{{id: a, if: \"{quoted}\", limit: 1/s}}]}}");

@@ -1,11 +1,11 @@
-// What must hold for any pattern and any value. Included by the fuzz target and by the test that replays what it found worth
-// keeping.
+// Properties that hold for any pattern and any value. Included by the fuzz target and by the test that replays what it
+// found worth keeping.
 
 use tollgate_engine::rules::{Glob, Rules, Source};
 use tollgate_engine::{Engine, Entry, MemoryStore};
 
-/// The last line is a value, those before it are patterns. Each matches or does not as a table says in which every pair of
-/// beginnings is asked about once; and a rule with all of them is found for exactly the values that one of them matches.
+/// The last line is a value, those before it are patterns. Each result equals that of a dynamic-programming table over
+/// all prefixes; and a rule with all patterns is found for exactly the values that one of them matches.
 pub fn check(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let (patterns, value) = text.rsplit_once('\n').unwrap_or((text, ""));
@@ -31,7 +31,8 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// Whether a request with the value matches one of the rules; nothing if they are refused, for a pattern too long.
+/// Returns whether a request with the value matches one of the rules; `None` if they are refused because a pattern is
+/// too long.
 fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
     let text = format!("{{domain: d, rules: [{}]}}", rules.join(", "));
     let rules = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).ok()?;
@@ -44,7 +45,7 @@ fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
     Some(!met.is_empty())
 }
 
-/// As a text of YAML that has no other reading.
+/// Quotes it as an unambiguous YAML string.
 fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
@@ -53,7 +54,7 @@ fn quoted(text: &str) -> String {
     quoted + "\""
 }
 
-/// Segments of both, and whether their beginnings match, from the shortest on.
+/// Compares the segments of both by a table of prefixes, from the shortest on.
 fn obviously(pattern: &str, value: &str) -> bool {
     let (patterns, values): (Vec<&str>, Vec<&str>) = (pattern.split('/').collect(), value.split('/').collect());
     let segments = |pattern: &&str, value: &&str| {
@@ -63,7 +64,7 @@ fn obviously(pattern: &str, value: &str) -> bool {
 }
 
 fn table<P, V>(patterns: &[P], values: &[V], any: impl Fn(&P) -> bool, same: impl Fn(&P, &V) -> bool) -> bool {
-    // Whether the patterns so far match the first so many values.
+    // Whether the pattern segments so far match the first `n` value segments.
     let mut row: Vec<bool> = (0..=values.len()).map(|taken| taken == 0).collect();
     for pattern in patterns {
         let before = row.clone();

@@ -1,11 +1,11 @@
-// What must hold for any bytes that are given as limits of another system. Included by the fuzz targets and by the test that
-// replays what they found worth keeping.
+// Properties that hold for any bytes imported as limits of another system. Included by the fuzz targets and by the test
+// that replays their corpora.
 
 use tollgate_engine::rules::{Dialect, Imported, Mistakes, Rules, Source, format};
 use tollgate_engine::{Engine, MemoryStore};
 
-/// A file of the reference Envoy service: what it becomes loads and is in its canonical form, and loaded directly it is the
-/// same rules.
+/// A file of the reference Envoy service: its import loads and is in canonical form, and loading the file directly
+/// gives the same rules.
 pub fn envoy(input: &[u8]) {
     let source = Source { name: "f", text: input };
     let imported = Imported::read(&source, Some(Dialect::Envoy), "");
@@ -21,7 +21,7 @@ pub fn envoy(input: &[u8]) {
     }
 }
 
-/// A configuration of nginx, which may include itself and what is behind a line of dashes in the input.
+/// A configuration of nginx, which may include itself and the part of the input after a line of dashes.
 pub fn nginx(input: &[u8]) {
     const DASHES: &[u8] = b"\n---\n";
     let cut = input.windows(DASHES.len()).position(|window| window == DASHES);

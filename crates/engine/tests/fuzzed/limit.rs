@@ -1,5 +1,5 @@
-// What must hold for any text that is given as a limit. Included by the fuzz target and by the test that replays what it found
-// worth keeping.
+// Properties that hold for any text parsed as a limit. Included by the fuzz target and by the test that replays what it
+// found worth keeping.
 
 use tollgate_engine::rules::LimitText;
 
@@ -14,8 +14,8 @@ const ALGORITHMS: &[&str] = &[
     "concurrency",
 ];
 
-/// The first line is the limit, a second one the burst. Reading ends with numbers or with a message; spaces around the parts
-/// and the long form change nothing; and what is read as a rate is the same when it is written out and read again.
+/// The first line is the limit, a second one the burst. Parsing returns parameters or a message; spaces around the
+/// parts and the long form change nothing; and a rate that is printed and parsed again is the same.
 pub fn check(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let mut lines = text.split('\n');
@@ -27,7 +27,7 @@ pub fn check(input: &[u8]) {
             assert!(mistake.to_string().len() < 2_000, "a message is for reading: {mistake}");
             continue;
         }
-        // With four more bytes it must not become longer than what is looked at.
+        // With four more bytes it must not exceed the maximum length.
         if let Some((count, period)) = limit.split_once('/').filter(|_| limit.len() <= 60) {
             for same in [format!(" {count} / {period} "), format!("{count} per {period}")] {
                 let again = (LimitText { limit: &same, burst, algorithm }).read();

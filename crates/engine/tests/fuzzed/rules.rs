@@ -1,5 +1,5 @@
-// What must hold for any bytes that are given as rules. Included by the fuzz target, which invents bytes, by the test that
-// replays those it found worth keeping, and by the properties, which make up texts that are nearly right.
+// Properties that hold for any bytes parsed as rules. Included by the fuzz target, by the test that replays its
+// corpus, and by the property tests, which generate texts that are almost valid.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -7,18 +7,18 @@ use std::task::{Context, Poll, Waker};
 use tollgate_engine::rules::{Expression, LimitText, Mistakes, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
 
-/// Reading ends with rules that can be put in force and decide, or with mistakes, each at a place in the text.
+/// Parsing returns rules that can be loaded and used, or mistakes, each with a position in the text.
 pub fn check(text: &[u8]) {
     match Rules::read(&[Source { name: "f", text }]) {
         Ok(rules) => put_in_force(&rules, text),
         Err(mistakes) => check_mistakes(&mistakes, text),
     }
     if let Ok(limit) = str::from_utf8(text) {
-        // Most are no expressions, either; those that are hold or not, which the rules above find out.
+        // Most are not expressions either; those that are valid are evaluated by the rules above.
         if let Err(problem) = Expression::new(limit) {
             assert!(problem.len() < LONGEST_MESSAGE, "a message is for reading: {problem}");
         }
-        // The same words serve in requests; most texts are none.
+        // The same bytes are parsed as an inline limit; most are not one.
         for algorithm in [None, Some("fixed_window"), Some("concurrency")] {
             if let Err(mistake) = (LimitText { limit, burst: None, algorithm }).read() {
                 assert!(mistake.to_string().len() < LONGEST_MESSAGE, "a message is for reading: {mistake}");
@@ -27,14 +27,14 @@ pub fn check(text: &[u8]) {
     }
 }
 
-/// Longer ones are not read to the end.
+/// Longer ones are not parsed to the end.
 const LONGEST_MESSAGE: usize = 2_000;
 
 fn put_in_force(rules: &Rules, text: &[u8]) {
     let memory = || MemoryStore::new(1).expect("a tiny table");
     let engine = Engine::with_fallback(memory(), memory());
     assert_eq!(engine.put(rules), Ok(1));
-    // Values that fit some conditions and not others: words of the text itself.
+    // Values that match some conditions and not others: words of the text itself.
     let words: Vec<&[u8]> = text.split(|byte| !byte.is_ascii_graphic()).filter(|word| !word.is_empty()).collect();
     let names = rules.domains().iter().flat_map(|domain| domain.rules()).flat_map(|rule| rule.per());
     let names = names.map(|counted| counted.text.as_bytes()).chain([&b"path"[..], b"method"]);
@@ -59,7 +59,7 @@ fn check_mistakes(mistakes: &Mistakes, text: &[u8]) {
     }
 }
 
-/// What is decided in memory is there at once.
+/// The memory store decides without waiting.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

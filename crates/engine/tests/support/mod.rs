@@ -123,12 +123,12 @@ pub(crate) struct Flaky {
     failing: Mutex<Failing>,
 }
 
-/// The error, and how many more times.
+/// The error, and how many more times to return it.
 #[derive(Default)]
 struct Failing {
     error: Option<StoreError>,
     times: usize,
-    /// How many more batches are answered first.
+    /// How many more batches are answered before it fails.
     answered: usize,
 }
 
@@ -141,7 +141,7 @@ impl Flaky {
         *self.failing() = Failing { error: Some(error), times, answered: 0 };
     }
 
-    /// Answers this many batches more, and then none.
+    /// Answers this many more batches, and then none.
     pub(crate) fn fail_after(&self, answered: usize, error: StoreError) {
         *self.failing() = Failing { error: Some(error), times: usize::MAX, answered };
     }

@@ -54,8 +54,8 @@ pub enum ForwardedBy {
 /// | an element is not an address: malformed, `unknown`, hidden (`_x`), longer than [`MAX_ELEMENT`] | the proxy that wrote it |
 /// | more than [`MAX_HOPS`] elements | the last address that was reached |
 ///
-/// A client is therefore counted under an address from which it can really send, or under that of a trusted proxy; never under
-/// one of its choice. IPv4-mapped IPv6 addresses are returned as IPv4.
+/// A client is therefore counted under an address from which it can really send, or under that of a trusted proxy;
+/// never under one of its choice. Returns IPv4-mapped IPv6 addresses as IPv4.
 pub fn client_address(headers: &HeaderMap, peer: IpAddr, proxies: &TrustedProxies, by: ForwardedBy) -> IpAddr {
     let mut client = peer.to_canonical();
     if !proxies.contains(client) {

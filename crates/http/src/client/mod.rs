@@ -18,9 +18,9 @@ use crate::request::RequestView;
 /// Providers assign whole IPv6 networks of at least 2⁶⁴ addresses to one customer; counted one by one, each address would be a new
 /// client with a full allowance.
 ///
-/// The peer address comes from the server; see [`peer`](Self::peer). If the server does not provide it, the layer answers every
-/// request with status 500 and says what to configure, because it would count all clients as one otherwise. Choose another
-/// behaviour with `LimitLayer::on_unidentified`.
+/// The peer address comes from the server; see [`peer`](Self::peer). If the server does not provide it, the layer
+/// answers every request with status 500 and says what to configure, because otherwise it would count all clients as
+/// one. Choose another behaviour with `LimitLayer::on_unidentified`.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -101,7 +101,7 @@ impl ClientIp {
         }
     }
 
-    /// Returns the text of the client, or `None` if the peer address is unknown.
+    /// Formats the client as rules write it, or returns `None` if the peer address is unknown.
     #[cfg(all(feature = "tower", feature = "engine"))]
     pub(crate) fn text_of(&self, request: &RequestView<'_>) -> Option<String> {
         let peer = (self.peer)(request)?;

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-/// What a response holds until its body has ended; dropping it returns it.
+/// The slot that a response holds until its body has ended; dropping it frees the slot.
 pub(super) type Held = Box<dyn Any + Send + Sync>;
 
 pin_project! {
-    /// The body of a response from behind a [`LimitLayer`](super::LimitLayer): that of the service, or that of a refusal.
+    /// The body of a response of a [`LimitLayer`](super::LimitLayer): that of the service, or that of a refusal.
     ///
     /// With a limit on requests in flight it holds the slot, and frees it with the last frame or when the body is dropped.
     #[derive(Debug)]

@@ -42,7 +42,7 @@ pub enum OnUnidentified {
 /// Makes the response to a refused request.
 pub(super) type Answer = dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync;
 
-/// Everything about a layer except the limiter.
+/// The configuration of a layer, except the limiter.
 #[derive(Clone)]
 pub(super) struct LayerConfig {
     pub(super) styles: Styles,
@@ -80,7 +80,7 @@ impl Policy {
         Self::new(name, self.limits.clone())
     }
 
-    /// Finds which of several limits a report is about: the first of that capacity.
+    /// Finds the limit that a report belongs to: the first with that capacity.
     fn index_of(&self, report: &Report) -> usize {
         let limits = self.limits.as_ref().map_or(&[][..], Limits::as_slice);
         limits.iter().position(|limit| limit.capacity() == report.limit).unwrap_or(0)

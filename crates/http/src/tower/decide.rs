@@ -88,7 +88,7 @@ fn carry_out<C: Counter>(
     }
 }
 
-/// Refuses a request without counting it, or reports the refusal where the layer only observes.
+/// Refuses a request without counting it, or only reports the refusal if the layer observes.
 pub(super) fn refuse_uncounted(reason: Reason, config: &LayerConfig) -> Decision {
     if config.observing {
         return Decision::Pass(Note::Observed(Outcome::Deny(Retry::Never)), None);

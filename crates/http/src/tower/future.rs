@@ -59,8 +59,7 @@ impl<S, Q, F, B> ResponseFuture<S, Q, F, B> {
         Self { state: State::Passing { future, note, held } }
     }
 
-    /// Calls the ready `service` after the wait. If it is dropped before, the request returns what
-    /// it took.
+    /// Calls the ready `service` after the wait. If it is dropped earlier, the request returns what it took.
     pub(super) fn waiting(sleep: Sleep, service: S, request: Q, note: Note, grant: Box<dyn Grant>) -> Self {
         let waiting = Waiting { sleep, service, request: Some(request), note: Some(note), grant };
         Self { state: State::Waiting { waiting: Box::pin(waiting) } }
@@ -95,7 +94,7 @@ where
                 StateProjection::Waiting { waiting } => {
                     let waiting = waiting.as_mut().project();
                     ready!(waiting.sleep.poll(context));
-                    // Neither is taken twice: the future leaves this state immediately.
+                    // Both are taken only once: the future leaves this state immediately.
                     let (Some(request), Some(note)) = (waiting.request.take(), waiting.note.take()) else {
                         return Poll::Pending;
                     };

@@ -34,7 +34,7 @@ pub struct LimitLayer<G> {
 }
 
 impl<G> LimitLayer<G> {
-    /// `limits` are those that headers state where the gate does not.
+    /// `limits` are stated in the headers if the decision does not report any.
     fn with(gate: G, limits: Option<Limits>) -> Self {
         let config = LayerConfig::new(Policy::new(UNNAMED, limits));
         Self { gate: Arc::new(gate), config: Arc::new(config) }
@@ -61,9 +61,9 @@ impl<G> LimitLayer<G> {
 
     /// Sets what happens to requests without an identity.
     ///
-    /// If it is not set, a missing header or cookie counts all such requests together, and a missing peer address, which
-    /// only a misconfigured server leaves out, is answered with status 500 and what to configure. With limits by rules this is
-    /// about the peer address alone: rules decide about other missing attributes.
+    /// If it is not set, a missing header or cookie counts all such requests together, and a missing peer address,
+    /// which only a misconfigured server leaves out, is answered with status 500 and what to configure. With limits by
+    /// rules this applies only to the peer address: rules decide about other missing attributes.
     #[must_use]
     pub fn on_unidentified(self, choice: OnUnidentified) -> Self {
         self.configure(|config| config.on_unidentified = Some(choice))
@@ -128,7 +128,7 @@ where
     A: Algorithm + Clone + Into<Limits>,
     C: Clock,
 {
-    /// Takes 1 from one limit for each request of any client, which protects the service itself. Where the limit says to wait,
+    /// Takes 1 from one limit for each request of any client, which protects the service itself. If the limit delays,
     /// requests wait as they do with [`by_key`](LimitLayer::by_key).
     ///
     /// ```
@@ -164,8 +164,8 @@ impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
     /// - If a rule delays, the request waits before the service sees it. A request that is abandoned while waiting refunds what it
     ///   took, in a separate task.
     /// - If the store does not answer, `on_fault` of the rule decides; there is always a decision.
-    /// - If the domain has no rules, because its name is misspelt or its rules were removed, all requests pass, uncounted.
-    ///   [`passed_without_rules`](Self::passed_without_rules) counts them: watch it.
+    /// - If the domain has no rules, because its name is misspelt or its rules were removed, all requests pass,
+    ///   uncounted. [`passed_without_rules`](Self::passed_without_rules) counts them; monitor it.
     /// - A concurrency slot that a rule takes becomes free when its lease ends; [`in_flight`](LimitLayer::in_flight) frees slots
     ///   at the end of the response.
     ///

@@ -33,7 +33,7 @@ impl<'a> Refusal<'a> {
         self.reason
     }
 
-    /// Returns when to try again, or `None` if time does not help.
+    /// Returns when to retry, or `None` if the request never passes.
     pub fn retry(&self) -> Option<Retry> {
         match self.reason {
             Reason::Exceeded(retry) => Some(retry),

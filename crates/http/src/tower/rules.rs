@@ -77,7 +77,7 @@ impl<T: Store, F: Store> ByRules<T, F> {
     }
 }
 
-/// Refuses a request that lacks its client's address, or reports the refusal where the layer only observes.
+/// Refuses a request without a client address, or only reports the refusal if the layer observes.
 fn refuse_uncounted<B>(request: &RequestView<'_>, config: &LayerConfig, reason: Reason) -> Ruling<B> {
     if config.observing {
         return Ruling::Observed(Outcome::Deny(Retry::Never));
@@ -162,7 +162,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (gate, config, mut inner) = (self.gate.clone(), self.config.clone(), self.take_ready());
         Box::pin(async move {
-            // Without its body, which need not be `Sync`.
+            // The request without its body, which need not be `Sync`.
             let (parts, body) = request.into_parts();
             let mut headers = HeaderMap::new();
             let ruling = gate.rule(&RequestView::of_parts(&parts), &config, &mut headers).await;

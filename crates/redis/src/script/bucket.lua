@@ -60,7 +60,8 @@ end
 
 function bucket.read(fields)
   local burst, initial, deepest = fields[5], fields[7], fields[5] + fields[6]
-  -- With all fields that are set later, since a table that grows is allocated again.
+  -- All fields that are set later exist from the start, because a table that grows is allocated
+  -- again.
   local limit = {
     kind = 0, algorithm = 0, cell = 0, bit = 0, weigh = 0, commit = 0, partial = initial < burst,
     ticks = fields[2], whole = fields[3], part = fields[4], unit = fields[3] * fields[2] + fields[4],
@@ -128,7 +129,8 @@ function bucket.commit(limit, cells, taken)
       whole, part = whole + carry, part - carry * per_micro
     end
   elseif not limit.stepped_back then
-    -- Where nothing is taken, only a clock that was set back is written: what is owed flows off from here on.
+    -- If nothing is taken, only the repair of a clock step is written: what is owed flows off from this
+    -- instant on.
     return nil
   end
   cells[cell], cells[cell + 1] = now + whole, part
@@ -199,7 +201,7 @@ function bucket.start_with(limit, cells, whole, part, per)
   return w < limit.deepest_whole or (w == limit.deepest_whole and p <= limit.deepest_part)
 end
 
--- What is owed stays owed: `start_with` what is used up.
+-- What is owed is kept, by `start_with` the amount used.
 function bucket.convert()
   return false
 end

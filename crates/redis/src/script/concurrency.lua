@@ -80,7 +80,7 @@ function leases.weigh(limit, cells, verb, cost)
     cost = min(cost, max(available(limit, cells), 1))
   end
   if cost > ceiling then return nil end
-  -- Leases that have ended are counted only as far as their room is needed, which is mostly not at all.
+  -- Ended leases are counted only as far as their weight is needed, which is usually not at all.
   local missing = cells[limit.cell] + cost - ceiling
   if missing > 0 and ended(limit, cells, missing) < missing then return nil end
   return cost
@@ -95,7 +95,7 @@ end
 
 function leases.commit(limit, cells, taken)
   local cell, wrote = limit.cell, false
-  -- Even a refusal writes that the clock was set back: leases last from here on.
+  -- Even a refusal writes the repair of a clock step: leases last from this instant on.
   if stepped_back(limit, cells) then
     cells[cell + 2] = cut_short(cells[cell + 2], now + limit.lease)
     wrote = true

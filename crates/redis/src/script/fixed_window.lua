@@ -15,7 +15,7 @@ function window.read(fields)
     kind = 0, algorithm = 0, cell = 0, bit = 0, weigh = 0, commit = 0,
     partial = fields[5] < fields[2], spreads = fields[6] == SPREAD, window = fields[6] >= CALENDAR and fields[6] - 2,
     limit = fields[2], length = fields[3], deepest = fields[2] + fields[4], initial = fields[5], phase = fields[6],
-    -- A state is kept until its debt is surely paid off: no calendar window is more than half as long again as on average.
+    -- A state is kept until its debt is surely paid off: no calendar window is longer than 1.5 times the average.
     longest = fields[6] >= CALENDAR and floor(fields[3] * 1.5) or fields[3],
     slack = max(fields[3], STALE), seen_end = 0, seen_used = 0,
   }
@@ -36,7 +36,8 @@ local function enter(limit, stop, used)
   elseif free then
     next_stop = now + length
   else
-    -- Where something is counted, the end of its window has the offset: the charge may be under parameters without it.
+    -- If something is counted, the end of its window includes the offset, which the parameters of the charge may not
+    -- have.
     local offset = limit.phase == SPREAD and (used > 0 and stop or context.spread) % length or 0
     local elapsed = now % length
     next_stop = now + (elapsed < offset and offset - elapsed or length - (elapsed - offset))
@@ -88,7 +89,7 @@ end
 
 function window.commit(limit, cells, taken)
   local cell, stop, used = limit.cell, limit.seen_end, limit.seen_used
-  -- Only a clock that was set back makes a window end earlier, and even a refusal writes that.
+  -- A window ends earlier only if the clock was set back; even a refusal writes this repair.
   if taken == 0 and cells[cell] <= stop then return nil end
   used = used + taken
   cells[cell], cells[cell + 1] = stop, used
@@ -128,8 +129,8 @@ function window.start_with(limit, cells, spent, part)
   return true
 end
 
--- Returns whether a state lies in the windows of a calendar with this one. What is counted in a window that ends within the given
--- one, or after it, is of another calendar.
+-- Returns whether a state belongs to the calendar of the given window. A window that ends within the given one, or
+-- after it, belongs to another calendar.
 function window.lies_in(limit, cells, given)
   local stop, used = cells[limit.cell], cells[limit.cell + 1]
   return not given or used == 0 or stop <= given[1] or stop == given[2]

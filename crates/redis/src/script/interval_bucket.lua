@@ -1,8 +1,8 @@
 -- Interval bucket: `IntervalBucket` in Rust.
 --
--- Fields   9, refill, period, burst, debt, initial, steps (0 aligned, 1 from the first request on), offset, longest wait.
--- Cells    the mark (7), which is what is owed plus the refill of each step of the grid until then, and the origin from which steps
---          are counted (7), 0 if they are aligned. A microsecond refills one unit at most, so a mark fits a number until 2112.
+-- Fields 9, refill, period, burst, debt, initial, steps (0 aligned, 1 from the first request on), offset, longest wait.
+-- Cells the mark (7), which is what is owed plus the refill of every step until then, and the origin from which steps
+-- are counted (7), 0 if they are aligned. A microsecond refills one unit at most, so a mark fits a number until 2112.
 
 local context = ...
 local now, STALE, UP_TO, REGARDLESS = context.now, context.STALE, context.UP_TO, context.REGARDLESS
@@ -74,7 +74,7 @@ local function paid(limit, elapsed, owed, origin)
   return until_step(limit, elapsed, origin, floor((owed + limit.refill - 1) / limit.refill))
 end
 
--- Returns what may be owed, with what is sold in advance from the steps within the longest wait.
+-- Returns what may be owed, including what is taken ahead from the steps within the longest wait.
 local function room(limit, elapsed, origin)
   if limit.max_wait == 0 then return limit.burst end
   local rest = limit.max_wait - until_step(limit, elapsed, origin, 1)
@@ -151,7 +151,7 @@ function bucket.start_with(limit, cells, spent, part)
   return true
 end
 
--- Steps from the first request on that have the same period stay where they are.
+-- Steps that began with a first request continue if the period is the same.
 function bucket.convert(limit, cells, own, before)
   if not limit.first or not own.first or limit.period ~= own.period then return false end
   local base, _, owed, origin = current(own, before)

@@ -67,8 +67,8 @@ local UNKNOWN = -1
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- What the other files need. A state further ahead of the clock than STALE (as in Rust) was written before the clock was set
--- back. `spread` and `windows` are those of the charge at hand.
+-- The environment of the other files. A state further ahead of the clock than STALE (as in Rust) was written before
+-- the clock was set back. `spread` and `windows` are those of the current charge.
 local NO_WINDOWS = {}
 local context = {
   now = now, STALE = 1000000, EXACTLY = EXACTLY, UP_TO = UP_TO, REGARDLESS = REGARDLESS, spread = 0, windows = NO_WINDOWS,
@@ -172,8 +172,8 @@ end
 
 -- Keys ------------------------------------------------------------------------------------------------------------------------
 
--- The present values, by the index of their key: as found or as changed by the charges so far. False if there is none, or if it
--- has to be packed from the record. The fast path knows nothing else of a key.
+-- The present values, by the index of their key: as found or as changed by the charges so far. False if there is none,
+-- or if it has to be packed from the record. The fast path uses nothing else of a key.
 local values = {}
 -- One record for each key that needs more than the fast path. It has few fields, since creating it costs time:
 --   1…        the cells of the state, of which the first is the head of the value
@@ -243,8 +243,8 @@ while position <= #charges do
   local limits = parameters[index] or parameters_at(index)
   local record, done, fast = records[key], false, limits.fast
   if fast and not record and rest == 0 and verb == EXACTLY then
-    -- The fast path, which most charges take: one bucket, and the cost fits. From value to value, without a record, and written
-    -- at once, so that the next charge of the key finds it.
+    -- The fast path, which most charges take: one bucket, and the cost fits. It works on the stored value, without a
+    -- record, and writes immediately, so that the next charge of the key finds the result.
     local value, head, one, other, unused = values[key], nil, 0, 0, nil
     if not value then
       head = not limits.partial and limits.head
@@ -308,7 +308,7 @@ while position <= #charges do
       local value = values[key]
       if unused then
         value = pack(limits.format, unpack(record, 1, limits.cells))
-        -- A limit that nothing was taken from has not returned how long it needs.
+        -- A limit from which nothing was taken has not returned the time until it is unused.
         values[key], record.unused = value, taken > 0 and unused or UNKNOWN
       elseif not value then
         value = pack(limits.format, unpack(record, 1, limits.cells))
@@ -325,8 +325,8 @@ while position <= #charges do
   end
 end
 
--- Writes the records. Whatever can go wrong with a write goes wrong with the first one (out of memory, a replica); then nothing
--- is written and the call fails as a whole. That the user may set and delete was tested when the connection was made.
+-- Writes the records. A write can fail only at the first one (out of memory, a replica); then nothing is written and
+-- the call fails as a whole. The permission to set and delete was tested when the connection was made.
 for key, record in pairs(records) do
   local limits, unused = record.limits, record.unused
   if unused and limits.cells > 1 then

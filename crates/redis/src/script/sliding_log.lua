@@ -1,10 +1,9 @@
 -- Sliding log: `SlidingLog` in Rust.
 --
--- Fields   5, limit, length, debt, initial, gap, 1 if refused attempts count.
--- Cells    how many of the oldest entries stand for no request (2), which are what `initial` leaves out or another algorithm used
---          up; and the instants of the entries, oldest first (7 each), after their length in bytes (2).
--- Summary  entries inside the window (2), the wait for what was asked (7), the wait for the same again (7), the newest entry (7, or
---          0), and how long until the state is unused (7).
+-- Fields 5, limit, length, debt, initial, gap, 1 if refused attempts count. Cells how many of the oldest entries belong
+-- to no request (2): what `initial` leaves out, or another algorithm used up; and the instants of the entries, oldest
+-- first (7 each), after their length in bytes (2). Summary entries inside the window (2), the wait for what was asked
+-- (7), the wait for the same again (7), the newest entry (7, or 0), and how long until the state is unused (7).
 
 local context = ...
 local now, STALE, UP_TO, REGARDLESS = context.now, context.STALE, context.UP_TO, context.REGARDLESS
@@ -91,11 +90,11 @@ local function wait(limit, cells, cost, ceiling, gap, written)
   return max(room, gap_left(cells, limit.cell, count, latest, gap))
 end
 
--- Makes entries now and returns their instant. The oldest ones beyond the slots fall out.
+-- Makes entries now and returns their instant. The oldest entries beyond the maximum are dropped.
 local function push(limit, cells, units, count, latest)
   local entries = cells[limit.cell + 1]
   if latest then
-    -- Whatever is ahead of the clock was made now.
+    -- Entries ahead of the clock count as made now.
     local ahead = later_than(entries, nil, 0, count, latest)
     entries = sub(entries, 1, #entries - 7 * ahead) .. rep(pack('<I7', latest), ahead)
   end

@@ -100,7 +100,7 @@ end
 
 function sliced.commit(limit, cells, taken)
   local stop, present = limit.seen_end, limit.seen_present
-  -- Only a clock that was set back makes a slice end earlier, and even a refusal writes that.
+  -- A slice ends earlier only if the clock was set back; even a refusal writes this repair.
   if taken == 0 and cells[limit.cell] <= stop then return nil end
   write(limit, cells, stop, limit.seen_sum + taken, present + taken, limit.seen_turn)
   return present + taken > 0 and stop - now + limit.span or 0
@@ -113,7 +113,7 @@ end
 function sliced.refund(limit, cells, cost, stamp)
   local stop, sum, present, turns = current(limit, cells)
   local gap = stop - (stamp or stop)
-  -- After a change of the slices, none ends where that one did.
+  -- After a change of the slices, they may end at other instants.
   if gap < 0 or gap % limit.precision ~= 0 then return 0 end
   local back = gap / limit.precision
   if back > limit.slices then return 0 end

@@ -25,7 +25,7 @@ local function new_record(limits)
   return record
 end
 
--- Makes the charge's calendar windows those of an own limit of the state, or none if the charge's limit has others.
+-- Uses the charge's calendar windows for a limit of the state, or none if the charge's limit has other windows.
 local function use_windows(charge, record, index)
   local limit, own = charge.limits[index], record.limits[index]
   local alike = not own.window or (limit and limit.window == own.window and limit.length == own.length
@@ -33,9 +33,9 @@ local function use_windows(charge, record, index)
   context.windows, context.other_calendar = alike and charge.windows or NO_WINDOWS, not alike
 end
 
--- Returns a record with the state of a charge's key re-expressed under the parameters of the charge, limit by limit, and a bit for
--- each limit that cannot hold what is used up, or whose minimum gap after the last request has not passed. A limit without a
--- predecessor starts unused.
+-- Returns a record with the state of a charge's key converted to the parameters of the charge, limit by limit, and a
+-- bit for each limit that cannot hold what is used up, or whose minimum gap after the last request has not passed. A
+-- limit without a predecessor starts unused.
 local function converted(charge)
   local limits, record = charge.limits, charge.record
   local cells, overfull = { limits = limits, unused = false, limits.head }, 0
@@ -129,8 +129,8 @@ local function is_unused(charge, record)
   return true
 end
 
--- Returns the record of a charge's key, or nil and a status. A charge that only peeks, or refunds where nothing was taken, leaves
--- no record of a key that does not exist: the state of a new key depends on the charge that creates it.
+-- Returns the record of a charge's key, or nil and a status. A charge that only peeks, or refunds where nothing was
+-- taken, creates no record for a key that does not exist: the state of a new key depends on the charge that creates it.
 local function record_of(charge)
   local key, limits = charge.key, charge.limits
   local record, value, replaced = records[key], values[key], false
@@ -146,7 +146,7 @@ local function record_of(charge)
     if record.status then return nil, record.status end
     local known = record.unused or value or record.limits == limits
     if known and limits.partial and record.limits ~= limits and (charge.verb < REFUND or charge.verb > PEEK) then
-      -- A key that has nothing used up of other limits is new to limits of which a new key does not have everything.
+      -- A key with nothing used under other limits counts as new under limits with an initial amount.
       known = not is_unused(charge, record)
       context.windows = charge.windows
       if not known and charge.verb < REFUND then values[key] = false end
@@ -251,7 +251,7 @@ local function stamp_of(limit, stamps, index)
   return limit.kind == CONCURRENCY and stamp[1] * 1000 + stamp[2] or stamp[1]
 end
 
--- Returns how many of the limits a taking with these stamps is from: the key may have more limits by now.
+-- Returns how many limits a charge with these stamps was made to: the key may have more limits by now.
 local function count_of(limits, stamps)
   return stamps and min(limits.count, #stamps) or limits.count
 end
@@ -259,7 +259,7 @@ end
 -- Returns the least that any of the limits accepted.
 local function refund(key, record, cost, stamps)
   local limits = record.limits
-  -- Nothing was taken from a key that does not exist, unless there is no state to keep.
+  -- A key that does not exist was not charged, unless its limits have no state.
   if limits.cells > 1 and not (record.unused or values[key]) then return 0 end
   local accepted, changed = cost, false
   for index = 1, count_of(limits, stamps) do
@@ -301,12 +301,10 @@ end
 
 -- Groups ----------------------------------------------------------------------------------------------------------------------
 
--- The charges of the group at hand, reused from group to group:
---   key, limits, verb, cost, spread, windows, stamps   as sent
---   record            the record of its key
---   new               what `converted` returned for a state under other parameters
---   state             what the reply carries of a state that stays under other parameters, otherwise false
---   taken, refusing   the result
+-- The charges of the current group, reused for each group: key, limits, verb, cost, spread, windows,
+--   stamps as sent record the record of its key new what `converted` returned for a state under other
+--   parameters state what the reply carries of a state that stays under other parameters, otherwise false
+--   taken, refusing the result
 local group = {}
 -- Whether a charge of the group has a spread or calendar windows; whether a state of the group is under other parameters.
 local has_windows, is_foreign = false, false
@@ -424,7 +422,7 @@ local function take(count)
   if is_foreign then
     for number = 1, count do
       local charge = group[number]
-      -- Rust computes the answer from such a state as it was before the charge.
+      -- From a state under other parameters, Rust computes the answer as of before the charge.
       if charge.record.limits ~= charge.limits and (peeking or refused or charge.taken == 0 or charge.limits.cells == 1) then
         charge.state = value_of(charge.record, true)
       end
@@ -479,7 +477,7 @@ end
 local function summary(charge, settled)
   local key, limits, record = charge.key, charge.limits, charge.record
   if limits.fixed then
-    -- A peek at a key that is new to these limits leaves the value of others in place.
+    -- A peek at a key that is new to these limits keeps the value written under other limits.
     local value = records[key] == record and values[key]
     if not value then
       value = pack(limits.format, unpack(record, 1, limits.cells))

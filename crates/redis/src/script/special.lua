@@ -1,5 +1,6 @@
--- Decides charges of the most common kind: one token bucket that starts full, alone in its group, with an exact cost of at least 1.
--- Everything else is decided by the script of `main.lua`, and so is a charge that this one finds something unusual for.
+-- Decides charges of the most common kind: one token bucket that starts full, alone in its group, with an exact cost of
+-- at least 1. The script of `main.lua` decides everything else, including charges in which this script finds something
+-- unusual.
 --
 -- Mirrors `TokenBucket::weigh` and `commit` for times that are whole microseconds, as `bucket.lua` does; `bucket.lua` says what the
 -- numbers mean.
@@ -19,12 +20,12 @@
 --            1        the same again: a bit for the limit if it refuses
 --            13       the cells after the charge
 --
--- Value    as in `main.lua`, so both scripts may be mixed freely, also with nodes that do not know this one. A key that is used
---          again is *marked*: the kind of its limit, 1, is written as the two bytes 204 1, the same number to MessagePack.
---          `main.lua` reads a marked value like any other and writes it without the mark.
--- Expiry   without the mark as in `main.lua`. The expiry of a marked value follows from its cells: the end of the ten seconds in
---          which the state is unused, and ten more. So while that stays the same only the cells are written, which costs half as
---          much as to set an expiry.
+-- Value as in `main.lua`, so both scripts may be mixed freely, also with nodes that do not know this one. A key that is
+--          used again is *marked*: the kind of its limit, 1, is written as the two bytes 204 1, the same number to
+--          MessagePack. `main.lua` reads a marked value like any other and writes it without the mark. Expiry without
+--          the mark as in `main.lua`. The expiry of a marked value follows from its cells: the end of the ten seconds
+--          in which the state is unused, and ten more. So while that stays the same only the cells are written, which
+--          costs half as much as setting an expiry.
 --
 -- Speed: no closures, no tables for parameters, and a refusal costs no more than reading the value.
 
@@ -39,7 +40,7 @@ local now = time[1] * 1000000 + time[2]
 local values = call('MGET', unpack(keys))
 local reply, replies = { pack('<I7', now) }, 1
 
--- The parameters at hand, and the last expiry in quarters of a second and as it is sent.
+-- The current parameters, and the last expiry in quarters of a second and as a string.
 local current, ticks, whole, part, burst, top_whole, top_part, max_plausible, head, marked, format, marked_format, size
 local expiry_steps, expiry
 
@@ -115,7 +116,7 @@ while position <= #runs do
       reply[replies + 1], reply[replies + 2] = REFUSED, sub(value, -13)
       replies = replies + 2
     else
-      -- Another state than this script knows, or a cost above the burst of a new key.
+      -- A state that this script does not handle, or a cost above the burst of a new key.
       found = nil
     end
     if not found then

@@ -5,7 +5,7 @@ use tollgate_core::{
     SlidingSlices, SlidingWindow, Steps, TokenBucket,
 };
 
-/// SplitMix64: short, and good enough to choose tests by.
+/// SplitMix64: short, and good enough for choosing test cases.
 pub(crate) struct Chance(u64);
 
 impl Chance {
@@ -33,7 +33,7 @@ impl Chance {
         choices[self.below(choices.len() as u64) as usize].clone()
     }
 
-    /// From one to `most`, small ones as likely as large ones.
+    /// Returns a number from one to `most`; small and large magnitudes are equally likely.
     pub(crate) fn amount(&mut self, most: u64) -> u64 {
         let bits = self.below(u64::from(64 - most.leading_zeros()) + 1);
         (self.number() & ((1 << bits) - 1)).clamp(1, most)
@@ -77,7 +77,7 @@ fn limit_amount(chance: &mut Chance) -> u64 {
     }
 }
 
-/// What is allowed of an amount that may go wrong: the limit with it, or as it was.
+/// Applies a setting if it is valid: returns the limit with it, or the limit unchanged.
 fn perhaps<L: Copy, E>(chance: &mut Chance, limit: L, most: u64, with: impl Fn(L, u64) -> Result<L, E>) -> L {
     if chance.one_in(3) { with(limit, chance.below(most + 1)).unwrap_or(limit) } else { limit }
 }
@@ -106,7 +106,7 @@ pub(crate) fn leaky_bucket(chance: &mut Chance) -> Limit {
     let bucket = perhaps(chance, bucket, burst, LeakyBucket::initial);
     let bucket = perhaps(chance, bucket, burst, LeakyBucket::free);
     if chance.one_in(3) {
-        // In whole microseconds: of a part of one, the script knows only whether a whole tick of the rate fits.
+        // In whole microseconds: within a microsecond the script distinguishes only whole ticks of the rate.
         return bucket.max_wait(Nanos::from_micros(chance.amount(10_000_000))).into();
     }
     bucket.into()
@@ -122,7 +122,8 @@ pub(crate) fn interval_bucket(chance: &mut Chance) -> Limit {
     let burst = Limit::from(bucket).capacity();
     let bucket = perhaps(chance, bucket, 2 * burst, IntervalBucket::max_debt);
     let bucket = perhaps(chance, bucket, burst, IntervalBucket::initial);
-    // In whole microseconds, as the clock: a refused request might find the steps within the wait only between two ticks.
+    // In whole microseconds, like the clock: otherwise a step could come within the wait only between two ticks of the
+    // clock.
     let most = bucket.period().as_nanos() * 3 / MICRO;
     let bucket = perhaps(chance, bucket, most, |bucket, wait| bucket.max_wait(Nanos::from_micros(wait)));
     let offset = Nanos::from_micros(chance.below(bucket.period().as_nanos() / MICRO));
@@ -175,7 +176,7 @@ pub(crate) fn concurrency(chance: &mut Chance) -> Limit {
     perhaps(chance, leases, limit, Concurrency::max_debt).into()
 }
 
-/// Any of them, or one of the two that need no numbers.
+/// Returns a limit of any algorithm, or one of the two without parameters.
 pub(crate) fn any(chance: &mut Chance) -> Limit {
     match chance.below(20) {
         0 => Limit::Unlimited,
@@ -196,7 +197,7 @@ pub(crate) fn any(chance: &mut Chance) -> Limit {
     }
 }
 
-/// A group of one to four of them.
+/// Returns a group of one to four limits.
 pub(crate) fn group(chance: &mut Chance) -> Limits {
     let count = chance.amount(4);
     Limits::new((0..count).map(|_| any(chance))).unwrap()

@@ -1,4 +1,4 @@
-//! What the tests of this crate have in common.
+//! Helpers shared by the tests of this crate.
 #![allow(dead_code, reason = "each test uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
@@ -13,7 +13,7 @@ use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, StoreVer
 use tollgate_redis::{Config, Health, RedisStore, Scripts};
 use tollgate_testkit::servers::{Kind, Link, Server};
 
-/// A loaded machine may be late, and most tests are about something else.
+/// A deadline that a loaded machine does not miss; most tests are not about deadlines.
 pub(crate) const UNHURRIED: Duration = Duration::from_secs(5);
 
 /// A store on a server, with a deadline that a loaded machine does not miss.
@@ -25,7 +25,7 @@ pub(crate) fn config(server: &Server) -> Config {
     Config::from_url(&server.url()).unwrap().deadline(UNHURRIED)
 }
 
-/// A charge that owns what it says.
+/// A charge that owns its data.
 #[derive(Clone, Debug)]
 pub(crate) struct Owned {
     pub(crate) key: Vec<u8>,
@@ -33,7 +33,7 @@ pub(crate) struct Owned {
     pub(crate) limits: Limits,
     pub(crate) ask: Ask,
     pub(crate) stamps: Option<Stamps>,
-    /// The same, as the model knows them: leases are numbered differently there.
+    /// The same stamps for the model, which numbers leases differently.
     pub(crate) model_stamps: Option<Stamps>,
     pub(crate) windows: Vec<Window>,
 }
@@ -65,7 +65,7 @@ impl Owned {
     }
 }
 
-/// The values carry the numbers they were written under, so nobody is asked for them.
+/// The values contain the parameters they were written under, so this table is never consulted.
 pub(crate) struct NoLimitTable;
 
 impl tollgate::ledger::LimitTable for NoLimitTable {
@@ -74,7 +74,7 @@ impl tollgate::ledger::LimitTable for NoLimitTable {
     }
 }
 
-/// What came of one charge.
+/// The outcome of one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) outcome: Outcome,
@@ -83,7 +83,7 @@ pub(crate) struct Said {
     pub(crate) reports: Vec<Report>,
 }
 
-/// Runs groups in one call, and says what came of each.
+/// Runs groups in one call, and returns the outcome of each.
 pub(crate) async fn run(store: &impl Store, groups: &[(StoreVerb, Vec<Owned>)]) -> Vec<Result<Vec<Said>, StoreError>> {
     let charges: Vec<Vec<Charge<'_>>> =
         groups.iter().map(|(_, charges)| charges.iter().map(Owned::borrow).collect()).collect();
@@ -105,14 +105,14 @@ pub(crate) async fn run(store: &impl Store, groups: &[(StoreVerb, Vec<Owned>)]) 
         .collect()
 }
 
-/// A single check of cost 1, and whether it passes.
+/// Makes a single check of cost 1, and returns whether it passes.
 pub(crate) async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> Result<bool, StoreError> {
     let charge = Owned::new(key, limit.into(), 1);
     let mut said = run(store, &[(StoreVerb::Check, vec![charge])]).await;
     said.remove(0).map(|said| said[0].outcome.is_admitted())
 }
 
-/// How much of a limit is left, without taking any.
+/// Returns how much of a limit is left, without taking anything.
 pub(crate) async fn remaining(store: &impl Store, key: &str, limit: impl Into<Limit>) -> u64 {
     let charge = Owned::new(key, limit.into(), 1);
     run(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
@@ -123,7 +123,7 @@ pub(crate) fn bucket(burst: u64) -> Limit {
     TokenBucket::new("1/day".parse().unwrap(), burst).unwrap().into()
 }
 
-/// The name that the state of a key has in the server.
+/// Returns the name of a key's state in the server.
 pub(crate) fn name_of(key: &str) -> String {
     format!("tollgate:{{{key}}}")
 }
@@ -136,7 +136,7 @@ pub(crate) fn on_both(test: impl AsyncFn(Server)) {
     }
 }
 
-/// Waits until the store is as described; it becomes so by itself.
+/// Waits until the store has the expected health.
 pub(crate) async fn wait_until(store: &RedisStore, what: &str, is_so: impl Fn(&Health) -> bool) -> Health {
     let mut health = store.watch_health();
     let waited = tokio::time::timeout(Duration::from_secs(20), health.wait_for(is_so)).await;
@@ -155,11 +155,12 @@ pub(crate) async fn wait_until_down(store: &RedisStore) -> String {
     }
 }
 
-/// The scripts, by a clock that stands where [`Hand::set`] puts it.
+/// Returns the scripts with a clock that stands where [`Hand::set`] puts it.
 pub(crate) fn scripts_by_hand() -> Scripts {
     let replaced = [
         ("redis.call('TIME')", "redis.call('MGET', 'clock:seconds', 'clock:micros')"),
-        // The server forgets by its own clock, which has nothing to do with ours: some fifty years later.
+        // The server expires keys by its own clock, which is unrelated to the test's: expiries are set some fifty
+        // years later.
         ("local MARGIN = 4", "local MARGIN = 6000000000"),
     ];
     Scripts::with_clock(|source| {
@@ -184,7 +185,7 @@ impl Hand {
     }
 }
 
-/// A server, a store on it by a clock that we move, and what moves it.
+/// Returns a server, a store on it with a manual clock, and the handle of that clock.
 pub(crate) async fn by_hand(kind: Kind) -> (Server, RedisStore, Hand) {
     by_hand_with(kind, scripts_by_hand()).await
 }

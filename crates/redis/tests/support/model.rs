@@ -51,8 +51,9 @@ impl State {
         }
     }
 
-    /// Rounds as the script does: a part of a unit is rounded up when it is converted, here to ticks of a nanosecond's length, there
-    /// to ticks of a microsecond's. It never matters to a decision, but it shows when the state is converted again.
+    /// Rounds as the script does: a part of a unit is rounded up when it is converted, here to ticks of a nanosecond's
+    /// length, there to ticks of a microsecond's. This never changes a decision, but a later conversion of the state
+    /// would differ.
     fn round_to_ticks(&mut self) {
         let mut first = 0;
         for limit in self.own.clone().as_slice() {
@@ -96,8 +97,8 @@ impl Model {
         self.states.get(key).map(|state| &state.own)
     }
 
-    /// Returns the state that a request finds. A key with nothing used up of other limits is new to limits of which a new key does
-    /// not have everything.
+    /// Returns the state that a request finds. A key with nothing used under other limits counts as new under limits
+    /// with an initial amount.
     fn state(&self, charge: &Owned, now: &Now<'_>) -> State {
         let is_new = |state: &&State| {
             let now = now.with_windows(&[]);
@@ -124,7 +125,7 @@ impl Model {
         let mut said = Vec::new();
         for (index, (charge, state)) in charges.iter().zip(&mut states).enumerate() {
             let (now, verdict) = (now(charge, micros), &verdicts[index]);
-            // Every charge that refuses records it, where its limits count refusals.
+            // Every refused charge is recorded if its limits count refusals.
             if admitted || !verdict.is_admitted() {
                 state.commit(&charge.limits, &now, verdict);
             }
@@ -136,7 +137,7 @@ impl Model {
             });
         }
         for (charge, state) in charges.iter().zip(states) {
-            // A key that nothing was written for does not exist.
+            // A key for which nothing was written does not exist.
             let untouched = State::new(&charge.limits, &now(charge, micros)).words == state.words;
             let exists = self.states.contains_key(&charge.key);
             if !state.words.is_empty() && (exists || !untouched || !charge.limits.starts_full()) {
@@ -164,7 +165,7 @@ impl Model {
         let known = self.states.get(&charge.key).cloned();
         let mut state = known.unwrap_or_else(|| State::new(&charge.limits, &now));
         let own = state.own.clone();
-        // Limits without a state have nothing that shows whether something was taken.
+        // Limits without a state do not record whether something was taken.
         let has_taken = exists || own.words() == 0;
         let taken = match verb {
             StoreVerb::Refund if has_taken => {
@@ -196,7 +197,7 @@ fn weigh_all(charges: &[Owned], states: &[State], micros: u64) -> Vec<Verdict<St
     charges.iter().zip(states).map(|(charge, state)| state.weigh(charge, &now(charge, micros))).collect()
 }
 
-/// Returns the present of a charge, as the script sees it.
+/// Returns the instant of a charge, as the script sees it.
 fn now(charge: &Owned, micros: u64) -> Now<'_> {
     let spread = tollgate_redis::spread(&charge.key) * 1_000;
     Now::at(micros * 1_000).with_spread(spread).with_windows(&charge.windows)

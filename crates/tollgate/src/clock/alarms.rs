@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Is called when a time has come; see [`Clock::wake_at`](super::Clock::wake_at).
+/// A callback that runs at a given time; see [`Clock::wake_at`](super::Clock::wake_at).
 pub trait Alarm: Send + Sync {
-    /// The time has come, or is near: read the clock again.
+    /// Called at about the time set; the callee reads the clock again.
     fn fire(&self);
 }
 
@@ -79,15 +79,15 @@ impl<T> fmt::Debug for Schedule<T> {
     }
 }
 
-/// The address identifies an alarm: the schedule holds a weak reference, so no other alarm can have the same address.
+/// Returns the address, which identifies an alarm: the schedule holds a weak reference, so no other alarm can have the same address.
 fn id(alarm: &Arc<dyn Alarm>) -> usize {
     Arc::as_ptr(alarm).cast::<()>() as usize
 }
 
 /// Fires alarms by real time, on one thread for all limiters of the process.
 ///
-/// A thread instead of the timer of a runtime: it serves blocked threads and futures alike, under any executor or none, and
-/// outlives the shutdown of an executor. It sleeps until the earliest time of the schedule.
+/// A thread instead of the timer of a runtime: it serves both blocked threads and futures, under any executor or none,
+/// and outlives the shutdown of an executor. It sleeps until the earliest time of the schedule.
 #[derive(Default)]
 pub(super) struct Timer {
     /// A mutex, for the condition variable; held only to change the schedule.

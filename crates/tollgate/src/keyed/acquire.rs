@@ -18,7 +18,7 @@ where
     A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
-    /// Takes `cost` for the key as soon as its limit has room, in FIFO order for each key; see [`Acquire`].
+    /// Takes `cost` for the key as soon as its limit has capacity, in FIFO order for each key; see [`Acquire`].
     ///
     /// ```
     /// use std::sync::Arc;
@@ -59,7 +59,7 @@ impl<C: Clock> Keyed<Concurrency, C> {
             .find(fingerprint, now, |account| account.owner().renew(&mut account.state, &account.now, stamp))
             .unwrap_or(false);
         renewed
-            || self.takings().has(fingerprint)
+            || self.overflow_charges().has(fingerprint)
                 && self.on_overflow(now, |account| account.owner().renew(&mut account.state, &account.now, stamp))
     }
 }
@@ -112,7 +112,7 @@ where
         }
         let ask = Ask::Exactly(cost);
         let (as_new, alone) = self.read_new(fingerprint, *now, |account| {
-            // A cost that would wait only for itself passes as a whole.
+            // A request that would wait only for its own cost passes immediately.
             (account.weigh(ask), account.wait_behind(Cost::ZERO, cost))
         });
         if !as_new.is_admitted() {
@@ -126,8 +126,8 @@ where
             Outcome::Delay(_) if verdict.outcome() == as_new.outcome() => {
                 Verdict::stamped(verdict.taken(), verdict.stamp())
             }
-            // Another thread took from the entry meanwhile, or the overflow entry decided: the delay is longer than the cost's
-            // own, so the taking is undone.
+            // Another thread took from the entry meanwhile, or the overflow entry decided: the delay is longer than the
+            // cost alone causes, so the charge is undone.
             Outcome::Delay(_) => {
                 self.undo(fingerprint, &verdict, cost);
                 verdict
@@ -140,8 +140,8 @@ where
         self.read_at(fingerprint, *now, |entry| entry.wait_behind(ahead, cost))
     }
 
-    fn look_again(&self, fingerprint: Fingerprint, now: &Now<'_>) -> Option<Nanos> {
-        self.read_at(fingerprint, *now, |entry| entry.look_again())
+    fn recheck_after(&self, fingerprint: Fingerprint, now: &Now<'_>) -> Option<Nanos> {
+        self.read_at(fingerprint, *now, |entry| entry.recheck_after())
     }
 
     fn give_back(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {

@@ -1,13 +1,14 @@
 //! Limits that change while the table is in use.
 //!
-//! A state belongs to the limit that it was last charged under, and every entry remembers which one by a small number, its
-//! *generation* (see the law of changed parameters in ARCHITECTURE.md). So a change converts nothing: it adds a generation.
+//! A state belongs to the limit under which it was last charged, and every entry stores a small number for that limit,
+//! its *generation* ("Changed parameters" in ARCHITECTURE.md). So a change converts nothing: it adds a generation.
 //!
-//! The limit that the table was made with, or restored with, is kept inline, and the fast paths know only that one. They lock a
-//! bucket by comparing its header with `Keyed::flags`, which a change sets to [`NEVER`]: from then on every decision takes
-//! the slow path, which reads the later limits under a lock. This costs a table whose limit never changes nothing, and one
-//! whose limit has changed about fifty nanoseconds per decision. A thread that read the flags before the change still decides
-//! under the earlier limit; it began before the change ended, so either order is right.
+//! The limit that the table was made with, or restored with, is kept inline, and the fast paths know only that one.
+//! They lock a bucket by comparing its header with `Keyed::flags`, which a change sets to [`NEVER`]: from then on every
+//! decision takes the slow path, which reads the later limits under a lock. A table whose limit never changes pays
+//! nothing for this; one whose limit has changed pays about fifty nanoseconds per decision. A thread that read the
+//! flags before the change still decides under the earlier limit; it began before the change ended, so either order is
+//! right.
 //!
 //! If a later limit needs longer states, all entries move to a new table. The buckets of the old one stay locked, so a thread
 //! that is about to take the fast path finds them locked and takes the slow path to the new table.
@@ -17,7 +18,7 @@ use tollgate_core::{Algorithm, Cells, CellsMut, Now, Spent};
 use super::overflow::OverflowEntry;
 use crate::account::Account;
 use crate::fingerprint::Fingerprint;
-use crate::table::{Slot, State, StateReader, Table};
+use crate::table::{LockedEntry, State, StateReader, Table};
 
 /// Flags that no bucket has.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -43,7 +44,7 @@ pub(super) struct KeyedReader<'a, A> {
     pub(super) earlier: &'a [A],
     /// The generation after them.
     pub(super) inline: &'a A,
-    /// The generations after that, the last of them in force.
+    /// The later generations; the last one is in force.
     pub(super) later: &'a [A],
     pub(super) now: Now<'a>,
 }
@@ -74,11 +75,11 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         Account { limit: self.limit(), own, state, now }
     }
 
-    /// Runs `visit` on an entry, which belongs to the limit in force afterwards if it was charged under it.
+    /// Runs `visit` on an entry; if it was charged under the limit in force, it belongs to that limit afterwards.
     pub(super) fn visit<R>(
         &self,
         fingerprint: Fingerprint,
-        slot: &mut Slot<'_>,
+        slot: &mut LockedEntry<'_>,
         visit: impl FnOnce(&mut Account<'_, A, State<'_>>) -> R,
     ) -> R {
         let mut account = self.account(slot.generation, slot.state, self.now(fingerprint));
@@ -94,7 +95,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
     pub(super) fn rebuild(&self, from: &Table, capacity: usize, words: usize) -> Option<Table> {
         let table = Table::new(capacity, words)?;
         from.retire(self, |fingerprint, from| {
-            let copy = |to: &mut Slot<'_>, _| {
+            let copy = |to: &mut LockedEntry<'_>, _| {
                 (0..words).for_each(|word| to.state.set(word, from.state.get(word)));
                 to.generation = from.generation;
             };
@@ -105,8 +106,9 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         Some(table)
     }
 
-    /// Renumbers the generations without those that no entry uses. If that frees too few, moves entries to the limit in force
-    /// before, where it can hold what they have used up. Returns which of the later limits are still used.
+    /// Removes the generations that no entry uses and renumbers the others. If that frees too few, converts entries to
+    /// the previous limit in force, where it can hold what they have used up. Returns which of the later limits are
+    /// still used.
     pub(super) fn renumber(&self, table: &Table, overflow: &mut OverflowEntry) -> Vec<bool> {
         let in_use = |overflow: u64| {
             let mut used = vec![false; self.generation() as usize + 1];
@@ -120,7 +122,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
             overflow.visit(self, |account| account.adopt());
             used = in_use(overflow.generation);
         }
-        // The limits that are not in the list of later ones stay, and so does the one in force.
+        // Keeps the limits that are not in the list of later ones, and the one in force.
         used[..=self.earlier.len()].fill(true);
         if let Some(in_force) = used.last_mut() {
             *in_force = true;
@@ -138,11 +140,11 @@ impl<A: Algorithm> StateReader for KeyedReader<'_, A> {
         (self.earlier.len() + self.later.len()) as u64
     }
 
-    fn is_new(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> bool {
+    fn is_new(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool {
         self.limit_of(slot.generation).is_new(&slot.state, &self.now(fingerprint))
     }
 
-    fn spent(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> Spent {
+    fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent {
         self.limit_of(slot.generation).spent(&slot.state, &self.now(fingerprint))
     }
 }

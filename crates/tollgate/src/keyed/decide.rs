@@ -5,7 +5,7 @@ use std::sync::{MutexGuard, PoisonError, RwLockReadGuard};
 use tollgate_core::{Algorithm, Ask, Cost, Mono, Now, Retry, Spent, Time, Verdict, Wall};
 
 use super::change::{KeyedReader, LaterLimits};
-use super::takings::Takings;
+use super::overflow_charges::OverflowCharges;
 use super::{Keyed, WhenFull, shard_of};
 use crate::account::{Account, AccountView};
 use crate::clock::Clock;
@@ -14,7 +14,7 @@ use crate::sync::Ordering;
 use crate::table::{Presence, State, Table};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
-    /// Takes the clock's readings one by one: a `Now` would be put together in memory on the fast path.
+    /// Takes the two clock readings as separate arguments: a `Now` would be built in memory on the fast path.
     #[inline(never)]
     pub(super) fn check_slow(
         &self,
@@ -45,7 +45,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         ask: Ask,
         read: impl Fn(&AccountView<'_, A>, Verdict<A::Stamp>) -> R + Copy,
     ) -> R {
-        let decided = self.table.try_known(fingerprint, self.flags(), |state| {
+        let decided = self.table.try_visit_known(fingerprint, self.flags(), |state| {
             let now = now.with_spread(fingerprint.low);
             let verdict = self.limit.decide(state, &now, ask);
             read(&Account { limit: &self.limit, own: None, state: &*state, now }, verdict)
@@ -78,7 +78,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             })
         });
         drop(changes);
-        // Not at `key_now`: windows of phase `Spread` differ from key to key.
+        // Not `key_now`: windows of phase `Spread` differ from key to key.
         decided.unwrap_or_else(|| self.decide_without_entry(fingerprint, now, ask, read))
     }
 
@@ -161,7 +161,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             (verdict, read(&account.view(), verdict))
         });
         if verdict.taken() > Cost::ZERO {
-            self.takings().add(fingerprint, verdict.taken().get());
+            self.overflow_charges().add(fingerprint, verdict.taken().get());
         }
         result
     }
@@ -181,7 +181,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         match self.find(fingerprint, now, |account| account.refund(cost, stamp)) {
             Some(refunded) if refunded > Cost::ZERO => refunded.get(),
             _ => {
-                let part = Cost::new(self.takings().remove(fingerprint, cost.get()));
+                let part = Cost::new(self.overflow_charges().remove(fingerprint, cost.get()));
                 if part == Cost::ZERO {
                     return 0;
                 }
@@ -197,8 +197,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.overflow.lock().unwrap_or_else(PoisonError::into_inner).visit(&reader, visit)
     }
 
-    pub(super) fn takings(&self) -> MutexGuard<'_, Takings> {
-        self.takings.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn overflow_charges(&self) -> MutexGuard<'_, OverflowCharges> {
+        self.overflow_charges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -209,7 +209,7 @@ pub(crate) fn spent_by_arrival<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask)
         // A limit without state spends nothing.
         _ if limit.words() == 0 => 0,
         Ask::Exactly(cost) if cost.get() > capacity => 0,
-        // Into debt, unless the cost is above that as well.
+        // It passes into debt, unless the cost is above the maximum debt too.
         Ask::Regardless(cost) if cost.get() > capacity => {
             with_init(limit, now, |state| limit.weigh(&state, now, ask).taken().get())
         }

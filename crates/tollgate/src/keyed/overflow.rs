@@ -1,12 +1,13 @@
 //! The overflow entry, which all keys without an entry share, and refunds against it.
 //!
-//! A table of fixed size cannot have an entry for every key that a flood invents. Such a key must not be admitted without being
-//! counted, and must not evict a key that has used up more. So all of them are counted in one state under the same limit: as
-//! one key, they get what one key gets. `WhenFull::Deny` refuses them instead.
+//! A table of fixed size cannot have an entry for every key that a flood invents. A key without an entry must not be
+//! admitted uncounted, and must not evict a key that has used up more. So all such keys are counted in one state under
+//! the same limit: together they get what one key gets. `WhenFull::Deny` refuses them instead.
 //!
-//! A refund has to find out where its tokens were taken, since the key may have an entry meanwhile, or have had one before. Stamps do
-//! not say: leases are numbered by the clock, and buckets have no stamps. So [`Takings`](super::takings::Takings) lists what keys took here. A refund
-//! goes to the key's own entry first, then to the overflow entry, and there never gives back more than the list says.
+//! A refund has to find out where its tokens were taken, since the key may have an entry meanwhile, or have had one
+//! before. Stamps do not say: leases are numbered by the clock, and buckets have no stamps. So
+//! [`OverflowCharges`](super::overflow_charges::OverflowCharges) lists what each key took from the overflow entry. A refund goes to the key's
+//! own entry first, then to the overflow entry, and there never gives back more than the list says.
 
 use tollgate_core::Algorithm;
 
@@ -14,21 +15,22 @@ use super::change::KeyedReader;
 use crate::account::Account;
 use crate::table::StateReader;
 
-/// What happens to a new key when every entry it could have is in use and more spent than the new key would be.
+/// What happens to a new key when every entry it could use is taken by a key with more used up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It is counted in one state together with all other keys without an entry.
+    /// The key is counted in one state together with all other keys without an entry.
     ///
-    /// A key can refund there what it took there: the last 1,024 takings that were not refunded are remembered, as many as there
-    /// can be leases. What is older, or was taken before a snapshot was restored, stays taken until it refills. If the key has
-    /// an entry meanwhile, a refund goes to that entry first, and to the shared state only if the entry accepts nothing.
+    /// A key can refund there what it took there: the last 1,024 charges that were not refunded are remembered, as many
+    /// as there can be leases. Older charges, and those from before a restored snapshot, cannot be refunded. If the key
+    /// has an entry meanwhile, a refund goes to that entry first, and to the shared state only if the entry accepts
+    /// nothing.
     #[default]
     Overflow,
-    /// It is refused for as long as the table is full.
+    /// The key is refused for as long as the table is full.
     Deny,
 }
 
-/// The state that all keys without an entry of their own share.
+/// The state that all keys without an entry share.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OverflowEntry {
     pub(super) words: Vec<u64>,

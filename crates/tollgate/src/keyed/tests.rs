@@ -9,14 +9,14 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::keyed::Hashed;
 use crate::testing::{
-    Dice, HOUR, POINTS, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
+    HOUR, POINTS, Rng, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
 };
 use crate::{FixedWindow, Limit, Limits, Outcome, Retry};
 use tollgate_core::{Nanos, Phase};
 
 type Tested<A> = Keyed<A, Arc<ManualClock>>;
 
-/// With a secret that is the same in every run, so that a test that passes once passes always.
+/// Makes a limiter with a constant secret, so that every run gives the same result.
 fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock>) {
     let clock = clock();
     let mut keyed = Keyed::with_clock(limit, capacity, clock.clone()).unwrap();
@@ -24,7 +24,7 @@ fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock
     (keyed, clock)
 }
 
-/// How many entries are taken, as good as new or not.
+/// Returns how many entries are in use, including those that are full again.
 fn entries<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>) -> usize {
     let mut entries = 0;
     let changes = keyed.changes();
@@ -36,8 +36,8 @@ fn remaining<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &str) -> u64 {
     keyed.report(key, 1).remaining
 }
 
-/// The limit holds 10, has 5 of debt, and nothing comes back while the clock stands still. Every key is asked in turn, so
-/// that what one did would show with the others.
+/// The limit holds 10 and allows 5 of debt, and nothing refills while the clock stands still. The keys take turns, so
+/// that an effect of one key on another would be seen.
 fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
     const KEYS: [&str; 3] = ["alice", "bob", "a name that is too long for anybody to want it in a table of millions"];
     let (keyed, _) = keyed(limit.clone(), 100);
@@ -123,10 +123,10 @@ fn many_at_once_are_decided_as_one_by_one() {
     for limit in ten_of_each(HOUR).into_iter().chain([spread]) {
         for len in [0, 1, 2, 15, 16, 17, 31, 32, 33, 40, 160] {
             let ((together, _), (singly, _)) = (keyed(limit, 100), keyed(limit, 100));
-            let mut dice = Dice::new(len);
+            let mut dice = Rng::new(len);
             let requests: Vec<(String, u64)> =
                 (0..len).map(|_| (format!("key {}", dice.below(1 + len / 4)), dice.below(4))).collect();
-            // An iterator that does not know its length, and tells how often it was asked.
+            // An iterator that does not know its length, and counts how often it is called.
             let mut pulled = 0;
             let mut left = requests.iter();
             let unknown = std::iter::from_fn(|| {
@@ -146,7 +146,7 @@ fn many_at_once_are_decided_as_one_by_one() {
 
 #[test]
 fn no_request_is_lost_between_two_batches() {
-    // Costs that tell every request from every other: if one went missing, the sum would say which.
+    // Every request has a different cost, a power of two: if one is lost, the sum shows which.
     for len in [15, 16, 17, 32, 33, 40] {
         let (keyed, _) = keyed(daily(1 << 40), 100);
         keyed.check_many((0..len).map(|n| ("all", 1 << n)).chain(None), |_| ());
@@ -172,7 +172,7 @@ fn callback_may_use_the_table() {
     let (keyed, _) = keyed(bucket(100), 100);
     let keyed = Arc::new(keyed);
     let (done, waiting) = std::sync::mpsc::channel();
-    // On a thread of its own: if something were still locked, it would wait for ever.
+    // On a separate thread, because it would hang if something were still locked.
     let asking = Arc::clone(&keyed);
     std::thread::spawn(move || {
         for _ in 0..2 {
@@ -204,7 +204,7 @@ fn peeking_and_reporting_insert_nothing() {
 }
 
 #[test]
-fn spread_windows_begin_at_an_instant_of_each_keys_own() {
+fn spread_windows_begin_at_a_different_instant_for_each_key() {
     let limit = FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread);
     let (keyed, clock) = keyed(limit, 1_000);
     let names: Vec<String> = (0..100).map(|n| format!("key {n}")).collect();
@@ -213,7 +213,7 @@ fn spread_windows_begin_at_an_instant_of_each_keys_own() {
     assert!(resets.iter().all(|reset| (Nanos::from_nanos(1)..=HOUR).contains(reset)));
     let quarters: HashSet<u64> = resets.iter().map(|reset| reset.as_nanos() / (HOUR.as_nanos() / 4 + 1)).collect();
     assert_eq!(quarters.len(), 4, "they are not spread over the hour");
-    // And they end when they said, not an instant earlier.
+    // The waits end exactly when advertised.
     let start = clock.mono().as_nanos();
     for (key, reset) in names.iter().zip(&resets) {
         clock.set(start + reset.as_nanos() - 1);
@@ -226,7 +226,7 @@ fn spread_windows_begin_at_an_instant_of_each_keys_own() {
 
 #[test]
 fn peek_at_an_unknown_key_uses_its_own_window() {
-    // Once answered in the window of a key whose offset is zero.
+    // A defect: the answer was that of a key whose offset is zero.
     let limit = FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread).initial(0).unwrap();
     let (keyed, _) = keyed(limit, 1_000);
     for key in ["alice", "bob", "carol"] {
@@ -237,7 +237,7 @@ fn peek_at_an_unknown_key_uses_its_own_window() {
 }
 
 #[test]
-fn threads_on_the_same_keys_take_exactly_what_there_is() {
+fn threads_on_the_same_keys_take_exactly_the_limit() {
     fn check<A: Algorithm + Send + Sync>(limit: A, what: &str)
     where
         A::Stamp: Send,
@@ -245,7 +245,7 @@ fn threads_on_the_same_keys_take_exactly_what_there_is() {
         const KEYS: u64 = 7;
         let (keyed, _) = keyed(limit, 100);
         let most = keyed.limit.capacity();
-        // In an instant as short as a decision two threads must meet, so there have to be many.
+        // Two threads must meet within the time of a decision, so many are needed.
         let taken = on_threads(4, |thread| {
             let mut taken = [0; KEYS as usize];
             // One by one and in batches, beginning at different keys.
@@ -275,11 +275,11 @@ fn threads_on_the_same_keys_take_exactly_what_there_is() {
 }
 
 #[test]
-fn threads_on_different_keys_do_not_meet() {
+fn threads_on_different_keys_do_not_interfere() {
     for limit in [Limit::from(bucket(100)), daily(100).into()] {
         let (keyed, _) = keyed(limit, 4_000);
         on_threads(4, |thread| {
-            // New keys all the time, so that they arrive, spill and move next to each other.
+            // New keys arrive all the time, so that keys are inserted, displaced and overflow concurrently.
             for n in 0..1_000_u32 {
                 let key = [thread as u32, n].map(u32::to_le_bytes).concat();
                 let taken: Vec<_> = (0..5).map(|_| keyed.check(&key, 30)).collect();

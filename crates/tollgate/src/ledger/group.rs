@@ -4,7 +4,7 @@ use std::array::from_fn;
 
 use tollgate_core::{Cells, CellsMut, Limits, Now, Outcome, Report, Retry, Spent};
 
-use super::weigh::{Entries, FEW, Few, Member, Members, decide_locked};
+use super::weigh::{Entries, INLINE_CHARGES, InlineVec, Member, Members, decide_locked};
 use super::{
     Charge, ChargeView, Ledger, LedgerReader, LimitTable, PlainCharge, now_for_key, own_limits, presence_under,
 };
@@ -50,9 +50,10 @@ impl<const L: usize> Entries for Locked<'_, '_, '_, L> {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// The fast path of [`decide`](Self::decide), if every key is at home in an unlocked bucket and its state has one or two words
-    /// that belong to the limits of the charge. `charge` converts an element, or returns `None` if it is not a plain charge. Calls
-    /// `each` for every charge in order, with its own outcome and the state of its limit after the decision about the group.
+    /// The fast path of [`decide`](Self::decide), if every key is in its home bucket, which is unlocked, and has a
+    /// state of one or two words that belongs to the limits of the charge. `charge` converts an element, or returns
+    /// `None` if it is not a plain charge. Calls `each` for every charge in order, with its own outcome and the state
+    /// of its limit after the decision about the group.
     ///
     /// Returns whether the group was admitted. `None`: the fast path does not apply and nothing has happened; call
     /// [`decide`](Self::decide).
@@ -64,14 +65,14 @@ impl<C: Clock> Ledger<C> {
         now: &Now<'_>,
         mut each: impl FnMut(&PlainCharge<'_>, Outcome, Report),
     ) -> Option<bool> {
-        if charged.len() <= FEW { self.decide_behind(charged, true, &charge, now, &mut each) } else { None }
+        if charged.len() <= INLINE_CHARGES { self.decide_rest(charged, true, &charge, now, &mut each) } else { None }
     }
 
     /// Locks the bucket of the last charge, weighs it on a copy of its state, and decides the charges before it by recursion. With
     /// no charge left it is known whether all pass; the copies are written, or not, and `each` is called, on the way back. So
     /// nothing is written before all are weighed, and the recursion needs no list. It only tries locks, so their order does not
     /// matter; a second charge on one bucket finds it locked, and the fast path does not apply.
-    fn decide_behind<'a, T>(
+    fn decide_rest<'a, T>(
         &self,
         charged: &'a [T],
         passes: bool,
@@ -81,14 +82,14 @@ impl<C: Clock> Ledger<C> {
     ) -> Option<bool> {
         let [before @ .., last] = charged else { return Some(passes) };
         let last = charge(last)?;
-        self.table.try_home(last.key.fingerprint(&self.secret), 0, |state| {
+        self.table.try_visit_home(last.key.fingerprint(&self.secret), 0, |state| {
             if state.get(0) != u64::from(last.limits_id) {
                 return None;
             }
             let unchanged: [u64; Limits::FAST_WORDS] = from_fn(|word| state.get(1 + word));
             let mut words = unchanged;
             let outcome = last.limits.decide_short(&mut words, now, last.cost)?;
-            let passes = self.decide_behind(before, passes && outcome.is_admitted(), charge, now, each)?;
+            let passes = self.decide_rest(before, passes && outcome.is_admitted(), charge, now, each)?;
             if passes {
                 words.iter().enumerate().for_each(|(word, value)| state.set(1 + word, *value));
             } else {
@@ -113,31 +114,32 @@ impl<C: Clock> Ledger<C> {
         each: impl FnMut(usize, &ChargeView<'_>),
     ) -> bool {
         let reader = LedgerReader { limit_table, now };
-        let (places, mut charges): (Few<usize>, Few<Charge<'_>>) = charged.iter().map(charge).unzip();
-        let fingerprints: Few<Fingerprint> =
+        let (places, mut charges): (InlineVec<usize>, InlineVec<Charge<'_>>) = charged.iter().map(charge).unzip();
+        let fingerprints: InlineVec<Fingerprint> =
             places.iter().zip(&charges).map(|(ledger, charge)| ledgers[*ledger].fingerprint(charge)).collect();
         let places = &*places;
         let here = |ledger: usize| (0..places.len()).filter(move |index| places[*index] == ledger);
-        let own_fingerprints: [Few<Fingerprint>; L] =
+        let own_fingerprints: [InlineVec<Fingerprint>; L] =
             from_fn(|ledger| here(ledger).map(|index| fingerprints[index]).collect());
         let mut own: [Group<'_, Wide>; L] =
             from_fn(|ledger| Group::lock(&ledgers[ledger].table, &own_fingerprints[ledger], &reader));
-        let mut members: Members<'_, (usize, Entry)> = Few::with_capacity(charges.len());
+        let mut members: Members<'_, (usize, Entry)> = InlineVec::with_capacity(charges.len());
         for (index, charge) in charges.iter().enumerate() {
             let ledger = places[index];
             let entry = ledgers[ledger].own_entry(&mut own[ledger], &reader, charge, fingerprints[index]);
             members.push(entry.map(|(limits, entry, now)| Member::new(limits, (ledger, Entry::Own(entry)), now)));
         }
 
-        // Locked after all own entries; a thread that holds a shared entry never waits for the other tables.
-        let without_slot: [Few<usize>; L] = from_fn(|ledger| ledgers[ledger].without_slot(&members, here(ledger)));
-        let shared_fingerprints: [Few<Fingerprint>; L] = from_fn(|ledger| {
-            without_slot[ledger].iter().map(|index| ledgers[ledger].shared_fingerprint(&charges[*index])).collect()
+        // Locked after all entries of keys; a thread that holds a shared entry never waits for the other tables.
+        let without_entry: [InlineVec<usize>; L] =
+            from_fn(|ledger| ledgers[ledger].without_entry(&members, here(ledger)));
+        let shared_fingerprints: [InlineVec<Fingerprint>; L] = from_fn(|ledger| {
+            without_entry[ledger].iter().map(|index| ledgers[ledger].shared_fingerprint(&charges[*index])).collect()
         });
         let mut shared: [Group<'_, Wide>; L] =
             from_fn(|ledger| Group::lock(&ledgers[ledger].overflow, &shared_fingerprints[ledger], &reader));
         for (ledger, group) in shared.iter_mut().enumerate() {
-            for (index, fingerprint) in without_slot[ledger].iter().zip(&shared_fingerprints[ledger]) {
+            for (index, fingerprint) in without_entry[ledger].iter().zip(&shared_fingerprints[ledger]) {
                 let entry = ledgers[ledger].shared_entry(group, &reader, &charges[*index], *fingerprint);
                 if let Some((limits, entry, now)) = entry {
                     members[*index] = Ok(Member::new(limits, (ledger, Entry::Shared(entry)), now));
@@ -172,20 +174,21 @@ impl<C: Clock> Ledger<C> {
         Ok((limits, place, now))
     }
 
-    /// Counts the charges whose keys found no slot, of those at the positions `here`, and returns those that may use the shared
+    /// Counts the charges at the positions `here` whose keys got no entry, and returns those that may use the shared
     /// entry of their limits.
-    fn without_slot<E>(&self, members: &Members<'_, E>, here: impl Iterator<Item = usize>) -> Few<usize> {
-        let without_slot: Few<usize> = here.filter(|index| matches!(members[*index], Err(Retry::OnRelease))).collect();
-        if !without_slot.is_empty() {
-            self.overflowed.fetch_add(without_slot.len() as u64, Ordering::Relaxed);
+    fn without_entry<E>(&self, members: &Members<'_, E>, here: impl Iterator<Item = usize>) -> InlineVec<usize> {
+        let without_entry: InlineVec<usize> =
+            here.filter(|index| matches!(members[*index], Err(Retry::OnRelease))).collect();
+        if !without_entry.is_empty() {
+            self.overflowed.fetch_add(without_entry.len() as u64, Ordering::Relaxed);
         }
         match self.when_full {
-            WhenFull::Overflow => without_slot,
-            WhenFull::Deny => Few::new(),
+            WhenFull::Overflow => without_entry,
+            WhenFull::Deny => InlineVec::new(),
         }
     }
 
-    /// Finds or makes the entry that all keys without a slot share under the charge's limits.
+    /// Finds or creates the entry that all keys without one share under the charge's limits.
     fn shared_entry<'n, N: LimitTable + ?Sized>(
         &self,
         shared: &mut Group<'_, Wide>,

@@ -10,7 +10,7 @@ use super::{Ledger, LedgerReader, LimitTable};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::snapshot::{FRAME_WORDS, Kind, RestoreError, SnapshotReader, SnapshotWriter, read_limits};
-use crate::table::{Buckets, Slot, StateReader, Wide};
+use crate::table::{Buckets, LockedEntry, StateReader, Wide};
 
 /// The words of an entry before its state: the fingerprint and the id of its limits.
 const ENTRY_HEAD: usize = 3;
@@ -28,7 +28,7 @@ impl LimitTable for Restored {
 impl<C: Clock> Ledger<C> {
     /// Writes every entry that has something used up, with the limits it belongs to, and returns the number of entries.
     ///
-    /// Decisions go on meanwhile: each entry is written as it is when its turn comes.
+    /// Decisions continue meanwhile: each entry is written as it is when the walk reaches it.
     ///
     /// # Errors
     /// When the writer fails.
@@ -90,9 +90,9 @@ impl<C: Clock> Ledger<C> {
         Ok(total)
     }
 
-    /// Returns a ledger like [`with_clock`](Self::with_clock) that has the entries of a snapshot. Time has passed meanwhile: what
-    /// would have refilled or expired has. `id_of` gives limits, with the id they had, the id they have in this process; entries
-    /// under limits without one are dropped.
+    /// Returns a ledger like [`with_clock`](Self::with_clock) that has the entries of a snapshot. The time since then
+    /// counts: states refill and expire as if the process had run on. `id_of` maps limits, and the id they had, to the
+    /// id they have in this process; entries under limits without one are dropped.
     ///
     /// # Errors
     /// When the snapshot cannot be read or is damaged.
@@ -132,7 +132,7 @@ impl<C: Clock> Ledger<C> {
                         let Some(id) = *id else { continue };
                         let fingerprint = match entry {
                             [low, high, _] => Fingerprint { low: *low, high: *high as u32 },
-                            // Shared entries are found by the id, which is another one in this process.
+                            // Shared entries are found by the id of their limits, which differs in this process.
                             _ => id.to_le_bytes().fingerprint(&head.secret),
                         };
                         let mut state = state.to_vec();
@@ -148,7 +148,7 @@ impl<C: Clock> Ledger<C> {
     }
 }
 
-/// Enters a state that has something used up. If there is no room, the least spent entry gives way.
+/// Inserts a state that has something used up. If the table is full, the entry with the least used is evicted.
 fn enter(
     buckets: &Buckets<Wide>,
     fingerprint: Fingerprint,
@@ -161,11 +161,11 @@ fn enter(
     if own.is_surely_new(&state, &now) {
         return;
     }
-    let copy = |slot: &mut Slot<'_>, _| {
+    let copy = |slot: &mut LockedEntry<'_>, _| {
         slot.state.set(0, id.into());
         state.iter().zip(1..).for_each(|(word, index)| slot.state.set(index, *word));
     };
-    // The spent fraction matters, and is computed, only where an entry has to give way.
+    // The used fraction is computed only if an entry has to be evicted.
     if buckets.upsert(fingerprint, reader, Spent::NOTHING, copy).is_none() {
         buckets.upsert(fingerprint, reader, own.most_spent(&state, &now), copy);
     }

@@ -40,7 +40,7 @@ impl Tested {
         verdict.unwrap()
     }
 
-    /// What remains of the tightest limit.
+    /// Returns what remains of the tightest limit.
     fn remaining(&self, limit_table: &[Limits], id: u32, key: &str) -> u64 {
         let charge = Charge::new(id, key.as_bytes(), 1);
         self.peek(limit_table, &charge, |view| view.reports(1).map(|report| report.remaining).min()).unwrap()
@@ -51,7 +51,7 @@ impl Tested {
         self.table.find(key.fingerprint(&self.secret), &reader, |_| ()).is_some()
     }
 
-    /// How many entries are taken.
+    /// Returns how many entries are in use.
     fn entries(&self) -> usize {
         let mut entries = 0;
         let reader = LedgerReader { limit_table: &[][..], now: self.clock.now() };
@@ -60,8 +60,8 @@ impl Tested {
     }
 }
 
-/// The smallest ledger there is, in which everybody can be anywhere, full of keys "0", "1" and so on, of which each has spent
-/// `cost` of its number under the first limit_table.
+/// Returns the smallest ledger, in which every key can be in every bucket, filled with keys "0", "1" and so on, each of which
+/// has spent `cost(number)` under the first limits.
 fn full(limit_table: &[Limits], cost: impl Fn(u64) -> u64) -> (Tested, Arc<ManualClock>, u64) {
     let words = limit_table.iter().map(Limits::words).max().unwrap();
     let (other, _) = ledger(1, words);
@@ -138,8 +138,8 @@ fn peek_at_an_unknown_key_uses_its_own_window() {
 }
 
 #[test]
-fn other_numbers_with_each_call_keep_what_was_spent() {
-    // In both directions, from every algorithm to every other; what one call spent, the next finds spent.
+fn other_parameters_with_each_call_keep_what_was_spent() {
+    // Converts from every algorithm to every other, in both directions; what one call spent, the next one finds spent.
     let limit_table: Vec<Limits> = ten_of_each(DAY).into_iter().map(Limits::from).collect();
     let (ledger, _) = ledger(100, 47);
     for old in 0..limit_table.len() as u32 {
@@ -173,7 +173,7 @@ fn unknown_limits_are_refused_permanently() {
 }
 
 #[test]
-fn states_too_long_for_the_table_are_refused_for_good() {
+fn states_too_long_for_the_table_are_refused_permanently() {
     let limit_table = [
         one(SlidingLog::new(3, DAY).unwrap().max_debt(0).unwrap()),
         one(SlidingLog::new(4, DAY).unwrap().max_debt(0).unwrap()),
@@ -185,7 +185,7 @@ fn states_too_long_for_the_table_are_refused_for_good() {
     assert_eq!(ledger.check(&limit_table, 1, "alice", 1).outcome(), Outcome::Deny(Retry::Never));
     ledger.peek(&limit_table[..], &Charge::new(1, b"alice", 1), |view| assert!(view.limits().is_none()));
     assert_eq!((ledger.remaining(&limit_table, 0, "alice"), ledger.overflowed()), (2, 0));
-    // A refund and a reset apply to what the key has, whatever limits they name.
+    // A refund and a reset apply to the state of the key, whatever limits they name.
     assert_eq!(ledger.refund(&limit_table[..], &Charge::new(1, b"alice", 1), 1, None), 1);
     assert!(ledger.check(&limit_table, 0, "alice", 2).is_admitted());
     ledger.reset(&limit_table[..], &Charge::new(1, b"alice", 1));
@@ -200,7 +200,8 @@ fn state_of_unknown_limits_is_dropped() {
     for n in 0..slots {
         assert_eq!(ledger.check(&limit_table, 1, &n.to_string(), 7).taken().get(), 7);
     }
-    // The second limit_table are gone: who had all spent under them is as good as new, and its place is free for others.
+    // The second limits are unknown now: a key that had spent everything under them counts as new, and its entry is
+    // free for others.
     assert_eq!(ledger.remaining(&limit_table[..1], 0, "0"), 10);
     assert!(ledger.check(&limit_table[..1], 0, "1", 10).is_admitted());
     assert!(ledger.check(&limit_table[..1], 0, "new", 1).is_admitted());
@@ -219,7 +220,7 @@ fn windows_are_handed_in_with_the_charge() {
     }
     let passes = |window: &[Window]| {
         let single = ledger.decide(&limit_table[..], &[charge(window)], |_, _| ());
-        // The second of a group never fits: only its answer about the first is wanted.
+        // The second charge of the group never fits: only the answer about the first matters.
         let both = ledger.decide(&limit_table[..], &[charge(window), charge(window)], |_, _| ());
         (single, both)
     };
@@ -306,7 +307,7 @@ fn fast_path_of_groups_decides_as_the_slow_path_does() {
 fn least_spent_entry_is_evicted_whatever_its_limits() {
     let limit_table = [one(bucket(10)), one(fine_bucket(1_000)), one(daily(4))];
     let (ledger, _, slots) = full(&limit_table, |n| if n == 0 { 2 } else { 6 });
-    // A tenth, a quarter, a half of their limits.
+    // The keys spend a tenth, a quarter and a half of their limits.
     assert!(ledger.check(&limit_table, 1, "tenth", 100).is_admitted() && !ledger.has_entry("tenth"));
     assert!(ledger.check(&limit_table, 2, "quarter", 1).is_admitted() && ledger.has_entry("quarter"));
     assert!(!ledger.has_entry("0"));
@@ -318,7 +319,7 @@ fn least_spent_entry_is_evicted_whatever_its_limits() {
 
 #[test]
 fn expired_windows_free_their_slots() {
-    // Buckets need no wall clock, but to know that yesterday's windows are over they do. Once they did not look.
+    // Buckets need no wall clock, except to notice that yesterday's windows have ended. A defect: it was not read.
     let limit_table = [one(daily(10)), one(bucket(10))];
     let (ledger, clock, slots) = full(&limit_table, |_| 10);
     assert!(ledger.check(&limit_table, 1, "early", 1).is_admitted() && !ledger.has_entry("early"));
@@ -351,7 +352,7 @@ fn debt_in_long_calendar_windows_is_not_evicted_for_a_key_that_spends_less() {
 }
 
 #[test]
-fn limits_without_state_never_cost_anybody_its_place() {
+fn limits_without_state_evict_no_entry() {
     let limit_table = [one(bucket(10)), one(Limit::Unlimited), one(Limit::DenyAll)];
     let (ledger, _, slots) = full(&limit_table, |_| 1);
     for (n, cost) in [0, 1, u64::MAX].into_iter().enumerate() {
@@ -362,7 +363,7 @@ fn limits_without_state_never_cost_anybody_its_place() {
 }
 
 #[test]
-fn keys_without_room_share_a_limit_for_each_numbers_and_are_counted() {
+fn keys_without_an_entry_share_one_entry_for_each_limit() {
     for limit in ten_of_each(HOUR) {
         let limit_table = [one(limit), one(bucket(3)), one(daily(4))];
         let (ledger, _, slots) = full(&limit_table, |_| 10);

@@ -10,7 +10,7 @@ use crate::table::State;
 /// One charge of a decision: its verdict, and its state while it is locked.
 pub struct ChargeView<'a> {
     pub(super) limits: Option<&'a Limits>,
-    /// The limits that the state belongs to, if they are others.
+    /// The limits that the state belongs to, if they differ from those of the charge.
     pub(super) own: Option<&'a Limits>,
     pub(super) state: Words<'a>,
     pub(super) now: Now<'a>,
@@ -37,7 +37,7 @@ impl Cells for Words<'_> {
 }
 
 impl<'a> ChargeView<'a> {
-    /// Returns the verdict of this charge by itself; in a group, another charge may have been refused.
+    /// Returns the verdict of this charge alone; in a group, another charge may have been refused.
     pub fn verdict(&self) -> &Verdict<Stamps> {
         &self.verdict
     }
@@ -65,7 +65,7 @@ impl<'a> ChargeView<'a> {
                     first += own.words();
                     limit.report_from(own, &part, &self.now, cost)
                 }
-                // One that has no predecessor starts unused.
+                // A limit that the earlier limits did not have starts unused.
                 Some(None) => limit.report_from(&Limit::Unlimited, &part, &self.now, cost),
             }
         })

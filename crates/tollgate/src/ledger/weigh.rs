@@ -6,10 +6,10 @@ use tollgate_core::{Ask, Cells, CellsMut, Limits, Now, Retry, Stamps, Verdict};
 use super::{Charge, ChargeView, Held, LimitTable, visit};
 use crate::table::{Presence, State};
 
-/// As many as nearly all groups have; a larger one allocates. In a model there is no stack for so many.
-pub(super) const FEW: usize = if cfg!(loom) { 5 } else { 16 };
+/// Nearly all groups are at most this long; a larger one allocates. The stack of a loom model is too small for more.
+pub(super) const INLINE_CHARGES: usize = if cfg!(loom) { 5 } else { 16 };
 
-pub(super) type Few<T> = SmallVec<[T; FEW]>;
+pub(super) type InlineVec<T> = SmallVec<[T; INLINE_CHARGES]>;
 
 /// The locked entries of a group.
 pub(super) trait Entries {
@@ -39,8 +39,8 @@ impl<'n, E> Member<'n, E> {
     }
 }
 
-/// Those charges that have an entry, and why the others have none.
-pub(super) type Members<'n, E> = Few<Result<Member<'n, E>, Retry>>;
+/// The charges that have an entry, and for the others the reason why not.
+pub(super) type Members<'n, E> = InlineVec<Result<Member<'n, E>, Retry>>;
 
 /// The states of entries before they were written, to restore them.
 type Before<E> = Vec<(E, Vec<u64>)>;
@@ -69,9 +69,9 @@ pub(super) fn decide_locked<N: LimitTable + ?Sized, L: Entries>(
 
 /// Weighs the charges one after the other, and returns whether all pass.
 ///
-/// Two charges on one entry have to see each other, so what the first of them takes is written at once, and undone if a later
-/// charge is refused. All other takings are written afterwards, by [`write_rest`]. After a refusal the remaining charges are only
-/// weighed: their answers are wanted, their takings are not.
+/// The second of two charges on one entry must see the first, so what the first takes is written immediately, and
+/// undone if a later charge is refused. All others are written afterwards, by [`write_rest`]. After a refusal the
+/// remaining charges are only weighed: their answers are needed, but nothing is taken.
 fn weigh_in_order<N: LimitTable + ?Sized, L: Entries>(
     limit_table: &N,
     entries: &L,
@@ -95,7 +95,7 @@ fn weigh_in_order<N: LimitTable + ?Sized, L: Entries>(
         if !member.verdict.is_admitted() {
             passed = false;
             restore(entries, before);
-            // Some limits count refusals, each for itself.
+            // Limits that count refusals record this one.
             member.commit(limit_table, entries, charge);
         } else if passed && let Some(saved) = saved {
             before.push(saved);
@@ -130,7 +130,8 @@ fn lower_to_least<E>(charges: &mut [Charge<'_>], members: &Members<'_, E>) -> bo
 }
 
 impl<E: Copy> Member<'_, E> {
-    /// Runs `then` on the state. The key may be in the group twice, under different limits, so the state may belong to others.
+    /// Runs `then` on the state. The key may be in the group twice under different limits, so the state may belong to
+    /// the limits of the other charge.
     fn visit<N: LimitTable + ?Sized, L: Entries<Entry = E>, R>(
         &self,
         limit_table: &N,

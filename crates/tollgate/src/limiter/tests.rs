@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::testing::{
-    DAY, Dice, HOUR, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
+    DAY, HOUR, Rng, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
 };
 use crate::{Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Outcome, Retry, SlidingLog, SlidingWindow};
 use tollgate_core::{Nanos, Phase};
@@ -61,7 +61,7 @@ fn refill_is_available_exactly_when_due() {
         let (limiter, clock) = limiter(limit);
         limiter.drain();
         let Outcome::Deny(retry) = limiter.peek(1).outcome() else { panic!("{limit:?} was drained") };
-        // Who holds a lease can let go at any time; the clock only knows when it must.
+        // A holder can release its lease at any time; the clock only knows when it ends.
         let wait = if let Retry::After(wait) = retry { wait } else { SECOND };
         clock.advance(Nanos::from_nanos(wait.as_nanos() - 1));
         assert!(!limiter.check(1).is_admitted(), "{limit:?}");
@@ -82,21 +82,21 @@ fn unlimited_and_deny_all_need_no_state() {
     assert_eq!((denying.drain(), denying.report(1).remaining), (0, 0));
 }
 
-/// Spends `spent` under `old`, changes to `new`, and says what remains.
+/// Spends `spent` under `old`, changes to `new`, and returns what remains.
 fn remaining_after_change<A: Algorithm>(old: A, new: A, spent: u64) -> u64 {
     let (mut limiter, _) = limiter(old);
     assert_eq!(limiter.check(spent).taken().get(), spent);
     limiter.set_limit(new);
     let remaining = limiter.report(1).remaining;
-    // And the new state is one to go on with.
+    // Decisions continue on the new state.
     assert_eq!(limiter.drain(), remaining);
     assert!(!limiter.check(1).is_admitted());
     remaining
 }
 
 #[test]
-fn changing_the_numbers_keeps_what_was_spent() {
-    // From one word to one, to two, back, and from two to two.
+fn changing_the_parameters_keeps_what_was_spent() {
+    // From one word to one, to two, back to one, and from two to two.
     let cases = [
         (bucket(10), bucket(20), 16),
         (bucket(10), fine_bucket(20), 16),
@@ -109,7 +109,7 @@ fn changing_the_numbers_keeps_what_was_spent() {
     }
 }
 
-/// There and back without a charge: not a single report differs from that of a limiter that was left alone.
+/// Changed and changed back without a charge: every report equals that of a limiter that was never changed.
 #[test]
 fn smaller_limit_in_between_forgives_nothing() {
     for (large, small) in ten_of_each(HOUR).into_iter().flat_map(|l| ten_of_each(HOUR).into_iter().map(move |s| (l, s)))
@@ -166,8 +166,8 @@ fn limit_added_to_a_list_starts_unused_and_the_others_continue() {
 }
 
 #[test]
-fn changing_the_numbers_reads_windows_by_the_wall_clock() {
-    // The bucket needs no wall clock, but the window it takes over from is read by it.
+fn changing_the_parameters_reads_windows_by_the_wall_clock() {
+    // The bucket needs no wall clock, but the window that it replaces does.
     let (mut limiter, clock) = limiter(Limit::from(daily(10)));
     let _ = limiter.check(8);
     clock.advance(DAY);
@@ -199,7 +199,7 @@ fn buckets_ignore_a_wall_clock_that_is_set_back() {
 
 #[test]
 fn refund_returns_what_is_still_counted() {
-    /// Takes 6 and then 3, lets time pass, refunds the 6, and expects so much to be accepted and to remain.
+    /// Takes 6 and then 3, lets time pass, refunds the 6, and checks the amounts accepted and remaining.
     fn check(limit: impl Into<Limit>, passed: Nanos, accepted: u64, remaining: u64) {
         let limit = limit.into();
         let (limiter, clock) = limiter(limit);
@@ -210,7 +210,7 @@ fn refund_returns_what_is_still_counted() {
         assert_eq!(limiter.report(1).remaining, remaining, "{limit:?} after {passed:?}");
     }
     check(bucket(10), Nanos::ZERO, 6, 7);
-    // Of nine units, four and a half have come back; the started half is still owed.
+    // Of nine units, four and a half have refilled; the unit begun is still owed as a whole.
     check(bucket(10), Nanos::from_millis(450), 5, 10);
     check(bucket(10), Nanos::from_secs(1), 0, 10);
     check(fine_bucket(10), Nanos::ZERO, 6, 7);
@@ -218,7 +218,7 @@ fn refund_returns_what_is_still_counted() {
     check(daily(10), DAY, 0, 10);
     check(FixedWindow::new(10, DAY).unwrap().phase(Phase::FirstRequest), HOUR, 6, 7);
     check(SlidingWindow::new(10, DAY).unwrap(), HOUR, 6, 7);
-    // In the window after, both are still in sight; what remains in sight is only the 3.
+    // In the next window both still count; after the refund only the 3 do.
     check(SlidingWindow::new(10, DAY).unwrap(), DAY, 6, 7);
     check(SlidingLog::new(10, DAY).unwrap(), HOUR, 6, 7);
     check(SlidingLog::new(10, DAY).unwrap(), DAY, 0, 10);
@@ -240,9 +240,9 @@ fn refusal_has_no_refund_and_a_lease_only_one() {
 }
 
 #[test]
-fn threads_together_take_exactly_what_there_is() {
+fn threads_together_take_exactly_the_limit() {
     const BURST: u64 = 20_000;
-    // The short way takes a few nanoseconds. It has to be gone often for two threads to be on it at the same time.
+    // The fast path takes a few nanoseconds, so it must run often for two threads to be on it at the same time.
     const MANY: u64 = 1_000_000;
     fn check<A: Algorithm + Send + Sync>(limit: A, what: &str)
     where
@@ -265,18 +265,18 @@ fn threads_together_take_exactly_what_there_is() {
 }
 
 #[test]
-fn threads_that_give_back_lose_and_gain_nothing() {
+fn concurrent_refunds_lose_and_gain_nothing() {
     const BURST: u64 = 500;
     for limit in [bucket(BURST), fine_bucket(BURST)] {
         let (limiter, _) = limiter(limit);
         let kept = on_threads(4, |thread| {
-            let (mut dice, mut kept) = (Dice::new(thread), 0);
+            let (mut dice, mut kept) = (Rng::new(thread), 0);
             for _ in 0..20_000 {
                 let verdict = match dice.below(3) {
                     0 => limiter.take_up_to(dice.below(9)),
                     _ => limiter.check(dice.below(9)),
                 };
-                // More often kept than not, so that it runs empty again and again, and then all of it is put back.
+                // Most of what is taken is kept, so that the bucket is often empty; at the end everything is refunded.
                 let taken = verdict.taken().get();
                 if dice.below(4) == 0 {
                     assert_eq!(limiter.refund(&verdict), taken);

@@ -24,7 +24,7 @@ fn is_ready(future: &mut Acquire<'_, Pacer<Arc<ManualClock>>>) -> bool {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// How many milliseconds each waits, one after the other.
+/// Returns how many milliseconds each request waits, one after the other.
 fn waits(clock: &ManualClock, pacer: &Manual, permits: &[u64]) -> Vec<u64> {
     let wait = |permits: &u64| {
         let (start, mut future) = (clock.mono(), pacer.acquire(*permits));
@@ -53,7 +53,7 @@ fn warming_up_takes_its_time() {
 }
 
 #[test]
-fn trying_takes_nothing_when_it_is_too_early() {
+fn early_try_takes_nothing() {
     let (clock, pacer) = five();
     assert!(pacer.acquire(5_000).at_once().wait().is_ok(), "any amount passes");
     let retry = Retry::After(Nanos::from_secs(1_000));
@@ -95,7 +95,7 @@ fn late_alarm_does_not_delay_other_waiters() {
     assert!(pacer.acquire(1).wait().is_ok());
     let mut waiting: Vec<_> = (0..4).map(|_| pacer.acquire(1)).collect();
     assert!(waiting.iter_mut().all(|future| !is_ready(future)));
-    // Noticed 150 ms late each time, they still pass at 5 per second.
+    // Although each is woken 150 ms late, they pass at 5 per second.
     for turn in 0..4 {
         clock.set((1_000 + 200 * (turn as u64 + 1) + 150) * MILLI);
         assert!(is_ready(&mut waiting[turn]) && waiting[turn + 1..].iter_mut().all(|future| !is_ready(future)));

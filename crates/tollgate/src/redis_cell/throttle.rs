@@ -133,7 +133,7 @@ fn give_back<S: CellsMut + ?Sized>(bucket: &TokenBucket, state: &mut S, now: &No
     outcome
 }
 
-/// Whole seconds, one more if at least a millisecond is left over.
+/// Returns the whole seconds, one more if at least a millisecond is left over.
 fn seconds(time: Nanos) -> i64 {
     let millis = time.as_nanos() / 1_000_000;
     millis.div_ceil(1_000).try_into().unwrap_or(i64::MAX)
@@ -148,7 +148,7 @@ impl From<LimitError> for ThrottleError {
 impl fmt::Display for ThrottleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The message of redis-cell, which clients may look for.
+            // The message of redis-cell, because clients may compare it.
             Self::ZeroRate => f.write_str("Zero rates are not supported"),
             Self::Limit(error) => error.fmt(f),
         }

@@ -18,7 +18,7 @@ fn poll<F: Future>(future: F) -> Option<F::Output> {
     }
 }
 
-/// Jobs with the millisecond at which each is let out, from now on.
+/// Returns the jobs with the millisecond, from now, at which each leaves.
 fn let_out(clock: &ManualClock, shaper: &Shaper<u64, Arc<ManualClock>>, millis: u64) -> Vec<(u64, u64)> {
     let start = clock.mono();
     let mut out = Vec::new();
@@ -38,7 +38,7 @@ fn jobs_leave_at_a_constant_rate_in_the_order_in_which_they_came() {
     let (clock, shaper) = shaper(10);
     (1..=4).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
     assert_eq!(let_out(&clock, &shaper, 350), [(1, 0), (2, 100), (3, 200), (4, 300)]);
-    // What was not used is not stored.
+    // Unused capacity is not stored.
     clock.advance(Nanos::from_secs(100));
     (5..=6).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
     assert_eq!(let_out(&clock, &shaper, 150), [(5, 0), (6, 100)]);
@@ -54,15 +54,15 @@ fn job_with_a_high_cost_delays_the_next() {
 }
 
 #[test]
-fn without_room_the_newest_or_the_oldest_goes() {
+fn full_queue_drops_the_newest_or_the_oldest_job() {
     let (clock, newest) = shaper(2);
-    assert_eq!([1, 2, 3].map(|job| newest.push(job)), [Pushed::Queued, Pushed::Queued, Pushed::TurnedAway(3)]);
+    assert_eq!([1, 2, 3].map(|job| newest.push(job)), [Pushed::Queued, Pushed::Queued, Pushed::Rejected(3)]);
     assert_eq!(let_out(&clock, &newest, 200), [(1, 0), (2, 100)]);
     let (clock, oldest) = shaper(2);
     let oldest = oldest.overflow(Overflow::Oldest);
     assert_eq!([1, 2, 3].map(|job| oldest.push(job)), [Pushed::Queued, Pushed::Queued, Pushed::Displaced(1)]);
     assert_eq!(let_out(&clock, &oldest, 200), [(2, 0), (3, 100)]);
-    assert_eq!(shaper(0).1.push(1), Pushed::TurnedAway(1));
+    assert_eq!(shaper(0).1.push(1), Pushed::Rejected(1));
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn closed_shaper_releases_its_queued_jobs() {
     let (_clock, shaper) = shaper(10);
     shaper.push(1);
     shaper.close();
-    assert_eq!((shaper.push(2), poll(shaper.next())), (Pushed::TurnedAway(2), Some(Some(1))));
+    assert_eq!((shaper.push(2), poll(shaper.next())), (Pushed::Rejected(2), Some(Some(1))));
     assert_eq!(poll(shaper.next()), Some(None));
 }
 
@@ -140,11 +140,11 @@ fn dropped_future_is_forgotten() {
     let (_clock, shaper) = shaper(10);
     let task = Arc::new(Task);
     for _ in 0..100 {
-        // Another waker each time, as when each waits in a task of its own.
+        // A different waker each time, as if each were polled by a separate task.
         let waker = Waker::from(Arc::new(Task));
         let mut next = Box::pin(shaper.next());
         assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        // One that is polled again has its place once.
+        // A future that is polled again is registered only once.
         let waker = Waker::from(Arc::clone(&task));
         assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         assert_eq!(shaper.lock().idle.len(), 1);

@@ -18,14 +18,14 @@ impl<S: Shape> Buckets<S> {
     /// The fast path for up to [`BATCH`] keys, in order: calls `visit` with the index of each key and its state. Without a state the
     /// fast path does not apply to this key; no lock is held then.
     #[inline]
-    pub(crate) fn try_home_many(
+    pub(crate) fn try_visit_home_many(
         &self,
         fingerprints: &[Fingerprint],
         flags: u64,
         mut visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
         let homes = self.touch_all(fingerprints);
-        // The bucket of the key before: a run of requests about one key is decided under one lock.
+        // The bucket of the previous key: consecutive requests for one key are decided under one lock.
         let mut held: Option<Bucket<'_, S>> = None;
         for (index, (fingerprint, home)) in fingerprints.iter().zip(homes).enumerate() {
             if held.as_ref().is_none_or(|bucket| bucket.index != home) {
@@ -56,7 +56,8 @@ impl<S: Shape> Buckets<S> {
             let next = words.get(LINE_WORDS).map_or(0, |word| word.load(Ordering::Relaxed));
             touched ^= words[0].load(Ordering::Relaxed) ^ next;
         }
-        // The other buckets of keys that are not at home. These loads wait for the first ones, but not for each other.
+        // The other buckets of keys that are not in their home bucket. These loads depend on the first ones, but not on
+        // each other.
         for (fingerprint, home) in fingerprints.iter().zip(&homes) {
             if !Bucket::is_at_home(self.words_of(*home), self.shape, *fingerprint) {
                 touched ^= self.words_of(self.other(*fingerprint))[0].load(Ordering::Relaxed);

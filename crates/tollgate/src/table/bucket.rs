@@ -1,4 +1,4 @@
-//! One bucket: its layout, its lock, and what can be done while holding it.
+//! One bucket: its layout, its lock, and the operations under the lock.
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
@@ -43,8 +43,8 @@ pub(crate) trait Shape: Copy + std::fmt::Debug {
     fn set_generation(self, header: u64, words: &[AtomicU64], entry: usize, generation: u64) -> u64;
 }
 
-/// Single-word states, three to a bucket of one cache line. A type of its own, so that the layout is known at compile time: this
-/// is what token buckets use.
+/// Single-word states, three to a bucket of one cache line. A separate type, so that the layout is known at compile
+/// time; token buckets use it.
 ///
 /// ```text
 ///  header high₀ │ high₁ high₂ │ low₀ │ low₁ │ low₂ │ state₀ │ state₁ │ state₂
@@ -68,8 +68,8 @@ impl Shape for Single {
         LINE_WORDS
     }
 
-    /// A load of five ninths, at 38.4 bytes per key. A small table gets a load of one third: it costs little memory, and then
-    /// nearly every key is at home.
+    /// Uses a load of five ninths, at 38.4 bytes per key. A small table has a load of one third: that costs little memory,
+    /// and nearly every key is in its home bucket.
     fn entries_for(self, capacity: usize) -> usize {
         const SMALL: usize = 1 << 16;
         if capacity <= SMALL { capacity * 3 } else { (capacity.saturating_mul(9) / 5).max(SMALL * 3) }
@@ -151,7 +151,7 @@ impl Shape for Wide {
         self.bucket_words
     }
 
-    /// A load of six sevenths: with more entries per bucket, fewer of them have to stay empty.
+    /// Uses a load of six sevenths: with more entries per bucket, fewer of them have to stay empty.
     fn entries_for(self, capacity: usize) -> usize {
         capacity.saturating_mul(7) / 6
     }
@@ -175,7 +175,7 @@ impl Shape for Wide {
         generation << GENERATION_SHIFT
     }
 
-    /// It is in the upper half of the word with the upper part of the fingerprint.
+    /// Returns the generation, which is in the upper half of the word with the upper part of the fingerprint.
     fn generation(self, _: u64, words: &[AtomicU64], entry: usize) -> u64 {
         words[self.high(entry).0].load(Ordering::Relaxed) >> 32
     }
@@ -229,7 +229,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         Some(Self { words, header, index, shape })
     }
 
-    /// Guesses, without the lock, whether `fingerprint` need not be looked for in the other bucket.
+    /// Guesses, without the lock, whether the other bucket need not be searched for `fingerprint`.
     #[inline]
     pub(super) fn is_at_home(words: &[AtomicU64], shape: S, fingerprint: Fingerprint) -> bool {
         words[0].load(Ordering::Relaxed) & SPILLED == 0
@@ -297,9 +297,9 @@ impl<'t, S: Shape> Bucket<'t, S> {
     }
 
     /// Runs `visit` on an entry, and stores the generation that it belongs to afterwards.
-    pub(super) fn visit<R>(&mut self, entry: usize, visit: impl FnOnce(&mut Slot<'_>) -> R) -> R {
+    pub(super) fn visit<R>(&mut self, entry: usize, visit: impl FnOnce(&mut LockedEntry<'_>) -> R) -> R {
         let before = self.generation(entry);
-        let mut slot = Slot { state: self.state(entry), generation: before };
+        let mut slot = LockedEntry { state: self.state(entry), generation: before };
         let result = visit(&mut slot);
         if slot.generation != before {
             self.set_generation(entry, slot.generation);
@@ -308,7 +308,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
     }
 
     /// Runs `each` on every entry that is in use.
-    pub(super) fn visit_all(&mut self, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+    pub(super) fn visit_all(&mut self, mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
         for entry in 0..self.shape.entries() {
             if self.is_taken(entry) {
                 let fingerprint = self.fingerprint(entry);
@@ -339,18 +339,21 @@ impl<'t, S: Shape> Bucket<'t, S> {
     }
 
     fn is_new<R: StateReader>(&self, reader: &R, entry: usize) -> bool {
-        reader.is_new(self.fingerprint(entry), &Slot { state: self.state(entry), generation: self.generation(entry) })
+        reader.is_new(
+            self.fingerprint(entry),
+            &LockedEntry { state: self.state(entry), generation: self.generation(entry) },
+        )
     }
 
-    /// Returns an entry that is unused or says the same as no entry, and does not belong to one of `kept`.
+    /// Returns an entry that is vacant or whose state is that of a new key, and that does not belong to one of `kept`.
     pub(super) fn find_vacant<R: StateReader>(&self, reader: &R, kept: &[Fingerprint]) -> Option<usize> {
         let vacant = (0..self.shape.entries()).find(|entry| !self.is_taken(*entry));
         vacant.or_else(|| self.not_of(kept).find(|entry| self.is_new(reader, *entry)))
     }
 
-    /// Returns the least spent entry that does not belong to one of `kept`.
+    /// Returns the entry with the least used that does not belong to one of `kept`.
     pub(super) fn least_spent<R: StateReader>(&self, reader: &R, kept: &[Fingerprint]) -> Option<(Spent, usize)> {
-        let slot = |entry| Slot { state: self.state(entry), generation: self.generation(entry) };
+        let slot = |entry| LockedEntry { state: self.state(entry), generation: self.generation(entry) };
         self.not_of(kept).map(|entry| (reader.spent(self.fingerprint(entry), &slot(entry)), entry)).min()
     }
 
@@ -365,7 +368,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         entry: usize,
         fingerprint: Fingerprint,
         generation: u64,
-        write: impl FnOnce(&mut Slot<'_>, Presence) -> R,
+        write: impl FnOnce(&mut LockedEntry<'_>, Presence) -> R,
     ) -> R {
         self.set_fingerprint(entry, fingerprint);
         self.set_generation(entry, generation);
@@ -393,7 +396,7 @@ fn acquire(word: &AtomicU64, header: u64) -> Option<u64> {
 }
 
 /// One entry, while its bucket is locked.
-pub(crate) struct Slot<'t> {
+pub(crate) struct LockedEntry<'t> {
     pub(crate) state: State<'t>,
     /// The generation of parameters that the state belongs to.
     pub(crate) generation: u64,

@@ -10,10 +10,10 @@ use crate::fingerprint::Fingerprint;
 /// The locked buckets of a group of keys.
 pub(crate) struct Group<'t, S> {
     table: &'t Buckets<S>,
-    /// The keys. None of them is evicted by another.
+    /// The keys. No key of the group evicts another.
     fingerprints: &'t [Fingerprint],
-    /// In order of their index, which is the order in which every thread locks.
-    buckets: SmallVec<[Bucket<'t, S>; FEW]>,
+    /// Sorted by index, the order in which every thread locks.
+    buckets: SmallVec<[Bucket<'t, S>; INLINE_BUCKETS]>,
     /// The entries that keys of this group evicted, each as [`EVICTED_HEAD`] words and its state.
     evicted: Vec<u64>,
 }
@@ -26,7 +26,7 @@ pub(crate) struct EntryIndex {
 }
 
 /// Two buckets for each of sixteen keys; a larger group allocates. Loom has a smaller stack.
-const FEW: usize = if cfg!(loom) { 8 } else { 32 };
+const INLINE_BUCKETS: usize = if cfg!(loom) { 8 } else { 32 };
 
 /// Bucket, entry, fingerprint and generation.
 const EVICTED_HEAD: usize = 5;
@@ -34,7 +34,7 @@ const EVICTED_HEAD: usize = 5;
 impl<'t, S: Shape> Group<'t, S> {
     /// Locks every bucket of `table` that a key of `fingerprints` may be in.
     pub(crate) fn lock<R: StateReader>(table: &'t Buckets<S>, fingerprints: &'t [Fingerprint], reader: &R) -> Self {
-        let mut indexes: SmallVec<[usize; FEW]> =
+        let mut indexes: SmallVec<[usize; INLINE_BUCKETS]> =
             fingerprints.iter().flat_map(|fingerprint| [table.home(*fingerprint), table.other(*fingerprint)]).collect();
         indexes.sort_unstable();
         indexes.dedup();
@@ -51,9 +51,10 @@ impl<'t, S: Shape> Group<'t, S> {
         arrival: Spent,
     ) -> Option<(EntryIndex, Presence)> {
         let (home, other) =
-            (self.position(self.table.home(fingerprint))?, self.position(self.table.other(fingerprint))?);
+            (self.bucket_position(self.table.home(fingerprint))?, self.bucket_position(self.table.other(fingerprint))?);
         let both = self.buckets.get_disjoint_mut([home, other]).ok()?;
-        // No entry of the group is displaced: both buckets of each key are locked, and locked buckets are passed over.
+        // No entry of the group is displaced: both buckets of each key are locked, and the search for an entry to
+        // displace skips locked buckets.
         let chosen = self.table.choose(both, fingerprint, reader, arrival, self.fingerprints)?;
         let index = EntryIndex { bucket: if chosen.elsewhere { other } else { home }, entry: chosen.entry };
         if chosen.evicts {
@@ -87,7 +88,7 @@ impl<'t, S: Shape> Group<'t, S> {
         self.evicted.clear();
     }
 
-    fn position(&self, index: usize) -> Option<usize> {
+    fn bucket_position(&self, index: usize) -> Option<usize> {
         self.buckets.binary_search_by_key(&index, |bucket| bucket.index).ok()
     }
 

@@ -2,12 +2,12 @@
 //!
 //! This is insertion into a bucketized cuckoo hash table, with bounds on what an insertion may cost and on what it may destroy:
 //!
-//! 1. *Vacant.* An entry that was never used, or whose state says the same as no entry, in either bucket of the key.
+//! 1. *Vacant.* An entry that was never used, or whose state is that of a new key, in either bucket of the key.
 //! 2. *Displace.* An entry of either bucket moves to its own other bucket, if that has a vacant entry or can displace one in
 //!    turn. Two displacements in a row reach about two dozen buckets, which is enough at the load that
 //!    [`entries_for`](super::bucket::Shape::entries_for) chooses. A classic table would go on, and rehash in the end.
-//! 3. *Evict.* The least spent entry of both buckets is forgotten, if it is spent no more than the arriving key will be. So a
-//!    flood of invented keys, each spent by one request, evicts its own kind and no key that has used up more.
+//! 3. *Evict.* The entry with the least used of both buckets is forgotten, if it has used no more than the arriving key
+//!    will. So a flood of invented keys, each with one request, evicts other such keys and no key that has used more.
 //! 4. Otherwise there is no entry, and the caller counts the request in its overflow entry.
 //!
 //! **Locks.** A key's two buckets are locked in order of their index, and displacing only tries the locks of further buckets:
@@ -18,7 +18,7 @@
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
-use super::bucket::{Bucket, Shape, Slot};
+use super::bucket::{Bucket, LockedEntry, Shape};
 use super::{Buckets, Presence, StateReader};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{Ordering, fence};
@@ -46,7 +46,7 @@ impl<S: Shape> Buckets<S> {
         fingerprint: Fingerprint,
         reader: &O,
         arrival: Spent,
-        write: impl FnOnce(&mut Slot<'_>, Presence) -> R,
+        write: impl FnOnce(&mut LockedEntry<'_>, Presence) -> R,
     ) -> Option<R> {
         let mut home = self.lock(self.home(fingerprint), reader);
         if let Some(entry) = home.find(fingerprint) {
@@ -70,7 +70,7 @@ impl<S: Shape> Buckets<S> {
         fingerprint: Fingerprint,
         reader: &O,
         arrival: Spent,
-        write: impl FnOnce(&mut Slot<'_>, Presence) -> R,
+        write: impl FnOnce(&mut LockedEntry<'_>, Presence) -> R,
     ) -> Option<R> {
         let (mut home, mut other) = self.lock_both(fingerprint, reader);
         let chosen = self.choose([&mut home, &mut other], fingerprint, reader, arrival, &[])?;
@@ -81,8 +81,8 @@ impl<S: Shape> Buckets<S> {
         })
     }
 
-    /// Finds the entry of a key in its two buckets, or chooses one for a new key that will be as spent as `arrival`. Evicts no
-    /// key of `kept`. `None`: there is no entry for the key.
+    /// Finds the entry of a key in its two buckets, or chooses one for a new key that will have used `arrival`. Evicts
+    /// no key of `kept`. `None`: there is no entry for the key.
     pub(super) fn choose<R: StateReader>(
         &self,
         [home, other]: [&mut Bucket<'_, S>; 2],
@@ -138,17 +138,17 @@ impl<S: Shape> Buckets<S> {
         found
     }
 
-    /// Moves one entry of a bucket to its own other bucket, where an entry may be displaced in turn, and returns the entry that is
-    /// vacant then. Passes over buckets that are locked, including those that the caller holds.
+    /// Moves one entry of a bucket to its other bucket, where another entry may be displaced in turn, and returns the
+    /// entry that becomes vacant. Skips buckets that are locked, including those that the caller holds.
     fn displace<R: StateReader>(&self, from: &mut Bucket<'_, S>, reader: &R, displacements: u32) -> Option<usize> {
         for entry in 0..self.shape.entries() {
             let fingerprint = from.fingerprint(entry);
             let (home, other) = (self.home(fingerprint), self.other(fingerprint));
             let target = if home == from.index { other } else { home };
             let Some(mut target) = self.try_lock(target, reader) else { continue };
-            // From a bucket that a walk has not reached to one that it has passed: the walk would miss the entry.
-            // The fence orders the lock before the load, as the one in `visit` orders its announcement before its look at an
-            // untouched bucket.
+            // From a bucket that a walk has not reached to one that it has passed: the walk would miss the entry. The
+            // fence orders the lock before the load, as the one in `visit` orders its announcement before its check for
+            // an untouched bucket.
             fence(Ordering::SeqCst);
             let walked = self.walked.load(Ordering::Relaxed) as usize;
             if target.index < walked && walked <= from.index {

@@ -1,8 +1,8 @@
 //! The memory of [`Keyed`](crate::Keyed) and [`Ledger`](crate::ledger::Ledger): a bucketized cuckoo hash table of fixed size.
 //!
-//! A hash map that grows has to move all its entries at some time, and one that forgets has to look for what to forget: both are
-//! pauses. This table is allocated once, for the number of keys that it was made for, and no operation touches more than a few
-//! dozen buckets.
+//! A hash map that grows has to move all its entries at some time, and one that expires entries has to search for them:
+//! both are pauses. This table is allocated once, for the number of keys that it was made for, and no operation touches
+//! more than a few dozen buckets.
 //!
 //! ```text
 //!            ┌──────────┬────────────────┬────────────────┬─────┐
@@ -12,14 +12,14 @@
 //!               └ lock, spilled, generations
 //! ```
 //!
-//! A key is in one of two buckets, both computed from its fingerprint: its *home*, or its *other* bucket if home was full when it
-//! arrived; home is then marked as *spilled*. Finding a key that is at home touches one bucket. `insert.rs` derives how a
-//! key finds an entry in full buckets. With two buckets per key and two displacements the table holds the keys it was made
-//! for, at 38 bytes each.
+//! A key is in one of two buckets, both computed from its fingerprint: its *home*, or its *other* bucket if home was
+//! full when it arrived; home is then marked as *spilled*. Finding a key in its home bucket touches one bucket.
+//! `insert.rs` derives how a key finds an entry in full buckets. With two buckets per key and two displacements the
+//! table holds the keys it was made for, at 38 bytes each.
 //!
-//! Nothing is ever cleaned up. An entry whose state is that of a new key says the same as no entry, so it counts as vacant, and is
-//! overwritten by the next key that needs one. When no entry is vacant, eviction prefers the least spent one, and never takes
-//! one that is more spent than the arriving key.
+//! Nothing is ever cleaned up. An entry whose state is that of a new key is equivalent to no entry, so it counts as
+//! vacant, and is overwritten by the next key that needs one. When no entry is vacant, the one with the least used is
+//! evicted, but never one that has used more than the arriving key.
 //!
 //! The words are atomics only so that they can be shared without unsafe code. The words of a bucket are read and written by the
 //! thread that holds its lock, a bit in the header, for a few nanoseconds: every access but the header's is relaxed, and the
@@ -37,7 +37,7 @@ use crate::sync::{AtomicU64, Ordering, fence, zeroed};
 
 pub(crate) use batch::BATCH;
 use bucket::{Bucket, LINE_WORDS, Shape, Single};
-pub(crate) use bucket::{GENERATIONS, Slot, State, Wide};
+pub(crate) use bucket::{GENERATIONS, LockedEntry, State, Wide};
 pub(crate) use group::{EntryIndex, Group};
 #[cfg(test)]
 pub(crate) use positions::{EntryPosition, positions};
@@ -47,9 +47,9 @@ pub(crate) trait StateReader {
     /// Returns the generation of parameters in force, below [`GENERATIONS`].
     fn generation(&self) -> u64;
     /// Returns whether the state is that of a new key.
-    fn is_new(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> bool;
+    fn is_new(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool;
     /// Returns how much of its limit the entry has used up.
-    fn spent(&self, fingerprint: Fingerprint, slot: &Slot<'_>) -> Spent;
+    fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent;
 }
 
 /// Whether the table had an entry for the key.
@@ -100,19 +100,19 @@ impl Table {
         either!(self, buckets => buckets.shape.flags(generation))
     }
 
-    /// See [`Buckets::try_home_many`].
+    /// See [`Buckets::try_visit_home_many`].
     #[inline]
-    pub(crate) fn try_home_many(
+    pub(crate) fn try_visit_home_many(
         &self,
         fingerprints: &[Fingerprint],
         flags: u64,
         visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
-        either!(self, buckets => buckets.try_home_many(fingerprints, flags, visit));
+        either!(self, buckets => buckets.try_visit_home_many(fingerprints, flags, visit));
     }
 
-    /// The fastest path: replaces a single-word state by what `take` returns, for a key that is at home in an unlocked bucket with
-    /// these [`flags`](Self::flags). `false`: it does not apply, take the next path.
+    /// The fastest path: replaces a single-word state by what `take` returns, for a key whose home bucket contains it
+    /// and is unlocked with these [`flags`](Self::flags). `false`: it does not apply, take the next path.
     ///
     /// This is all that most decisions need. The rare cases (the other bucket, a new key, other parameters) are not inlined into
     /// the caller, so they cost its machine code nothing.
@@ -129,19 +129,19 @@ impl Table {
             state.set(0, word);
             Some(())
         };
-        buckets.try_home(fingerprint, flags, write).is_some()
+        buckets.try_visit_home(fingerprint, flags, write).is_some()
     }
 
     /// The fast path: runs `write` on the state of a key that has an entry, in unlocked buckets with these
     /// [`flags`](Self::flags). `None`: it does not apply, take the slow path.
     #[inline]
-    pub(crate) fn try_known<R>(
+    pub(crate) fn try_visit_known<R>(
         &self,
         fingerprint: Fingerprint,
         flags: u64,
         write: impl FnOnce(&mut State<'_>) -> R,
     ) -> Option<R> {
-        either!(self, buckets => buckets.try_known(fingerprint, flags, write))
+        either!(self, buckets => buckets.try_visit_known(fingerprint, flags, write))
     }
 
     /// Runs `read` on the state of `fingerprint`, if there is one. Nothing is inserted or moved.
@@ -149,31 +149,31 @@ impl Table {
         &self,
         fingerprint: Fingerprint,
         reader: &O,
-        read: impl FnOnce(&mut Slot<'_>) -> R,
+        read: impl FnOnce(&mut LockedEntry<'_>) -> R,
     ) -> Option<R> {
         either!(self, buckets => buckets.find(fingerprint, reader, read))
     }
 
-    /// Runs `write` on the state of `fingerprint`; if the entry is new, `write` has to set all its words. A new key that will be as
-    /// spent as `arrival` may evict an entry that is spent no more. `None`: there is no entry for the key.
+    /// Runs `write` on the state of `fingerprint`; if the entry is new, `write` has to set all its words. A new key
+    /// that will have used `arrival` may evict an entry that has used no more. `None`: there is no entry for the key.
     pub(crate) fn upsert<O: StateReader, R>(
         &self,
         fingerprint: Fingerprint,
         reader: &O,
         arrival: Spent,
-        write: impl FnOnce(&mut Slot<'_>, Presence) -> R,
+        write: impl FnOnce(&mut LockedEntry<'_>, Presence) -> R,
     ) -> Option<R> {
         either!(self, buckets => buckets.upsert(fingerprint, reader, arrival, write))
     }
 
     /// Runs `each` on every entry, bucket by bucket. No other thread may be using the table.
-    pub(crate) fn for_each<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+    pub(crate) fn for_each<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
         either!(self, buckets => buckets.for_each(reader, each));
     }
 
     /// Runs `each` on every entry, bucket by bucket, and leaves all buckets locked: the fast paths no longer apply to them, and no
     /// thread may take another path to this table.
-    pub(crate) fn retire<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+    pub(crate) fn retire<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
         either!(self, buckets => buckets.retire(reader, each));
     }
 
@@ -200,7 +200,12 @@ pub(crate) struct EndOfWalk<'t>(&'t AtomicU64);
 
 impl Walk<'_> {
     /// Runs `each` on the entries of the bucket at `index`, which must be the next one, while it is locked.
-    pub(crate) fn visit<R: StateReader>(&self, index: usize, reader: &R, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+    pub(crate) fn visit<R: StateReader>(
+        &self,
+        index: usize,
+        reader: &R,
+        each: impl FnMut(Fingerprint, &mut LockedEntry<'_>),
+    ) {
         either!(self.table, buckets => buckets.visit(index, reader, each));
     }
 }
@@ -219,8 +224,8 @@ pub(crate) struct Buckets<S> {
     shape: S,
     /// Failed searches for an entry to displace since the last successful one. A hint: relaxed, and a lost update does no harm.
     failed_searches: AtomicU64,
-    /// The number of buckets that the walk has passed; zero without a walk. The walk writes it while it holds the last of them, so
-    /// a thread that locks one of them later sees it.
+    /// The number of buckets that the walk has passed; zero without a walk. The walk writes it while it holds the lock
+    /// of the last one, so a thread that locks one of them later sees it.
     walked: AtomicU64,
 }
 
@@ -244,10 +249,10 @@ impl<S: Shape> Buckets<S> {
         size_of_val(&*self.words)
     }
 
-    /// The fast path of one key: runs `visit` on its state if it is at home, in a bucket that no thread has locked, this one
-    /// included. `None`: the fast path does not apply, or `visit` returned `None`.
+    /// The fast path of one key: runs `visit` on its state if the key is in its home bucket and no thread, including
+    /// this one, has locked that bucket. `None`: the fast path does not apply, or `visit` returned `None`.
     #[inline(always)]
-    pub(crate) fn try_home<R>(
+    pub(crate) fn try_visit_home<R>(
         &self,
         fingerprint: Fingerprint,
         flags: u64,
@@ -259,7 +264,12 @@ impl<S: Shape> Buckets<S> {
     }
 
     #[inline]
-    fn try_known<R>(&self, fingerprint: Fingerprint, flags: u64, write: impl FnOnce(&mut State<'_>) -> R) -> Option<R> {
+    fn try_visit_known<R>(
+        &self,
+        fingerprint: Fingerprint,
+        flags: u64,
+        write: impl FnOnce(&mut State<'_>) -> R,
+    ) -> Option<R> {
         let index = self.home(fingerprint);
         let home = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
         if let Some(entry) = home.find(fingerprint) {
@@ -279,7 +289,7 @@ impl<S: Shape> Buckets<S> {
         &self,
         fingerprint: Fingerprint,
         reader: &O,
-        read: impl FnOnce(&mut Slot<'_>) -> R,
+        read: impl FnOnce(&mut LockedEntry<'_>) -> R,
     ) -> Option<R> {
         let mut home = self.lock(self.home(fingerprint), reader);
         if let Some(entry) = home.find(fingerprint) {
@@ -289,7 +299,7 @@ impl<S: Shape> Buckets<S> {
             return None;
         }
         drop(home);
-        // Both at once, so that an entry that moves from one to the other is not missed.
+        // Locks both at once, so that an entry that moves from one to the other is not missed.
         let (mut home, mut other) = self.lock_both(fingerprint, reader);
         let (bucket, entry) = [&mut home, &mut other]
             .into_iter()
@@ -297,12 +307,12 @@ impl<S: Shape> Buckets<S> {
         Some(bucket.visit(entry, read))
     }
 
-    pub(crate) fn for_each<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+    pub(crate) fn for_each<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
         (0..self.buckets).for_each(|index| self.visit(index, reader, &mut each));
         self.walked.store(0, Ordering::Relaxed);
     }
 
-    fn retire<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+    fn retire<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
         // The fast paths find no entry in an untouched bucket, and insert none.
         for index in (0..self.buckets).filter(|index| !self.is_untouched(*index)) {
             let mut bucket = self.lock(index, reader);
@@ -322,10 +332,16 @@ impl<S: Shape> Buckets<S> {
     }
 
     /// Runs `each` on the entries of the bucket at `index`, the one after that of the last call, while it is locked.
-    pub(crate) fn visit<R: StateReader>(&self, index: usize, reader: &R, each: impl FnMut(Fingerprint, &mut Slot<'_>)) {
+    pub(crate) fn visit<R: StateReader>(
+        &self,
+        index: usize,
+        reader: &R,
+        each: impl FnMut(Fingerprint, &mut LockedEntry<'_>),
+    ) {
         if self.is_untouched(index) {
-            // Locking writes, and the first write to a page takes memory. The order is: announce the walk, then look again. An
-            // entry from a later bucket that moves here sees the announcement (`insert.rs`) or is seen.
+            // Locking writes, and the first write to a page takes memory. So the walk is announced first, and the
+            // bucket is checked again afterwards: a thread that moves an entry here either sees the announcement
+            // (`insert.rs`), or its entry is seen.
             self.walked.store(index as u64 + 1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if self.is_untouched(index) {
@@ -387,7 +403,7 @@ impl<S: Shape> std::fmt::Debug for Buckets<S> {
     }
 }
 
-/// Maps `number` out of 2⁶⁴ to the same fraction of `count`.
+/// Scales `number`, a fraction of 2⁶⁴, to the same fraction of `count`.
 #[inline]
 fn scale(number: u64, count: usize) -> usize {
     ((u128::from(number) * count as u128) >> 64) as usize

@@ -1,12 +1,13 @@
-//! Waiting: taking a cost as soon as the limit has room for it, in FIFO order.
+//! Waiting: taking a cost as soon as the limit has capacity for it, in FIFO order.
 //!
-//! The naive way is to sleep for the time that the refusal named and to try again. It starves: a caller that arrives just when
-//! the sleeper wakes takes what it slept for, and large costs never pass among small ones. Reserving at once, and sleeping
-//! until the reserved time, is fair but cannot be undone exactly: a caller that gives up has pushed back all callers after it.
+//! The naive way is to sleep for the wait in the refusal and to try again. It starves: a caller that arrives just when
+//! the sleeper wakes takes the tokens instead, and large costs never pass among small ones. Reserving at once, and
+//! sleeping until the reserved time, is fair but cannot be undone exactly: a caller that gives up has pushed back all
+//! callers after it.
 //!
-//! Here waiters stand in a queue per key and hold nothing. The limit is asked again for the first of the queue only, at the
-//! time that it named, and what it grants is taken and handed to that waiter. So the order is kept, a waiter that leaves
-//! costs the others nothing, and a change of the limit is seen by all of them.
+//! Here waiters are in a queue per key and hold nothing. Only the first of a queue is decided again, when its wait
+//! ends, and the tokens are taken for it at that moment. So the order is kept, a waiter that leaves costs the others
+//! nothing, and a change of the limit reaches all of them.
 //!
 //! ```text
 //!   acquire ──▶ queue empty and the limit has room? ──▶ taken; no lock, no allocation
@@ -20,8 +21,8 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `shard.rs` | the lock, the alarm, waking; what is done outside the lock |
-//! | `state.rs` | what is done under the lock: queues, deadlines, the next time to look |
+//! | `shard.rs` | the lock, the alarm, waking; everything done outside the lock |
+//! | `state.rs` | everything done under the lock: queues, deadlines, the next wake-up |
 //! | `queue.rs` | the waiters and their linked queues |
 //!
 //! [`Acquire`] lists what can happen to a waiter.
@@ -49,8 +50,8 @@ use queue::{Waiter, WaiterId};
 pub(crate) use shard::Shards;
 use state::Joined;
 
-/// A limiter that can be waited for: [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed), [`Pacer`](crate::Pacer). Not to be
-/// implemented elsewhere.
+/// A limiter that can be waited for: [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed), [`Pacer`](crate::Pacer).
+/// Sealed: cannot be implemented outside this crate.
 pub trait Waitable: Send + Sync + Sized + 'static {
     /// Identifies a queue.
     type Key: Copy + Ord + Send + Sync + 'static;
@@ -82,7 +83,7 @@ pub trait Waitable: Send + Sync + Sized + 'static {
     /// Returns how long `cost` has to wait after `ahead` has been taken.
     fn wait_behind(&self, key: Self::Key, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry;
     /// Returns how long until time alone may help a waiter that waits for a release.
-    fn look_again(&self, key: Self::Key, now: &Now<'_>) -> Option<Nanos>;
+    fn recheck_after(&self, key: Self::Key, now: &Now<'_>) -> Option<Nanos>;
     /// Gives back up to `cost` of what `verdict` took; returns how much.
     fn give_back(&self, key: Self::Key, verdict: &Verdict<Self::Stamp>, cost: Cost) -> u64;
     /// Takes `cost` whether it fits or not, into debt.
@@ -125,7 +126,7 @@ impl fmt::Display for AcquireError {
 
 impl std::error::Error for AcquireError {}
 
-/// Takes a cost as soon as the limit has room for it: a future to await, or to [`wait`](Self::wait) for.
+/// Takes a cost as soon as the limit has capacity for it: a future to await, or to [`wait`](Self::wait) for.
 ///
 /// Nothing happens before the first poll, which enters the queue. Dropping the future leaves the queue. It needs no particular
 /// executor, and allocates nothing unless it has to wait.
@@ -137,14 +138,14 @@ impl std::error::Error for AcquireError {}
 /// | its deadline comes | [`AcquireError::TimedOut`], nothing taken |
 /// | the limit changes so that it no longer fits | [`AcquireError::NeverFits`], nothing taken |
 /// | a refund or a reset | the first of the queue is tried again at once |
-/// | the clock leaps forward | the first waiters get what there is by then, including those whose deadline was skipped |
+/// | the clock leaps forward | the first waiters get what is available by then, even if their deadline was skipped |
 /// | the clock goes back | all are tried again; none waits longer than one burst or window for that |
-/// | its executor is shut down | it leaves if the executor drops the future; else the future gets its tokens, and delays no one |
-/// | its waker panics | the others are woken all the same |
+/// | its executor is shut down | it leaves if the executor drops the future; otherwise the future gets its tokens, and delays no other waiter |
+/// | its waker panics | the others are woken nevertheless |
 ///
-/// [`check`](crate::Limiter::check) ignores the queue and takes what is there; use [`at_once`](Self::at_once) to go behind the
-/// queue without waiting. The limit holds for the times at which requests pass by the clock: a wake-up that is late by some
-/// ten microseconds delays the waiters after it as well, which shows at high rates with a burst of one; a
+/// [`check`](crate::Limiter::check) ignores the queue and takes what is available; use [`at_once`](Self::at_once) to
+/// respect the queue without waiting. The limit holds for the times at which requests pass by the clock: a wake-up that
+/// is late by tens of microseconds also delays the waiters after it, which matters at high rates with a burst of one; a
 /// [`Pacer`](crate::Pacer) catches up instead.
 ///
 /// ```
@@ -201,15 +202,15 @@ impl<G> Handle<'_, G> {
 enum Stage<S> {
     New,
     Queued(WaiterId),
-    /// Granted, and held back for a random time. Boxed: rare.
+    /// Granted, and delayed by a random time. Boxed: rare.
     Delayed(Box<Delayed<S>>),
     Done,
 }
 
 type AcquireResult<S> = Result<Grant<S>, AcquireError>;
 
-/// What [`Acquire`] took. It dereferences to the [`Verdict`], which is always allowed, to refund it; unlike a verdict it need not
-/// be looked at.
+/// What [`Acquire`] took. It dereferences to the [`Verdict`], which is always allowed and can be refunded; unlike a
+/// verdict it need not be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant<S>(Verdict<S>);
 
@@ -240,7 +241,8 @@ impl<'a, G: Waitable> Acquire<'a, G> {
         (self.limiter.get(), self.key)
     }
 
-    /// Sets a deadline this long after the first poll. A turn that comes after it is refused without waiting.
+    /// Sets a deadline this long after the first poll. A request whose turn would come later is refused without
+    /// waiting.
     #[inline]
     pub fn within(mut self, patience: Duration) -> Self {
         self.patience = patience.into();
@@ -254,8 +256,9 @@ impl<'a, G: Waitable> Acquire<'a, G> {
         self
     }
 
-    /// Adds a random time of up to `max` to a wait, within the deadline, so that processes that wait for the same instant,
-    /// such as the start of a window, do not all go ahead at once. A request that need not wait is not held back.
+    /// Adds a random time of up to `max` to a wait, within the deadline, so that processes that wait for the same
+    /// instant, such as the start of a window, do not all go ahead at once. A request that need not wait is not
+    /// delayed.
     pub fn jitter(mut self, max: Duration) -> Self {
         self.jitter = max.into();
         self
@@ -278,7 +281,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
         }
     }
 
-    /// Takes the cost if no one waits and the limit has room for it.
+    /// Takes the cost if no caller waits and the limit has capacity for it.
     #[inline]
     fn try_now(&mut self) -> Option<AcquireResult<G::Stamp>> {
         let limiter = self.limiter.get();
@@ -365,7 +368,7 @@ impl Alarm for WakerAlarm {
 
 impl<S> Delayed<S> {
     fn new(verdict: Verdict<S>, jitter: Nanos, now: Time<Mono>, deadline: Time<Mono>, waker: &Waker) -> Self {
-        // Each `RandomState` has other keys.
+        // Each `RandomState` has different random keys.
         let random = RandomState::new().hash_one(());
         let delay = Nanos::from_nanos(random % jitter.as_nanos().saturating_add(1).max(1));
         let until = now.saturating_add(delay).min(deadline.max(now));

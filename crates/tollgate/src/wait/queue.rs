@@ -17,7 +17,7 @@ const NONE: WaiterId = WaiterId::MAX;
 /// The answer of a waiter.
 #[derive(Debug)]
 pub(super) enum WaiterAnswer<S> {
-    /// None yet; wake this when there is one.
+    /// No answer yet; wake this waker when there is one.
     Waiting(Waker),
     /// The cost was taken for it.
     Granted(Verdict<S>),
@@ -33,7 +33,7 @@ pub(super) struct Waiter<K, S> {
     /// The last instant at which it accepts a grant; `u64::MAX` without a deadline.
     pub(super) deadline: u64,
     pub(super) answer: WaiterAnswer<S>,
-    /// Tells it from earlier waiters in the same slot.
+    /// Distinguishes it from earlier waiters in the same slot.
     pub(super) serial: u64,
     before: WaiterId,
     after: WaiterId,
@@ -89,7 +89,7 @@ pub(super) struct Queue {
     len: usize,
     /// The sum of their costs.
     cost: u64,
-    /// When the first is to be tried again, if time alone can help it.
+    /// When the first is to be tried again, if it can pass by time alone.
     pub(super) due: Option<u64>,
 }
 
@@ -170,7 +170,7 @@ mod tests {
             let left: Vec<u64> = (1..=4).filter(|cost| *cost != gone as u64 + 1).collect();
             assert_eq!(order(&queue, &mut slots), left);
             assert_eq!((queue.len(), queue.cost()), (3, left.iter().sum()));
-            // The next waiter gets its slot, at the end of the queue.
+            // The next waiter reuses the slot, at the end of the queue.
             let id = slots.insert(Waiter::new((), 9, u64::MAX, Waker::noop().clone()));
             queue.join(&mut slots, id);
             assert_eq!((id, order(&queue, &mut slots).last()), (taken[gone], Some(&9)));

@@ -1,9 +1,9 @@
-//! A shard of waiters: the lock, the alarm, and all that is done outside the lock.
+//! A shard of waiters: the lock, the alarm, and everything done outside the lock.
 //!
-//! A waiter holds nothing while it waits. When the time comes that the limit named for the first of a queue, the shard asks the
-//! limit again, takes what it grants for that waiter, and goes on with the next. The caller that notices first does this:
-//! the clock's alarm, a refund, a waiter that leaves the head of a queue. It never depends on the task of a waiter, so a
-//! future that is not polled delays no one.
+//! A waiter holds nothing while it waits. When the wait of the first of a queue ends, the shard asks the limit again,
+//! takes the tokens for that waiter, and continues with the next one. This is done by whichever comes first: the
+//! clock's alarm, a refund, or a waiter that leaves the head of a queue. It never depends on the task of a waiter, so a
+//! future that is not polled delays no other waiter.
 //!
 //! Granting and leaving take constant time, joining with a deadline takes time logarithmic in the number of deadlines. No queue
 //! is ever walked; stale deadlines are removed in batches, in time proportional to the number of waiters that left.
@@ -97,7 +97,7 @@ pub(super) struct Shard<K, S> {
     alarm: OnceLock<Alarms<K>>,
 }
 
-/// One alarm by its two interfaces.
+/// The alarm, through both traits it implements.
 struct Alarms<K> {
     /// Fired by the clock.
     clock: Arc<dyn Alarm>,
@@ -132,7 +132,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         let shards = limiter.shards();
         let occupied = shards.occupied.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
-        // Announced before the limit is asked: see `Shards::notify`.
+        // The waiter is counted before the limit is asked: see `Shards::notify`.
         self.waiting.store(state.waiting + 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let (joined, mut gone) = state.join(&**limiter, ask, patience, occupied < shards.max);
@@ -247,7 +247,7 @@ fn has_passed<G: Waitable>(limiter: &G, armed: Option<u64>) -> bool {
     armed.is_some_and(|at| at <= limiter.clock().mono().as_nanos())
 }
 
-/// Wakes all tasks, even if waking one panics.
+/// Wakes all tasks, even if waking one of them panics.
 fn wake(woken: Vec<Waker>) {
     for waker in woken {
         let _: Result<(), _> = catch_unwind(AssertUnwindSafe(|| waker.wake()));
@@ -279,7 +279,7 @@ impl<G: Waitable> Alarm for ShardAlarm<G> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::state::SWEEP;
+    use super::super::state::MIN_STALE_TO_SWEEP;
     use super::*;
     use crate::Limiter;
     use crate::testing::{bucket, clock};
@@ -299,9 +299,9 @@ mod tests {
             future
         };
         let mut first = joined(100);
-        for turn in 0..5 * SWEEP as u64 {
+        for turn in 0..5 * MIN_STALE_TO_SWEEP as u64 {
             drop(joined(200 + turn));
-            assert!(limiter.shards.shard(0).lock().deadlines.len() <= SWEEP + 1);
+            assert!(limiter.shards.shard(0).lock().deadlines.len() <= MIN_STALE_TO_SWEEP + 1);
         }
         let mut second = joined(3_000);
         let _ = limiter.charge(1);

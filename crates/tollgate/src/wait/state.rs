@@ -3,8 +3,8 @@
 //! Three structures answer three questions in constant or logarithmic time:
 //!
 //! - Which waiter of a key is next? The first of its queue (`queues`).
-//! - Which queue is to be tried next, and when? The first of `wakeups`, ordered by time. A queue has one entry at most: the
-//!   time that the limit named for its first waiter. Later waiters need none, since they cannot pass before the first.
+//! - Which queue is to be tried next, and when? The first of `wakeups`, ordered by time. A queue has at most one entry:
+//!   the end of the wait of its first waiter. Later waiters need none, since they cannot pass before the first.
 //! - Whose deadline comes next? The top of `deadlines`, a heap. Removing from the middle of a heap is slow, so a waiter that is
 //!   answered or leaves stays in it as a stale entry. Stale entries are skipped when they come up, and removed in one sweep
 //!   when they outnumber the others: a sweep of `n` entries follows at least `n / 2` departures, so each departure pays
@@ -23,8 +23,9 @@ use super::queue::{Queue, Slots, Waiter, WaiterAnswer, WaiterId};
 use super::{AcquireError, Waitable};
 use crate::clock::{Alarm, Clock};
 
-/// How late a change may be noticed that no alarm can be set for: a step of the wall clock, a table slot that is free again.
-const LOOK_AGAIN: Nanos = Nanos::SECOND;
+/// How late a change is noticed for which no alarm can be set: a step of the wall clock, or a table entry that becomes
+/// free.
+const RECHECK_INTERVAL: Nanos = Nanos::SECOND;
 
 #[derive(Debug)]
 pub(super) struct WaitState<K, S> {
@@ -49,15 +50,15 @@ pub(super) struct WaitState<K, S> {
 pub(super) type Deadline = (u64, WaiterId, u64);
 
 /// The least number of stale deadlines for a sweep.
-pub(super) const SWEEP: usize = 1_024;
+pub(super) const MIN_STALE_TO_SWEEP: usize = 1_024;
 
 /// The queues to be tried, besides those whose time has come. All are tried if the clock was set back: their times were computed
 /// before that.
 #[derive(Clone, Copy)]
 pub(super) enum Due<K> {
-    /// None: the alarm has fired.
+    /// No further queue: the alarm has fired.
     ByTime,
-    /// This one: something was given back.
+    /// This queue: something was refunded.
     Queue(K),
     /// All: the limit changed.
     AllQueues,
@@ -116,7 +117,8 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             Retry::After(wait) => now.mono().saturating_add(wait).as_nanos() <= waiter.deadline,
             Retry::OnRelease => true,
         };
-        // A caller without patience does not queue, even if the queue may be empty in the same instant.
+        // A caller that does not wait is refused while there is a queue, even if the queue may become empty at the same
+        // instant.
         if !in_time || patience == Nanos::ZERO {
             return refuse(waiter, AcquireError::TooLate { retry });
         }
@@ -145,12 +147,12 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         let (key, waits) = (waiter.key, matches!(waiter.answer, WaiterAnswer::Waiting(_)));
         let was_first = waits && self.queues.get(&key).is_some_and(|queue| queue.first() == Some(id));
         if waits {
-            self.leave_line(key, id);
+            self.leave_queue(key, id);
         }
         Some((self.slots.remove(id)?, was_first))
     }
 
-    fn leave_line(&mut self, key: K, id: WaiterId) {
+    fn leave_queue(&mut self, key: K, id: WaiterId) {
         let Some(queue) = self.queues.get_mut(&key) else { return };
         queue.leave(&mut self.slots, id);
         self.waiting -= 1;
@@ -166,7 +168,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         if self.waiting == 0 {
             self.deadlines.clear();
             self.stale = 0;
-        } else if self.stale >= SWEEP && self.stale > self.deadlines.len() / 2 {
+        } else if self.stale >= MIN_STALE_TO_SWEEP && self.stale > self.deadlines.len() / 2 {
             let Self { deadlines, slots, .. } = self;
             // The waiter that leaves now still has its slot, and stays in until the next sweep.
             deadlines.retain(|Reverse((_, id, serial))| waits(slots, *id, *serial));
@@ -190,7 +192,8 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         while let Some((_, key)) = self.wakeups.first().copied().filter(|(due, _)| *due <= at) {
             self.advance(limiter, key, &now, woken);
         }
-        // After granting: a waiter whose turn came in time is not refused because the alarm was late.
+        // Deadlines come after grants, so that a waiter whose turn came in time is not refused because the alarm was
+        // late.
         while let Some(Reverse((deadline, id, serial))) = self.deadlines.peek().copied() {
             if deadline > at {
                 break;
@@ -259,9 +262,9 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     /// Schedules the next try of the queue.
     fn schedule<G: Waitable<Key = K, Stamp = S>>(&mut self, limiter: &G, key: K, retry: Retry, now: &Now<'_>) {
         let wait = match retry {
-            Retry::After(wait) if limiter.uses_wall_clock() => wait.min(LOOK_AGAIN),
+            Retry::After(wait) if limiter.uses_wall_clock() => wait.min(RECHECK_INTERVAL),
             Retry::After(wait) => wait,
-            Retry::OnRelease | Retry::Never => limiter.look_again(key, now).unwrap_or(LOOK_AGAIN),
+            Retry::OnRelease | Retry::Never => limiter.recheck_after(key, now).unwrap_or(RECHECK_INTERVAL),
         };
         // An alarm for this very instant would have fired already.
         let due = now.mono().saturating_add(wait.max(Nanos::from_nanos(1))).as_nanos();
@@ -274,7 +277,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
 
     /// Answers a waiter and removes it from its queue; it keeps its slot until it collects the answer.
     fn settle(&mut self, key: K, id: WaiterId, answer: WaiterAnswer<S>, woken: &mut Vec<Waker>) {
-        self.leave_line(key, id);
+        self.leave_queue(key, id);
         let Some(waiter) = self.slots.get_mut(id) else { return };
         if let WaiterAnswer::Waiting(waker) = std::mem::replace(&mut waiter.answer, answer) {
             woken.push(waker);
@@ -303,7 +306,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         let deadline = self.deadlines.peek().map(|Reverse((deadline, ..))| *deadline);
         let next = [due, deadline].into_iter().flatten().min();
         match (next, self.armed) {
-            // An alarm that is set too early does no harm, and is not worth setting again.
+            // An alarm that is set too early does no harm, so it is not set again.
             (Some(next), Some(armed)) if armed <= next => {}
             (Some(next), _) => {
                 limiter.clock().wake_at(Time::<Mono>::from_nanos(next), alarm)?;

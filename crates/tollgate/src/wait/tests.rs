@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::clock::ManualClock;
-use crate::testing::{DAY, Dice, SECOND, bucket, clock, daily, fine_bucket, on_threads};
+use crate::testing::{DAY, Rng, SECOND, bucket, clock, daily, fine_bucket, on_threads};
 use crate::{Concurrency, Keyed, LeakyBucket, Limiter, SlidingLog, TokenBucket};
 use tollgate_core::Algorithm;
 
@@ -18,7 +18,7 @@ fn limiter<A: Algorithm>(limit: A, clock: &Arc<ManualClock>) -> Under<A> {
     Arc::new(Limiter::with_clock(limit, Arc::clone(clock)))
 }
 
-/// A limiter at 10/s with nothing left of its burst.
+/// Returns a limiter at 10/s with nothing left of its burst.
 fn empty(burst: u64, clock: &Arc<ManualClock>) -> Under<TokenBucket> {
     let limiter = limiter(bucket(burst), clock);
     limiter.drain();
@@ -41,7 +41,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-/// Polls each once; whoever is ready is taken out, with its place among those given.
+/// Polls each future once; removes those that are ready and returns their positions.
 fn ready<G: Waitable>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
     let mut done = Vec::new();
     for (place, slot) in futures.iter_mut().enumerate() {
@@ -53,7 +53,7 @@ fn ready<G: Waitable>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
     done
 }
 
-/// So many that have taken their places in a line, in order.
+/// Returns `count` futures that have entered the queue in order.
 fn queue<A>(limiter: &Under<A>, count: usize) -> Vec<Option<Waiting<'_, A>>>
 where
     A: Algorithm + Send + Sync + 'static,
@@ -173,7 +173,7 @@ fn new_waiter_does_not_overtake_even_if_it_would_fit() {
 }
 
 #[test]
-fn waiter_that_leaves_takes_nothing_and_the_others_move_up() {
+fn cancelled_waiter_takes_nothing_and_the_others_move_up() {
     for gone in 0..4 {
         let clock = clock();
         let limiter = empty(1, &clock);
@@ -196,7 +196,7 @@ fn grant_of_a_cancelled_waiter_goes_to_the_next() {
     let limiter = empty(1, &clock);
     let mut waiting = queue(&limiter, 2);
     clock.advance(TENTH);
-    // Granted to the first, which never looks.
+    // Granted to the first waiter, which is never polled.
     assert!(!limiter.peek(1).is_allowed());
     waiting[0] = None;
     assert_eq!(ready(&mut waiting), [1]);
@@ -221,7 +221,7 @@ fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
 
 #[test]
 fn advertised_wait_is_the_actual_wait() {
-    let mut dice = Dice::new(7);
+    let mut dice = Rng::new(7);
     for round in 0..200 {
         let clock = clock();
         let rate: crate::Rate = dice.pick(&["10/s", "7/s", "3/s"]).parse().unwrap();
@@ -240,7 +240,7 @@ fn advertised_wait_is_the_actual_wait() {
         assert!(poll(&mut last).is_none());
         clock.run(wait.saturating_sub(Nanos::from_nanos(1)));
         assert!(poll(&mut last).is_none(), "too early");
-        // Where a nanosecond is not a whole number of ticks, each of those ahead may have lost a part of one.
+        // If a nanosecond is not a whole number of ticks, each waiter ahead may have lost a fraction of one.
         clock.run(Nanos::from_nanos(if rate.to_string() == "10/s" { 1 } else { 1 + ahead.len() as u64 }));
         assert!(poll(&mut last).is_some(), "too late");
     }
@@ -263,7 +263,7 @@ fn deadline_passes_when_another_caller_took_the_tokens() {
 }
 
 #[test]
-fn no_more_wait_than_may() {
+fn wait_queue_is_bounded() {
     let clock = clock();
     let limiter = Arc::new(Limiter::with_clock(bucket(1), Arc::clone(&clock)).max_waiters(2));
     limiter.drain();
@@ -378,7 +378,7 @@ fn unpolled_future_delays_no_other_waiter() {
     let clock = clock();
     let limiter = empty(1, &clock);
     let mut waiting = queue(&limiter, 3);
-    // As if its executor were gone, and had not even dropped it.
+    // As if its executor had stopped without dropping it.
     std::mem::forget(waiting[0].take());
     clock.run(Nanos::from_millis(300));
     assert_eq!(ready(&mut waiting), [1, 2]);
@@ -429,7 +429,7 @@ fn panicking_waker_does_not_prevent_other_wakeups() {
     assert!(poll(&mut first).is_some() && poll(&mut second).is_some());
 }
 
-/// A task may be kept alive by its waker alone, and then goes with it, and its futures go with the task.
+/// A task may be kept alive by its waker alone; dropping the waker then drops the task and its futures.
 #[test]
 fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
     #[expect(dead_code, reason = "it is only dropped")]
@@ -448,7 +448,7 @@ fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
         assert!(Pin::new(future).poll(&mut Context::from_waker(&task(limiter.acquire(1)))).is_pending());
     }
     assert_eq!(limiter.waiters(), 4);
-    // By another waker, by being served, and by leaving.
+    // A waker is dropped when it is replaced, when its waiter is served, and when it leaves.
     assert!(poll(&mut first).is_none());
     assert_eq!(limiter.waiters(), 3);
     drop(second);
@@ -471,7 +471,7 @@ fn last_registered_waker_is_woken() {
 }
 
 #[test]
-fn each_key_has_a_line_of_its_own() {
+fn each_key_has_its_own_queue() {
     for limit in [bucket(1), fine_bucket(1)] {
         let clock = clock();
         let keyed = Arc::new(Keyed::with_clock(limit, 1_000, Arc::clone(&clock)).unwrap());
@@ -495,14 +495,14 @@ fn each_key_has_a_line_of_its_own() {
     }
 }
 
-/// Compares with a list that is walked along every millisecond, asking a limiter that knows of no waiting.
+/// Compares with a model: a list that is walked every millisecond, with a limiter that has no waiters.
 #[test]
 fn joining_leaving_and_waiting_at_random_agrees_with_a_plain_list() {
     for seed in 0..50 {
-        let mut dice = Dice::new(seed + 1);
+        let mut dice = Rng::new(seed + 1);
         let clock = clock();
         let limiter = limiter(bucket(5), &clock);
-        let plain = limiter_of_its_own(&clock);
+        let plain = separate_limiter(&clock);
         let mut waiting: Vec<(u64, Acquire<'_, _>)> = Vec::new();
         let mut list: Vec<(u64, u64)> = Vec::new();
         let (mut served, mut expected) = (Vec::new(), Vec::new());
@@ -543,7 +543,7 @@ fn joining_leaving_and_waiting_at_random_agrees_with_a_plain_list() {
     }
 }
 
-fn limiter_of_its_own(clock: &Arc<ManualClock>) -> Limiter<TokenBucket, Arc<ManualClock>> {
+fn separate_limiter(clock: &Arc<ManualClock>) -> Limiter<TokenBucket, Arc<ManualClock>> {
     Limiter::with_clock(bucket(5), Arc::clone(clock))
 }
 

@@ -1,5 +1,5 @@
-// What must hold for any bytes that are taken for a snapshot. Included by the fuzz target, which invents bytes, and by the test
-// that replays those it found worth keeping.
+// Properties that hold for any bytes read as a snapshot. Included by the fuzz target and by the test that replays its
+// corpus.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const HOUR: Nanos = Nanos::from_secs(3_600);
 const HEAD: usize = 7;
 const RECORD: usize = 8;
 
-/// Limits that hold 3, with another one of the same algorithm after each.
+/// Returns limits that hold 3, with another one of the same algorithm after each.
 fn limits() -> Vec<Limits> {
     let rate = |text: &str| text.parse().expect("a rate");
     let window = FixedWindow::new(3, HOUR).expect("a window");
@@ -49,14 +49,14 @@ fn keyed(limits: &Limits) -> Tested {
     Keyed::with_clock(limits.clone(), 20, Arc::new(ManualClock::at(NOW))).expect("a small table")
 }
 
-/// The seal that follows these words and seals, told by the description of the format.
+/// Returns the seal that follows these words and seals, as the format describes it.
 fn seal(words: &[u64]) -> u64 {
     let mix = |seal: u64, word: &u64| (seal ^ word).rotate_left(29).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     words.iter().fold(0x6C62_272E_07BB_0142, mix)
 }
 
-/// A file whose seals hold, so that what lies behind them is reached: the head that `stored` has, and entries and instants
-/// from the input. If they are `forged`, so are the numbers of the limits.
+/// Builds a file with valid seals, so that the checks after them are reached: the head of `stored`, with entries and
+/// instants from the input. With `forged`, the parameters of the limits come from the input too.
 fn built(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     keyed(stored).snapshot(&mut bytes).expect("memory takes it");
@@ -68,7 +68,7 @@ fn built(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -
     if forged {
         words[HEAD..].iter_mut().for_each(|word| *word = input.next().unwrap_or(*word));
     }
-    // No seal covers the seals before it, so these go to a list of their own.
+    // A seal does not cover earlier seals, so these are kept in a separate list.
     let mut sealed = words.clone();
     sealed.push(seal(&words));
     let mut add = |frame: Vec<u64>| {
@@ -91,8 +91,8 @@ fn built(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -
     sealed.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A snapshot is restored whole or not at all, and a limiter that took one goes on working whatever it said. Tells
-/// whether it was restored.
+/// Checks that a snapshot is restored whole or not at all, and that the limiter works afterwards. Returns whether it
+/// was restored.
 pub fn check(input: &[u8]) -> bool {
     let &[how, stored, ref rest @ ..] = input else { return false };
     let limits = limits();

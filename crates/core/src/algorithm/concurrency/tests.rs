@@ -10,7 +10,7 @@ fn exactly(cost: u64) -> Ask {
     Ask::Exactly(Cost::new(cost))
 }
 
-/// The definition: a list of leases, of which those that have not ended are counted anew for every question.
+/// The definition: a list of leases, in which every decision counts those that have not ended.
 struct List {
     limit: Concurrency,
     leases: Vec<Held>,
@@ -56,7 +56,7 @@ fn random(seed: &mut u64, below: u64) -> u64 {
 }
 
 fn assert_sound(limit: &Concurrency, state: &[u64], what: &str) {
-    Book::load(state, limit.slots()).assert_sound(state, what);
+    LeaseList::load(state, limit.slots()).assert_sound(state, what);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
             at += random(&mut seed, 5).saturating_sub(1);
             let (now, cost) = (Now::at(at), random(&mut seed, limit.slots() + 3));
             let what = format!("step {step} at {at}: cost {cost} on {limit:?}");
-            // Of all stamps there ever were, mostly a recent one.
+            // Any stamp given so far, mostly a recent one.
             let ago = random(&mut seed, 30);
             let known = list.leases.iter().rev().nth(ago as usize).map(|lease| lease.stamp);
             match (random(&mut seed, 8), known) {
@@ -195,7 +195,7 @@ fn refusal_spends_nothing_and_a_cost_of_zero_takes_no_lease() {
 }
 
 #[test]
-fn debt_may_be_as_much_again_as_far_as_the_slots_go() {
+fn debt_may_be_as_large_as_the_limit_within_the_slots() {
     let debt = |limit| match Concurrency::new(limit, Nanos::SECOND).unwrap().params() {
         Params::Concurrency { max_debt, .. } => max_debt,
         terms => panic!("{terms:?}"),
@@ -209,7 +209,8 @@ fn new_parameters_keep_leases_and_their_stamps() {
     for new in [leases(50, 100), leases(40, 100), leases(39, 100), leases(12, 100), leases(10, 100), leases(12, 7)] {
         let mut state = vec![0; old.words().max(new.words())];
         let state = state.as_mut_slice();
-        // Of forty, those of every fourth remain: they sit in slots all over, one renewed so that it is out of order.
+        // Every fourth of forty leases remains: their slots are scattered, and one was renewed, so that it is out of
+        // order.
         let stamps: Vec<Stamp> = (0..40).map(|at| old.decide(state, &Now::at(at), CHECK).stamp()).collect();
         for (nth, stamp) in stamps.iter().enumerate() {
             if nth % 4 != 0 {
@@ -273,7 +274,7 @@ fn invalid_parameters_are_errors_with_the_valid_range() {
 }
 
 #[test]
-fn no_words_no_time_and_no_cost_make_it_panic() {
+fn no_words_time_or_cost_cause_a_panic() {
     let long = Concurrency::new(3, crate::Rate::MAX_PERIOD).unwrap();
     let limits = [leases(1, 1), leases(3, 10).max_debt(4).unwrap(), long];
     let extremes = [0, 1, 2, 1 << 12 | 1, 2 << 24 | 1 << 12 | 2, u64::MAX / 2, u64::MAX - 1, u64::MAX];

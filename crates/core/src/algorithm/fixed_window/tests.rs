@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{Paths, check_by as check, survives_anything, waits_are_true, walk};
+use crate::algorithm::testing::{WalkOptions, assert_waits_exact, check_by as check, never_panics, walk};
 use crate::quantity::Time;
 
 const S: u64 = 1_000_000_000;
@@ -20,7 +20,7 @@ fn each_window_has_its_limit_and_an_edge_sees_twice_as_much() {
 }
 
 #[test]
-fn windows_lie_where_the_phase_says() {
+fn windows_begin_where_the_phase_says() {
     let steps = "5@70 1@119 1@120 4@129 1@130 1@179 1@180";
     check(&limit(), Now::at, steps, "0 no1 4 0 no50 no1 4");
     check(&limit().phase(Phase::FirstRequest), Now::at, steps, "0 no11 no10 no1 4 3 2");
@@ -33,7 +33,7 @@ fn windows_lie_where_the_phase_says() {
         Now::at(at).with_windows(&days[day..])
     };
     check(&limit().phase(Phase::Given(0)), given, steps, "0 4 3 1 0 4 3");
-    // Without a window handed in, one begins with the first request.
+    // Without a given window, one begins with the first request.
     check(&limit().phase(Phase::Given(4)), given, steps, "0 no11 no10 no1 4 3 2");
 }
 
@@ -58,7 +58,7 @@ fn debt_is_bounded_and_carried_into_the_following_windows() {
     check(&limit, Now::at, steps, expected);
     let handed = |at: u64| Now::at(at);
     check(&limit.phase(Phase::FirstRequest), handed, "+12@10 1@20 3@130 1@189 1@190", "0 no110 0 no1 4");
-    // Two days pass unseen: they pay off as much as if somebody had looked.
+    // Two days pass without a request: they pay off as much debt as with requests.
     let days: Vec<_> = (0..9).map(|day| window(day * 60 * S, (day + 1) * 60 * S)).collect();
     let given = |at: u64| Now::at(at).with_windows(&days[(at / S / 60) as usize..]);
     check(&limit.phase(Phase::Given(0)), given, "+12@10 5@70 3@120 1@150 5@180", "0 no110 0 no30 0");
@@ -88,7 +88,7 @@ fn window_argument_is_used_also_if_late_or_early() {
     let limit = limit().phase(Phase::Given(0));
     let today = [window(100 * S, 160 * S)];
     check(&limit, |at| Now::at(at).with_windows(&today), "5@0 1@0 1@159 1@500", "0 no60 no1 no1");
-    // Whoever comes with yesterday is counted today.
+    // A request that gives yesterday's window is counted in today's.
     let (mut state, yesterday) = ([0; 2], [window(40 * S, 100 * S)]);
     let _ = limit.decide(&mut state, &Now::at(100 * S).with_windows(&today), Ask::UpTo(Cost::MAX));
     let late = Now::at(99 * S).with_windows(&yesterday);
@@ -115,7 +115,7 @@ fn refund_applies_only_to_the_window_of_its_taking() {
 fn every_window_admits_what_fits_and_no_more() {
     let limit = FixedWindow::new(3, Nanos::from_nanos(10)).unwrap();
     for start in 0..20 {
-        let paths = Paths { pause: 7, cost: 4, all_verbs: false };
+        let paths = WalkOptions { pause: 7, cost: 4, all_verbs: false };
         let passed = walk(&limit, Now::at, start, 500, &paths);
         for from in &passed {
             let same = passed.iter().filter(|other| other.asked / 10 == from.asked / 10);
@@ -130,7 +130,7 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
     let days: Vec<_> = (0..2_000).map(|day| window(day * 10, (day + 1) * 10)).collect();
     let given = |at: u64| Now::at(at).with_windows(&days[(at as usize / 10)..]);
     for start in 0..20 {
-        let paths = Paths { pause: 25, cost: 15, all_verbs: true };
+        let paths = WalkOptions { pause: 25, cost: 15, all_verbs: true };
         walk(&limit, Now::at, start, 500, &paths);
         walk(&limit.phase(Phase::FirstRequest), Now::at, start, 500, &paths);
         walk(&limit.phase(Phase::Spread), |at| Now::at(at).with_spread(start), start, 500, &paths);
@@ -146,15 +146,15 @@ fn wait_is_exact_while_the_clock_is_behind() {
     let _ = limit.decide(&mut state, &Now::at(25 * S), Ask::Regardless(Cost::new(6)));
     for second in 10..50 {
         for cost in 0..4 {
-            waits_are_true(&limit, &state, Now::at, second * S, Ask::Exactly(Cost::new(cost)));
+            assert_waits_exact(&limit, &state, Now::at, second * S, Ask::Exactly(Cost::new(cost)));
         }
     }
 }
 
 #[test]
 fn other_parameters_keep_what_was_spent() {
-    // Spent at 100 s under 5 per 60 s. At 110 s: what remains and how long until as good as new under the other parameters,
-    // and the same once 1 was taken under them.
+    // Spends at 100 s under 5 per 60 s, and returns, at 110 s, what remains and how long until the key is unused under
+    // the other parameters, before and after taking 1 under them.
     let check = |spent: u64, new: FixedWindow, before: (u64, u64), after: Option<(u64, u64)>| {
         let (mut state, now) = ([0; 2], Now::at(110 * S));
         let _ = limit().decide(&mut state, &Now::at(100 * S), Ask::Regardless(Cost::new(spent)));
@@ -195,11 +195,11 @@ fn invalid_parameters_are_errors() {
 }
 
 #[test]
-fn no_words_no_time_and_no_cost_break_it() {
+fn no_words_time_or_cost_cause_a_panic() {
     let century = FixedWindow::new(u64::MAX, crate::Rate::MAX_PERIOD).unwrap();
     let first = limit().phase(Phase::FirstRequest);
-    survives_anything(&[FixedWindow::new(1, Nanos::from_nanos(1)).unwrap(), limit().phase(Phase::Spread), first]);
-    survives_anything(&[century, century.phase(Phase::FirstRequest), limit().phase(Phase::Given(0))]);
+    never_panics(&[FixedWindow::new(1, Nanos::from_nanos(1)).unwrap(), limit().phase(Phase::Spread), first]);
+    never_panics(&[century, century.phase(Phase::FirstRequest), limit().phase(Phase::Given(0))]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{Passed, Paths, check, survives_anything, waits_are_true, walk};
+use crate::algorithm::testing::{Admission, WalkOptions, assert_waits_exact, check, never_panics, walk};
 use crate::quantity::Time;
 
 const S: u64 = 1_000_000_000;
@@ -17,21 +17,21 @@ fn refill_happens_in_whole_steps_up_to_the_burst() {
 }
 
 #[test]
-fn steps_lie_where_they_are_said_to() {
+fn steps_occur_where_the_parameters_say() {
     let steps = "5@3 1@9 1@12 1@14 5@25 1@29 1@30 1@34 1@35";
     check(&limit(), steps, "0 no1 4 3 0 no1 4 3 2");
     check(&limit().steps(Steps::Aligned(Nanos::from_secs(24))), steps, "0 4 3 4 0 no5 no4 4 3");
-    // Full at 13 s, and so from the next request on.
+    // The bucket is full at 13 s, so the steps begin again with the next request.
     check(&limit().steps(Steps::FirstRequest), steps, "0 no4 no1 4 0 no6 no5 no1 4");
     check(&limit().burst(10).unwrap().steps(Steps::FirstRequest), "8@3 5@9 5@13 5@17 5@23", "2 no4 2 no6 2");
 }
 
 #[test]
-fn with_a_wait_allowed_later_steps_are_sold() {
+fn with_a_max_wait_later_steps_are_granted() {
     let patient = limit().max_wait(Nanos::from_secs(20)).unwrap();
     check(&patient, "5@0 3@4 2@4 1@4 5@4 4@4 1@9 1@10", "5 w6 w6 w16 no6 w16 no1 w20");
     check(&patient, "6@0 +10@0 +1@0 5@1 1@1", "Never 5 no10 w19 no9");
-    // A wait as long as is allowed is not refused.
+    // A wait of exactly `max_wait` is not refused.
     let exactly = limit().max_wait(Nanos::from_secs(6)).unwrap();
     check(&exactly, "5@0 1@3 1@4 5@4", "0 no1 w6 no10");
 }
@@ -67,7 +67,7 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
         assert!(!refused.is_admitted());
         assert!(limit.is_new(&state, &Now::at(50 * S)), "{steps:?}");
     }
-    // A thread that was held up for less than a second is believed.
+    // A thread whose reading of the clock is less than a second old is no clock step.
     let first = limit().steps(Steps::FirstRequest);
     let mut state = [0; 2];
     let _ = first.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::new(5)));
@@ -77,9 +77,9 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
     assert_eq!(state[1], 30 * S);
 }
 
-/// No more than `burst` has its turn, and what the steps since bring. Where the last before the interval is in terms of steps
-/// is told by `first`.
-fn never_above(passed: &[Passed], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
+/// In any interval, the waits that end are for at most `burst` plus the refills of its steps. `first` is the step
+/// before the interval.
+fn never_above(passed: &[Admission], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
     for from in passed {
         let mut sum = 0;
         let after = passed.iter().filter(|other| other.turn >= from.turn);
@@ -96,7 +96,7 @@ fn never_above(passed: &[Passed], first: impl Fn(u64) -> u64, step: impl Fn(u64)
 fn every_interval_admits_the_burst_and_its_steps_and_no_more() {
     let limit = IntervalBucket::new(3, Nanos::from_nanos(10)).unwrap().burst(5).unwrap();
     for start in 0..20 {
-        let paths = Paths { pause: 7, cost: 6, all_verbs: false };
+        let paths = WalkOptions { pause: 7, cost: 6, all_verbs: false };
         never_above(&walk(&limit, Now::at, start, 300, &paths), |at| at / 10, |at| at / 10);
         let shifted = limit.steps(Steps::Aligned(Nanos::from_nanos(4)));
         never_above(&walk(&shifted, Now::at, start, 300, &paths), |at| (at + 6) / 10, |at| (at + 6) / 10);
@@ -109,7 +109,7 @@ fn every_interval_admits_the_burst_and_its_steps_and_no_more() {
 fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
     let limit = IntervalBucket::new(3, Nanos::from_nanos(10)).unwrap().burst(7).unwrap().max_debt(11).unwrap();
     for start in 0..20 {
-        let paths = Paths { pause: 25, cost: 20, all_verbs: true };
+        let paths = WalkOptions { pause: 25, cost: 20, all_verbs: true };
         for max_wait in [0, 4, 10, 33].map(Nanos::from_nanos) {
             let limit = limit.max_wait(max_wait).unwrap();
             walk(&limit, Now::at, start, 300, &paths);
@@ -127,7 +127,7 @@ fn wait_is_exact_while_the_clock_is_behind() {
         let _ = limit.decide(&mut state, &Now::at(5 * S), Ask::Regardless(Cost::new(5)));
         for tenth in 41..90 {
             for cost in 0..4 {
-                waits_are_true(&limit, &state, Now::at, tenth * S / 10, Ask::Exactly(Cost::new(cost)));
+                assert_waits_exact(&limit, &state, Now::at, tenth * S / 10, Ask::Exactly(Cost::new(cost)));
             }
         }
     }
@@ -135,7 +135,7 @@ fn wait_is_exact_while_the_clock_is_behind() {
 
 #[test]
 fn other_parameters_keep_what_was_spent() {
-    // Spent at 3 s under 5 every 10 s, then what remains at 4 s and how long until as good as new.
+    // Spends at 3 s under 5 every 10 s, and returns what remains at 4 s and how long until the bucket is full.
     let check = |old: IntervalBucket, spent: u64, new: IntervalBucket, remaining: u64, reset: u64| {
         let mut state = [0; 2];
         let _ = old.decide(&mut state, &Now::at(3 * S), Ask::Regardless(Cost::new(spent)));
@@ -199,14 +199,14 @@ fn invalid_parameters_are_errors() {
 }
 
 #[test]
-fn no_words_no_time_and_no_cost_break_it() {
+fn no_words_time_or_cost_cause_a_panic() {
     let fastest = IntervalBucket::new(1, Nanos::from_nanos(1)).unwrap();
     let century = IntervalBucket::new(Rate::MAX_PERIOD.as_nanos(), Rate::MAX_PERIOD).unwrap();
     let most = Rate::MAX_FILL.as_nanos();
     let all = [fastest, fastest.burst(most).unwrap(), century, century.max_wait(Rate::MAX_PERIOD).unwrap(), limit()];
-    survives_anything(&all);
-    survives_anything(&all.map(|limit| limit.steps(Steps::FirstRequest)));
-    survives_anything(&all.map(|limit| limit.steps(Steps::Aligned(Nanos::from_nanos(7)))));
+    never_panics(&all);
+    never_panics(&all.map(|limit| limit.steps(Steps::FirstRequest)));
+    never_panics(&all.map(|limit| limit.steps(Steps::Aligned(Nanos::from_nanos(7)))));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{Paths, survives_anything, waits_are_true, walk};
+use crate::algorithm::testing::{WalkOptions, assert_waits_exact, never_panics, walk};
 use crate::verdict::Retry;
 
 const MS: u64 = 1_000_000;
@@ -8,7 +8,8 @@ fn limit(rate: &str, burst: u64) -> LeakyBucket {
     LeakyBucket::new(rate.parse().unwrap(), burst).unwrap()
 }
 
-/// Asks for 1 at each instant, in milliseconds: a dot for passing at once, the wait in milliseconds, or `no` and the retry.
+/// Asks for 1 at each instant, in milliseconds, and returns for each a dot (admitted now), the wait in milliseconds, or
+/// `no` and the retry.
 fn check(limit: &LeakyBucket, instants: &[u64], expected: &str) {
     let mut state = [0; 2];
     limit.init(&mut state, &Now::at(0));
@@ -59,7 +60,7 @@ fn request_waits_for_the_turn_of_its_last_unit() {
 
 #[test]
 fn large_cost_on_a_new_key_is_let_out_at_the_rate() {
-    // 1/s, two at once, and room for what flows in a minute.
+    // 1/s with a free part of two and a burst of a minute's outflow.
     let limit = LeakyBucket::new("1/s".parse().unwrap(), 62).unwrap().free(1).unwrap();
     let ask = |limit: LeakyBucket, ask| {
         let mut state = [0; 2];
@@ -109,7 +110,7 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
     for rate in ["10/s", "7777/s", "999983/s", "1/m"] {
         let limit = limit(rate, 5).free(1).unwrap().max_wait(limit(rate, 1).bucket.flow().wait(1 << 40));
         let unit = limit.bucket.flow().wait(limit.bucket.flow().ticks(1)).as_nanos();
-        let paths = Paths { pause: 3 * unit, cost: 6, all_verbs: true };
+        let paths = WalkOptions { pause: 3 * unit, cost: 6, all_verbs: true };
         walk(&limit, Now::at, 1_000, 2_000, &paths);
         walk(&limit.max_wait(Nanos::from_nanos(unit * 2)), Now::at, 1_000, 2_000, &paths);
     }
@@ -119,7 +120,7 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
 fn no_interval_exceeds_the_guarantee() {
     for (rate, free) in [("1/s", 0), ("3/s", 2), ("7/s", 4)] {
         let limit = limit(rate, 5).free(free).unwrap();
-        let paths = Paths { pause: 1_000 * MS, cost: 3, all_verbs: false };
+        let paths = WalkOptions { pause: 1_000 * MS, cost: 3, all_verbs: false };
         let mut passed = walk(&limit, Now::at, 0, 1_500, &paths);
         passed.retain(|passed| passed.cost > 0);
         let flows = |time: u64| limit.bucket.flow().instant(Time::from_nanos(time));
@@ -167,9 +168,9 @@ fn invalid_parameters_are_errors() {
 }
 
 #[test]
-fn no_words_no_time_and_no_cost_break_it() {
+fn no_words_time_or_cost_cause_a_panic() {
     let fast = limit("4294967295/s", 1 << 40).max_wait(Nanos::from_nanos(5));
-    survives_anything(&[limit("1/week", 1), limit("7777/s", 100).free(7).unwrap(), fast]);
+    never_panics(&[limit("1/week", 1), limit("7777/s", 100).free(7).unwrap(), fast]);
 }
 
 #[test]
@@ -178,7 +179,7 @@ fn wait_is_exact_at_every_fraction_of_a_tick() {
     let mut state = [0; 2];
     let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3)));
     for at in (0..500_000).step_by(97) {
-        waits_are_true(&limit, &state, Now::at, at, Ask::Exactly(Cost::ONE));
+        assert_waits_exact(&limit, &state, Now::at, at, Ask::Exactly(Cost::ONE));
     }
 }
 

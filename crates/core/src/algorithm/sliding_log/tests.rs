@@ -10,7 +10,7 @@ fn exactly(cost: u64) -> Ask {
     Ask::Exactly(Cost::new(cost))
 }
 
-/// The definition: a list that is counted anew for every question, and waits found by trying each nanosecond.
+/// The definition: a list that is counted for every decision, and waits found by trying each nanosecond.
 struct List {
     limit: SlidingLog,
     entries: Vec<u64>,
@@ -53,7 +53,7 @@ impl List {
         if cost > most {
             return (Outcome::Deny(Retry::Never), Cost::ZERO);
         }
-        // Who takes what fits comes back for one unit.
+        // A caller that takes up to an amount retries with one unit.
         let (ask, again) = match ask {
             Ask::Regardless(_) => (ask, ask),
             Ask::Exactly(_) => (exactly(cost), exactly(cost)),
@@ -138,7 +138,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
     }
 }
 
-/// What rolling-rate-limiter does, of which these are the own tests: `limit` records, `would` does not.
+/// The behaviour of rolling-rate-limiter, from its own tests: `limit` records, `would` does not.
 enum Call {
     Limit,
     Would,
@@ -236,11 +236,11 @@ fn counted_refusals_refuse_a_caller_that_keeps_retrying_and_admit_one_that_waits
     for at in (4..1_000).step_by(4) {
         assert!(!limit.decide(&mut state, &Now::at(at), CHECK).is_admitted(), "at {at}");
     }
-    // The last two knocks were at 992 and 996.
+    // The last two attempts were at 992 and 996.
     let retry = limit.report(&state, &Now::at(996), Cost::ONE).retry;
     assert_eq!(retry, Retry::After(Nanos::from_nanos(6)));
     assert!(limit.weigh(&state, &Now::at(1_002), CHECK).is_admitted());
-    // What could never pass is not written down.
+    // A cost that could never pass is not recorded.
     let before = state;
     let verdict = limit.decide(&mut state, &Now::at(1_002), exactly(3));
     assert_eq!((verdict.outcome(), state), (Outcome::Deny(Retry::Never), before));
@@ -253,7 +253,7 @@ fn refund_by_stamp_removes_exactly_its_taking() {
     let stamps = [0, 3, 5].map(|at| limit.decide(&mut state, &Now::at(at), exactly(2)).stamp());
     assert_eq!(limit.refund(&mut state, &Now::at(6), Cost::MAX, Some(stamps[1])), Cost::new(2));
     assert_eq!(limit.refund(&mut state, &Now::at(6), Cost::MAX, Some(stamps[1])), Cost::ZERO);
-    // The entries of 0 and 5 are left, and those of 0 leave first.
+    // The entries of 0 and 5 remain, and those of 0 leave first.
     let report = limit.report(&state, &Now::at(6), Cost::new(3));
     assert_eq!((report.remaining, report.retry), (2, Retry::After(Nanos::from_nanos(4))));
     assert_eq!(limit.refund(&mut state, &Now::at(10), Cost::ONE, Some(stamps[0])), Cost::ZERO, "it has left");
@@ -303,7 +303,7 @@ fn first_request_of_a_new_key_passes_whatever_the_gap() {
 }
 
 #[test]
-fn debt_may_be_as_much_again_as_far_as_the_entries_go() {
+fn debt_may_be_as_large_as_the_limit_within_the_entries() {
     let debt = |limit| match SlidingLog::new(limit, Nanos::SECOND).unwrap().params() {
         Params::SlidingLog { window, .. } => window.max_debt,
         terms => panic!("{terms:?}"),
@@ -326,12 +326,12 @@ fn clock_step_back_grants_nothing_and_locks_out_for_one_window() {
     let retry = |state: &[u64; 3], at| limit.report(state, &Now::at(at), Cost::ONE).retry;
     let mut state = [0; 3];
     let _ = limit.decide(&mut state, &Now::at(5 * second), exactly(2));
-    // A thread that read its clock a second ago is believed, and told how long that is by its own clock.
+    // A reading of the clock that is a second old is no clock step, and the wait is counted from that reading.
     assert_eq!(retry(&state, 4 * second), Retry::After(Nanos::from_nanos(second + 10)));
     let before = state;
     assert!(!limit.decide(&mut state, &Now::at(4 * second), CHECK).is_admitted());
     assert_eq!(state, before);
-    // One nanosecond more and the clock stepped back; from the first refusal on the window passes as usual.
+    // One nanosecond more is a clock step; from the first refusal on the window passes as usual.
     let stepped = 4 * second - 1;
     assert_eq!(retry(&state, stepped), Retry::After(Nanos::from_nanos(10)));
     assert!(!limit.decide(&mut state, &Now::at(stepped), CHECK).is_admitted());
@@ -369,7 +369,7 @@ fn invalid_parameters_are_errors_with_the_valid_range() {
 }
 
 #[test]
-fn no_words_no_time_and_no_cost_make_it_panic() {
+fn no_words_time_or_cost_cause_a_panic() {
     let gap = log(3, 10).minimum_gap(Rate::MAX_PERIOD).unwrap();
     let limits = [log(1, 1), log(3, Rate::MAX_PERIOD.as_nanos()).max_debt(4).unwrap(), gap.count_refused()];
     let extremes = [0, 1, 2, 5 << 32 | 3, u64::MAX / 2, u64::MAX - 1, u64::MAX];

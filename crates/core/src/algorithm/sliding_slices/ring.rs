@@ -2,18 +2,18 @@
 
 use crate::algorithm::{Cells, CellsMut};
 
-/// Where the counts of the slices before the present one are, several to a word.
+/// The layout of the counts of past slices, several to a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SliceRing {
     pub(super) head: Head,
     /// The first of its words.
     pub(super) first: usize,
     slices: u64,
-    /// The binary logarithm of how many share a word.
+    /// The binary logarithm of the number of counts per word.
     shared: u32,
 }
 
-/// How the sum and the present count are kept.
+/// How the sum and the present count are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Head {
     /// In one word.
@@ -23,7 +23,7 @@ pub(super) enum Head {
 }
 
 impl SliceRing {
-    /// For counts up to `largest`.
+    /// Returns the layout for counts up to `largest`.
     #[inline]
     pub(super) const fn new(slices: u64, largest: u64) -> Self {
         let shared = match largest {
@@ -40,7 +40,7 @@ impl SliceRing {
         self.slices.div_ceil(1 << self.shared) as usize
     }
 
-    /// The word that the count of slice `number` is in, how far from its right end, and the largest count.
+    /// Returns the index of the word with the count of slice `number`, the shift within it, and the largest count.
     #[inline]
     const fn place(self, number: u64) -> (usize, u32, u64) {
         let slot = number % self.slices;
@@ -52,12 +52,12 @@ impl SliceRing {
         )
     }
 
-    /// A number in the place of the slice `back` before `number`: at the beginning of time there is no such slice.
+    /// Returns the number of the slice `back` before `number`, wrapping around at the clock's zero.
     pub(super) const fn back(self, number: u64, back: u64) -> u64 {
         number.wrapping_add(self.slices - back)
     }
 
-    /// The count of the slice `back` before `number`.
+    /// Returns the count of the slice `back` before `number`.
     pub(super) fn before<S: Cells + ?Sized>(self, state: &S, number: u64, back: u64) -> u64 {
         self.get(state, self.back(number, back))
     }

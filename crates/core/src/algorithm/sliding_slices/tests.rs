@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{Paths, check, survives_anything, waits_are_true, walk};
+use crate::algorithm::testing::{WalkOptions, assert_waits_exact, check, never_panics, walk};
 
 const S: u64 = 1_000_000_000;
 
@@ -12,7 +12,7 @@ fn limit() -> SlidingSlices {
 fn amount_expires_with_its_slice() {
     let steps = "11@5 4@5 6@35 1@59 4@70 1@70 6@100 1@129 4@140 6@170 10@400";
     check(&limit(), steps, "Never 6 0 no11 0 no30 0 no11 0 0 0");
-    // Every slice holds some: they leave one by one.
+    // Every slice has a count, and they leave one by one.
     let steps = "1@0 1@10 1@20 1@30 1@40 1@50 1@60 4@69 3@69 3@70 1@70 5@79 2@80";
     check(&limit(), steps, "9 8 7 6 5 4 3 no1 0 no20 0 no41 no10");
 }
@@ -23,7 +23,7 @@ fn slices_of_any_width_are_kept_apart() {
         let limit = SlidingSlices::new(amount * 6, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap();
         let mut state = vec![0; limit.words()];
         limit.init(&mut *state, &Now::at(0));
-        // Six of these slices and the present one together: seven amounts, of which the seventh never fits.
+        // Six slices and the present one: seven amounts, of which the seventh never fits.
         for slice in 0..40u64 {
             let now = Now::at((slice * 10 + 3) * S);
             let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_admitted();
@@ -98,7 +98,7 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_a_window() {
 fn any_window_admits_what_fits_and_no_more() {
     let limit = SlidingSlices::new(5, Nanos::from_nanos(20), Nanos::from_nanos(4)).unwrap();
     for start in 0..20 {
-        let paths = Paths { pause: 9, cost: 6, all_verbs: false };
+        let paths = WalkOptions { pause: 9, cost: 6, all_verbs: false };
         let passed = walk(&limit, Now::at, start, 500, &paths);
         for from in &passed {
             let same = passed.iter().filter(|other| (from.asked..from.asked + 20).contains(&other.asked));
@@ -112,7 +112,7 @@ fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
     for (slices, amount) in [(1, 3), (3, 90), (5, 300), (7, 70_000), (2, 1 << 33)] {
         let limit = SlidingSlices::new(amount, Nanos::from_nanos(slices * 4 - 1), Nanos::from_nanos(4)).unwrap();
         for start in 0..20 {
-            let paths = Paths { pause: slices * 4, cost: amount, all_verbs: true };
+            let paths = WalkOptions { pause: slices * 4, cost: amount, all_verbs: true };
             walk(&limit, Now::at, start, 500, &paths);
         }
     }
@@ -125,14 +125,14 @@ fn wait_is_exact_while_the_clock_is_behind() {
     let _ = limit().decide(&mut state, &Now::at(125 * S), Ask::Regardless(Cost::new(9)));
     for second in 60..200 {
         for cost in 0..11 {
-            waits_are_true(&limit(), &state, Now::at, second * S, Ask::Exactly(Cost::new(cost)));
+            assert_waits_exact(&limit(), &state, Now::at, second * S, Ask::Exactly(Cost::new(cost)));
         }
     }
 }
 
 #[test]
 fn other_parameters_keep_what_was_spent() {
-    // 3 at 100 s and 4 at 120 s, then what remains at 130 s and how long until as good as new.
+    // Takes 3 at 100 s and 4 at 120 s, and returns what remains at 130 s and how long until the key is unused.
     let check = |new: SlidingSlices, remaining: u64, reset: u64| {
         let mut state = [0; 20];
         let _ = limit().decide(&mut state, &Now::at(100 * S), Ask::Exactly(Cost::new(3)));
@@ -171,14 +171,11 @@ fn invalid_parameters_are_errors() {
 }
 
 #[test]
-fn no_words_no_time_and_no_cost_break_it() {
+fn no_words_time_or_cost_cause_a_panic() {
     let century = crate::Rate::MAX_PERIOD;
-    survives_anything(&[limit(), SlidingSlices::new(1, Nanos::from_nanos(64), Nanos::from_nanos(1)).unwrap()]);
+    never_panics(&[limit(), SlidingSlices::new(1, Nanos::from_nanos(64), Nanos::from_nanos(1)).unwrap()]);
     let wide = SlidingSlices::new(u64::MAX, century, century).unwrap();
-    survives_anything(&[
-        wide,
-        SlidingSlices::new(40_000, century, Nanos::from_nanos(century.as_nanos() / 63)).unwrap(),
-    ]);
+    never_panics(&[wide, SlidingSlices::new(40_000, century, Nanos::from_nanos(century.as_nanos() / 63)).unwrap()]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{Paths, walk};
+use crate::algorithm::testing::{WalkOptions, walk};
 use crate::quantity::Nanos;
 use crate::ticks::HORIZON;
 use crate::verdict::{Outcome, Retry};
@@ -10,7 +10,7 @@ fn bucket(rate: &str, burst: u64) -> TokenBucket {
     TokenBucket::new(rate.parse().unwrap(), burst).unwrap()
 }
 
-/// Counts what is there in parts of a token, one for each nanosecond of the period, and refills at every step.
+/// A bucket that counts in fractions of a token, as many as the period has nanoseconds, and refills at every step.
 struct Slow {
     limit: TokenBucket,
     parts: i128,
@@ -89,7 +89,7 @@ fn admitted_amount_stays_within_burst_plus_rate() {
         [("10/s", 10, SECOND), ("7777/s", 40, 1_000_000), ("3G/s", 5, 3), ("86399/day", 7, 3 * SECOND)]
     {
         let limit = bucket(rate, burst);
-        let paths = Paths { pause, cost: burst + 1, all_verbs: false };
+        let paths = WalkOptions { pause, cost: burst + 1, all_verbs: false };
         let passed = walk(&limit, Now::at, 5, 3_000, &paths);
         let (count, per) = (u128::from(limit.rate().count()), u128::from(limit.rate().per().as_nanos()));
         for (nth, first) in passed.iter().enumerate() {
@@ -100,7 +100,7 @@ fn admitted_amount_stays_within_burst_plus_rate() {
                 assert!(sum * per <= most, "{rate}: {sum} from {} to {}", first.asked, last.asked);
             }
         }
-        walk(&limit, Now::at, 5, 3_000, &Paths { all_verbs: true, ..paths });
+        walk(&limit, Now::at, 5, 3_000, &WalkOptions { all_verbs: true, ..paths });
     }
 }
 
@@ -213,7 +213,7 @@ fn clock_step_back_locks_out_for_at_most_one_burst() {
     let verdict = limit.decide(&mut state, &earlier, Ask::Exactly(Cost::ONE));
     assert_eq!(verdict.outcome(), Outcome::Deny(Retry::After(Nanos::SECOND)));
     assert!(limit.decide(&mut state, &Now::at(11 * SECOND), Ask::Exactly(Cost::ONE)).is_admitted());
-    // A reading a little older than the last is another thread's, not a step.
+    // A reading slightly older than the last comes from another thread and is no clock step.
     let mut state = [0];
     limit.init(&mut state, &Now::at(SECOND));
     let _ = limit.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));

@@ -9,7 +9,7 @@ use crate::algorithm::CellsMut;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Report, Retry, Verdict};
 
-/// An instant that never comes.
+/// The instant that is never reached.
 const NEVER: u64 = u64::MAX;
 
 impl TokenBucket {

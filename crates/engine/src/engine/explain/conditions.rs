@@ -10,8 +10,8 @@ use crate::rules::{Condition, Pattern, Rule, Test, address, nth_of};
 /// Maximum number of values in a list.
 const SHOWN_VALUES: usize = 8;
 
-/// How far conditions are from holding: those that hold first, then those with most conditions that
-/// hold, then those with fewest that do not.
+/// Sorts by how close conditions are to holding: first those that hold, then by most conditions that hold, then by
+/// fewest that fail.
 pub(super) type Distance = (bool, Reverse<usize>, usize);
 
 pub(super) fn distance(when: &[Condition], entries: &[Entry<'_>]) -> Distance {

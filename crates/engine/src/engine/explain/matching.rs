@@ -21,8 +21,8 @@ use crate::ruleset::Matched;
 
 /// Maximum number of overrides that do not apply in an explanation.
 const MAX_UNMET: usize = 3;
-/// Among how many the nearest of them are searched: refusals in the log are explained while other
-/// requests wait.
+/// Maximum number of overrides searched for the nearest ones: refusals in the log are explained while other requests
+/// wait.
 const MAX_COMPARED: usize = 10_000;
 
 /// A charge and everything needed to explain it.
@@ -159,8 +159,8 @@ impl ChargeContext<'_> {
         };
         let (mut near, mut for_others, mut more_unmet) = (Vec::new(), Vec::<(String, usize)>::new(), 0);
         for (at, other) in all.iter().enumerate().take(applies.unwrap_or(all.len())) {
-            // There may be one override for every customer, and those of others are of no interest.
-            // One that has not expired is for another value, or it would apply.
+            // There may be one override for every customer, and those of other customers are irrelevant. An override
+            // that has not expired and does not apply is for another value.
             let expired = || other.until.is_some() && !distance(&other.when, self.entries()).0;
             match (name(at), &other.when[..]) {
                 (Some(_), [condition, ..]) if !expired() => {

@@ -28,7 +28,7 @@ struct MatchContext<'a> {
 }
 
 impl Plan {
-    /// Adds a request. An invalid one has no charges.
+    /// Adds a request. An invalid request has no charges.
     pub(crate) fn add(
         &mut self,
         request: &Request<'_>,
@@ -78,7 +78,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Leaves out the rules that others replace. A replaced rule still replaces others.
+    /// Leaves out the rules that others replace. A replaced rule still replaces the rules it names.
     fn replace(&mut self, rules: &RuleSet, first: usize, replaced: &mut Vec<u32>) {
         replaced.clear();
         for rule in self.charges[first..].iter().filter_map(PlannedCharge::rule) {

@@ -119,7 +119,7 @@ impl Checker<'_> {
 fn compare_addresses(test: &mut Test) {
     let (Test::AnyOf(patterns) | Test::NoneOf(patterns)) = test else { return };
     for pattern in patterns {
-        // A network is not what a client is: `tollgate check` warns about it.
+        // No client is a network: `tollgate check` warns about it.
         if let Pattern::Equals(text) = pattern
             && !text.contains('/')
             && let Ok(address) = Cidr::new(text)
@@ -129,7 +129,7 @@ fn compare_addresses(test: &mut Test) {
     }
 }
 
-/// Lets a rule that denies networks match values that are not addresses, if it says so.
+/// Makes a rule that denies networks also match values that are not addresses, if it has `invalid: deny`.
 pub(super) fn match_invalid(
     when: &mut [Condition],
     on_invalid: OnInvalid,

@@ -93,7 +93,7 @@ fn check_limits(raw: &RawEffect, on_exceed: OnExceed, notes: &mut Notes) -> Opti
             OnExceed::Deny | OnExceed::Shadow | OnExceed::Drop => Some(limit),
         });
     }
-    // The mistakes in the others have been reported.
+    // The mistakes in the other limits have been reported.
     if limits.len() < raw.limits.len() {
         return None;
     }
@@ -172,8 +172,7 @@ fn delayed(limit: &Limit, max_wait: Nanos) -> Option<Result<Limit, LimitError>> 
         let flows = u128::from(bucket.rate.count()) * u128::from(max_wait.as_nanos());
         let extra = u64::try_from(flows.div_ceil(bucket.rate.per().as_nanos().into())).unwrap_or(u64::MAX);
         let leaky = LeakyBucket::new(bucket.rate, bucket.burst.saturating_add(extra))?;
-        // A unit waits for those before it, so the last one that passes immediately has one less
-        // before it.
+        // A unit waits for those before it, so the last unit that passes immediately has one fewer before it.
         let leaky = leaky.free(bucket.burst - 1)?.max_wait(max_wait).max_debt(bucket.max_debt)?;
         Ok(leaky.initial(bucket.initial.saturating_add(extra))?.into())
     };

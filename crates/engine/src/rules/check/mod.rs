@@ -164,7 +164,7 @@ fn check_name(name: &RawText, what: &str, notes: &mut Notes) -> bool {
     false
 }
 
-/// `strict` is the only one that exists; the planned ones get a message of their own.
+/// Only `strict` exists; the planned modes have their own message.
 fn check_consistency(raw: Option<&RawText>, notes: &mut Notes) {
     let Some(raw) = raw else { return };
     match &*raw.text {
@@ -201,7 +201,7 @@ fn choose<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str, note
     default
 }
 
-/// Checks the ids that a rule replaces. They need not exist, because rules are created and deleted
+/// Checks the ids that a rule replaces. The rules named need not exist, because rules are created and deleted
 /// independently.
 fn check_replaces(by: Option<&str>, raw: &[RawText], notes: &mut Notes) -> Box<[Box<str>]> {
     if let Some(id) = raw.get(MAX_REPLACED) {

@@ -83,8 +83,8 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
     Some(ParsedOverride { attribute, effect: json(&effect), until })
 }
 
-/// Returns the first attribute in `per` of a rule. If that is a choice between attributes, the
-/// caller has to name one.
+/// Returns the first attribute in `per` of a rule. If that is a choice between attributes, the override has to
+/// name one.
 fn first_counted(rule: &Node, value: &str, position: Position, notes: &mut Notes) -> Option<String> {
     let rules: Rules = checked(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
     let per = rules.domains().first().and_then(|domain| domain.rules().first()).map_or(&[][..], |rule| rule.per());

@@ -32,7 +32,7 @@ impl Bool {
                 let prefix = str::from_utf8(text).map(|text| Pattern::Prefix(text.into()));
                 prefix.map_or_else(|_| Vec::new(), |prefix| vec![(*attribute, Test::AnyOf(vec![prefix]))])
             }
-            // To be false it must be defined, too.
+            // An operand that is false must also be defined.
             Self::Not(inner) => inner.needed(),
             Self::Is(_) | Self::If(_) => Vec::new(),
             Self::Texts(..)
@@ -57,7 +57,7 @@ impl Bool {
             Self::Numbers(_, left, right) => (Vec::new(), vec![left, right]),
             Self::NumberAmong(number, _) => (Vec::new(), vec![number]),
             Self::Not(inner) => return inner.needed(),
-            // One side may decide alone.
+            // One side may decide alone, so neither attribute is required.
             Self::Is(_) | Self::And(..) | Self::Or(..) | Self::If(_) | Self::Has(_) | Self::Bools(..) => {
                 (Vec::new(), Vec::new())
             }
@@ -99,7 +99,8 @@ fn one_of(attribute: usize, texts: &[Box<[u8]>]) -> Vec<(usize, Test)> {
     if patterns.is_empty() { Vec::new() } else { vec![(attribute, Test::AnyOf(patterns))] }
 }
 
-/// Returns what holds if one of two alternatives does: what both require of the same attribute.
+/// Returns the condition that holds if either of two alternatives does: what both require of the same
+/// attribute.
 fn either(left: Vec<(usize, Test)>, right: &[(usize, Test)]) -> Vec<(usize, Test)> {
     let both = left.into_iter().filter_map(|(attribute, test)| {
         let (_, other) = right.iter().find(|(other, _)| *other == attribute)?;

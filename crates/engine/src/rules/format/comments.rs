@@ -63,7 +63,7 @@ enum LineKind {
 
 fn scan_line(line: &str) -> LineKind {
     let mut quote: Option<char> = None;
-    // The last character that is not a space, and whether a space follows it.
+    // The last non-space character, and whether a space follows it.
     let (mut last, mut spaced) = (None, true);
     let mut letters = line.char_indices().peekable();
     while let Some((at, letter)) = letters.next() {

@@ -92,7 +92,7 @@ impl Imported {
         let sources: Vec<Source<'_>> = std::iter::once(*source).chain(included).collect();
         let sources = &*sources;
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
-        // The result is parsed like any rule file, so that nothing is returned that would not load.
+        // The result is parsed like any rule file, so that only rules that load are returned.
         Rules::read(&[Source { name: source.name, text: yaml.as_bytes() }])?;
         Ok(Self { yaml, left_out: left_out.finish().err().map(|notes| notes.with_snippets(sources)) })
     }

@@ -52,7 +52,7 @@ impl LimitText<'_> {
             }
             Err(mut mistakes) => {
                 let mut first = mistakes.swap_remove(0);
-                // The alternatives to a limit exist only in rules.
+                // `unlimited`, `allow` and `deny` exist only in rules.
                 first.help = first.help.filter(|help| help != NOTHING && help != NO_LIMIT);
                 Err(first)
             }

@@ -59,7 +59,7 @@ pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
     };
     match parts() {
         Some((count, per)) if count > 0 => Ok((count, per)),
-        // The error of `Rate` explains best what is wrong; everything valid was parsed above.
+        // Everything valid was parsed above; the error of `Rate` explains best what is wrong.
         _ => match text.parse::<Rate>() {
             Ok(rate) => Ok((rate.count().into(), rate.per())),
             Err(error) => Err(error),

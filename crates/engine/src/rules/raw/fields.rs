@@ -49,7 +49,7 @@ impl<'n> Fields<'n> {
             if valid.contains(&name) {
                 known.push((key.position, name, value));
             } else if notes.is_full() {
-                // Looking for the nearest word takes longer than everything else.
+                // Searching for the nearest word takes longer than everything else.
                 notes.add(key.position, "");
             } else {
                 let problem = format!("`{}` is not a key of {what}", shorten(name));

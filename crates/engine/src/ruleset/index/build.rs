@@ -83,7 +83,7 @@ impl IndexBuilder {
         match test {
             Test::AnyOf(patterns) => patterns.iter().for_each(|pattern| anchors.add(pattern, marked)),
             Test::Present => anchors.present.push(marked),
-            // Absence cannot be looked up.
+            // The absence of an attribute cannot be looked up.
             Test::Absent | Test::NoneOf(_) => self.unanchored.push(marked),
         }
     }

@@ -24,7 +24,7 @@ pub(super) struct TreeBuilder<'b> {
     pub(super) nodes: Vec<PathNode>,
     pub(super) tails: Vec<Tail>,
     pub(super) steps: Vec<Step>,
-    /// Rests of patterns by their text: patterns that end alike share one, which saves cache.
+    /// Rests of patterns by their text: patterns with the same ending share one, which saves cache.
     pub(super) remains: FxHashMap<Option<Box<[u8]>>, PatternRest>,
     pub(super) texts: Vec<u8>,
     pub(super) shapes: Vec<Box<[Shape]>>,

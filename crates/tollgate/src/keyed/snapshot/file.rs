@@ -23,7 +23,7 @@ pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
     match written {
         Ok(result) => sync_folder(&folder).map(|()| result),
         Err(error) => {
-            // The first failure is the one to report, and the file may not exist.
+            // Ignored: the first failure is reported, and the file may not exist.
             let _ = fs::remove_file(&beside);
             Err(error)
         }
@@ -55,7 +55,7 @@ fn create(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Syncs the folder, so that the new name is on disk. Only Unix can open a folder; other systems do it by themselves.
+/// Syncs the folder, so that the new name is on disk. Only Unix can open a folder; other systems sync names themselves.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }

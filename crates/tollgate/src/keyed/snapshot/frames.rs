@@ -5,7 +5,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 
-use super::{ENTRY_HEAD, MOST_AT_ONCE, RestoreError, full_frame};
+use super::{ENTRY_HEAD, MAX_ENTRIES_PER_BUCKET, RestoreError, full_frame};
 use crate::fingerprint::Fingerprint;
 
 const WORD: usize = size_of::<u64>();
@@ -107,7 +107,7 @@ impl<R: Read> Source<R> {
                 break;
             }
             // Bounds the allocation: no frame is written with more entries.
-            if count > (full_frame(state_words) + MOST_AT_ONCE) as u64 {
+            if count > (full_frame(state_words) + MAX_ENTRIES_PER_BUCKET) as u64 {
                 return Err(RestoreError::Damaged);
             }
             self.take(count as usize * entry_words)?;

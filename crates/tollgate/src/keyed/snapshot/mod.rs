@@ -9,19 +9,20 @@
 //! Everything is a word of eight bytes, little-endian. A seal is a checksum of everything before it, so a part that is missing,
 //! repeated or misplaced is detected at the next seal. It protects against accidents, not against forgery.
 //!
-//! **Time.** States hold instants of the monotonic clock, whose zero differs in every process. The head has one reading of both
-//! clocks. Restoring reads both again: the wall clocks say how much time has passed, and that much later on the old monotonic
-//! clock is now on the new one. So buckets have refilled and windows have ended as they would have. A wall clock that was set
-//! back counts as no time.
+//! **Time.** States hold instants of the monotonic clock, whose zero differs in every process. The head has one reading
+//! of both clocks. Restoring reads both again: the difference of the wall clocks is the time that has passed, and the
+//! old monotonic reading plus that time corresponds to the present on the new clock. So buckets have refilled and
+//! windows have ended as they would have. A wall clock that was set back counts as no time.
 //!
-//! **Parameters.** An entry belongs to the limit it was last charged under, which need not be the one in force. Earlier limits are
-//! written after the one in force, each as the number of its limits and a record for each, and the upper half of an entry's
-//! second word says which one it belongs to: zero for the limit in force, else the number of an earlier one, from one. So
-//! nothing is converted. The upper half of the third word is the number of earlier limits. Version 1 had none.
+//! **Parameters.** An entry belongs to the limit it was last charged under, which need not be the one in force. Earlier
+//! limits are written after the one in force, each as the number of its limits and a record for each, and the upper
+//! half of an entry's second word says which one it belongs to: zero for the limit in force, otherwise the number of an
+//! earlier one, counted from one. So nothing is converted. The upper half of the third word is the number of earlier
+//! limits. Version 1 had none.
 //!
-//! **Consistency.** The entries of a bucket are copied while it is locked, as for a decision, and written to the file when nothing
-//! is locked. Each entry is as it was at some instant during the snapshot. None is missed: no entry is displaced from a bucket
-//! that the walk has not reached to one that it has passed.
+//! **Consistency.** The entries of a bucket are copied while it is locked, as for a decision, and written to the file
+//! when nothing is locked. Each entry is as it was at some instant during the snapshot. No entry is missed: none is
+//! displaced from a bucket that the walk has not reached to one that it has passed.
 
 pub(crate) mod file;
 pub(crate) mod frames;
@@ -41,7 +42,7 @@ use super::{CapacityError, Keyed};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret};
 use crate::sync::AtomicU64;
-use crate::table::{GENERATIONS, Slot, StateReader, Table};
+use crate::table::{GENERATIONS, LockedEntry, StateReader, Table};
 use frames::{Sink, Source};
 use records::Record;
 
@@ -49,10 +50,10 @@ use records::Record;
 const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
 /// Raised when the meaning of any word changes, including the state of any algorithm.
 const VERSION: u64 = 2;
-/// About this many words lie between two seals: enough for efficient writes.
+/// The approximate number of words between two seals: enough for efficient writes.
 pub(crate) const FRAME_WORDS: usize = 8_192;
 /// The most entries that one bucket adds to a frame that was not full yet.
-const MOST_AT_ONCE: usize = 8;
+const MAX_ENTRIES_PER_BUCKET: usize = 8;
 /// The words of an entry before its state: the fingerprint and the generation.
 const ENTRY_HEAD: usize = 2;
 
@@ -127,7 +128,7 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     let limits: Limits = reader.limit().clone().into();
     let earlier: Vec<Limits> = (0..generations).map(|of| reader.limit_of(of).clone().into()).collect();
     let words = earlier.iter().map(Limits::words).fold(limits.words(), usize::max);
-    let mut sink = Sink::new(to, (FRAME_WORDS + (MOST_AT_ONCE + 1) * (ENTRY_HEAD + words)).min(1 << 20));
+    let mut sink = Sink::new(to, (FRAME_WORDS + (MAX_ENTRIES_PER_BUCKET + 1) * (ENTRY_HEAD + words)).min(1 << 20));
     let head = Head { limits, earlier, mono: now.mono(), wall: now.wall(), secret: keyed.secret.clone() };
     head.write(&mut sink)?;
 
@@ -211,11 +212,11 @@ where
             overflow.words.copy_from_slice(state);
             overflow.generation = generation;
         } else if !own.is_new(state, &now) {
-            let copy = |to: &mut Slot<'_>, _| {
+            let copy = |to: &mut LockedEntry<'_>, _| {
                 state.iter().enumerate().for_each(|(at, word)| to.state.set(at, *word));
                 to.generation = generation;
             };
-            // How spent it is, is computed only if an entry has to be evicted.
+            // The used fraction is computed only if an entry has to be evicted.
             if table.upsert(fingerprint, &reader, Spent::NOTHING, copy).is_none() {
                 table.upsert(fingerprint, &reader, own.spent(state, &now), copy);
             }
@@ -229,7 +230,7 @@ where
     keyed.secret = head.secret;
     keyed.earlier = earlier;
     keyed.overflow = Mutex::new(overflow);
-    keyed.takings = Mutex::default();
+    keyed.overflow_charges = Mutex::default();
     Ok(total)
 }
 
@@ -292,7 +293,8 @@ impl Head {
         let known = |records: Vec<Record>| {
             let limits = records.iter().map(Record::limit).collect::<Option<Vec<_>>>();
             let limits = limits.and_then(|limits| Limits::new(limits).ok()).ok_or(RestoreError::Damaged)?;
-            // Version 1 had longer windows for slices that do not divide the length; their states mean something else.
+            // Version 1 had longer windows for slices that do not divide the length, so its states have another
+            // meaning.
             let same =
                 limits.as_slice().iter().zip(&records).all(|(limit, record)| Record::of(limit.params()) == *record);
             if same || found == VERSION { Ok(limits) } else { Err(RestoreError::OtherVersion { found }) }
@@ -306,7 +308,7 @@ impl Head {
         })
     }
 
-    /// The same algorithms in the same order.
+    /// Returns whether both have the same algorithms in the same order.
     fn must_be_of(&self, wanted: &Limits) -> Result<(), RestoreError> {
         let [stored, asked] = [&self.limits, wanted].map(names);
         if stored == asked { Ok(()) } else { Err(RestoreError::OtherLimit { stored, wanted: asked }) }
@@ -318,7 +320,7 @@ fn names(limits: &Limits) -> String {
     names.join(" with a ")
 }
 
-/// The records of a group of so many limits.
+/// Returns the records of a group of `count` limits.
 fn read_limits<R: Read>(source: &mut Source<R>, count: u64) -> Result<Vec<Record>, RestoreError> {
     if count > Limits::MAX as u64 {
         return Err(RestoreError::Damaged);

@@ -17,7 +17,7 @@ const CONCURRENCY: u64 = 7;
 const INTERVAL_BUCKET: u64 = 8;
 const SLIDING_SLICES: u64 = 9;
 
-/// Instead of an offset, which is less than a period: the steps begin with the first request.
+/// Marks steps that begin with the first request; it differs from every offset, which is less than a period.
 const FIRST_REQUEST: u64 = u64::MAX;
 
 /// Returns the name of the algorithm.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::sync::Ordering;
-use crate::testing::{DAY, Dice, HOUR, SECOND, bucket, clock, daily, on_threads, ten_of_each_and_all};
+use crate::testing::{DAY, HOUR, Rng, SECOND, bucket, clock, daily, on_threads, ten_of_each_and_all};
 use crate::{FixedWindow, IntervalBucket, Limit, SlidingSlices, TokenBucket, WhenFull};
 use tollgate_core::{Nanos, Phase, Steps};
 
@@ -23,7 +23,7 @@ fn written<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>>(keyed: &Tested
     bytes
 }
 
-/// A limiter of another process: its monotonic clock is `ahead` of that of `clock`, and the wall is the same.
+/// Returns a limiter of another process: its monotonic clock is `ahead` of that of `clock`, and the wall clock is the same.
 fn elsewhere<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead: i64) -> Tested<A> {
     let other = ManualClock::at(clock.mono().as_nanos().checked_add_signed(ahead).unwrap());
     other.step_wall(-ahead);
@@ -31,7 +31,7 @@ fn elsewhere<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead
     Keyed::with_clock(limit, capacity, Arc::new(other)).unwrap()
 }
 
-/// Every algorithm and phase, by themselves and together.
+/// Every algorithm and phase, alone and in groups.
 fn every_limit(length: Nanos) -> Vec<Limits> {
     let window = FixedWindow::new(10, length).unwrap().max_debt(5).unwrap();
     let windows = [Phase::FirstRequest, Phase::Spread].map(|phase| window.phase(phase).into());
@@ -42,8 +42,8 @@ fn every_limit(length: Nanos) -> Vec<Limits> {
     ten_of_each_and_all(length).into_iter().chain(windows).chain(steps).chain([slices]).collect()
 }
 
-/// Does something to a key, and tells all there is to tell about it.
-fn act(keyed: &Tested<Limits>, dice: &mut Dice, key: &str) -> String {
+/// Applies a random operation to a key, and returns everything that can be read about the key.
+fn act(keyed: &Tested<Limits>, dice: &mut Rng, key: &str) -> String {
     let cost = dice.below(12);
     let verdict = match dice.below(4) {
         0 | 1 => keyed.check(key, cost),
@@ -60,7 +60,7 @@ fn restored_table_decides_as_the_original() {
     for (seed, limit) in (0..).zip(every_limit(HOUR)) {
         for (round, ahead) in (0..).zip([0, year, -year, -30 * year, 17]) {
             let (here, clock) = keyed(limit.clone(), 100);
-            let mut dice = Dice::new(seed * 100 + round);
+            let mut dice = Rng::new(seed * 100 + round);
             for _ in 0..dice.below(200) {
                 let key = &keys[dice.below(20) as usize];
                 act(&here, &mut dice, key);
@@ -70,9 +70,9 @@ fn restored_table_decides_as_the_original() {
             clock.advance(Nanos::from_nanos(dice.below(HOUR.as_nanos())));
             let mut there = elsewhere(limit.clone(), dice.pick(&[20, 100, 5_000]), &clock, ahead);
             there.restore(&*bytes).unwrap();
-            // The same dice for both, from here on.
+            // From here on both use the same random numbers.
             let seed = dice.below(u64::MAX);
-            let (mut dice, mut same_dice) = (Dice::new(seed), Dice::new(seed));
+            let (mut dice, mut same_dice) = (Rng::new(seed), Rng::new(seed));
             for step in 0..200 {
                 let key = &keys[step % 20];
                 let expected = act(&here, &mut dice, key);
@@ -110,8 +110,8 @@ fn new_process_restores_the_counts_of_the_previous_one() {
     let _ = here.check("alice", 10);
     clock.advance(Nanos::from_nanos(HOUR.as_nanos() - 1));
     let mut bytes = written(&here);
-    // The clocks of this machine: what was an hour ago on the wall is before this process began. The seals are made anew,
-    // since the manual clock is not at the time of the wall.
+    // With the real clocks, an hour ago by the wall clock is before this process began. The seals are recomputed,
+    // because the head is changed to the real wall-clock time.
     let mut there = Keyed::new(limit, 100).unwrap();
     let wall = there.clock.now().wall().as_nanos() - SECOND.as_nanos();
     bytes[4 * 8..][..8].copy_from_slice(&wall.to_le_bytes());
@@ -129,7 +129,7 @@ fn restoring_under_other_parameters_keeps_what_was_spent() {
     let mut there = elsewhere(slower, 100, &clock, 5);
     there.restore(&*bytes).unwrap();
     assert_eq!((there.report("alice", 1).remaining, there.report("bob", 1).remaining), (13, 20));
-    // And numbers that were changed before the snapshot, too.
+    // Also parameters that were changed before the snapshot.
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 7);
     here.set_limit(bucket(20)).unwrap();
@@ -154,7 +154,7 @@ fn unused_entries_are_not_written_and_loading_replaces_all() {
 }
 
 #[test]
-fn limits_without_state_and_tables_without_keys_are_written_too() {
+fn stateless_limits_and_empty_tables_are_written_too() {
     for limit in [Limit::Unlimited, Limit::DenyAll, bucket(3).into()] {
         let (here, clock) = keyed(limit, 100);
         let mut there = elsewhere(limit, 100, &clock, 9);
@@ -168,7 +168,7 @@ fn overflow_entry_is_restored() {
     let (here, clock) = keyed(daily(10), 1);
     let here = here.when_full(WhenFull::Overflow);
     let keys: Vec<String> = (0..100).map(|key| key.to_string()).collect();
-    // Those who come first leave no room, and spend more than those who come later.
+    // The first keys fill the table, and spend more than later keys.
     for (place, key) in keys.iter().enumerate() {
         let _ = here.check(key, if place < 50 { 10 } else { 1 });
     }
@@ -192,7 +192,7 @@ fn leases_can_be_given_back_afterwards() {
 }
 
 #[test]
-fn with_less_room_the_most_spent_are_restored() {
+fn smaller_table_restores_the_keys_that_have_used_most() {
     let (here, clock) = keyed(daily(10), 1_000);
     for key in 0..1_000 {
         let _ = here.check(&format!("key {key}"), if key % 10 == 0 { 10 } else { 1 });
@@ -203,7 +203,7 @@ fn with_less_room_the_most_spent_are_restored() {
     assert!(full > 95, "{full} of 100");
 }
 
-/// Newcomers arrive between the frames of a snapshot and move the entries about.
+/// New keys arrive between the frames of a snapshot and displace entries.
 struct Crowding<'a> {
     keyed: &'a Tested<FixedWindow>,
     arrived: u64,
@@ -214,7 +214,7 @@ impl Write for Crowding<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.bytes.extend_from_slice(bytes);
         for _ in 0..500 {
-            // Less spent than those who are there, so that none of them gives way.
+            // They spend less than the existing keys, so that none of those is evicted.
             let _ = self.keyed.check(&format!("newcomer {}", self.arrived), 9);
             self.arrived += 1;
         }
@@ -242,7 +242,7 @@ fn entry_that_moves_during_the_snapshot_is_written() {
 }
 
 #[test]
-fn nor_is_one_that_another_thread_moves_at_the_same_time() {
+fn entry_that_another_thread_moves_during_the_snapshot_is_written() {
     const KEYS: u64 = 4_000;
     let (here, clock) = keyed(daily(10), KEYS as usize);
     (0..KEYS).for_each(|key| assert!(here.check(&format!("key {key}"), 10).is_allowed()));

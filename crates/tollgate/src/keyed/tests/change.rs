@@ -47,7 +47,7 @@ fn changing_the_algorithm_keeps_what_each_key_has_spent() {
 
 #[test]
 fn entries_without_requests_are_converted_too() {
-    // From the first numbers straight to the last, with wider ones in between that were never used.
+    // From the first parameters directly to the last, with ones of longer states in between that were never used.
     let (keyed, _) = spent_under(Limit::from(bucket(10)));
     for limit in [Limit::from(fine_bucket(12)), daily(14).into(), bucket(16).into()] {
         keyed.set_limit(limit).unwrap();
@@ -57,12 +57,12 @@ fn entries_without_requests_are_converted_too() {
 
 #[test]
 fn more_changes_than_there_are_generations_keep_what_was_spent() {
-    // Numbers whose states mean something else: who is read by the wrong ones is read wrongly.
+    // Parameters whose states have other meanings, so that a state read by the wrong ones gives a wrong result.
     let limits = [bucket(10), TokenBucket::new("1/m".parse().unwrap(), 11).unwrap()];
     let (keyed, _) = spent_under(limits[0]);
     for change in 1..=2 * GENERATIONS + 100 {
         keyed.set_limit(limits[change as usize % 2]).unwrap();
-        // One is looked at with each generation, the others only at the end.
+        // One key is read in each generation, the others only at the end.
         assert_eq!(keyed.report(&9_u64.to_le_bytes(), 1).remaining, 1 + change % 2);
         assert!((keyed.reader(&keyed.changes(), keyed.now()).generation()) < GENERATIONS);
     }
@@ -71,7 +71,8 @@ fn more_changes_than_there_are_generations_keep_what_was_spent() {
 
 #[test]
 fn changing_the_parameters_of_a_full_table_loses_no_key() {
-    // Twice the entries it was made for; each change to numbers of the same length leaves them where they are.
+    // Twice as many entries as the table was made for; a change to parameters with equally long states moves none of
+    // them.
     let (keyed, _) = keyed(bucket(1_000), 100);
     for n in 0..2_000_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
@@ -87,7 +88,7 @@ fn changing_the_parameters_of_a_full_table_loses_no_key() {
 }
 
 #[test]
-fn where_a_wider_table_has_no_room_for_all_the_most_spent_are_kept() {
+fn table_with_longer_states_keeps_the_keys_that_have_used_most() {
     let (keyed, _) = keyed(Limit::from(bucket(1_000)), 100);
     for n in 0..2_000_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
@@ -114,8 +115,8 @@ fn unused_entries_are_not_moved_to_a_wider_table() {
 }
 
 #[test]
-fn windows_that_are_over_by_the_wall_clock_do_not_come_along() {
-    // The bucket needs no wall clock, but the windows it takes over from are read by it. Once they were not.
+fn windows_that_ended_by_the_wall_clock_are_not_converted() {
+    // The bucket needs no wall clock, but the windows that it replaces do. Once they were not.
     let (keyed, clock) = spent_under(Limit::from(daily(10)));
     keyed.set_limit(bucket(10).into()).unwrap();
     assert_eq!(keyed.report(&8_u64.to_le_bytes(), 1).remaining, 2);
@@ -131,7 +132,7 @@ fn overflow_entry_keeps_the_amount_spent() {
     for n in 0..100_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 10);
     }
-    // Everything is full of keys that are all spent: these three go to the overflow.
+    // The table is full of keys with everything spent, so these three are counted in the overflow entry.
     (0..3).for_each(|n| assert!(keyed.check(&format!("late {n}"), 3).is_admitted()));
     assert_eq!(keyed.overflowed(), 3);
     for (limit, remaining) in [(fine_bucket(20), 11), (bucket(10), 1)] {
@@ -159,7 +160,7 @@ fn change_reaches_waiters() {
 fn decisions_during_a_change_are_all_counted() {
     const EACH: u64 = 2_000;
     let (keyed, _) = keyed(Limit::from(bucket(EACH)), 50);
-    // One word, two words and a whole log of words: the table is replaced twice.
+    // States of one word, two words and a log: the table is replaced twice.
     let limits = [Limit::from(fine_bucket(EACH)), bucket(EACH).into(), daily(EACH).into()];
     let taken = on_threads(3, |thread| {
         if thread == 0 {

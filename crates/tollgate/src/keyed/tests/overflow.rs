@@ -1,4 +1,4 @@
-//! Who has room: capacity, reuse, eviction, overflow.
+//! Which keys get an entry: capacity, reuse, eviction, overflow.
 
 use super::*;
 use crate::testing::DAY;
@@ -27,7 +27,7 @@ fn table_holds_its_capacity_of_keys() {
             for n in 0..capacity as u64 {
                 assert!(keyed.check(&key(n), 1).is_admitted(), "key {n} of {capacity} found no room under {limit:?}");
             }
-            // Nor did anybody give way.
+            // No key was evicted.
             let kept = (0..capacity as u64).filter(|n| spent_of(&keyed, &key(*n)) == 1).count();
             assert_eq!((kept, keyed.overflowed()), (capacity, 0), "secret {secret}, {limit:?}");
         }
@@ -54,7 +54,7 @@ fn memory_is_what_was_promised_whatever_the_keys() {
 
 #[test]
 fn table_that_does_not_fit_in_memory_is_an_error() {
-    // The second is within the address space of 64 bits, but no allocator gives it; the process must not end over it.
+    // The second size fits the 64-bit address space, but no allocator provides it; the process must survive this.
     for capacity in [usize::MAX, usize::MAX / 64, 1 << 55, 1 << 45] {
         let error = Keyed::with_clock(bucket(1), capacity, clock()).map(|_| ()).unwrap_err();
         assert_eq!(error, CapacityError { capacity });
@@ -72,7 +72,7 @@ fn table_that_does_not_fit_in_memory_is_an_error() {
 }
 
 #[test]
-fn entries_as_good_as_new_make_room_without_being_cleaned_up() {
+fn full_entries_are_reused_without_a_clean_up() {
     const CAPACITY: u64 = 200;
     for limit in ten_of_each(SECOND) {
         let (keyed, clock) = keyed(limit, CAPACITY as usize);
@@ -80,15 +80,15 @@ fn entries_as_good_as_new_make_room_without_being_cleaned_up() {
             let keys = || (0..CAPACITY).map(|n| key(round << 32 | n));
             keys().for_each(|key| assert_eq!(keyed.check(&key, 7).taken().get(), 7, "round {round}, {limit:?}"));
             assert!(keys().all(|key| spent_of(&keyed, &key) == 7), "round {round}, {limit:?}");
-            // Time for seven tenths is enough for buckets, two windows for everybody.
+            // 0.7 of the refill time is enough for the buckets, two windows are enough for every algorithm.
             clock.advance(Nanos::from_secs(2));
         }
         assert_eq!(keyed.overflowed(), 0, "{limit:?}");
     }
 }
 
-/// The smallest table there is, in which everybody can be anywhere, full of keys of which each spends `cost` of its number.
-/// Also says how many.
+/// Returns the smallest table, in which every key can be in every bucket, filled with keys that each spend `cost(number)`. Also
+/// says how many.
 fn full<A: Algorithm + Clone>(limit: &A, cost: impl Fn(u64) -> u64) -> (Tested<A>, Arc<ManualClock>, u64) {
     let (other, _) = keyed(limit.clone(), 1);
     for n in 0..100 {
@@ -115,10 +115,11 @@ fn entry_with_one_unit_used_is_kept() {
 
 #[test]
 fn least_spent_entry_is_evicted_and_never_one_more_spent_than_the_arriving_key() {
-    // Everything that can happen in a full table, against the rule in one sentence. Costs are small, so that many are equal.
+    // Compares everything that can happen in a full table with a one-line model. Costs are small, so that many are
+    // equal.
     for limit in ten_of_each(HOUR) {
         let (keyed, clock, slots) = full(&limit, |n| 1 + n % 9);
-        let mut dice = Dice::new(7);
+        let mut dice = Rng::new(7);
         for round in 0..2_000 {
             let before: Vec<(u64, u64)> = (0..3 * slots)
                 .filter(|n| has_entry(&keyed, &key(*n)))
@@ -154,7 +155,7 @@ fn least_spent_entry_is_evicted_and_never_one_more_spent_than_the_arriving_key()
 
 #[test]
 fn key_that_took_all_of_its_limit_is_fully_spent() {
-    // Draining and charging were once taken for nothing, since they ask for more than fits.
+    // A defect: draining and charging counted as using nothing, because they ask for more than fits.
     for limit in ten_of_each(HOUR) {
         let (keyed, _, _) = full(&limit, |_| 6);
         assert_eq!(keyed.drain("drained"), 10, "{limit:?}");
@@ -180,7 +181,7 @@ fn flood_of_new_keys_evicts_no_key_that_is_more_spent() {
     const CAPACITY: u64 = 5_000;
     fn check<A: Algorithm + fmt::Debug>(limit: A) {
         let (keyed, _) = keyed(limit, CAPACITY as usize);
-        // More than half, each by another amount.
+        // Each key uses more than half, by a different amount.
         let reports: Vec<Report> = (0..1_000).map(|n| keyed.check_and_report(&key(n), 51 + n % 50).1).collect();
         keyed.check_many((0..10 * CAPACITY).map(|n| (key(1 << 40 | n), 1)), |_| ());
         for (n, report) in reports.iter().enumerate() {
@@ -197,7 +198,7 @@ fn flood_of_new_keys_evicts_no_key_that_is_more_spent() {
 }
 
 #[test]
-fn keys_without_room_share_one_limit_and_are_counted() {
+fn keys_without_an_entry_share_one_limit_and_are_counted() {
     for limit in ten_of_each(HOUR) {
         let (keyed, clock, slots) = full(&limit, |_| 10);
         let passed = (0..25).filter(|n| keyed.check(&format!("late {n}"), 1).is_admitted()).count();
@@ -205,7 +206,8 @@ fn keys_without_room_share_one_limit_and_are_counted() {
         let (verdict, report) = keyed.check_and_report("later", 1);
         assert_eq!((verdict.is_admitted(), report.remaining, keyed.overflowed()), (false, 0, 26), "{limit:?}");
         assert!((0..slots).all(|n| spent_of(&keyed, &key(n)) == 10), "{limit:?}");
-        // It is a limit like any other, and as good as new when everybody else is; but then there is room.
+        // The overflow entry is a limit like any other, and is unused again when all keys are; but then the table has
+        // free entries.
         clock.advance(Nanos::from_secs(2 * 3_600));
         assert!(keyed.check("latest", 10).is_admitted() && keyed.check("last", 10).is_admitted(), "{limit:?}");
         assert_eq!(keyed.overflowed(), 26, "{limit:?}");
@@ -214,11 +216,11 @@ fn keys_without_room_share_one_limit_and_are_counted() {
 
 #[test]
 fn windows_of_the_overflow_entry_have_full_length() {
-    // Every key has its own offset. Had it here, each window would end whenever that of the next key does.
+    // Every key has its own offset. If the overflow entry used those, its window would end with that of every key.
     let (keyed, clock, slots) = full(&FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread), |_| 10);
     let (mut passed, mut late) = (0, 0);
     for _ in 0..4 * 60 {
-        // Nobody makes room: who begins a new window is used up again at once.
+        // No entry becomes free: a key that begins a new window uses it up immediately.
         for n in 0..slots {
             keyed.drain(&key(n));
         }
@@ -240,7 +242,7 @@ fn full_table_can_refuse_instead_of_sharing() {
         let refused = Outcome::Deny(Retry::OnRelease);
         assert_eq!([1, 4].map(|cost| keyed.check("late", cost).outcome()), [refused; 2], "{limit:?}");
         assert_eq!((keyed.check("late", 4).taken().get(), keyed.overflowed()), (0, 3), "{limit:?}");
-        // Who spends no less than somebody else has room, as it has with the other choice.
+        // A key that spends at least as much as another one gets an entry, as with the other policy.
         assert!(keyed.check("late", 5).is_admitted() && has_entry(&keyed, b"late"), "{limit:?}");
         assert_eq!((0..slots).filter(|n| has_entry(&keyed, &key(*n))).count() as u64, slots - 1, "{limit:?}");
         clock.advance(Nanos::from_secs(2 * 3_600));
@@ -271,7 +273,8 @@ fn refund_of_an_evicted_entry_does_not_reach_the_overflow_entry() {
         let (keyed, _, slots) = full(&limit, |n| if n == 0 { 1 } else { 10 });
         keyed.reset(&key(0));
         let forgotten = keyed.check("forgotten", 1);
-        // It gives way to somebody more spent. At the same instant another takes as much of what is shared.
+        // The key is evicted by one that has used more. At the same instant another key takes as much from the shared
+        // entry.
         assert_eq!(keyed.check("newcomer", 10).taken().get(), 10, "{limit:?}");
         assert!(!has_entry(&keyed, b"forgotten") && entries(&keyed) as u64 == slots, "{limit:?}");
         assert_eq!((keyed.check("late", 1).taken().get(), keyed.overflowed()), (1, 1), "{limit:?}");
@@ -289,7 +292,8 @@ fn lease_in_the_overflow_entry_is_renewed_and_released_also_after_a_slot_is_free
     clock.advance(Nanos::from_millis(900));
     assert!(late.renew());
     clock.advance(Nanos::from_millis(100));
-    // All others have ended, and it has an entry of its own beside what it holds.
+    // All other leases have ended, and the key now has its own entry in addition to the lease it holds in the shared
+    // one.
     assert!(keyed.check("late", 1).is_admitted() && has_entry(&keyed, b"late"));
     let shared = || keyed.on_overflow(keyed.now(), |account| account.report(Cost::ONE).remaining);
     assert_eq!((shared(), remaining(&keyed, "late")), (1, 1));

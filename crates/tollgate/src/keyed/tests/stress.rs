@@ -1,4 +1,4 @@
-//! Threads at once, in a table that is too small for what they ask of it.
+//! Several threads in a table that is too small for their keys.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use crate::testing::DAY;
 use crate::{Concurrency, SlidingLog};
 
 const BURST: u64 = 100;
-/// Keys that are more spent than any newcomer will be, so that they never give way.
+/// Keys that have used more than any new key will, so that they are never evicted.
 const KEPT: u64 = 100;
-/// Keys that come and go.
+/// Keys that are inserted and evicted all the time.
 const PASSING: u64 = 1_000;
 const THREADS: u64 = 4;
 
@@ -49,14 +49,15 @@ fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
 
 /// Takes from random keys one by one and in batches, gives some of it back, and returns how much each key was granted.
 fn take_and_give<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, thread: u64, rounds: u64) -> HashMap<u64, u64> {
-    let mut dice = Dice::new(thread);
+    let mut dice = Rng::new(thread);
     let mut taken: HashMap<u64, u64> = (0..KEPT + PASSING).map(|key| (key, 0)).collect();
     let mut round = 0;
     while round < rounds {
         let len = if dice.below(2) == 0 { 1 } else { 1 + dice.below(24) };
         let requests: Vec<(u64, u64)> = (0..len)
             .map(|_| match dice.below(3) {
-                // A little of those who are kept, so that they last; up to half of those who come and go.
+                // Small costs for the keys that stay, so that their limit lasts; up to half of the limit for the
+                // others.
                 0 => (dice.below(KEPT), 1 + dice.below(3)),
                 _ => (KEPT + dice.below(PASSING), 1 + dice.below(50)),
             })

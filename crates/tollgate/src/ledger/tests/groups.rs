@@ -21,7 +21,7 @@ fn passes(ledger: &Tested, limit_table: &[Limits], charges: &[Charge<'_>]) -> bo
     decide(ledger, limit_table, charges).0
 }
 
-/// What may be told about each of the keys, limit by limit.
+/// Returns what can be read about each key, limit by limit.
 fn reports(ledger: &Tested, limit_table: &[Limits], keys: &[&str]) -> Vec<Vec<Report>> {
     let report = |key: &&str| ledger.peek(limit_table, &charge(0, key, 1), |view| view.reports(1).collect());
     keys.iter().map(report).collect()
@@ -85,7 +85,8 @@ fn two_charges_of_one_key_see_each_other() {
 
 #[test]
 fn one_key_under_two_limits_in_one_group_is_converted_between_them() {
-    // Once the first was decided by its own limit_table on a state that had been converted to the second's.
+    // A defect: the first charge was decided by its own limits on a state that had been converted to those of the
+    // second.
     let limit_table: Vec<Limits> = ten_of_each(HOUR).into_iter().map(Limits::from).collect();
     for first in 0..limit_table.len() as u32 {
         for second in 0..limit_table.len() as u32 {
@@ -142,7 +143,7 @@ fn refused_attempt_is_recorded_only_by_limits_that_count_refusals() {
     let limit_table = [one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap().count_refused())];
     let (ledger, _) = ledger(100, 11);
     assert!(!passes(&ledger, &limit_table, &[charge(0, "alice", 4), charge(0, "bob", 6), charge(0, "bob", 6)]));
-    // The second of bob's attempts was refused and is written down; the first was taken back, and so was alice's.
+    // The second of bob's attempts was refused and recorded; the first was undone, and so was alice's.
     assert_eq!(["alice", "bob"].map(|key| ledger.remaining(&limit_table, 0, key)), [10, 4]);
 }
 
@@ -154,7 +155,7 @@ fn evicted_entry_is_restored_when_the_group_is_refused() {
         let names: Vec<String> = (0..slots).map(|n| n.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let before = reports(&ledger, &limit_table, &names);
-        // One newcomer, two, and the same twice; before, behind and around the one that is refused.
+        // One new key, two, and the same one twice; before, after and around the charge that is refused.
         let refused = charge(0, "4", 6);
         for group in [
             &[charge(0, "new", 5), refused][..],
@@ -178,8 +179,9 @@ fn evicted_entry_is_restored_when_the_group_is_refused() {
 }
 
 #[test]
-fn no_two_of_a_group_get_the_same_entry() {
-    // One vacancy for three newcomers. Once the second took it for still vacant, since the first had not yet been charged.
+fn two_keys_of_a_group_never_get_the_same_entry() {
+    // One free entry for three new keys. A defect: the second key was given the same entry, because the first had not
+    // been charged yet.
     let limit_table = [one(bucket(10))];
     let (ledger, _, slots) = full(&limit_table, |_| 3);
     ledger.reset(&limit_table[..], &charge(0, "2", 0));
@@ -191,7 +193,7 @@ fn no_two_of_a_group_get_the_same_entry() {
 
 #[test]
 fn entry_is_not_evicted_for_another_of_its_group() {
-    // The least spent of all, and as good as new: each is needed in a moment.
+    // The key with the least used, and one that is unused: both are charged next.
     let limit_table = [one(bucket(10))];
     for spent in [1, 0] {
         let (ledger, _, slots) = full(&limit_table, |n| if n == 2 { 1 } else { 5 });
@@ -206,7 +208,7 @@ fn entry_is_not_evicted_for_another_of_its_group() {
 
 #[test]
 fn charges_of_a_group_without_a_slot_share_the_overflow_entry() {
-    // Once such a group was refused, so that a full table turned away everybody who met two rules.
+    // A defect: such a group was refused, so that a full table refused every request that matched two rules.
     let limit_table = [one(bucket(10)), one(bucket(3))];
     let (ledger, _, slots) = full(&limit_table, |_| 5);
     assert!(passes(&ledger, &limit_table, &[charge(0, "0", 1), charge(0, "new 1", 4), charge(1, "late 1", 1)]));
@@ -239,7 +241,7 @@ fn group_without_a_slot_is_refused_if_configured() {
 
 #[test]
 fn charge_that_can_never_pass_reports_it_within_a_group() {
-    // Once it was told to wait for room, and counted as if it had found none.
+    // A defect: the charge got a wait and was counted as one without an entry.
     let limit_table = [one(bucket(10)), one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap())];
     let (ledger, _) = ledger(100, 2);
     for id in [1, 2] {
@@ -250,12 +252,12 @@ fn charge_that_can_never_pass_reports_it_within_a_group() {
 }
 
 #[test]
-fn groups_find_room_for_as_many_keys_as_the_ledger_was_made_for() {
+fn groups_insert_as_many_keys_as_the_ledger_was_made_for() {
     let limit_table = [one(bucket(100)), one(fine_bucket(100))];
     for (capacity, together) in [(10, 2), (100, 2), (1_000, 2), (1_000, 20), (20_000, 50)] {
         let (ledger, _) = ledger(capacity, 2);
         let keys: Vec<String> = (0..capacity).map(|n| n.to_string()).collect();
-        // Amounts that tell everybody from its neighbours, in case one of a group is moved to make room for another of it.
+        // Amounts that differ between neighbours, in case one key of a group is displaced to make room for another.
         let cost = |n: usize| 1 + n as u64 % 50;
         let charges: Vec<Charge<'_>> =
             keys.iter().enumerate().map(|(n, key)| charge(n as u32 % 2, key, cost(n))).collect();

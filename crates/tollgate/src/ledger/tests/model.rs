@@ -1,9 +1,9 @@
-//! The ledger beside the obvious: a map from key to state, one call at a time, nothing ever forgotten.
+//! The ledger beside an obvious model: a map from key to state, one call at a time, from which nothing is removed.
 
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::testing::Dice;
+use crate::testing::Rng;
 use crate::{LeakyBucket, SlidingWindow, TokenBucket};
 
 const WORDS: usize = 32;
@@ -20,7 +20,7 @@ struct Kept {
     words: [u64; WORDS],
 }
 
-/// What a charge is answered: its verdict, and the reports after the decision.
+/// The answer to a charge: its verdict, and the reports after the decision.
 type Answer = (Verdict<Stamps>, Vec<Report>);
 
 impl Model<'_> {
@@ -34,13 +34,13 @@ impl Model<'_> {
         Kept { id, words }
     }
 
-    /// The answer under the limits of `id`.
+    /// Returns the answer under the limits with `id`.
     fn answer(&self, kept: &Kept, id: u32, now: &Now<'_>, verdict: Verdict<Stamps>) -> Answer {
         (verdict, self.limits(id).reports_from(self.limits(kept.id), &kept.words, now, Cost::ONE).collect())
     }
 
-    /// The state of a key, unless it is new to the limits of `id`: one that has nothing used up of other limits is new where a
-    /// new key does not have everything.
+    /// Returns the state of a key, unless the key counts as new under the limits with `id`: a key with nothing used
+    /// under other limits does, if new keys start with less than everything.
     fn known(&self, key: usize, id: u32, now: &Now<'_>) -> Option<&Kept> {
         let is_new = |kept: &&Kept| {
             let (own, limits) = (self.limits(kept.id), self.limits(id));
@@ -55,7 +55,7 @@ impl Model<'_> {
         self.answer(&kept, id, now, verdict)
     }
 
-    /// All or none; the keys are different, or under the same id.
+    /// Charges all or none; keys that occur twice have the same id.
     fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<Answer>) {
         for ((key, id, _), now) in charges.iter().zip(nows) {
             if self.known(*key, *id, now).is_none() {
@@ -71,7 +71,7 @@ impl Model<'_> {
                 self.states = before.clone();
             }
             passed &= verdict.is_admitted();
-            // Every charge that is refused records it, where its limits count refusals.
+            // Every refused charge is recorded if its limits count refusals.
             if passed || !verdict.is_admitted() {
                 let kept = self.states.get_mut(key).unwrap();
                 if limits.commit_from(&self.limit_table[kept.id as usize], &mut kept.words, now, &verdict) {
@@ -80,7 +80,7 @@ impl Model<'_> {
             }
             verdicts.push(verdict);
         }
-        // Charges that take up to an amount all take the least of theirs.
+        // Charges that take up to an amount all take the smallest amount among them.
         let up_to = |ask: Ask| matches!(ask, Ask::UpTo(_));
         let taken = || charges.iter().zip(&verdicts).filter(|((_, _, ask), _)| up_to(*ask)).map(|(_, it)| it.taken());
         if let Some(least) = taken().min().filter(|least| passed && taken().any(|taken| taken > *least)) {
@@ -125,7 +125,7 @@ fn ledger_decides_like_a_map_of_states() {
     for seed in 0..20 {
         let (ledger, clock) = ledger(1_000, WORDS);
         let mut model = Model { limit_table: &limit_table, states: BTreeMap::new() };
-        let mut dice = Dice::new(seed);
+        let mut dice = Rng::new(seed);
         let mut receipts: Vec<(usize, u32, Verdict<Stamps>)> = Vec::new();
         for step in 0..3_000 {
             let what = format!("seed {seed}, step {step}");
@@ -155,7 +155,7 @@ fn ledger_decides_like_a_map_of_states() {
                     model.states.remove(&asked[0].0);
                 }
                 2..5 => {
-                    // By the receipt of an earlier taking, or without.
+                    // With the receipt of an earlier charge, or without one.
                     let receipt = (!receipts.is_empty()).then(|| receipts.swap_remove(step % receipts.len()));
                     let (key, id, cost, stamps) = match receipt {
                         Some((key, id, verdict)) => (key, id, verdict.taken(), Some(verdict.stamp())),
@@ -170,7 +170,7 @@ fn ledger_decides_like_a_map_of_states() {
                 }
                 5 => clock.advance(Nanos::from_millis(step as u64 % 700)),
                 n => {
-                    // One, or a group in which every key has one id.
+                    // One charge, or a group in which every key has one id.
                     for _ in 0..n.saturating_sub(10) {
                         let (key, id, ask) = pick(limit_table.len() as u64);
                         let id = asked.iter().find(|(other, _, _)| *other == key).map_or(id, |(_, id, _)| *id);

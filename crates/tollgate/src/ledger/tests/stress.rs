@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::*;
 use crate::table::{EntryPosition, positions};
-use crate::testing::{Dice, on_threads};
+use crate::testing::{Rng, on_threads};
 
 const BURST: u64 = 100;
 /// Keys that are more spent than any newcomer will be, so that they never give way.
@@ -46,7 +46,7 @@ fn threads_with_groups_of_keys_in_a_full_table_neither_lose_nor_gain_anything() 
 
 /// Charges one to three random keys at a time, gives some of it back, and returns how much each key was granted.
 fn take_and_give(ledger: &Tested, limit_table: &[Limits], thread: u64, rounds: u64) -> HashMap<u64, u64> {
-    let mut dice = Dice::new(thread);
+    let mut dice = Rng::new(thread);
     let mut taken: HashMap<u64, u64> = (0..KEPT + PASSING).map(|key| (key, 0)).collect();
     for _ in 0..rounds {
         let keys = [(); 3].map(|()| match dice.below(3) {
@@ -79,7 +79,7 @@ fn take_and_give(ledger: &Tested, limit_table: &[Limits], thread: u64, rounds: u
     taken
 }
 
-/// Nobody has two entries, everybody is where it is looked for, and nothing is left locked.
+/// No key has two entries, every key is where lookups find it, and no bucket is left locked.
 fn assert_sound(ledger: &Tested, limit_table: &[Limits]) {
     let reader = LedgerReader { limit_table, now: ledger.clock.now() };
     let mut seen = HashMap::new();

@@ -2,14 +2,14 @@
 
 use super::*;
 
-/// What passes in any interval is at most `burst + rate × T`; nobody is left behind.
+/// What passes in any interval is at most `burst + rate × T`, and every waiter is served.
 #[test]
-fn threads_that_wait_and_give_up_at_random_get_no_more_than_there_is() {
+fn threads_that_wait_and_cancel_at_random_stay_within_the_limit() {
     let rate = 20_000;
     let limiter = Arc::new(Limiter::new(TokenBucket::new(crate::Rate::per_second(rate).unwrap(), 10).unwrap()));
     let start = limiter.clock().now();
     let passed: u64 = on_threads(8, |thread| {
-        let mut dice = Dice::new(thread + 1);
+        let mut dice = Rng::new(thread + 1);
         let mut passed = 0;
         for _ in 0..500 {
             let cost = 1 + dice.below(3);
@@ -19,7 +19,7 @@ fn threads_that_wait_and_give_up_at_random_get_no_more_than_there_is() {
                     let patience = Duration::from_micros(dice.below(500));
                     passed += limiter.acquire(cost).within(patience).wait().map_or(0, |verdict| verdict.taken().get());
                 }
-                // Joins the line and leaves it again, granted or not.
+                // Joins the queue and leaves it again, granted or not.
                 2 => {
                     if let Some(Ok(verdict)) = poll(&mut limiter.acquire(cost)) {
                         passed += verdict.taken().get();
@@ -42,7 +42,7 @@ fn threads_that_wait_and_give_up_at_random_get_no_more_than_there_is() {
 }
 
 #[test]
-fn threads_that_wait_for_a_slot_never_hold_more_than_there_are() {
+fn waiting_threads_never_hold_more_slots_than_the_limit() {
     let slots = Arc::new(Limiter::new(Concurrency::new(3, Nanos::from_secs(3_600)).unwrap()));
     let (held, most) = (AtomicU64::new(0), AtomicU64::new(0));
     on_threads(8, |_| {
@@ -58,8 +58,7 @@ fn threads_that_wait_for_a_slot_never_hold_more_than_there_are() {
     assert_eq!(slots.report(1).remaining, 3);
 }
 
-/// Every thread notes its place in the order of joining before it may join; a line that is served in that order hands out
-/// rising numbers.
+/// Every thread records its number in the order of joining before it joins; served in FIFO order, the numbers increase.
 #[test]
 fn threads_are_served_in_the_order_in_which_they_came() {
     let clock = clock();
@@ -105,7 +104,7 @@ fn clock_moved_by_another_thread_wakes_waiters() {
     });
 }
 
-/// The next turn has come before the one before is dealt with, again and again.
+/// The next turn is repeatedly due before the previous one has been handled.
 #[test]
 fn extreme_rate_serves_all_waiters() {
     let limiter = Arc::new(Limiter::new(TokenBucket::new("1/50ns".parse().unwrap(), 1).unwrap()));
@@ -121,11 +120,11 @@ fn extreme_rate_serves_all_waiters() {
 }
 
 #[test]
-fn threads_that_wait_for_keys_get_no_more_than_each_has() {
+fn waiting_threads_get_no_more_than_the_limit_of_each_key() {
     let keyed = Arc::new(Keyed::new(TokenBucket::new("5k/s".parse().unwrap(), 3).unwrap(), 1_000).unwrap());
     let start = keyed.clock().mono();
     let passed: Vec<[u64; 4]> = on_threads(8, |thread| {
-        let mut dice = Dice::new(thread + 1);
+        let mut dice = Rng::new(thread + 1);
         let mut passed = [0; 4];
         for _ in 0..300 {
             let key = dice.below(4) as usize;

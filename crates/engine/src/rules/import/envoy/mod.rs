@@ -127,7 +127,7 @@ impl<'d> Converter<'_, 'd> {
         let named = limit.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| path_name(path));
         self.conditions += path.iter().map(|step| 1 + step.excluded.len()).sum::<usize>();
         if self.conditions > MAX_CONDITIONS {
-            // Reported once: nothing of the file is used.
+            // Reported once; the whole file is then rejected.
             if !self.too_many {
                 self.notes.add(limit.position, format!("too many conditions (maximum {MAX_CONDITIONS})"));
             }
@@ -164,7 +164,7 @@ impl<'d> Converter<'_, 'd> {
         let boolean = || text(position, "true");
         match limit.allows {
             Allows::Everything => {
-                // Excluded values have no limit either.
+                // Excluded values must not be limited either.
                 pairs.push(("unlimited", boolean()));
                 overrides.clear();
             }
@@ -293,8 +293,8 @@ fn excluded<'d>(
     beside.iter().filter(takes_from).map(|(_, values)| *values).collect()
 }
 
-/// Whether a value has the prefix and suffix of a pattern, in linear time. This excludes more than
-/// the matching values, which changes nothing: the others never match.
+/// Whether a value has the prefix and suffix of a pattern, in linear time. This excludes more values than necessary,
+/// which changes nothing: the additional ones never match.
 fn may_match(pattern: &str, value: &str) -> bool {
     let (first, last) = (pattern.split('*').next(), pattern.rsplit('*').next());
     value.starts_with(first.unwrap_or_default()) && value.ends_with(last.unwrap_or_default())

@@ -26,7 +26,7 @@ struct Server {
     locations: Vec<(usize, Option<usize>)>,
 }
 
-/// Requests to which another limit applies than around them.
+/// Requests with another limit than the scope around them.
 #[derive(Debug)]
 pub(super) struct Exception<'s, T> {
     hosts: &'s [String],
@@ -82,7 +82,7 @@ impl Regions {
         self.servers.iter().filter(|server| server.hosts.is_empty()).filter_map(|server| server.scope)
     }
 
-    /// Returns the regions in which something else applies than in the file as a whole.
+    /// Returns the regions whose limits differ from those of the file as a whole.
     pub(super) fn exceptions<'s, T: Copy + PartialEq>(
         &'s self,
         scopes: &'s Scopes,

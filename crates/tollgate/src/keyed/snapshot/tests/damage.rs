@@ -1,8 +1,8 @@
-//! Whatever happened to the bytes, they are refused, and the limiter stays as it was.
+//! Damaged bytes are refused, and the limiter is unchanged.
 
 use super::*;
 
-/// A limiter that has something to lose.
+/// Returns a limiter with entries that a failed load must not change.
 fn in_use<A: Algorithm>(limit: A, clock: &ManualClock) -> Tested<A> {
     let keyed = elsewhere(limit, 100, clock, 0);
     let _ = keyed.check("carol", 3);
@@ -14,7 +14,7 @@ fn remaining<A: Algorithm>(keyed: &Tested<A>) -> [u64; 3] {
 }
 
 #[test]
-fn no_damaged_byte_and_no_missing_end_goes_unnoticed() {
+fn every_damaged_byte_and_missing_end_is_detected() {
     for limit in every_limit(HOUR) {
         let (here, clock) = keyed(limit.clone(), 100);
         let _ = here.check("alice", 9);
@@ -44,7 +44,7 @@ fn no_damaged_byte_and_no_missing_end_goes_unnoticed() {
 }
 
 #[test]
-fn frames_that_are_missing_doubled_or_swapped_are_noticed() {
+fn missing_doubled_and_swapped_frames_are_detected() {
     let (here, clock) = keyed(bucket(10), 10_000);
     for key in 0..10_000 {
         let _ = here.check(&format!("key {key}"), 10);
@@ -83,10 +83,10 @@ fn other_files_and_other_limits_are_errors() {
     assert!(matches!(&error, RestoreError::Unreadable(error) if error.kind() == io::ErrorKind::NotFound), "{error}");
 }
 
-/// Bytes that say anything at all, with seals that hold.
+/// Arbitrary bytes with valid seals.
 #[test]
 fn arbitrary_parameters_and_states_are_refused_or_harmless() {
-    let mut dice = Dice::new(5);
+    let mut dice = Rng::new(5);
     for limit in every_limit(HOUR) {
         let (here, clock) = keyed(limit.clone(), 100);
         let _ = here.check("alice", 9);

@@ -1,4 +1,4 @@
-//! The file on the disk: whole, private, and replaced at once.
+//! The file on disk: complete, readable only by its owner, and replaced atomically.
 
 use std::fs;
 
@@ -49,7 +49,7 @@ fn unwritable_path_is_an_error() {
     let (here, _) = keyed(bucket(10), 100);
     assert_eq!(here.save(folder.path().join("no such folder/limits")).unwrap_err().kind(), io::ErrorKind::NotFound);
     assert_eq!(here.save(folder.path().join("..")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    // A folder has the name, so the last step fails.
+    // A folder has the name of the file, so the last step, renaming, fails.
     fs::create_dir(folder.path().join("limits")).unwrap();
     assert!(here.save(folder.path().join("limits")).is_err());
     assert_eq!(names(&folder), ["limits"]);

@@ -4,20 +4,20 @@ use std::collections::VecDeque;
 
 use crate::fingerprint::Fingerprint;
 
-/// The last takings that were not refunded, the oldest first.
+/// The last charges that were not refunded, the oldest first.
 #[derive(Debug)]
-pub(super) struct Takings {
+pub(super) struct OverflowCharges {
     list: VecDeque<(Fingerprint, u64)>,
 }
 
-impl Default for Takings {
+impl Default for OverflowCharges {
     fn default() -> Self {
         Self { list: VecDeque::with_capacity(Self::MAX) }
     }
 }
 
-impl Takings {
-    /// The maximum number of takings, as many as a limit has leases; a further one replaces the oldest.
+impl OverflowCharges {
+    /// Maximum number of charges, as many as a limit can have leases; a further one replaces the oldest.
     pub(super) const MAX: usize = 1_024;
 
     pub(super) fn add(&mut self, fingerprint: Fingerprint, cost: u64) {
@@ -55,14 +55,14 @@ mod tests {
     #[test]
     fn refunds_are_bounded_by_takings_and_the_oldest_are_forgotten() {
         let [a, b] = [1, 2].map(|low| Fingerprint { low, ..Fingerprint::default() });
-        let mut takings = Takings::default();
-        [(a, 2), (b, 3), (a, 4)].iter().for_each(|(fingerprint, cost)| takings.add(*fingerprint, *cost));
+        let mut overflow_charges = OverflowCharges::default();
+        [(a, 2), (b, 3), (a, 4)].iter().for_each(|(fingerprint, cost)| overflow_charges.add(*fingerprint, *cost));
         assert_eq!(
-            [(a, 3), (a, 9), (a, 1), (b, 2)].map(|(fingerprint, cost)| takings.remove(fingerprint, cost)),
+            [(a, 3), (a, 9), (a, 1), (b, 2)].map(|(fingerprint, cost)| overflow_charges.remove(fingerprint, cost)),
             [3, 3, 0, 2]
         );
-        assert!(takings.has(b) && !takings.has(a));
-        (0..Takings::MAX).for_each(|_| takings.add(a, 1));
-        assert_eq!((takings.has(b), takings.list.len()), (false, Takings::MAX));
+        assert!(overflow_charges.has(b) && !overflow_charges.has(a));
+        (0..OverflowCharges::MAX).for_each(|_| overflow_charges.add(a, 1));
+        assert_eq!((overflow_charges.has(b), overflow_charges.list.len()), (false, OverflowCharges::MAX));
     }
 }

@@ -1,8 +1,8 @@
-//! The leases and their order of ends, in the words of the state.
+//! The leases and the order in which they end, stored in the words of the state.
 //!
 //! Slots that are held form a list in the order in which their leases end; slots that were given back form another, of
-//! which only the head matters. Slots never used are in neither, so that nothing has to be written for a new state.
-//! Whatever the words say, no link leads outside the slots and no walk is longer than there are slots.
+//! which only the head matters. Slots never used are in neither, so that nothing has to be written for a new state. For
+//! any content of the words, no link leads outside the slots and no walk has more steps than there are slots.
 
 use super::Concurrency;
 use crate::algorithm::{Cells, CellsMut};
@@ -13,7 +13,7 @@ use crate::verdict::Stamp;
 pub(super) type Link = u16;
 const NONE: Link = 0;
 
-const BOOK_AT: usize = 0;
+const LIST_AT: usize = 0;
 const LAST_STAMP_AT: usize = 1;
 const SLOTS_AT: usize = 2;
 const SLOT_WORDS: usize = 3;
@@ -21,12 +21,12 @@ const SLOT_WORDS: usize = 3;
 /// Weights and links are at most 1024 and are packed into fields of this many bits.
 const FIELD_BITS: u32 = 12;
 
-/// How many words a book with so many slots takes.
+/// Returns how many words a list with `slots` slots takes.
 pub(super) const fn words(slots: u64) -> usize {
     SLOTS_AT + SLOT_WORDS * slots as usize
 }
 
-/// Stores the last number given.
+/// The index of the word that holds the last number given.
 pub(super) fn set_last_stamp<S: CellsMut + ?Sized>(state: &mut S, stamp: Stamp) {
     state.set(LAST_STAMP_AT, stamp.to_bits());
 }
@@ -39,12 +39,12 @@ fn pack<const N: usize>(fields: [u64; N]) -> u64 {
     fields.iter().rev().fold(0, |word, field| word << FIELD_BITS | field)
 }
 
-/// What is in a slot that is held. In a free one the weight is zero and `next` is the next free one.
+/// The content of a slot that is held. In a free slot the weight is zero and `next` is the next free slot.
 #[derive(Clone, Copy)]
 pub(super) struct Lease {
-    /// The number that names this lease and no other.
+    /// The unique number of this lease.
     pub(super) stamp: Stamp,
-    /// The first instant at which it counts no more.
+    /// The first instant at which it no longer counts.
     pub(super) ends: Time<Mono>,
     pub(super) weight: u16,
     /// The lease that ends just before this one.
@@ -60,21 +60,21 @@ impl Lease {
         Self { stamp, ends, weight, prev: NONE, next: NONE }
     }
 
-    /// How much longer it lasts. An end that does not fit the clock never comes.
+    /// Returns how much longer it lasts. An end beyond the range of the clock is never reached.
     pub(super) fn left(&self, now: Time<Mono>) -> Nanos {
         if self.ends.as_nanos() == u64::MAX { Nanos::MAX } else { self.ends.since(now) }
     }
 }
 
-/// The first word of the state, unpacked: what is in use, and where to find it.
+/// The first word of the state, unpacked: the weight in use, and where the lists begin.
 #[derive(Clone, Copy)]
-pub(super) struct Book {
+pub(super) struct LeaseList {
     slots: u64,
     /// The weight of all leases in the list, ended or not.
     pub(super) in_use: u64,
     /// The slot freed last, or none.
     free: Link,
-    /// How many slots were ever used; those after them hold no meaning and need none.
+    /// How many slots were ever used; the words of later slots are never read.
     touched: Link,
     /// The lease that ends first.
     first: Link,
@@ -82,26 +82,26 @@ pub(super) struct Book {
     last: Link,
 }
 
-impl Book {
+impl LeaseList {
     pub(super) const fn empty(slots: u64) -> Self {
         Self { slots, in_use: 0, free: NONE, touched: 0, first: NONE, last: NONE }
     }
 
     pub(super) fn load<S: Cells + ?Sized>(state: &S, slots: u64) -> Self {
-        let word = state.get(BOOK_AT);
-        let mut book = Self::empty(slots);
-        book.in_use = field(word, 0).min(Concurrency::MAX_LEASES);
-        book.touched = field(word, 1).min(slots) as Link;
-        [book.free, book.first, book.last] = [2, 3, 4].map(|nth| book.link(word, nth));
-        book
+        let word = state.get(LIST_AT);
+        let mut leases = Self::empty(slots);
+        leases.in_use = field(word, 0).min(Concurrency::MAX_LEASES);
+        leases.touched = field(word, 1).min(slots) as Link;
+        [leases.free, leases.first, leases.last] = [2, 3, 4].map(|nth| leases.link(word, nth));
+        leases
     }
 
     pub(super) fn store<S: CellsMut + ?Sized>(self, state: &mut S) {
         let links = [self.touched, self.free, self.first, self.last].map(u64::from);
-        state.set(BOOK_AT, pack([self.in_use, links[0], links[1], links[2], links[3]]));
+        state.set(LIST_AT, pack([self.in_use, links[0], links[1], links[2], links[3]]));
     }
 
-    /// Words that we did not write must not lead outside the slots.
+    /// Damaged words must not lead outside the slots.
     fn link(&self, word: u64, nth: u32) -> Link {
         let link = field(word, nth);
         if link <= self.slots { link as Link } else { NONE }
@@ -130,7 +130,7 @@ impl Book {
         (self.last != NONE).then(|| self.lease(state, self.last))
     }
 
-    /// How long until a lease ends that has not yet; those that have are passed over.
+    /// Returns the time until the next lease ends, skipping leases that have ended.
     pub(super) fn next_end<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Nanos> {
         let mut link = self.first;
         // Bounded, because damaged words may form a cycle.
@@ -147,7 +147,7 @@ impl Book {
         None
     }
 
-    /// The weight of leases that have ended, counted from the first until it is `enough`.
+    /// Returns the weight of leases that have ended, counted from the first until it is `enough`.
     pub(super) fn ended<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, enough: u64) -> u64 {
         let (mut ended, mut link) = (0, self.first);
         // Bounded, because damaged words may form a cycle.
@@ -165,12 +165,12 @@ impl Book {
         ended
     }
 
-    /// The weight of leases that have not ended.
+    /// Returns the weight of leases that have not ended.
     pub(super) fn held<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> u64 {
         self.in_use.saturating_sub(self.ended(state, now, u64::MAX))
     }
 
-    /// Where the next lease goes: the slot freed last, else one never used, else that of the first lease if it has ended.
+    /// Returns where the next lease goes: the slot freed last, else one never used, else that of the first lease if it has ended.
     pub(super) fn vacant<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Link> {
         if self.free != NONE {
             Some(self.free)
@@ -231,7 +231,7 @@ impl Book {
         self.set_prev(state, next, link);
     }
 
-    /// Lets `next` follow `link`, or be the first if there is no such.
+    /// Makes `next` the successor of `link`, or the first if `link` is none.
     fn set_next<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, next: Link) {
         match link {
             NONE => self.first = next,
@@ -239,7 +239,7 @@ impl Book {
         }
     }
 
-    /// Lets `prev` precede `link`, or be the last if there is no such.
+    /// Makes `prev` the predecessor of `link`, or the last if `link` is none.
     fn set_prev<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, prev: Link) {
         match link {
             NONE => self.last = prev,
@@ -247,8 +247,8 @@ impl Book {
         }
     }
 
-    /// Lets no lease end later than `latest`. The order of ends stays.
-    pub(super) fn cut_short<S: CellsMut + ?Sized>(&self, state: &mut S, latest: Time<Mono>) {
+    /// Shortens leases that would end later than `latest`. The order of ends stays.
+    pub(super) fn shorten_leases<S: CellsMut + ?Sized>(&self, state: &mut S, latest: Time<Mono>) {
         let mut link = self.last;
         for _ in 0..self.slots {
             let lease = self.lease(state, link);
@@ -260,7 +260,7 @@ impl Book {
         }
     }
 
-    /// Lets every lease end when it did, by another clock. An end that never comes still never comes.
+    /// Converts the end of every lease to another clock. An end that is never reached stays so.
     pub(super) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         for link in 1..=self.touched {
             let lease = self.lease(state, link);
@@ -270,7 +270,7 @@ impl Book {
         }
     }
 
-    /// Rewrites the book to fewer slots, keeping the leases that end last.
+    /// Rewrites the leases to fewer slots, keeping the leases that end last.
     pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
         // Old and new slots overlap, so the leases are copied: 24 KiB of stack, only when a limit shrinks.
         let mut aside = [Lease::NOTHING; Concurrency::MAX_LEASES as usize];
@@ -282,21 +282,21 @@ impl Book {
             }
             (kept, link) = (kept + 1, place.prev);
         }
-        let mut book = Self::empty(slots);
+        let mut leases = Self::empty(slots);
         for lease in aside.iter().take(kept).rev() {
-            book.touched += 1;
-            book.in_use = Concurrency::MAX_LEASES.min(book.in_use + u64::from(lease.weight));
-            book.insert(state, book.touched, *lease);
+            leases.touched += 1;
+            leases.in_use = Concurrency::MAX_LEASES.min(leases.in_use + u64::from(lease.weight));
+            leases.insert(state, leases.touched, *lease);
         }
-        book.store(state);
+        leases.store(state);
     }
 
-    /// A stamp tells the slot by its lowest bits.
+    /// Returns the mask of the lowest bits of a stamp, which are the slot.
     fn slot_mask(&self) -> u64 {
         self.slots.next_power_of_two() - 1
     }
 
-    /// The number of a lease taken now in that slot: above the last one and, unless leases outrun the clock, the first
+    /// Returns the number of a lease taken now in that slot: above the last one and, unless leases outrun the clock, the first
     /// from now on that names the slot.
     pub(super) fn next_stamp<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, link: Link) -> Stamp {
         let least = state.get(LAST_STAMP_AT).saturating_add(1).max(now.as_nanos());
@@ -304,28 +304,28 @@ impl Book {
         Stamp::from_bits(if stamp < least { stamp.wrapping_add(self.slot_mask() + 1) } else { stamp })
     }
 
-    /// The slot of the lease with that number, if it has not ended.
+    /// Returns the slot of the lease with that number, if it has not ended.
     pub(super) fn find<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, stamp: Stamp) -> Option<Link> {
         if stamp == Stamp::NONE {
             return None;
         }
         let is_it = |link: &Link| state.get(slot_at(*link)) == stamp.to_bits();
         let likely = (stamp.to_bits() & self.slot_mask()) as Link + 1;
-        // It is elsewhere if a change of the limit moved it.
+        // A change of the limit may have moved it to another slot.
         let link = if likely <= self.touched && is_it(&likely) { likely } else { (1..=self.touched).find(is_it)? };
         let lease = self.lease(state, link);
         (lease.weight > 0 && lease.left(now) > Nanos::ZERO).then_some(link)
     }
 }
 
-/// The first word of a slot.
+/// Returns the first word of a slot.
 const fn slot_at(link: Link) -> usize {
     SLOTS_AT + SLOT_WORDS * (link as usize).saturating_sub(1)
 }
 
 #[cfg(test)]
-impl Book {
-    /// The order of ends, the links both ways, the sum, and every slot in exactly one place.
+impl LeaseList {
+    /// Checks the order of ends, the links in both directions, the sum, and that every slot is in exactly one list.
     pub(super) fn assert_sound(&self, state: &[u64], what: &str) {
         let (mut link, mut before, mut weight, mut seen) = (self.first, Lease::NOTHING, 0, vec![NONE]);
         while link != NONE {
