@@ -20,12 +20,19 @@ use crate::report::{Bar, Report, Row};
 const DECISIONS: usize = 20_000;
 
 /// Case, our contender, the peers it is compared with, and the bar, which applies to the first of them.
-const CASES: [(&str, &str, &[&str], Option<Bar>); 4] = [
+const CASES: [(&str, &str, &[&str], Option<Bar>); 8] = [
     ("instructions-direct", "ours-direct", &["governor-direct"], Some(Bar::RatioAtLeast(1.0))),
+    ("instructions-direct-denied", DENIED, &["governor-direct-denied"], None),
+    ("instructions-direct-odd-rate", "ours-direct-odd-rate", &["governor-direct"], None),
+    ("instructions-acquire", "ours-acquire", &["governor-until-ready", "ours-direct"], None),
     ("instructions-keyed", "ours", &["governor-dashmap", "governor-dashmap-ahash"], Some(Bar::OursAtMost(160.0))),
-    ("instructions-keyed-odd-rate", "ours-odd-rate", &["governor-dashmap"], None),
+    ("instructions-keyed-odd-rate", "ours-odd-rate", &["governor-dashmap"], Some(Bar::OursAtMost(200.0))),
+    ("instructions-keyed-sliding-slices", "ours-sliding-slices", &["ours"], None),
     ("instructions-keyed-batch16", ours::BATCHED, &["governor-dashmap", "governor-dashmap-ahash"], None),
 ];
+
+/// The contender of ours that refuses everything.
+const DENIED: &str = "ours-direct-denied";
 
 /// Runs the cases that the report wants; without valgrind it says so and runs none.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
@@ -88,13 +95,20 @@ fn count(contender: &str) -> Result<f64> {
 
 /// In the child: the decisions that are counted, after as many that are not.
 pub(crate) fn region(contender: &str) -> Result<()> {
+    let expected = if contender.ends_with("-denied") { 0 } else { DECISIONS };
     let mut contender: Box<dyn Contender> = match contender {
         "empty-loop" => Box::new(Empty),
         "ours-direct" => Box::new(ours::Direct::precise()?),
+        DENIED => Box::new(ours::Direct::denying()?),
+        "ours-direct-odd-rate" => Box::new(ours::Direct::odd_rate()?),
+        "ours-acquire" => Box::new(ours::Acquiring::precise()?),
+        "ours-sliding-slices" => Box::new(ours::Other::sliding_slices(1_000, u32::MAX.into())?),
         "ours" => Box::new(ours::Keyed::new(1_000)?),
         "ours-odd-rate" => Box::new(ours::Keyed::odd_rate(1_000)?),
         ours::BATCHED => Box::new(ours::Batched::new(1_000)?),
         "governor-direct" => Box::new(governor::Direct::precise()),
+        "governor-direct-denied" => Box::new(governor::Direct::denying()?),
+        "governor-until-ready" => Box::new(governor::UntilReady::new()),
         "governor-dashmap" => Box::new(governor::Keyed::new()),
         "governor-dashmap-ahash" => Box::new(governor::Keyed::ahash()),
         _ => layer::contender(contender)?,
@@ -103,7 +117,7 @@ pub(crate) fn region(contender: &str) -> Result<()> {
     contender.fill(&keys[0]);
     contender.run(&keys);
     let allowed = callgrind_region(contender.as_mut(), &keys);
-    ensure!(allowed == DECISIONS, "only {allowed} were allowed");
+    ensure!(allowed == expected, "{allowed} were allowed instead of {expected}");
     Ok(())
 }
 

@@ -191,6 +191,38 @@ impl Algorithm for Limit {
     }
 
     #[inline]
+    fn takes_from_words(&self) -> bool {
+        match self {
+            Self::TokenBucket(bucket) => bucket.takes_from_words(),
+            Self::SlidingSlices(slices) => slices.takes_from_words(),
+            Self::Unlimited
+            | Self::DenyAll
+            | Self::LeakyBucket(_)
+            | Self::IntervalBucket(_)
+            | Self::FixedWindow(_)
+            | Self::SlidingWindow(_)
+            | Self::SlidingLog(_)
+            | Self::Concurrency(_) => false,
+        }
+    }
+
+    #[inline]
+    fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
+        match self {
+            Self::TokenBucket(bucket) => bucket.take_from_words(state, now, cost),
+            Self::SlidingSlices(slices) => slices.take_from_words(state, now, cost),
+            Self::Unlimited
+            | Self::DenyAll
+            | Self::LeakyBucket(_)
+            | Self::IntervalBucket(_)
+            | Self::FixedWindow(_)
+            | Self::SlidingWindow(_)
+            | Self::SlidingLog(_)
+            | Self::Concurrency(_) => None,
+        }
+    }
+
+    #[inline]
     fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
         match self {
             Self::TokenBucket(bucket) => bucket.decide_fast(state, now, cost),

@@ -71,9 +71,9 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
 impl<A: Algorithm> Algorithm for Adjustable<A> {
     type Stamp = A::Stamp;
 
-    /// Returns at least 2: a state of one word is decided without a lock.
+    /// Returns at least 3: shorter states are not kept with the parameters that they belong to.
     fn words(&self) -> usize {
-        self.read().words().max(2)
+        self.read().words().max(3)
     }
 
     fn capacity(&self) -> u64 {

@@ -4,6 +4,7 @@
 //!
 //! 1. *Fastest*, inlined into the caller: the state is one word, the key is in its home bucket, that bucket is unlocked
 //!    and its entries all belong to the limit in force, and the cost fits (`Table::try_take_fast`).
+//!    The same out of line for longer states whose limit can do so (`check_words` in `decide.rs`).
 //! 2. *Fast*: any state of a key that has an entry, in unlocked buckets of the limit in force (`Table::try_visit_known`).
 //! 3. *Slow* (`decide.rs`): waits for locks, inserts a new key, displaces or evicts entries, and reads states of earlier limits
 //!    (`change.rs`).
@@ -154,7 +155,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         if self.table.try_take_fast(fingerprint, self.flags(), take) {
             return Verdict::granted(cost);
         }
-        self.check_slow(fingerprint, now.mono(), now.wall(), cost)
+        self.check_words(fingerprint, now.mono(), now.wall(), cost)
     }
 
     /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns the state of the key's limit after that.
@@ -205,11 +206,17 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             }
             let now = self.clock.now_for(&self.limit);
             self.table.try_visit_home_many(&fingerprints[..len], self.flags(), |place, state| {
-                let (fingerprint, ask) = (fingerprints[place], Ask::Exactly(costs[place]));
-                verdicts[place] = match state {
-                    Some(state) => self.limit.decide(state, &now.with_spread(fingerprint.low), ask),
-                    None => self.decide_at(fingerprint, now, ask, |_, verdict| verdict),
-                };
+                let (fingerprint, cost) = (fingerprints[place], costs[place]);
+                // One assignment per case: a verdict that is the value of the match is copied byte by byte.
+                match state {
+                    Some(state) => match state.take(&self.limit, &now, cost) {
+                        Some(stamp) => verdicts[place] = Verdict::stamped(cost, stamp),
+                        None => {
+                            verdicts[place] = self.decide_locked(*state, now.mono(), now.wall(), fingerprint, cost);
+                        }
+                    },
+                    None => verdicts[place] = self.check_words(fingerprint, now.mono(), now.wall(), cost),
+                }
             });
             // After all locks are released: `each` may use this table.
             verdicts[..len].iter().for_each(|verdict| each(*verdict));

@@ -1,12 +1,15 @@
 //! One limit that all callers share.
 
+mod pair;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[cfg(feature = "stream")]
 use futures_core::Stream;
 use tollgate_core::{
-    Algorithm, Ask, Concurrency, Cost, Mono, Nanos, Now, Report, Retry, Stamp, Time, TokenBucket, Verdict, Wall,
+    Algorithm, Ask, CellsMut, Concurrency, Cost, Mono, Nanos, Now, Report, Retry, Stamp, Time, TokenBucket, Verdict,
+    Wall,
 };
 
 use crate::account::Account;
@@ -15,11 +18,12 @@ use crate::clock::{Clock, PreciseClock};
 use crate::stream::LimitedStream;
 use crate::sync::{AtomicU64, Ordering, relax};
 use crate::wait::{Acquire, Shards, Waitable};
+use pair::Pair;
 
 /// One limit, or several together, shared by all callers.
 ///
 /// If the state is a single word, as for token buckets of most rates, a decision is lock-free: it reads the clock, computes, and
-/// swaps the word in. A refusal writes nothing.
+/// swaps the word in. A refusal writes nothing. A longer state takes a short lock.
 ///
 /// ```
 /// use tollgate::{Limiter, TokenBucket};
@@ -39,8 +43,19 @@ pub struct Limiter<A: Algorithm = TokenBucket, C = PreciseClock> {
 
 pub(crate) enum Shared<A> {
     Word(AtomicU64),
-    /// A mutex: states of several words take longer to compute, and their holder may be preempted.
+    Pair(Pair),
+    /// A mutex: longer states take longer to compute, and their holder may be preempted.
     Words(Mutex<Owned<A>>),
+}
+
+impl<A: Algorithm> Shared<A> {
+    fn new(limit: &A, owned: Owned<A>) -> Self {
+        match (&*owned.words, &owned.own, limit.words()) {
+            ([word, ..], None, 1) => Self::Word(AtomicU64::new(*word)),
+            ([low, high, ..], None, 2) => Self::Pair(Pair::new([*low, *high])),
+            _ => Self::Words(Mutex::new(owned)),
+        }
+    }
 }
 
 /// The words of a state and the parameters they belong to.
@@ -79,10 +94,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         let now = clock.now_for(&limit);
         let mut words = vec![0; limit.words()].into_boxed_slice();
         limit.init(&mut *words, &now);
-        let state = match &*words {
-            [word] => Shared::Word(AtomicU64::new(*word)),
-            _ => Shared::Words(Mutex::new(Owned { words, own: None })),
-        };
+        let state = Shared::new(&limit, Owned { words, own: None });
         Self { limit, state, clock, shards: Shards::new(1) }
     }
 
@@ -91,32 +103,43 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     pub fn check(&self, cost: u64) -> Verdict<A::Stamp> {
         let cost = Cost::new(cost);
         let now = self.clock.now_for(&self.limit);
-        match self.try_take(&now, cost) {
-            Some(verdict) => verdict,
-            None => self.check_slow(now.mono(), now.wall(), cost),
+        if self.try_take(&now, cost) {
+            return Verdict::granted(cost);
         }
+        self.check_slow(now.mono(), now.wall(), cost)
     }
 
-    /// The fastest path: takes `cost` from a state of one word. `None`: it does not apply, and nothing was taken.
+    /// The fastest path: takes `cost` from a state of one word. `false`: it does not apply, and nothing was taken.
     #[inline]
-    fn try_take(&self, now: &Now<'_>, cost: Cost) -> Option<Verdict<A::Stamp>> {
-        let Shared::Word(word) = &self.state else { return None };
+    fn try_take(&self, now: &Now<'_>, cost: Cost) -> bool {
+        let Shared::Word(word) = &self.state else { return false };
         let before = word.load(Ordering::Relaxed);
-        let after = self.limit.take_from_word(before, now, cost)?;
-        word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).ok()?;
-        Some(Verdict::granted(cost))
+        let Some(after) = self.limit.take_from_word(before, now, cost) else { return false };
+        word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Takes the clock's readings one by one: a `Now` would be put together in memory on the fast path.
     #[inline(never)]
     fn check_slow(&self, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Verdict<A::Stamp> {
         let now = Now::new(mono, wall);
-        // A refusal writes nothing, so reading the word once is enough.
-        if let Shared::Word(word) = &self.state
-            && let Some(verdict) = self.limit.decide_fast(&mut [word.load(Ordering::Relaxed)], &now, cost)
-            && !verdict.is_admitted()
-        {
-            return verdict;
+        match &self.state {
+            // A refusal writes nothing, so reading the word once is enough.
+            Shared::Word(word) => {
+                if let Some(verdict) = self.limit.decide_fast(&mut [word.load(Ordering::Relaxed)], &now, cost)
+                    && !verdict.is_admitted()
+                {
+                    return verdict;
+                }
+            }
+            Shared::Pair(pair) => {
+                if let Some(mut state) = pair.try_lock() {
+                    if let Some(stamp) = self.limit.take_from_words(&mut state, &now, cost) {
+                        return Verdict::stamped(cost, stamp);
+                    }
+                    return self.limit.decide(&mut state, &now, Ask::Exactly(cost));
+                }
+            }
+            Shared::Words(_) => {}
         }
         self.write(now, |account| account.decide(Ask::Exactly(cost)))
     }
@@ -187,6 +210,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         let now = self.clock.now();
         let mut owned = match &mut self.state {
             Shared::Word(word) => Owned { words: [word.load(Ordering::Relaxed)].into(), own: None },
+            Shared::Pair(pair) => Owned { words: pair.load().into(), own: None },
             Shared::Words(owned) => {
                 let owned = owned.get_mut().unwrap_or_else(PoisonError::into_inner);
                 Owned { words: std::mem::take(&mut owned.words), own: owned.own.take() }
@@ -194,10 +218,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         };
         let before = std::mem::replace(&mut self.limit, limit);
         owned.change(before, &self.limit, &now);
-        self.state = match (&*owned.words, &owned.own) {
-            ([word, ..], None) if self.limit.words() == 1 => Shared::Word(AtomicU64::new(*word)),
-            _ => Shared::Words(Mutex::new(owned)),
-        };
+        self.state = Shared::new(&self.limit, owned);
     }
 
     /// Returns the limit.
@@ -226,6 +247,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         let (limit, now) = (&self.limit, self.now());
         match &self.state {
             Shared::Word(word) => read(&Account { limit, own: None, state: &mut [word.load(Ordering::Relaxed)], now }),
+            Shared::Pair(pair) => read(&Account { limit, own: None, state: &mut pair.load(), now }),
             Shared::Words(owned) => {
                 let Owned { words, own } = &mut *owned.lock().unwrap_or_else(PoisonError::into_inner);
                 let now = self.now_for(own.as_ref(), now);
@@ -246,6 +268,13 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         let limit = &self.limit;
         let word = match &self.state {
             Shared::Word(word) => word,
+            Shared::Pair(pair) => {
+                let mut locked = pair.lock();
+                let mut words = locked.load();
+                let result = write(&mut Account { limit, own: None, state: &mut words, now });
+                words.iter().enumerate().for_each(|(index, word)| locked.set(index, *word));
+                return result;
+            }
             Shared::Words(owned) => {
                 let Owned { words, own } = &mut *owned.lock().unwrap_or_else(PoisonError::into_inner);
                 let now = self.now_for(own.as_ref(), now);
@@ -340,9 +369,8 @@ where
     }
 
     #[inline]
-    fn take_now(&self, (): (), cost: Cost) -> Verdict<A::Stamp> {
-        let now = self.now();
-        self.try_take(&now, cost).unwrap_or_else(|| self.take((), cost, &now, false))
+    fn take_fast(&self, (): (), cost: Cost) -> bool {
+        self.try_take(&self.now(), cost)
     }
 
     fn take(&self, (): (), cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<A::Stamp> {

@@ -203,11 +203,6 @@ impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
         false
     }
 
-    fn take_now(&self, (): (), cost: Cost) -> Verdict<u64> {
-        let now = self.clock.mono();
-        self.lock().take(cost, now)
-    }
-
     fn take(&self, (): (), cost: Cost, now: &Now<'_>, _: bool) -> Verdict<u64> {
         self.lock().take(cost, now.mono())
     }

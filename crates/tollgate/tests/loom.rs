@@ -22,6 +22,13 @@ fn bucket(burst: u64) -> TokenBucket {
     bucket
 }
 
+/// Two words, behind a lock of their own.
+fn odd_bucket(burst: u64) -> TokenBucket {
+    let bucket = TokenBucket::new("7777/s".parse().expect("a rate"), burst).expect("a burst of a few seconds");
+    assert!(!bucket.fits_a_word());
+    bucket
+}
+
 fn clock() -> ManualClock {
     ManualClock::at(1_000_000_000)
 }
@@ -48,12 +55,14 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 
 #[test]
 fn last_token_is_taken_once() {
-    loom::model(|| {
-        let limiter = Arc::new(Limiter::with_clock(bucket(1), clock()));
-        let (first, second) = both(&limiter, |limiter| limiter.check(1), |limiter| limiter.check(1));
-        assert!(first.is_allowed() != second.is_allowed());
-        assert_eq!(limiter.report(1).remaining, 0);
-    });
+    for bucket in [bucket, odd_bucket] {
+        loom::model(move || {
+            let limiter = Arc::new(Limiter::with_clock(bucket(1), clock()));
+            let (first, second) = both(&limiter, |limiter| limiter.check(1), |limiter| limiter.check(1));
+            assert!(first.is_allowed() != second.is_allowed());
+            assert_eq!(limiter.report(1).remaining, 0);
+        });
+    }
 }
 
 #[test]
@@ -69,17 +78,19 @@ fn overlapping_charges_stay_within_the_limit() {
 
 #[test]
 fn concurrent_refund_is_neither_lost_nor_doubled() {
-    loom::model(|| {
-        let limiter = Arc::new(Limiter::with_clock(bucket(2), clock()));
-        let take_and_give = |limiter: &Limiter<TokenBucket, ManualClock>| {
-            let verdict = limiter.check(1);
-            assert!(verdict.is_allowed());
-            limiter.refund(&verdict)
-        };
-        let (given, mine) = both(&limiter, take_and_give, |limiter| limiter.check(1).taken().get());
-        assert_eq!((given, mine), (1, 1));
-        assert_eq!(limiter.report(1).remaining, 1);
-    });
+    for bucket in [bucket, odd_bucket] {
+        loom::model(move || {
+            let limiter = Arc::new(Limiter::with_clock(bucket(2), clock()));
+            let take_and_give = |limiter: &Limiter<TokenBucket, ManualClock>| {
+                let verdict = limiter.check(1);
+                assert!(verdict.is_allowed());
+                limiter.refund(&verdict)
+            };
+            let (given, mine) = both(&limiter, take_and_give, |limiter| limiter.check(1).taken().get());
+            assert_eq!((given, mine), (1, 1));
+            assert_eq!(limiter.report(1).remaining, 1);
+        });
+    }
 }
 
 #[test]

@@ -121,6 +121,23 @@ pub trait Algorithm {
         None
     }
 
+    /// Returns whether [`take_from_words`](Self::take_from_words) may apply, so that it is worth locking a state for it.
+    #[inline]
+    fn takes_from_words(&self) -> bool {
+        false
+    }
+
+    /// [`take_from_word`](Self::take_from_word) for a state of several words, which it changes itself: returns the stamp of the
+    /// taking, or `None` and changes nothing. Neither looks at the spread or the given windows of `now`.
+    #[inline]
+    fn take_from_words<S>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Self::Stamp>
+    where
+        S: CellsMut + ?Sized,
+    {
+        let _ = (state, now, cost);
+        None
+    }
+
     /// The fast path of [`check`](Ask::Exactly): takes `cost`, or refuses and changes nothing; never delays. `None`: the fast path
     /// does not apply and nothing was changed; call [`decide`](Self::decide).
     #[inline]

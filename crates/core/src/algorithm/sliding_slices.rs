@@ -380,10 +380,15 @@ impl Algorithm for SlidingSlices {
         true
     }
 
+    #[inline]
+    fn takes_from_words(&self) -> bool {
+        self.ring.head == Head::Packed
+    }
+
     /// Applies only to an admission in the same slice as the previous request, which changes one word. A refusal walks
     /// over the slices.
     #[inline]
-    fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
+    fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
         let (at, end, counts) = (instant(now.wall()), state.get(0), state.get(1));
         let (sum, present) = (counts >> 32, counts & u64::from(u32::MAX));
         let in_slice = at < end && end <= at.saturating_add(self.max_plausible) && self.ring.head == Head::Packed;
@@ -391,7 +396,12 @@ impl Algorithm for SlidingSlices {
             return None;
         }
         state.set(1, counts + (cost.get() << 32 | cost.get()));
-        Some(Verdict::pass(Outcome::Allow, cost, Stamp::from_bits(end)))
+        Some(Stamp::from_bits(end))
+    }
+
+    #[inline]
+    fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
+        self.take_from_words(state, now, cost).map(|stamp| Verdict::stamped(cost, stamp))
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {

@@ -24,7 +24,7 @@ pub(super) struct WalkOptions {
 }
 
 /// Walks a new key of `limit` through `steps` random steps from `start`, checks the laws at each, and returns what passed.
-pub(super) fn walk<'a, A: Algorithm>(
+pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
     limit: &A,
     clock: impl Fn(u64) -> Now<'a>,
     start: u64,
@@ -58,7 +58,7 @@ pub(super) fn walk<'a, A: Algorithm>(
         };
         assert_waits_exact(limit, state, &clock, at, ask);
         if let Ask::Exactly(cost) = ask {
-            fast_path_decides_as_the_slow_path(limit, state, &now, cost);
+            fast_paths_decide_as_the_slow_path(limit, state, &now, cost);
         }
         let before = state.to_vec();
         let verdict = limit.decide(state, &now, ask);
@@ -102,13 +102,30 @@ pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'
     assert_eq!(answers.join(" "), expected, "{steps}");
 }
 
-/// Where the fast path applies, it returns and writes the same as the slow path; otherwise it writes nothing.
-fn fast_path_decides_as_the_slow_path<A: Algorithm>(limit: &A, state: &[u64], now: &Now<'_>, cost: Cost) {
-    let (mut fast, mut slow) = (state.to_vec(), state.to_vec());
-    let Some(verdict) = limit.decide_fast(&mut *fast, now, cost) else { return assert_eq!(fast, state) };
+/// Where a fast path applies, it returns and writes what the slow path does; elsewhere it writes nothing.
+fn fast_paths_decide_as_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
+    limit: &A,
+    state: &[u64],
+    now: &Now<'_>,
+    cost: Cost,
+) {
+    let mut slow = state.to_vec();
     let expected = limit.decide_slow(&mut *slow, now, Ask::Exactly(cost));
-    let answer = |verdict: Verdict<A::Stamp>| (verdict.outcome(), verdict.taken());
-    assert_eq!((answer(verdict), fast), (answer(expected), slow), "{cost:?} at {now:?} from {state:?}");
+    let check = |fast: &dyn Fn(&mut [u64]) -> Option<Verdict>| {
+        let mut words = state.to_vec();
+        match fast(&mut words) {
+            Some(verdict) => assert_eq!((verdict, &words), (expected, &slow), "{cost:?} at {now:?} from {state:?}"),
+            None => assert_eq!(words, state),
+        }
+    };
+    check(&|words| limit.decide_fast(words, now, cost));
+    check(&|words| match words {
+        [word] => {
+            *word = limit.take_from_word(*word, now, cost)?;
+            Some(Verdict::granted(cost))
+        }
+        words => limit.take_from_words(words, now, cost).map(|stamp| Verdict::stamped(cost, stamp)),
+    });
 }
 
 /// Checks the advertised waits: `retry` and `reset` hold exactly and not one nanosecond earlier, and exactly what

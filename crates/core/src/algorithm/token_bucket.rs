@@ -33,6 +33,7 @@
 //! **Poor choice** when what passes in any one window must never exceed the count (up to `burst` more can), or when quotas
 //! must restart at midnight: use a log or a window.
 
+mod pair;
 mod word;
 
 use core::num::NonZeroU64;
@@ -277,21 +278,6 @@ impl TokenBucket {
         }
     }
 
-    /// The fast path of a state of two words. Out of line, because it would lengthen the code of the more common case.
-    #[inline(never)]
-    fn decide_pair<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
-        let room = self.room(cost)?;
-        let instant = self.flow.instant(now.mono());
-        let owed = self.flow.load(state, false).saturating_sub(instant);
-        if owed > room {
-            return (owed <= self.max_plausible).then(|| Verdict::deny(Retry::After(self.flow.wait(owed - room))));
-        }
-        if cost > Cost::ZERO {
-            self.flow.store(state, false, instant + owed + self.flow.ticks(cost.get()));
-        }
-        Some(Verdict::allow(cost))
-    }
-
     /// Decides, given what is owed.
     #[inline]
     fn judge(&self, owed: Ticks, ask: Ask) -> Verdict {
@@ -350,6 +336,16 @@ impl Algorithm for TokenBucket {
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         self.word_after(word, now, cost)
+    }
+
+    #[inline]
+    fn takes_from_words(&self) -> bool {
+        !self.one_word
+    }
+
+    #[inline]
+    fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
+        self.take_from_pair(state, now, cost).then_some(Stamp::NONE)
     }
 
     #[inline]

@@ -92,6 +92,17 @@ impl Algorithm for Limits {
     }
 
     #[inline]
+    fn takes_from_words(&self) -> bool {
+        matches!(&*self.limits, [limit] if limit.takes_from_words())
+    }
+
+    #[inline]
+    fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamps> {
+        let [limit] = &*self.limits else { return None };
+        limit.take_from_words(state, now, cost).map(|stamp| Stamps::from_stamps([stamp]))
+    }
+
+    #[inline]
     fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict<Stamps>> {
         let [limit] = &*self.limits else { return None };
         let verdict = limit.decide_fast(state, now, cost)?;

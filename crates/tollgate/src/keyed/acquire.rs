@@ -97,13 +97,10 @@ where
     }
 
     #[inline]
-    fn take_now(&self, fingerprint: Fingerprint, cost: Cost) -> Verdict<A::Stamp> {
+    fn take_fast(&self, fingerprint: Fingerprint, cost: Cost) -> bool {
         let now = self.now();
         let take = |word| self.limit.take_from_word(word, &now, cost);
-        if self.table.try_take_fast(fingerprint, self.flags(), take) {
-            return Verdict::granted(cost);
-        }
-        self.take(fingerprint, cost, &now, false)
+        self.table.try_take_fast(fingerprint, self.flags(), take)
     }
 
     fn take(&self, fingerprint: Fingerprint, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<A::Stamp> {

@@ -14,9 +14,28 @@ use crate::sync::Ordering;
 use crate::table::{Presence, State, Table};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
+    /// The fastest path of longer states; the slow path is a separate function, because it needs a large stack frame.
     /// Takes the two clock readings as separate arguments: a `Now` would be built in memory on the fast path.
     #[inline(never)]
-    pub(super) fn check_slow(
+    pub(super) fn check_words(
+        &self,
+        fingerprint: Fingerprint,
+        mono: Time<Mono>,
+        wall: Time<Wall>,
+        cost: Cost,
+    ) -> Verdict<A::Stamp> {
+        if self.limit.takes_from_words() {
+            let now = Now::new(mono, wall);
+            let take = |state: &mut State<'_>| self.limit.take_from_words(state, &now, cost);
+            if let Some(stamp) = self.table.try_take_wide(fingerprint, self.flags(), take) {
+                return Verdict::stamped(cost, stamp);
+            }
+        }
+        self.check_slow(fingerprint, mono, wall, cost)
+    }
+
+    #[inline(never)]
+    fn check_slow(
         &self,
         fingerprint: Fingerprint,
         mono: Time<Mono>,
@@ -24,6 +43,19 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         cost: Cost,
     ) -> Verdict<A::Stamp> {
         self.decide_at(fingerprint, Now::new(mono, wall), Ask::Exactly(cost), |_, verdict| verdict)
+    }
+
+    /// Decides on a state that is already locked.
+    #[inline(never)]
+    pub(super) fn decide_locked(
+        &self,
+        mut state: State<'_>,
+        mono: Time<Mono>,
+        wall: Time<Wall>,
+        fingerprint: Fingerprint,
+        cost: Cost,
+    ) -> Verdict<A::Stamp> {
+        self.limit.decide(&mut state, &Now::new(mono, wall).with_spread(fingerprint.low), Ask::Exactly(cost))
     }
 
     #[inline]

@@ -27,7 +27,8 @@ impl<S: Shape> Buckets<S> {
         let homes = self.touch_all(fingerprints);
         // The bucket of the previous key: consecutive requests for one key are decided under one lock.
         let mut held: Option<Bucket<'_, S>> = None;
-        for (index, (fingerprint, home)) in fingerprints.iter().zip(homes).enumerate() {
+        for (index, (fingerprint, home)) in fingerprints.iter().zip(&homes).enumerate() {
+            let home = *home;
             if held.as_ref().is_none_or(|bucket| bucket.index != home) {
                 // One lock at a time: unlocked before the next is tried.
                 drop(held.take());

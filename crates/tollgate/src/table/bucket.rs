@@ -1,6 +1,6 @@
 //! One bucket: its layout, its lock, and the operations under the lock.
 
-use tollgate_core::{Cells, CellsMut, Spent};
+use tollgate_core::{Algorithm, Cells, CellsMut, Cost, Now, Spent};
 
 use super::{Presence, StateReader};
 use crate::fingerprint::Fingerprint;
@@ -406,6 +406,23 @@ pub(crate) struct LockedEntry<'t> {
 #[derive(Clone, Copy)]
 pub(crate) struct State<'t> {
     words: &'t [AtomicU64],
+}
+
+impl State<'_> {
+    /// Takes `cost` by the fastest path of `limit`, which does not look at the spread of windows. `None`: it does not apply, and
+    /// nothing was taken.
+    #[inline(always)]
+    pub(crate) fn take<A: Algorithm>(&mut self, limit: &A, now: &Now<'_>, cost: Cost) -> Option<A::Stamp> {
+        match self.words {
+            [word] => {
+                let after = limit.take_from_word(word.load(Ordering::Relaxed), now, cost)?;
+                word.store(after, Ordering::Relaxed);
+                Some(A::Stamp::default())
+            }
+            _ if limit.takes_from_words() => limit.take_from_words(self, now, cost),
+            _ => None,
+        }
+    }
 }
 
 impl Cells for State<'_> {

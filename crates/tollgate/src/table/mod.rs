@@ -132,6 +132,18 @@ impl Table {
         buckets.try_visit_home(fingerprint, flags, write).is_some()
     }
 
+    /// The same for longer states, which `take` changes itself.
+    #[inline(always)]
+    pub(crate) fn try_take_wide<R>(
+        &self,
+        fingerprint: Fingerprint,
+        flags: u64,
+        take: impl FnOnce(&mut State<'_>) -> Option<R>,
+    ) -> Option<R> {
+        let Self::Wide(buckets) = self else { return None };
+        buckets.try_visit_home(fingerprint, flags, take)
+    }
+
     /// The fast path: runs `write` on the state of a key that has an entry, in unlocked buckets with these
     /// [`flags`](Self::flags). `None`: it does not apply, take the slow path.
     #[inline]

@@ -76,8 +76,12 @@ pub trait Waitable: Send + Sync + Sized + 'static {
     }
     /// Returns whether waits may change when the wall clock is set.
     fn uses_wall_clock(&self) -> bool;
-    /// Takes `cost` as [`take`](Self::take) does, by the fast path and its own reading of the clock.
-    fn take_now(&self, key: Self::Key, cost: Cost) -> Verdict<Self::Stamp>;
+    /// The fast path of [`take`](Self::take), with its own reading of the clock: takes `cost` from a state that needs no stamp.
+    /// `false`: it does not apply, and nothing was taken.
+    fn take_fast(&self, key: Self::Key, cost: Cost) -> bool {
+        let _ = (key, cost);
+        false
+    }
     /// Takes `cost` if it passes without delay. Writes a refusal to the state only to `repair` it after the clock went back.
     fn take(&self, key: Self::Key, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<Self::Stamp>;
     /// Returns how long `cost` has to wait after `ahead` has been taken.
@@ -275,20 +279,30 @@ impl<'a, G: Waitable> Acquire<'a, G> {
 
     #[inline]
     pub(crate) fn wait_for_turn(&mut self) -> AcquireResult<G::Stamp> {
-        match self.try_now() {
-            Some(result) => result,
+        match self.try_fast() {
+            Some(grant) => Ok(grant),
             None => self.block(),
         }
     }
 
-    /// Takes the cost if no caller waits and the limit has capacity for it.
+    /// The fast path: takes the cost by the plain check of a state of one word, if no caller waits.
     #[inline]
-    fn try_now(&mut self) -> Option<AcquireResult<G::Stamp>> {
+    fn try_fast(&mut self) -> Option<Grant<G::Stamp>> {
+        let (limiter, cost) = (self.limiter.get(), Cost::new(self.cost));
+        if !limiter.shards().shard(G::shard_of(self.key)).is_empty() || !limiter.take_fast(self.key, cost) {
+            return None;
+        }
+        self.stage = Stage::Done;
+        Some(Grant(Verdict::granted(cost)))
+    }
+
+    /// Takes the cost, or finds that it never fits, if no caller waits.
+    fn try_slow(&mut self) -> Option<AcquireResult<G::Stamp>> {
         let limiter = self.limiter.get();
         if !limiter.shards().shard(G::shard_of(self.key)).is_empty() {
             return None;
         }
-        let verdict = limiter.take_now(self.key, Cost::new(self.cost));
+        let verdict = limiter.take(self.key, Cost::new(self.cost), &limiter.now(), false);
         let result = match verdict.outcome() {
             Outcome::Allow => Ok(Grant(verdict)),
             Outcome::Deny(Retry::Never) => Err(AcquireError::NeverFits),
@@ -299,7 +313,12 @@ impl<'a, G: Waitable> Acquire<'a, G> {
     }
 
     #[inline(never)]
-    fn join_or_collect(&mut self, waker: &Waker) -> Poll<AcquireResult<G::Stamp>> {
+    fn poll_slow(&mut self, waker: &Waker) -> Poll<AcquireResult<G::Stamp>> {
+        if let Stage::New = self.stage
+            && let Some(result) = self.try_slow()
+        {
+            return Poll::Ready(result);
+        }
         let limiter = self.limiter.get();
         let shard = limiter.shards().shard(G::shard_of(self.key));
         let result = match &self.stage {
@@ -345,7 +364,8 @@ impl<'a, G: Waitable> Acquire<'a, G> {
 
     #[inline(never)]
     fn block(&mut self) -> AcquireResult<G::Stamp> {
-        block_on(self)
+        // Before the waker, which allocates.
+        self.try_slow().unwrap_or_else(|| block_on(self))
     }
 }
 
@@ -416,11 +436,11 @@ impl<G: Waitable> Future for Acquire<'_, G> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if let Stage::New = self.stage
-            && let Some(result) = self.try_now()
+            && let Some(grant) = self.try_fast()
         {
-            return Poll::Ready(result);
+            return Poll::Ready(Ok(grant));
         }
-        self.join_or_collect(context.waker())
+        self.poll_slow(context.waker())
     }
 }
 

@@ -1,0 +1,43 @@
+//! The fast path of a state of two words, for rates such as 7777/s: the sums of the token bucket in 128 bits.
+//!
+//! A test compares it with the slow path on random states.
+
+use super::TokenBucket;
+use crate::algorithm::CellsMut;
+use crate::quantity::{Cost, Now};
+use crate::ticks::Ticks;
+use crate::verdict::{Retry, Verdict};
+
+impl TokenBucket {
+    /// Takes `cost` from a state of two words and returns `true`, if it passes; otherwise changes nothing.
+    #[inline]
+    pub(super) fn take_from_pair<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> bool {
+        let instant = self.flow.instant(now.mono());
+        let owed = self.flow.load(state, false).saturating_sub(instant);
+        if self.room(cost).is_none_or(|room| owed > room) {
+            return false;
+        }
+        // A cost of zero writes nothing: it would only move the state along with the clock.
+        if cost > Cost::ZERO {
+            self.flow.store(state, false, instant + owed + self.flow.ticks(cost.get()));
+        }
+        true
+    }
+
+    /// Takes `cost` from a state of two words, or refuses with its wait. Out of line: it would only lengthen the code of the more
+    /// common state of one word.
+    #[inline(never)]
+    pub(super) fn decide_pair<S: CellsMut + ?Sized>(
+        &self,
+        state: &mut S,
+        now: &Now<'_>,
+        cost: Cost,
+    ) -> Option<Verdict> {
+        if self.take_from_pair(state, now, cost) {
+            return Some(Verdict::allow(cost));
+        }
+        let room = self.room(cost)?;
+        let owed: Ticks = self.flow.load(state, false).saturating_sub(self.flow.instant(now.mono()));
+        (owed <= self.max_plausible).then(|| Verdict::deny(Retry::After(self.flow.wait(owed - room))))
+    }
+}

@@ -1,0 +1,80 @@
+//! A state of two words with a lock of its own, such as that of a token bucket of 7777/s.
+//!
+//! Locking takes one compare-and-swap, as changing a state of one word does, and unlocking is a plain store. A mutex takes two
+//! read-modify-write operations, and looks for panics on both sides.
+
+use tollgate_core::{Cells, CellsMut};
+
+use crate::sync::{AtomicU64, Ordering, relax};
+
+/// Two words that only the thread that holds the lock reads and writes, for a few nanoseconds.
+pub(crate) struct Pair {
+    lock: AtomicU64,
+    words: [AtomicU64; 2],
+}
+
+const UNLOCKED: u64 = 0;
+const LOCKED: u64 = 1;
+
+/// The words while they are locked. Dropping it unlocks them.
+pub(crate) struct LockedPair<'a>(&'a Pair);
+
+impl Pair {
+    pub(crate) fn new(words: [u64; 2]) -> Self {
+        Self { lock: AtomicU64::new(UNLOCKED), words: words.map(AtomicU64::new) }
+    }
+
+    /// Locks the words if no thread has locked them.
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<LockedPair<'_>> {
+        // Acquire: pairs with the release of the last unlock, so that its writes are seen.
+        self.lock.compare_exchange(UNLOCKED, LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        Some(LockedPair(self))
+    }
+
+    pub(crate) fn lock(&self) -> LockedPair<'_> {
+        let mut turn = 0;
+        loop {
+            if let Some(locked) = self.try_lock() {
+                return locked;
+            }
+            relax(turn);
+            turn += 1;
+        }
+    }
+
+    /// Returns a copy of the words.
+    pub(crate) fn load(&self) -> [u64; 2] {
+        self.lock().load()
+    }
+}
+
+impl LockedPair<'_> {
+    pub(crate) fn load(&self) -> [u64; 2] {
+        [self.get(0), self.get(1)]
+    }
+}
+
+impl Cells for LockedPair<'_> {
+    #[inline]
+    fn get(&self, index: usize) -> u64 {
+        self.0.words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+}
+
+impl CellsMut for LockedPair<'_> {
+    #[inline]
+    fn set(&mut self, index: usize, word: u64) {
+        if let Some(cell) = self.0.words.get(index) {
+            cell.store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for LockedPair<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: the next thread to lock sees everything written under the lock.
+        self.0.lock.store(UNLOCKED, Ordering::Release);
+    }
+}
