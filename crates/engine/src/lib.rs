@@ -15,6 +15,7 @@ mod counter;
 mod decision;
 mod engine;
 mod explain;
+pub mod faults;
 mod inline;
 mod key;
 mod memory;

@@ -16,7 +16,7 @@ use tollgate_engine::store::StoreError;
 use crate::batcher::{CallCounters, Health};
 use crate::config::{CONNECT_TIMEOUT, Config, PROBE_EVERY};
 use crate::lanes::{LANES, SLOTS_PER_LANE, TAGS};
-use crate::link::{describe, dial_to, send};
+use crate::link::{describe, describe_dial, dial_to, send};
 use crate::primary::Primary;
 use crate::script::Scripts;
 use crate::sentinel::at;
@@ -149,8 +149,9 @@ impl Cluster {
 
     /// Returns the address of the primary of each lane by one node.
     async fn ask(&self, host: &str, port: u16) -> Result<Vec<Option<String>>, String> {
-        let mut connection =
-            dial_to(&self.config, at(&self.config.server, host, port)).await.map_err(|error| describe(&error))?;
+        let mut connection = dial_to(&self.config, at(&self.config.server, host, port))
+            .await
+            .map_err(|error| describe_dial(&error, &self.config))?;
         let slots = send(&mut connection, redis::cmd("CLUSTER").arg("SLOTS")).await.map_err(|error| {
             let why = describe(&error);
             let hint =

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::sentinel::Sentinels;
 
@@ -87,7 +87,8 @@ impl std::error::Error for ConfigError {}
 impl Config {
     /// Parses `redis://[user:password@]host[:port][/db]`, or `redis+sentinel://[user:password@]host[:port],…/master[/db]` with
     /// the sentinels that know the server called `master`, or `redis+cluster://[user:password@]host[:port],…` with some nodes
-    /// of a cluster. `rediss` instead of `redis` uses TLS.
+    /// of a cluster. `rediss` instead of `redis` uses TLS. A server that says that it belongs to a cluster when the store is
+    /// created is used as a node of it.
     ///
     /// After a `?` there may be, separated by `&`: `namespace`; with TLS `ca`, the file of a certificate authority to
     /// trust instead of those of the operating system, and `cert` and `key`, the files of a certificate of this client;
@@ -164,6 +165,15 @@ impl Config {
             Some(namespace) => config.namespace(&namespace),
             None => Ok(config),
         }
+    }
+
+    /// Returns how to connect to the cluster that the server belongs to.
+    pub(crate) fn in_cluster(self) -> Self {
+        let seed = match self.server.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => (host.clone(), *port),
+            _ => return self,
+        };
+        Self { address: format!("cluster {}:{}", seed.0, seed.1), cluster: Some([seed].into()), ..self }
     }
 
     /// Sets the prefix of all keys, so that several installations can share a server. Default:

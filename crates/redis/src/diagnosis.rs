@@ -7,7 +7,7 @@ use redis::{FromRedisValue, RedisError};
 use tokio::time::{Instant, timeout};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
-use crate::link::{Link, PROBE_CALLS, describe, dial, send};
+use crate::link::{Link, PROBE_CALLS, describe, dial, find_cluster, send};
 use crate::script::Scripts;
 
 /// How often the scripts are called.
@@ -37,6 +37,7 @@ pub struct Diagnosis {
 /// Why the store cannot be used.
 pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diagnosis, String> {
     let scripts = Arc::new(Scripts::new());
+    let config = &find_cluster(config.clone()).await;
     let mut link = Link::open(config, &scripts).await?;
     let mut durations = Vec::with_capacity(CALLS);
     for _ in 0..CALLS {
@@ -54,7 +55,8 @@ pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diag
         (Some(version), _) => format!("Valkey {version}"),
         (None, version) => format!("Redis {}", version.unwrap_or("of an unknown version")),
     };
-    let policy = line("maxmemory_policy").filter(|policy| policy.starts_with("allkeys"));
+    // Counters have an expiry, so the volatile policies delete them, too.
+    let policy = line("maxmemory_policy").filter(|policy| *policy != "noeviction");
     let evicts = policy.filter(|_| line("maxmemory").is_some_and(|bytes| bytes != "0")).map(str::to_owned);
     Ok(Diagnosis {
         server,

@@ -41,6 +41,7 @@ mod lanes;
 mod link;
 mod own;
 mod params;
+mod parts;
 mod primary;
 mod refusals;
 mod request;
@@ -48,6 +49,7 @@ mod routing;
 pub mod script;
 mod sentinel;
 mod store;
+mod suspects;
 
 pub use batcher::Health;
 pub use census::Membership;

@@ -71,7 +71,7 @@ impl Link {
         let is_tls = matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });
         let hint = if is_tls { " (does the port expect TLS?)" } else { "" };
         let connection = connection.map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}{hint}"))?;
-        let mut connection = connection.map_err(|error| describe(&error))?;
+        let mut connection = connection.map_err(|error| describe_dial(&error, config))?;
         if config.cluster.is_none() && timeout(CONNECT_TIMEOUT, is_cluster(&mut connection)).await.unwrap_or(false) {
             return Err(CLUSTER.to_owned());
         }
@@ -228,9 +228,22 @@ fn redirection(error: &RedisError, config: &Config) -> String {
     }
 }
 
-/// A node of a cluster answers for some keys and redirects others, so it would appear alternately up and down. It
-/// counts as down.
-const CLUSTER: &str = "this server belongs to a Redis Cluster; write redis+cluster://host:port";
+/// A node of a cluster answers for some keys and redirects others, so it would seem to be up and
+/// down in turns. If this was not known when the store was created, it counts as down.
+const CLUSTER: &str = "this server belongs to a Redis Cluster and did not answer at the start; write redis+cluster://host:port, or start again";
+
+/// Asks a single server whether it belongs to a cluster, and if so, returns how to connect to the cluster. A server that does
+/// not answer is a single one, see [`Link::open`].
+pub(crate) async fn find_cluster(config: Config) -> Config {
+    if config.cluster.is_some() || config.sentinels.is_some() {
+        return config;
+    }
+    let asked = async { Ok::<_, RedisError>(is_cluster(&mut dial(&config).await?).await) };
+    match timeout(CONNECT_TIMEOUT, asked).await {
+        Ok(Ok(true)) => config.in_cluster(),
+        Ok(Ok(false) | Err(_)) | Err(_) => config,
+    }
+}
 
 /// Returns whether the server reports that it belongs to a cluster. A server that does not report it is used like any
 /// other.
@@ -326,6 +339,17 @@ fn client(config: &Config, server: ConnectionInfo) -> Result<Client, RedisError>
 #[cfg(not(feature = "tls"))]
 fn client(_config: &Config, server: ConnectionInfo) -> Result<Client, RedisError> {
     Client::open(server)
+}
+
+/// Describes why a server cannot be reached, for the log.
+pub(crate) fn describe_dial(error: &RedisError, config: &Config) -> String {
+    let is_plain = !matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });
+    // A port with TLS answers a plain command with an alert, which is not a reply, and closes the connection.
+    let is_closed = error.is_connection_dropped() && !error.is_connection_refusal();
+    if is_plain && (error.kind() == ErrorKind::Parse || is_closed) {
+        return format!("{}; if the port expects TLS, write rediss:// instead of redis://", describe(error));
+    }
+    describe(error)
 }
 
 /// Describes an error in one line, for the log: the message of the server with its code, without

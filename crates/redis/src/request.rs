@@ -19,6 +19,11 @@ const RESET: u8 = 5;
 const RENEW: u8 = 6;
 const PEEK: u8 = 8;
 
+/// What follows a refund or a renewal: nothing, its stamps, or its stamps and the instant after which it is ignored.
+const UNSTAMPED: u8 = 0;
+const STAMPED: u8 = 1;
+const STAMPED_UNTIL: u8 = 2;
+
 /// Added to the status of a group in which the state of a charge stays under other parameters than the charge has.
 pub(crate) const OTHER_PARAMETERS: u8 = 16;
 
@@ -38,6 +43,8 @@ pub(crate) struct QueuedCharge {
     cost: u64,
     /// Spread, windows and stamps, which only some charges have.
     more: Vec<u8>,
+    /// Where the stamps begin in it.
+    stamps_at: usize,
 }
 
 impl QueuedCharge {
@@ -72,13 +79,22 @@ impl QueuedCharge {
                 push_number(&mut more, edge.as_nanos().div_ceil(1_000));
             }
         }
+        let stamps_at = more.len();
         if verb == REFUND || verb == RENEW {
-            more.push(charge.stamps.is_some().into());
+            more.push(if charge.stamps.is_some() { STAMPED } else { UNSTAMPED });
             if let Some(stamps) = charge.stamps {
                 push_stamps(&mut more, stamps);
             }
         }
-        Self { key, encoded, rest: rest as u16, verb, cost: clamped(charge.ask.cost()), more }
+        Self { key, encoded, rest: rest as u16, verb, cost: clamped(charge.ask.cost()), more, stamps_at }
+    }
+
+    /// Lets the store ignore a refund with stamps if its clock is beyond these microseconds by then.
+    pub(crate) fn ignore_after(&mut self, micros: u64) {
+        if let Some(given) = self.more.get_mut(self.stamps_at).filter(|given| **given == STAMPED) {
+            *given = STAMPED_UNTIL;
+            push_number(&mut self.more, micros);
+        }
     }
 
     /// Returns where the answer to this charge ends, if it begins at `at`; `None` if the reply is too short.

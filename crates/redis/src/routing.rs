@@ -4,128 +4,28 @@
 //! [`tollgate_share::parts`] decides what follows. If a part has no answer, the others are refunded, and the group has
 //! no answer.
 //!
+//! **Suspects** are parts with a key that was refused lately: they take first, while the other parts are only peeked at, so that
+//! a caller that is refused anyway does not hold tokens of others.
+//!
 //! **Refunds** are queued before the group is answered. They have their own deadline, since that of the request may
 //! have passed, and are sent even if the caller gives up. A refund that fails is counted and does not stop the others.
+//! A bucket refills while a token is held, so the store ignores a refund to a bucket that arrives more than two
+//! deadlines after the take.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::{Ask, Cost, Outcome, Report, Stamps, Time, Wall};
-use tollgate_engine::store::{Answer, Answers, Charge, Group, StoreError, StoreVerb};
+use tollgate_core::{Ask, Cost, Stamps};
+use tollgate_engine::store::{Charge, Group, StoreError, StoreVerb};
 use tollgate_share::parts::{Action, Parts, Reply as PartReply, Verdict};
 
-use crate::answer::ReplyReader;
-use crate::batcher::ReplyPart;
 use crate::cluster::Cluster;
 use crate::jobs::{Job, collect, dispatch, exchange};
-use crate::lanes::lane_of;
+use crate::parts::{ChargeAnswer, Merged, Part, PartAnswer, Refund, merge, split};
 use crate::request::{QueuedGroup, Route};
 use crate::store::{RedisStore, Reply};
-
-/// The answer to one charge.
-#[derive(Clone, Debug)]
-struct ChargeAnswer {
-    outcome: Outcome,
-    taken: Cost,
-    stamps: Stamps,
-    reports: Vec<Report>,
-}
-
-/// The answer to a part of a group.
-#[derive(Debug)]
-struct PartAnswer {
-    charges: Vec<ChargeAnswer>,
-    at: Time<Wall>,
-}
-
-impl PartAnswer {
-    /// Reads the reply to a group.
-    fn read(group: &Group<'_>, reply: Result<ReplyPart, StoreError>) -> Result<Self, StoreError> {
-        let part = reply?;
-        let mut answers = Answers::default();
-        if ReplyReader::new(part.bytes(), part.now, part.decider).read(group, &mut answers).is_err() {
-            return Err(StoreError::Unknown { why: "the reply of the script is too short".to_owned() });
-        }
-        let group = answers.group(0)?;
-        let charge = |answer: &Answer| ChargeAnswer {
-            outcome: answer.outcome,
-            taken: answer.taken,
-            stamps: group.stamps(answer),
-            reports: group.reports(answer).to_vec(),
-        };
-        Ok(Self { charges: group.charges().iter().map(charge).collect(), at: group.at() })
-    }
-
-    fn is_admitted(&self) -> bool {
-        self.charges.iter().all(|charge| charge.outcome.is_admitted())
-    }
-}
-
-/// The answer to a group over several lanes.
-#[derive(Debug)]
-pub(crate) struct Merged {
-    charges: Vec<ChargeAnswer>,
-    at: Time<Wall>,
-}
-
-impl Merged {
-    /// Adds it as the answer to the group.
-    pub(crate) fn answer(self, answers: &mut Answers) {
-        for charge in self.charges {
-            answers.charge(charge.outcome, charge.taken, charge.stamps, charge.reports);
-        }
-        answers.end_group(self.at);
-    }
-}
-
-/// The part of a group that is in one lane.
-#[derive(Clone)]
-struct Part<'a> {
-    lane: u8,
-    /// The positions of the charges in the group.
-    places: Vec<usize>,
-    charges: Vec<Charge<'a>>,
-}
-
-impl<'a> Part<'a> {
-    fn group(&self, verb: StoreVerb) -> Group<'_> {
-        Group { verb, charges: &self.charges }
-    }
-
-    /// Returns the refunds of what it took, each with its lane.
-    fn refunds<'b>(&'b self, answer: &'b PartAnswer) -> impl Iterator<Item = (u8, Charge<'b>)> {
-        let charges = self.charges.iter().zip(&answer.charges).filter(|_| answer.is_admitted());
-        let took = charges.filter(|(_, answer)| answer.taken > Cost::ZERO);
-        took.map(|(charge, answer)| {
-            (self.lane, Charge { ask: Ask::Exactly(answer.taken), stamps: Some(&answer.stamps), ..*charge })
-        })
-    }
-
-    /// Splits it into one part for each charge.
-    fn divide(&self) -> impl Iterator<Item = Part<'a>> {
-        let each = self.places.iter().zip(&self.charges);
-        each.map(|(place, charge)| Part { lane: self.lane, places: vec![*place], charges: vec![*charge] })
-    }
-}
-
-/// Splits a group by lanes, in ascending order.
-fn split<'a>(charges: &[Charge<'a>]) -> Vec<Part<'a>> {
-    let mut parts: Vec<Part<'a>> = Vec::with_capacity(1);
-    for (place, charge) in charges.iter().enumerate() {
-        let lane = lane_of(charge.placed_by()) as u8;
-        match parts.iter_mut().find(|part| part.lane == lane) {
-            Some(part) => {
-                part.places.push(place);
-                part.charges.push(*charge);
-            }
-            None => parts.push(Part { lane, places: vec![place], charges: vec![*charge] }),
-        }
-    }
-    parts.sort_by_key(|part| part.lane);
-    parts
-}
 
 impl RedisStore {
     /// Sends all groups without a reply to the servers of a cluster.
@@ -136,6 +36,7 @@ impl RedisStore {
         replies: &mut [Option<Reply>],
         deadline: Instant,
     ) {
+        let asked = Instant::now();
         // A group over several lanes may hold tokens until it is refused, and later groups must not be refused because
         // of that.
         let mut held: HashSet<&[u8]> = HashSet::new();
@@ -148,7 +49,7 @@ impl RedisStore {
                 self.ask_together(cluster, groups, std::mem::take(&mut together), replies, deadline).await;
                 held.clear();
             }
-            let parts = split(group.charges);
+            let parts = split(group, |key| self.suspects.contains(key, asked));
             if parts.len() > 1 && group.verb == StoreVerb::Check {
                 held.extend(group.charges.iter().map(|charge| charge.key));
             }
@@ -169,8 +70,8 @@ impl RedisStore {
         let (open, parts): (Vec<usize>, Vec<Vec<Part<'_>>>) = together.into_iter().unzip();
         let mut asked = Vec::with_capacity(open.len());
         let mut jobs = Vec::with_capacity(open.len());
-        for (index, parts) in open.iter().zip(&parts) {
-            asked.extend(parts.iter().map(|part| part.group(groups[*index].verb)));
+        for parts in &parts {
+            asked.extend(parts.iter().map(|part| part.group(part.verb)));
             jobs.extend(parts.iter().map(|part| Job::new(part.lane, part.charges.len())));
         }
         exchange(cluster, &mut jobs, |job, route| self.encode(&asked[job], route), deadline).await;
@@ -202,11 +103,11 @@ impl RedisStore {
         let (mut divided, mut answers, mut took) = (Vec::new(), Vec::new(), Vec::new());
         for (part, job) in parts.iter().zip(jobs) {
             let again = job.is_split() || is_split && group.verb == StoreVerb::Check;
-            let answer = PartAnswer::read(&part.group(group.verb), job.into_reply());
+            let answer = PartAnswer::read(&part.group(part.verb), job.into_reply());
             if again {
                 // All parts of a check take again, at the same time.
                 took.extend(answer.ok().map(|answer| (part, answer)));
-                divided.extend(part.divide());
+                divided.extend(part.divide(group.verb));
                 answers.resize_with(divided.len(), || None);
             } else {
                 divided.push(part.clone());
@@ -240,8 +141,10 @@ impl RedisStore {
             return Ok(merge(parts, answers));
         }
         let mut actions = Vec::new();
-        let mut machine = Parts::new(&vec![false; parts.len()], &mut actions);
-        // The first round, in which all parts take, is over.
+        let is_probed = parts.iter().any(|part| part.verb == StoreVerb::Peek);
+        let suspects: Vec<bool> = parts.iter().map(|part| is_probed && part.verb == StoreVerb::Check).collect();
+        let mut machine = Parts::new(&suspects, &mut actions);
+        // The first round, in which all parts take or some are peeked at, is over.
         actions.clear();
         let mut answers: Vec<Option<PartAnswer>> = parts.iter().map(|_| None).collect();
         let mut errors: Vec<StoreError> = Vec::new();
@@ -265,19 +168,21 @@ impl RedisStore {
             let (refunds, others): (Vec<Action>, Vec<Action>) =
                 std::mem::take(&mut actions).into_iter().partition(|action| matches!(action, Action::Refund(_)));
             self.refund_parts(cluster, parts, &refunds, &mut answers, deadline).await;
+            // After a peek several parts take at the same time, in the order of their lanes one after the other.
+            let takes: Vec<usize> = others.iter().filter_map(taking).collect();
+            let asked: Vec<Group<'_>> = takes.iter().map(|at| parts[*at].group(StoreVerb::Check)).collect();
+            let mut jobs: Vec<Job> =
+                takes.iter().map(|at| Job::new(parts[*at].lane, parts[*at].charges.len())).collect();
+            exchange(cluster, &mut jobs, |job, route| self.encode(&asked[job], route), deadline).await;
+            for ((at, asked), job) in takes.iter().zip(&asked).zip(jobs) {
+                let answer = PartAnswer::read(asked, job.into_reply());
+                if let Some(answer) = note(*at, answer, &mut machine, &mut actions) {
+                    answers[*at] = Some(answer);
+                }
+            }
             for action in others {
                 match action {
-                    Action::Refund(_) => {}
-                    Action::Take(at) | Action::Peek(at) => {
-                        let asked = parts[at].group(StoreVerb::Check);
-                        let mut jobs = [Job::new(parts[at].lane, asked.charges.len())];
-                        exchange(cluster, &mut jobs, |_, route| self.encode(&asked, route), deadline).await;
-                        let [job] = jobs;
-                        let answer = PartAnswer::read(&asked, job.into_reply());
-                        if let Some(answer) = note(at, answer, &mut machine, &mut actions) {
-                            answers[at] = Some(answer);
-                        }
-                    }
+                    Action::Refund(_) | Action::Take(_) | Action::Peek(_) => {}
                     Action::Answer(Verdict::Partial) => {
                         // The rule decides about the request as a whole, so what the other parts took is given back.
                         verdict = Some(Verdict::Partial);
@@ -322,7 +227,8 @@ impl RedisStore {
         let refund = |&(at, number, taken): &(usize, usize, Cost)| {
             let excess = Ask::Exactly(Cost::new(taken.get() - least.get()));
             let stamps = Some(&answers[at].charges[number].stamps);
-            (parts[at].lane, Charge { ask: excess, stamps, ..parts[at].charges[number] })
+            let charge = Charge { ask: excess, stamps, ..parts[at].charges[number] };
+            Refund { lane: parts[at].lane, taken_at: answers[at].at, charge }
         };
         let refunded = self.refund(cluster, more.iter().map(refund).collect(), deadline).await;
         for ((at, number, _), refunded) in more.into_iter().zip(refunded) {
@@ -365,22 +271,29 @@ impl RedisStore {
         }
     }
 
-    /// Refunds charges, each with its lane; returns their answers as far as they arrive within `deadline`.
+    /// Encodes a refund, which the store ignores if it arrives too late.
+    fn encode_refund(&self, refund: &Refund<'_>) -> Result<QueuedGroup, StoreError> {
+        let mut group = self.encode(&refund.group(), Route { lane: refund.lane, ..Route::default() })?;
+        if let Some(latest) = refund.latest(self.config.deadline) {
+            group.charges.iter_mut().for_each(|charge| charge.ignore_after(latest));
+        }
+        Ok(group)
+    }
+
+    /// Refunds charges; returns their answers as far as they arrive within `deadline`.
     async fn refund(
         &self,
         cluster: &Arc<Cluster>,
-        charges: Vec<(u8, Charge<'_>)>,
+        refunds: Vec<Refund<'_>>,
         deadline: Instant,
     ) -> Vec<Option<ChargeAnswer>> {
-        if charges.is_empty() {
+        if refunds.is_empty() {
             return Vec::new();
         }
-        let mut jobs: Vec<Job> = charges.iter().map(|(lane, _)| Job::new(*lane, 1)).collect();
-        let encoded: Vec<Result<QueuedGroup, StoreError>> = charges
-            .iter()
-            .map(|(lane, charge)| self.encode(&refund_of(charge), Route { lane: *lane, ..Route::default() }))
-            .collect();
-        let keys: Vec<Vec<u8>> = charges.iter().map(|(_, charge)| charge.key.to_vec()).collect();
+        let mut jobs: Vec<Job> = refunds.iter().map(|refund| Job::new(refund.lane, 1)).collect();
+        let encoded: Vec<Result<QueuedGroup, StoreError>> =
+            refunds.iter().map(|refund| self.encode_refund(refund)).collect();
+        let keys: Vec<Vec<u8>> = refunds.iter().map(|refund| refund.charge.key.to_vec()).collect();
         let (refusals, counters, cluster) = (self.refusals.clone(), self.counters.clone(), cluster.clone());
         let note_room = move || {
             let refusals = refusals.iter();
@@ -400,26 +313,18 @@ impl RedisStore {
             replies
         });
         let Ok(Ok(replies)) = timeout_at(deadline, exchanged).await else {
-            return charges.iter().map(|_| None).collect();
+            return refunds.iter().map(|_| None).collect();
         };
-        let read = |((_, charge), reply): (&(u8, Charge<'_>), _)| {
-            PartAnswer::read(&refund_of(charge), reply).ok()?.charges.pop()
-        };
-        charges.iter().zip(replies).map(read).collect()
+        let read = |(refund, reply): (&Refund<'_>, _)| PartAnswer::read(&refund.group(), reply).ok()?.charges.pop();
+        refunds.iter().zip(replies).map(read).collect()
     }
 }
 
-impl PartAnswer {
-    /// Returns the answer to a part without a reply, in a group that another part refuses.
-    fn nothing(part: &Part<'_>) -> Self {
-        let nothing =
-            ChargeAnswer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() };
-        Self { charges: vec![nothing; part.charges.len()], at: Time::ZERO }
+fn taking(action: &Action) -> Option<usize> {
+    match action {
+        Action::Take(at) => Some(*at),
+        Action::Peek(_) | Action::Refund(_) | Action::Answer(_) => None,
     }
-}
-
-fn refund_of<'a>(charge: &'a Charge<'a>) -> Group<'a> {
-    Group { verb: StoreVerb::Refund, charges: std::slice::from_ref(charge) }
 }
 
 /// Returns what a server said about a part.
@@ -442,13 +347,4 @@ fn severity(error: &StoreError) -> u8 {
         StoreError::Unavailable { .. } => 2,
         StoreError::Unknown { .. } => 3,
     }
-}
-
-/// Puts the answers to all charges back into the order of the group.
-fn merge(parts: &[Part<'_>], answers: Vec<PartAnswer>) -> Merged {
-    let at = answers.iter().map(|answer| answer.at).max().unwrap_or(Time::ZERO);
-    let placed = parts.iter().zip(answers).flat_map(|(part, answer)| part.places.iter().copied().zip(answer.charges));
-    let mut placed: Vec<(usize, ChargeAnswer)> = placed.collect();
-    placed.sort_by_key(|(place, _)| *place);
-    Merged { charges: placed.into_iter().map(|(_, charge)| charge).collect(), at }
 }

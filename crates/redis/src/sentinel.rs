@@ -12,7 +12,7 @@ use redis::{ConnectionAddr, ConnectionInfo, FromRedisValue, RedisConnectionInfo,
 use tokio::time::timeout;
 
 use crate::config::Config;
-use crate::link::{describe, dial_to, send};
+use crate::link::{describe, describe_dial, dial_to, send};
 
 /// How long each sentinel, and the server that it names, may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
@@ -69,7 +69,7 @@ impl Sentinels {
             settings = settings.set_password(password);
         }
         let server = at(&config.server, host, port).set_redis_settings(settings);
-        let mut connection = dial_to(config, server).await.map_err(|error| describe(&error))?;
+        let mut connection = dial_to(config, server).await.map_err(|error| describe_dial(&error, config))?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
         match send(&mut connection, &question).await.map_err(|error| describe(&error))? {
@@ -97,7 +97,7 @@ async fn masters(connection: &mut MultiplexedConnection) -> Vec<String> {
 /// Connects to a server, which must say that it is a primary.
 async fn open_primary(config: &Config, (host, port): &(String, u16)) -> Result<MultiplexedConnection, String> {
     let connection = dial_to(config, at(&config.server, host, *port)).await;
-    let mut connection = connection.map_err(|error| describe(&error))?;
+    let mut connection = connection.map_err(|error| describe_dial(&error, config))?;
     match send(&mut connection, &redis::cmd("ROLE")).await.map_err(|error| describe(&error))? {
         Value::Array(fields) => match fields.first().map(String::from_redis_value_ref) {
             Some(Ok(role)) if role == "master" => Ok(connection),

@@ -19,12 +19,14 @@ use crate::config::Config;
 use crate::durations::Durations;
 use crate::jobs::Outbox;
 use crate::lanes::TAGS;
+use crate::link::find_cluster;
 use crate::params::{EncodedLimits, refusals_change_nothing};
+use crate::parts::Merged;
 use crate::primary::Primary;
 use crate::refusals::{self, Refusals, Repetition};
 use crate::request::{MAX_CHARGES, QueuedCharge, QueuedGroup, Route, is_plain_refusal};
-use crate::routing::Merged;
 use crate::script::Scripts;
+use crate::suspects::Suspects;
 
 /// A store in Redis or Valkey, shared by all nodes that use the same server and namespace.
 ///
@@ -42,6 +44,8 @@ pub struct RedisStore {
     encoded: RwLock<HashMap<u32, Arc<EncodedLimits>>>,
     /// `None` if the store has the clock of a test, with which the process's clock cannot be compared.
     pub(crate) refusals: Option<Arc<Refusals>>,
+    /// Used in a cluster only.
+    pub(crate) suspects: Suspects,
 }
 
 /// The counts of a store.
@@ -73,6 +77,7 @@ impl RedisStore {
 
     /// Like [`RedisStore::connect`], with other scripts: tests replace the clock.
     pub async fn with_scripts(config: Config, scripts: Scripts) -> Self {
+        let config = find_cluster(config).await;
         let counters = Arc::new(CallCounters::default());
         let refusals = scripts.is_own_clock.then(|| Arc::new(Refusals::new()));
         let scripts = Arc::new(scripts);
@@ -90,7 +95,8 @@ impl RedisStore {
         // Fails only if the task has ended, which requests report.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
         let encoded = RwLock::default();
-        Self { config: Arc::new(config), servers, health, nodes, membership, counters, encoded, refusals }
+        let suspects = Suspects::new();
+        Self { config: Arc::new(config), servers, health, nodes, membership, counters, encoded, refusals, suspects }
     }
 
     /// The current health.
@@ -199,6 +205,9 @@ impl RedisStore {
         }
         for ((group, reply), ticket) in batch.groups.iter().zip(replies).zip(tickets) {
             self.read(group, reply, ticket, answers);
+            if let Servers::Cluster(_) = self.servers {
+                self.suspects.note(group, answers, answers.len() - 1, asked);
+            }
         }
     }
 

@@ -59,7 +59,13 @@ mod tls {
             let wary = store(&address).await;
             let Health::Down { why } = wary.health() else { panic!("nobody vouches for this certificate") };
             assert!(why.contains("certificate"), "{why}");
-            drop(server);
+
+            let plain = store(&format!("redis://localhost:{port}")).await;
+            let Health::Down { why } = plain.health() else { panic!("the port expects TLS") };
+            assert!(why.contains("if the port expects TLS, write rediss://"), "{why}");
+            let secure = store(&format!("rediss://localhost:{}", server.port())).await;
+            let Health::Down { why } = secure.health() else { panic!("the port expects no TLS") };
+            assert!(why.contains("does the port expect TLS?"), "{why}");
         });
     }
 

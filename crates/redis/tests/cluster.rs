@@ -6,54 +6,17 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{Owned, UNHURRIED, bucket, check, remaining, run, wait_until_down, wait_until_up};
-use tollgate_core::Nanos;
+use support::{Owned, RealTime, UNHURRIED, bucket, check, remaining, run, wait_until_down, wait_until_up};
 use tollgate_engine::store::{StoreError, StoreVerb};
 use tollgate_redis::{Config, RedisStore};
-use tollgate_testkit::conformance::Subject;
 use tollgate_testkit::servers::{Cluster, Kind, Reply, Server, free_port};
-
-struct OnCluster {
-    store: RedisStore,
-}
-
-impl Subject for OnCluster {
-    type Store = RedisStore;
-
-    fn store(&self) -> &Self::Store {
-        &self.store
-    }
-
-    fn unit(&self) -> Nanos {
-        Nanos::SECOND
-    }
-
-    fn stands_still(&self) -> bool {
-        false
-    }
-
-    fn tick(&self) -> Nanos {
-        Nanos::from_micros(1)
-    }
-
-    async fn wait(&mut self, length: Nanos) {
-        tokio::time::sleep(length.into()).await;
-    }
-}
 
 async fn connect(url: &str, deadline: Duration) -> RedisStore {
     RedisStore::connect(Config::from_url(url).unwrap().deadline(deadline)).await
 }
 
-/// Runs a case of the conformance suite in its own namespace.
-fn run_case(cluster: &Cluster, case: &str, test: impl AsyncFnOnce(&mut OnCluster)) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let store = connect(&format!("{}?namespace={case}", cluster.url()), UNHURRIED).await;
-        wait_until_up(&store).await;
-        // A case that hangs fails instead of blocking the run.
-        tokio::time::timeout(Duration::from_secs(60), test(&mut OnCluster { store })).await.unwrap();
-    });
+fn run_case(cluster: &Cluster, case: &str, test: impl AsyncFnOnce(&mut RealTime)) {
+    support::run_case(&format!("{}?namespace={case}", cluster.url()), test);
 }
 
 #[test]
@@ -115,39 +78,59 @@ async fn store_that_connects_without_lane_0_serves_the_others(cluster: &Cluster)
     assert!(served.is_ok(), "{:?}", store.health());
 }
 
-/// Returns a key with a new name at each of two primaries.
-async fn keys_at_two_primaries(cluster: &Cluster, store: &RedisStore, name: &str) -> [String; 2] {
-    let keys: Vec<String> = (0..40).map(|number| format!("{name}{number}")).collect();
+/// Returns new keys at each of two primaries, of which one token is taken.
+async fn keys_at_two_primaries(cluster: &Cluster, store: &RedisStore, name: &str, count: u32) -> [Vec<String>; 2] {
+    let keys: Vec<String> = (0..count).map(|number| format!("{name}{number}")).collect();
     for key in &keys {
         assert_eq!(check(store, key, bucket(2)).await, Ok(true));
     }
     [0, 1].map(|primary| {
         let names = cluster.servers[primary].command(&["KEYS", &format!("*}}{name}*")]).list();
         let names = names.into_iter().map(|name| String::from_utf8(name.bytes()).unwrap());
-        names.map(|name| name.rsplit('}').next().unwrap().to_owned()).next().unwrap()
+        names.map(|name| name.rsplit('}').next().unwrap().to_owned()).collect()
     })
 }
 
-/// A key is refused only because a group that is refused at another server holds the key's last token briefly.
+/// A key is refused only because a group that is refused at another server holds its last token for a moment. The next group
+/// with the same refused key holds nothing.
 async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster, store: &RedisStore) {
-    let [held, empty] = keys_at_two_primaries(cluster, store, "r").await;
-    assert_eq!(check(store, &empty, bucket(2)).await, Ok(true));
-    let one = |key: &str| Owned::new(key, bucket(2), 1);
-    for _ in 0..50 {
-        let groups = [(StoreVerb::Check, vec![one(&held), one(&empty)])];
-        let (_, admitted) = tokio::join!(run(store, &groups), check(store, &held, bucket(2)));
-        if admitted == Ok(false) {
-            assert_eq!(check(store, &held, bucket(2)).await, Ok(true), "the token was given back");
-            return;
-        }
-        run(store, &[(StoreVerb::Refund, vec![one(&held)])]).await.remove(0).unwrap();
+    let [held, empty] = keys_at_two_primaries(cluster, store, "r", 120).await;
+    let other = connect(&cluster.url(), UNHURRIED).await;
+    wait_until_up(&other).await;
+    for key in &empty {
+        assert_eq!(check(&other, key, bucket(2)).await, Ok(true));
     }
-    panic!("the token was never held");
+    let held = &held[0];
+    let one = |key: &str| Owned::new(key, bucket(2), 1);
+    let ask_both = async |empty: &str| {
+        let groups = [(StoreVerb::Check, vec![one(held), one(empty)])];
+        let (refused, admitted) = tokio::join!(run(store, &groups), check(store, held, bucket(2)));
+        assert!(!refused[0].as_ref().unwrap()[1].outcome.is_admitted());
+        if admitted == Ok(true) {
+            run(store, &[(StoreVerb::Refund, vec![one(held)])]).await.remove(0).unwrap();
+        }
+        admitted
+    };
+    let mut held_by = None;
+    for empty in &empty {
+        // A store that does not know yet that the other key is empty takes both at once.
+        if ask_both(empty).await == Ok(false) {
+            assert_eq!(remaining(store, held, bucket(2)).await, 1, "the token was given back");
+            assert_eq!(check(store, held, bucket(2)).await, Ok(true), "the refusal is not repeated");
+            run(store, &[(StoreVerb::Refund, vec![one(held)])]).await.remove(0).unwrap();
+            held_by = Some(empty);
+            break;
+        }
+    }
+    let empty = held_by.expect("a group held the token");
+    for _ in 0..20 {
+        assert_eq!(ask_both(empty).await, Ok(true), "the refused key is asked first, and nothing is held");
+    }
 }
 
 /// A server that stops makes a group fail at the deadline; what the group took elsewhere is given back.
 async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &RedisStore) {
-    let [healthy, stopped] = keys_at_two_primaries(cluster, store, "t").await;
+    let [healthy, stopped] = keys_at_two_primaries(cluster, store, "t", 40).await.map(|mut keys| keys.remove(0));
     let group = [&healthy, &stopped].map(|key| Owned::new(key, bucket(2), 1)).to_vec();
     let hurried = connect(&cluster.url(), Duration::from_secs(1)).await;
     wait_until_up(&hurried).await;
@@ -162,6 +145,28 @@ async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &R
     cluster.servers[1].resume();
     assert!(matches!(answer, Err(StoreError::Unknown { .. })), "{answer:?}");
     assert!(refunded.is_ok(), "the token at the other server is spent");
+}
+
+/// A server stops after a group took there, and continues when the refund is older than two deadlines.
+async fn late_refund_to_a_bucket_is_ignored(cluster: &Cluster, store: &RedisStore) {
+    let [took, stopped] = keys_at_two_primaries(cluster, store, "l", 40).await.map(|mut keys| keys.remove(0));
+    let group = [&took, &stopped].map(|key| Owned::new(key, bucket(2), 1)).to_vec();
+    let hurried = connect(&cluster.url(), Duration::from_millis(400)).await;
+    wait_until_up(&hurried).await;
+    cluster.servers[1].pause();
+    let groups = [(StoreVerb::Check, group)];
+    let stop_after_the_take = async {
+        while remaining(store, &took, bucket(2)).await == 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        cluster.servers[0].pause();
+    };
+    let (answers, ()) = tokio::join!(run(&hurried, &groups), stop_after_the_take);
+    assert!(matches!(answers[0], Err(StoreError::Unknown { .. })), "{answers:?}");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    [0, 1].into_iter().for_each(|server| cluster.servers[server].resume());
+    until_all_pass(&hurried).await;
+    assert_eq!(remaining(store, &took, bucket(2)).await, 0, "the refund came too late");
 }
 
 #[test]
@@ -179,6 +184,8 @@ fn sick_and_dead_primaries_affect_their_own_lanes_until_a_replica_takes_over() {
         wait_until_up(&patient).await;
         refund_of_a_refused_group_undoes_remembered_refusals(&cluster, &patient).await;
         parts_are_refunded_after_another_timed_out(&cluster, &patient).await;
+        until_all_pass(&store).await;
+        late_refund_to_a_bucket_is_ignored(&cluster, &patient).await;
         until_all_pass(&store).await;
         store_that_connects_without_lane_0_serves_the_others(&cluster).await;
         until_all_pass(&store).await;
@@ -213,6 +220,13 @@ fn addresses_that_do_not_fit_and_another_number_of_lanes_are_reported() {
         wait_until_up(&store).await;
         let first = &cluster.servers[cluster.primary_of(0)];
         assert_eq!(first.command(&["GET", "a:{1bz}meta"]), Reply::Bytes(b"lanes=64".to_vec()));
+        // One server of it says that there is a cluster.
+        let found = connect(&format!("{}?namespace=a", cluster.servers[4].url()), UNHURRIED).await;
+        for number in 0..20 {
+            let key = format!("found{number}");
+            assert_eq!(check(&store, &key, bucket(1)).await, Ok(true));
+            assert_eq!(check(&found, &key, bucket(1)).await, Ok(false), "they share their counters");
+        }
         first.command(&["SET", "b:{1bz}meta", "lanes=32"]);
         let why = wait_until_down(&connect(&format!("{}?namespace=b", cluster.url()), UNHURRIED).await).await;
         assert!(why.contains("the store says `lanes=32`") && why.contains("needs `lanes=64`"), "{why}");

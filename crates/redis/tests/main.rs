@@ -7,6 +7,7 @@ mod census;
 mod changed_parameters;
 mod cluster;
 mod conformance;
+mod faults;
 mod keys;
 mod outages;
 mod refusals;

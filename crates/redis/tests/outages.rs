@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::{bucket, check, config, on_both, remaining, store, wait_until_down, wait_until_up};
+use support::{bucket, check, config, on_both, remaining, store, wait_until, wait_until_down, wait_until_up};
 use tokio::time::Instant;
 use tollgate_engine::store::StoreError;
 use tollgate_redis::{Config, Health, RedisStore};
@@ -267,15 +267,22 @@ fn user_with_the_documented_rights_is_enough_and_without_one_of_them_the_store_i
 }
 
 #[test]
-fn cluster_node_is_down_with_a_reason() {
+fn cluster_node_that_did_not_answer_at_the_start_is_down_with_a_reason() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     for kind in Kind::ALL {
         runtime.block_on(async {
-            let server = Server::start_with(kind, &["--cluster-enabled", "yes"]);
+            let mut server = Server::start_with(kind, &["--cluster-enabled", "yes"]);
+            server.kill();
             let store = store(&server).await;
-            let why = wait_until_down(&store).await;
-            assert!(why.contains("belongs to a Redis Cluster; write redis+cluster://"), "{why}");
-            // With all slots assigned, the only node of a cluster would answer.
+            server.restart();
+            let why = wait_until(
+                &store,
+                "down as part of a cluster",
+                |health| matches!(health, Health::Down { why } if why.contains("Cluster")),
+            );
+            let Health::Down { why } = why.await else { panic!("it is down") };
+            assert!(why.contains("belongs to a Redis Cluster") && why.contains("write redis+cluster://"), "{why}");
+            // With all slots it would answer, as long as it is the only node.
             server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
             while server.command(&["SET", "k", "v"]) != Reply::Status("OK".to_owned()) {
                 tokio::task::yield_now().await;

@@ -6,12 +6,22 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{UNHURRIED, bucket, check, remaining, wait_until, wait_until_down};
+use support::{RealTime, UNHURRIED, bucket, check, remaining, wait_until, wait_until_down};
 use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Kind, MASTER, Sentinels, free_port};
 
 async fn connect(url: &str) -> RedisStore {
     RedisStore::connect(Config::from_url(url).unwrap().deadline(UNHURRIED)).await
+}
+
+fn run_case(sentinels: &Sentinels, case: &str, test: impl AsyncFnOnce(&mut RealTime)) {
+    support::run_case(&format!("redis+sentinel://{}/{MASTER}?namespace={case}", sentinels.seeds()), test);
+}
+
+#[test]
+fn conformance_behind_sentinel() {
+    let sentinels = Sentinels::start(Kind::Redis, "");
+    tollgate_testkit::store_conformance!(in_threads sentinels, run_case);
 }
 
 /// Takes one token, when the store is up again.

@@ -15,6 +15,7 @@ mod envoy;
 mod examples;
 mod explaining;
 mod export;
+mod faults;
 mod first_day;
 mod following;
 mod forward_auth;

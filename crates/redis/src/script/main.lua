@@ -16,7 +16,7 @@
 --            7        the key's offset for spread windows, if the parameters have one
 --            1 + 14n  calendar windows: their number, start and end of each, if the parameters have one
 --            1        for verbs 4 and 6: 0, or 1 followed by 1 byte for the number of stamps and for each stamp its thousands (7)
---                     and the rest (2)
+--                     and the rest (2); or 2, followed by the same and by the instant after which a refund is ignored (7)
 -- ARGV[2…] the parameters in use, each a MessagePack array with one array per limit: its kind and its fields, which the file of
 --          the algorithm lists.
 --

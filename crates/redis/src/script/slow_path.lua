@@ -301,10 +301,12 @@ end
 
 -- Groups ----------------------------------------------------------------------------------------------------------------------
 
--- The charges of the current group, reused for each group: key, limits, verb, cost, spread, windows,
---   stamps as sent record the record of its key new what `converted` returned for a state under other
---   parameters state what the reply carries of a state that stays under other parameters, otherwise false
---   taken, refusing the result
+-- The charges of the group at hand, reused from group to group:
+--   key, limits, verb, cost, spread, windows, stamps, latest   as sent
+--   record            the record of its key
+--   new               what `converted` returned for a state under other parameters
+--   state             what the reply carries of a state that stays under other parameters, otherwise false
+--   taken, refusing   the result
 local group = {}
 -- Whether a charge of the group has a spread or calendar windows; whether a state of the group is under other parameters.
 local has_windows, is_foreign = false, false
@@ -319,8 +321,8 @@ local function read_group(at)
     local charge = group[count]
     if not charge then
       charge = {
-        key = 0, limits = 0, verb = 0, cost = 0, spread = 0, windows = NO_WINDOWS, stamps = false, record = false, state = false,
-        new = false, taken = 0, refusing = 0,
+        key = 0, limits = 0, verb = 0, cost = 0, spread = 0, windows = NO_WINDOWS, stamps = false, latest = false, record = false,
+        state = false, new = false, taken = 0, refusing = 0,
       }
       group[count] = charge
     end
@@ -345,9 +347,9 @@ local function read_group(at)
     end
     if charge.verb == REFUND or charge.verb == RENEW then
       local given
-      charge.stamps = false
+      charge.stamps, charge.latest = false, false
       given, at = read('<B', charges, at)
-      if given == 1 then
+      if given > 0 then
         local stamps, many = {}
         many, at = read('<B', charges, at)
         for stamp = 1, many do
@@ -356,6 +358,7 @@ local function read_group(at)
           stamps[stamp] = { thousands, units }
         end
         charge.stamps = stamps
+        if given == 2 then charge.latest, at = read('<I7', charges, at) end
       end
     end
   until rest == 0
@@ -463,7 +466,9 @@ local function give_back(count)
     use(charge)
     charge.taken, charge.refusing = 0, 0
     if charge.verb == REFUND then
-      charge.taken = refund(charge.key, charge.record, charge.cost, charge.stamps)
+      if not charge.latest or context.now <= charge.latest then
+        charge.taken = refund(charge.key, charge.record, charge.cost, charge.stamps)
+      end
     elseif charge.verb == RENEW then
       charge.taken = renew(charge.key, charge.record, charge.cost, charge.stamps)
     else

@@ -7,10 +7,11 @@ pub(crate) mod model;
 
 use std::time::Duration;
 
-use tollgate_core::{Ask, Cost, Limit, Limits, Outcome, Report, Stamps, TokenBucket, Window};
+use tollgate_core::{Ask, Cost, Limit, Limits, Nanos, Outcome, Report, Stamps, TokenBucket, Window};
 use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, StoreVerb};
 use tollgate_redis::{Config, Health, RedisStore, Scripts};
+use tollgate_testkit::conformance::Subject;
 use tollgate_testkit::servers::{Kind, Link, Server};
 
 /// A deadline that a loaded machine does not miss; most tests are not about deadlines.
@@ -23,6 +24,47 @@ pub(crate) async fn store(server: &Server) -> RedisStore {
 
 pub(crate) fn config(server: &Server) -> Config {
     Config::from_url(&server.url()).unwrap().deadline(UNHURRIED)
+}
+
+/// A store for the conformance suite, by the clock of its server.
+pub(crate) struct RealTime {
+    store: RedisStore,
+}
+
+impl Subject for RealTime {
+    type Store = RedisStore;
+
+    fn store(&self) -> &Self::Store {
+        &self.store
+    }
+
+    fn unit(&self) -> Nanos {
+        // Longer than a loaded machine delays a test.
+        Nanos::SECOND
+    }
+
+    fn stands_still(&self) -> bool {
+        false
+    }
+
+    fn tick(&self) -> Nanos {
+        Nanos::from_micros(1)
+    }
+
+    async fn wait(&mut self, length: Nanos) {
+        tokio::time::sleep(length.into()).await;
+    }
+}
+
+/// Runs a case of the conformance suite on the store at an address.
+pub(crate) fn run_case(url: &str, test: impl AsyncFnOnce(&mut RealTime)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = RedisStore::connect(Config::from_url(url).unwrap().deadline(UNHURRIED)).await;
+        wait_until_up(&store).await;
+        // A case that hangs fails instead of blocking the run.
+        tokio::time::timeout(Duration::from_secs(60), test(&mut RealTime { store })).await.unwrap();
+    });
 }
 
 /// A charge that owns its data.

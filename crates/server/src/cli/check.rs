@@ -8,6 +8,7 @@ use clap::Args;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Engine, MemoryStore};
 
+use super::faults::FaultArgs;
 use super::files::{self, File};
 use super::{count, print_mistakes};
 use crate::rules_source::file::{parse_all, parse_sound};
@@ -17,12 +18,16 @@ pub(super) struct CheckArgs {
     /// Rule files, or folders with *.yaml, *.yml and *.json; `-` is the standard input
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
+
+    #[command(flatten)]
+    faults: FaultArgs,
 }
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   tollgate check rules.yaml
   tollgate check rules/ login.yaml      all of them together, as `rules apply` takes them
+  tollgate check --faults --nodes 5 rules.yaml
 
 Each mistake is printed with its file, line and column. The status is 1 if there are any.";
 
@@ -41,8 +46,9 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
                 [only] => only.name.clone(),
                 several => count(several.len(), "file"),
             };
-            let (rules, domains) = (count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
-            writeln!(std::io::stdout(), "{what}: {rules} in {domains}, no mistakes")?;
+            let (number, domains) = (count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
+            writeln!(std::io::stdout(), "{what}: {number} in {domains}, no mistakes")?;
+            args.faults.print(&rules)?;
             Ok(ExitCode::SUCCESS)
         }
         Err(mistakes) => {

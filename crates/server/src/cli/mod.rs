@@ -4,6 +4,7 @@ mod audit;
 mod check;
 mod decide;
 mod explain;
+mod faults;
 mod files;
 mod fmt;
 mod import;

@@ -20,6 +20,10 @@ pub struct StoreHealth {
 const PROBLEMS: &[(&[&str], &str)] = &[
     (&["NOAUTH", "WRONGPASS", "AuthenticationFailed", "NOPERM"], "store refuses the password"),
     (&["DB index"], "store has no such database"),
+    (&["if the port expects TLS"], "store closes the connection; it may expect TLS"),
+    (&["cluster support disabled", "belongs to a Redis Cluster"], "store is of another kind than its address says"),
+    (&["watches no master"], "sentinels do not know the master"),
+    (&["it would count keys elsewhere"], "store counts in another number of lanes"),
     (&["certificate", "TLS", "tls", "handshake"], "no TLS with the store"),
 ];
 

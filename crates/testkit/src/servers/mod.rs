@@ -23,7 +23,7 @@ pub use cluster::Cluster;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use resp::{Link, Reply};
-pub use sentinel::{MASTER, Sentinels};
+pub use sentinel::{FAR_SIDE, MASTER, Sentinels};
 pub use tls::Certificates;
 
 /// The kind of server.

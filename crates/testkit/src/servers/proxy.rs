@@ -1,7 +1,7 @@
 //! A network that is slow, stalls or breaks, between a client and a server on the loopback address.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +22,8 @@ struct Shared {
 struct Weather {
     delay: Duration,
     stalled: bool,
+    /// The address of the clients that are cut off, in both directions.
+    cut_off: Option<IpAddr>,
     streams: Vec<TcpStream>,
 }
 
@@ -40,6 +42,7 @@ impl Proxy {
         let passing = shared.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
+                let Ok(source) = client.peer_addr() else { continue };
                 // If nothing listens there, the client's connection is closed.
                 let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)) else { continue };
                 for (from, to) in [(&client, &server), (&server, &client)] {
@@ -48,7 +51,7 @@ impl Proxy {
                     };
                     passing.weather().streams.push(kept);
                     let passing = passing.clone();
-                    std::thread::spawn(move || passing.pass(from, to));
+                    std::thread::spawn(move || passing.pass(from, to, source.ip()));
                 }
             }
         });
@@ -70,10 +73,15 @@ impl Proxy {
         self.shared.weather().stalled = true;
     }
 
+    /// Cuts off the clients that connect from this address: nothing is forwarded for them, and connections stay open.
+    pub fn cut_off(&self, source: Ipv4Addr) {
+        self.shared.weather().cut_off = Some(source.into());
+    }
+
     /// Forwards everything again, including what was held back.
     pub fn clear(&self) {
         let mut weather = self.shared.weather();
-        (weather.stalled, weather.delay) = (false, Duration::ZERO);
+        (weather.stalled, weather.cut_off, weather.delay) = (false, None, Duration::ZERO);
         self.shared.changed.notify_all();
     }
 
@@ -93,11 +101,13 @@ impl Shared {
     }
 
     #[expect(clippy::disallowed_methods, reason = "delaying is what it is for")]
-    fn pass(&self, mut from: TcpStream, mut to: TcpStream) {
+    fn pass(&self, mut from: TcpStream, mut to: TcpStream, source: IpAddr) {
         let mut piece = [0; PIECE];
         while let Ok(count @ 1..) = from.read(&mut piece) {
             let delay = {
-                let weather = self.changed.wait_while(self.weather(), |weather| weather.stalled);
+                let weather = self
+                    .changed
+                    .wait_while(self.weather(), |weather| weather.stalled || weather.cut_off == Some(source));
                 weather.unwrap_or_else(PoisonError::into_inner).delay
             };
             if !delay.is_zero() {

@@ -1,13 +1,20 @@
 //! A primary with two replicas, watched by three sentinels.
 
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::{Kind, Link, Reply, Server, free_port, is_listening};
+use super::{Kind, Link, Proxy, Reply, Server, free_port, is_listening};
 
 /// The name of the primary.
 pub const MASTER: &str = "limits";
+
+/// The address that replicas and sentinels connect from if they reach the primary through a proxy.
+pub const FAR_SIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+
+/// Lets servers accept connections from any loopback address; Redis 7.0 otherwise accepts only 127.0.0.1.
+const UNPROTECTED: [&str; 2] = ["--protected-mode", "no"];
 
 /// Running servers and the sentinels that watch them.
 #[derive(Debug)]
@@ -31,14 +38,34 @@ impl Sentinels {
     /// # Panics
     /// If they do not start.
     pub fn start(kind: Kind, password: &str) -> Self {
-        let primary = Server::start(kind);
-        let port = primary.port().to_string();
-        let replica = || Server::start_with(kind, &["--replicaof", "127.0.0.1", &port]);
+        let primary = Server::start_with(kind, &UNPROTECTED);
+        let port = primary.port();
+        Self::around(primary, kind, port, password)
+    }
+
+    /// Starts the same, and a proxy through which all others reach the primary: replicas and sentinels from [`FAR_SIDE`],
+    /// clients from elsewhere, so that the former can be cut off alone.
+    ///
+    /// # Panics
+    /// If they do not start.
+    pub fn start_behind_proxy(kind: Kind) -> (Self, Proxy) {
+        let primary = Server::start_with(kind, &UNPROTECTED);
+        let proxy = Proxy::to(primary.port());
+        (Self::around(primary, kind, proxy.port(), ""), proxy)
+    }
+
+    fn around(primary: Server, kind: Kind, port: u16, password: &str) -> Self {
+        let options = format!(
+            "--replicaof 127.0.0.1 {port} --bind-source-addr {FAR_SIDE} --replica-announce-ip 127.0.0.1 \
+             --repl-diskless-sync-delay 0"
+        );
+        let options: Vec<&str> = options.split(' ').chain(UNPROTECTED).collect();
+        let replica = || Server::start_with(kind, &options);
         let servers = vec![primary, replica(), replica()];
         for replica in &servers[1..] {
             until("a replica follows", || info(replica, "master_link_status:up"));
         }
-        let sentinels = (0..3).map(|_| Sentinel::start(kind, servers[0].port(), password)).collect();
+        let sentinels = (0..3).map(|_| Sentinel::start(kind, port, password)).collect();
         let new = Self { servers, sentinels };
         for sentinel in &new.sentinels {
             let mut link = sentinel.connect(password);
@@ -93,8 +120,9 @@ impl Sentinel {
         let directory = std::env::temp_dir().join(format!("tollgate-sentinel-{}-{port}", std::process::id()));
         std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("no {}: {error}", directory.display()));
         let mut text = format!(
-            "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {MASTER} 127.0.0.1 {primary} 2\nsentinel \
-             down-after-milliseconds {MASTER} 500\nsentinel failover-timeout {MASTER} 3000\n",
+            "port {port}\nbind 127.0.0.1\nprotected-mode no\nbind-source-addr {FAR_SIDE}\nsentinel announce-ip 127.0.0.1\ndir {}\n\
+             sentinel monitor {MASTER} 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds {MASTER} 500\n\
+             sentinel failover-timeout {MASTER} 3000\n",
             directory.display()
         );
         if !password.is_empty() {

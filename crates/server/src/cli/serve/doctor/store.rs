@@ -58,7 +58,7 @@ fn judge(name: &str, diagnosis: &Diagnosis, deadline: Duration) -> Vec<Finding> 
         findings.push(Finding::warning(
             "store memory",
             format!("maxmemory-policy {policy} deletes counters when memory is full, and their limits start again"),
-            "set noeviction, or a volatile-ttl policy with enough memory",
+            "set noeviction: a full store then refuses to write, and on_fault decides",
         ));
     }
     findings

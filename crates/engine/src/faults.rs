@@ -1,0 +1,272 @@
+//! What may be admitted beyond a limit while something fails: the formulas of `docs/faults.md` as numbers.
+//!
+//! A bucket with burst `B` and rate `r` admits at most `B + r·T` in any interval of length `T`; a window or a log admits
+//! at most `B` in each window, and a concurrency limit at most `B` at a time. A fault adds at most `E`, which depends on
+//! the limit, on `on_fault` of its rule, and on the [`Circumstances`].
+//!
+//! ```
+//! use tollgate_engine::faults::{Circumstances, Excess, Fault, bound};
+//! use tollgate_engine::rules::{Rules, Source};
+//!
+//! let text = b"domain: api\nrules:\n- {id: all, limit: 100/s, burst: 200}\n";
+//! let rules = Rules::read(&[Source { name: "rules.yaml", text }]).unwrap();
+//! let rule = &rules.domains()[0].rules()[0];
+//! let limit = &rule.limits().unwrap().as_slice()[0];
+//! let lost = bound(Fault::DataLost, limit, rule, &Circumstances::default());
+//! assert_eq!((lost.excess, lost.formula), (Excess::AtMost(200), "I"));
+//! ```
+
+use std::fmt;
+
+use tollgate::Limit;
+use tollgate::core::{Algorithm, Cost, Nanos, Params};
+
+use crate::explain::Length;
+use crate::rules::{CostOf, OnFault, Rule};
+
+/// Something that fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The store does not answer.
+    StoreGone,
+    /// The store forgets a key: it was restarted empty or flushed, or it evicted the key.
+    DataLost,
+    /// A replica becomes the primary before it has received the last writes.
+    Failover,
+    /// A primary that was replaced goes on serving some nodes.
+    OldPrimary,
+    /// Slots of a cluster move to another server.
+    Resharding,
+    /// The clock of the store is set forward.
+    ClockStep,
+    /// A node is killed or stopped, joins or leaves.
+    NodeLost,
+}
+
+impl Fault {
+    /// All faults, in the order of `docs/faults.md`.
+    pub const ALL: [Self; 7] = [
+        Self::StoreGone,
+        Self::DataLost,
+        Self::Failover,
+        Self::OldPrimary,
+        Self::Resharding,
+        Self::ClockStep,
+        Self::NodeLost,
+    ];
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::StoreGone => "store does not answer for P",
+            Self::DataLost => "store forgets the key",
+            Self::Failover => "failover with replication lag",
+            Self::OldPrimary => "replaced primary serves on for P",
+            Self::Resharding => "slots of a cluster move",
+            Self::ClockStep => "clock of the store steps forward by P",
+            Self::NodeLost => "node killed, stopped, joins or leaves",
+        })
+    }
+}
+
+/// What a bound depends on besides the rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Circumstances {
+    /// `N`, the number of nodes that share the limit.
+    pub nodes: u32,
+    /// `P`, how long the fault lasts, or by how much the clock steps.
+    pub length: Nanos,
+    /// `d`, how long a decision waits for the store.
+    pub deadline: Nanos,
+}
+
+impl Default for Circumstances {
+    /// Three nodes, a fault of ten seconds, and the default deadline.
+    fn default() -> Self {
+        Self { nodes: 3, length: Nanos::from_secs(10), deadline: Nanos::from_millis(10) }
+    }
+}
+
+/// The most that is admitted beyond a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// This amount.
+    AtMost(u64),
+    /// Everything that is asked for.
+    Unbounded,
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::AtMost(amount) => f.pad(&amount.to_string()),
+            Self::Unbounded => f.pad("unbounded"),
+        }
+    }
+}
+
+/// A bound with the formula that it follows from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FaultBound {
+    /// The number.
+    pub excess: Excess,
+    /// The formula, in the letters of `docs/faults.md`.
+    pub formula: &'static str,
+}
+
+/// Returns what a limit of a rule may admit beyond its bound because of a fault.
+pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) -> FaultBound {
+    let at_most = |amount: u128, formula| FaultBound {
+        excess: Excess::AtMost(u64::try_from(amount).unwrap_or(u64::MAX)),
+        formula,
+    };
+    let (burst, nodes) = (u128::from(limit.capacity()), u128::from(given.nodes.max(1)));
+    let refilled = |length: Nanos| refill(limit, length).map(|amount| amount.min(burst));
+    match fault {
+        Fault::StoreGone => match rule.on_fault() {
+            OnFault::Open => FaultBound { excess: Excess::Unbounded, formula: "on_fault: open" },
+            OnFault::Closed => at_most(0, "on_fault: closed"),
+            OnFault::Local => {
+                let above_one = u128::from(largest_cost(rule).get().saturating_sub(1));
+                let shares = burst + nodes + nodes * above_one;
+                match refilled(given.length) {
+                    Some(refilled) => at_most(shares + refilled, "B + N·c + min(B, r·P)"),
+                    None => at_most(shares, "B + N·c"),
+                }
+            }
+        },
+        Fault::DataLost => at_most(initial(limit).into(), "I"),
+        Fault::Failover => at_most(burst, "min(B, taken in the lag)"),
+        Fault::OldPrimary => match refill(limit, given.length) {
+            Some(refilled) => at_most(burst + refilled, "B + r·P"),
+            None => at_most(burst, "B"),
+        },
+        Fault::Resharding => match refilled(Nanos::from_nanos(given.deadline.as_nanos().saturating_mul(2))) {
+            Some(refilled) => at_most(refilled, "min(B, 2·r·d)"),
+            None => at_most(0, "0"),
+        },
+        Fault::ClockStep => match refilled(given.length) {
+            Some(refilled) => at_most(refilled, "min(B, r·P)"),
+            None => at_most(burst, "B"),
+        },
+        Fault::NodeLost => at_most(0, "0"),
+    }
+}
+
+/// Returns the parameters of a limit in the letters of the formulas.
+pub fn parameters(limit: &Limit) -> String {
+    let burst = limit.capacity();
+    let window = |length: Nanos| format!("B = {burst} in each window of {}", Length::new(length));
+    match limit.params() {
+        Params::Unlimited | Params::DenyAll => "no state".to_owned(),
+        Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => format!("B = {burst}, r = {}", bucket.rate),
+        Params::IntervalBucket { refill, period, .. } => {
+            format!("B = {burst}, r = {refill} every {}", Length::new(period))
+        }
+        Params::FixedWindow { window: params, .. }
+        | Params::SlidingWindow(params)
+        | Params::SlidingSlices { window: params, .. }
+        | Params::SlidingLog { window: params, .. } => window(params.length),
+        Params::Concurrency { .. } => format!("B = {burst} at a time"),
+    }
+}
+
+/// Returns what a bucket may regain within `length`, rounded up; `None` for limits that are bounded in each window.
+fn refill(limit: &Limit, length: Nanos) -> Option<u128> {
+    let length = u128::from(length.as_nanos());
+    match limit.params() {
+        Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
+            let per = u128::from(bucket.rate.per().as_nanos()).max(1);
+            Some((u128::from(bucket.rate.count()) * length).div_ceil(per))
+        }
+        // One step more may lie at the beginning.
+        Params::IntervalBucket { refill, period, .. } => {
+            Some(u128::from(refill) * (length / u128::from(period.as_nanos()).max(1) + 1))
+        }
+        Params::Unlimited
+        | Params::DenyAll
+        | Params::FixedWindow { .. }
+        | Params::SlidingWindow(_)
+        | Params::SlidingSlices { .. }
+        | Params::SlidingLog { .. }
+        | Params::Concurrency { .. } => None,
+    }
+}
+
+/// Returns what a new key has.
+fn initial(limit: &Limit) -> u64 {
+    match limit.params() {
+        Params::Unlimited | Params::DenyAll | Params::Concurrency { .. } => limit.capacity(),
+        Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => bucket.initial,
+        Params::IntervalBucket { initial, .. } => initial,
+        Params::FixedWindow { window, .. }
+        | Params::SlidingWindow(window)
+        | Params::SlidingSlices { window, .. }
+        | Params::SlidingLog { window, .. } => window.initial,
+    }
+}
+
+/// Returns `c`, the largest cost that the rule itself sets.
+fn largest_cost(rule: &Rule) -> Cost {
+    match rule.cost() {
+        CostOf::Fixed(cost) => *cost,
+        CostOf::From { max, missing, .. } => *max.max(missing),
+        CostOf::Cases(cases) => cases.iter().map(|case| case.cost).fold(Cost::ONE, Cost::max),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::{Rules, Source};
+
+    /// Returns the bounds of the only limit of a rule, with 4 nodes, 10 s, and a deadline of 10 ms.
+    fn bounds(rule: &str) -> Vec<(String, &'static str)> {
+        let text = format!("domain: d\nrules:\n- {{id: a, {rule}}}\n");
+        let rules = Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap();
+        let rule = &rules.domains()[0].rules()[0];
+        let limit = rule.limits().unwrap().as_slice()[0];
+        let given = Circumstances { nodes: 4, ..Circumstances::default() };
+        let bound = |fault: Fault| {
+            let bound = bound(fault, &limit, rule, &given);
+            (bound.excess.to_string(), bound.formula)
+        };
+        Fault::ALL.into_iter().map(bound).collect()
+    }
+
+    fn numbers(rule: &str) -> Vec<String> {
+        bounds(rule).into_iter().map(|(number, _)| number).collect()
+    }
+
+    #[test]
+    fn bucket_is_bounded_by_burst_and_refill() {
+        // r·P is 50, and in two deadlines a tenth of a token, rounded up, comes.
+        assert_eq!(numbers("limit: 5/s, burst: 200"), ["254", "200", "200", "250", "1", "50", "0"]);
+        // r·P exceeds B.
+        assert_eq!(numbers("limit: 100/s, burst: 200"), ["404", "200", "200", "1200", "2", "200", "0"]);
+        let formulas: Vec<_> = bounds("limit: 5/s").into_iter().map(|(_, formula)| formula).collect();
+        assert_eq!(formulas[0], "B + N·c + min(B, r·P)");
+        assert_eq!(formulas[3], "B + r·P");
+    }
+
+    #[test]
+    fn windows_are_bounded_in_each_window() {
+        for algorithm in ["fixed_window", "sliding_window", "sliding_log", "sliding_slices"] {
+            let rule = format!("limit: 100/m, algorithm: {algorithm}");
+            assert_eq!(numbers(&rule), ["104", "100", "100", "100", "0", "100", "0"], "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn initial_amount_and_costs_count() {
+        assert_eq!(numbers("limit: 5/s, burst: 200, initial: 20")[1], "20");
+        assert_eq!(numbers("limit: 5/s, burst: 200, cost: 3")[0], "262");
+    }
+
+    #[test]
+    fn on_fault_decides_what_passes_without_the_store() {
+        assert_eq!(bounds("limit: 5/s, on_fault: open")[0], ("unbounded".to_owned(), "on_fault: open"));
+        assert_eq!(bounds("limit: 5/s, on_fault: closed")[0], ("0".to_owned(), "on_fault: closed"));
+    }
+}

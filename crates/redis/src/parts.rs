@@ -1,0 +1,168 @@
+//! The parts of a group whose keys are at several servers of a cluster: how a group is split, what the servers said about each
+//! part, and what gives back what a part took.
+
+use std::time::Duration;
+
+use tollgate_core::{Ask, Cost, Limit, Outcome, Report, Stamps, Time, Wall};
+use tollgate_engine::store::{Answer, Answers, Charge, Group, StoreError, StoreVerb};
+
+use crate::answer::ReplyReader;
+use crate::batcher::ReplyPart;
+use crate::lanes::lane_of;
+
+/// The answer to one charge.
+#[derive(Clone, Debug)]
+pub(crate) struct ChargeAnswer {
+    pub(crate) outcome: Outcome,
+    pub(crate) taken: Cost,
+    pub(crate) stamps: Stamps,
+    pub(crate) reports: Vec<Report>,
+}
+
+/// The answer to a part of a group.
+#[derive(Debug)]
+pub(crate) struct PartAnswer {
+    pub(crate) charges: Vec<ChargeAnswer>,
+    pub(crate) at: Time<Wall>,
+}
+
+impl PartAnswer {
+    /// Reads the reply to a group.
+    pub(crate) fn read(group: &Group<'_>, reply: Result<ReplyPart, StoreError>) -> Result<Self, StoreError> {
+        let part = reply?;
+        let mut answers = Answers::default();
+        if ReplyReader::new(part.bytes(), part.now, part.decider).read(group, &mut answers).is_err() {
+            return Err(StoreError::Unknown { why: "the reply of the script is too short".to_owned() });
+        }
+        let group = answers.group(0)?;
+        let charge = |answer: &Answer| ChargeAnswer {
+            outcome: answer.outcome,
+            taken: answer.taken,
+            stamps: group.stamps(answer),
+            reports: group.reports(answer).to_vec(),
+        };
+        Ok(Self { charges: group.charges().iter().map(charge).collect(), at: group.at() })
+    }
+
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.charges.iter().all(|charge| charge.outcome.is_admitted())
+    }
+
+    /// The answer to a part of which nothing is known, in a group that another part refuses.
+    pub(crate) fn nothing(part: &Part<'_>) -> Self {
+        let nothing =
+            ChargeAnswer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() };
+        Self { charges: vec![nothing; part.charges.len()], at: Time::ZERO }
+    }
+}
+
+/// The answer to a group over several lanes.
+#[derive(Debug)]
+pub(crate) struct Merged {
+    pub(crate) charges: Vec<ChargeAnswer>,
+    pub(crate) at: Time<Wall>,
+}
+
+impl Merged {
+    /// Adds it as the answer to the group.
+    pub(crate) fn answer(self, answers: &mut Answers) {
+        for charge in self.charges {
+            answers.charge(charge.outcome, charge.taken, charge.stamps, charge.reports);
+        }
+        answers.end_group(self.at);
+    }
+}
+
+/// The part of a group that is in one lane.
+#[derive(Clone)]
+pub(crate) struct Part<'a> {
+    pub(crate) lane: u8,
+    /// How it is asked first.
+    pub(crate) verb: StoreVerb,
+    /// The positions of the charges in the group.
+    pub(crate) places: Vec<usize>,
+    pub(crate) charges: Vec<Charge<'a>>,
+}
+
+impl<'a> Part<'a> {
+    pub(crate) fn group(&self, verb: StoreVerb) -> Group<'_> {
+        Group { verb, charges: &self.charges }
+    }
+
+    /// Returns the refunds of what it took.
+    pub(crate) fn refunds<'b>(&'b self, answer: &'b PartAnswer) -> impl Iterator<Item = Refund<'b>> {
+        let charges = self.charges.iter().zip(&answer.charges).filter(|_| answer.is_admitted());
+        let took = charges.filter(|(_, answer)| answer.taken > Cost::ZERO);
+        took.map(|(charge, one)| Refund {
+            lane: self.lane,
+            taken_at: answer.at,
+            charge: Charge { ask: Ask::Exactly(one.taken), stamps: Some(&one.stamps), ..*charge },
+        })
+    }
+
+    /// Splits it into one part for each charge, to be asked like this.
+    pub(crate) fn divide(&self, verb: StoreVerb) -> impl Iterator<Item = Part<'a>> {
+        let each = self.places.iter().zip(&self.charges);
+        each.map(move |(place, charge)| Part { lane: self.lane, verb, places: vec![*place], charges: vec![*charge] })
+    }
+}
+
+/// A charge that gives back what a part took.
+pub(crate) struct Refund<'a> {
+    pub(crate) lane: u8,
+    /// The time of the take, by the clock of the store that took.
+    pub(crate) taken_at: Time<Wall>,
+    pub(crate) charge: Charge<'a>,
+}
+
+impl Refund<'_> {
+    pub(crate) fn group(&self) -> Group<'_> {
+        Group { verb: StoreVerb::Refund, charges: std::slice::from_ref(&self.charge) }
+    }
+
+    /// Returns from when on the store ignores it, in microseconds of its clock. Windows and logs ignore what has expired by
+    /// themselves, and a lease is held until it is given back, so this concerns buckets.
+    pub(crate) fn latest(&self, deadline: Duration) -> Option<u64> {
+        let limits = self.charge.limits;
+        let is_bucket =
+            |limit: &Limit| matches!(limit, Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::IntervalBucket(_));
+        let refills = !limits.has_leases() && limits.as_slice().iter().any(is_bucket);
+        refills.then(|| self.taken_at.saturating_add((2 * deadline).into()).as_nanos() / 1_000)
+    }
+}
+
+/// Splits a group by lanes, in ascending order. Of a check in several lanes, only parts with a key that `is_suspect` take first if
+/// there are any, and the others are peeked at.
+pub(crate) fn split<'a>(group: &Group<'a>, is_suspect: impl Fn(&[u8]) -> bool) -> Vec<Part<'a>> {
+    let (verb, charges) = (group.verb, group.charges);
+    let mut parts: Vec<Part<'a>> = Vec::with_capacity(1);
+    for (place, charge) in charges.iter().enumerate() {
+        let lane = lane_of(charge.placed_by()) as u8;
+        match parts.iter_mut().find(|part| part.lane == lane) {
+            Some(part) => {
+                part.places.push(place);
+                part.charges.push(*charge);
+            }
+            None => parts.push(Part { lane, verb, places: vec![place], charges: vec![*charge] }),
+        }
+    }
+    parts.sort_by_key(|part| part.lane);
+    if verb == StoreVerb::Check && parts.len() > 1 {
+        let suspects: Vec<bool> =
+            parts.iter().map(|part| part.charges.iter().any(|charge| is_suspect(charge.key))).collect();
+        if suspects.contains(&true) {
+            let others = parts.iter_mut().zip(&suspects).filter(|(_, is_suspect)| !**is_suspect);
+            others.for_each(|(part, _)| part.verb = StoreVerb::Peek);
+        }
+    }
+    parts
+}
+
+/// Puts the answers to all charges back into the order of the group.
+pub(crate) fn merge(parts: &[Part<'_>], answers: Vec<PartAnswer>) -> Merged {
+    let at = answers.iter().map(|answer| answer.at).max().unwrap_or(Time::ZERO);
+    let placed = parts.iter().zip(answers).flat_map(|(part, answer)| part.places.iter().copied().zip(answer.charges));
+    let mut placed: Vec<(usize, ChargeAnswer)> = placed.collect();
+    placed.sort_by_key(|(place, _)| *place);
+    Merged { charges: placed.into_iter().map(|(_, charge)| charge).collect(), at }
+}

@@ -1,0 +1,90 @@
+//! Keys that were refused lately. In a group over several servers, their parts are asked first.
+//!
+//! A key is remembered until the wait of its refusal has passed, at most for a second. Forgetting one early, when another key has
+//! the same place, costs only that the next group takes everywhere at once.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tollgate_core::{Outcome, Retry};
+use tollgate_engine::store::{Answers, Group, StoreVerb};
+
+/// The most keys that are remembered.
+const SUSPECTS: usize = 4_096;
+/// The longest that a key is remembered.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// The keys that were refused lately, by their hashes.
+#[derive(Debug)]
+pub(crate) struct Suspects {
+    places: Box<[Mutex<Option<Suspect>>]>,
+    hasher: RandomState,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    hash: u64,
+    until: Instant,
+}
+
+impl Suspects {
+    pub(crate) fn new() -> Self {
+        Self { places: (0..SUSPECTS).map(|_| Mutex::new(None)).collect(), hasher: RandomState::new() }
+    }
+
+    /// Returns whether a key was refused lately.
+    pub(crate) fn contains(&self, key: &[u8], now: Instant) -> bool {
+        let hash = self.hasher.hash_one(key);
+        let place = self.place(hash).lock().unwrap_or_else(PoisonError::into_inner);
+        place.is_some_and(|suspect| suspect.hash == hash && now < suspect.until)
+    }
+
+    /// Remembers the keys of a group that an answer refuses, and forgets those that it admits.
+    pub(crate) fn note(&self, group: &Group<'_>, answers: &Answers, index: usize, now: Instant) {
+        if group.verb != StoreVerb::Check {
+            return;
+        }
+        let Ok(answer) = answers.group(index) else { return };
+        let is_admitted = answer.outcome().is_admitted();
+        for (charge, answer) in group.charges.iter().zip(answer.charges()) {
+            match answer.outcome {
+                Outcome::Deny(Retry::After(wait)) => self.remember(charge.key, now + LONGEST.min(wait.into())),
+                Outcome::Deny(Retry::OnRelease | Retry::Never) => self.remember(charge.key, now + LONGEST),
+                Outcome::Allow | Outcome::Delay(_) if is_admitted => self.forget(charge.key),
+                Outcome::Allow | Outcome::Delay(_) => {}
+            }
+        }
+    }
+
+    fn forget(&self, key: &[u8]) {
+        let hash = self.hasher.hash_one(key);
+        self.place(hash).lock().unwrap_or_else(PoisonError::into_inner).take_if(|suspect| suspect.hash == hash);
+    }
+
+    fn remember(&self, key: &[u8], until: Instant) {
+        let hash = self.hasher.hash_one(key);
+        *self.place(hash).lock().unwrap_or_else(PoisonError::into_inner) = Some(Suspect { hash, until });
+    }
+
+    fn place(&self, hash: u64) -> &Mutex<Option<Suspect>> {
+        &self.places[hash as usize % SUSPECTS]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_is_a_suspect_until_its_wait_has_passed() {
+        let (suspects, now) = (Suspects::new(), Instant::now());
+        suspects.remember(b"a", now + Duration::from_millis(20));
+        let at = |millis| suspects.contains(b"a", now + Duration::from_millis(millis));
+        assert_eq!([at(0), at(19), at(20)], [true, true, false]);
+        assert!(!suspects.contains(b"b", now));
+        suspects.forget(b"a");
+        assert!(!suspects.contains(b"a", now), "it was admitted");
+    }
+}

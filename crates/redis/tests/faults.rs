@@ -1,0 +1,469 @@
+//! The fault contract of `docs/faults.md` for strict rules: real servers, real faults, and histories.
+//!
+//! Nodes are stores without an engine, so a request that the store does not answer is refused, as by `on_fault: closed`, and the
+//! fallback adds nothing. Each test checks that the history of a key stays within `B + r·T + E`, and that the fault took effect:
+//! where `E > 0`, the history exceeds `B + r·T`.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+use crate::support;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use support::{Hand, Owned, UNHURRIED, by_hand, check, name_of, on_both, run, store, wait_until_up};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tollgate_core::{FixedWindow, Limit, Nanos, TokenBucket};
+use tollgate_engine::Store;
+use tollgate_engine::store::StoreVerb;
+use tollgate_redis::{Config, RedisStore};
+use tollgate_testkit::history::{Bound, Checker, ObservedRequest, excess_observed};
+use tollgate_testkit::servers::{Cluster, FAR_SIDE, Kind, MASTER, Reply, Sentinels, Server};
+
+/// The limit of all keys: `r` is 10 a second.
+const BURST: u64 = 40;
+
+fn limit() -> Limit {
+    TokenBucket::new("10/s".parse().unwrap(), BURST).unwrap().into()
+}
+
+/// Returns the bound with an excess.
+fn bound(excess: u64) -> Bound {
+    Bound::of("10/s".parse().unwrap(), BURST + excess)
+}
+
+/// Asserts that a history stays within an excess.
+#[track_caller]
+fn assert_within(history: &[ObservedRequest], excess: u64) {
+    assert_eq!(excess_observed(&bound(excess), history), None, "more than E = {excess} slipped through");
+}
+
+/// Asserts that more was admitted than without the fault.
+#[track_caller]
+fn assert_exceeded(history: &[ObservedRequest]) {
+    assert!(excess_observed(&bound(0), history).is_some(), "the fault had no effect: {} admitted", history.len());
+}
+
+async fn connect(url: &str, deadline: Duration) -> Arc<RedisStore> {
+    let store = RedisStore::connect(Config::from_url(url).unwrap().deadline(deadline)).await;
+    wait_until_up(&store).await;
+    Arc::new(store)
+}
+
+/// Callers of some nodes that ask for the same keys until they are stopped.
+struct Load {
+    counts: Arc<Counts>,
+    ended: Arc<AtomicBool>,
+    callers: Vec<JoinHandle<Vec<ObservedRequest>>>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    admitted: AtomicU64,
+    refused: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl Load {
+    /// Starts two callers for each node, each of which asks for all of the keys at once.
+    fn start(nodes: &[Arc<RedisStore>], keys: &[&str], epoch: Instant) -> Self {
+        let (counts, ended) = (Arc::<Counts>::default(), Arc::<AtomicBool>::default());
+        let caller = |node: &Arc<RedisStore>| {
+            let group: Vec<Owned> = keys.iter().map(|key| Owned::new(key, limit(), 1)).collect();
+            tokio::spawn(ask(node.clone(), group, epoch, counts.clone(), ended.clone()))
+        };
+        let callers = nodes.iter().flat_map(|node| [caller(node), caller(node)]).collect();
+        Self { counts, ended, callers }
+    }
+
+    /// Waits until this many more requests are counted.
+    async fn until_more(&self, what: &str, of: impl Fn(&Counts) -> &AtomicU64, more: u64) {
+        let counted = || of(&self.counts).load(Ordering::Relaxed);
+        let end = counted() + more;
+        let waiting = async {
+            while counted() < end {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+        assert!(waited.is_ok(), "not {more} more {what}: {:?}", self.counts);
+    }
+
+    /// Waits until the bucket is empty.
+    async fn until_refused(&self) {
+        self.until_more("refused", |counts| &counts.refused, 20).await;
+    }
+
+    /// Waits until a full bucket was taken, and it is empty again.
+    async fn until_taken_again(&self) {
+        self.until_more("admitted", |counts| &counts.admitted, BURST / 2).await;
+        self.until_refused().await;
+    }
+
+    async fn until_failed(&self) {
+        self.until_more("failed", |counts| &counts.failed, 1).await;
+    }
+
+    /// Stops the callers; returns what was admitted.
+    async fn end(self) -> Vec<ObservedRequest> {
+        self.ended.store(true, Ordering::Relaxed);
+        let mut history = Vec::new();
+        for caller in self.callers {
+            history.extend(caller.await.unwrap());
+        }
+        history
+    }
+}
+
+async fn ask(
+    node: Arc<RedisStore>,
+    group: Vec<Owned>,
+    epoch: Instant,
+    counts: Arc<Counts>,
+    ended: Arc<AtomicBool>,
+) -> Vec<ObservedRequest> {
+    let groups = [(StoreVerb::Check, group)];
+    let mut history = Vec::new();
+    while !ended.load(Ordering::Relaxed) {
+        let asked = epoch.elapsed().as_nanos() as u64;
+        let answer = run(&*node, &groups).await.remove(0);
+        let answered = epoch.elapsed().as_nanos() as u64;
+        let count = match answer {
+            Ok(charges) if charges.iter().all(|charge| charge.outcome.is_admitted()) => {
+                history.push(ObservedRequest { asked, answered, cost: 1 });
+                &counts.admitted
+            }
+            Ok(_) => &counts.refused,
+            Err(_) => &counts.failed,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    history
+}
+
+fn block_on<T>(work: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(work)
+}
+
+async fn two_nodes(server: &Server) -> [Arc<RedisStore>; 2] {
+    [Arc::new(store(server).await), Arc::new(store(server).await)]
+}
+
+#[test]
+fn flushed_store_admits_at_most_one_burst_more() {
+    on_both(async |server| {
+        let nodes = two_nodes(&server).await;
+        let load = Load::start(&nodes, &["k"], Instant::now());
+        load.until_refused().await;
+        server.command(&["FLUSHALL"]);
+        load.until_taken_again().await;
+        let history = load.end().await;
+        assert_within(&history, BURST);
+        assert_exceeded(&history);
+    });
+}
+
+#[test]
+fn store_that_was_restarted_empty_admits_at_most_one_burst_more() {
+    on_both(async |mut server| {
+        let nodes = two_nodes(&server).await;
+        let load = Load::start(&nodes, &["k"], Instant::now());
+        load.until_refused().await;
+        server.kill();
+        load.until_failed().await;
+        server.restart();
+        load.until_taken_again().await;
+        let history = load.end().await;
+        assert_within(&history, BURST);
+        assert_exceeded(&history);
+    });
+}
+
+/// Fills the memory of a server until it deletes a key; keys without an expiry stay.
+fn evict(server: &Server, key: &str) {
+    let mut link = server.connect();
+    let info = String::from_utf8(link.command(&["INFO", "memory"]).bytes()).unwrap();
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    let most = used.trim().parse::<u64>().unwrap() + (1 << 20);
+    link.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-random"]);
+    link.command(&["CONFIG", "SET", "maxmemory", &most.to_string()]);
+    let filling = "x".repeat(1_000);
+    for number in 0..10_000 {
+        link.command(&["SET", &format!("filling{number}"), &filling]);
+        if link.command(&["EXISTS", key]) == Reply::Number(0) {
+            link.command(&["CONFIG", "SET", "maxmemory", "0"]);
+            return;
+        }
+    }
+    panic!("{key} was not evicted");
+}
+
+#[test]
+fn evicted_key_admits_at_most_one_burst_more() {
+    on_both(async |server| {
+        let (nodes, epoch) = (two_nodes(&server).await, Instant::now());
+        let load = Load::start(&nodes, &["k"], epoch);
+        load.until_refused().await;
+        let mut history = load.end().await;
+        // Counters have an expiry, so a policy for volatile keys evicts them.
+        evict(&server, &name_of("k"));
+        let load = Load::start(&nodes, &["k"], epoch);
+        load.until_taken_again().await;
+        history.extend(load.end().await);
+        assert_within(&history, BURST);
+        assert_exceeded(&history);
+    });
+}
+
+/// Stops the replication from a server: its replicas lose their connection and are refused a new one.
+fn stop_replication(primary: &Server) {
+    let mut link = primary.connect();
+    link.command(&["CONFIG", "SET", "requirepass", "locked"]);
+    assert!(link.command(&["CLIENT", "KILL", "TYPE", "replica"]).number() > 0, "it has replicas");
+}
+
+/// Takes all of two keys of a server while its replicas do not follow, the second with `?wait=1`, then kills the server.
+/// If the new primary has a replica itself, `?wait=1` is usable again.
+async fn fail_over(url: &str, keys: [&str; 2], primary: &mut Server, keeps_a_replica: bool) {
+    let (plain, waiting) = (connect(url, UNHURRIED).await, connect(&format!("{url}?wait=1"), UNHURRIED).await);
+    let epoch = Instant::now();
+    assert_eq!(check(&*plain, keys[0], limit()).await, Ok(true));
+    assert_eq!(check(&*waiting, keys[1], limit()).await, Ok(true), "a replica acknowledges it");
+    stop_replication(primary);
+    let (load, careful) = (Load::start(&[plain], &keys[..1], epoch), Load::start(&[waiting], &keys[1..], epoch));
+    load.until_refused().await;
+    careful.until_failed().await;
+    primary.kill();
+    load.until_failed().await;
+    load.until_taken_again().await;
+    if keeps_a_replica {
+        careful.until_refused().await;
+    }
+    let history = load.end().await;
+    assert_within(&history, BURST);
+    assert_exceeded(&history);
+    // What no replica has acknowledged was not admitted, so nothing is lost with the primary.
+    assert_within(&careful.end().await, 0);
+}
+
+#[test]
+fn failover_by_sentinel_forgets_at_most_one_burst_and_nothing_that_replicas_acknowledged() {
+    block_on(async {
+        let mut sentinels = Sentinels::start(Kind::Redis, "");
+        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
+        fail_over(&url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
+        assert_ne!(sentinels.primary(), 0);
+    });
+}
+
+#[test]
+fn failover_in_a_cluster_forgets_at_most_one_burst_and_nothing_that_replicas_acknowledged() {
+    block_on(async {
+        let mut cluster = Cluster::start(Kind::Valkey);
+        let (url, keys) = (cluster.url(), ["plain", "waiting0", "waiting1", "waiting2", "waiting3", "waiting4"]);
+        let store = connect(&url, UNHURRIED).await;
+        let primary = primary_of_key(&cluster, &store, keys[0]).await;
+        let mut second = None;
+        for key in &keys[1..] {
+            if primary_of_key(&cluster, &store, key).await == primary {
+                second = Some(*key);
+            }
+        }
+        let keys = [keys[0], second.expect("a key at the same primary")];
+        fail_over(&url, keys, &mut cluster.servers[primary], false).await;
+    });
+}
+
+/// Returns the index of the server that holds a key.
+async fn primary_of_key(cluster: &Cluster, store: &RedisStore, key: &str) -> usize {
+    assert_eq!(check(store, key, limit()).await, Ok(true));
+    let holds = |server: &Server| !server.command(&["KEYS", &format!("*}}{key}")]).list().is_empty();
+    let at = (0..3).find(|at| holds(&cluster.servers[*at]));
+    at.unwrap_or_else(|| panic!("no primary has {key}"))
+}
+
+/// Whether a server says that it is a primary.
+fn is_primary(server: &Server) -> bool {
+    let text = server.command(&["INFO", "replication"]).bytes();
+    String::from_utf8_lossy(&text).lines().any(|line| line.trim_end() == "role:master")
+}
+
+/// Returns whether a node uses this server.
+async fn uses(node: &RedisStore, server: &Server, probe: &str) -> bool {
+    check(node, probe, limit()).await.is_ok() && server.command(&["EXISTS", &name_of(probe)]) == Reply::Number(1)
+}
+
+/// Replicas and sentinels are cut off from the primary and from nothing else, so they replace it; a node goes on using it.
+#[test]
+fn replaced_primary_that_serves_on_admits_at_most_what_one_more_bucket_would() {
+    block_on(async {
+        let (sentinels, proxy) = Sentinels::start_behind_proxy(Kind::Valkey);
+        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
+        let (near, epoch) = (connect(&url, UNHURRIED).await, Instant::now());
+        let near_load = Load::start(std::slice::from_ref(&near), &["k"], epoch);
+        near_load.until_refused().await;
+        proxy.cut_off(FAR_SIDE);
+        let cut = epoch.elapsed();
+
+        let replaced = async {
+            while !sentinels.servers[1..].iter().any(is_primary) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            let new = if is_primary(&sentinels.servers[1]) { 1 } else { 2 };
+            for number in 0.. {
+                let far = connect(&url, UNHURRIED).await;
+                if uses(&far, &sentinels.servers[new], &format!("far{number}")).await {
+                    return (new, far);
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            unreachable!("the loop ends by returning")
+        };
+        let (new, far) = tokio::time::timeout(Duration::from_secs(30), replaced).await.expect("a replica takes over");
+        let far_load = Load::start(&[far], &["k"], epoch);
+        far_load.until_refused().await;
+        near_load.until_refused().await;
+        assert_eq!(near_load.counts.failed.load(Ordering::Relaxed), 0, "the old primary serves on");
+        let mut history = near_load.end().await;
+        history.extend(far_load.end().await);
+        let length = epoch.elapsed() - cut;
+        assert_within(&history, BURST + (length.as_nanos() as u64).div_ceil(100_000_000));
+        assert_exceeded(&history);
+
+        // With the recommended settings the old primary refuses writes, and the node finds the new one.
+        let old = &sentinels.servers[0];
+        old.command(&["CONFIG", "SET", "min-replicas-max-lag", "1"]);
+        old.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+        let followed = async {
+            for number in 0.. {
+                if uses(&near, &sentinels.servers[new], &format!("near{number}")).await {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let followed = tokio::time::timeout(Duration::from_secs(30), followed).await;
+        assert!(followed.is_ok(), "{:?}", near.health());
+        proxy.clear();
+    });
+}
+
+/// Moves all keys of a slot to another primary.
+fn move_slot(cluster: &Cluster, slot: u16, target: usize) {
+    let (source, number) = (cluster.primary_of(slot), slot.to_string());
+    let (from, to, ok) = (&cluster.servers[source], &cluster.servers[target], Reply::Status("OK".to_owned()));
+    assert_eq!(to.command(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &cluster.id(source)]), ok);
+    assert_eq!(from.command(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &cluster.id(target)]), ok);
+    let port = to.port().to_string();
+    loop {
+        let names = from.command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"]).list();
+        let Some(name) = names.into_iter().next() else { break };
+        let name = String::from_utf8(name.bytes()).unwrap();
+        // It may expire meanwhile.
+        let moved = from.command(&["MIGRATE", "127.0.0.1", &port, &name, "0", "5000"]);
+        assert!(matches!(&moved, Reply::Status(text) if text == "OK" || text == "NOKEY"), "{moved:?}");
+    }
+    for server in [to, from] {
+        assert_eq!(server.command(&["CLUSTER", "SETSLOT", &number, "NODE", &cluster.id(target)]), ok);
+    }
+}
+
+#[test]
+fn moved_slots_and_a_failover_on_request_admit_nothing_more() {
+    const DEADLINE: Duration = Duration::from_millis(500);
+    block_on(async {
+        let cluster = Cluster::start(Kind::Redis);
+        let (one, two) = (connect(&cluster.url(), DEADLINE).await, connect(&cluster.url(), DEADLINE).await);
+        // A key at each of the first two primaries.
+        let mut at: HashMap<usize, String> = HashMap::new();
+        for number in 0..40 {
+            let key = format!("m{number}");
+            at.entry(primary_of_key(&cluster, &one, &key).await).or_insert(key);
+        }
+        let (alone, epoch, nodes) = (at[&0].clone(), Instant::now(), [one, two]);
+        let load = Load::start(&nodes, &[&alone], epoch);
+        let both = [format!("{alone}:both"), at[&1].clone()];
+        let group = Load::start(&nodes, &[&both[0], &both[1]], epoch);
+        load.until_refused().await;
+
+        let slot_of = |key: &str| {
+            let name = cluster.servers[0].command(&["KEYS", &format!("*}}{key}")]).list().remove(0);
+            cluster.servers[0].command(&["CLUSTER", "KEYSLOT", &String::from_utf8(name.bytes()).unwrap()]).number()
+                as u16
+        };
+        let slot = slot_of(&alone);
+        move_slot(&cluster, slot, 2);
+        load.until_more("admitted", |counts| &counts.admitted, 5).await;
+        assert_eq!(cluster.primary_of(slot), 2, "the slot has moved under load");
+
+        // A replica takes over by agreement with its primary.
+        let replica = (3..6).find(|at| {
+            let text = cluster.servers[*at].command(&["INFO", "replication"]).bytes();
+            String::from_utf8_lossy(&text).contains(&format!("master_port:{}", cluster.servers[2].port()))
+        });
+        let replica = replica.expect("the primary has a replica");
+        assert_eq!(cluster.servers[replica].command(&["CLUSTER", "FAILOVER"]), Reply::Status("OK".to_owned()));
+        let promoted = async {
+            while cluster.primary_of(slot) != replica {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), promoted).await.expect("the replica takes over");
+        load.until_more("admitted", |counts| &counts.admitted, 5).await;
+        group.until_more("admitted", |counts| &counts.admitted, 5).await;
+        assert_within(&load.end().await, 0);
+        // Tokens are held for at most two deadlines, in which 10 come.
+        assert_within(&group.end().await, 10);
+    });
+}
+
+/// Takes until the store refuses; returns how much passed.
+async fn drain(store: &impl Store, key: &str, limit: Limit) -> u64 {
+    let mut taken = 0;
+    while check(store, key, limit).await.unwrap() {
+        taken += 1;
+    }
+    taken
+}
+
+/// The clock is that of the script, which the test sets.
+#[test]
+fn clock_step_of_the_store_admits_at_most_what_it_refills() {
+    const START: u64 = 1_790_000_010_000_000;
+    const SECOND: u64 = 1_000_000;
+    block_on(async {
+        for kind in Kind::ALL {
+            let (_server, store, mut hand): (Server, RedisStore, Hand) = by_hand(kind).await;
+            // What is taken, by the true time in nanoseconds.
+            let mut history = Vec::new();
+            // True time and the clock of the store, in seconds: two forward at once, five back at once. After that nothing is
+            // admitted until what was taken has been refilled by the clock.
+            for (at, clock) in [(0, 0), (0, 2), (1, 3), (2, 4), (3, 0), (4, 1), (8, 5)] {
+                hand.set(START + clock * SECOND);
+                history.push((at * 1_000_000_000, drain(&store, "bucket", limit()).await));
+            }
+            let taken: Vec<u64> = history.iter().map(|(_, taken)| *taken).collect();
+            assert_eq!(
+                taken,
+                [40, 20, 10, 10, 0, 0, 10],
+                "{kind:?}: what the step refills, and nothing for a step back"
+            );
+            assert_eq!(Checker::new(&bound(20)).admit_all(&history), Ok(()));
+            assert!(Checker::new(&bound(19)).admit_all(&history).is_err(), "the step admits r·P more");
+
+            let window: Limit = FixedWindow::new(30, Nanos::from_secs(60)).unwrap().into();
+            hand.set(START + 1_000 * SECOND);
+            let before = drain(&store, "window", window).await;
+            hand.set(START + 1_061 * SECOND);
+            assert_eq!(
+                (before, drain(&store, "window", window).await),
+                (30, 30),
+                "{kind:?}: a new window, at most its limit"
+            );
+        }
+    });
+}
