@@ -32,6 +32,7 @@ export function onUnauthorized(asks) {
  * @typedef {object} Options
  * @property {any} [json] the body, as JSON
  * @property {string} [text] the body, as YAML
+ * @property {FormData} [form] the body, as a form with files
  * @property {string} [ifMatch] the version that the change is based on
  * @property {string} [comment] why it is changed
  * @property {AbortSignal} [signal]
@@ -55,6 +56,9 @@ export async function send(method, path, options = {}) {
   } else if (options.text !== undefined) {
     headers["content-type"] = "application/yaml";
     body = options.text;
+  } else if (options.form !== undefined) {
+    // The browser adds the content type, which has the boundary.
+    body = options.form;
   }
   if (options.ifMatch) headers["if-match"] = options.ifMatch;
   if (options.comment) headers["tollgate-comment"] = encodeURIComponent(options.comment);

@@ -4,6 +4,7 @@ import { call, Problem, send } from "./api.js";
 import { fill, h } from "./dom.js";
 import { plural } from "./format.js";
 import { badge, card, diffView, empty, errorBox, errorText, field, heading, input, link, ruleHref, toast } from "./parts.js";
+import { replayForm } from "./replay.js";
 import { may, needs, source } from "./session.js";
 
 /** How long the reader must pause before the text is checked, in milliseconds. */
@@ -164,6 +165,7 @@ export function editor({ query, signal }) {
       h("button", { type: "button", onclick: discard }, "Discard the draft"),
       h("label.check", { for: "others" }, others, " delete rules of these domains that the text does not contain"),
     ),
+    replayForm({ text: () => text.value, deletes: () => others.checked, domain, signal }),
     outcome,
   );
 }

@@ -42,6 +42,15 @@ export function time(ms) {
   return `${day} ${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
 }
 
+/** A time of day in UTC, with the day if it is not today's. @param {number} ms */
+export function clock(ms) {
+  const [day, hours] = new Date(ms).toISOString().split("T");
+  return day === new Date().toISOString().slice(0, 10) ? hours.slice(0, 8) : `${day} ${hours.slice(0, 8)}`;
+}
+
+/** A share, with three digits. @param {number} part @param {number} all */
+export const percent = (part, all) => `${trim(all === 0 ? 0 : (part * 100) / all)} %`;
+
 /** How long ago an instant was. @param {number} ms */
 export function ago(ms) {
   const seconds = Math.max(0, Math.floor((Date.now() - ms) / 1_000));

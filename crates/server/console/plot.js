@@ -1,7 +1,7 @@
 // Plots as SVG: lines over time with axes and a reading under the pointer, and sparklines.
 
 import { fill, h, s } from "./dom.js";
-import { short, span } from "./format.js";
+import { clock, short, span } from "./format.js";
 
 /** @typedef {{name: string, color: string, values: number[]}} Line */
 /**
@@ -9,6 +9,7 @@ import { short, span } from "./format.js";
  * @property {string} label what is plotted, for people who do not see it
  * @property {number} step seconds between two points
  * @property {number} points how many points the width stands for
+ * @property {number} [start] the time of the first point, if the lines are of the past: in milliseconds
  * @property {(value: number) => string} [format]
  * @property {number} [height]
  */
@@ -18,11 +19,12 @@ const BOTTOM = 22;
 const TOP = 8;
 
 /**
- * Creates a plot. Its lines end at the right edge, which is now.
+ * Creates a plot. Its lines end at the right edge, which is now. Lines of the past begin at `start`, and their legend has their
+ * sums while no point is pointed at.
  * @param {PlotOptions} options
  * @returns {{node: HTMLElement, update: (lines: Line[], step?: number, points?: number) => void}}
  */
-export function plot({ label, step, points, format = short, height = 180 }) {
+export function plot({ label, step, points, start, format = short, height = 180 }) {
   const svg = s("svg", { class: "plot", height, role: "img", "aria-label": label, preserveAspectRatio: "none" });
   const legend = h("div.legend");
   const node = h("figure.plot-figure", {}, legend, svg);
@@ -40,15 +42,29 @@ export function plot({ label, step, points, format = short, height = 180 }) {
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("width", String(width));
     fill(svg, ...grid(top, y), ...lines.map((line) => path(line, y)), pointer(y));
-    fill(legend, ...lines.map(reading), h("span.when", {}, pointed === null ? "now" : `${span(pointed * step * 1_000)} ago`));
-    const now = lines.map((line) => `${line.name} ${format(line.values.at(-1) ?? 0)}`).join(", ");
+    fill(legend, ...lines.map(reading), h("span.when", {}, when()));
+    const now = lines.map((line) => `${line.name} ${format(value(line, 0) ?? 0)}`).join(", ");
     svg.setAttribute("aria-label", `${label}: ${now || "no data yet"}`);
   }
 
+  /** The value of a point counted from the right, or the sum of a line of the past. @param {Line} line @param {number} back */
+  function value(line, back) {
+    if (start !== undefined && pointed === null) return line.values.reduce((sum, one) => sum + one, 0);
+    return line.values.at(-1 - back);
+  }
+
+  function when() {
+    if (start === undefined) return pointed === null ? "now" : `${span(pointed * step * 1_000)} ago`;
+    return pointed === null ? "in all" : time(pointed, start);
+  }
+
+  /** The time of a point counted from the right. @param {number} back @param {number} start */
+  const time = (back, start) => clock(start + (points - 1 - back) * step * 1_000);
+
   /** @param {Line} line */
   function reading(line) {
-    const value = line.values.at(-1 - (pointed ?? 0));
-    return h("span.reading", {}, h(`span.key.${line.color}`), line.name, h("b", {}, value === undefined ? "–" : format(value)));
+    const shown = value(line, pointed ?? 0);
+    return h("span.reading", {}, h(`span.key.${line.color}`), line.name, h("b", {}, shown === undefined ? "–" : format(shown)));
   }
 
   /** @param {number} top @param {(value: number) => number} y */
@@ -58,9 +74,11 @@ export function plot({ label, step, points, format = short, height = 180 }) {
       s("text", { class: "tick", x: LEFT - 8, y: y(top * part) + 4, "text-anchor": "end" }, part === 0 ? "0" : format(top * part)),
     ]);
     const length = (points - 1) * step;
-    const columns = (length < 600 ? [1, 0.8, 0.6, 0.4, 0.2, 0] : [1, 2 / 3, 1 / 3, 0]).map((part) => {
+    const parts = start !== undefined ? [1, 0.5, 0] : length < 600 ? [1, 0.8, 0.6, 0.4, 0.2, 0] : [1, 2 / 3, 1 / 3, 0];
+    const columns = parts.map((part) => {
       const anchor = part === 1 ? "start" : part === 0 ? "end" : "middle";
-      const text = part === 0 ? "now" : `−${span(Math.round((part * length) / 60) * 60_000)}`;
+      const ago = part === 0 ? "now" : `−${span(Math.round((part * length) / 60) * 60_000)}`;
+      const text = start === undefined ? ago : tick(start + (1 - part) * length * 1_000, length);
       return s("text", { class: "tick", x: x(part * (points - 1)), y: height - 5, "text-anchor": anchor }, text);
     });
     return [...rows, ...columns];
@@ -111,6 +129,12 @@ export function plot({ label, step, points, format = short, height = 180 }) {
       draw();
     },
   };
+}
+
+/** A time below a plot of this many seconds: with seconds, minutes or days. @param {number} ms @param {number} length */
+function tick(ms, length) {
+  const text = new Date(ms).toISOString();
+  return length < 600 ? text.slice(11, 19) : length < 172_800 ? text.slice(11, 16) : text.slice(0, 10);
 }
 
 /** The next of 1, 2, 5, 10, 20, … @param {number} value */

@@ -1,5 +1,9 @@
 //! Replays the inputs that fuzzing found; see `fuzz/`.
 
+#[path = "fuzzed/form.rs"]
+#[allow(unreachable_pub, reason = "the fuzz target includes it too")]
+mod form;
+
 #[path = "fuzzed/hpack.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
 mod hpack;
@@ -49,6 +53,11 @@ fn corpus_of_frames_has_the_same_reaction_however_it_is_split() {
 #[test]
 fn corpus_of_header_blocks_is_decoded_or_refused() {
     replay("hpack", hpack::check);
+}
+
+#[test]
+fn forms_of_the_corpus_are_split_at_their_boundaries() {
+    replay("form", form::check);
 }
 
 #[test]

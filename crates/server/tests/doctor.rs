@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::cli::Cli;
-use common::{CommandResult, Folder, Server, eventually, run};
+use common::{CommandResult, Folder, Server, eventually, run, tollgate};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 use tollgate_testkit::servers::{Certificates, Kind, Server as StoreServer, free_port};
@@ -134,6 +134,38 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     );
     case("a damaged database", &[&ports[..], &["--data", "data"]].concat(), 1);
     golden!("doctor", page);
+}
+
+#[test]
+fn service_is_followed_only_with_the_role_that_nodes_need() {
+    let folder = Folder::new();
+    let data = folder.join("data");
+    let token = |role: &str| {
+        let made = tollgate(&["tokens", "create", "--role", role, "--name", role, "--data", &data], b"").done();
+        made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token").to_owned()
+    };
+    // A server that requires tokens needs one of an admin.
+    let (_, reader, node) = (token("admin"), token("reader"), token("node"));
+    let service = Server::start(&["--data", &data, "--tokens", "required"]);
+    let look = |url: &str, token: &str| {
+        let args = ["--data", "off", "--http", "127.0.0.1:0", "--resp", "off", "--rules", url, "--rules-token", token];
+        doctor(&folder, &args).out
+    };
+    let url = service.url("");
+    assert!(
+        look(&url, &node).contains(&format!("ok       rules         followed from {url}")),
+        "{}",
+        look(&url, &node)
+    );
+    for wrong in [&*reader, "tg_0_unknown"] {
+        let found = look(&url, wrong);
+        assert!(found.contains("error    rules") && found.contains("refuses the token: 40"), "{found}");
+        assert!(found.contains("tollgate tokens create --role node"), "{found}");
+    }
+    let rules = common::Rules::new("domain: api\nrules:\n- {id: all, limit: 1/s}\n");
+    let file = Server::start(&["--rules", rules.path()]);
+    let found = look(&file.url(""), &node);
+    assert!(found.contains("has no rules to follow: 404") && found.contains("in a database"), "{found}");
 }
 
 #[test]

@@ -6,7 +6,6 @@ use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
 use common::eventually::eventually;
 use common::{CommandResult, Folder, tollgate};
@@ -88,7 +87,7 @@ fn options(rules: &str, more: impl FnOnce(&mut ReplayOptions)) -> ReplayOptions 
 }
 
 fn bytes(log: impl AsRef<[u8]>) -> Log {
-    Log::Bytes { name: "log".into(), bytes: Arc::from(log.as_ref()) }
+    Log::Bytes { name: "log".into(), bytes: bytes::Bytes::copy_from_slice(log.as_ref()) }
 }
 
 fn replayed(logs: &[Log], options: &ReplayOptions) -> Report {
@@ -115,28 +114,54 @@ proptest! {
     /// The requests are written twice, independently: as a log and as the input of `tollgate decide`.
     #[test]
     fn refusals_equal_those_of_decide(sent in requests(), format in prop::sample::select(&FORMATS[..])) {
-        let format_options = |options: &mut ReplayOptions| {
-            let msec = "$remote_addr - - [$time_local] \"$request\" $status $bytes \"-\" \"$agent\" $msec";
-            options.format = (format == "msec").then(|| msec.to_owned());
-        };
-        let report = replayed(&[bytes(log_of(&sent, format))], &options(RULES, format_options));
-        prop_assert_eq!((report.left_out, report.lines as usize), (0, sent.len() + usize::from(format == "csv")));
-        let run = report.result.expect("rules");
-        let folder = Folder::new();
-        let input: String = sent.iter().map(Sent::request).collect();
-        let decided = tollgate(&["decide", "--rules", &folder.file("rules.yaml", RULES)], input.as_bytes()).done();
-        let mut refused = vec![0; run.timeline.refused.len()];
-        let mut shadow = 0;
-        for (request, line) in sent.iter().zip(decided.lines()) {
-            let answer: Value = serde_json::from_str(line).expect("JSON");
-            let column = (request.at_ms - run.timeline.start_ms) / run.timeline.column_ms;
-            refused[column as usize] += u64::from(answer["allowed"] == false);
-            shadow += u64::from(answer["shadow_refused"] == true);
-        }
-        prop_assert_eq!(&refused, &run.timeline.refused, "{}", decided);
-        prop_assert_eq!((run.refused, run.shadow_refused), (refused.iter().sum(), shadow));
-        prop_assert!(report.at_once.is_none());
+        assert_decided_alike(&sent, format);
     }
+}
+
+/// Replays requests, decides them with `tollgate decide`, and compares the refusals. Returns their number.
+fn assert_decided_alike(sent: &[Sent], format: &str) -> u64 {
+    let format_options = |options: &mut ReplayOptions| {
+        let msec = "$remote_addr - - [$time_local] \"$request\" $status $bytes \"-\" \"$agent\" $msec";
+        options.format = (format == "msec").then(|| msec.to_owned());
+    };
+    let report = replayed(&[bytes(log_of(sent, format))], &options(RULES, format_options));
+    assert_eq!((report.left_out, report.lines as usize), (0, sent.len() + usize::from(format == "csv")));
+    let run = report.result.expect("rules");
+    let folder = Folder::new();
+    let input: String = sent.iter().map(Sent::request).collect();
+    let decided = tollgate(&["decide", "--rules", &folder.file("rules.yaml", RULES)], input.as_bytes()).done();
+    assert_eq!(decided.lines().count(), sent.len());
+    let mut refused = vec![0; run.timeline.refused.len()];
+    let mut shadow = 0;
+    for (request, line) in sent.iter().zip(decided.lines()) {
+        let answer: Value = serde_json::from_str(line).expect("JSON");
+        let column = (request.at_ms - run.timeline.start_ms) / run.timeline.column_ms;
+        refused[column as usize] += u64::from(answer["allowed"] == false);
+        shadow += u64::from(answer["shadow_refused"] == true);
+    }
+    assert_eq!(refused, run.timeline.refused);
+    assert_eq!((run.refused, run.shadow_refused), (refused.iter().sum(), shadow));
+    assert!(report.at_once.is_none());
+    run.refused
+}
+
+/// One long log. `TOLLGATE_REPLAY_LINES=1000000` makes it longer.
+#[test]
+fn refusals_of_a_long_log_equal_those_of_decide() {
+    let lines = std::env::var("TOLLGATE_REPLAY_LINES").map_or(10_000, |lines| lines.parse().expect("a number"));
+    let (mut at_ms, mut state) = (START_MS - 86_400_000, 1_u64);
+    let sent: Vec<Sent> = (0..lines)
+        .map(|_| {
+            // A linear congruential generator: the same requests in every run.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let random = state >> 33;
+            at_ms += random % 64;
+            let (path, method) = [("/login", "POST"), ("/v1/items", "GET"), ("/", "GET")][(random >> 8) as usize % 3];
+            Sent { at_ms, client: (random >> 16) as u8 % 40, path, method }
+        })
+        .collect();
+    let refused = assert_decided_alike(&sent, "msec");
+    assert!((lines / 20..lines).contains(&refused), "{refused} of {lines} are refused");
 }
 
 /// Lines of the combined format: seconds after the start, clients and paths.
@@ -231,6 +256,29 @@ fn broken_lines_are_counted_by_reason() {
     assert_eq!(report.problems[0].first.as_deref(), Some("log:30021"));
     assert_eq!((report.lines, report.left_out), (60_029, 7));
     assert_eq!(report.result.map(|run| run.requests), Some(60_021));
+}
+
+#[test]
+fn log_that_breaks_off_is_replayed_as_far_as_it_goes() {
+    let lines: Vec<(u64, u8, &str)> = (0..5_000).map(|n| (n / 10, (n % 7) as u8, "/")).collect();
+    let whole = gzip(&combined(&lines));
+    let report = replayed(&[bytes(&whole[..whole.len() / 2])], &options(ONE, |_| {}));
+    let requests = report.result.map_or(0, |run| run.requests);
+    assert!((1_000..4_000).contains(&requests), "{requests}");
+    assert_eq!((report.left_out, report.errors.len()), (0, 1), "the line that is cut is not counted");
+    assert!(report.errors[0].starts_with("log: read only in part"), "{}", report.errors[0]);
+}
+
+#[test]
+fn gzip_bomb_ends_at_the_bound() {
+    let bomb = gzip(&(combined(&[(0, 1, "/"); 3]) + &"\0".repeat(16 << 20)));
+    assert!(bomb.len() < 32 << 10, "it has {} bytes", bomb.len());
+    let with = |max_bytes: u64| {
+        let report = replayed(&[bytes(&bomb)], &options(ONE, |options| options.bounds.max_bytes = max_bytes));
+        (report.result.map(|run| run.requests), report.errors.concat())
+    };
+    assert_eq!(with(4 << 20), (Some(3), "log: read only in part: it has more than 4 MiB".into()));
+    assert_eq!(with(u64::MAX), (Some(3), String::new()));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tollgate_engine::rules::Rules;
 
 use super::serve::parse_count;
 use super::{exit_code, files, print_mistakes};
-use crate::replay::{Log, Mapping, Progress, ReplayError, ReplayOptions, Report, replay};
+use crate::replay::{Log, Mapping, Progress, ReadBounds, ReplayError, ReplayOptions, Report, replay};
 use crate::rules_source::file::parse_all;
 
 #[derive(Clone, Debug, Args)]
@@ -157,6 +157,7 @@ fn options(args: &ReplayArgs, rules: Option<Rules>, against: Option<Rules>) -> a
         capacity: parse_count("--capacity", &args.capacity)?,
         hash_keys: args.hash_keys,
         requests: args.requests.clone(),
+        bounds: ReadBounds::default(),
     })
 }
 
@@ -182,11 +183,9 @@ fn load(path: Option<&Path>) -> anyhow::Result<Option<Option<Rules>>> {
 }
 
 fn pairs(flag: &str, texts: &[String]) -> anyhow::Result<Vec<(String, String)>> {
-    let pair = |text: &String| {
-        let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty())?;
-        Some((name.to_owned(), value.to_owned()))
+    let parsed = |text: &String| {
+        Mapping::parse_pair(text).with_context(|| format!("{flag} {text}: write it like attribute=value"))
     };
-    let parsed = |text| pair(text).with_context(|| format!("{flag} {text}: write it like attribute=value"));
     texts.iter().map(parsed).collect()
 }
 

@@ -36,6 +36,7 @@ const FILES: &[(&str, &str)] = files!(
     "overview.js",
     "parts.js",
     "plot.js",
+    "replay.js",
     "request.js",
     "rule.js",
     "rules.js",
@@ -115,6 +116,14 @@ mod tests {
     fn all_files_together_are_small() {
         let bytes: usize = files().iter().chain([document()]).map(|file| file.gzipped.len()).sum();
         assert!(bytes <= MAX_BYTES, "the console has {bytes} bytes, gzipped (maximum {MAX_BYTES})");
+    }
+
+    #[test]
+    fn console_knows_the_size_of_a_log_that_the_server_accepts() {
+        let (_, text) = FILES.iter().find(|(name, _)| *name == "replay.js").expect("the file");
+        let mebibytes = crate::control::api::bounds::MAX_UPLOAD >> 20;
+        assert!(text.contains(&format!("MAX_UPLOAD = {mebibytes} * 1024 * 1024;")), "MAX_UPLOAD is another");
+        assert!(text.contains(&format!("at most {mebibytes} MiB")), "the hint has another size");
     }
 
     #[test]

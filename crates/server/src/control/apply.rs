@@ -14,7 +14,7 @@ use super::model::{Action, Change, Expected, Finding, Others, Plan, Validation};
 use super::orphans::{self, Orphans};
 use super::plan::{DomainChanges, FileChanges, RuleChange, StoredRules, compare, findings};
 use super::rules::{self, RuleRow, audit_entry, check_count, check_rule_size};
-use super::snapshot::{self, ExportRow};
+use super::snapshot::{self, DomainRules, ExportRow};
 use super::sql::Sql;
 use super::{ControlError, Result, size};
 
@@ -86,21 +86,32 @@ impl RuleFiles<'_> {
         within(LONG, async {
             let mut write = self.db.write(change).await?;
             check_revision(&mut write).await?;
-            let stored = load(&mut write.tx, &taken.domains).await?;
-            let mut changes = blocking(move || compare(taken, stored, others)).await?;
+            let changes = write_changes(&mut write, taken, others).await?;
             if changes.planned.is_empty() {
                 let revision = write.revision - 1;
                 write.rollback().await?;
                 return Ok(changes.into_plan(revision, true));
             }
-            let orphans = orphans::find(&mut write.tx).await?;
-            orphans::warn(&mut changes, &orphans);
-            for domain in std::mem::take(&mut changes.domains) {
-                apply_domain(&mut write, domain, &orphans).await?;
-            }
-            check_count(write.rules)?;
-            size::check(write.size)?;
             Ok(changes.into_plan(write.commit().await?, true))
+        })
+        .await
+    }
+
+    /// Returns the rules of a domain that nodes run, and those that they would run after [`apply`](Self::apply). The domain may be
+    /// left out if the file has only one. Nothing is changed: the file is applied in a transaction that is rolled back.
+    ///
+    /// # Errors
+    /// When the file has mistakes or does not have the domain, the rules do not fit, or the database is unreachable.
+    pub async fn preview(&self, text: &[u8], others: Others, domain: Option<&str>) -> Result<Preview> {
+        let taken = split(text).await?;
+        let domain = choose_domain(&taken.domains, domain)?;
+        within(LONG, async {
+            let mut write = self.db.write(&Change::by("preview")).await?;
+            let before = DomainRules::read(&mut write.tx, &domain).await?;
+            write_changes(&mut write, taken, others).await?;
+            let after = DomainRules::read(&mut write.tx, &domain).await?;
+            write.rollback().await?;
+            blocking(move || Preview { domain, before: before.into_file(), after: after.into_file() }).await
         })
         .await
     }
@@ -140,6 +151,47 @@ impl RuleFiles<'_> {
         .await?;
         blocking(move || Ok(snapshot::to_yaml(&rules)?)).await?
     }
+}
+
+/// The rules of a domain before and after a file is applied, as files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Preview {
+    /// The domain.
+    pub domain: String,
+    /// The rules that nodes run.
+    pub before: String,
+    /// The rules that they would run.
+    pub after: String,
+}
+
+/// Returns the domain to look at: the named one, or the only one of the file.
+fn choose_domain(domains: &[String], named: Option<&str>) -> Result<String> {
+    let known = || domains.join(", ");
+    match (named, domains) {
+        (Some(named), _) if domains.iter().any(|domain| domain == named) => Ok(named.to_owned()),
+        (None, [only]) => Ok(only.clone()),
+        (Some(named), _) => {
+            Err(ControlError::Invalid(format!("the file has no domain `{named}`; its domains are: {}", known())))
+        }
+        (None, _) => Err(ControlError::Invalid(format!("choose a domain of the file with `domain`: {}", known()))),
+    }
+}
+
+/// Makes the changes of a file within a transaction.
+async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others) -> Result<FileChanges> {
+    let stored = load(&mut write.tx, &taken.domains).await?;
+    let mut changes = blocking(move || compare(taken, stored, others)).await?;
+    if changes.planned.is_empty() {
+        return Ok(changes);
+    }
+    let orphans = orphans::find(&mut write.tx).await?;
+    orphans::warn(&mut changes, &orphans);
+    for domain in std::mem::take(&mut changes.domains) {
+        apply_domain(write, domain, &orphans).await?;
+    }
+    check_count(write.rules)?;
+    size::check(write.size)?;
+    Ok(changes)
 }
 
 /// Checks that the revision is the one that the writer expects.

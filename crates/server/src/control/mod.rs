@@ -38,7 +38,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-pub use apply::RuleFiles;
+pub use apply::{Preview, RuleFiles};
 pub use audit::{AuditLog, Note, NotedAction};
 use db::Db;
 pub use db::sqlite_url;

@@ -56,7 +56,7 @@ type OverridesByRule = HashMap<(String, String), Vec<OverrideRow>>;
 
 /// Builds the snapshot of the current revision.
 pub(super) async fn build(db: &Db) -> Result<Snapshot> {
-    let (revision, mode, mut rules, overrides, tokens) = within(LONG, async {
+    let (revision, mode, rules, overrides, tokens) = within(LONG, async {
         let mut tx = db.read().await?;
         let revision = db::revision(&mut tx).await?;
         let rules = ExportRow::list(&mut tx, None).await?;
@@ -66,14 +66,34 @@ pub(super) async fn build(db: &Db) -> Result<Snapshot> {
     .await?;
     // Building megabytes of text would block other requests.
     let (rules, checksum) = blocking(move || {
-        rules.retain(|rule| rule.enabled);
-        insert_overrides(&mut rules, &overrides);
-        let file = entry::to_json(by_domain(&rules));
+        let file = to_file(rules, &overrides);
         let checksum = sha256_hex(file.as_bytes());
         (file, checksum)
     })
     .await?;
     Ok(Snapshot { revision, checksum, rules, tokens, mode })
+}
+
+/// Returns the rules that are enabled, with their overrides, as nodes read them.
+fn to_file(mut rules: Vec<ExportRow>, overrides: &OverridesByRule) -> String {
+    rules.retain(|rule| rule.enabled);
+    insert_overrides(&mut rules, overrides);
+    entry::to_json(by_domain(&rules))
+}
+
+/// The rules of a domain as a transaction sees them.
+#[derive(Debug)]
+pub(super) struct DomainRules(Vec<ExportRow>, OverridesByRule);
+
+impl DomainRules {
+    pub(super) async fn read(connection: &mut AnyConnection, domain: &str) -> Result<Self> {
+        Ok(Self(ExportRow::list(connection, Some(domain)).await?, read_overrides(connection).await?))
+    }
+
+    /// Returns what nodes would run.
+    pub(super) fn into_file(self) -> String {
+        to_file(self.0, &self.1)
+    }
 }
 
 async fn read_overrides(connection: &mut AnyConnection) -> Result<OverridesByRule> {

@@ -7,6 +7,7 @@ mod explain;
 pub(crate) mod forward;
 mod json;
 pub mod problem;
+mod receive;
 mod route;
 mod serve;
 mod translate;

@@ -7,11 +7,9 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
-use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use http_body_util::BodyExt;
-use hyper::body::{Body, Incoming};
+use bytes::Bytes;
+use hyper::body::Incoming;
 use hyper::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
@@ -19,7 +17,6 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_engine::Store;
 
@@ -28,6 +25,7 @@ use super::bounds::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS,
 use super::call::call;
 use super::forward;
 use super::problem::Problem;
+use super::receive::{busy, discard, read, read_bounded};
 use super::{route, web};
 use crate::app::App;
 use crate::console::{self, session};
@@ -249,6 +247,9 @@ async fn control<S: Store>(app: &App<S>, access: Access, head: Parts, body: Inco
         let detail = app.source.why_no_service();
         return Err(Problem::new(StatusCode::NOT_FOUND, "No rules service", detail));
     };
+    if api::takes_log(&head) {
+        return replay(service, access, head, body).await;
+    }
     if !api::takes_files(head.uri.path()) {
         let body = read(body, api::bounds::MAX_RULE, BODY_TIMEOUT).await?;
         return Ok(service.answer(head, body, access).await);
@@ -260,70 +261,27 @@ async fn control<S: Store>(app: &App<S>, access: Access, head: Parts, body: Inco
     Ok(service.answer(head, body, access).await)
 }
 
-fn busy() -> Problem {
-    let detail = "too many rule files are being received; try again later";
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail)
+/// Receives a log and replays it. It has its turn from its first byte on, so that the memory of logs is bounded.
+async fn replay(
+    service: &api::Service,
+    access: Access,
+    mut head: Parts,
+    body: Incoming,
+) -> Result<HttpResponse, Problem> {
+    api::check_may_replay(&access)?;
+    let Some(turn) = service.begin_replay() else {
+        discard(body, api::bounds::MAX_UPLOAD, BODY_TIMEOUT).await;
+        let detail = "another log is being replayed, and one is at a time; try again later";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).retry_after(10));
+    };
+    head.extensions.insert(turn);
+    let body = read(body, api::bounds::MAX_UPLOAD, FILE_TIMEOUT).await?;
+    Ok(service.answer(head, body, access).await)
 }
 
 fn too_many_connections() -> Problem {
     let detail = "too many connections; only /healthz and /readyz are answered, try again later";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many connections", detail)
-}
-
-/// Reads the body, bounded in size and time. A body that arrives in one piece, as nearly all do, is not copied.
-async fn read(body: Incoming, max: usize, time_limit: Duration) -> Result<Bytes, Problem> {
-    read_bounded(body, max, time_limit, None).await.map(|(body, _)| body)
-}
-
-/// [`read`], with a permit for each kilobyte that has arrived.
-async fn read_bounded(
-    mut body: Incoming,
-    max: usize,
-    time_limit: Duration,
-    kilobytes: Option<&Semaphore>,
-) -> Result<(Bytes, Option<SemaphorePermit<'_>>), Problem> {
-    let too_large = || {
-        let detail = format!("the body has more than {max} bytes; send it in parts");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
-    };
-    if body.size_hint().lower() > max as u64 {
-        return Err(too_large());
-    }
-    let all = async {
-        let mut first = Bytes::new();
-        let mut rest = BytesMut::new();
-        let mut held: Option<SemaphorePermit<'_>> = None;
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| Problem::bad_request(format!("the body is incomplete: {error}")))?;
-            let Ok(data) = frame.into_data() else { continue };
-            if first.len() + rest.len() + data.len() > max {
-                return Err(too_large());
-            }
-            if let Some(kilobytes) = kilobytes {
-                let more = (first.len() + rest.len() + data.len()).div_ceil(1024)
-                    - held.as_ref().map_or(0, SemaphorePermit::num_permits);
-                let more = kilobytes.acquire_many(more as u32).await.map_err(|_| busy())?;
-                match &mut held {
-                    Some(held) => held.merge(more),
-                    None => held = Some(more),
-                }
-            }
-            if first.is_empty() {
-                first = data;
-            } else {
-                rest.extend_from_slice(&data);
-            }
-            if body.is_end_stream() {
-                break;
-            }
-        }
-        let body = if rest.is_empty() { first } else { [&first[..], &rest[..]].concat().into() };
-        Ok((body, held))
-    };
-    timeout(time_limit, all).await.unwrap_or_else(|_| {
-        let detail = format!("the body did not arrive within {} s", time_limit.as_secs());
-        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail))
-    })
 }
 
 /// Returns a response to OPTIONS.

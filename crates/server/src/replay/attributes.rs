@@ -30,6 +30,14 @@ pub struct Mapping {
     pub set: Vec<(String, String)>,
 }
 
+impl Mapping {
+    /// Parses `attribute=field` or `attribute=value`.
+    pub fn parse_pair(text: &str) -> Option<(String, String)> {
+        let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty())?;
+        Some((name.to_owned(), value.to_owned()))
+    }
+}
+
 /// Finds the attributes in the fields of lines of one format.
 #[derive(Clone, Debug)]
 pub(super) struct Extractor {

@@ -129,15 +129,17 @@ impl ChunkReader<'_> {
             let mut chunk = self.pool.chunk();
             let buffers = &mut chunk.buffers;
             buffers.begin(self, line_number);
-            let filled = buffers.fill(&mut stream, &carried)?;
-            let is_last = filled < buffers.text.len();
+            let (filled, broken) = buffers.fill(&mut stream, &carried);
+            let is_last = filled < buffers.text.len() || broken.is_some();
             let mut start = 0;
             if std::mem::take(&mut is_first) && buffers.text[..filled].starts_with(BYTE_ORDER_MARK) {
                 start = BYTE_ORDER_MARK.len();
             }
             let text = std::mem::take(&mut buffers.text);
             let ends = memchr::memchr_iter(b'\n', &text[..filled]);
-            for end in ends.chain((is_last && filled > start && !text[..filled].ends_with(b"\n")).then_some(filled)) {
+            // The last line may have no end, unless the log breaks off within it.
+            let is_open = is_last && broken.is_none() && filled > start && !text[..filled].ends_with(b"\n");
+            for end in ends.chain(is_open.then_some(filled)) {
                 if std::mem::take(&mut skipping) {
                     // The end of a line whose beginning was counted already.
                 } else {
@@ -161,7 +163,7 @@ impl ChunkReader<'_> {
             line_number += buffers.lines;
             buffers.sort();
             if to.send(Ok(chunk)).is_err() || is_last {
-                return Ok(());
+                return broken.map_or(Ok(()), Err);
             }
         }
     }
@@ -219,8 +221,8 @@ impl ChunkBuffers {
     }
 
     /// Fills the text, which begins with what is left of the chunk before. Returns its length, which
-    /// is less than that of the buffer only at the end of the log.
-    fn fill(&mut self, stream: &mut impl Read, carried: &[u8]) -> io::Result<usize> {
+    /// is less than that of the buffer only at the end of the log, and the error that ends the log early.
+    fn fill(&mut self, stream: &mut impl Read, carried: &[u8]) -> (usize, Option<io::Error>) {
         self.text[..carried.len()].copy_from_slice(carried);
         let mut filled = carried.len();
         while filled < self.text.len() {
@@ -228,10 +230,10 @@ impl ChunkBuffers {
                 Ok(0) => break,
                 Ok(count) => filled += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => return (filled, Some(error)),
             }
         }
-        Ok(filled)
+        (filled, None)
     }
 
     #[cold]

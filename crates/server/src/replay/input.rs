@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use flate2::bufread::MultiGzDecoder;
 use jiff::tz::TimeZone;
 
@@ -27,7 +28,7 @@ pub enum Log {
         /// Its name in reports.
         name: String,
         /// The lines, perhaps compressed.
-        bytes: Arc<[u8]>,
+        bytes: Bytes,
     },
 }
 
@@ -41,14 +42,15 @@ impl Log {
         }
     }
 
-    /// Returns the stream of its lines, which counts the bytes read in `read`.
-    fn open(&self, read: &Arc<AtomicU64>) -> io::Result<Box<dyn Read + Send>> {
+    /// Returns the stream of its lines, within `bounds`, which counts the bytes read in `read`.
+    fn open(&self, read: &Arc<AtomicU64>, bounds: &ReadBounds) -> io::Result<Box<dyn Read + Send>> {
         let inner: Box<dyn Read + Send> = match self {
             Self::File(path) => Box::new(File::open(path)?),
             Self::StandardInput => Box::new(io::stdin()),
             Self::Bytes { bytes, .. } => Box::new(io::Cursor::new(bytes.clone())),
         };
-        decompressed(CountedReader { inner, read: read.clone() })
+        let inner = decompressed(CountedReader { inner, read: read.clone() })?;
+        Ok(Box::new(BoundedReader { inner, read: 0, bounds: bounds.clone() }))
     }
 
     /// The size, if it is known.
@@ -58,6 +60,21 @@ impl Log {
             Self::StandardInput => None,
             Self::Bytes { bytes, .. } => Some(bytes.len() as u64),
         }
+    }
+}
+
+/// How much of a log is read. The rest is left out, and the report says so.
+#[derive(Clone, Debug)]
+pub struct ReadBounds {
+    /// The maximum number of bytes of each log, after decompression.
+    pub max_bytes: u64,
+    /// Ends the reading of all logs when it is set.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Default for ReadBounds {
+    fn default() -> Self {
+        Self { max_bytes: u64::MAX, stop: Arc::default() }
     }
 }
 
@@ -71,6 +88,7 @@ pub(super) struct ReadOptions<'o> {
     pub(super) mapping: &'o Mapping,
     /// The attributes of requests, in the order of the spans of a record.
     pub(super) attributes: &'o [Box<str>],
+    pub(super) bounds: &'o ReadBounds,
 }
 
 /// A log whose format is known.
@@ -87,6 +105,7 @@ pub(super) struct Source {
     pub(super) has_whole_seconds: bool,
     pub(super) size: Option<u64>,
     pub(super) read: Arc<AtomicU64>,
+    bounds: ReadBounds,
     /// The beginning and the rest of a log that cannot be read again.
     opened: Mutex<Option<OpenedLog>>,
 }
@@ -106,7 +125,7 @@ impl Source {
         let (name, read) = (log.name(), Arc::new(AtomicU64::new(0)));
         let failed = |error: String| format!("{name}: {error}");
         let unreadable = |error: io::Error| failed(format!("cannot be read: {error}"));
-        let mut stream = log.open(&read).map_err(unreadable)?;
+        let mut stream = log.open(&read, options.bounds).map_err(unreadable)?;
         let mut head = Vec::new();
         // A log that breaks off within its head is read as far as it goes.
         let broken = stream.by_ref().take(HEAD as u64).read_to_end(&mut head).err();
@@ -152,6 +171,7 @@ impl Source {
             has_whole_seconds,
             size: log.size(),
             read,
+            bounds: options.bounds.clone(),
             opened: Mutex::new(opened),
         }))
     }
@@ -166,7 +186,7 @@ impl Source {
             return Err(io::Error::other("the standard input can be read only once"));
         }
         self.read.store(0, Ordering::Relaxed);
-        self.log.open(&self.read)
+        self.log.open(&self.read, &self.bounds)
     }
 }
 
@@ -183,6 +203,35 @@ impl Read for CountedReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
         self.read.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+/// Ends a stream at the bounds of the replay.
+struct BoundedReader {
+    inner: Box<dyn Read + Send>,
+    read: u64,
+    bounds: ReadBounds,
+}
+
+impl Read for BoundedReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // Relaxed: the flag orders nothing, it only has to be seen soon.
+        if self.bounds.stop.load(Ordering::Relaxed) {
+            return Err(io::Error::other("the replay was stopped before the end of the log"));
+        }
+        let max = self.bounds.max_bytes;
+        let left = max - self.read;
+        if left == 0 && !buffer.is_empty() {
+            // A log of exactly this length is complete.
+            return match self.inner.read(&mut buffer[..1])? {
+                0 => Ok(0),
+                _ => Err(io::Error::other(format!("it has more than {} MiB", max >> 20))),
+            };
+        }
+        let length = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let count = self.inner.read(&mut buffer[..length])?;
+        self.read += count as u64;
         Ok(count)
     }
 }
@@ -238,5 +287,22 @@ mod tests {
         };
         assert!(read(1 << 20).is_some_and(|error| error.contains("as no log does")));
         assert_eq!(read(1 << 24), None, "an ordinary log");
+    }
+
+    #[test]
+    fn stream_ends_at_its_bounds() {
+        let read = |length: u64, max_bytes: u64, is_stopped: bool| {
+            let bounds = ReadBounds { max_bytes, stop: Arc::new(AtomicBool::new(is_stopped)) };
+            let mut reader = BoundedReader { inner: Box::new(io::repeat(b'a').take(length)), read: 0, bounds };
+            let mut all = Vec::new();
+            let error = reader.read_to_end(&mut all).err().map(|error| error.to_string());
+            (all.len() as u64, error.unwrap_or_default())
+        };
+        let max = 2 << 20;
+        assert_eq!(read(max - 1, max, false), (max - 1, String::new()));
+        assert_eq!(read(max, max, false), (max, String::new()));
+        assert_eq!(read(max + 1, max, false), (max, "it has more than 2 MiB".into()));
+        let (length, error) = read(10, max, true);
+        assert!(length == 0 && error.contains("stopped"), "{error}");
     }
 }

@@ -35,7 +35,7 @@ use jiff::tz::TimeZone;
 use tollgate_engine::rules::{Mistakes, Rules};
 
 pub use attributes::Mapping;
-pub use input::Log;
+pub use input::{Log, ReadBounds};
 pub use merge::Progress;
 pub use problems::{LineProblem, ProblemCount, Problems};
 pub use report::{
@@ -75,6 +75,8 @@ pub struct ReplayOptions {
     pub hash_keys: bool,
     /// A file for the requests, as `tollgate decide` reads them.
     pub requests: Option<PathBuf>,
+    /// How much of each log is read.
+    pub bounds: ReadBounds,
 }
 
 impl Default for ReplayOptions {
@@ -90,6 +92,7 @@ impl Default for ReplayOptions {
             capacity: 1_000_000,
             hash_keys: false,
             requests: None,
+            bounds: ReadBounds::default(),
         }
     }
 }
@@ -139,6 +142,7 @@ pub fn replay(logs: &[Log], options: &ReplayOptions, show: &mut dyn FnMut(Progre
         zone: options.zone.clone(),
         mapping: &options.mapping,
         attributes: &attributes.names,
+        bounds: &options.bounds,
     };
     let mut sources = Vec::new();
     for log in logs {

@@ -1,6 +1,7 @@
 //! Lines that were left out or changed, counted by reason.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// Why a line was left out or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +129,7 @@ impl Problems {
 }
 
 /// How many lines had a problem.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ProblemCount {
     /// The name of the problem.
     pub problem: &'static str,

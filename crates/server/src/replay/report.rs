@@ -1,12 +1,14 @@
 //! The result of a replay as data. `--json` prints it.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::problems::ProblemCount;
 use crate::observe::top_keys::{Heaviest, TopKey};
 
 /// The result of a replay.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[schema(as = ReplayReport)]
 pub struct Report {
     /// The logs.
     pub logs: Vec<LogReport>,
@@ -44,7 +46,7 @@ impl Report {
 }
 
 /// A log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LogReport {
     /// Its name.
     pub name: String,
@@ -57,7 +59,7 @@ pub struct LogReport {
 }
 
 /// The decisions of a rule set.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct RunReport {
     /// The domain whose rules decided.
     pub domain: String,
@@ -84,7 +86,7 @@ pub struct RunReport {
 }
 
 /// What a rule did.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct RuleReport {
     /// Its id.
     pub rule: String,
@@ -115,7 +117,7 @@ pub struct RuleReport {
 }
 
 /// A key and a count.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct KeyCount {
     /// The key, or a hash of it.
     pub key: String,
@@ -134,7 +136,7 @@ impl KeyCount {
 }
 
 /// Requests over time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct TimelineReport {
     /// The start of the first column, in milliseconds since 1970.
     pub start_ms: u64,
@@ -149,7 +151,7 @@ pub struct TimelineReport {
 }
 
 /// The difference between two rule sets.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ComparisonReport {
     /// The requests that the old rules refused.
     pub refused_before: u64,
@@ -168,7 +170,7 @@ pub struct ComparisonReport {
 }
 
 /// Suggested limits.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct SuggestionReport {
     /// The attributes that identify a client.
     pub per: Vec<String>,
@@ -187,7 +189,7 @@ pub struct SuggestionReport {
 }
 
 /// How a peak is distributed over clients.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PeakReport {
     /// The interval: a second, a minute, an hour.
     pub interval: &'static str,
@@ -202,7 +204,7 @@ pub struct PeakReport {
 }
 
 /// A limit that hardly any client notices.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CandidateReport {
     /// The rate.
     pub limit: String,
@@ -215,5 +217,6 @@ pub struct CandidateReport {
     /// The most that a client gets in a minute.
     pub per_minute: u64,
     /// Bursts, and how many clients need more than each.
+    #[schema(value_type = Vec<Vec<u64>>)]
     pub needs: Vec<(u64, u64)>,
 }

@@ -11,6 +11,7 @@ mod description;
 #[path = "../common/eventually.rs"]
 mod eventually;
 mod odd;
+mod replay;
 mod resp;
 mod roles;
 mod test_server;

@@ -133,6 +133,7 @@ async fn oversized_bodies_are_refused_before_they_are_read() {
         ("/v1/check", 1024 * 1024 + 1, "413"),
         ("/v1/apply", 16 * 1024 * 1024 + 1, "413"),
         ("/v1/validate", usize::MAX / 2, "413"),
+        ("/v1/replay", 32 * 1024 * 1024 + 1, "413"),
     ] {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {bytes}\r\n\r\n");

@@ -4,6 +4,7 @@ use tollgate_server::control::auth::TokenPolicy;
 use tollgate_server::control::model::Role;
 
 use crate::eventually::eventually_async;
+use crate::replay;
 use crate::test_server::{TestServer, send};
 
 /// The callers that may make a call.
@@ -87,6 +88,7 @@ const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
     ("POST", "/v1/apply?plan=true", FILE, May::Readers, &[200]),
     ("POST", "/v1/apply", FILE, May::Editors, &[200]),
     ("GET", "/v1/export", "", May::Readers, &[200]),
+    ("POST", "/v1/replay", FILE, May::Editors, &[200]),
     ("GET", "/v1/snapshot", "", May::Nodes, &[200]),
     ("GET", "/v1/nodes", "", May::Readers, &[200]),
     ("GET", "/v1/audit", "", May::OperatorsOfAll, &[200]),
@@ -172,7 +174,13 @@ async fn every_call_is_answered_only_to_roles_that_may_make_it() {
         let acme = server.request("PUT", "/v1/domains/api/rules/all/overrides/acme").bearer_auth(&admin);
         send(acme.body(r#"{"limit":"20/s"}"#)).await;
         for (method, path, body, may, statuses) in CALLS {
-            let mut request = server.request(method, path).header("content-type", "application/json").body(*body);
+            let mut request = match *path {
+                "/v1/replay" => {
+                    let form = replay::form(&[("rules", *body), ("log", "")]);
+                    server.request(method, path).header("content-type", replay::FORM).body(form)
+                }
+                _ => server.request(method, path).header("content-type", "application/json").body(*body),
+            };
             if let Some(token) = &caller.token {
                 request = request.bearer_auth(token);
             }

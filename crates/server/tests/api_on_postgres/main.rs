@@ -12,6 +12,8 @@ mod changes;
 mod eventually;
 #[path = "../api/odd.rs"]
 mod odd;
+#[path = "../api/replay.rs"]
+mod replay;
 #[path = "../api/resp.rs"]
 mod resp;
 #[path = "../api/roles.rs"]

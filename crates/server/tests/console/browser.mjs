@@ -130,6 +130,8 @@ export class Window {
     const folder = process.env.TOLLGATE_CONSOLE_PICTURES;
     if (!folder) return;
     mkdirSync(folder, { recursive: true });
+    // The bar at the top stays in view, wherever the page was scrolled to.
+    await this.page.evaluate(() => scrollTo(0, 0));
     await this.page.screenshot({ path: `${folder}/${name}.png`, fullPage: true, ...options });
   }
 

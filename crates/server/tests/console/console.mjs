@@ -3,6 +3,10 @@
 // ALONE is the address of a server without tokens, with rules from a file, and a store that does not answer.
 
 import assert from "node:assert/strict";
+import { mkdtempSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { gzipSync } from "node:zlib";
 import { problems, Window, withBrowser } from "./browser.mjs";
 
 const [, , origin, tokens, alone] = process.argv;
@@ -34,6 +38,96 @@ const PAGES = [
 
 const RANK = ["reader", "operator", "editor", "admin"];
 
+/** An access log of half an hour: visitors of a page, and one client that tries to log in every other second for ten minutes. */
+function accessLog(path = "/v1/items") {
+  const lines = [];
+  const line = (second, client, request) => {
+    const time = new Date(Date.UTC(2025, 10, 16, 9, 0, second)).toISOString();
+    lines.push(`10.0.${client >> 8}.${client & 255} - - [16/Nov/2025:${time.slice(11, 19)} +0000] "${request} HTTP/1.1" 200 5 "-" "curl/8"\n`);
+  };
+  for (let second = 0; second < 1800; second++) {
+    const visitors = 1 + Math.round(2 + 2 * Math.sin(second / 150));
+    for (let visitor = 0; visitor < visitors; visitor++) line(second, (second * 7 + visitor * 131) % 900, `GET ${path}`);
+    if (second >= 600 && second < 1200 && second % 2 === 0) line(second, 65_000, "POST /login");
+  }
+  return Buffer.from(lines.join(""));
+}
+
+/** Opens the editor with a change, chooses a log by the keyboard, and replays it. */
+async function replayLog(window, name, buffer) {
+  // The browser is told early that a person will not answer its dialog.
+  const chooser = window.page.waitForEvent("filechooser", { timeout: 120_000 });
+  await window.go("/editor?domain=api&rule=login", "Editor");
+  await window.see("valid");
+  const text = window.page.locator("textarea");
+  await text.fill((await text.inputValue()).replace(/\d+\/m/, "2/m") + "- { id: pages, per: [path], limit: 4/s, burst: 20, on_exceed: shadow }\n");
+  await window.see("valid");
+  await text.press("Tab");
+  await window.tabTo("details.card > summary");
+  await window.press("Enter");
+  await window.tabTo("#log");
+  await window.press("Enter");
+  await (await chooser).setFiles({ name, mimeType: "application/octet-stream", buffer });
+  await window.tabTo("details.card form > .actions button");
+  await window.press("Enter");
+}
+
+/** A log in the editor: what the change would have done, before it is applied. */
+async function replaying(browser) {
+  const window = await Window.open(browser, origin);
+  await window.logIn(TOKENS.editor);
+  await replayLog(window, `${MARKUP}.log.gz`, gzipSync(accessLog(`/v1/${MARKUP}`)));
+  await window.see("Compared with the rules in force, which would have refused");
+  const page = window.page;
+  const row = (rule) => page.getByLabel("What each rule would have done").locator("tr", { hasText: rule });
+  const cells = await row("login").locator("td").allInnerTexts();
+  assert.deepEqual(cells.slice(0, 4), ["login", "300", "280", "0"], "two of each minute pass");
+  const shadow = await row("pages").locator("td").allInnerTexts();
+  assert.ok(shadow[0].includes("shadow") && shadow[2] === "0" && shadow[3] !== "0", JSON.stringify(shadow));
+  await window.see(`${MARKUP}.log.gz (combined)`);
+  await window.see(/^Newly refused: \d+ requests of 1 key$/);
+  await page.locator("td code", { hasText: "client_ip=10.0.253.232 (login)" }).waitFor();
+  assert.equal(await page.locator("main img").count(), 0, "markup was interpreted");
+  await window.isFine("a replay");
+  assert.match(await page.locator("textarea").inputValue(), /2\/m/, "the text is kept");
+
+  // A session that ends before the log is sent: nothing is lost.
+  await page.context().clearCookies();
+  await page.getByRole("button", { name: "Replay", exact: true }).click();
+  await window.see("Your session has ended");
+  await page.locator("#token").fill(TOKENS.editor);
+  await window.press("Enter");
+  await window.see("Newly refused");
+  window.forgive(401);
+
+  // What is wrong is said.
+  await page.locator("#log").setInputFiles({ name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("what is this\n") });
+  await page.getByRole("button", { name: "Replay", exact: true }).click();
+  await window.see("unknown format; describe it with `format`");
+  window.forgive(400);
+  // A file on disk without content, which the browser need not be sent.
+  const folder = mkdtempSync(join(tmpdir(), "tollgate-console-"));
+  writeFileSync(join(folder, "large.log"), "");
+  truncateSync(join(folder, "large.log"), 33 << 20);
+  await page.locator("#log").setInputFiles(join(folder, "large.log"));
+  await page.getByRole("button", { name: "Replay", exact: true }).click();
+  await window.see("compress the log with gzip");
+  rmSync(folder, { recursive: true });
+  await page.getByText("Format and attributes").click();
+  await page.getByLabel("Suggest limits for each").fill("client_ip");
+  await page.getByLabel("Format", { exact: true }).fill("$remote_addr - - [$time_local] \"$request\" $key");
+  await page.getByLabel("Attributes from fields").fill("client_ip=key");
+  const keyed = accessLog().toString().replaceAll(/ 200 5 "-" "curl\/8"/g, " 203.0.113.9");
+  await page.locator("#log").setInputFiles({ name: "keyed.log", mimeType: "text/plain", buffer: Buffer.from(keyed) });
+  await page.getByRole("button", { name: "Replay", exact: true }).click();
+  await page.locator("td code", { hasText: "client_ip=203.0.113.9 (login)" }).first().waitFor();
+  await window.see("Limits that 99.9 % of 1 client never notice");
+  await window.see("id: per-client_ip");
+  await window.isFine("a replay with attributes");
+  await page.getByRole("button", { name: "Discard the draft" }).click();
+  await window.close();
+}
+
 /** Every page, with every role. */
 async function everyPage(browser) {
   for (const role of RANK) {
@@ -51,6 +145,9 @@ async function everyPage(browser) {
     await button.waitFor();
     assert.equal(await button.isDisabled(), RANK.indexOf(role) < 2, `${role}: Disable`);
     assert.equal(await window.page.locator("button.switch").isDisabled(), role === "reader", `${role}: kill switch`);
+    await window.go("/editor?domain=api", "Editor");
+    const replay = window.page.locator("details.card form > .actions button").first();
+    assert.equal(await replay.isDisabled(), RANK.indexOf(role) < 2, `${role}: Replay`);
     await window.close();
   }
 }
@@ -67,6 +164,11 @@ async function everyLook(browser) {
       await window.isFine(`${colorScheme} ${width} ${path}`);
       await window.picture(`${(path || "/overview").slice(1).replaceAll(/[^a-z]+/g, "-")}-${colorScheme}-${width}`);
     }
+    await replayLog(window, "access.log", accessLog());
+    await window.see("Newly refused");
+    await window.isFine(`${colorScheme} ${width} replay`);
+    await window.picture(`editor-replay-${colorScheme}-${width}`);
+    await window.page.getByRole("button", { name: "Discard the draft" }).click();
     await window.close();
   }
 }
@@ -273,6 +375,10 @@ async function pictures(browser) {
   await window.page.getByRole("button", { name: "Plan" }).click();
   await window.see("Apply 1 change");
   await window.picture("console-editor");
+  await window.page.getByRole("button", { name: "Discard the draft" }).click();
+  await replayLog(window, "access.log", accessLog());
+  await window.see("Newly refused");
+  await window.picture("console-replay");
   await window.close();
 }
 
@@ -280,6 +386,7 @@ await withBrowser(async (browser) => {
   await sessions(browser);
   await byKeyboard(browser);
   await editing(browser);
+  await replaying(browser);
   await helping(browser);
   await granting(browser);
   await withoutService(browser);

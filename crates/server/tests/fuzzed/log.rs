@@ -12,7 +12,7 @@ pub fn check(input: &[u8]) {
     for format in described.into_iter().chain(Format::detect(input)) {
         parse_lines(format, input);
     }
-    let log = Log::Bytes { name: "log".into(), bytes: input.into() };
+    let log = Log::Bytes { name: "log".into(), bytes: input.to_vec().into() };
     let options = ReplayOptions { suggest: vec!["client_ip".into()], ..ReplayOptions::default() };
     if let Ok(report) = replay(&[log], &options, &mut |_| {}) {
         let clients = report.suggestion.as_ref().map_or(0, |suggestion| suggestion.clients);

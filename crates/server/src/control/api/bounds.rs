@@ -21,6 +21,21 @@ pub const MAX_RECEIVED_KB: usize = 4 * MAX_FILE / 1024;
 /// How long a client may take to send a whole rule file, and wait for its turn.
 pub const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Logs that are received or replayed at a time. Further ones are refused: a replay uses all cores, beside decisions.
+pub const MAX_REPLAYS: usize = 1;
+
+/// Bytes of a log to replay as it is sent, together with the rules.
+pub const MAX_UPLOAD: usize = 32 << 20;
+
+/// Bytes of a log to replay after decompression; the rest is left out, and the report says so.
+pub const MAX_LOG_BYTES: u64 = 512 << 20;
+
+/// Keys that each rule set of a replay counts exactly; the report says when there are more.
+pub const MAX_LOG_KEYS: usize = 1_000_000;
+
+/// How long a replay may take. It then reports what was read of the log.
+pub const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Nodes that wait for the next revision at a time.
 pub const MAX_WAITERS: usize = 10_000;
 

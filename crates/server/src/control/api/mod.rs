@@ -23,6 +23,8 @@ use utoipa_axum::routes;
 
 pub use self::audit::{AuditQueue, AuditQueues, AuditSink, AuditSlot};
 use self::nodes::Nodes;
+use self::replay::ReplayTurn;
+pub(crate) use self::replay::check_role as check_may_replay;
 use self::snapshot::SnapshotBytes;
 use super::Control;
 use super::auth::Access;
@@ -38,9 +40,11 @@ pub mod describe;
 mod etag;
 mod files;
 mod fleet;
+pub mod form;
 mod history;
 mod nodes;
 mod overrides;
+mod replay;
 mod reply;
 mod rules;
 mod snapshot;
@@ -57,6 +61,8 @@ pub struct Service {
     large: Semaphore,
     /// Permits for kilobytes of rule files.
     upload_permits: Semaphore,
+    /// Permits for logs that are received or replayed.
+    replays: Arc<Semaphore>,
 }
 
 /// What all calls share.
@@ -99,7 +105,8 @@ impl Service {
             .with_state(state.clone());
         let (large, upload_permits) =
             (Semaphore::new(bounds::MAX_LARGE_BODIES), Semaphore::new(bounds::MAX_RECEIVED_KB));
-        Self { state, router, runtime, audit, large, upload_permits }
+        let replays = Arc::new(Semaphore::new(bounds::MAX_REPLAYS));
+        Self { state, router, runtime, audit, large, upload_permits, replays }
     }
 
     /// Returns the service without HTTP.
@@ -117,6 +124,11 @@ impl Service {
         &self.upload_permits
     }
 
+    /// Begins a replay, unless too many are running.
+    pub(crate) fn begin_replay(&self) -> Option<ReplayTurn> {
+        self.replays.clone().try_acquire_owned().ok().map(ReplayTurn::new)
+    }
+
     /// Returns the entries that are on their way to the audit log.
     pub fn audit(&self) -> &AuditQueues {
         &self.audit
@@ -124,7 +136,7 @@ impl Service {
 
     /// Answers a request on the control thread.
     pub async fn answer(&self, mut head: Parts, body: Bytes, access: Access) -> HttpResponse {
-        let reads = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        let reads = matches!(head.method, Method::GET | Method::HEAD | Method::OPTIONS) || takes_log(&head);
         head.extensions.insert(access);
         let answer = self.router.clone().oneshot(Request::from_parts(head, Body::from(body)));
         let task = self.runtime.spawn(async move {
@@ -180,6 +192,7 @@ fn calls() -> OpenApiRouter<Arc<ApiState>> {
         .routes(routes!(files::validate))
         .routes(routes!(files::apply))
         .routes(routes!(files::export))
+        .routes(routes!(replay::run))
         .routes(routes!(snapshot::get))
         .routes(routes!(nodes::list))
         .routes(routes!(tokens::list, tokens::create))
@@ -207,11 +220,12 @@ async fn method_not_allowed(method: Method) -> axum::response::Response {
 
 /// Whether a path belongs to the rules service. The paths of decisions are matched first.
 pub fn owns(path: &str) -> bool {
-    const PREFIXES: [&str; 9] = [
+    const PREFIXES: [&str; 10] = [
         "/v1/domains",
         "/v1/validate",
         "/v1/apply",
         "/v1/export",
+        replay::PATH,
         "/v1/snapshot",
         "/v1/nodes",
         "/v1/tokens",
@@ -224,6 +238,11 @@ pub fn owns(path: &str) -> bool {
 /// Whether a path accepts whole rule files, the largest bodies.
 pub fn takes_files(path: &str) -> bool {
     matches!(path, "/v1/validate" | "/v1/apply")
+}
+
+/// Whether a request has a log, which is larger still, and changes nothing.
+pub fn takes_log(head: &Parts) -> bool {
+    head.method == Method::POST && head.uri.path() == replay::PATH
 }
 
 const _: () =

@@ -105,13 +105,19 @@ fn is_sqlite(file: &std::fs::File) -> bool {
 
 async fn service(config: &FollowConfig) -> Finding {
     let url = config.client.url();
-    let answer = config.client.request(Method::GET, &["v1", "rules-status"]).timeout(TIMEOUT).send().await;
+    // The call of nodes, without its body: other calls need less than the role that following needs.
+    let answer = config.client.request(Method::HEAD, &["v1", "snapshot"]).timeout(TIMEOUT).send().await;
     match answer {
         Ok(answer) if answer.status().is_success() => Finding::ok("rules", format!("followed from {url}")),
         Ok(answer) if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Finding::error(
             "rules",
             format!("{url} refuses the token: {}", answer.status()),
             "create one with `tollgate tokens create --role node` and set TOLLGATE_RULES_TOKEN",
+        ),
+        Ok(answer) if answer.status() == StatusCode::NOT_FOUND => Finding::error(
+            "rules",
+            format!("{url} has no rules to follow: {}", answer.status()),
+            "name a tollgate server that keeps its rules in a database with --rules",
         ),
         Ok(answer) => {
             Finding::error("rules", format!("{url} answers {}", answer.status()), "name a tollgate server with --rules")

@@ -1,0 +1,214 @@
+// Replay: what the text of the editor would have done with a log, before it is applied.
+
+import { call } from "./api.js";
+import { fill, h } from "./dom.js";
+import { clock, count, percent, plural, span } from "./format.js";
+import { badge, card, code, empty, errorBox, field, input, table } from "./parts.js";
+import { plot } from "./plot.js";
+import { may, needs, session } from "./session.js";
+
+/** The bytes that the server accepts: the log as it is, with the rules. */
+const MAX_UPLOAD = 32 * 1024 * 1024;
+
+/** The keys that are listed of those who are newly refused, or relieved. */
+const MAX_KEYS = 10;
+
+/**
+ * The form below the editor, and the result.
+ * @param {object} options
+ * @param {() => string} options.text the rules as they are written now
+ * @param {() => boolean} options.deletes whether rules that the text does not contain would be deleted
+ * @param {string | null} options.domain
+ * @param {AbortSignal} options.signal aborted when the reader leaves the page
+ */
+export function replayForm({ text, deletes, domain, signal }) {
+  const file = input({ type: "file", id: "log", required: true });
+  const chosen = input({ id: "replay-domain", value: domain ?? "", placeholder: "if the text has several" });
+  const format = input({ id: "replay-format", placeholder: "detected" });
+  const map = input({ id: "replay-map", placeholder: "api_key=http_x_api_key" });
+  const set = input({ id: "replay-set", placeholder: "plan=free" });
+  const suggest = input({ id: "replay-suggest", placeholder: "client_ip" });
+  const scope = domain ?? session.domains[0];
+  const submit = h("button.primary", { type: "submit", ...needs("editor", scope) }, "Replay");
+  const stop = h("button", { type: "button", onclick: () => running?.abort(), hidden: true }, "Stop");
+  const doing = h("label", { for: "replay-progress" });
+  const progress = h("div", { hidden: true }, doing, h("progress", { id: "replay-progress" }));
+  const result = h("div", { "aria-live": "polite" });
+  /** @type {AbortController | null} */
+  let running = null;
+
+  function query() {
+    const asked = new URLSearchParams({ others: deletes() ? "delete" : "keep" });
+    for (const [name, control] of /** @type {[string, HTMLInputElement][]} */ ([["domain", chosen], ["format", format], ["suggest", suggest]])) {
+      if (control.value.trim()) asked.set(name, control.value.trim());
+    }
+    for (const [name, control] of /** @type {[string, HTMLInputElement][]} */ ([["map", map], ["set", set]])) {
+      for (const pair of control.value.split(/[\s,]+/).filter(Boolean)) asked.append(name, pair);
+    }
+    return asked;
+  }
+
+  async function replay() {
+    const log = file.files?.[0];
+    if (!log) return;
+    const form = new FormData();
+    form.append("rules", new Blob([text()], { type: "application/yaml" }), "rules.yaml");
+    form.append("log", log);
+    const started = Date.now();
+    const show = () => fill(doing, `Replaying ${log.name}: ${plural(Math.floor((Date.now() - started) / 1_000), "second")}`);
+    const stopped = new AbortController();
+    running = stopped;
+    const leave = () => stopped.abort();
+    signal.addEventListener("abort", leave);
+    toggle(true);
+    fill(result);
+    show();
+    const timer = setInterval(show, 1_000);
+    try {
+      const report = await call("POST", `/v1/replay?${query()}`, { form, signal: stopped.signal });
+      if (!signal.aborted) fill(result, ...reportView(report));
+    } catch (error) {
+      if (!signal.aborted) fill(result, stopped.signal.aborted ? h("p.muted", {}, "The replay was stopped.") : errorBox(error));
+    }
+    clearInterval(timer);
+    signal.removeEventListener("abort", leave);
+    running = null;
+    toggle(false);
+  }
+
+  /** @param {boolean} isRunning */
+  function toggle(isRunning) {
+    stop.toggleAttribute("hidden", !isRunning);
+    progress.toggleAttribute("hidden", !isRunning);
+    submit.toggleAttribute("disabled", isRunning || !may("editor", scope));
+  }
+
+  const form = h(
+    "form",
+    {},
+    field("Access log", file, "Of nginx, Apache, Envoy, HAProxy or Caddy, JSON lines or CSV; plain or gzip; at most 32 MiB. It is not stored."),
+    h(
+      "details",
+      {},
+      h("summary", {}, "Format and attributes"),
+      h(
+        "div.filters",
+        {},
+        field("Domain", chosen),
+        field("Format", format, "combined, envoy, haproxy, json, csv, or a log_format"),
+        field("Attributes from fields", map, "attribute=field, with spaces between"),
+        field("The same for all", set, "attribute=value, with spaces between"),
+        field("Suggest limits for each", suggest, "an attribute that identifies a client"),
+      ),
+    ),
+    h("div.actions", {}, submit, stop),
+    progress,
+  );
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    if (running) return;
+    const size = (file.files?.[0]?.size ?? 0) + text().length;
+    if (size > MAX_UPLOAD) {
+      fill(result, errorBox(new Error(`the log and the rules have ${count(size)} bytes (maximum ${count(MAX_UPLOAD)}); compress the log with gzip, send a part of it, or use tollgate replay`)));
+      return;
+    }
+    replay();
+  });
+  return h("details.card", {}, h("summary", {}, "Replay a log: what would this text have refused?"), form, result);
+}
+
+/** What the server found. @param {any} report */
+function reportView(report) {
+  const run = report.result;
+  const [log] = report.logs;
+  const notes = [
+    ...report.errors.map((/** @type {string} */ error) => h("p.notice.warn", {}, error)),
+    ...report.problems.map((/** @type {any} */ problem) => h("p.notice.warn", {}, `${plural(problem.lines, "line")} ${problem.description}`, problem.first ? `; the first is ${problem.first}` : "")),
+    log?.missing_attributes.length > 0 && h("p.notice.warn", {}, `The log does not have ${log.missing_attributes.join(", ")}, which rules read. Name the fields under Format and attributes.`),
+    run?.overflowed > 0 && h("p.notice.warn", {}, "Not exact: there are more keys than a replay counts."),
+  ];
+  if (!run || run.requests === 0) return [...notes, empty("No request was decided.", "The log has no line that can be used.")];
+  return [
+    ...notes,
+    h(
+      "p",
+      { role: "status" },
+      badge(run.refused ? "bad" : "good", `${percent(run.refused, run.requests)} refused`),
+      ` ${count(run.refused)} of ${plural(run.requests, "request")} in ${span(report.last_ms - report.first_ms)} of ${log.name} (${log.format})`,
+      run.shadow_refused > 0 && `; ${count(run.shadow_refused)} more by shadow rules`,
+      ".",
+      report.at_once && h("span.muted", {}, ` The log has whole seconds: if all requests of a second came at its beginning, ${count(report.at_once.refused)}.`),
+    ),
+    timeline(run.timeline),
+    card("Rules", rules(run.rules)),
+    report.against ? comparison(report.against) : h("p.muted", {}, "No rule of this domain is in force now, so there is nothing to compare with."),
+    report.suggestion && suggestion(report.suggestion),
+  ];
+}
+
+/** @param {any} found */
+function suggestion(found) {
+  const number = (/** @type {string} */ name) => ({ name, number: true });
+  const rows = found.candidates.map((/** @type {any} */ limit, /** @type {number} */ at) => [
+    [h("code", {}, limit.limit), at === found.recommended && [" ", badge("good", "admits least in a minute")]].flat(),
+    count(limit.burst),
+    count(limit.per_minute),
+    count(limit.refused),
+    count(limit.clients_refused),
+  ]);
+  return card(
+    `Limits that 99.9 % of ${plural(found.clients, "client")} never notice`,
+    table("Suggested limits", ["Limit", number("Burst"), number("At most in a minute"), number("Requests refused"), number("Clients refused")], rows),
+    code(found.rules),
+  );
+}
+
+/** @param {any} found */
+function timeline(found) {
+  const { node, update } = plot({ label: "Requests of the log", step: found.column_ms / 1_000, points: Math.max(2, found.admitted.length), start: found.start_ms, height: 150 });
+  update([
+    { name: "admitted", color: "admitted", values: found.admitted },
+    { name: "refused", color: "refused", values: found.refused },
+    { name: "shadow", color: "shadow", values: found.shadow_refused },
+  ]);
+  return card(`Requests in ${span(found.column_ms)}, from ${clock(found.start_ms)} UTC`, node);
+}
+
+/** @param {any[]} found */
+function rules(found) {
+  const number = (/** @type {string} */ name) => ({ name, number: true });
+  return table(
+    "What each rule would have done",
+    ["Rule", number("Matched"), number("Refused"), number("Shadow"), number("Keys refused"), number("Longest refusal")],
+    found.map((rule) => [
+      [h("code", {}, rule.rule), rule.is_shadow && [" ", badge("warn", "shadow")]].flat(),
+      count(rule.matched),
+      count(rule.refused),
+      count(rule.shadow_refused),
+      `${rule.has_more_keys_refused ? "≥ " : ""}${count(rule.keys_refused)} of ${count(rule.keys)}`,
+      rule.longest_refusal_ms ? span(rule.longest_refusal_ms) : "–",
+    ]),
+  );
+}
+
+/** @param {any} found */
+function comparison(found) {
+  const side = (/** @type {string} */ title, /** @type {number} */ requests, /** @type {number} */ keys, /** @type {any[]} */ top) =>
+    card(
+      `${title}: ${plural(requests, "request")} of ${plural(keys, "key")}`,
+      top.length
+        ? table(title, ["Key", { name: "Requests", number: true }], top.slice(0, MAX_KEYS).map((key) => [h("code", {}, key.key), `${key.error ? "≈ " : ""}${count(key.count)}`]))
+        : h("p.muted", {}, requests ? "No key stands out." : "None."),
+    );
+  return h(
+    "div",
+    {},
+    h("p.muted", {}, `Compared with the rules in force, which would have refused ${count(found.refused_before)}:`),
+    h(
+      "div.columns",
+      {},
+      side("Newly refused", found.newly_refused, found.newly_refused_keys, found.newly_refused_top),
+      side("Relieved", found.relieved, found.relieved_keys, found.relieved_top),
+    ),
+  );
+}

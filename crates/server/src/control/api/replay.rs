@@ -1,0 +1,271 @@
+//! Replaying a log against a rule file that is not applied yet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::Extension;
+use bytes::Bytes;
+use hyper::{HeaderMap, StatusCode};
+use jiff::tz::TimeZone;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::task::spawn_blocking;
+use tollgate_engine::rules::{Rules, Source};
+use utoipa::{IntoParams, ToSchema};
+
+use super::bounds::{MAX_LOG_BYTES, MAX_LOG_KEYS, REPLAY_TIMEOUT};
+use super::call::{ApiCall, QueryParams};
+use super::form;
+use super::reply::{self, ApiResult};
+use crate::control::auth::{Access, Scope};
+use crate::control::model::{Others, Role};
+use crate::control::{ControlError, Preview};
+use crate::http::problem::Problem;
+use crate::replay::{Log, Mapping, ReadBounds, ReplayError, ReplayOptions, Report, replay};
+
+/// The path of the call.
+pub(super) const PATH: &str = "/v1/replay";
+
+/// The permit of a replay, from the first byte of its log to its result.
+#[derive(Clone, Debug)]
+pub(crate) struct ReplayTurn(#[expect(dead_code, reason = "held until the replay ends")] Arc<OwnedSemaphorePermit>);
+
+impl ReplayTurn {
+    pub(super) fn new(permit: OwnedSemaphorePermit) -> Self {
+        Self(Arc::new(permit))
+    }
+}
+
+/// Checks that the caller may replay in some domain. Which one is known when the body was read.
+///
+/// # Errors
+/// When the caller is not an editor.
+pub(crate) fn check_role(access: &Access) -> Result<(), Problem> {
+    if !access.is_at_least(Role::Editor) {
+        access.require(Role::Editor, Scope::AllDomains)?;
+    }
+    Ok(())
+}
+
+/// How a log is replayed.
+#[derive(Debug, Default, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ReplayQuery {
+    /// The domain whose rules decide; may be left out if the rule file has only one.
+    domain: Option<String>,
+    /// What would happen to rules that the file does not contain, in the domains that it contains.
+    #[param(inline, required = false, default = "keep")]
+    others: Others,
+    /// The format of the log, if it is not detected: combined, common, vhost_combined, envoy, haproxy, json or csv, or a format as
+    /// in the configuration of nginx, Apache or Envoy.
+    format: Option<String>,
+    /// The time zone of times without one; UTC by default.
+    #[param(example = "Europe/Paris")]
+    zone: Option<String>,
+    /// An attribute and the field of the log that has it; may be repeated.
+    #[param(required = false, example = json!(["api_key=http_x_api_key"]))]
+    map: Vec<String>,
+    /// An attribute and its value for all requests; may be repeated.
+    #[param(required = false, example = json!(["plan=free"]))]
+    set: Vec<String>,
+    /// The attributes that identify a client, separated by commas, to suggest limits that 99.9 % of the clients never notice.
+    #[param(example = "client_ip")]
+    suggest: Option<String>,
+}
+
+impl ReplayQuery {
+    fn new(pairs: Vec<(String, String)>) -> Result<Self, Problem> {
+        let mut query = Self::default();
+        for (name, value) in pairs {
+            match &*name {
+                "domain" => query.domain = Some(value),
+                "others" => query.others = parse_others(&value)?,
+                "format" => query.format = Some(value),
+                "zone" => query.zone = Some(value),
+                "map" => query.map.push(value),
+                "set" => query.set.push(value),
+                "suggest" => query.suggest = Some(value),
+                _ => {
+                    let known = "`domain`, `others`, `format`, `zone`, `map`, `set`, `suggest`";
+                    return Err(Problem::bad_request(format!("unknown field `{name}`, expected one of {known}")));
+                }
+            }
+        }
+        Ok(query)
+    }
+
+    /// Returns the options of the replay; the rules are added later.
+    fn options(&self) -> Result<ReplayOptions, Problem> {
+        let zone = self.zone.as_deref().map_or(Ok(TimeZone::UTC), |zone| {
+            TimeZone::get(zone).map_err(|_| Problem::bad_request(format!("zone {zone}: write it like Europe/Paris")))
+        })?;
+        let bounds = ReadBounds { max_bytes: MAX_LOG_BYTES, ..ReadBounds::default() };
+        let mapping = Mapping { map: pairs("map", &self.map)?, set: pairs("set", &self.set)? };
+        let suggest = self.suggest.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
+        let (format, capacity) = (self.format.clone(), MAX_LOG_KEYS);
+        Ok(ReplayOptions { format, zone, mapping, suggest, bounds, capacity, ..ReplayOptions::default() })
+    }
+}
+
+fn parse_others(text: &str) -> Result<Others, Problem> {
+    match text {
+        "keep" => Ok(Others::Keep),
+        "delete" => Ok(Others::Delete),
+        _ => Err(Problem::bad_request(format!("unknown value `{text}` of `others`, expected `keep` or `delete`"))),
+    }
+}
+
+fn pairs(name: &str, texts: &[String]) -> Result<Vec<(String, String)>, Problem> {
+    let wrong = |text: &str| Problem::bad_request(format!("{name} {text}: write it like attribute=value"));
+    texts.iter().map(|text| Mapping::parse_pair(text).ok_or_else(|| wrong(text))).collect()
+}
+
+/// A form with a rule file and a log.
+#[derive(Debug, ToSchema)]
+#[schema(as = ReplayForm)]
+#[expect(dead_code, reason = "describes the body for the API description")]
+pub(super) struct ReplayFormSchema {
+    /// A rule file: ours, or one of the reference Envoy service.
+    #[schema(value_type = String, format = Binary)]
+    rules: Bytes,
+    /// An access log, compressed with gzip or not.
+    #[schema(value_type = String, format = Binary)]
+    log: Bytes,
+}
+
+/// Decides the requests of a log by the rules that would be in force after a rule file is applied, and compares the decisions
+/// with those of the rules in force. Nothing is changed. A log that is too long is replayed in part, and `errors` says so.
+#[utoipa::path(post, path = "/v1/replay", tag = "files", operation_id = "replay",
+    params(ReplayQuery),
+    request_body(description = "A rule file and a log", content = inline(ReplayFormSchema), content_type = "multipart/form-data"),
+    responses((status = 200, description = "What the rules would have done", body = Report)),
+)]
+pub(super) async fn run(
+    call: ApiCall,
+    QueryParams(query): QueryParams<Vec<(String, String)>>,
+    Extension(turn): Extension<ReplayTurn>,
+    body: Bytes,
+) -> ApiResult {
+    let query = ReplayQuery::new(query)?;
+    let mut options = query.options()?;
+    let (rules, log) = read_form(&call.headers, &body)?;
+    let preview = call.control().files().preview(&rules, query.others, query.domain.as_deref()).await?;
+    call.access.require(Role::Editor, Scope::Domain(&preview.domain))?;
+    let stop = StopOnDrop(options.bounds.stop.clone());
+    let mut work = spawn_blocking(move || {
+        options.use_rules(preview)?;
+        let report = replay(&[log], &options, &mut |_| {});
+        drop(turn);
+        report
+    });
+    let finished = tokio::select! {
+        finished = &mut work => Some(finished),
+        () = tokio::time::sleep(REPLAY_TIMEOUT) => None,
+        () = call.state.connections.stopped() => None,
+    };
+    let report = match finished {
+        Some(report) => report,
+        // It ends soon, and reports what was read until now.
+        None => {
+            drop(stop);
+            work.await
+        }
+    };
+    let report = report.map_err(|error| {
+        tracing::error!(%error, "replay failed");
+        Problem::bug()
+    })?;
+    reply::uncached(StatusCode::OK, &report?)
+}
+
+/// Stops a replay when its caller has left.
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Returns the rule file and the log of a form.
+fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<(Bytes, Log), Problem> {
+    let (mut rules, mut log) = (None, None);
+    for part in form::parse(headers, body)? {
+        let known = match &*part.name {
+            "rules" => rules.replace(part.content).is_some(),
+            "log" => {
+                let name = log_name(part.file.as_deref().unwrap_or_default());
+                log.replace(Log::Bytes { name, bytes: part.content }).is_some()
+            }
+            other => {
+                return Err(Problem::bad_request(format!("unknown part `{other}`, expected `rules` and `log`")));
+            }
+        };
+        if known {
+            return Err(Problem::bad_request(format!("the part `{}` is there twice", part.name)));
+        }
+    }
+    let missing = |name: &str| Problem::bad_request(format!("the form has no part `{name}`"));
+    Ok((rules.ok_or_else(|| missing("rules"))?, log.ok_or_else(|| missing("log"))?))
+}
+
+/// Returns a short name for reports: that of the file, without folders and control characters.
+fn log_name(file: &str) -> String {
+    let name = file.rsplit(['/', '\\']).next().unwrap_or_default();
+    let name: String = name.chars().filter(|char| !char.is_control()).take(100).collect();
+    if name.is_empty() { "log".into() } else { name }
+}
+
+impl ReplayOptions {
+    /// Sets the rules, and those to compare with if there are any in force.
+    fn use_rules(&mut self, preview: Preview) -> Result<(), ReplayError> {
+        let read = |text: &str| Rules::read(&[Source { name: "rules", text: text.as_bytes() }]);
+        let decides = |rules: &Rules| rules.domains().iter().any(|domain| domain.name() == preview.domain);
+        let before = read(&preview.before).map_err(ReplayError::Rules)?;
+        let after = read(&preview.after).map_err(ReplayError::Rules)?;
+        if !decides(&after) {
+            let why = format!("no rule of the domain `{}` would be in force; enable one first", preview.domain);
+            return Err(ReplayError::Invalid(why));
+        }
+        (self.against, self.rules) = (decides(&before).then_some(before), Some(after));
+        self.domain = Some(preview.domain);
+        Ok(())
+    }
+}
+
+impl From<ReplayError> for Problem {
+    fn from(error: ReplayError) -> Self {
+        match error {
+            ReplayError::Rules(mistakes) => ControlError::Mistakes(mistakes).into(),
+            // The command line has options of the same names.
+            ReplayError::Invalid(why) => Self::bad_request(
+                ["format", "map", "set", "zone", "domain"]
+                    .iter()
+                    .fold(why, |why, name| why.replace(&format!("--{name}"), &format!("`{name}`"))),
+            ),
+        }
+    }
+}
+
+const _: () = assert!(
+    REPLAY_TIMEOUT.as_secs() + 30 <= super::bounds::ANSWER.as_secs(),
+    "a replay that takes too long reports what was read before its call is given up"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_has_the_name_of_its_file() {
+        for (file, name) in [
+            ("access.log", "access.log"),
+            ("/var/log/nginx/access.log.1.gz", "access.log.1.gz"),
+            ("C:\\logs\\u_ex.log", "u_ex.log"),
+            ("", "log"),
+            ("a\nb\u{1b}[31m", "ab[31m"),
+        ] {
+            assert_eq!(log_name(file), name);
+        }
+        assert_eq!(log_name(&"x".repeat(300)).len(), 100);
+    }
+}

@@ -1,0 +1,88 @@
+//! Receives the body of a request, bounded in size, time and memory.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::StatusCode;
+use hyper::body::{Body, Incoming};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+use super::problem::Problem;
+
+/// Reads the body, bounded in size and time. A body that arrives in one piece, as nearly all do, is not copied.
+pub(super) async fn read(body: Incoming, max: usize, time_limit: Duration) -> Result<Bytes, Problem> {
+    read_bounded(body, max, time_limit, None).await.map(|(body, _)| body)
+}
+
+/// [`read`], with a permit for each kilobyte that has arrived.
+pub(super) async fn read_bounded(
+    mut body: Incoming,
+    max: usize,
+    time_limit: Duration,
+    kilobytes: Option<&Semaphore>,
+) -> Result<(Bytes, Option<SemaphorePermit<'_>>), Problem> {
+    let too_large = || {
+        let detail = format!("the body has more than {max} bytes; send it in parts");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "Body too large", detail)
+    };
+    if body.size_hint().lower() > max as u64 {
+        return Err(too_large());
+    }
+    let all = async {
+        let mut first = Bytes::new();
+        let mut rest = BytesMut::new();
+        let mut held: Option<SemaphorePermit<'_>> = None;
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Problem::bad_request(format!("the body is incomplete: {error}")))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if first.len() + rest.len() + data.len() > max {
+                return Err(too_large());
+            }
+            if let Some(kilobytes) = kilobytes {
+                let more = (first.len() + rest.len() + data.len()).div_ceil(1024)
+                    - held.as_ref().map_or(0, SemaphorePermit::num_permits);
+                let more = kilobytes.acquire_many(more as u32).await.map_err(|_| busy())?;
+                match &mut held {
+                    Some(held) => held.merge(more),
+                    None => held = Some(more),
+                }
+            }
+            if first.is_empty() {
+                first = data;
+            } else {
+                rest.extend_from_slice(&data);
+            }
+            if body.is_end_stream() {
+                break;
+            }
+        }
+        let body = if rest.is_empty() { first } else { [&first[..], &rest[..]].concat().into() };
+        Ok((body, held))
+    };
+    timeout(time_limit, all).await.unwrap_or_else(|_| {
+        let detail = format!("the body did not arrive within {} s", time_limit.as_secs());
+        Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail))
+    })
+}
+
+/// Reads a body that is not needed, within bounds: a browser that is still sending does not see a response.
+pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration) {
+    let all = async {
+        let mut length = 0;
+        while let Some(Ok(frame)) = body.frame().await
+            && length <= max
+        {
+            length += frame.data_ref().map_or(0, Bytes::len);
+        }
+    };
+    // A client that is slower sees a closed connection.
+    let _ = timeout(time_limit, all).await;
+}
+
+/// Refuses a rule file, because others fill the memory for them.
+pub(super) fn busy() -> Problem {
+    let detail = "too many rule files are being received; try again later";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail)
+}
