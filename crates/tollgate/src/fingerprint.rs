@@ -58,11 +58,23 @@ impl<T: Hash> Key for Hashed<T> {
 
 /// The fingerprint of a key, which the table stores. Zero marks an unused entry; a key has the fingerprint zero with
 /// the chance of any other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint {
     /// Evenly distributed: selects the buckets.
     pub(crate) low: u64,
     pub(crate) high: u32,
+}
+
+impl Fingerprint {
+    /// Makes a fingerprint of the numbers that [`parts`](Self::parts) returned.
+    pub const fn from_parts(low: u64, high: u32) -> Self {
+        Self { low, high }
+    }
+
+    /// Returns the fingerprint as two numbers, to send it to a process that has the same secret.
+    pub const fn parts(self) -> (u64, u32) {
+        (self.low, self.high)
+    }
 }
 
 /// The two points, as their first powers. With knowledge of them, colliding keys can be constructed.
@@ -83,7 +95,8 @@ impl Secret {
         Self::from_points([draw(), draw()])
     }
 
-    pub(crate) fn from_points(points: [u64; 2]) -> Self {
+    /// Makes the secret of these points. Processes that exchange fingerprints need the same, drawn at random and kept secret.
+    pub fn from_points(points: [u64; 2]) -> Self {
         let points = points.map(|point| point % PRIME);
         Self {
             powers: points.map(|point| {

@@ -28,7 +28,7 @@ mod wait;
 pub use tollgate_core as core;
 
 pub use adjustable::Adjustable;
-pub use fingerprint::Key;
+pub use fingerprint::{Fingerprint, Key, Secret};
 pub use hold::{Permit, Reservation};
 pub use keyed::{CapacityError, Keyed, WhenFull};
 pub use limiter::Limiter;

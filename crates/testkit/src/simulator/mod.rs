@@ -17,6 +17,7 @@
 
 pub mod lease;
 pub mod parts;
+pub mod peers;
 pub mod tally;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! The protocols hold on every seed, and planted defects are found.
 
-use super::{lease, parts, run_seeds, tally};
+use super::{lease, parts, peers, run_seeds, tally};
 
 #[test]
 fn leases_admit_nothing_beyond_the_limit() {
@@ -15,6 +15,45 @@ fn eventual_tally_counts_once_and_stays_within_its_excess() {
 #[test]
 fn groups_over_places_are_all_or_none() {
     run_seeds(200, |seed| parts::Simulation::draw(seed, parts::Defect::None).run());
+}
+
+#[test]
+fn peers_apply_every_delta_once_and_stay_within_their_excess() {
+    run_seeds(300, |seed| peers::Simulation::draw(seed, peers::Defect::None).run().map(drop));
+}
+
+#[test]
+fn planted_defects_of_peers_are_found() {
+    let defects = [peers::Defect::VectorAfterWalk, peers::Defect::MinorityStrikes, peers::Defect::OldDeltaMakesDebt];
+    for defect in defects {
+        let found = (0..150).filter(|seed| peers::Simulation::draw(*seed, defect).run().is_err()).count();
+        println!("{defect:?}: found by {found} of 150 seeds");
+        assert!(found > 0, "{defect:?} is not found");
+    }
+}
+
+/// Prints the table of `docs/sharing.md`: `cargo test -p tollgate-testkit --lib -- --ignored --nocapture traffic_of_peers`.
+#[test]
+#[ignore = "a table for the documents; it takes a while"]
+fn traffic_of_peers() {
+    use peers::traffic::{REQUESTS, SECONDS, figures};
+    println!(
+        "| nodes | messages per second and node | KiB per second and node | bytes per request and peer | largest excess | its bound |"
+    );
+    println!("|---|---|---|---|---|---|");
+    for nodes in [3, 10, 30, 100] {
+        let (traffic, burst) = figures(nodes).unwrap();
+        let per_node = SECONDS * nodes as u64;
+        let peers = REQUESTS * per_node * (nodes as u64 - 1);
+        println!(
+            "| {nodes} | {} | {} | {:.1} | {} | {} |",
+            traffic.frames / per_node,
+            traffic.bytes / per_node / 1_024,
+            traffic.bytes as f64 / peers as f64,
+            burst.excess,
+            burst.bound
+        );
+    }
 }
 
 /// The simulator is worth something only if it finds what is wrong.

@@ -164,4 +164,10 @@ impl Clock {
         let steps: i64 = self.steps.iter().filter(|(at, _)| *at <= now).map(|(_, by)| by).sum();
         (self.start + passed).saturating_add_signed(steps)
     }
+
+    /// Returns the first instant of true time at which a clock without steps shows at least `shown`.
+    pub fn when(&self, shown: u64) -> u64 {
+        let passed = u128::from(shown.saturating_sub(self.start));
+        u64::try_from((passed * 10_000).div_ceil(u128::from(self.rate))).unwrap_or(u64::MAX)
+    }
 }

@@ -1,0 +1,41 @@
+//! Limits that nodes share by talking to each other, without a store.
+//!
+//! Every node holds the state of every active key in a [`table`] and broadcasts what it takes as *deltas*,
+//! which every other node applies exactly once. An `eventual` rule is decided by this node's own state; a
+//! `strict` rule is decided by the key's *home*, one of the ready nodes, chosen by hashing. Since the state is
+//! everywhere, a home moves without handing anything over.
+//!
+//! | module | does |
+//! |---|---|
+//! | [`table`] | keeps the states of all keys, decides, and notes what was taken |
+//! | [`homes`] | chooses the home of a key, and the way to it |
+//! | [`ask`] | decides what another node asks its home, or passes it on once |
+//! | [`mesh`] | replicates: deltas, acknowledgements, snapshots for nodes that join or missed too much; majorities |
+//! | [`wire`] | frames as bytes |
+//!
+//! None of these reads a clock, opens a socket or starts a task. The simulator of `tollgate-testkit` runs them
+//! on up to a hundred nodes with faults and checks the bounds that `mesh` states.
+
+pub mod ask;
+pub mod homes;
+pub mod mesh;
+pub mod table;
+pub mod wire;
+
+use std::fmt;
+
+/// A process of the cluster. The number is random at each start, so a restarted node is another one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}

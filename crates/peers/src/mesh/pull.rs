@@ -1,0 +1,170 @@
+//! Snapshots: pulled in parts by a node that joins, or that missed more than a ring holds.
+
+use tollgate_core::Now;
+
+use super::peer::{Membership, Peer};
+use super::{Action, JOIN_TIMEOUT, MemberState, Mesh};
+use crate::NodeId;
+use crate::wire::body::PartBuilder;
+use crate::wire::{Frame, Part, PartBody};
+
+/// How many parts are asked for at a time.
+const PARTS_AHEAD: u32 = 16;
+/// A snapshot of which nothing arrives for this long is given up.
+const PULL_TIMEOUT: u64 = 1_000_000_000;
+/// The most parts of a snapshot.
+const MAX_PARTS: u32 = 1 << 16;
+
+/// A snapshot that is being pulled.
+#[derive(Debug)]
+pub(super) struct Pull {
+    pub(super) from: NodeId,
+    /// What it contains, from its first part.
+    vector: Vec<(NodeId, u64)>,
+    parts: u32,
+    /// The next part to arrive, and the next to be asked for.
+    next: u32,
+    asked: u32,
+    progress_at: u64,
+}
+
+impl Mesh {
+    /// Starts to pull a snapshot if one is needed, and gives up one that does not arrive.
+    pub(super) fn check_pull(&mut self, now: &Now<'_>, actions: &mut Vec<Action>) {
+        let at = now.mono().as_nanos();
+        if self.pull.as_ref().is_some_and(|pull| at >= pull.progress_at.saturating_add(PULL_TIMEOUT)) {
+            self.pull = None;
+            self.counts.snapshots_failed += 1;
+        }
+        if self.pull.is_some() {
+            return;
+        }
+        // A node that joins asks any ready one, another time one that lacks deltas; the one that was asked least often.
+        let joins = !self.has_joined;
+        let useful = self.peers.iter_mut().filter(|(_, peer)| {
+            peer.is_linked() && if joins { peer.state == Some(MemberState::Ready) } else { peer.has_gap }
+        });
+        let Some((from, peer)) = useful.min_by_key(|(_, peer)| peer.pulls) else { return };
+        peer.pulls += 1;
+        let from = *from;
+        self.pull = Some(Pull { from, vector: Vec::new(), parts: 1, next: 0, asked: 1, progress_at: at });
+        self.send(at, from, Frame::Want { part: 0 }, actions);
+    }
+
+    /// Sends a part of what this node knows.
+    pub(super) fn on_want(&mut self, now: &Now<'_>, node: NodeId, part: u32, actions: &mut Vec<Action>) {
+        let (at, parts) = (now.mono().as_nanos(), self.table.parts());
+        if part >= parts {
+            actions.push(Action::Close { peer: node, why: "asks for a part of a snapshot that does not exist" });
+            return;
+        }
+        let mut vector = Vec::new();
+        if part == 0 {
+            // What is unsent becomes a delta first: it would count twice otherwise. The vector is read before any state is, so
+            // what is applied meanwhile is not missing where the snapshot goes.
+            self.flush(at, actions);
+            vector = self.vector();
+        }
+        let mut builder = PartBuilder::default();
+        self.table.walk(part, now, |limits, known| builder.add(limits, &known));
+        self.counts.left_out += builder.left_out;
+        let (body, limits) = builder.finish();
+        if let Some(link) = self.peers.get_mut(&node).and_then(|peer| peer.link.as_mut()) {
+            for limits in limits.iter().filter(|limits| link.tell(limits.number())) {
+                let params = Frame::Params { number: limits.number(), code: limits.code().clone() };
+                actions.push(Action::Send { peer: node, frame: params });
+            }
+        }
+        self.send(at, node, Frame::Part(Part { part, parts, vector, body: body.into() }), actions);
+    }
+
+    /// Merges a part of a snapshot.
+    pub(super) fn on_part(&mut self, now: &Now<'_>, node: NodeId, part: Part, actions: &mut Vec<Action>) {
+        let at = now.mono().as_nanos();
+        let Some(pull) = self.pull.as_mut().filter(|pull| pull.from == node && pull.next == part.part) else { return };
+        let Some(link) = self.peers.get(&node).and_then(|peer| peer.link.as_ref()) else { return };
+        let Ok(body) = PartBody::decode(&part.body) else {
+            actions.push(Action::Close { peer: node, why: "sent a part of a snapshot that cannot be read" });
+            return;
+        };
+        for (number, known) in &body.blocks {
+            let Some(limits) = link.params.get(number) else {
+                actions.push(Action::Close { peer: node, why: "refers to limits that it has not sent" });
+                return;
+            };
+            known.iter().for_each(|known| self.table.merge(now, limits, known));
+        }
+        if part.part == 0 {
+            (pull.vector, pull.parts) = (part.vector, part.parts.clamp(1, MAX_PARTS));
+        }
+        (pull.next, pull.progress_at) = (pull.next + 1, at);
+        let (first, last) = (pull.asked, pull.parts.min(pull.next + PARTS_AHEAD));
+        pull.asked = pull.asked.max(last);
+        if pull.next >= pull.parts {
+            let pull = self.pull.take();
+            self.finish_pull(at, pull.map_or_else(Vec::new, |pull| pull.vector), actions);
+            return;
+        }
+        for part in first..last {
+            self.send(at, node, Frame::Want { part }, actions);
+        }
+    }
+
+    /// All is merged: asks every node for the deltas that are not in the snapshot.
+    fn finish_pull(&mut self, at: u64, vector: Vec<(NodeId, u64)>, actions: &mut Vec<Action>) {
+        self.counts.snapshots += 1;
+        let joins = !std::mem::replace(&mut self.has_joined, true);
+        for (node, seq) in vector {
+            let Some(peer) = self.peer(node) else { continue };
+            // What a node sends without a gap is not skipped: the snapshot may lack what both sides know differently.
+            if joins || peer.has_gap {
+                let is_newer = peer.applied.is_none_or(|applied| applied < seq);
+                if is_newer {
+                    (peer.applied, peer.has_gap) = (Some(seq), false);
+                }
+            }
+        }
+        self.resume_all(at, actions);
+    }
+
+    /// Asks for the deltas of every node from which none are on their way. A link that is just opening is asked too: its greeting
+    /// asked for nothing.
+    fn resume_all(&mut self, at: u64, actions: &mut Vec<Action>) {
+        let is_waiting = |peer: &Peer| peer.link.as_ref().is_some_and(|link| !link.is_resumed) && !peer.has_gap;
+        let waiting = self.peers.iter_mut().filter(|(_, peer)| is_waiting(peer));
+        let waiting: Vec<(NodeId, u64)> = waiting.map(|(node, peer)| (*node, *peer.applied.get_or_insert(0))).collect();
+        for (node, from) in waiting {
+            self.send(at, node, Frame::Resume { from }, actions);
+        }
+    }
+
+    /// Becomes ready when everything is here that the others had when they were asked, or after a while.
+    pub(super) fn check_joined(&mut self, at: u64, actions: &mut Vec<Action>) {
+        if self.state != MemberState::Joining {
+            return;
+        }
+        let is_late = at >= self.started_at.saturating_add(JOIN_TIMEOUT);
+        let is_complete = self.has_joined && self.has_caught_up();
+        if !is_late && !is_complete {
+            return;
+        }
+        // A node that finds no ready one is the first, and has missed nothing.
+        let complete = self.has_joined || !self.peers.values().any(|peer| peer.membership != Membership::New);
+        self.counts.joined_without = !complete;
+        self.state = MemberState::Ready;
+        self.homes_changed = true;
+        if !std::mem::replace(&mut self.has_joined, true) {
+            self.pull = None;
+            self.resume_all(at, actions);
+        }
+        actions.push(Action::Ready { complete });
+        self.announce(at, actions);
+    }
+
+    fn has_caught_up(&self) -> bool {
+        self.peers.values().filter(|peer| peer.state == Some(MemberState::Ready)).all(|peer| {
+            let Some(link) = peer.link.as_ref().filter(|link| link.is_greeted) else { return true };
+            link.is_resumed && peer.applied.unwrap_or(0) >= link.head
+        })
+    }
+}

@@ -1,0 +1,119 @@
+//! The limits of a charge as nodes share them, and all of them by id, by code and by number.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tollgate_core::{Algorithm, Limits, Params, Phase};
+use tollgate_share::tally::with_debt;
+
+use crate::wire::limits::{LimitsCode, decode_limits, encode_limits};
+
+/// The most sets of limits that are remembered by id or code. Beyond it all are forgotten and interned again when used.
+const MAX_LIMITS: usize = 1 << 16;
+
+/// The limits of a key as this node charges them.
+#[derive(Debug)]
+pub struct SharedLimits {
+    /// As the rule has them.
+    pub(crate) plain: Limits,
+    /// With room for debt: what several nodes took at once is owed.
+    pub(crate) with_debt: Limits,
+    code: LimitsCode,
+    number: u32,
+    urgent_from: u64,
+}
+
+impl SharedLimits {
+    /// Returns the limits as bytes, as another node reads them.
+    pub fn code(&self) -> &LimitsCode {
+        &self.code
+    }
+
+    /// Returns the number by which this node refers to these limits in deltas.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns the limits of the rule.
+    pub fn limits(&self) -> &Limits {
+        &self.plain
+    }
+
+    /// Returns how much of a key may be unsent before it is sent at once: a sixteenth of the capacity.
+    pub(crate) fn urgent_from(&self) -> u64 {
+        self.urgent_from
+    }
+
+    pub(crate) fn is_same(self: &Arc<Self>, other: &Arc<Self>) -> bool {
+        Arc::ptr_eq(self, other) || self.code == other.code
+    }
+}
+
+/// Returns whether nodes can share these limits.
+///
+/// # Errors
+/// Names the algorithm that cannot be shared, and says what to use instead.
+pub fn check_limits(limits: &Limits) -> Result<(), String> {
+    for limit in limits.as_slice() {
+        let (what, instead) = match limit.params() {
+            Params::FixedWindow { phase: Phase::Given(_), .. } => ("a calendar window", "a window of a fixed length"),
+            Params::TokenBucket(_)
+            | Params::FixedWindow { .. }
+            | Params::SlidingWindow(_)
+            | Params::SlidingSlices { .. } => continue,
+            Params::SlidingLog { .. } => ("sliding_log", "sliding_slices"),
+            Params::Concurrency { .. } => ("concurrency", "a store on Redis"),
+            Params::LeakyBucket { .. } => ("leaky_bucket", "token_bucket"),
+            Params::IntervalBucket { .. } => ("interval_bucket", "token_bucket"),
+            Params::Unlimited | Params::DenyAll => ("a limit of nothing or of everything", "no limit"),
+        };
+        return Err(format!("{what} cannot be shared by peers; use {instead}"));
+    }
+    Ok(())
+}
+
+/// All limits that this node charges under.
+#[derive(Debug, Default)]
+pub(super) struct Interner {
+    /// By the caller's id, for the fast path.
+    by_id: RwLock<HashMap<u32, Arc<SharedLimits>>>,
+    by_code: Mutex<HashMap<LimitsCode, Arc<SharedLimits>>>,
+    next: AtomicU32,
+}
+
+impl Interner {
+    pub(super) fn by_id(&self, id: u32, limits: &Limits) -> Result<Arc<SharedLimits>, String> {
+        if let Some(found) = self.by_id.read().unwrap_or_else(PoisonError::into_inner).get(&id) {
+            return Ok(found.clone());
+        }
+        check_limits(limits)?;
+        let interned = self.by_code(&encode_limits(limits))?;
+        let mut by_id = self.by_id.write().unwrap_or_else(PoisonError::into_inner);
+        if by_id.len() >= MAX_LIMITS {
+            by_id.clear();
+        }
+        by_id.insert(id, interned.clone());
+        Ok(interned)
+    }
+
+    /// Returns the limits with this code, of another node.
+    pub(super) fn by_code(&self, code: &LimitsCode) -> Result<Arc<SharedLimits>, String> {
+        let mut by_code = self.by_code.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = by_code.get(code) {
+            return Ok(found.clone());
+        }
+        let plain = decode_limits(code).map_err(|error| error.to_string())?;
+        check_limits(&plain)?;
+        // A limit that takes centuries to refill has the debt of its rule only.
+        let with_debt = with_debt(&plain).unwrap_or_else(|| plain.clone());
+        let urgent_from = plain.capacity().div_ceil(16);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let interned = Arc::new(SharedLimits { plain, with_debt, code: code.clone(), number, urgent_from });
+        if by_code.len() >= MAX_LIMITS {
+            by_code.clear();
+        }
+        by_code.insert(code.clone(), interned.clone());
+        Ok(interned)
+    }
+}

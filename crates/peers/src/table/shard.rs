@@ -1,0 +1,330 @@
+//! A part of the table: the entries behind one mutex.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tollgate::Fingerprint;
+use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Report, Stamps, Verdict};
+
+use super::merge::{self, Merged, Used};
+use super::{Charge, Drained, Item, SharedLimits};
+
+/// How long after a sweep that made no room the next one may happen, in nanoseconds.
+const SWEEP_APART: u64 = 1_000_000_000;
+
+/// The words of a state: two for any single bucket.
+type Words = SmallVec<[u64; 2]>;
+
+#[derive(Debug)]
+pub(super) struct Shard {
+    max_keys: usize,
+    pub(super) entries: HashMap<Fingerprint, Entry, BuildHasherDefault<FingerprintHasher>>,
+    /// What keys without room share, by the number of their limits.
+    overflow: HashMap<u32, Entry>,
+    /// The keys with something unsent.
+    dirty: Vec<Fingerprint>,
+    resets: Vec<(Fingerprint, u32)>,
+    /// When something was last taken, by the monotonic clock.
+    taken_at: u64,
+    swept_at: u64,
+}
+
+/// The state of a key.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The limits that it was last charged under.
+    pub(super) limits: Arc<SharedLimits>,
+    words: Words,
+    /// How often it was reset.
+    pub(super) generation: u32,
+    /// What was taken here and is in no delta.
+    unsent: i64,
+    is_dirty: bool,
+}
+
+/// What a commit did.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Committed {
+    pub(super) urgent: bool,
+    pub(super) overflowed: bool,
+}
+
+/// How a key stands after the decision about its group.
+#[derive(Debug)]
+pub struct Standing<'a> {
+    verdict: Verdict<Stamps>,
+    limits: &'a SharedLimits,
+    /// The limits that the state belongs to, if they are others.
+    own: Option<&'a SharedLimits>,
+    words: &'a [u64],
+    now: Now<'a>,
+}
+
+impl Standing<'_> {
+    /// Returns what the limits say of this charge by itself; what was accepted back, for a refund.
+    pub fn verdict(&self) -> &Verdict<Stamps> {
+        &self.verdict
+    }
+
+    /// Returns the report of each limit, with `retry` for another request of `cost`.
+    pub fn reports(&self, cost: Cost) -> SmallVec<[Report; 2]> {
+        let limits = &self.limits.with_debt;
+        match self.own {
+            None => limits.reports(self.words, &self.now, cost).collect(),
+            Some(own) => limits.reports_from(&own.with_debt, self.words, &self.now, cost).collect(),
+        }
+    }
+}
+
+impl Entry {
+    fn new(limits: &Arc<SharedLimits>, now: &Now<'_>) -> Self {
+        let mut words: Words = smallvec::smallvec![0; limits.with_debt.words()];
+        limits.with_debt.init(&mut *words, now);
+        Self { limits: limits.clone(), words, generation: 0, unsent: 0, is_dirty: false }
+    }
+
+    fn is_forgettable(&self, now: &Now<'_>) -> bool {
+        self.unsent == 0 && !self.is_dirty && self.limits.with_debt.is_surely_new(&*self.words, now)
+    }
+
+    pub(super) fn used(&self, now: &Now<'_>) -> Vec<Used> {
+        merge::used(&self.limits.with_debt, &self.words, now)
+    }
+
+    pub(super) fn apply(&mut self, now: &Now<'_>, age: Nanos, cost: i64) -> Merged {
+        merge::apply(&self.limits.with_debt, &mut self.words, now, age, cost)
+    }
+
+    pub(super) fn raise(&mut self, now: &Now<'_>, used: &[Used]) {
+        merge::raise(&self.limits.with_debt, &mut self.words, now, used);
+    }
+
+    /// Discards what is used.
+    pub(super) fn reset(&mut self, generation: u32, now: &Now<'_>) {
+        (self.generation, self.unsent) = (generation, 0);
+        self.limits.with_debt.init(&mut *self.words, now);
+    }
+
+    /// Decides under the limits of a charge, without changing anything.
+    fn weigh(&self, limits: &Arc<SharedLimits>, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
+        let same = self.limits.is_same(limits);
+        match ask {
+            // The debt that a rule allows is not that which nodes need.
+            Ask::Regardless(_) => limits.plain.weigh_from(&self.limits.with_debt, &*self.words, now, ask),
+            Ask::Exactly(_) | Ask::UpTo(_) if same => limits.with_debt.weigh(&*self.words, now, ask),
+            Ask::Exactly(_) | Ask::UpTo(_) => {
+                limits.with_debt.weigh_from(&self.limits.with_debt, &*self.words, now, ask)
+            }
+        }
+    }
+
+    fn commit(&mut self, limits: &Arc<SharedLimits>, now: &Now<'_>, verdict: &Verdict<Stamps>) {
+        if self.limits.is_same(limits) {
+            return limits.with_debt.commit(&mut *self.words, now, verdict);
+        }
+        self.words.resize(limits.with_debt.words().max(self.words.len()), 0);
+        if limits.with_debt.commit_from(&self.limits.with_debt, &mut *self.words, now, verdict) {
+            self.limits = limits.clone();
+        }
+        self.words.truncate(self.limits.with_debt.words());
+    }
+
+    fn standing<'a>(
+        &'a self,
+        limits: &'a Arc<SharedLimits>,
+        verdict: Verdict<Stamps>,
+        now: &'a Now<'_>,
+    ) -> Standing<'a> {
+        let own = (!self.limits.is_same(limits)).then_some(&*self.limits);
+        Standing { verdict, limits, own, words: &self.words, now: *now }
+    }
+}
+
+impl Shard {
+    pub(super) fn new(max_keys: usize) -> Self {
+        Self {
+            max_keys,
+            entries: HashMap::default(),
+            overflow: HashMap::new(),
+            dirty: Vec::new(),
+            resets: Vec::new(),
+            taken_at: 0,
+            swept_at: 0,
+        }
+    }
+
+    /// Decides what a charge would get, without changing anything.
+    pub(super) fn weigh(&self, charge: &Charge<'_>, ask: Ask, now: &Now<'_>) -> Verdict<Stamps> {
+        match self.find(charge) {
+            Some(entry) => entry.weigh(charge.limits, now, ask),
+            None => Entry::new(charge.limits, now).weigh(charge.limits, now, ask),
+        }
+    }
+
+    /// Applies the verdict of a charge, and notes what it took if the group was admitted.
+    pub(super) fn commit(
+        &mut self,
+        charge: &Charge<'_>,
+        verdict: &Verdict<Stamps>,
+        admitted: bool,
+        now: &Now<'_>,
+    ) -> Committed {
+        let (key, limits) = (charge.key, charge.limits);
+        let taken = verdict.taken().get();
+        if !admitted || taken == 0 {
+            // A key that starts with less than everything begins with its first request.
+            if !limits.with_debt.starts_full() {
+                self.entry_for(key, limits, now);
+            }
+            return Committed::default();
+        }
+        self.taken_at = self.taken_at.max(now.mono().as_nanos());
+        let Some(entry) = self.entry_for(key, limits, now) else {
+            let entry = self.overflow.entry(limits.number()).or_insert_with(|| Entry::new(limits, now));
+            entry.commit(limits, now, verdict);
+            return Committed { urgent: false, overflowed: true };
+        };
+        entry.commit(limits, now, verdict);
+        let urgent = entry.note(taken as i64);
+        self.mark_dirty(key);
+        Committed { urgent, overflowed: false }
+    }
+
+    pub(super) fn show(
+        &self,
+        charge: &Charge<'_>,
+        verdict: Verdict<Stamps>,
+        now: &Now<'_>,
+        each: impl FnOnce(&Standing<'_>),
+    ) {
+        match self.find(charge) {
+            Some(entry) => each(&entry.standing(charge.limits, verdict, now)),
+            None => each(&Entry::new(charge.limits, now).standing(charge.limits, verdict, now)),
+        }
+    }
+
+    pub(super) fn peek(&self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&Standing<'_>)) {
+        self.show(charge, self.weigh(charge, charge.ask, now), now, each);
+    }
+
+    /// Gives back and returns whether that should be sent at once.
+    pub(super) fn refund(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&Standing<'_>)) -> bool {
+        let (mut accepted, mut urgent) = (Cost::ZERO, false);
+        if let Some(entry) = self.entries.get_mut(&charge.key) {
+            accepted = entry.limits.with_debt.refund(&mut *entry.words, now, charge.ask.cost(), charge.stamps);
+            urgent = entry.note(-(accepted.get() as i64));
+            self.taken_at = self.taken_at.max(now.mono().as_nanos());
+            self.mark_dirty(charge.key);
+        }
+        self.show(charge, Verdict::granted(accepted), now, each);
+        urgent
+    }
+
+    pub(super) fn reset(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&Standing<'_>)) {
+        if let Some(entry) = self.entries.get_mut(&charge.key) {
+            entry.reset(entry.generation.saturating_add(1), now);
+            self.resets.push((charge.key, entry.generation));
+        }
+        self.show(charge, Verdict::default(), now, each);
+    }
+
+    /// Returns the entry of a key, which is made if there is room.
+    pub(super) fn entry_for(
+        &mut self,
+        key: Fingerprint,
+        limits: &Arc<SharedLimits>,
+        now: &Now<'_>,
+    ) -> Option<&mut Entry> {
+        if self.is_full() && !self.entries.contains_key(&key) {
+            return None;
+        }
+        Some(self.entries.entry(key).or_insert_with(|| Entry::new(limits, now)))
+    }
+
+    /// Forgets keys that have nothing used up, if there is no room for a new one.
+    pub(super) fn make_room(&mut self, key: Fingerprint, now: &Now<'_>) {
+        let at = now.mono().as_nanos();
+        if self.is_full() && at >= self.swept_at && !self.entries.contains_key(&key) {
+            self.sweep(now);
+            if self.is_full() {
+                self.swept_at = at.saturating_add(SWEEP_APART);
+            }
+        }
+    }
+
+    pub(super) fn sweep(&mut self, now: &Now<'_>) {
+        self.entries.retain(|key, entry| !entry.is_forgettable(&now.with_spread(key.parts().0)));
+    }
+
+    /// Returns how many keys have something unsent.
+    pub(super) fn unsent(&self) -> usize {
+        self.dirty.len()
+    }
+
+    pub(super) fn drain(&mut self, into: &mut Drained) {
+        if self.dirty.is_empty() && self.resets.is_empty() {
+            return;
+        }
+        into.taken_at = into.taken_at.max(self.taken_at);
+        into.resets.append(&mut self.resets);
+        for key in self.dirty.drain(..) {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.is_dirty = false;
+                let cost = std::mem::take(&mut entry.unsent);
+                if cost != 0 {
+                    into.items.push((entry.limits.clone(), Item { key, cost }));
+                }
+            }
+        }
+    }
+
+    fn find(&self, charge: &Charge<'_>) -> Option<&Entry> {
+        let overflow = || self.overflow.get(&charge.limits.number()).filter(|_| self.is_full());
+        self.entries.get(&charge.key).or_else(overflow)
+    }
+
+    fn is_full(&self) -> bool {
+        self.entries.len() >= self.max_keys
+    }
+
+    fn mark_dirty(&mut self, key: Fingerprint) {
+        if let Some(entry) = self.entries.get_mut(&key)
+            && !std::mem::replace(&mut entry.is_dirty, true)
+        {
+            self.dirty.push(key);
+        }
+    }
+}
+
+impl Entry {
+    /// Notes what was taken, or given back; returns whether that should be sent at once.
+    fn note(&mut self, amount: i64) -> bool {
+        self.unsent = self.unsent.saturating_add(amount);
+        self.unsent.unsigned_abs() >= self.limits.urgent_from()
+    }
+}
+
+/// Uses a part of the fingerprint, which is evenly distributed and secret, as its hash.
+#[derive(Debug, Default)]
+pub(super) struct FingerprintHasher(u64);
+
+impl Hasher for FingerprintHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, low: u64) {
+        // The highest bits of a fingerprint are zero, and a hash table uses them.
+        self.0 = low.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_u32(&mut self, _: u32) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,215 @@
+use tollgate_core::{Algorithm, FixedWindow, Limit, SlidingSlices, SlidingWindow, Time, TokenBucket};
+
+use super::*;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn table(max_keys: usize) -> Table {
+    Table::new(max_keys, Secret::from_points([1, 2]))
+}
+
+fn bucket(rate: &str, burst: u64) -> Limits {
+    Limit::from(TokenBucket::new(rate.parse().unwrap(), burst).unwrap()).into()
+}
+
+fn key(number: u64) -> Fingerprint {
+    Fingerprint::from_parts(number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 3, number as u32)
+}
+
+fn decide(table: &Table, at: u64, verb: Verb, charges: &[(u64, &Arc<SharedLimits>, Ask)]) -> (bool, Vec<(u64, u64)>) {
+    let charges: Vec<Charge<'_>> = charges
+        .iter()
+        .map(|(number, limits, ask)| Charge { key: key(*number), limits, ask: *ask, stamps: None })
+        .collect();
+    let mut each = Vec::new();
+    let decided = table.decide(&Now::at(at), verb, &charges, |index, standing| {
+        let report = standing.reports(charges[index].ask.cost())[0];
+        each.push((standing.verdict().taken().get(), report.remaining));
+    });
+    (decided.admitted, each)
+}
+
+fn exactly(cost: u64) -> Ask {
+    Ask::Exactly(Cost::new(cost))
+}
+
+fn item(number: u64, cost: i64) -> Item {
+    Item { key: key(number), cost }
+}
+
+#[test]
+fn group_takes_all_or_nothing() {
+    let table = table(1_000);
+    let (small, large) = (table.limits(1, &bucket("1/s", 3)).unwrap(), table.limits(2, &bucket("1/s", 10)).unwrap());
+    let group = |cost| [(1, &small, exactly(cost)), (2, &large, exactly(cost))];
+    assert_eq!(decide(&table, 0, Verb::Check, &group(2)), (true, vec![(2, 1), (2, 8)]));
+    let (admitted, each) = decide(&table, 0, Verb::Check, &group(2));
+    assert_eq!((admitted, each[1].1), (false, 8), "the second charge would pass alone");
+    assert!(decide(&table, 0, Verb::Peek, &group(1)).0);
+    let up_to = Ask::UpTo(Cost::new(5));
+    let (_, each) = decide(&table, 0, Verb::Check, &[(1, &small, up_to), (2, &large, up_to)]);
+    assert_eq!(each, [(1, 0), (1, 7)], "both take what the smaller one has");
+}
+
+#[test]
+fn what_is_taken_given_back_and_reset_is_drained_once() {
+    let table = table(1_000);
+    let limits = table.limits(1, &bucket("1/day", 100)).unwrap();
+    for cost in [5, 2] {
+        assert!(decide(&table, SECOND, Verb::Check, &[(1, &limits, exactly(cost))]).0);
+    }
+    decide(&table, 2 * SECOND, Verb::Refund, &[(1, &limits, exactly(1))]);
+    decide(&table, 2 * SECOND, Verb::Peek, &[(2, &limits, exactly(1))]);
+    let mut drained = Drained::default();
+    assert!(table.drain(10, &mut drained));
+    assert_eq!(drained.items.iter().map(|(_, item)| *item).collect::<Vec<_>>(), [item(1, 6)]);
+    assert_eq!((drained.taken_at, drained.resets.len()), (2 * SECOND, 0));
+    decide(&table, 2 * SECOND, Verb::Reset, &[(1, &limits, exactly(0))]);
+    let mut drained = Drained::default();
+    table.drain(10, &mut drained);
+    assert_eq!((drained.items.len(), drained.resets), (0, vec![(key(1), 1)]));
+    assert_eq!(table.used(key(1), &Now::at(2 * SECOND)), 0);
+}
+
+#[test]
+fn charge_into_debt_is_bounded_by_the_rule_and_not_by_what_nodes_owe() {
+    let table = table(1_000);
+    let limit = TokenBucket::new("1/s".parse().unwrap(), 10).unwrap().max_debt(5).unwrap();
+    let limits = table.limits(1, &Limit::from(limit).into()).unwrap();
+    let regardless = |cost| Ask::Regardless(Cost::new(cost));
+    assert!(decide(&table, 0, Verb::Check, &[(1, &limits, regardless(12))]).0);
+    assert!(!decide(&table, 0, Verb::Check, &[(1, &limits, regardless(4))]).0);
+    assert!(decide(&table, 0, Verb::Check, &[(1, &limits, regardless(3))]).0);
+    table.apply(&Now::at(0), Nanos::ZERO, &limits, &item(1, 40));
+    assert_eq!(table.used(key(1), &Now::at(0)), 55);
+}
+
+#[test]
+fn state_belongs_to_the_parameters_of_the_last_admitted_request() {
+    let table = table(1_000);
+    let (before, after) = (table.limits(1, &bucket("1/s", 100)).unwrap(), table.limits(2, &bucket("1/s", 50)).unwrap());
+    assert!(decide(&table, 0, Verb::Check, &[(1, &before, exactly(60))]).0);
+    assert!(!decide(&table, 0, Verb::Check, &[(1, &after, exactly(1))]).0);
+    table.apply(&Now::at(0), Nanos::ZERO, &after, &item(1, 10));
+    assert!(decide(&table, 0, Verb::Check, &[(1, &before, exactly(30))]).0, "a refusal and a delta converted nothing");
+    assert!(decide(&table, 51 * SECOND, Verb::Check, &[(1, &after, exactly(1))]).0);
+    assert_eq!(table.used(key(1), &Now::at(51 * SECOND)), 50);
+}
+
+#[test]
+fn delta_is_charged_as_of_the_instant_at_which_it_was_taken() {
+    let table = table(1_000);
+    let limits = table.limits(1, &bucket("10/s", 10)).unwrap();
+    table.apply(&Now::at(5 * SECOND), Nanos::from_millis(500), &limits, &item(1, 8));
+    assert_eq!(table.used(key(1), &Now::at(5 * SECOND)), 3, "five have refilled since");
+    // What is older takes what is left then, and nothing beyond.
+    table.apply(&Now::at(5 * SECOND), Nanos::from_millis(1_500), &limits, &item(1, 100));
+    assert!(table.used(key(1), &Now::at(5 * SECOND)) <= 10);
+    assert!(table.counts().forgiven > 0);
+    let old = table.counts().forgiven;
+    table.apply(&Now::at(5 * SECOND), Nanos::from_secs(3_600), &limits, &item(1, 7));
+    assert_eq!(table.counts().forgiven, old + 7);
+}
+
+/// An instant long before the state looks like a clock that was set back, and the repair would forget what is used.
+#[test]
+fn old_deltas_erase_nothing() {
+    let minute = Nanos::from_secs(60);
+    let all: [Limit; 4] = [
+        TokenBucket::new("1000/s".parse().unwrap(), 10).unwrap().into(),
+        FixedWindow::new(10, minute).unwrap().into(),
+        SlidingWindow::new(10, minute).unwrap().into(),
+        SlidingSlices::new(10, minute, Nanos::from_secs(6)).unwrap().into(),
+    ];
+    for (index, limit) in all.into_iter().enumerate() {
+        for seconds in [0, 1, 2, 30, 59, 61, 100, 3_600] {
+            let table = table(1_000);
+            let limits = table.limits(index as u32, &limit.into()).unwrap();
+            let now = Now::at(1_000_000 * SECOND + 5 * SECOND);
+            assert!(decide(&table, now.mono().as_nanos(), Verb::Check, &[(1, &limits, exactly(7))]).0);
+            table.apply(&now, Nanos::from_secs(seconds), &limits, &item(1, 1));
+            let used = table.used(key(1), &now);
+            assert!((7..=8).contains(&used), "{limit:?} after a delta {seconds} s old: {used} of 7 or 8 used");
+            let later = Now::at(now.mono().as_nanos() + 1_000_000);
+            assert!(table.used(key(1), &later) >= 6, "{limit:?}, {seconds} s");
+        }
+    }
+}
+
+#[test]
+fn snapshot_raises_what_is_used_and_never_lowers_it() {
+    let minute = Nanos::from_secs(60);
+    let all: [Limit; 4] = [
+        TokenBucket::new("7/s".parse().unwrap(), 100).unwrap().into(),
+        FixedWindow::new(100, minute).unwrap().into(),
+        SlidingWindow::new(100, minute).unwrap().into(),
+        SlidingSlices::new(100, minute, Nanos::from_secs(6)).unwrap().into(),
+    ];
+    for (index, limit) in all.into_iter().enumerate() {
+        let (one, other) = (table(1_000), table(1_000));
+        let take = |table: &Table, at, cost| {
+            let limits = table.limits(index as u32, &limit.into()).unwrap();
+            assert!(decide(table, at, Verb::Check, &[(1, &limits, exactly(cost))]).0);
+        };
+        let at = 1_000_000 * SECOND;
+        take(&one, at, 40);
+        take(&other, at, 25);
+        // The clocks of the two nodes have nothing in common.
+        let (here, there) = (Now::at(at + 1_234_567), Now::new(Time::from_nanos(77), Time::from_nanos(at + 1_234_567)));
+        let copy = |from: &Table, from_now: &Now<'_>, to: &Table, to_now: &Now<'_>| {
+            (0..from.parts()).for_each(|part| {
+                from.walk(part, from_now, |limits, known| {
+                    to.merge(to_now, &to.limits_of(limits.code()).unwrap(), &known);
+                });
+            });
+        };
+        let third = table(1_000);
+        copy(&one, &here, &third, &there);
+        assert_eq!(third.used(key(1), &there), one.used(key(1), &here), "{limit:?}");
+        copy(&one, &here, &other, &here);
+        assert_eq!(other.used(key(1), &here), 40, "{limit:?}");
+        copy(&other, &here, &one, &here);
+        assert_eq!(one.used(key(1), &here), 40, "{limit:?}");
+    }
+}
+
+#[test]
+fn full_table_forgets_unused_keys_then_drops_deltas_and_shares_one_entry() {
+    let table = table(16);
+    let limits = table.limits(1, &bucket("10/s", 10)).unwrap();
+    for number in 0..100 {
+        table.apply(&Now::at(SECOND), Nanos::ZERO, &limits, &item(number, 5));
+    }
+    let counts = table.counts();
+    assert!(counts.keys <= 16 && counts.dropped == 100 - counts.keys, "{counts:?}");
+    let admitted =
+        (200..300).filter(|number| decide(&table, SECOND, Verb::Check, &[(*number, &limits, exactly(1))]).0).count();
+    assert!(admitted < 100, "keys without room share limits: {admitted}");
+    assert!(table.counts().overflowed > 0);
+    assert!(decide(&table, 60 * SECOND, Verb::Check, &[(400, &limits, exactly(10))]).0);
+    assert_eq!(table.used(key(400), &Now::at(60 * SECOND)), 10);
+}
+
+#[test]
+fn limits_that_cannot_be_shared_are_named_with_what_to_use() {
+    let log = tollgate_core::SlidingLog::new(10, Nanos::SECOND).unwrap();
+    let error = table(8).limits(1, &Limit::from(log).into()).unwrap_err();
+    assert_eq!(error, "sliding_log cannot be shared by peers; use sliding_slices");
+    let leases = tollgate_core::Concurrency::new(10, Nanos::SECOND).unwrap();
+    assert!(check_limits(&Limit::from(leases).into()).unwrap_err().contains("concurrency"));
+    let bucket = bucket("10/s", 10);
+    assert_eq!(check_limits(&bucket), Ok(()));
+    assert_eq!(bucket.capacity(), 10);
+}
+
+#[test]
+fn much_that_is_unsent_is_urgent() {
+    let table = table(1_000);
+    let limits = table.limits(1, &bucket("10/s", 160)).unwrap();
+    let take = |cost| {
+        let charge = Charge { key: key(1), limits: &limits, ask: exactly(cost), stamps: None };
+        table.decide(&Now::at(0), Verb::Check, &[charge], |_, _| ()).urgent
+    };
+    assert!(!take(9));
+    assert!(take(1));
+}

@@ -1,0 +1,176 @@
+//! The lists inside deltas and parts of snapshots, which are long: encoded once, sent to many nodes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tollgate::Fingerprint;
+
+use super::codec::{FINGERPRINT, Reader, put_fingerprint, put_number, unzigzag, zigzag};
+use super::{MAX_FRAME, WireError};
+use crate::table::{Drained, Item, Known, SharedLimits, Used};
+
+/// What one node took, by the number of the limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeltaBody {
+    /// What was taken, by the number of the limits under which the sender charged it.
+    pub blocks: Vec<(u32, Vec<Item>)>,
+    /// The keys that were reset, with their new generation.
+    pub resets: Vec<(Fingerprint, u32)>,
+}
+
+/// A part of what a node knows, by the number of the limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartBody {
+    /// The keys, by the number of the limits that they were last charged under.
+    pub blocks: Vec<(u32, Vec<Known>)>,
+}
+
+/// The most bytes of a body, so that a frame has room for its head.
+pub(crate) const MAX_BODY: usize = MAX_FRAME - 16 * 1_024;
+
+impl DeltaBody {
+    /// Encodes what was drained from a table. Returns the limits that the items refer to.
+    pub(crate) fn encode_drained(drained: &mut Drained, out: &mut Vec<u8>) -> Vec<Arc<SharedLimits>> {
+        drained.items.sort_unstable_by_key(|(limits, item)| (limits.number(), item.key));
+        let mut limits: Vec<Arc<SharedLimits>> = Vec::new();
+        let blocks = drained.items.chunk_by(|(one, _), (other, _)| one.number() == other.number());
+        put_number(blocks.clone().count() as u64, out);
+        for block in blocks {
+            let own = &block[0].0;
+            put_number(own.number().into(), out);
+            put_number(block.len() as u64, out);
+            block.iter().for_each(|(_, item)| put_item(item, out));
+            limits.push(own.clone());
+        }
+        put_number(drained.resets.len() as u64, out);
+        for (key, generation) in &drained.resets {
+            put_fingerprint(*key, out);
+            put_number((*generation).into(), out);
+        }
+        limits
+    }
+
+    /// Encodes a body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_number(self.blocks.len() as u64, out);
+        for (number, items) in &self.blocks {
+            put_number((*number).into(), out);
+            put_number(items.len() as u64, out);
+            items.iter().for_each(|item| put_item(item, out));
+        }
+        put_number(self.resets.len() as u64, out);
+        for (key, generation) in &self.resets {
+            put_fingerprint(*key, out);
+            put_number((*generation).into(), out);
+        }
+    }
+
+    /// Decodes a body.
+    ///
+    /// # Errors
+    /// If it is not complete, or something follows it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(bytes);
+        let mut body = Self::default();
+        for _ in 0..reader.count(2, usize::MAX)? {
+            let number = reader.short()?;
+            let count = reader.count(FINGERPRINT + 1, usize::MAX)?;
+            let items = (0..count).map(|_| Ok(Item { key: reader.fingerprint()?, cost: unzigzag(reader.number()?) }));
+            let items = items.collect::<Result<_, _>>()?;
+            body.blocks.push((number, items));
+        }
+        let count = reader.count(FINGERPRINT + 1, usize::MAX)?;
+        let resets = (0..count).map(|_| Ok((reader.fingerprint()?, reader.short()?)));
+        body.resets = resets.collect::<Result<_, _>>()?;
+        reader.end()?;
+        Ok(body)
+    }
+}
+
+fn put_item(item: &Item, out: &mut Vec<u8>) {
+    put_fingerprint(item.key, out);
+    put_number(zigzag(item.cost), out);
+}
+
+/// Collects a part of a snapshot.
+#[derive(Debug, Default)]
+pub(crate) struct PartBuilder {
+    blocks: BTreeMap<u32, (Arc<SharedLimits>, u64, Vec<u8>)>,
+    bytes: usize,
+    /// The keys that did not fit.
+    pub(crate) left_out: u64,
+}
+
+impl PartBuilder {
+    pub(crate) fn add(&mut self, limits: &Arc<SharedLimits>, known: &Known) {
+        if self.bytes > MAX_BODY {
+            self.left_out += 1;
+            return;
+        }
+        let (_, count, block) = self.blocks.entry(limits.number()).or_insert_with(|| (limits.clone(), 0, Vec::new()));
+        let before = block.len();
+        put_known(known, block);
+        *count += 1;
+        // The number and the count of a block take at most 15 bytes.
+        self.bytes += block.len() - before + if *count == 1 { 15 } else { 0 };
+    }
+
+    /// Returns the body and the limits that it refers to.
+    pub(crate) fn finish(self) -> (Vec<u8>, Vec<Arc<SharedLimits>>) {
+        let mut out = Vec::with_capacity(self.bytes + 10);
+        put_number(self.blocks.len() as u64, &mut out);
+        let mut limits = Vec::with_capacity(self.blocks.len());
+        for (number, (own, count, block)) in self.blocks {
+            put_number(number.into(), &mut out);
+            put_number(count, &mut out);
+            out.extend_from_slice(&block);
+            limits.push(own);
+        }
+        (out, limits)
+    }
+}
+
+impl PartBody {
+    /// Encodes a body.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        put_number(self.blocks.len() as u64, out);
+        for (number, known) in &self.blocks {
+            put_number((*number).into(), out);
+            put_number(known.len() as u64, out);
+            known.iter().for_each(|known| put_known(known, out));
+        }
+    }
+
+    /// Decodes a body.
+    ///
+    /// # Errors
+    /// If it is not complete, or something follows it.
+    pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(bytes);
+        let mut body = Self::default();
+        for _ in 0..reader.count(2, usize::MAX)? {
+            let number = reader.short()?;
+            let count = reader.count(FINGERPRINT + 2, usize::MAX)?;
+            let known = (0..count).map(|_| {
+                let (key, generation) = (reader.fingerprint()?, reader.short()?);
+                let used = (0..reader.count(2, tollgate_core::Limits::MAX)?)
+                    .map(|_| Ok(Used { whole: reader.number()?, part: reader.short()? }));
+                Ok(Known { key, generation, used: used.collect::<Result<_, _>>()? })
+            });
+            let known = known.collect::<Result<_, _>>()?;
+            body.blocks.push((number, known));
+        }
+        reader.end()?;
+        Ok(body)
+    }
+}
+
+fn put_known(known: &Known, out: &mut Vec<u8>) {
+    put_fingerprint(known.key, out);
+    put_number(known.generation.into(), out);
+    put_number(known.used.len() as u64, out);
+    for used in &known.used {
+        put_number(used.whole, out);
+        put_number(used.part.into(), out);
+    }
+}

@@ -1,0 +1,125 @@
+//! Numbers, fingerprints and lists as bytes. Reading checks every length before it allocates.
+
+use tollgate::Fingerprint;
+
+use super::WireError;
+
+/// The bytes of a fingerprint.
+pub(super) const FINGERPRINT: usize = 12;
+
+/// Reads from a slice.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    pub(super) fn take(&mut self, count: usize) -> Result<&'a [u8], WireError> {
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or(WireError::Truncated)?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    /// Returns all that is left.
+    pub(super) fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.rest)
+    }
+
+    pub(super) fn byte(&mut self) -> Result<u8, WireError> {
+        self.take(1).map(|byte| byte[0])
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
+        let bytes = self.take(N)?;
+        bytes.try_into().map_err(|_| WireError::Truncated)
+    }
+
+    pub(super) fn fixed(&mut self) -> Result<u64, WireError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// Reads a number in groups of seven bits, the lowest first.
+    pub(super) fn number(&mut self) -> Result<u64, WireError> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let byte = self.byte()?;
+            let bits = u64::from(byte & 0x7f);
+            if shift == 63 && bits > 1 {
+                return Err(WireError::Invalid("a number above 64 bits"));
+            }
+            number |= bits << shift;
+            if byte < 0x80 {
+                return Ok(number);
+            }
+        }
+        Err(WireError::Invalid("a number above 64 bits"))
+    }
+
+    pub(super) fn short(&mut self) -> Result<u32, WireError> {
+        u32::try_from(self.number()?).map_err(|_| WireError::Invalid("a number above 32 bits"))
+    }
+
+    /// Reads how many elements follow, each of which takes at least `least` bytes.
+    pub(super) fn count(&mut self, least: usize, max: usize) -> Result<usize, WireError> {
+        let count = self.number()?;
+        let fits = self.rest.len() / least.max(1);
+        match usize::try_from(count) {
+            Ok(count) if count > max => Err(WireError::Invalid("a list that is too long")),
+            Ok(count) if count <= fits => Ok(count),
+            _ => Err(WireError::Truncated),
+        }
+    }
+
+    pub(super) fn fingerprint(&mut self) -> Result<Fingerprint, WireError> {
+        let (low, high) = (self.fixed()?, self.array().map(u32::from_le_bytes)?);
+        Ok(Fingerprint::from_parts(low, high))
+    }
+
+    pub(super) fn end(&self) -> Result<(), WireError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(WireError::Invalid("bytes after the end of a frame")) }
+    }
+}
+
+pub(super) fn put_number(mut number: u64, out: &mut Vec<u8>) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+pub(super) fn put_fingerprint(key: Fingerprint, out: &mut Vec<u8>) {
+    let (low, high) = key.parts();
+    out.extend_from_slice(&low.to_le_bytes());
+    out.extend_from_slice(&high.to_le_bytes());
+}
+
+/// Returns a signed number as one that is small if it is near zero.
+pub(super) fn zigzag(number: i64) -> u64 {
+    (number << 1 ^ number >> 63) as u64
+}
+
+pub(super) fn unzigzag(number: u64) -> i64 {
+    (number >> 1) as i64 ^ -((number & 1) as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back() {
+        for number in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
+            let mut bytes = Vec::new();
+            put_number(number, &mut bytes);
+            assert_eq!(Reader::new(&bytes).number(), Ok(number));
+            assert_eq!(unzigzag(zigzag(number as i64)), number as i64);
+        }
+        assert!(Reader::new(&[0xff; 10]).number().is_err());
+        assert_eq!(Reader::new(&[0x80]).number(), Err(WireError::Truncated));
+    }
+}

@@ -1,0 +1,141 @@
+//! Limits as bytes: the algorithm of each and its parameters.
+
+use std::sync::Arc;
+
+use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Rate, WindowParams};
+
+use super::WireError;
+use super::codec::{Reader, put_number};
+
+/// The most bytes of a set of limits: eight of them, each with six numbers.
+pub const MAX_CODE: usize = 512;
+
+/// Limits as bytes. Equal limits have equal bytes.
+pub type LimitsCode = Arc<[u8]>;
+
+const TOKEN_BUCKET: u8 = 1;
+const FIXED_WINDOW: u8 = 2;
+const SLIDING_WINDOW: u8 = 3;
+const SLIDING_SLICES: u8 = 4;
+
+/// Encodes limits. Those that nodes cannot share are left out; [`check_limits`](crate::table::check_limits) refuses them before.
+pub fn encode_limits(limits: &Limits) -> LimitsCode {
+    let mut out = Vec::with_capacity(32);
+    for limit in limits.as_slice() {
+        match limit.params() {
+            Params::TokenBucket(bucket) => {
+                out.push(TOKEN_BUCKET);
+                put_number(bucket.rate.count().into(), &mut out);
+                put_number(bucket.rate.per().as_nanos(), &mut out);
+                for number in [bucket.burst, bucket.max_debt, bucket.initial] {
+                    put_number(number, &mut out);
+                }
+            }
+            Params::FixedWindow { window, phase } => {
+                out.push(FIXED_WINDOW);
+                put_window(window, &mut out);
+                out.push(match phase {
+                    Phase::Epoch | Phase::Given(_) => 0,
+                    Phase::FirstRequest => 1,
+                    Phase::Spread => 2,
+                });
+            }
+            Params::SlidingWindow(window) => {
+                out.push(SLIDING_WINDOW);
+                put_window(window, &mut out);
+            }
+            Params::SlidingSlices { window, precision } => {
+                out.push(SLIDING_SLICES);
+                put_window(window, &mut out);
+                put_number(precision.as_nanos(), &mut out);
+            }
+            Params::Unlimited
+            | Params::DenyAll
+            | Params::LeakyBucket { .. }
+            | Params::IntervalBucket { .. }
+            | Params::SlidingLog { .. }
+            | Params::Concurrency { .. } => {}
+        }
+    }
+    out.into()
+}
+
+/// Decodes limits.
+///
+/// # Errors
+/// If the bytes are not complete, or their parameters are not valid.
+pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
+    if code.len() > MAX_CODE {
+        return Err(WireError::Invalid("limits that are too long"));
+    }
+    let (mut reader, mut limits) = (Reader::new(code), Vec::new());
+    while reader.end().is_err() {
+        if limits.len() == Limits::MAX {
+            return Err(WireError::Invalid("more than 8 limits"));
+        }
+        let params = match reader.byte()? {
+            TOKEN_BUCKET => {
+                let (count, per) = (reader.number()?, Nanos::from_nanos(reader.number()?));
+                let rate = Rate::new(count, per).map_err(|_| WireError::Invalid("a rate"))?;
+                let (burst, max_debt, initial) = (reader.number()?, reader.number()?, reader.number()?);
+                Params::TokenBucket(BucketParams { rate, burst, max_debt, initial })
+            }
+            FIXED_WINDOW => {
+                let window = window(&mut reader)?;
+                let phase = match reader.byte()? {
+                    0 => Phase::Epoch,
+                    1 => Phase::FirstRequest,
+                    2 => Phase::Spread,
+                    _ => return Err(WireError::Invalid("a phase")),
+                };
+                Params::FixedWindow { window, phase }
+            }
+            SLIDING_WINDOW => Params::SlidingWindow(window(&mut reader)?),
+            SLIDING_SLICES => {
+                Params::SlidingSlices { window: window(&mut reader)?, precision: Nanos::from_nanos(reader.number()?) }
+            }
+            _ => return Err(WireError::Invalid("an algorithm")),
+        };
+        limits.push(Limit::from_params(params).map_err(|_| WireError::Invalid("the parameters of a limit"))?);
+    }
+    Limits::new(limits).map_err(|_| WireError::Invalid("no limit"))
+}
+
+fn put_window(window: WindowParams, out: &mut Vec<u8>) {
+    for number in [window.limit, window.length.as_nanos(), window.max_debt, window.initial] {
+        put_number(number, out);
+    }
+}
+
+fn window(reader: &mut Reader<'_>) -> Result<WindowParams, WireError> {
+    let (limit, length) = (reader.number()?, Nanos::from_nanos(reader.number()?));
+    Ok(WindowParams { limit, length, max_debt: reader.number()?, initial: reader.number()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::{FixedWindow, SlidingSlices, SlidingWindow, TokenBucket};
+
+    #[test]
+    fn limits_come_back() {
+        let all = Limits::new([
+            TokenBucket::new("7777/s".parse().unwrap(), 9).unwrap().initial(3).unwrap().into(),
+            FixedWindow::new(10, Nanos::from_secs(60)).unwrap().phase(Phase::Spread).into(),
+            FixedWindow::new(10, Nanos::from_secs(60)).unwrap().phase(Phase::FirstRequest).into(),
+            SlidingWindow::new(10, Nanos::from_secs(60)).unwrap().into(),
+            SlidingSlices::new(10, Nanos::SECOND, Nanos::from_millis(100)).unwrap().into(),
+        ]);
+        let all = all.unwrap();
+        assert_eq!(decode_limits(&encode_limits(&all)), Ok(all));
+        let one: Limits = Limit::from(TokenBucket::new("10/s".parse().unwrap(), 10).unwrap()).into();
+        assert!(encode_limits(&one).len() <= 12, "{}", encode_limits(&one).len());
+    }
+
+    #[test]
+    fn invalid_limits_are_refused() {
+        for code in [&[][..], &[9], &[TOKEN_BUCKET, 1], &[TOKEN_BUCKET, 0, 1, 1, 0, 1], &[0; MAX_CODE + 1]] {
+            assert!(decode_limits(code).is_err(), "{code:?}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What a run consists of, drawn from its seed.
+
+use std::collections::BTreeSet;
+
+use tollgate::Fingerprint;
+use tollgate_core::{FixedWindow, Limit, LimitError, Limits, Nanos, Rate, SlidingSlices, SlidingWindow, TokenBucket};
+
+use super::net::Net;
+use super::node::Host;
+use super::{DIAL, Defect, Event, GOSSIP, MILLI, Outcome, SECOND, Simulation};
+use crate::simulator::{Queue, Random};
+
+impl Simulation {
+    /// Draws a run with all faults, on 2 to 100 nodes.
+    pub fn draw(seed: u64, defect: Defect) -> Self {
+        let mut random = Random::new(seed);
+        let hosts = match random.below(1_000) {
+            0..4 => 100,
+            4..20 => random.within(20, 40),
+            20..200 => random.within(7, 15),
+            _ => random.within(2, 6),
+        } as usize;
+        let mut run = Self::bare(random, hosts, defect);
+        match run.random.below(100) {
+            0..25 => run.draw_partition(),
+            25..40 => {
+                run.draw_join();
+                return run;
+            }
+            _ => run.draw_faults(),
+        }
+        run.draw_requests();
+        run
+    }
+
+    /// Makes a run without faults and requests: all hosts start within a moment.
+    pub(super) fn bare(mut random: Random, hosts: usize, defect: Defect) -> Self {
+        let capacity = random.pick(&[1, 4, 10, 50, 200]);
+        let (limit, rate, window) = draw_limit(&mut random, capacity);
+        let mut queue = Queue::default();
+        for one in 0..hosts {
+            queue.add(random.below(300 * MILLI), Event::Start { host: one });
+            for other in 0..one {
+                queue.add(random.below(DIAL), Event::Dial { one, other });
+            }
+        }
+        queue.add(GOSSIP, Event::Gossip);
+        Self {
+            hosts: (0..hosts).map(|_| Host::draw(&mut random)).collect(),
+            net: Net::draw(&mut random, hosts),
+            queue,
+            // In the first shard of every table, which is the first part of every snapshot.
+            key: Fingerprint::from_parts(random.below(1 << 61), (random.below(1 << 20) << 12) as u32),
+            limits: Limits::from(limit),
+            capacity,
+            rate,
+            window,
+            is_strict: random.percent(40),
+            partition: None,
+            defect,
+            ring_bytes: random.pick(&[16 << 20, 16 << 20, 2_000]),
+            length: random.within(4, 7) * SECOND,
+            counted_from: 0,
+            next_id: 1,
+            wrong_members: false,
+            duplicates: false,
+            history: Vec::new(),
+            deciders: BTreeSet::new(),
+            applied: BTreeSet::new(),
+            longest_lag: 0,
+            longest_transit: 0,
+            worst_debt: 0,
+            faults: super::Faults::default(),
+            outcome: Outcome::default(),
+            asks: std::collections::BTreeMap::new(),
+            next_ask: 0,
+            violation: None,
+            random,
+        }
+    }
+
+    /// Replaces the limit by a token bucket.
+    pub(super) fn set_bucket(&mut self, rate: u64, burst: u64) {
+        let rate = Rate::per_second(rate).unwrap_or_else(|error| panic!("{error}"));
+        let bucket = TokenBucket::new(rate, burst).unwrap_or_else(|error| panic!("{error}"));
+        (self.limits, self.capacity, self.rate, self.window) = (Limit::from(bucket).into(), burst, Some(rate), 0);
+    }
+
+    /// Splits the network in two for a while, and nothing else.
+    fn draw_partition(&mut self) {
+        let hosts = self.hosts.len();
+        let start = 3 * SECOND + self.random.below(SECOND);
+        let long = self.random.pick(&[2, 5, 13, 16]) * SECOND;
+        let mut side: BTreeSet<usize> = (0..hosts).filter(|_| self.random.percent(50)).collect();
+        if side.is_empty() || side.len() == hosts {
+            side = BTreeSet::from([self.random.below(hosts as u64) as usize]);
+        }
+        for one in 0..hosts {
+            for other in 0..hosts {
+                if side.contains(&one) != side.contains(&other) {
+                    self.net.cut(one, other, start, start + long);
+                }
+            }
+        }
+        self.length = start + long + 2 * SECOND;
+        self.partition = Some((start, start + long, side));
+        if self.random.percent(50) {
+            let (rate, burst) = (self.random.pick(&[4, 50, 200]), self.random.pick(&[4, 10, 50]));
+            self.set_bucket(rate, burst);
+            // Both sides are asked for more than the limit.
+            let count = (2 * rate * long / SECOND).min(2_000);
+            for number in 0..2 * count {
+                let host = self.random.below(hosts as u64) as usize;
+                self.queue.add(start + number * long / (2 * count), Event::Request { host, cost: 1, key: 0 });
+            }
+        }
+    }
+
+    /// One node leaves and comes back while the others take steadily, and nothing else. Little refills, so what a node lacks stays
+    /// visible.
+    fn draw_join(&mut self) {
+        self.set_bucket(1, 500);
+        let hosts = self.hosts.len() as u64;
+        let (host, at) = (self.random.below(hosts) as usize, self.random.within(3_000, 4_000) * MILLI);
+        self.queue.add(at, Event::Leave { host });
+        self.queue.add(at + self.random.within(100, 1_500) * MILLI, Event::Start { host });
+        let apart = self.random.within(15, 40) * MILLI;
+        for number in 0..self.length.saturating_sub(2_500 * MILLI) / apart {
+            let host = self.random.below(hosts) as usize;
+            self.queue.add(2_500 * MILLI + number * apart, Event::Request { host, cost: 1, key: 0 });
+        }
+    }
+
+    fn draw_faults(&mut self) {
+        let (hosts, length) = (self.hosts.len() as u64, self.length);
+        self.wrong_members = self.random.percent(30);
+        self.duplicates = self.random.percent(30);
+        // Nodes that join while others decide.
+        while self.random.percent(40) {
+            let host = self.random.below(hosts) as usize;
+            let leaves = self.random.within(SECOND, length);
+            let event = match self.random.below(3) {
+                0 => Event::Leave { host },
+                1 => Event::Crash { host, silently: true },
+                _ => Event::Crash { host, silently: false },
+            };
+            self.queue.add(leaves, event);
+            if self.random.percent(80) {
+                self.queue.add(leaves + self.random.below(2 * SECOND), Event::Start { host });
+            }
+        }
+        while self.random.percent(30) {
+            let (one, other) = (self.random.below(hosts) as usize, self.random.below(hosts) as usize);
+            let start = self.random.below(length);
+            let end = start + self.random.below(length / 2);
+            self.net.cut(one, other, start, end);
+            if self.random.percent(60) {
+                self.net.cut(other, one, start, end);
+            }
+        }
+        while self.random.percent(30) {
+            let (one, other) = (self.random.below(hosts) as usize, self.random.below(hosts) as usize);
+            if one != other {
+                self.queue.add(self.random.below(length), Event::BreakLink { one, other });
+            }
+        }
+        while self.random.percent(20) {
+            let (host, at) = (self.random.below(hosts) as usize, self.random.below(length));
+            let until = at + self.random.below(3 * SECOND);
+            self.queue.add(at, Event::Pause { host, until });
+        }
+        while self.random.percent(20) {
+            let by = self.random.below(20 * SECOND) as i64 - 10 * SECOND as i64;
+            let host = self.random.below(hosts) as usize;
+            self.queue.add(self.random.below(length), Event::Step { host, by });
+        }
+    }
+
+    fn draw_requests(&mut self) {
+        let (hosts, length) = (self.hosts.len() as u64, self.length);
+        for _ in 0..self.random.within(2, 25) {
+            let start = self.random.below(length);
+            let everywhere = self.random.percent(40);
+            let host = self.random.below(hosts) as usize;
+            let cost = if self.random.percent(80) { 1 } else { self.random.within(1, self.capacity) };
+            let apart = self.random.pick(&[0, MILLI, 10 * MILLI, 40 * MILLI, 200 * MILLI]);
+            for number in 0..self.random.within(1, (2 * self.capacity / cost).clamp(4, 100)) {
+                let at = start + number * apart;
+                let host = if everywhere { self.random.below(hosts) as usize } else { host };
+                if at < length {
+                    self.queue.add(at, Event::Request { host, cost, key: 0 });
+                }
+            }
+        }
+    }
+}
+
+/// Draws one of the four algorithms; returns the rate of a bucket or the length of a window.
+fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
+    let valid = |limit: Result<Limit, LimitError>| limit.unwrap_or_else(|error| panic!("{error}"));
+    if random.percent(75) {
+        let rate = Rate::per_second(random.pick(&[1, 1, 4, 10, 100, 1_000])).unwrap_or_else(|error| panic!("{error}"));
+        return (valid(TokenBucket::new(rate, burst).map(Limit::from)), Some(rate), 0);
+    }
+    let seconds = random.pick(&[1, 3, 60]);
+    let length = Nanos::from_secs(seconds);
+    let limit = match random.below(3) {
+        0 => FixedWindow::new(burst, length).map(Limit::from),
+        1 => SlidingWindow::new(burst, length).map(Limit::from),
+        _ => SlidingSlices::new(burst, length, Nanos::from_millis(seconds * 100)).map(Limit::from),
+    };
+    (valid(limit), None, seconds * SECOND)
+}

@@ -1,0 +1,525 @@
+//! Simulates nodes that share limits from host to host: `tollgate-peers` on 2 to 100 nodes.
+//!
+//! Each run has one key and one rule, `eventual` or `strict`. Frames are encoded and decoded. The checks (`check.rs`):
+//!
+//! - no delta is applied twice by a node, and none is skipped;
+//! - what was admitted in every interval is at most `B + r·T + E`;
+//! - after a while without requests, the views of all nodes are equal but for what was taken within one tick and round trip;
+//! - no view owes more than what nodes may take within a second of each other;
+//! - during a partition, a side without a majority decides nothing under a `strict` rule.
+
+mod check;
+mod draw;
+mod net;
+mod node;
+pub mod traffic;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tollgate::Fingerprint;
+use tollgate_core::{Ask as Amount, Cost, Limits, Rate};
+use tollgate_peers::NodeId;
+use tollgate_peers::ask::{self, Answer, Ask, AskCharge, AskStep};
+use tollgate_peers::homes::{Hop, Route};
+use tollgate_peers::mesh::{Action, Event as MeshEvent, Member, MemberState};
+use tollgate_peers::table::Verb;
+use tollgate_peers::wire::{self, Frame};
+
+use super::{Queue, Random};
+use net::Net;
+use node::Host;
+
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLI;
+const TICK: u64 = 100 * MILLI;
+/// How often nodes tell each other who is alive, and how long that is believed.
+const GOSSIP: u64 = 500 * MILLI;
+const ALIVE: u64 = 3 * SECOND;
+/// How often a node tries to open a link.
+const DIAL: u64 = 150 * MILLI;
+/// The time without requests at the end of a run.
+const QUIET: u64 = 5 * SECOND;
+
+/// A defect to plant, which the checks have to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// The protocol as it is.
+    None,
+    /// The vector of a snapshot is read after the walk, so that what is applied in between is missing.
+    VectorAfterWalk,
+    /// A side without a majority strikes silent members from its count.
+    MinorityStrikes,
+    /// A delta older than a second is charged as if it were recent, and makes debt.
+    OldDeltaMakesDebt,
+}
+
+#[derive(Debug)]
+enum Event {
+    Request { host: usize, cost: u64, key: u32 },
+    Timer { host: usize, id: NodeId },
+    Dial { one: usize, other: usize },
+    LinkUp { host: usize, other: usize, number: u64 },
+    LinkDown { host: usize, other: usize, number: u64 },
+    Arrive { from: usize, to: usize, number: u64, bytes: Vec<u8>, sent_at: u64 },
+    Gossip,
+    Start { host: usize },
+    Crash { host: usize, silently: bool },
+    Leave { host: usize },
+    Pause { host: usize, until: u64 },
+    BreakLink { one: usize, other: usize },
+    Step { host: usize, by: i64 },
+}
+
+/// What a run did, for figures.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// The tokens that were admitted.
+    pub admitted: u64,
+    /// Frames, and their bytes with the length before each.
+    pub frames: u64,
+    /// See `frames`.
+    pub bytes: u64,
+    /// Deltas that were applied.
+    pub deltas: u64,
+    /// Snapshots that were merged.
+    pub snapshots: u64,
+    /// The most that was admitted beyond `B + r·T` in any interval, rounded up.
+    pub excess: u64,
+    /// The bound of that.
+    pub bound: u64,
+}
+
+/// One run.
+#[derive(Debug)]
+pub struct Simulation {
+    random: Random,
+    queue: Queue<Event>,
+    hosts: Vec<Host>,
+    net: Net,
+    key: Fingerprint,
+    limits: Limits,
+    capacity: u64,
+    rate: Option<Rate>,
+    window: u64,
+    is_strict: bool,
+    /// The whole network in two halves: from when, until when, and the hosts of the first.
+    partition: Option<(u64, u64, BTreeSet<usize>)>,
+    defect: Defect,
+    ring_bytes: usize,
+    length: u64,
+    /// From when on frames are counted.
+    counted_from: u64,
+    next_id: u64,
+    /// Whether members are wrong now and then.
+    wrong_members: bool,
+    duplicates: bool,
+    // What happened.
+    history: Vec<(u64, u64)>,
+    deciders: BTreeSet<NodeId>,
+    applied: BTreeSet<(NodeId, NodeId, u64)>,
+    longest_lag: u64,
+    longest_transit: u64,
+    worst_debt: u64,
+    faults: Faults,
+    outcome: Outcome,
+    /// Requests on their way to the home, by number: the host that made each, and the one that has to get the answer.
+    asks: BTreeMap<u64, usize>,
+    next_ask: u64,
+    violation: Option<String>,
+}
+
+/// The faults of a run that add to its bound.
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    crashes: u64,
+    /// Snapshots that were merged into the state of a ready node.
+    heals: u64,
+    /// How often a wall clock was set.
+    steps: u64,
+    /// Nodes that became ready without a snapshot although others were ready.
+    joined_without: u64,
+    /// The longest pause of a host.
+    longest_pause: u64,
+    /// The most that was too old to be charged, over all nodes.
+    forgiven: u64,
+}
+
+impl Simulation {
+    /// Runs to the end and checks.
+    ///
+    /// # Errors
+    /// What does not hold.
+    pub fn run(mut self) -> Result<Outcome, String> {
+        let end = self.length + QUIET;
+        while let Some((now, event)) = self.queue.pop() {
+            if now > end {
+                break;
+            }
+            self.on(now, event);
+            if let Some(violation) = self.violation.take() {
+                return Err(format!("at {} ms: {violation}", now / MILLI));
+            }
+        }
+        self.check(end)
+    }
+
+    fn on(&mut self, now: u64, event: Event) {
+        // On a paused host everything waits, and then happens in order.
+        let host = match &event {
+            Event::Timer { host, .. } | Event::LinkUp { host, .. } | Event::LinkDown { host, .. } => Some(*host),
+            Event::Arrive { to, .. } => Some(*to),
+            _ => None,
+        };
+        if let Some(until) = host.map(|host| self.hosts[host].paused_until).filter(|until| *until > now) {
+            return self.queue.add(until, event);
+        }
+        match event {
+            Event::Request { host, cost, key } => self.request(now, host, cost, key),
+            Event::Timer { host, id } => {
+                let Some(process) = self.hosts[host].process.as_mut().filter(|process| process.id == id) else {
+                    return;
+                };
+                process.timer_at = None;
+                let is_due = process.mesh.wake_at() <= self.hosts[host].now(now).mono();
+                if is_due { self.pass(now, host, MeshEvent::Timer) } else { self.schedule(now, host) }
+            }
+            Event::Dial { one, other } => self.dial(now, one, other),
+            Event::LinkUp { host, other, number } => {
+                if self.net.number(host, other) == Some(number)
+                    && let Some(peer) = self.net.peer(host, other)
+                {
+                    self.pass(now, host, MeshEvent::LinkUp { peer });
+                }
+            }
+            Event::LinkDown { host, other, number } => {
+                if self.net.number(host, other) == Some(number) {
+                    self.close(now, host, other);
+                }
+            }
+            Event::Arrive { from, to, number, bytes, sent_at } => {
+                if self.net.number(to, from) == Some(number) {
+                    self.arrive(now, from, to, &bytes, sent_at);
+                }
+            }
+            Event::Gossip => self.gossip(now),
+            Event::Start { host } => self.start(now, host),
+            Event::Crash { host, silently } => self.stop(now, host, silently),
+            Event::Leave { host } => self.pass(now, host, MeshEvent::Leave),
+            Event::Pause { host, until } => {
+                self.hosts[host].paused_until = until;
+                self.faults.longest_pause = self.faults.longest_pause.max(until - now);
+            }
+            Event::BreakLink { one, other } => {
+                self.close(now, one, other);
+                self.close(now, other, one);
+            }
+            Event::Step { host, by } => {
+                self.faults.steps += 1;
+                self.hosts[host].wall.step(now, by);
+            }
+        }
+    }
+
+    fn start(&mut self, now: u64, host: usize) {
+        if self.hosts[host].process.is_some() {
+            return;
+        }
+        // Ids are random, so that any node may have the lowest.
+        let id = NodeId(self.random.below(1 << 40) << 16 | self.next_id);
+        self.next_id += 1;
+        self.hosts[host].start(now, id, &self.limits, self.ring_bytes);
+        self.pass(now, host, MeshEvent::Timer);
+    }
+
+    /// Ends a process. The others notice it at once, or by its silence.
+    fn stop(&mut self, now: u64, host: usize, silently: bool) {
+        let Some(process) = self.hosts[host].process.take() else { return };
+        if process.mesh.state() != MemberState::Leaving {
+            self.faults.crashes += 1;
+        }
+        self.faults.forgiven = self.faults.forgiven.max(process.table.counts().forgiven);
+        for other in (0..self.hosts.len()).filter(|other| *other != host) {
+            if let Some(number) = self.net.number(other, host)
+                && !silently
+            {
+                let delay = self.net.delay(&mut self.random, host, other);
+                self.queue.add(now + delay, Event::LinkDown { host: other, other: host, number });
+            }
+            self.net.close(host, other);
+        }
+        self.asks.retain(|_, origin| *origin != host);
+    }
+
+    fn dial(&mut self, now: u64, one: usize, other: usize) {
+        self.queue.add(now + DIAL, Event::Dial { one, other });
+        let node = |host: usize| self.hosts[host].process.as_ref().filter(|_| self.hosts[host].paused_until <= now);
+        let (Some(node), Some(other_node)) = (node(one).map(|it| it.id), node(other).map(|it| it.id)) else { return };
+        let is_cut = self.net.cut_until(one, other, now).or(self.net.cut_until(other, one, now)).is_some();
+        if is_cut || !self.net.is_closed(one, other) {
+            return;
+        }
+        let number = self.net.open((one, node), (other, other_node));
+        let at = now + self.net.delay(&mut self.random, one, other) + self.net.delay(&mut self.random, other, one);
+        self.queue.add(at, Event::LinkUp { host: one, other, number });
+        self.queue.add(at, Event::LinkUp { host: other, other: one, number });
+    }
+
+    /// Closes a link as one side sees it, and tells it.
+    fn close(&mut self, now: u64, host: usize, other: usize) {
+        if !self.net.close(host, other) {
+            return;
+        }
+        if let Some(peer) = self.net.peer(host, other) {
+            self.pass(now, host, MeshEvent::LinkDown { peer });
+        }
+        if let Some(number) = self.net.number(other, host)
+            && self.net.cut_until(host, other, now).is_none()
+        {
+            let delay = self.net.delay(&mut self.random, host, other);
+            self.queue.add(now + delay, Event::LinkDown { host: other, other: host, number });
+        }
+    }
+
+    /// Who is alive passes from node to node, wherever frames would pass.
+    fn gossip(&mut self, now: u64) {
+        self.queue.add(now + GOSSIP, Event::Gossip);
+        let hosts = self.hosts.len();
+        for to in 0..hosts {
+            if self.hosts[to].process.is_none() || self.hosts[to].paused_until > now {
+                continue;
+            }
+            for from in (0..hosts).filter(|from| *from != to) {
+                // In large clusters each node hears a few others at a time.
+                if (hosts > 20 && self.random.percent(80)) || self.net.cut_until(from, to, now).is_some() {
+                    continue;
+                }
+                let Some(sender) = self.hosts[from].process.as_ref().filter(|_| self.hosts[from].paused_until <= now)
+                else {
+                    continue;
+                };
+                let mut news = sender.seen.clone();
+                news.insert(sender.id, (now, from, sender.mesh.state()));
+                let Some(receiver) = self.hosts[to].process.as_mut() else { continue };
+                for (node, new) in news.into_iter().filter(|(node, _)| *node != receiver.id) {
+                    let known = receiver.seen.entry(node).or_insert(new);
+                    if new.0 > known.0 {
+                        *known = new;
+                    }
+                }
+            }
+            let members = self.members(now, to);
+            self.pass(now, to, MeshEvent::Members(members));
+        }
+    }
+
+    fn members(&mut self, now: u64, host: usize) -> Vec<Member> {
+        let Some(process) = self.hosts[host].process.as_ref() else { return Vec::new() };
+        let mut members = process.members(now, ALIVE);
+        if self.wrong_members && self.random.percent(5) && !members.is_empty() {
+            let place = self.random.below(members.len() as u64) as usize;
+            members.remove(place);
+        }
+        if self.wrong_members && self.random.percent(5) {
+            members = process.members(now, 2 * ALIVE);
+        }
+        if self.defect == Defect::MinorityStrikes && !process.mesh.homes().has_majority() {
+            let silent = process
+                .members(now, u64::MAX / 2)
+                .into_iter()
+                .filter(|member| process.seen.get(&member.node).is_some_and(|(seen, ..)| now > seen + 10 * SECOND));
+            members.extend(silent.map(|member| Member { state: MemberState::Leaving, ..member }));
+        }
+        members
+    }
+
+    /// Passes an event to the mesh of a host and carries out what it says.
+    fn pass(&mut self, now: u64, host: usize, event: MeshEvent) {
+        let local = self.hosts[host].now(now);
+        let Some(process) = self.hosts[host].process.as_mut() else { return };
+        let mut actions = Vec::new();
+        process.mesh.on(&local, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Send { peer, frame } => self.send(now, host, peer, &frame),
+                Action::Close { peer, .. } => {
+                    if let Some(other) = self.host_of(peer) {
+                        self.close(now, host, other);
+                    }
+                }
+                Action::Homes(_) => {}
+                // Before the first request a node that joins misses nothing.
+                Action::Ready { complete } => {
+                    self.faults.joined_without += u64::from(!complete && !self.history.is_empty());
+                }
+                Action::Left => self.stop(now, host, false),
+            }
+        }
+        self.schedule(now, host);
+    }
+
+    fn schedule(&mut self, now: u64, host: usize) {
+        let mono = &self.hosts[host].mono;
+        let Some(process) = self.hosts[host].process.as_ref() else { return };
+        let wake = mono.when(process.mesh.wake_at().as_nanos()).max(now);
+        if process.timer_at.is_none_or(|at| wake < at) {
+            let id = process.id;
+            self.queue.add(wake, Event::Timer { host, id });
+            if let Some(process) = self.hosts[host].process.as_mut() {
+                process.timer_at = Some(wake);
+            }
+        }
+    }
+
+    fn host_of(&self, node: NodeId) -> Option<usize> {
+        self.hosts.iter().position(|host| host.process.as_ref().is_some_and(|process| process.id == node))
+    }
+
+    fn send(&mut self, now: u64, from: usize, peer: NodeId, frame: &Frame) {
+        let Some(to) = self.host_of(peer) else { return };
+        let Some(number) = self.net.number(from, to) else { return };
+        let mut bytes = Vec::new();
+        wire::encode(frame, &mut bytes);
+        if now >= self.counted_from {
+            self.outcome.frames += 1;
+            self.outcome.bytes += bytes.len() as u64;
+        }
+        let is_held = self.defect == Defect::VectorAfterWalk && matches!(frame, Frame::Part(part) if part.part == 0);
+        let extra = if is_held { 800 * MILLI } else { 0 };
+        let at = self.net.arrival(&mut self.random, from, to, now, extra);
+        let repeats = self.duplicates && !matches!(frame, Frame::Ask(_) | Frame::Answer(_)) && self.random.percent(2);
+        if repeats {
+            let bytes = bytes.clone();
+            self.queue.add(at, Event::Arrive { from, to, number, bytes, sent_at: now });
+        }
+        self.queue.add(at, Event::Arrive { from, to, number, bytes, sent_at: now });
+    }
+
+    fn arrive(&mut self, now: u64, from: usize, to: usize, bytes: &[u8], sent_at: u64) {
+        let Some(peer) = self.net.peer(to, from) else { return };
+        let mut frame = match wire::decode(bytes) {
+            Ok(Some((frame, length))) if length == bytes.len() => frame,
+            other => return self.violation = Some(format!("a frame is not decoded: {other:?}")),
+        };
+        match &mut frame {
+            Frame::Ask(_) | Frame::Answer(_) => return self.arrive_ask(now, from, to, frame),
+            Frame::Part(part) if part.part == 0 && self.defect == Defect::VectorAfterWalk => {
+                if let Some(sender) = self.hosts[from].process.as_ref() {
+                    part.vector = sender.mesh.vector();
+                }
+            }
+            Frame::Delta(delta) if self.defect == Defect::OldDeltaMakesDebt => {
+                delta.age = delta.age.min(SECOND);
+            }
+            _ => {}
+        }
+        let Some(receiver) = self.hosts[to].process.as_ref() else { return };
+        let before = receiver.mesh.counts();
+        let delta = match &frame {
+            Frame::Delta(delta) => Some((delta.seq, delta.age)),
+            _ => None,
+        };
+        let (own, was_ready) = (receiver.id, receiver.is_ready());
+        self.pass(now, to, MeshEvent::Frame { peer, frame });
+        let Some(receiver) = self.hosts[to].process.as_ref() else { return };
+        let after = receiver.mesh.counts();
+        if after.snapshots > before.snapshots {
+            self.outcome.snapshots += 1;
+            // A node that is ready already merges two states of which each lacks something.
+            self.faults.heals += u64::from(was_ready);
+        }
+        if after.applied > before.applied
+            && let Some((seq, age)) = delta
+        {
+            self.longest_transit = self.longest_transit.max(now - sent_at);
+            self.applied_delta(now, own, to, peer, seq, age + (now - sent_at));
+        }
+    }
+
+    /// Checks and notes that a node applied a delta.
+    fn applied_delta(&mut self, now: u64, own: NodeId, host: usize, origin: NodeId, seq: u64, lag: u64) {
+        self.outcome.deltas += 1;
+        if !self.applied.insert((own, origin, seq)) {
+            self.violation = Some(format!("{own:?} applied delta {seq} of {origin:?} twice"));
+        }
+        self.longest_lag = self.longest_lag.max(lag);
+        let local = self.hosts[host].now(now);
+        if let Some(process) = self.hosts[host].process.as_ref() {
+            let used = process.table.used(self.key, &local);
+            self.worst_debt = self.worst_debt.max(used.saturating_sub(self.capacity));
+        }
+    }
+
+    /// Makes a request for the key at a place; only those for the first are checked.
+    fn request(&mut self, now: u64, host: usize, cost: u64, place: u32) {
+        if self.hosts[host].paused_until > now {
+            return;
+        }
+        let local = self.hosts[host].now(now);
+        let Some(process) = self.hosts[host].process.as_ref().filter(|process| process.is_ready()) else { return };
+        if place > 0 {
+            let (low, high) = self.key.parts();
+            let key = Fingerprint::from_parts(low, high.wrapping_add(place));
+            process.decide(&local, key, cost);
+            return;
+        }
+        if !self.is_strict {
+            let (admitted, urgent) = process.decide(&local, self.key, cost);
+            return self.decided(now, host, admitted, cost, urgent);
+        }
+        match process.mesh.homes().route(self.key, Hop::Origin) {
+            Route::Here => {
+                let (admitted, urgent) = process.decide(&local, self.key, cost);
+                self.decided(now, host, admitted, cost, urgent);
+            }
+            Route::To(node) => {
+                let amount = Amount::Exactly(Cost::new(cost));
+                let charge = AskCharge { key: self.key, limits: process.limits.code().clone(), amount, stamps: None };
+                self.next_ask += 1;
+                self.asks.insert(self.next_ask, host);
+                let ask = Ask { id: self.next_ask, hop: Hop::Relayed, verb: Verb::Check, charges: vec![charge] };
+                self.send(now, host, node, &Frame::Ask(ask));
+            }
+            // The rule's `on_fault` applies, which is not simulated here.
+            Route::Unavailable(_) => {}
+        }
+    }
+
+    fn arrive_ask(&mut self, now: u64, from: usize, to: usize, frame: Frame) {
+        let local = self.hosts[to].now(now);
+        let Some(process) = self.hosts[to].process.as_ref() else { return };
+        let ask = match frame {
+            Frame::Ask(ask) => ask,
+            Frame::Answer(Answer { id, .. }) => {
+                // Through the node that passed it on, back to where it was made.
+                self.asks.remove(&id);
+                return;
+            }
+            _ => return,
+        };
+        let cost = ask.charges.first().map_or(0, |charge| charge.amount.cost().get());
+        match ask::receive(process.mesh.homes(), &process.table, &local, ask) {
+            AskStep::Forward(node, ask) => self.send(now, to, node, &Frame::Ask(ask)),
+            AskStep::Answer { answer, urgent } => {
+                if let Some(peer) = self.hosts[from].process.as_ref().map(|process| process.id) {
+                    self.send(now, to, peer, &Frame::Answer(answer.clone()));
+                }
+                let charges = answer.result.unwrap_or_default();
+                let admitted = charges.first().is_some_and(|charge| charge.outcome.is_admitted());
+                self.decided(now, to, admitted, cost, urgent);
+            }
+        }
+    }
+
+    /// Notes a decision of a host.
+    fn decided(&mut self, now: u64, host: usize, admitted: bool, cost: u64, urgent: bool) {
+        if admitted {
+            self.history.push((now, cost));
+            self.outcome.admitted += cost;
+            self.deciders.extend(self.hosts[host].process.as_ref().map(|process| process.id));
+            self.check_majority(now, host);
+        }
+        if urgent {
+            self.pass(now, host, MeshEvent::Urgent);
+        }
+    }
+}

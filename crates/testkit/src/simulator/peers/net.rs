@@ -1,0 +1,119 @@
+//! The network between hosts: delays, cuts in one or both directions, and connections that keep the order of frames.
+
+use tollgate_peers::NodeId;
+
+use super::super::Random;
+
+/// All links between hosts.
+#[derive(Debug)]
+pub(super) struct Net {
+    hosts: usize,
+    /// For each ordered pair of hosts.
+    directions: Vec<Direction>,
+    /// For each unordered pair, at the place of the ordered one with the lower host first.
+    sessions: Vec<Session>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Direction {
+    delay: (u64, u64),
+    cuts: Vec<(u64, u64)>,
+    /// When the last frame arrives.
+    last: u64,
+}
+
+/// A connection, as each side sees it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Session {
+    /// Counts the connections of this pair: a frame of an earlier one is lost.
+    number: u64,
+    /// Whether it is open for the lower and for the higher host.
+    is_up: [bool; 2],
+    /// The processes on the lower and on the higher host.
+    nodes: [Option<NodeId>; 2],
+}
+
+impl Net {
+    pub(super) fn draw(random: &mut Random, hosts: usize) -> Self {
+        let slow = random.pick(&[200_000, 1_000_000, 1_000_000, 20_000_000]);
+        let directions = (0..hosts * hosts).map(|_| {
+            let slow = if random.percent(10) { 30_000_000 } else { slow };
+            Direction { delay: (50_000, slow), ..Direction::default() }
+        });
+        Self { hosts, directions: directions.collect(), sessions: vec![Session::default(); hosts * hosts] }
+    }
+
+    /// Lets nothing pass from one host to another from `start` to `end`.
+    pub(super) fn cut(&mut self, from: usize, to: usize, start: u64, end: u64) {
+        self.directions[from * self.hosts + to].cuts.push((start, end));
+    }
+
+    /// Returns when the cut ends that lies over this instant, if there is one.
+    pub(super) fn cut_until(&self, from: usize, to: usize, now: u64) -> Option<u64> {
+        let cuts = &self.directions[from * self.hosts + to].cuts;
+        cuts.iter().filter(|(start, end)| (start..end).contains(&&now)).map(|(_, end)| *end).max()
+    }
+
+    /// Returns when what is sent now arrives. What is sent during a cut is sent again after it.
+    pub(super) fn arrival(&mut self, random: &mut Random, from: usize, to: usize, now: u64, extra: u64) -> u64 {
+        let mut sent = now;
+        while let Some(end) = self.cut_until(from, to, sent) {
+            sent = end;
+        }
+        let direction = &mut self.directions[from * self.hosts + to];
+        let delay = random.within(direction.delay.0, direction.delay.1);
+        direction.last = direction.last.max(sent + delay + extra);
+        direction.last
+    }
+
+    pub(super) fn delay(&self, random: &mut Random, from: usize, to: usize) -> u64 {
+        let (least, most) = self.directions[from * self.hosts + to].delay;
+        random.within(least, most)
+    }
+
+    /// The longest round trip without a cut.
+    pub(super) fn round_trip(&self) -> u64 {
+        2 * self.directions.iter().map(|direction| direction.delay.1).max().unwrap_or(0)
+    }
+
+    fn session(&mut self, one: usize, other: usize) -> &mut Session {
+        &mut self.sessions[one.min(other) * self.hosts + one.max(other)]
+    }
+
+    /// Returns whether both sides have closed the last connection.
+    pub(super) fn is_closed(&mut self, one: usize, other: usize) -> bool {
+        self.session(one, other).is_up == [false, false]
+    }
+
+    /// Opens a connection between two processes and returns its number.
+    pub(super) fn open(&mut self, (one, node): (usize, NodeId), (other, other_node): (usize, NodeId)) -> u64 {
+        let session = self.session(one, other);
+        session.number += 1;
+        session.is_up = [true, true];
+        session.nodes[usize::from(one > other)] = Some(node);
+        session.nodes[usize::from(other > one)] = Some(other_node);
+        session.number
+    }
+
+    /// Returns the process on the other side of the last connection.
+    pub(super) fn peer(&mut self, own: usize, other: usize) -> Option<NodeId> {
+        self.session(own, other).nodes[usize::from(other > own)]
+    }
+
+    /// The length of the longest cut.
+    pub(super) fn longest_cut(&self) -> u64 {
+        let cuts = self.directions.iter().flat_map(|direction| &direction.cuts);
+        cuts.map(|(start, end)| end - start).max().unwrap_or(0)
+    }
+
+    /// Returns the number of the connection that is open as `own` sees it.
+    pub(super) fn number(&mut self, own: usize, other: usize) -> Option<u64> {
+        let session = self.session(own, other);
+        session.is_up[usize::from(own > other)].then_some(session.number)
+    }
+
+    /// Closes the connection as `own` sees it; returns whether it was open.
+    pub(super) fn close(&mut self, own: usize, other: usize) -> bool {
+        std::mem::replace(&mut self.session(own, other).is_up[usize::from(own > other)], false)
+    }
+}

@@ -1,0 +1,77 @@
+//! A host and the process on it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tollgate::{Fingerprint, Secret};
+use tollgate_core::{Ask, Cost, Limits, Now, Time};
+use tollgate_peers::NodeId;
+use tollgate_peers::mesh::{Member, MemberState, Mesh, MeshConfig};
+use tollgate_peers::table::{Charge, SharedLimits, Table, Verb};
+
+use super::super::{Clock, Random};
+
+/// A host, on which at most one process runs at a time.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) process: Option<Process>,
+    pub(super) mono: Clock,
+    pub(super) wall: Clock,
+    /// Until when nothing happens on it.
+    pub(super) paused_until: u64,
+}
+
+/// A running node.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) id: NodeId,
+    pub(super) table: Arc<Table>,
+    pub(super) mesh: Mesh,
+    pub(super) limits: Arc<SharedLimits>,
+    /// The earliest timer that is scheduled, by true time.
+    pub(super) timer_at: Option<u64>,
+    /// The last sign of life of every node that it knows of: when, its host and its state.
+    pub(super) seen: BTreeMap<NodeId, (u64, usize, MemberState)>,
+}
+
+impl Host {
+    pub(super) fn draw(random: &mut Random) -> Self {
+        Self { process: None, mono: Clock::draw(random), wall: Clock::draw(random), paused_until: 0 }
+    }
+
+    pub(super) fn now(&self, at: u64) -> Now<'static> {
+        Now::new(Time::from_nanos(self.mono.at(at)), Time::from_nanos(self.wall.at(at)))
+    }
+
+    /// Starts a process with a new id.
+    pub(super) fn start(&mut self, at: u64, id: NodeId, limits: &Limits, ring_bytes: usize) {
+        let table = Arc::new(Table::new(1_000, Secret::from_points([1, 2])));
+        let shared = table.limits(1, limits).unwrap_or_else(|error| panic!("{error}"));
+        let config = MeshConfig { ring_bytes, ..MeshConfig::new(id, 7) };
+        let mesh = Mesh::new(config, table.clone(), &self.now(at));
+        let process = Process { id, table, mesh, limits: shared, timer_at: None, seen: BTreeMap::new() };
+        self.process = Some(process);
+    }
+}
+
+impl Process {
+    pub(super) fn is_ready(&self) -> bool {
+        self.mesh.state() == MemberState::Ready
+    }
+
+    /// Decides a request here; returns whether it is admitted, and whether much is unsent.
+    pub(super) fn decide(&self, now: &Now<'_>, key: Fingerprint, cost: u64) -> (bool, bool) {
+        let ask = Ask::Exactly(Cost::new(cost));
+        let charge = Charge { key, limits: &self.limits, ask, stamps: None };
+        let decided = self.table.decide(now, Verb::Check, &[charge], |_, _| ());
+        (decided.admitted, decided.urgent)
+    }
+
+    /// The members that this node believes to be alive.
+    pub(super) fn members(&self, at: u64, alive_for: u64) -> Vec<Member> {
+        let alive = self.seen.iter().filter(|(_, (seen, ..))| at <= seen + alive_for);
+        alive
+            .map(|(node, (_, host, state))| Member { node: *node, address: format!("host-{host}"), state: *state })
+            .collect()
+    }
+}
