@@ -12,18 +12,28 @@ const SPARE: usize = 16;
 const SPARE_BYTES: usize = 256 * 1024;
 
 thread_local! {
-    static SPARES: RefCell<Vec<Decisions>> = const { RefCell::new(Vec::new()) };
+    // Boxed, because a kilobyte would be moved out of the pool, into a future and back for each request.
+    static SPARES: RefCell<Vec<Box<Decisions>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// [`Decisions`] from the pool of the thread, to which they return when dropped: once their buffers have grown, deciding allocates
 /// nothing. For servers that decide many requests on few threads.
-#[derive(Debug, Default)]
-pub struct PooledDecisions(Decisions);
+#[derive(Debug)]
+pub struct PooledDecisions(Option<Box<Decisions>>);
+
+/// [`PooledDecisions`] are empty only while they are dropped.
+const HELD: &str = "decisions are held until they are dropped";
+
+impl Default for PooledDecisions {
+    fn default() -> Self {
+        Self(Some(Box::default()))
+    }
+}
 
 impl PooledDecisions {
     /// Takes decisions from the pool.
     pub fn take() -> Self {
-        Self(SPARES.with_borrow_mut(Vec::pop).unwrap_or_default())
+        Self(Some(SPARES.with_borrow_mut(Vec::pop).unwrap_or_default()))
     }
 }
 
@@ -31,19 +41,19 @@ impl Deref for PooledDecisions {
     type Target = Decisions;
 
     fn deref(&self) -> &Decisions {
-        &self.0
+        self.0.as_deref().expect(HELD)
     }
 }
 
 impl DerefMut for PooledDecisions {
     fn deref_mut(&mut self) -> &mut Decisions {
-        &mut self.0
+        self.0.as_deref_mut().expect(HELD)
     }
 }
 
 impl Drop for PooledDecisions {
     fn drop(&mut self) {
-        let decisions = std::mem::take(&mut self.0);
+        let Some(decisions) = self.0.take() else { return };
         // The pool of a thread that ends may be gone.
         let _ = SPARES.try_with(|spares| {
             let mut spares = spares.borrow_mut();

@@ -4,6 +4,7 @@
 mod conditions;
 mod matching;
 
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError};
 
 use tollgate::core::{Time, Wall};
@@ -80,14 +81,22 @@ impl RulesInForce {
         let decision = decisions.get(position)?;
         let written = self.written_of(request.domain);
         let entries = request.items.first().map_or(&[][..], |item| item.entries);
-        let mut rules = self.explain_matching(request, decisions, position, at);
+        let counters = counters(decisions, position);
+        // One pass over the rules of the domain: a pass for each rule that matches would take long if there are many.
+        let ids: HashSet<&str> = counters.iter().map(|(_, id)| *id).collect();
+        let (mut matching, mut unmet) = (Vec::new(), Vec::new());
+        for (at, rule) in written.iter().enumerate() {
+            if ids.contains(rule.id()) {
+                matching.push(rule);
+            } else {
+                unmet.push((distance(rule.when(), entries), at));
+            }
+        }
+        let mut rules = self.explain_matching(request, decisions, position, (&counters, &matching), at);
         let judge = decisions.charges_of(position).first().and_then(PlannedCharge::rule).and_then(|rule| {
             let rule = self.rules.rules().get(rule as usize)?;
             rule.special().is_some_and(|special| special.judges.is_some()).then(|| rule.id())
         });
-        let is_unmet = |(_, rule): &(usize, &Rule)| !rules.iter().any(|explained| explained.rule == rule.id());
-        let unmet = written.iter().enumerate().filter(is_unmet).map(|(at, rule)| (distance(rule.when(), entries), at));
-        let unmet: Vec<_> = unmet.collect();
         let left_out = unmet.len().saturating_sub(MAX_UNMET);
         rules.extend(nearest(unmet, MAX_UNMET).map(|at| RuleExplanation {
             rule: written[at].id().into(),
@@ -129,29 +138,36 @@ impl RulesInForce {
         request: &Request<'_>,
         decisions: &Decisions,
         position: usize,
+        (counters, matching): (&[(usize, &str)], &[&Rule]),
         at: Time<Wall>,
     ) -> Vec<RuleExplanation> {
-        let (plan, written) = (&decisions.plan, self.written_of(request.domain));
+        let plan = &decisions.plan;
         let asked = &plan.asked[position];
-        let charges = asked.charges.start as usize..asked.charges.end as usize;
-        let mut explained = Vec::new();
-        // A ban that is left out together with its rule is known only by its key.
-        let is_counter = |charge: &usize| !key::is_beside(plan.key(&plan.charges[*charge]));
-        let counters = charges.clone().filter(is_counter);
-        let ids: Vec<&str> = counters.clone().map(|charge| plan.name(charge as u32)).collect();
-        for (charge, id) in counters.zip(&ids).map(|(charge, id)| (charge, *id)) {
-            let rule = written.iter().find(|rule| rule.id() == id);
+        let by_id: HashMap<&str, &Rule> = matching.iter().map(|rule| (rule.id(), *rule)).collect();
+        let mut explained = Vec::with_capacity(counters.len());
+        for &(charge, id) in counters {
+            let rule = by_id.get(id).copied();
             let met = plan.met[asked.met.start as usize..asked.met.end as usize].iter();
             let item = met.filter(|met| met.charge as usize == charge).map(|met| met.item as usize).next();
             let no_item = Item::default();
             let item = item.and_then(|item| request.items.get(item)).unwrap_or(&no_item);
-            let ban = plan.charges[charge + 1..charges.end].first().filter(|next| next.is_ban());
-            let met = ChargeContext { decisions, charge, ban, item, rule, running: self, written, met: &ids, at }.met();
+            let ban = plan.charges[charge + 1..asked.charges.end as usize].first().filter(|next| next.is_ban());
+            let met = ChargeContext { decisions, charge, ban, item, rule, running: self, matching, at }.met();
             let position = rule.map(|rule| self.position(rule));
             explained.push(RuleExplanation { rule: id.into(), position, why: MatchResult::Matches(Box::new(met)) });
         }
         explained
     }
+}
+
+/// Returns the index of each counter that a request charges, with the id of its rule.
+fn counters(decisions: &Decisions, position: usize) -> Vec<(usize, &str)> {
+    let plan = &decisions.plan;
+    let asked = &plan.asked[position];
+    let charges = asked.charges.start as usize..asked.charges.end as usize;
+    // A ban that is left out together with its rule is known only by its key.
+    let is_counter = |charge: &usize| !key::is_beside(plan.key(&plan.charges[*charge]));
+    charges.filter(is_counter).map(|charge| (charge, plan.name(charge as u32))).collect()
 }
 
 /// Returns why a rule does not match.

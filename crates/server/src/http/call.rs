@@ -63,7 +63,8 @@ pub(super) async fn call<S: Store>(
                     let detail = format!("too many requests to explain: {} (maximum {MAX_EXPLAINED})", items.len());
                     return Err(Problem::bad_request(detail));
                 }
-                Body::Many(items) => return Ok(call_list(app, caller, spec, key, items).await),
+                // Boxed: the future of one request, which hyper moves, would have room for this one too.
+                Body::Many(items) => return Ok(Box::pin(call_list(app, caller, spec, key, items)).await),
             }
         }
     };

@@ -156,6 +156,9 @@ async fn answer_proxy<S: Store>(
     forward::answer(app, &access, &target, head, peer).await
 }
 
+/// Answers a call of the API, the console or the rules service.
+///
+/// What is rarely called is boxed: hyper moves the future of each request, which would have room for all of it.
 async fn try_answer<S: Store + 'static>(
     app: &Arc<App<S>>,
     state: &HttpConnection,
@@ -175,7 +178,7 @@ async fn try_answer<S: Store + 'static>(
         }
         if head.uri.path() == session::PATH && head.method == Method::POST {
             web::check(app.hosts.as_ref(), &head)?;
-            let body = read(body, session::MAX_BODY, BODY_TIMEOUT).await?;
+            let body = Box::pin(read(body, session::MAX_BODY, BODY_TIMEOUT)).await?;
             return session::open(app, &head, &body);
         }
     }
@@ -200,17 +203,17 @@ async fn try_answer<S: Store + 'static>(
             call(app, &access, spec, key, &body).await
         }
         Err(_) if head.uri.path() == rls::JSON && head.method == Method::POST => {
-            let body = read(body, rls::bounds::MAX_MESSAGE, BODY_TIMEOUT).await?;
-            let (status, body) =
-                rls::answer_json(app, &access, &body).await.map_err(|error| Problem::from_op(&error, ""))?;
+            let body = Box::pin(read(body, rls::bounds::MAX_MESSAGE, BODY_TIMEOUT)).await?;
+            let answer = Box::pin(rls::answer_json(app, &access, &body)).await;
+            let (status, body) = answer.map_err(|error| Problem::from_op(&error, ""))?;
             Ok(response(status, "application/json", body))
         }
         Err(_) if head.uri.path() == session::PATH => session::answer(app, &head, &access),
         Err(_) if live::owns(head.uri.path()) => {
             let credentials = credentials.unwrap_or_else(|| session::Credentials::of(app, &head, bearer(&head)));
-            live::answer(app, &head, credentials).await
+            Box::pin(live::answer(app, &head, credentials)).await
         }
-        Err(_) if api::owns(head.uri.path()) => control(app, access, head, body).await,
+        Err(_) if api::owns(head.uri.path()) => Box::pin(control(app, access, head, body)).await,
         Err(problem) => match problem.allow() {
             Some(methods) if head.method == Method::OPTIONS => Ok(allow(methods.clone())),
             Some(_) | None => Err(problem),

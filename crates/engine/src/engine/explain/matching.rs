@@ -37,9 +37,8 @@ pub(super) struct ChargeContext<'a> {
     /// The rule; `None` for inline limits.
     pub(super) rule: Option<&'a Rule>,
     pub(super) running: &'a RulesInForce,
-    /// The rules of the domain as written, and the ids of those that match.
-    pub(super) written: &'a [Rule],
-    pub(super) met: &'a [&'a str],
+    /// The rules of the domain that match, as written and in their order.
+    pub(super) matching: &'a [&'a Rule],
     /// The present time.
     pub(super) at: Time<Wall>,
 }
@@ -128,17 +127,16 @@ impl ChargeContext<'_> {
     /// Returns the other matching rules with `suffices`, if this one has it.
     fn suffice(&self) -> Vec<String> {
         let Some(rule) = self.rule.filter(|rule| rule.suffices) else { return Vec::new() };
-        let others = self.written.iter().filter(|other| other.suffices && other.id() != rule.id());
-        let is_met = |other: &&Rule| self.met.contains(&other.id());
-        others.filter(is_met).map(|other| other.id().to_owned()).collect()
+        let others = self.matching.iter().filter(|other| other.suffices && other.id() != rule.id());
+        others.map(|other| other.id().to_owned()).collect()
     }
 
     /// Returns the matching rule that replaces this one.
     fn replaced_by(&self) -> Option<String> {
         let id = self.rule?.id();
-        let replaces = |other: &&Rule| other.replaces().iter().any(|replaced| **replaced == *id);
-        let is_met = |other: &&Rule| self.met.iter().any(|met| *met == other.id());
-        self.written.iter().filter(replaces).find(is_met).map(|other| other.id().to_owned())
+        let mut matching = self.matching.iter();
+        let replaces = |other: &&&Rule| other.replaces().iter().any(|replaced| **replaced == *id);
+        matching.find(replaces).map(|other| other.id().to_owned())
     }
 
     /// Returns the index of the override that applies, found as in the decision.
