@@ -286,15 +286,16 @@ async fn primary_of_key(cluster: &Cluster, store: &RedisStore, key: &str) -> usi
     at.unwrap_or_else(|| panic!("no primary has {key}"))
 }
 
-/// Whether a server says that it is a primary.
+/// Returns whether a server reports that it is a primary. One whose role changes closes its connections.
 fn is_primary(server: &Server) -> bool {
-    let text = server.command(&["INFO", "replication"]).bytes();
-    String::from_utf8_lossy(&text).lines().any(|line| line.trim_end() == "role:master")
+    let Ok(reply) = server.connect().try_command(&["INFO", "replication"]) else { return false };
+    String::from_utf8_lossy(&reply.bytes()).lines().any(|line| line.trim_end() == "role:master")
 }
 
 /// Returns whether a node uses this server.
 async fn uses(node: &RedisStore, server: &Server, probe: &str) -> bool {
-    check(node, probe, limit()).await.is_ok() && server.command(&["EXISTS", &name_of(probe)]) == Reply::Number(1)
+    let exists = || server.connect().try_command(&["EXISTS", &name_of(probe)]);
+    check(node, probe, limit()).await.is_ok() && exists().is_ok_and(|reply| reply == Reply::Number(1))
 }
 
 /// Replicas and sentinels are cut off from the primary and from nothing else, so they replace it; a node goes on using it.
@@ -310,10 +311,12 @@ fn replaced_primary_that_serves_on_admits_at_most_what_one_more_bucket_would() {
         let cut = epoch.elapsed();
 
         let replaced = async {
-            while !sentinels.servers[1..].iter().any(is_primary) {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-            let new = if is_primary(&sentinels.servers[1]) { 1 } else { 2 };
+            let new = loop {
+                match (1..3).find(|at| is_primary(&sentinels.servers[*at])) {
+                    Some(new) => break new,
+                    None => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            };
             for number in 0.. {
                 let far = connect(&url, UNHURRIED).await;
                 if uses(&far, &sentinels.servers[new], &format!("far{number}")).await {

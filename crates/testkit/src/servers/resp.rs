@@ -1,6 +1,6 @@
 //! A minimal Redis client, to inspect a server without the client under test.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
 /// The reply of a server.
@@ -77,37 +77,47 @@ impl Link {
     /// # Panics
     /// If the server closes the connection.
     pub fn command<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Reply {
+        self.try_command(arguments).unwrap_or_else(|error| panic!("the server does not answer: {error}"))
+    }
+
+    /// Sends a command and reads the reply of a server that may close the connection, as Sentinel lets servers do.
+    ///
+    /// # Errors
+    /// If the server closes the connection.
+    pub fn try_command<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Result<Reply> {
         let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
         for argument in arguments.iter().map(AsRef::as_ref) {
             bytes.extend(format!("${}\r\n", argument.len()).into_bytes());
             bytes.extend(argument);
             bytes.extend(b"\r\n");
         }
-        self.stream.get_mut().write_all(&bytes).expect("the server reads");
+        self.stream.get_mut().write_all(&bytes)?;
         self.read()
     }
 
-    fn read(&mut self) -> Reply {
+    fn read(&mut self) -> Result<Reply> {
         let mut line = String::new();
-        self.stream.read_line(&mut line).expect("the server answers");
+        if self.stream.read_line(&mut line)? == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
         let (kind, rest) = line.trim_end().split_at(1);
         let count = || rest.parse::<i64>().expect("a length is a number");
-        match kind {
+        Ok(match kind {
             "+" => Reply::Status(rest.into()),
             "-" => Reply::Error(rest.into()),
             ":" => Reply::Number(count()),
             "$" if count() >= 0 => {
                 let mut bytes = vec![0; count() as usize + 2];
-                self.stream.read_exact(&mut bytes).expect("the server answers in full");
+                self.stream.read_exact(&mut bytes)?;
                 bytes.truncate(bytes.len() - 2);
                 Reply::Bytes(bytes)
             }
             "*" if count() >= 0 => {
                 let count = count();
-                Reply::List((0..count).map(|_| self.read()).collect())
+                Reply::List((0..count).map(|_| self.read()).collect::<Result<_>>()?)
             }
             "$" | "*" => Reply::Nil,
             other => panic!("{other} is not the start of an answer"),
-        }
+        })
     }
 }
