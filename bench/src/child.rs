@@ -41,16 +41,17 @@ pub(crate) fn answer(task: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Resident memory of this process in bytes, exact to the page.
+/// Returns the resident memory of this process in bytes, exact to the page, without that of its program file: code counts as
+/// resident when it is first run, and until the system needs the memory.
 pub(crate) fn resident_bytes() -> Result<u64> {
     // Not `status`, whose counters lag behind by up to a few hundred pages.
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")
         .context("resident memory is read from /proc/self/smaps_rollup")?;
     let kibibytes: u64 = rollup
         .lines()
-        .find_map(|line| line.strip_prefix("Rss:"))
+        .find_map(|line| line.strip_prefix("Anonymous:"))
         .and_then(|rest| rest.trim().strip_suffix("kB"))
-        .context("no Rss in /proc/self/smaps_rollup")?
+        .context("no `Anonymous` in /proc/self/smaps_rollup")?
         .trim()
         .parse()?;
     Ok(kibibytes * 1024)

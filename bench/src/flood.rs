@@ -16,6 +16,7 @@ use crate::keys::{KEY_BYTES, key, write_key};
 use crate::report::{Bar, Report, Row};
 
 const CAPACITY: u64 = 1_000_000;
+const FLOOD: u64 = 10 * CAPACITY;
 const VICTIMS: u64 = 1_000;
 const LIMIT: u64 = 100;
 const SPENT: u64 = 60;
@@ -54,26 +55,20 @@ pub(crate) fn measure(limit: &str) -> Result<Vec<f64>> {
     }
 }
 
-fn flood<A: Algorithm + Copy>(limit: A) -> Result<Vec<f64>> {
-    // A small flood first: the code that it runs is read into memory then, and does not count.
-    flood_of(limit, 10 * VICTIMS)?;
-    flood_of(limit, CAPACITY)
-}
-
-fn flood_of<A: Algorithm>(limit: A, capacity: u64) -> Result<Vec<f64>> {
+fn flood<A: Algorithm>(limit: A) -> Result<Vec<f64>> {
     // Noon of some day, as near to no window's edge as can be.
     let clock = Arc::new(ManualClock::at(20_000 * DAY.as_nanos() + DAY.as_nanos() / 2));
     let before = resident_bytes()?;
-    let keyed = tollgate::Keyed::with_clock(limit, usize::try_from(capacity)?, clock)?;
+    let keyed = tollgate::Keyed::with_clock(limit, usize::try_from(CAPACITY)?, clock)?;
     for number in 0..VICTIMS {
         ensure!(keyed.check(&key(number), SPENT).is_allowed(), "a new key could not spend");
     }
     let mut text = String::new();
-    for number in VICTIMS..VICTIMS + 10 * capacity {
+    for number in VICTIMS..VICTIMS + FLOOD {
         write_key(&mut text, number, KEY_BYTES);
         let _ = keyed.check(&text, 1);
     }
-    let grown = resident_bytes()?.saturating_sub(before);
+    let grown = resident_bytes()? - before;
     let unchanged = (0..VICTIMS)
         .filter(|&number| {
             let (key, left) = (key(number), LIMIT - SPENT);

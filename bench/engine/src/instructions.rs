@@ -6,16 +6,18 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use tollgate_engine::Decisions;
 
+use crate::rules::{NARROW, WIDE};
 use crate::subjects::{Bare, Subject};
 
 const DECISIONS: usize = 20_000;
 
-/// Instructions of a decision by the engine among 10 and among 10,000 rules, and of the two bare checks; `None` without valgrind.
-pub(crate) fn count_all() -> Result<Option<[f64; 3]>> {
+/// Returns the instructions of a decision by the engine among 10 and among 10,000 rules, of a refusal among 10 rules, and of the
+/// two bare checks; `None` without valgrind.
+pub(crate) fn count_all() -> Result<Option<[f64; 4]>> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Ok(None);
     }
-    Ok(Some([count("engine-10")?, count("engine-10000")?, count("bare")?]))
+    Ok(Some([count("engine-10")?, count("engine-10000")?, count("refusal-10")?, count("bare")?]))
 }
 
 fn count(subject: &str) -> Result<f64> {
@@ -41,6 +43,7 @@ fn count(subject: &str) -> Result<f64> {
 
 /// In the child: the decisions that are counted, after as many that are not.
 pub(crate) fn child(subject: &str) -> Result<()> {
+    let refuses = subject.starts_with("refusal-");
     let allowed = match subject {
         "bare" => {
             let bare = Bare::new()?;
@@ -49,15 +52,17 @@ pub(crate) fn child(subject: &str) -> Result<()> {
             callgrind_region(decide)
         }
         engine => {
-            let Some(size) = engine.strip_prefix("engine-") else { bail!("unknown subject {engine}") };
-            let subject = Subject::new(size.parse()?)?;
+            let Some((_, size)) = engine.split_once('-') else { bail!("unknown subject {engine}") };
+            let subject = Subject::with_limit(size.parse()?, if refuses { NARROW } else { WIDE })?;
             let entries = subject.entries(1);
             let mut decisions = Decisions::default();
-            (0..DECISIONS).for_each(|_| assert!(subject.decide(&entries[0], &mut decisions)));
+            assert!(subject.decide(&entries[0], &mut decisions));
+            (0..DECISIONS).for_each(|_| assert!(subject.decide(&entries[0], &mut decisions) != refuses));
             callgrind_region(|| subject.decide(black_box(&entries[0]), &mut decisions))
         }
     };
-    ensure!(allowed == DECISIONS, "only {allowed} were allowed");
+    let expected = if refuses { 0 } else { DECISIONS };
+    ensure!(allowed == expected, "{allowed} were allowed instead of {expected}");
     Ok(())
 }
 

@@ -23,10 +23,12 @@ fn main() -> Result<()> {
     matching(&mut bars)?;
     peer(&mut bars)?;
     match instructions::count_all()? {
-        Some([ten, many, bare]) => {
+        Some([ten, many, refusal, bare]) => {
             println!(
-                "\ninstructions per decision: {bare:.0} in two bare checks, {ten:.0} by 2 of 10 rules, {many:.0} by 2 of 10,000"
+                "\ninstructions per decision: {bare:.0} in two bare checks, {ten:.0} by 2 of 10 rules, {many:.0} by 2 of 10,000, \
+                 {refusal:.0} in a refusal by 2 of 10"
             );
+            bars.at_most("instructions of a refusal beside an admission, 10 rules", refusal / ten, 1.2);
             for (rules, engine) in [("10", ten), ("10,000", many)] {
                 let added = (engine - bare) / bare;
                 bars.at_most(

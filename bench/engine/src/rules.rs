@@ -6,8 +6,13 @@ pub(crate) const REQUESTS: usize = 1_000;
 /// What a request says of itself: a path, a tenant, a method and a client.
 pub(crate) type Attributes = [(&'static str, String); 4];
 
-/// A rule file with so many rules.
-pub(crate) fn text(size: usize) -> String {
+/// A limit that no run reaches.
+pub(crate) const WIDE: &str = "1000000/s";
+/// A limit that refuses all but the first request of a run.
+pub(crate) const NARROW: &str = "1/d";
+
+/// A rule file with this many rules, all of the same limit.
+pub(crate) fn text(size: usize, limit: &str) -> String {
     let mut text = String::from("domain: api\nrules:\n");
     for n in 0..size {
         let when = match n % 3 {
@@ -15,7 +20,7 @@ pub(crate) fn text(size: usize) -> String {
             1 => format!("tenant: tenant-{n}"),
             _ => format!("plan: [basic-{n}, silver-{n}, gold-{n}], method: [GET, POST]"),
         };
-        text += &format!("- {{id: rule-{n}, when: {{{when}}}, per: [client], limit: 1000000/s}}\n");
+        text += &format!("- {{id: rule-{n}, when: {{{when}}}, per: [client], limit: {limit}}}\n");
     }
     text
 }

@@ -11,7 +11,7 @@ use tollgate::{Keyed, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Matched, MemoryStore, Request};
 
-use crate::rules::{Attributes, condition, requests, text};
+use crate::rules::{Attributes, WIDE, condition, requests, text};
 
 /// The engine with so many rules.
 pub(crate) struct Subject {
@@ -23,7 +23,11 @@ pub(crate) struct Subject {
 
 impl Subject {
     pub(crate) fn new(size: usize) -> Result<Self> {
-        let text = text(size);
+        Self::with_limit(size, WIDE)
+    }
+
+    pub(crate) fn with_limit(size: usize, limit: &str) -> Result<Self> {
+        let text = text(size, limit);
         let engine = Engine::new(MemoryStore::new(100_000)?)?;
         let started = Instant::now();
         engine.put(&Rules::read(&[Source { name: "made up", text: text.as_bytes() }])?)?;
