@@ -53,8 +53,10 @@ const URGENT_APART: u64 = 1_000_000;
 const LINK_TIMEOUT: u64 = 1_000_000_000;
 /// A link on which nothing was sent for this long gets a sign of life.
 const SIGN_OF_LIFE: u64 = 300_000_000;
-/// How long a node waits for a snapshot before it is ready without.
+/// How long a node waits for a snapshot to begin before it is ready without.
 const JOIN_TIMEOUT: u64 = 2_000_000_000;
+/// How long a node waits for a snapshot in all.
+const JOIN_MAX: u64 = 30_000_000_000;
 /// How long a node that leaves waits for acknowledgements.
 const LEAVE_TIMEOUT: u64 = 2_000_000_000;
 
@@ -151,7 +153,7 @@ pub enum Action {
     Homes(Arc<Homes>),
     /// This node is ready; announce that.
     Ready {
-        /// Whether it knows all states. `false`: no snapshot arrived in time.
+        /// Whether it knows all states. `false`: others were ready, and no snapshot arrived in time.
         complete: bool,
     },
     /// All that this node took is acknowledged, or nobody has acknowledged it in time.

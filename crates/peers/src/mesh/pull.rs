@@ -3,7 +3,7 @@
 use tollgate_core::Now;
 
 use super::peer::{Membership, Peer};
-use super::{Action, JOIN_TIMEOUT, MemberState, Mesh};
+use super::{Action, JOIN_MAX, JOIN_TIMEOUT, MemberState, Mesh};
 use crate::NodeId;
 use crate::wire::body::PartBuilder;
 use crate::wire::{Frame, Part, PartBody};
@@ -143,7 +143,10 @@ impl Mesh {
         if self.state != MemberState::Joining {
             return;
         }
-        let is_late = at >= self.started_at.saturating_add(JOIN_TIMEOUT);
+        // A snapshot that makes progress is waited for: a large one takes seconds.
+        let has_begun = self.pull.as_ref().is_some_and(|pull| pull.next > 0);
+        let wait = if has_begun { JOIN_MAX } else { JOIN_TIMEOUT };
+        let is_late = at >= self.started_at.saturating_add(wait);
         let is_complete = self.has_joined && self.has_caught_up();
         if !is_late && !is_complete {
             return;

@@ -210,6 +210,43 @@ fn node_that_joins_knows_all_states_before_it_is_ready() {
 }
 
 #[test]
+fn node_that_joins_waits_for_a_snapshot_that_makes_progress_and_not_for_one_that_does_not() {
+    let mut cluster = Cluster::ready(1);
+    (0..200).for_each(|number| assert!(cluster.take(0, key(number), &limits("1/day", 1_000), 9)));
+    cluster.add(16 << 20);
+    cluster.link(0, 1);
+    let is_ready = |cluster: &Cluster| cluster.nodes[1].mesh.state() == MemberState::Ready;
+    // Eight frames in 100 ms.
+    let start = cluster.at;
+    while !is_ready(&cluster) {
+        cluster.at += 100 * MILLI;
+        (0..2).for_each(|node| cluster.on(node, Event::Timer));
+        for (from, to, frame) in (0..8).map_while(|_| cluster.queue.pop_front()).collect::<Vec<_>>() {
+            cluster.on(to, Event::Frame { peer: NodeId(from as u64), frame });
+        }
+        assert!(cluster.at < start + 25 * SECOND);
+    }
+    assert!(cluster.at > start + 2 * SECOND, "it did not wait");
+    assert!(cluster.nodes[1].actions.iter().any(|action| matches!(action, Action::Ready { complete: true })));
+    assert_eq!(cluster.used(key(150)), [9, 9]);
+    // Nothing answers the request for a snapshot.
+    cluster.add(16 << 20);
+    cluster.link(0, 2);
+    let start = cluster.at;
+    while cluster.nodes[2].mesh.state() != MemberState::Ready {
+        cluster.at += 100 * MILLI;
+        (0..3).for_each(|node| cluster.on(node, Event::Timer));
+        while let Some((from, to, frame)) = cluster.queue.pop_front() {
+            if !matches!(frame, Frame::Part(_)) {
+                cluster.on(to, Event::Frame { peer: NodeId(from as u64), frame });
+            }
+        }
+        assert!(cluster.at < start + 5 * SECOND);
+    }
+    assert!(cluster.nodes[2].mesh.counts().joined_without);
+}
+
+#[test]
 fn node_that_missed_more_than_the_ring_holds_gets_a_snapshot() {
     let mut cluster = Cluster::new(0);
     (0..3).for_each(|_| cluster.add(1_000));
