@@ -332,3 +332,15 @@ fn minimum_gap_is_checked_before_conversion() {
     );
     assert!(minute.weigh_from(&hour, &*state, &at(300), Ask::Exactly(Cost::ONE)).is_admitted());
 }
+
+/// Twelve of five were charged in a window until 160 s, of a calendar whose windows last a minute. The windows of the new limit, from
+/// 150 s to 300 s, are of another calendar, by which two windows would have passed at 165 s.
+#[test]
+fn debt_of_another_calendar_is_paid_off_by_the_length_of_its_own_windows() {
+    let of = |limit| FixedWindow::new(limit, Nanos::from_secs(60)).unwrap().phase(Phase::Given(0));
+    let windows =
+        [crate::Window::new(crate::Time::from_nanos(150 * SECOND), crate::Time::from_nanos(300 * SECOND)).unwrap()];
+    let now = Now::at(165 * SECOND).with_windows(&windows);
+    let own = of(5).max_debt(7).unwrap();
+    assert_eq!(of(20).report_from(&own, &[160 * SECOND, 12], &now, Cost::ONE).remaining, 13);
+}

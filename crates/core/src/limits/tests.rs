@@ -2,7 +2,8 @@ use super::*;
 use crate::quantity::{Nanos, Window};
 use crate::verdict::{Retry, Stamp};
 use crate::{
-    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Phase, SlidingLog, SlidingSlices, SlidingWindow, TokenBucket,
+    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Phase, SlidingLog, SlidingSlices, SlidingWindow, Steps,
+    TokenBucket,
 };
 
 const SECOND: Nanos = Nanos::SECOND;
@@ -257,6 +258,15 @@ fn group_has_what_any_or_each_of_its_limits_has() {
         assert_eq!((limits.uses_wall_clock(), limits.capacity()), (wall, capacity), "{limits:?}");
     }
     assert!(Limits::from(bucket(3)).starts_full() && !Limits::from(partial).starts_full());
+    let by_wall = |limit: Limit| Limits::from(limit).uses_wall_clock();
+    let interval = IntervalBucket::new(3, SECOND).unwrap();
+    let first = [window.phase(Phase::FirstRequest).into(), interval.steps(Steps::FirstRequest).into(), leases];
+    assert_eq!(first.map(by_wall), [false; 3]);
+    let aligned = interval.steps(Steps::Aligned(Nanos::ZERO)).into();
+    assert_eq!(
+        [window.phase(Phase::Spread).into(), window.phase(Phase::Given(0)).into(), aligned].map(by_wall),
+        [true; 3]
+    );
 }
 
 #[test]

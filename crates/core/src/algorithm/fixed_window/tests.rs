@@ -226,3 +226,18 @@ fn debt_of_given_windows_may_last_for_half_as_long_again() {
     assert_eq!([59, 119, 120, 179, 180].map(|seconds| most(limit, seconds)), [12, 7, 2, 2, 0]);
     assert_eq!(given.most_spent(&state, &Now::at(239 * S)), Spent::of(2, 5));
 }
+
+/// The given window is from 100 s to 160 s. A count in an earlier window, or in this one, is of the same calendar.
+#[test]
+fn calendar_of_a_count_is_known_by_the_end_of_its_window() {
+    let windows = [window(100 * S, 160 * S)];
+    let given = |limit: u64, secs| FixedWindow::new(limit, Nanos::from_secs(secs)).unwrap().phase(Phase::Given(0));
+    let is_same = |new: FixedWindow, end: u64, used| {
+        new.has_windows_of(&given(5, 60), &[end * S, used], &Now::at(110 * S).with_windows(&windows))
+    };
+    let ends = [99, 100, 101, 159, 160, 161].map(|end| is_same(given(7, 60), end, 1));
+    assert_eq!(ends, [true, true, false, false, true, false]);
+    assert!(is_same(given(7, 60), 161, 0), "nothing is counted in any window");
+    assert!(!is_same(given(7, 61), 160, 1) && !is_same(given(7, 60).phase(Phase::Given(1)), 160, 1));
+    assert!(given(7, 60).has_windows_of(&given(5, 60), &[161 * S, 1], &Now::at(110 * S)), "no window is given");
+}

@@ -185,3 +185,14 @@ fn last_instant_does_not_restart_the_count_with_every_request() {
         (0..19).filter(|_| limit().decide(&mut state, &Now::at(u64::MAX), Ask::Exactly(Cost::ONE)).is_admitted());
     assert_eq!(passed.count(), 10);
 }
+
+#[test]
+fn fast_path_does_not_apply_when_the_clock_was_set_back_far() {
+    let mut state = vec![0; limit().words()];
+    limit().init(&mut *state, &Now::at(0));
+    assert!(limit().decide(&mut *state, &Now::at(100_000 * S), Ask::Exactly(Cost::new(3))).is_admitted());
+    let applies = |at| limit().decide_fast(&mut *state.clone(), &Now::at(at), Cost::ONE).is_some();
+    let end = 100_010 * S;
+    let earliest = end - limit().max_plausible;
+    assert_eq!([end, end - 1, earliest, earliest - 1].map(applies), [false, true, true, false]);
+}

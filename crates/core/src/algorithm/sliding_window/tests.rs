@@ -160,3 +160,19 @@ fn no_words_time_or_cost_cause_a_panic() {
     let century = SlidingWindow::new(u64::MAX, crate::Rate::MAX_PERIOD).unwrap();
     never_panics(&[nano, century, limit()]);
 }
+
+#[test]
+fn windows_of_the_same_length_keep_both_counts_under_another_limit() {
+    let mut state = [0; 3];
+    limit().init(&mut state, &Now::at(0));
+    for (second, cost) in [(30, 6), (70, 2)] {
+        assert!(limit().decide(&mut state, &Now::at(second * S), Ask::Exactly(Cost::new(cost))).is_admitted());
+    }
+    let larger = SlidingWindow::new(12, Nanos::from_secs(60)).unwrap();
+    let mut converted = state;
+    larger.convert(&limit(), &mut converted, &Now::at(75 * S));
+    for second in [75, 90, 119, 120, 150, 179] {
+        let now = Now::at(second * S);
+        assert_eq!(larger.used(&converted, &now), limit().used(&state, &now), "{second}");
+    }
+}
