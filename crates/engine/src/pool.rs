@@ -12,7 +12,7 @@ const SPARE: usize = 16;
 const SPARE_BYTES: usize = 256 * 1024;
 
 thread_local! {
-    // Boxed, because a kilobyte would be moved out of the pool, into a future and back for each request.
+    #[allow(clippy::vec_box, reason = "a kilobyte would be moved out of the pool, into a future and back for each request")]
     static SPARES: RefCell<Vec<Box<Decisions>>> = const { RefCell::new(Vec::new()) };
 }
 
