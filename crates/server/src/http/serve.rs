@@ -274,7 +274,8 @@ async fn replay(
     api::check_may_replay(&access)?;
     let Some(turn) = service.begin_replay() else {
         discard(body, api::bounds::MAX_UPLOAD, BODY_TIMEOUT).await;
-        let detail = "another log is being replayed, and one is at a time; try again later";
+        let detail =
+            format!("another log is being replayed (maximum {} at a time); try again later", api::bounds::MAX_REPLAYS);
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail).retry_after(10));
     };
     head.extensions.insert(turn);
