@@ -377,3 +377,17 @@ fn refusal_under_other_limits_is_counted_by_the_log_that_refused() {
     let (verdict, adopted) = none.decide_from(&new, &mut *state, &later, ask(1));
     assert!(verdict.is_admitted() && !adopted, "nothing is written under limits without a state");
 }
+
+#[test]
+fn taking_up_to_an_amount_is_refused_when_nothing_is_left_unless_the_amount_is_zero() {
+    for limit in one_of_each().as_slice().iter().filter(|limit| **limit != Limit::Unlimited) {
+        let mut state = vec![0; limit.words()];
+        limit.init(&mut *state, &Now::at(0));
+        let mut take = |cost| {
+            let verdict = limit.decide(&mut *state, &Now::at(0), Ask::UpTo(Cost::new(cost)));
+            (verdict.is_admitted(), verdict.taken().get())
+        };
+        assert_eq!(take(u64::MAX), (true, limit.capacity()), "{limit:?}");
+        assert_eq!([take(3), take(1), take(0)], [(false, 0), (false, 0), (true, 0)], "{limit:?}");
+    }
+}
