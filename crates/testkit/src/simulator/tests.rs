@@ -32,7 +32,7 @@ fn planted_defects_of_peers_are_found() {
     }
 }
 
-/// Prints the table of `docs/sharing.md`: `cargo test -p tollgate-testkit --lib -- --ignored --nocapture traffic_of_peers`.
+/// Prints the table of ARCHITECTURE.md: `cargo test -p tollgate-testkit --lib -- --ignored --nocapture traffic_of_peers`.
 #[test]
 #[ignore = "a table for the documents; it takes a while"]
 fn traffic_of_peers() {

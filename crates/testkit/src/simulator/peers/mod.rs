@@ -107,7 +107,7 @@ pub struct Simulation {
     defect: Defect,
     ring_bytes: usize,
     length: u64,
-    /// From when on frames are counted.
+    /// From when on frames are counted, until the time without requests begins.
     counted_from: u64,
     next_id: u64,
     /// Whether members are wrong now and then.
@@ -379,7 +379,7 @@ impl Simulation {
         let Some(number) = self.net.number(from, to) else { return };
         let mut bytes = Vec::new();
         wire::encode(frame, &mut bytes);
-        if now >= self.counted_from {
+        if (self.counted_from..=self.length).contains(&now) {
             self.outcome.frames += 1;
             self.outcome.bytes += bytes.len() as u64;
         }
