@@ -1,8 +1,9 @@
-// What the console costs decisions, and how soon it answers. `scripts/bench console` starts it:
-//   node bench.mjs TOLLGATE RUNS
+// Measures how much the console slows down decisions, and how fast its pages respond.
+//   `scripts/bench console` starts it: node bench.mjs TOLLGATE RUNS
 //
-// Ten viewers read live data while wrk measures decisions, in turns with runs without them. Then Chromium opens the console and
-// searches ten thousand rules. Exit status 1: a goal was missed. Ratios hold on any machine; times need an idle one.
+// Ten viewers read live data while wrk measures decisions, alternating with runs without viewers. Then Chromium opens
+// the console and searches ten thousand rules. Exit status 1: a goal was missed. Ratios hold on any machine; times need
+// an idle one.
 
 import { spawn, spawnSync } from "node:child_process";
 import { createRequire } from "node:module";

@@ -1,4 +1,5 @@
--- One decision a call, as limiters on Redis are mostly written: KEYS[1] the key, ARGV burst, count and period in seconds.
+-- One decision per call, as most limiters on Redis do it: KEYS[1] is the key, ARGV are burst, count and period in
+-- seconds.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local step = ARGV[3] * 1000000 / ARGV[2]

@@ -1,4 +1,4 @@
--- The same question as throttlecrab-server wants it.
+-- The same request in the form that throttlecrab-server expects.
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 request = function()

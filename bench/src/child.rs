@@ -1,5 +1,5 @@
-//! Measurements that need a process of their own: this program again, with a task as its arguments. The task answers
-//! with numbers in one line on its standard output.
+//! Measurements that need a separate process: this program runs itself with a task as its arguments. The task prints
+//! its results as numbers in one line.
 
 use std::process::{Command, Stdio};
 
@@ -24,7 +24,7 @@ pub(crate) fn ask(task: &[&str]) -> Result<Vec<f64>> {
     text.split_whitespace().map(|number| number.parse().with_context(|| format!("{task:?} said {text:?}"))).collect()
 }
 
-/// What the fresh process does.
+/// Runs the task of a child process.
 pub(crate) fn answer(task: &[String]) -> Result<()> {
     let words: Vec<&str> = task.iter().map(String::as_str).collect();
     let numbers = match words.as_slice() {
@@ -44,7 +44,7 @@ pub(crate) fn answer(task: &[String]) -> Result<()> {
 /// Returns the resident memory of this process in bytes, exact to the page, without that of its program file: code counts as
 /// resident when it is first run, and until the system needs the memory.
 pub(crate) fn resident_bytes() -> Result<u64> {
-    // Not `status`, whose counters lag behind by up to a few hundred pages.
+    // Not from `status`, whose counters may be a few hundred pages behind.
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")
         .context("resident memory is read from /proc/self/smaps_rollup")?;
     let kibibytes: u64 = rollup

@@ -1,8 +1,9 @@
 //! Key flood: an attacker sends new keys all the time, to evict spent keys from the table.
 //!
-//! A thousand keys are more than half spent; then come ten times as many one-hit keys as the table has room for, while
-//! time stands still, so that none of them expires and all want a place. What the thousand had left must be what they
-//! have left, and the process must not have grown beyond what the table said it would take. Each in a process of its own.
+//! A thousand keys are more than half spent; then ten times as many keys as the table can hold make one request each
+//! while time stands still, so that none expires and all need an entry. The thousand keys must have as much left as
+//! before, and the process must not have grown beyond the size that the table reported. Each case runs in its own
+//! process.
 
 use std::sync::Arc;
 
@@ -46,7 +47,8 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// In the child: how many of the victims are unchanged, by how much the process grew, and what the table said.
+/// Runs in the child process: returns how many of the thousand keys are unchanged, how much the process grew, and
+/// the size that the table reported.
 pub(crate) fn measure(limit: &str) -> Result<Vec<f64>> {
     match limit {
         "token-bucket" => flood(TokenBucket::new(Rate::new(LIMIT, DAY)?, LIMIT)?),
@@ -56,7 +58,7 @@ pub(crate) fn measure(limit: &str) -> Result<Vec<f64>> {
 }
 
 fn flood<A: Algorithm>(limit: A) -> Result<Vec<f64>> {
-    // Noon of some day, as near to no window's edge as can be.
+    // Noon of a day, far from the edge of any window.
     let clock = Arc::new(ManualClock::at(20_000 * DAY.as_nanos() + DAY.as_nanos() / 2));
     let before = resident_bytes()?;
     let keyed = tollgate::Keyed::with_clock(limit, usize::try_from(CAPACITY)?, clock)?;

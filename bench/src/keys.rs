@@ -1,7 +1,7 @@
 //! Key populations and the order in which they are visited.
 //!
-//! A sequence holds its keys in access order, each with its own heap block allocated in that order, so that fetching
-//! the key is a linear walk the processor prefetches: what is measured is the limiter, not the test data.
+//! A sequence holds its keys in access order, each with its own heap block allocated in that order, so that the
+//! processor prefetches the keys: the limiter is measured, not the test data.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ pub(crate) const KEY_BYTES: usize = 20;
 /// How a sequence draws from its population.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
-    /// One key over and over.
+    /// One key, repeated.
     Hot,
     /// A thousand keys, uniform.
     Thousand,
@@ -33,7 +33,7 @@ impl Pattern {
         }
     }
 
-    /// A sequence of keys in access order; its length is a multiple of [`CHUNK`]. Another `seed`, another sequence.
+    /// Returns a sequence of keys in access order; its length is a multiple of [`CHUNK`]. Another `seed`, another sequence.
     pub(crate) fn sequence(self, seed: u64) -> Vec<String> {
         let mut random = Random::new(seed);
         let population = self.population();
@@ -49,7 +49,7 @@ impl Pattern {
     }
 }
 
-/// The key with this number, [`KEY_BYTES`] long.
+/// Returns the key with this number, [`KEY_BYTES`] long.
 pub(crate) fn key(number: u64) -> String {
     let mut text = String::with_capacity(KEY_BYTES);
     write_key(&mut text, number, KEY_BYTES);
@@ -63,26 +63,26 @@ pub(crate) fn write_key(text: &mut String, number: u64, length: usize) {
     write!(text, "user:{number:0digits$}").expect("writing to a String cannot fail");
 }
 
-/// Moves a rank to a key number, one to one, so that frequent keys do not lie side by side in the order of filling.
+/// Maps a rank to a key number, one to one, so that frequent keys are not adjacent in the order of filling.
 fn scatter(rank: u64, population: u64) -> u64 {
     // Coprime to any population that is a product of 2 and 5 alone.
     const STRIDE: u64 = 618_033_989;
     rank * STRIDE % population
 }
 
-/// SplitMix64: small, even, and the same on every machine.
+/// SplitMix64: short, uniform, and the same on every machine.
 #[derive(Debug)]
 pub(crate) struct Random {
     state: u64,
 }
 
 impl Random {
-    /// Starts a stream of its own for each seed.
+    /// Starts a separate stream for each seed.
     pub(crate) fn new(seed: u64) -> Self {
         Random { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub(crate) fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -91,12 +91,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, even up to one part in 2^64 / bound.
+    /// Returns a number below `bound`, uniform to one part in 2^64 / bound.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A number in `[0, 1)`.
+    /// Returns a number in `[0, 1)`.
     fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -119,7 +119,7 @@ impl Zipf {
         Zipf { cumulative }
     }
 
-    /// A rank from 0, the most frequent.
+    /// Returns a rank from 0, the most frequent.
     fn rank(&self, random: &mut Random) -> u64 {
         let total = self.cumulative.last().copied().unwrap_or(0.0);
         let target = random.unit() * total;

@@ -1,7 +1,8 @@
-//! What the tower layer adds to a request, beside the decision it is about.
+//! Measures what the tower layer adds to a request, compared with the bare decision.
 //!
-//! A service that does nothing is called with and without the layer; the difference is what the layer adds, decision and
-//! identification included. The request and its answer are the same objects all the time, so that neither is measured.
+//! A service that does nothing is called with and without the layer; the difference is what the layer adds, decision
+//! and identification included. The same request and response objects are reused, so that creating them is not
+//! measured.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -25,7 +26,7 @@ use crate::report::{Bar, Report, Row};
 /// "At most 3 times the cost of the bare keyed check."
 const AT_MOST_THRICE: Bar = Bar::RatioAtLeast(0.333);
 
-/// The contenders and their bars. Walking through two proxies and telling everybody, which writes two headers, have none.
+/// The contenders and their goals. Addresses through two proxies, and headers on every response, have no goal.
 pub(crate) const CASES: [(&str, Option<Bar>); 4] = [
     ("layer-header", Some(AT_MOST_THRICE)),
     ("layer-address", Some(AT_MOST_THRICE)),
@@ -36,7 +37,7 @@ pub(crate) const CASES: [(&str, Option<Bar>); 4] = [
 /// The service without a layer.
 const SERVICE: &str = "service";
 
-/// Runs the cases that the report wants.
+/// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     if !CASES.iter().any(|(case, _)| report.wants(case)) {
         return Ok(());
@@ -54,9 +55,10 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     add_rows(report, "", median("ours")?, median, |bar| bar)
 }
 
-/// The same in instructions, given a way to count them; `check` is what the bare check takes.
+/// Compares instructions, given a way to count them; `check` is the count of the bare check.
 pub(crate) fn count(report: &mut Report, check: f64, count: impl Fn(&str) -> Result<f64>) -> Result<()> {
-    // Without bars: what is promised is time, and finding a header in the request alone takes as many instructions as the check.
+    // There are no goals: the promise is about time, and finding a header alone takes as many instructions as the
+    // check.
     add_rows(report, "instructions-", check, count, |_| None)
 }
 
@@ -78,7 +80,7 @@ fn add_rows(
     Ok(())
 }
 
-/// One of those above, or the service without a layer.
+/// Returns one of the contenders, or the service without a layer.
 pub(crate) fn contender(name: &str) -> Result<Box<dyn Contender>> {
     let limiter = || anyhow::Ok(ours::Keyed::new(1_000)?.into_limiter());
     let by_header = || anyhow::Ok(LimitLayer::by_key(limiter()?, ByHeader::named("x-api-key")));
@@ -108,7 +110,7 @@ where
 }
 
 thread_local! {
-    /// The request, while it is not in use.
+    /// The request, kept here between two calls.
     static REQUEST: Cell<Option<Request<()>>> = const { Cell::new(None) };
 }
 
@@ -124,7 +126,7 @@ fn new_request() -> Request<()> {
         .unwrap_or_default()
 }
 
-/// Answers nothing, and gives the request back.
+/// Returns an empty response, and keeps the request for the next call.
 #[derive(Clone, Copy, Debug)]
 struct Nothing;
 
@@ -145,7 +147,7 @@ impl Service<Request<()>> for Nothing {
     }
 }
 
-/// A service, called and polled until it answers, which it does at once.
+/// Calls a service and polls it until it is ready, which it is immediately.
 struct Called<S> {
     name: &'static str,
     service: S,

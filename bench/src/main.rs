@@ -1,4 +1,4 @@
-//! Ours and the peers, measured side by side in one run. `scripts/bench` builds and starts it.
+//! Measures our limiters and the peers side by side in one run. `scripts/bench` builds and starts it.
 
 mod child;
 mod contender;

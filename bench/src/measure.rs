@@ -1,5 +1,5 @@
-//! Interleaved timing: each repetition runs every contender once, in turn, so that what the machine does to one it
-//! does to all, and the medians of one race can be divided by one another.
+//! Interleaved timing: each repetition runs every contender once, in turn, so that disturbances affect all of them,
+//! and the medians of one race can be compared.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use core_affinity::CoreId;
 
 use crate::contender::{CHUNK, Contender};
 
-/// What every decision of a race must answer; a contender that answers otherwise is not measured but reported.
+/// The expected outcome of every decision of a race; a contender with another outcome is reported instead of
+/// measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// All decisions allow.
@@ -34,8 +35,8 @@ struct Entrant<'a> {
     nanos: Vec<f64>,
 }
 
-/// A thread's handle and its place in its sequence, which goes on from repetition to repetition: a contender that did
-/// the same few keys each time would find them in the cache.
+/// A thread's handle and its position in its sequence, which continues from repetition to repetition: a contender
+/// that used the same few keys each time would find them in the cache.
 struct Lane<'a> {
     contender: &'a mut dyn Contender,
     cursor: usize,
@@ -57,7 +58,8 @@ pub(crate) fn race(
         .zip(&mut shares)
         .filter_map(|(contender, shares)| Some(Entrant::new(contender, shares.as_mut()?)))
         .collect();
-    // Each starts elsewhere, or it would find the keys of the one before it in the cache.
+    // Each contender starts at another position, because it would otherwise find the keys of the previous one in the
+    // cache.
     let count = entrants.len();
     for (index, entrant) in entrants.iter_mut().enumerate() {
         for (lane, sequence) in entrant.lanes.iter_mut().zip(sequences) {
@@ -87,7 +89,7 @@ impl<'a> Entrant<'a> {
         }
     }
 
-    /// One slice on all threads: wall time divided by the decisions of all of them.
+    /// Runs one slice on all threads, and returns the wall time divided by the decisions of all of them.
     fn once(&mut self, slice: Duration, expect: Expect, sequences: &[Vec<String>], cores: &[CoreId]) -> Result<f64> {
         let name = self.name;
         let waiting = AtomicUsize::new(self.lanes.len());
@@ -117,14 +119,15 @@ impl<'a> Entrant<'a> {
 }
 
 impl Lane<'_> {
-    /// Decides until `slice` has passed; decisions per nanosecond, or `None` if one was not as expected.
+    /// Decides until `slice` has passed; returns the decisions per nanosecond, or `None` if an outcome was not as
+    /// expected.
     fn slice(&mut self, slice: Duration, expect: Expect, sequence: &[String], waiting: &AtomicUsize) -> Option<f64> {
-        // All threads leave together. Relaxed: nothing but the counter itself is exchanged.
+        // All threads leave together. Relaxed: the threads exchange nothing but the counter.
         waiting.fetch_sub(1, Ordering::Relaxed);
         while waiting.load(Ordering::Relaxed) > 0 {
             std::hint::spin_loop();
         }
-        // One chunk untimed, to have code and stack warm.
+        // One chunk is not timed, to bring code and stack into the cache.
         let mut as_expected = self.chunk(expect, sequence);
         let mut decisions = 0;
         let start = Instant::now();
@@ -150,7 +153,7 @@ impl Lane<'_> {
     }
 }
 
-/// The processors to bind `threads` threads to.
+/// Returns the processors to bind `threads` threads to.
 fn cores(threads: usize) -> Result<Vec<CoreId>> {
     let mut cores = core_affinity::get_core_ids().context("cannot list the processors")?;
     ensure!(cores.len() >= threads, "{threads} threads need {threads} processors; this machine has {}", cores.len());
@@ -158,7 +161,7 @@ fn cores(threads: usize) -> Result<Vec<CoreId>> {
     Ok(cores)
 }
 
-/// The middle value, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two in the middle.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -10,7 +10,7 @@ use crate::ours;
 use crate::peers::governor;
 use crate::report::{Bar, Report, Row};
 
-/// Case, our contender, keys, bytes per key, and what ours may take.
+/// Case, our contender, keys, and the goal in bytes per key.
 const CASES: [(&str, &str, u64, usize, Bar); 4] = [
     ("memory-1m", "ours", 1_000_000, KEY_BYTES, Bar::OursAtMost(48.0)),
     ("memory-1m-key200", "ours", 1_000_000, 200, Bar::OursAtMost(48.0)),
@@ -18,7 +18,7 @@ const CASES: [(&str, &str, u64, usize, Bar); 4] = [
     ("memory-10m", "ours", 10_000_000, KEY_BYTES, Bar::OursAtMost(40.0)),
 ];
 
-/// Runs the cases that the report wants.
+/// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
     for (case, ours, keys, key_bytes, bar) in CASES {
         if !report.wants(case) {
@@ -33,7 +33,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         let [theirs, _] = per_key("governor-dashmap")?[..] else { bail!("governor answered otherwise than expected") };
         let peer = "governor-dashmap".to_owned();
         report.row(Row { case: case.to_owned(), ours, peer, theirs, bar: Some(bar) });
-        // A table of fixed size may have to turn keys away before it is full; how many shows here.
+        // A table of fixed size may reject keys before it is full; this line shows how many.
         report.row(Row {
             case: format!("{case}-keys"),
             ours: remembered,
@@ -45,7 +45,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// In the child: bytes per key, and how many of the keys have an entry of their own.
+/// Runs in the child process: returns the bytes per key, and how many keys have their own entry.
 pub(crate) fn measure(contender: &str, keys: u64, key_bytes: usize) -> Result<Vec<f64>> {
     let before = resident_bytes()?;
     let (after, remembered) = match contender {
@@ -68,7 +68,7 @@ fn fill_ours(mut ours: ours::Keyed, keys: u64, key_bytes: usize) -> Result<(u64,
     Ok((after, remembered))
 }
 
-/// Fills the limiter and reads the memory while it is alive.
+/// Fills the limiter and reads the memory before it is dropped.
 fn fill(contender: &mut dyn Contender, keys: u64, key_bytes: usize) -> Result<u64> {
     let mut text = String::new();
     for number in 0..keys {

@@ -1,4 +1,4 @@
-//! Ours, as any user would call it.
+//! Our limiters, called as users call them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Direct<PreciseClock> {
         Ok(Direct { limiter: Arc::new(Limiter::new(wide()?)) })
     }
 
-    /// With the default clock and a rate whose exact state is more than a word.
+    /// A limiter with the default clock and a rate whose exact state has two words.
     pub(crate) fn odd_rate() -> Result<Self> {
         Ok(Direct { limiter: Arc::new(Limiter::new(limit(7777)?)) })
     }
@@ -42,7 +42,7 @@ impl Direct<PreciseClock> {
 }
 
 impl Direct<CachedClock> {
-    /// With the clock that a thread of its own sets every millisecond.
+    /// With the cached clock, which a separate thread updates every millisecond.
     pub(crate) fn cached() -> Result<Self> {
         let clock = CachedClock::start(Duration::from_millis(1))?;
         Ok(Direct { limiter: Arc::new(Limiter::with_clock(wide()?, clock)) })
@@ -78,7 +78,7 @@ impl Acquiring<PreciseClock> {
 }
 
 impl Acquiring<CachedClock> {
-    /// With the clock that a thread of its own sets every millisecond.
+    /// With the cached clock, which a separate thread updates every millisecond.
     pub(crate) fn cached() -> Result<Self> {
         let clock = CachedClock::start(Duration::from_millis(1))?;
         Ok(Acquiring { name: "ours-cached", limiter: Arc::new(Limiter::with_clock(wide()?, clock)) })
@@ -96,7 +96,7 @@ impl<C: Clock + Send + Sync + 'static> Contender for Acquiring<C> {
     }
 }
 
-/// Ours under another name, where it is not the one that is compared with the others.
+/// One of our limiters under another name, in cases where it is not the reference.
 pub(crate) struct Named<T>(pub(crate) &'static str, pub(crate) T);
 
 impl<T: Contender> Contender for Named<T> {
@@ -116,22 +116,22 @@ pub(crate) struct Keyed {
 }
 
 impl Keyed {
-    /// With room for `capacity` keys.
+    /// Makes a limiter for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Result<Self> {
         Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(wide()?, capacity)?) })
     }
 
-    /// The same with a rate whose exact state is more than a word.
+    /// The same with a rate whose exact state has two words.
     pub(crate) fn odd_rate(capacity: usize) -> Result<Self> {
         Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(limit(7777)?, capacity)?) })
     }
 
-    /// The limiter itself.
+    /// Returns the limiter itself.
     pub(crate) fn into_limiter(self) -> Arc<tollgate::Keyed> {
         self.limiter
     }
 
-    /// Whether the key has an entry that says anything.
+    /// Returns whether the key has an entry with something used.
     pub(crate) fn remembers(&self, key: &str) -> bool {
         self.limiter.report(key, 1).remaining < u64::from(WIDE_BURST)
     }
@@ -156,13 +156,13 @@ impl Contender for Keyed {
     }
 }
 
-/// The keyed limiter, asked about sixteen keys at a time.
+/// The keyed limiter, with sixteen keys at a time.
 pub(crate) struct Batched {
     limiter: Arc<tollgate::Keyed>,
 }
 
 impl Batched {
-    /// With room for `capacity` keys.
+    /// Makes a limiter for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Result<Self> {
         Ok(Batched { limiter: Arc::new(tollgate::Keyed::new(wide()?, capacity)?) })
     }
@@ -199,12 +199,12 @@ impl Contender for Batched {
 /// The keyed limiter with another algorithm, or with the token bucket to be compared with.
 pub(crate) struct Other<A: Algorithm> {
     name: &'static str,
-    /// What keeps an entry alive for the whole run.
+    /// The amount that keeps an entry from expiring during the run.
     fill: u64,
     limiter: Arc<tollgate::Keyed<A>>,
 }
 
-/// What other algorithms are measured against.
+/// The reference for the other algorithms.
 pub(crate) const TOKEN_BUCKET: &str = "token-bucket";
 
 impl Other<TokenBucket> {
@@ -219,7 +219,7 @@ impl Other<TokenBucket> {
 }
 
 impl Other<IntervalBucket> {
-    /// As much every second as the token bucket has, in steps.
+    /// An interval bucket with the same refill per second as the token bucket.
     pub(crate) fn interval_bucket(capacity: usize) -> Result<Self> {
         let limit =
             IntervalBucket::new(u64::from(WIDE_RATE_PER_SECOND), Nanos::SECOND)?.burst(u64::from(WIDE_BURST))?;
@@ -257,7 +257,7 @@ pub(crate) struct Expiring {
 }
 
 impl Expiring {
-    /// With room for `capacity` keys.
+    /// Makes a limiter for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Result<Self> {
         let limit = TokenBucket::new(Rate::per_second(1_000_000)?, 10_000_000)?;
         Ok(Expiring { limiter: tollgate::Keyed::new(limit, capacity)? })

@@ -1,13 +1,14 @@
-//! Clean-up pauses: a million entries expire while decisions go on, and no single decision should pay for them.
+//! Clean-up pauses: a million entries expire while decisions continue, and no single decision should be delayed by
+//! that.
 //!
 //! Ours: ten million decisions, half on the expiring keys and half on new ones, with one clock reading after each; the
-//! longest gap between two readings is the longest decision. Slices of decisions take turns with slices of a loop that
-//! only reads the clock, as long in time, so both are equally exposed to what the machine does; its longest gap is
-//! what "no pause" looks like here. The machine does its worst at random, a clean-up happens every time: so of [`ROUNDS`]
-//! rounds our best one is compared, and it must not be longer than the longest gap of the empty loop in any.
+//! longest gap between two readings is the longest decision. Slices of decisions alternate with equally long slices of
+//! a loop that only reads the clock, so both are equally disturbed; the longest gap of that loop is the noise of the
+//! machine. Disturbances are random, while a clean-up would occur in every round: so the best of [`ROUNDS`] rounds is
+//! compared, and must not be longer than the longest gap of the empty loop in any round.
 //!
-//! The peers clean up in one go: governor on request, throttlecrab inside the decision that finds it due. Their
-//! clocks are moved rather than waited for.
+//! The peers clean up all at once: governor on request, throttlecrab inside a decision. Their clocks are moved instead
+//! of waiting.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant, SystemTime};
@@ -55,7 +56,7 @@ fn round() -> Result<Longest> {
     let mut ours = ours::Expiring::new(2 * ENTRIES as usize)?;
     let mut random = Random::new(1);
     let keys: Vec<String> = (0..SLICE * 10).map(|_| key(random.below(2 * u64::from(ENTRIES)))).collect();
-    // They expire one after the other between the first and the third second from now: while we decide.
+    // The entries expire one after the other between the first and the third second from now, during the decisions.
     for number in 0..ENTRIES {
         let lifetime = Duration::from_secs(1) + Duration::from_micros(2) * number;
         ours.spend(&key(u64::from(number)), lifetime);
@@ -84,7 +85,7 @@ fn round() -> Result<Longest> {
     Ok(longest)
 }
 
-/// One call that finds everything expired.
+/// Measures one call after all entries have expired.
 fn governor_clean_up() -> Result<Duration> {
     let clock = FakeRelativeClock::default();
     let quota = Quota::per_second(NonZeroU32::MIN);
@@ -98,7 +99,7 @@ fn governor_clean_up() -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// One decision that finds everything expired and the clean-up due.
+/// Measures one decision after all entries have expired and the clean-up is due.
 fn throttlecrab_clean_up() -> Result<Duration> {
     let store = PeriodicStore::builder().capacity(ENTRIES as usize).cleanup_interval(Duration::from_secs(60)).build();
     let mut limiter = throttlecrab::RateLimiter::new(store);

@@ -1,8 +1,8 @@
-//! The lines of the output and the table of bars at its end.
+//! The lines of the output and the table of goals at its end.
 
 use std::fmt;
 
-/// What the project promises about a row.
+/// The goal of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Bar {
     /// Theirs divided by ours is at least this.
@@ -33,7 +33,7 @@ impl fmt::Display for Bar {
     }
 }
 
-/// One comparison: smaller numbers are better, and so is a larger ratio.
+/// One comparison: smaller numbers are better, and a larger ratio is better.
 #[derive(Debug)]
 pub(crate) struct Row {
     /// The case, which is also what a filter selects by.
@@ -44,7 +44,7 @@ pub(crate) struct Row {
     pub(crate) peer: String,
     /// The other's number, in the same unit.
     pub(crate) theirs: f64,
-    /// The bar, where there is one.
+    /// The goal, if there is one.
     pub(crate) bar: Option<Bar>,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// A row that has a bar, and whether it clears it.
+/// A row with a goal, and whether it reaches it.
 struct Verdict<'a> {
     row: &'a Row,
     bar: Bar,
@@ -90,7 +90,7 @@ impl Verdict<'_> {
     }
 }
 
-/// A measurement with as many decimals as it deserves.
+/// Formats a measurement with a suitable number of decimals.
 struct Number(f64);
 
 impl fmt::Display for Number {
@@ -103,7 +103,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// What was asked for and what came out.
+/// The selected cases and their results.
 #[derive(Debug)]
 pub(crate) struct Report {
     filter: String,
@@ -111,17 +111,17 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// A report on the cases whose name contains `filter`; on all if it is empty.
+    /// Makes a report on the cases whose name contains `filter`; on all if it is empty.
     pub(crate) fn new(filter: &str) -> Self {
         Report { filter: filter.to_owned(), rows: Vec::new() }
     }
 
-    /// Whether this case was asked for.
+    /// Returns whether this case was asked for.
     pub(crate) fn wants(&self, case: &str) -> bool {
         case.contains(&self.filter)
     }
 
-    /// Says what the next rows are, and in which unit.
+    /// Prints the heading of the next rows, with their unit.
     pub(crate) fn section(&self, text: &str) {
         println!("\n# {text}");
     }
@@ -132,7 +132,7 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Whether nothing was measured: the filter met no case.
+    /// Returns whether nothing was measured because the filter matches no case.
     pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

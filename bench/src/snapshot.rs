@@ -1,8 +1,8 @@
-//! Snapshots of a million keys: what they cost concurrent decisions, and how long a restore takes.
+//! Snapshots of a million keys: how much they delay concurrent decisions, and how long a restore takes.
 //!
-//! Decisions on all keys go on with one clock reading after each, as in the case of pauses; the longest gap between two
-//! readings is the longest decision. Turns during which another thread saves to a file on the disk alternate with turns of
-//! the same length without: the machine does its worst at random, so the medians of the longest gaps of [`ROUNDS`] turns
+//! Decisions on all keys continue with one clock reading after each, as in the case of pauses; the longest gap between
+//! two readings is the longest decision. Turns during which another thread saves to a file on the disk alternate with
+//! turns of the same length without: disturbances are random, so the medians of the longest gaps of [`ROUNDS`] turns
 //! of each kind are compared. The promise is a factor of three, a ratio of a third.
 
 use std::path::PathBuf;
@@ -51,14 +51,14 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     };
     row("snapshot-save", middle(|round| round.save), None);
     let restores = (0..ROUNDS).map(|_| restore(&limits, &file)).collect::<Result<Vec<_>>>()?;
-    // The fastest: what can be done is asked for, and others on the machine only ever add to it.
+    // The fastest run: other work on the machine can only make it slower.
     let fastest = |of: fn(&Restore) -> f64| restores.iter().map(of).fold(f64::INFINITY, f64::min);
     row("snapshot-restore", fastest(|restore| restore.wall), Some(Bar::OursAtMost(RESTORE_NANOS)));
     row("snapshot-restore-processor", fastest(|restore| restore.processor), None);
     Ok(())
 }
 
-/// A table in which every key has spent something.
+/// Returns a table in which every key has spent something.
 fn full(keys: &[String]) -> Result<Keyed> {
     let limits = Keyed::new(limit()?, keys.len())?;
     for key in keys {
@@ -82,7 +82,7 @@ struct Round {
 impl Round {
     fn run(limits: &Keyed, keys: &[String], file: &File) -> Result<Self> {
         let saved = AtomicBool::new(false);
-        // Relaxed: nothing but the flag itself is exchanged.
+        // Relaxed: the threads exchange nothing but the flag.
         let is_saving = || !saved.load(Ordering::Relaxed);
         let (save, longest_saving, turn) = std::thread::scope(|scope| {
             let saving = scope.spawn(|| {
@@ -104,7 +104,7 @@ impl Round {
     }
 }
 
-/// The longest of all decisions made for as long as it `goes_on`, in microseconds.
+/// Returns the longest decision, in microseconds, among those made while `goes_on` holds.
 fn longest(limits: &Keyed, keys: &[String], goes_on: impl Fn() -> bool) -> f64 {
     let mut random = Random::new(1);
     let mut longest = Duration::ZERO;
@@ -117,7 +117,7 @@ fn longest(limits: &Keyed, keys: &[String], goes_on: impl Fn() -> bool) -> f64 {
             longest = longest.max(now - last);
             last = now;
         }
-        // What the condition costs is not part of a decision.
+        // The time of the condition is not part of a decision.
         last = Instant::now();
     }
     longest.as_nanos() as f64 / 1_000.0
@@ -129,7 +129,7 @@ struct Restore {
     processor: f64,
 }
 
-/// As a process does that begins with the file.
+/// Restores as a new process does.
 fn restore(saved: &Keyed, file: &File) -> Result<Restore> {
     let mut limits = Keyed::new(limit()?, KEYS as usize)?;
     let (start, processor) = (Instant::now(), processor_time()?);
@@ -141,7 +141,7 @@ fn restore(saved: &Keyed, file: &File) -> Result<Restore> {
     Ok(Restore { wall: per_key(wall), processor: per_key(processor) })
 }
 
-/// What this thread has spent on a processor.
+/// Returns the CPU time of this thread.
 fn processor_time() -> Result<Duration> {
     let times = std::fs::read_to_string("/proc/thread-self/schedstat").context("processor time is read from /proc")?;
     let nanos = times.split_whitespace().next().context("/proc/thread-self/schedstat is empty")?;

@@ -1,4 +1,4 @@
-//! Nanoseconds per decision: which contenders meet in which case, and the bars between them.
+//! Nanoseconds per decision: which contenders are compared in which case, and the goals.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::ours;
 use crate::peers::{gcra, governor, leaky_bucket, pingora, ratelimit, throttlecrab};
 use crate::report::{Bar, Report, Row};
 
-/// Runs the cases that the report wants.
+/// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     direct(report, plan)?;
     for stage in &STAGES {
@@ -40,7 +40,8 @@ fn direct(report: &mut Report, plan: Plan) -> Result<()> {
             Box::new(governor::Direct::upkeep()?),
         ])
     })?;
-    // Ours keeps 7777 per second exact, which takes a second word of state; governor rounds it to a nanosecond a cell.
+    // Our limiter keeps 7777 per second exact, which takes a second word of state; governor rounds it to whole
+    // nanoseconds per cell.
     direct_case(report, plan, "direct-odd-rate", Expect::Allowed, None, || {
         Ok(vec![Box::new(ours::Direct::odd_rate()?), Box::new(governor::Direct::odd_rate())])
     })?;
@@ -78,7 +79,7 @@ struct Stage {
     cases: &'static [Case],
 }
 
-/// One keyed race. Bars are against governor's default keyed limiter.
+/// One keyed race. Goals are relative to governor's default keyed limiter.
 struct Case {
     name: &'static str,
     pattern: Pattern,
@@ -176,10 +177,10 @@ fn algorithms(report: &mut Report, plan: Plan) -> Result<()> {
     Ok(())
 }
 
-/// All keyed contenders, each filled with the keys `0..population`.
+/// Returns all keyed contenders, each filled with the keys `0..population`.
 fn keyed_contenders(population: u64) -> Result<Contenders> {
     let capacity = usize::try_from(population)?.max(1_000);
-    // The batches have a table of their own: right after a race on the same one they would find it in the cache.
+    // The batches have a separate table: right after a race on the same table they would find it in the cache.
     let mut contenders: Contenders = vec![
         Box::new(ours::Keyed::new(capacity)?),
         Box::new(governor::Keyed::new()),
@@ -198,7 +199,7 @@ fn keyed_contenders(population: u64) -> Result<Contenders> {
     Ok(contenders)
 }
 
-/// A row for every peer against the contender called `ours`.
+/// Returns a row for every peer against the contender called `ours`.
 fn compare(
     report: &mut Report,
     case: &str,

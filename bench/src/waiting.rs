@@ -23,10 +23,10 @@ const ACQUIRE: &str = "acquire";
 const CHECK: &str = "ours-check";
 const FEW: usize = 100;
 const MANY: usize = 100_000;
-/// Grants or cancels that are timed among the many, [`FEW`] at a time.
+/// The number of grants or cancellations timed among many waiters, [`FEW`] at a time.
 const TIMED: usize = 10_000;
 
-/// Runs the cases that the report wants.
+/// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     acquire(report, plan)?;
     waiters(report, "waiters", None)?;
@@ -63,7 +63,7 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
         });
     };
     for &(peer, theirs) in others {
-        // Governor reads the same counter once, which is nearly all of what either takes; the goal is the goal.
+        // Governor reads the same counter once, which is nearly all of the time of both.
         row(ACQUIRE, *precise, peer, theirs, if peer == CHECK { 0.67 } else { 1.5 });
     }
     for &(peer, theirs) in others.iter().filter(|(peer, _)| *peer != CHECK) {
@@ -72,7 +72,7 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
     Ok(())
 }
 
-/// Nanoseconds for each, the median of some rounds of [`FEW`].
+/// Returns the nanoseconds for each, as the median of some rounds of [`FEW`].
 struct Costs {
     grant: f64,
     cancel: f64,
@@ -88,7 +88,7 @@ fn waiters(report: &mut Report, case: &str, deadline: Option<Duration>) -> Resul
     let mut row = |what: &str, ours, peer: &str, theirs, bar| {
         report.row(Row { case: format!("{case}-{what}"), ours, peer: peer.to_owned(), theirs, bar });
     };
-    // At most three times: theirs, which is ours among few, divided by ours is at least a third.
+    // At most three times as long among many as among few: a ratio of at least a third.
     row("grant", many.grant, "grant-among-100", few.grant, Some(Bar::RatioAtLeast(0.33)));
     row("cancel", many.cancel, "cancel-among-100", few.cancel, Some(Bar::RatioAtLeast(0.33)));
     row("cancel", many.cancel, "grant-among-100000", many.grant, Some(Bar::RatioAtLeast(1.0)));
@@ -98,7 +98,7 @@ fn waiters(report: &mut Report, case: &str, deadline: Option<Duration>) -> Resul
 fn rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<Duration>) -> Result<Costs> {
     let (mut grants, mut cancels) = (Vec::new(), Vec::new());
     let mut random = Random::new(3);
-    // As many at a time among many as among few, so that the machine interrupts one as seldom as the other.
+    // The same number at a time among many as among few, so that both are interrupted equally rarely.
     let per = |start: Instant| start.elapsed().as_nanos() as f64 / FEW as f64;
     for _ in 0..rounds {
         let clock = Arc::new(ManualClock::at(1 << 40));

@@ -41,7 +41,7 @@ fn count(subject: &str) -> Result<f64> {
     Ok(total / DECISIONS as f64)
 }
 
-/// In the child: the decisions that are counted, after as many that are not.
+/// Runs in the child process: the counted decisions, after as many uncounted ones.
 pub(crate) fn child(subject: &str) -> Result<()> {
     let refuses = subject.starts_with("refusal-");
     let allowed = match subject {

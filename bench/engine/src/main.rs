@@ -1,5 +1,5 @@
-//! What rules cost: two of ten thousand beside two of ten, beside the bare checks, and beside limitador. Times are compared
-//! within one run, in turns, so that what disturbs one disturbs all.
+//! Measures the cost of rules: two matching rules of ten thousand compared with two of ten, with the bare checks, and
+//! with limitador. The contenders take turns within one run, so that disturbances affect all of them.
 
 mod instructions;
 mod rules;
@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     std::process::exit(bars.missed.into())
 }
 
-/// By how many rules there are.
+/// Compares different numbers of rules.
 fn matching(bars: &mut Bars) -> Result<()> {
     let mut subjects = Vec::new();
     for size in SIZES {
@@ -72,7 +72,7 @@ fn matching(bars: &mut Bars) -> Result<()> {
     Ok(())
 }
 
-/// The same two limits, alone and among a thousand.
+/// Returns the same two limits, alone and among a thousand.
 fn peer(bars: &mut Bars) -> Result<()> {
     println!();
     for (size, times, bar) in [(2, 50, 5.0), (1_000, 2, 50.0)] {

@@ -1,9 +1,9 @@
-//! Rules of three kinds, a third path patterns, a third equality, a third any-of lists, and requests that meet two of them.
+//! Rules of three kinds (path patterns, single values and lists of values) and requests that match two of them.
 
-/// How many different requests there are.
+/// The number of different requests.
 pub(crate) const REQUESTS: usize = 1_000;
 
-/// What a request says of itself: a path, a tenant, a method and a client.
+/// The attributes of a request: path, tenant, method and client.
 pub(crate) type Attributes = [(&'static str, String); 4];
 
 /// A limit that no run reaches.
@@ -25,7 +25,7 @@ pub(crate) fn text(size: usize, limit: &str) -> String {
     text
 }
 
-/// The condition of such a rule in the words of the peer, which has no patterns for paths.
+/// Returns the condition of such a rule in the syntax of the peer, which has no path patterns.
 pub(crate) fn condition(n: usize) -> String {
     match n % 3 {
         0 => format!("path.startsWith('/service-{n}/') && path.contains('/items/')"),
@@ -36,17 +36,17 @@ pub(crate) fn condition(n: usize) -> String {
     }
 }
 
-/// Requests that each meet one pattern and one tenant.
+/// Returns requests that each match one pattern and one tenant.
 pub(crate) fn requests(size: usize) -> Vec<Attributes> {
     let request = |n: usize| {
-        // Steps that visit everything, in no order.
+        // A step width that visits every index in scattered order.
         let path = n * 7_919 % size.div_ceil(3) * 3;
         let tenant = n * 104_729 % (size + 1).div_euclid(3) * 3 + 1;
         [
             ("path", format!("/service-{path}/17/items/4711")),
             ("tenant", format!("tenant-{tenant}")),
             ("method", "GET".into()),
-            // As many counters for few rules as for many.
+            // The same number of counters for few rules as for many.
             ("client", format!("client {n}")),
         ]
     };

@@ -1,4 +1,4 @@
-//! What is measured: the engine with so many rules, the bare checks it comes down to, and the peer.
+//! The contenders: the engine with a number of rules, the same checks without rules, and the peer.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -13,11 +13,11 @@ use tollgate_engine::{Decisions, Engine, Entry, Item, Matched, MemoryStore, Requ
 
 use crate::rules::{Attributes, WIDE, condition, requests, text};
 
-/// The engine with so many rules.
+/// The engine with a number of rules.
 pub(crate) struct Subject {
     engine: Engine<MemoryStore>,
     requests: Vec<Attributes>,
-    /// How long it took to read the rules and put them in force.
+    /// How long it took to parse the rules and put them in force.
     pub(crate) loaded_ms: f64,
 }
 
@@ -34,7 +34,7 @@ impl Subject {
         Ok(Self { engine, requests: requests(size), loaded_ms: started.elapsed().as_secs_f64() * 1e3 })
     }
 
-    /// Nanoseconds to find the rules of a request.
+    /// Returns the nanoseconds to find the matching rules of a request.
     pub(crate) fn find(&self, requests: usize) -> f64 {
         let rules = self.engine.rules();
         let mut matched = Matched::default();
@@ -44,7 +44,7 @@ impl Subject {
         })
     }
 
-    /// Nanoseconds of a decision.
+    /// Returns the nanoseconds of a decision.
     pub(crate) fn check(&self, requests: usize) -> f64 {
         let mut decisions = Decisions::default();
         each(&self.entries(requests), |entries| {
@@ -68,7 +68,7 @@ impl Subject {
     }
 }
 
-/// The two checks that a request comes down to, without rules.
+/// The two checks of a request, made directly without rules.
 pub(crate) struct Bare {
     limiters: [Keyed; 2],
 }
@@ -110,7 +110,7 @@ impl Peer {
         let context = |attributes: Attributes| {
             let mut values: HashMap<String, String> =
                 attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-            // What is not there makes a condition of the peer fail altogether.
+            // A missing attribute makes a condition of the peer an error.
             values.insert("plan".into(), "none".into());
             Context::from(values)
         };
@@ -118,7 +118,7 @@ impl Peer {
         Ok(Self { limiter, namespace: "api".into(), contexts })
     }
 
-    /// Nanoseconds of a decision.
+    /// Returns the nanoseconds of a decision.
     pub(crate) fn check(&self, times: usize) -> Result<f64> {
         let started = Instant::now();
         for n in 0..times {
@@ -130,10 +130,10 @@ impl Peer {
     }
 }
 
-/// Few enough to be done before the scheduler takes the processor away.
+/// Few enough to finish before the scheduler preempts the thread.
 const TIMES: usize = 1_000;
 
-/// Nanoseconds per call.
+/// Returns the nanoseconds per call.
 fn each(requests: &[[Entry<'_>; 4]], mut call: impl FnMut(&[Entry<'_>])) -> f64 {
     let started = Instant::now();
     for n in 0..TIMES {

@@ -26,7 +26,7 @@ impl Contender {
         }
     }
 
-    /// How many calls and how many charges there were so far, where calls are shared.
+    /// Returns the number of calls and charges so far, for contenders that share calls.
     pub(crate) fn counts(&self) -> Option<(u64, u64)> {
         match self {
             Self::Ours(_, ours) => Some((ours.store.counts().calls, ours.store.counts().charges)),
@@ -34,7 +34,7 @@ impl Contender {
         }
     }
 
-    /// One request about one of many keys; all of them pass.
+    /// Makes one request for one of many keys; all pass.
     pub(crate) async fn ask(&self, key: u32) -> Result<()> {
         match self {
             Self::Ours(_, ours) => ours.ask(key).await,
@@ -61,7 +61,7 @@ impl tollgate::ledger::LimitTable for OneLimit<'_> {
 }
 
 impl Limited {
-    /// Asks about so many keys in one request.
+    /// Charges several keys in one request.
     pub(crate) async fn new(server: &Server, limits: Limits, keys: usize) -> Result<Self> {
         let namespace = format!("ours{}x{keys}", limits.as_slice().len());
         let config = Config::from_url(&server.url())?.namespace(&namespace)?.deadline(Duration::from_secs(1));
@@ -100,7 +100,8 @@ pub(crate) struct OneByOne {
     arguments: Vec<Vec<u8>>,
 }
 
-/// The usual script: a theoretical arrival time in microseconds, told as allowed, remaining, retry and reset.
+/// The usual GCRA script, with a theoretical arrival time in microseconds; it returns allowed, remaining, retry and
+/// reset.
 const PLAIN: &str = r"
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -146,7 +147,7 @@ impl OneByOne {
     }
 }
 
-/// What a server does with next to no work.
+/// The baseline: a script that does almost nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Incr {
     connection: MultiplexedConnection,

@@ -1,6 +1,6 @@
-//! How many decisions per second a Redis makes, and what each costs it: our store, which lets callers share calls, beside one
-//! script call per decision on one multiplexed connection. Same server, same keys, same number of callers, in turns. Then the
-//! server is stopped under load.
+//! Measures how many decisions per second a Redis server makes, and its CPU time for each: our store, in which callers
+//! share calls, compared with one script call per decision on one multiplexed connection. Both use the same server,
+//! keys and number of callers, and take turns. Then the server is stopped under load.
 
 mod contenders;
 mod measure;
@@ -29,7 +29,7 @@ fn main() -> Result<()> {
     std::process::exit(missed.into())
 }
 
-/// Whether a bar was missed.
+/// Returns whether a bar was missed.
 async fn race(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     let bucket = TokenBucket::new("1000000/s".parse()?, 1_000_000)?;

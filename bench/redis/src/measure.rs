@@ -1,4 +1,4 @@
-//! One turn of a contender.
+//! One measured turn of a contender.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +12,11 @@ use crate::contenders::Contender;
 const WARM_UP: Duration = Duration::from_millis(200);
 const TURN: Duration = Duration::from_millis(1_000);
 
-/// What a turn came to.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) per_second: f64,
-    /// Of the server, for one request.
+    /// CPU time of the server for one request.
     pub(crate) cpu_micros: f64,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
@@ -38,7 +38,7 @@ impl Figures {
     }
 }
 
-/// Lets `callers` tasks ask one after the other, each its own, for a while.
+/// Runs `callers` tasks for a while; each sends one request after the other.
 pub(crate) async fn measure(server: &Server, contender: &Contender, callers: usize) -> Result<Figures> {
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let tasks: Vec<_> = (0..callers)

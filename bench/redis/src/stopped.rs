@@ -1,5 +1,5 @@
-//! A store that stops answering under load: how long the longest request waits for its decision, beside callers who wait for
-//! nothing but a timer of the same length. What these wait beyond it is the noise of the machine.
+//! A store that stops answering under load: the longest wait of a request, compared with tasks that only wait for a
+//! timer of the same length, which shows the noise of the machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
 
 const CALLERS: u64 = 64;
-/// Between the answer to a caller and its next question: some ten thousand requests a second.
+/// The pause between an answer and the caller's next request, for about ten thousand requests a second.
 const PAUSE: Duration = Duration::from_millis(5);
 const STOPPED: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_millis(10);
@@ -26,13 +26,13 @@ struct Seen {
 }
 
 impl Seen {
-    /// The longest wait since this was last asked.
+    /// Returns the longest wait since the last call.
     fn longest(&self) -> Duration {
         Duration::from_nanos(self.longest_nanos.swap(0, Ordering::Relaxed))
     }
 }
 
-/// Lets callers ask, one after the other, until they are told to stop.
+/// Runs callers, each sending one request after the other, until they are stopped.
 struct Load {
     seen: Arc<Seen>,
     ended: Arc<AtomicBool>,
@@ -63,7 +63,7 @@ impl Load {
         Self { seen, ended, callers }
     }
 
-    /// An error if any of the callers did not get a decision.
+    /// Fails if any of the callers did not get a decision.
     async fn end(self) -> Result<()> {
         self.ended.store(true, Ordering::Relaxed);
         for caller in self.callers {
@@ -73,7 +73,7 @@ impl Load {
     }
 }
 
-/// Whether somebody waited too long.
+/// Returns whether a caller waited too long.
 pub(crate) async fn stop(kind: Kind) -> Result<bool> {
     let control = Load::start(async |_| {
         tokio::time::sleep(DEADLINE).await;

@@ -1,4 +1,4 @@
-//! Goals, and whether the figures meet them.
+//! The goals, and whether the figures reach them.
 
 use std::process::ExitCode;
 

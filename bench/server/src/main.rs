@@ -1,8 +1,9 @@
-//! The server beside the floors and its peers: the same load on each in turn, several times, and the median of each figure.
+//! Compares the server with floors (servers that decide nothing) and with its peers: the same load on each in turn,
+//! several times, and the median of each figure.
 //!
-//! On a small machine the load generator takes the processor time that the server leaves. So besides answers per second, the
-//! server's own processor time per answer is printed, which is steadier. Ratios of one run hold on other machines, absolute
-//! figures do not.
+//! On a small machine the load generator uses the CPU time that the server leaves. So besides answers per second, the
+//! server's own processor time per answer is printed, which is steadier. Ratios of one run hold on other machines,
+//! absolute figures do not.
 
 mod load;
 mod neighbour;
@@ -147,7 +148,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The check that a reverse proxy makes, with one matching rule.
+    /// Returns the check that a reverse proxy makes, with one matching rule.
     fn forward(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let file = std::env::temp_dir().join(format!("tollgate-bench-forward-{}.yaml", std::process::id()));
         let rules = "{domain: api, rules: [{id: mine, when: {path: '/v1/mine/**'}, per: [client_ip], limit: 1M/s}]}";
@@ -181,7 +182,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Two rules match, among ten and among ten thousand.
+    /// Compares two matching rules of ten with two of ten thousand.
     fn rules(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let folder = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
@@ -210,7 +211,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The longest wait of a connection while another sends the most expensive requests.
+    /// Returns the longest wait of a connection while another sends the most expensive requests.
     fn neighbour(&self, bars: &mut Bars) -> anyhow::Result<()> {
         const LENGTH: Duration = Duration::from_secs(2);
         let folder = std::env::temp_dir().join(format!("tollgate-bench-neighbour-{}", std::process::id()));

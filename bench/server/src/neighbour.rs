@@ -1,7 +1,7 @@
 //! How long one connection waits while another sends the most expensive requests that the bounds allow.
 //!
-//! The server has one thread, so both connections share it. A probe sends a small request every millisecond and records the times
-//! to the answers: first while the server is idle otherwise, then during each expensive request, repeated for as long.
+//! The server has one thread, so both connections share it. A probe sends a small request every millisecond and records
+//! the times to the answers: first while the server is otherwise idle, then while each expensive request is repeated.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,14 +17,14 @@ pub(crate) struct Heavy {
     pub(crate) body: String,
 }
 
-/// The rules: 256 match a request with `a=1`, the most that one request may match, and 9,744 others do not.
+/// Returns the rules: 256 match a request with `a=1`, the most that one request may match, and 9,744 others do not.
 pub(crate) fn rules() -> String {
     let matching = (0..256).map(|n| format!("- {{id: m{n}, when: {{a: '1'}}, per: [k], limit: 1M/s}}\n"));
     let others = (0..9_744).map(|n| format!("- {{id: o{n}, when: {{a: '1', b: 'x{n}'}}, limit: 1/s}}\n"));
     format!("domain: api\nrules:\n{}", matching.chain(others).collect::<String>())
 }
 
-/// The expensive requests: the longest lists, of requests that match the most rules.
+/// Returns the expensive requests: the longest lists, of requests that match the most rules.
 pub(crate) fn heavy() -> [Heavy; 2] {
     let list = |count: usize| {
         let items: Vec<String> =

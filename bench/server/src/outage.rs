@@ -1,4 +1,5 @@
-//! How long callers wait when the store of a server is stopped under load, beside the same load on a store that answers.
+//! Measures how long callers wait when the store of a server is stopped under load, compared with the same load on a
+//! working store.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -72,7 +73,7 @@ async fn one_caller(
     while start.elapsed() < length {
         let asked = Instant::now();
         stream.write_all(command.as_bytes()).await?;
-        // A reply is far smaller than what the kernel hands over at once.
+        // A reply is far smaller than one read.
         let read = stream.read(&mut buffer).await?;
         if !buffer[..read].starts_with(b"*5\r\n") {
             bail!("no decision: {}", buffer[..read].escape_ascii());

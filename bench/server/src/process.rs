@@ -31,7 +31,7 @@ impl Server {
         bail!("{command:?} does not listen on {address}")
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -66,7 +66,7 @@ pub fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// The processor and how busy the machine is, for the heading of a report.
+/// Returns the processor and how busy the machine is, for the heading of a report.
 pub fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpus = read("/proc/cpuinfo");

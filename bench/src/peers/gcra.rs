@@ -1,4 +1,4 @@
-//! gcra: a bare state that its owner keeps, and an asynchronous limiter over a `DashMap`.
+//! gcra: a bare state owned by the caller, and an asynchronous limiter over a `DashMap`.
 
 use std::future::Future as _;
 use std::pin::pin;
@@ -76,7 +76,7 @@ impl Contender for Keyed {
     }
 }
 
-/// The crate derives its refill from burst ÷ period, so the period is what makes the refill the usual one.
+/// Returns the crate computes its refill as burst ÷ period, so the period is chosen to give the usual refill.
 fn wide() -> RateLimit {
     let period = Duration::from_secs(1) * (WIDE_BURST / WIDE_RATE_PER_SECOND);
     RateLimit::new(WIDE_BURST, period)

@@ -27,7 +27,7 @@ pub(crate) struct Direct<C: Clock> {
 }
 
 impl Direct<QuantaClock> {
-    /// With governor's default clock, precise.
+    /// With governor's default clock, which is precise.
     pub(crate) fn precise() -> Self {
         Direct { name: "governor-direct", limiter: Arc::new(RateLimiter::direct(wide())) }
     }
@@ -48,7 +48,7 @@ impl Direct<QuantaClock> {
 }
 
 impl Direct<QuantaUpkeepClock> {
-    /// With the clock that a thread of its own sets every millisecond.
+    /// With the clock that a separate thread updates every millisecond.
     pub(crate) fn upkeep() -> Result<Self> {
         let clock = QuantaUpkeepClock::from_interval(Duration::from_millis(1))
             .ok()
@@ -78,14 +78,14 @@ where
 /// The name of [`UntilReady`].
 pub(crate) const UNTIL_READY: &str = "governor-until-ready";
 
-/// `until_ready` where nobody has to wait.
+/// `until_ready` that never has to wait.
 #[derive(Debug)]
 pub(crate) struct UntilReady {
     limiter: DirectLimiter<QuantaClock>,
 }
 
 impl UntilReady {
-    /// With governor's default clock, precise.
+    /// With governor's default clock, which is precise.
     pub(crate) fn new() -> Self {
         UntilReady { limiter: RateLimiter::direct(wide()) }
     }

@@ -1,4 +1,4 @@
-//! leaky-bucket: made for waiting; where nobody waits its `try_acquire` is what compares.
+//! leaky-bucket: designed for waiting; its `try_acquire` is compared for decisions without waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl Contender for Direct {
     }
 }
 
-/// `acquire` where nobody has to wait.
+/// `acquire` that never has to wait.
 pub(crate) struct Acquiring {
     limiter: Direct,
 }

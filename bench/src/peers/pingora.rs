@@ -1,5 +1,5 @@
 //! pingora-limits: a count-min sketch, constant in memory and approximate. It is the one peer that is not exact: with
-//! more than about a thousand active keys it over-counts. Here as the fast exception.
+//! more than about a thousand active keys it over-counts. It is included as a fast, inexact comparison.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -7,7 +7,7 @@ use throttlecrab::{PeriodicStore, RateLimiter};
 
 use crate::contender::{Contender, FILL_COST, WIDE_BURST, WIDE_RATE_PER_SECOND};
 
-/// Never in a run of the speed cases: a clean-up there would be a stall in one slice.
+/// No clean-up during the speed cases: it would stall one slice.
 const NO_CLEANUP: Duration = Duration::from_secs(86_400);
 
 /// Without a lock, for one thread.
@@ -16,7 +16,7 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// With room for `capacity` keys, as its documentation advises.
+    /// Reserves space for `capacity` keys, as its documentation advises.
     pub(crate) fn new(capacity: usize) -> Self {
         Owned { limiter: limiter(capacity) }
     }
@@ -37,7 +37,7 @@ impl Contender for Owned {
     }
 }
 
-/// Behind the standard library's mutex, as its documentation advises for threads.
+/// Inside the standard library's mutex, as its documentation advises for threads.
 pub(crate) struct Locked {
     limiter: Arc<Mutex<RateLimiter<PeriodicStore>>>,
 }

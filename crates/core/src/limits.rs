@@ -148,7 +148,7 @@ impl Limits {
         }
     }
 
-    /// [`Limit::rebase`] for the state of each.
+    /// Applies [`Limit::rebase`] to the state of each limit.
     pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         for (limit, first, _) in self.parts() {
             limit.rebase(&mut Offset { cells: &mut *state, first }, from, to);

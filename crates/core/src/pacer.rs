@@ -87,9 +87,9 @@ enum Kind {
 /// When the next caller may pass, and what is stored. Only the [`Pacing`] that wrote it can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pace {
-    /// In ticks of the rate.
+    /// When the next caller may pass, in ticks of the rate.
     next_free: Ticks,
-    /// In parts of a tick.
+    /// The stored permits, in parts of a tick.
     stored: u128,
 }
 

@@ -41,12 +41,12 @@ impl Zone {
         Self { name: "UTC".into(), zone: TimeZone::UTC }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// All known names.
+    /// Returns all known names.
     pub(crate) fn names() -> Vec<String> {
         TimeZoneDatabase::bundled().available().map(|name| name.as_str().to_owned()).collect()
     }
@@ -173,7 +173,7 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// The average length of a window.
+    /// Returns the average length of a window.
     pub fn length(&self) -> Nanos {
         Nanos::from_secs(match self.unit {
             Unit::Minute => 60,
@@ -189,7 +189,7 @@ impl Calendar {
     /// Returns the window that contains `at`.
     pub fn window(&self, at: Time<Wall>) -> Window {
         let window = match self.unit {
-            Unit::Minute | Unit::Hour => self.on_the_clock(at),
+            Unit::Minute | Unit::Hour => self.clock_window(at),
             Unit::Day | Unit::Week(_) | Unit::Month(_) | Unit::Year(..) => self.by_date(at),
         };
         // Out of the range of calendars, a window has its average length.
@@ -233,7 +233,7 @@ impl Calendar {
     }
 
     /// Returns the window of the local clock, between two times at which it is set.
-    fn on_the_clock(&self, at: Time<Wall>) -> Option<Window> {
+    fn clock_window(&self, at: Time<Wall>) -> Option<Window> {
         let length = self.length().as_nanos();
         let now = timestamp(at)?;
         let offset = i128::from(self.zone.zone.to_offset(now).seconds()) * i128::from(NANOS);

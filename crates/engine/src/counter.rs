@@ -20,7 +20,7 @@ pub struct Counter<'d> {
 }
 
 impl<'d> Decision<'d> {
-    /// The counters that were evaluated, in the order of the rules.
+    /// Returns the counters that were evaluated, in the order of the rules.
     pub fn counters(&self) -> impl Iterator<Item = Counter<'d>> + use<'d> {
         let (all, charges) = self.charges();
         let end = charges.end;
@@ -79,7 +79,7 @@ impl<'d> Decision<'d> {
 }
 
 impl Counter<'_> {
-    /// The domain of its rule.
+    /// Returns the domain of its rule.
     pub fn domain(&self) -> String {
         String::from_utf8_lossy(key::domain_of(self.key)).into_owned()
     }

@@ -84,17 +84,17 @@ impl Standing {
 }
 
 impl Decisions {
-    /// The approximate memory of the buffers.
+    /// Returns the approximate memory of the buffers.
     pub fn bytes(&self) -> usize {
         self.plan.bytes() + self.decided.capacity() * size_of::<Result<DecisionRecord, RequestError>>()
     }
 
-    /// The number of requests.
+    /// Returns the number of requests.
     pub fn len(&self) -> usize {
         self.decided.len()
     }
 
-    /// Whether there are no requests.
+    /// Returns whether there are no requests.
     pub fn is_empty(&self) -> bool {
         self.decided.is_empty()
     }
@@ -113,7 +113,7 @@ impl Decisions {
         }
     }
 
-    /// All decisions, in the order of the requests.
+    /// Returns all decisions, in the order of the requests.
     pub fn iter(&self) -> impl Iterator<Item = Result<Decision<'_>, RequestError>> {
         (0..self.len()).map(|place| self.get(place))
     }
@@ -167,7 +167,7 @@ impl Decisions {
         &self.plan.charges[range(&self.plan.asked[request].charges)]
     }
 
-    /// The least that any enforced rule took for a request; `None` if nothing was counted.
+    /// Returns the least that any enforced rule took for a request; `None` if nothing was counted.
     pub(crate) fn least_taken(&self, request: usize) -> Option<Cost> {
         let enforced = self.charges_of(request).iter().filter(|planned| !planned.shadow && !planned.is_ban());
         enforced.filter_map(|planned| self.answer(planned)).map(|(answer, _)| answer.taken).min()
@@ -202,43 +202,43 @@ pub struct Decision<'d> {
 }
 
 impl<'d> Decision<'d> {
-    /// The outcome.
+    /// Returns the outcome.
     pub fn outcome(&self) -> Outcome {
         self.decided.outcome
     }
 
-    /// Whether it is admitted, immediately or after a wait.
+    /// Returns whether it is admitted, immediately or after a wait.
     pub fn is_allowed(&self) -> bool {
         self.decided.outcome.is_admitted()
     }
 
-    /// The outcome without `observe`, if refusals were only observed.
+    /// Returns the outcome without `observe`, if refusals were only observed.
     pub fn observed(&self) -> Option<Outcome> {
         self.decided.observed
     }
 
-    /// Whether a shadow rule would have refused it.
+    /// Returns whether a shadow rule would have refused it.
     pub fn is_shadow_refused(&self) -> bool {
         self.decided.shadow_refused
     }
 
-    /// Whether the store or a fallback decided.
+    /// Returns whether the store or a fallback decided.
     pub fn standing(&self) -> Standing {
         self.decided.standing
     }
 
-    /// The rule that decided: the one with the longest wait or, if there is none, the one with the
+    /// Returns the rule that decided: the one with the longest wait or, if there is none, the one with the
     /// least left. `None` if no rule matched; empty for an inline limit.
     pub fn rule(&self) -> Option<&'d str> {
         self.decided.deciding.map(|charge| self.all.plan.name(charge))
     }
 
-    /// All decisions, and the range of the charges of this one.
+    /// Returns all decisions, and the range of the charges of this one.
     pub(crate) fn charges(&self) -> (&'d Decisions, Range<usize>) {
         (self.all, range(&self.all.plan.asked[self.place].charges))
     }
 
-    /// The key of the counter that decided. `None` if no rule matched.
+    /// Returns the key of the counter that decided. `None` if no rule matched.
     pub fn counter(&self) -> Option<&'d [u8]> {
         let planned = &self.all.plan.charges[self.decided.deciding? as usize];
         Some(self.all.plan.key(planned))
@@ -250,7 +250,7 @@ impl<'d> Decision<'d> {
         if self.is_allowed() || self.is_closed() { None } else { self.decided.refusal.as_deref() }
     }
 
-    /// Whether it was refused only because the store did not answer, by a rule whose `on_fault` is
+    /// Returns whether it was refused only because the store did not answer, by a rule whose `on_fault` is
     /// `closed`.
     pub fn is_closed(&self) -> bool {
         let closed = |planned: &PlannedCharge| planned.answered == AnswerSource::Closed;
@@ -259,7 +259,7 @@ impl<'d> Decision<'d> {
             && self.all.charges_of(self.place).iter().any(closed)
     }
 
-    /// Whether a ban refused it, alone or together with limits.
+    /// Returns whether a ban refused it, alone or together with limits.
     pub fn is_banned(&self) -> bool {
         let refuses =
             |planned: &PlannedCharge| self.all.answer(planned).is_some_and(|(said, _)| !said.outcome.is_admitted());
@@ -267,11 +267,11 @@ impl<'d> Decision<'d> {
         !self.is_allowed() && charges.any(|planned| planned.is_ban() && refuses(planned))
     }
 
-    /// The state of every limit of every matching rule, by item and then in the order of the rules.
+    /// Returns the state of every limit of every matching rule, by item and then in the order of the rules.
     pub fn reports(&self) -> impl Iterator<Item = LimitReport<'d>> + use<'d> {
         let all = self.all;
         let asked = &all.plan.asked[self.place];
-        let met = all.plan.met[range(&asked.met)].iter();
+        let met = all.plan.item_matches[range(&asked.item_matches)].iter();
         met.flat_map(move |met| {
             let planned = &all.plan.charges[met.charge as usize];
             let answer = all.answer(planned);
@@ -294,7 +294,7 @@ impl<'d> Decision<'d> {
     /// not.
     pub fn matches(&self) -> impl Iterator<Item = RuleMatch<'d>> + use<'d> {
         let all = self.all;
-        let met = all.plan.met[range(&all.plan.asked[self.place].met)].iter();
+        let met = all.plan.item_matches[range(&all.plan.asked[self.place].item_matches)].iter();
         met.map(move |met| {
             let planned = &all.plan.charges[met.charge as usize];
             RuleMatch {
@@ -328,7 +328,7 @@ impl<'d> Decision<'d> {
         }
     }
 
-    /// Whether any enforced limit was counted. If not, nothing limits the request: it matches no rule with limits, or
+    /// Returns whether any enforced limit was counted. If not, nothing limits the request: it matches no rule with limits, or
     /// the store did not answer and its rules admit it in that case.
     pub fn is_counted(&self) -> bool {
         self.all.least_taken(self.place).is_some()
@@ -347,7 +347,7 @@ impl<'d> Decision<'d> {
     /// Returns the receipt that releases the concurrency slots that an item took from rules with no other limits. Empty
     /// if it took none.
     pub fn slots(&self, item: usize) -> Receipt {
-        let met = self.all.plan.met[range(&self.all.plan.asked[self.place].met)].iter();
+        let met = self.all.plan.item_matches[range(&self.all.plan.asked[self.place].item_matches)].iter();
         let taken = met.filter(|met| met.item as usize == item).filter_map(|met| {
             let planned = &self.all.plan.charges[met.charge as usize];
             let said = self.all.answer(planned)?;
@@ -357,7 +357,7 @@ impl<'d> Decision<'d> {
         Receipt { taken: taken.collect() }
     }
 
-    /// The wait before the next attempt; `None` if it was not refused.
+    /// Returns the wait before the next attempt; `None` if it was not refused.
     pub fn retry(&self) -> Option<Retry> {
         match self.decided.outcome {
             Outcome::Allow | Outcome::Delay(_) => None,
@@ -373,9 +373,9 @@ pub struct LimitReport<'d> {
     pub item: usize,
     /// The rule it belongs to; empty for an inline limit.
     pub rule: &'d str,
-    /// Its index among the limits of the rule.
+    /// The index of the limit in its rule.
     pub limit: usize,
-    /// Its usage after the decision. `retry` is for another request like this one.
+    /// The usage of the limit after the decision. `retry` is for another request like this one.
     pub report: Report,
     /// The time in which the whole limit refills; `None` for concurrency.
     pub window: Option<Nanos>,

@@ -47,7 +47,7 @@ impl fmt::Debug for InlineLimits {
     }
 }
 
-/// How many different inline limits have an id at a time.
+/// Maximum number of inline limits that have an id at a time.
 pub(crate) const MAX_INLINE: usize = 1 << 14;
 
 /// The limits by id, for a range of ids. Limits can be added while other threads read.
@@ -115,7 +115,7 @@ impl Interner {
         if let Some(entry) = known.entries.get(limits) {
             return (InlineLimits(entry.clone()), None);
         }
-        let new_ids = (known.taken == MAX_INLINE).then(|| known.turn_over(limit_ids));
+        let new_ids = (known.taken == MAX_INLINE).then(|| known.start_new_range(limit_ids));
         let place = known.taken;
         let limit_ids = new_ids.as_ref().unwrap_or(limit_ids);
         let entry = Arc::new(InlineLimit {
@@ -139,7 +139,7 @@ impl InternTable {
     /// kept, because a limit whose id is unknown admits nothing. Of limits that were only looked up since the last
     /// time, at most half as many as a range has ids are kept, so that a caller that invents limits does not make every
     /// further lookup slow.
-    fn turn_over(&mut self, limit_ids: &LimitIds) -> LimitIds {
+    fn start_new_range(&mut self, limit_ids: &LimitIds) -> LimitIds {
         let mut room = MAX_INLINE / 2;
         self.entries.retain(|_, entry| {
             let used = entry.used.swap(false, Ordering::Relaxed);

@@ -76,7 +76,7 @@ pub(crate) fn push_beside(keys: &mut Vec<u8>, key: std::ops::Range<usize>, besid
     }
 }
 
-/// Whether it is the key of a further counter.
+/// Returns whether it is the key of a further counter.
 pub(crate) fn is_beside(key: &[u8]) -> bool {
     key.get(1).is_some_and(|kind| [SideCounter::Ban as u8, SideCounter::Refusals as u8].contains(kind))
 }

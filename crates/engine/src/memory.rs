@@ -29,10 +29,10 @@ pub struct MemoryStore<C = PreciseClock> {
 const SIZES: [(usize, usize); 5] = [(2, 1), (8, 1), (128, 16), (1_200, 128), (24_640, 2_048)];
 
 /// Minimum number of keys of a table.
-const FEWEST_KEYS: usize = 64;
+const MIN_KEYS: usize = 64;
 
 /// The number of charges passed to a table together: as many as it fetches at a time.
-const AT_A_TIME: usize = 16;
+const MAX_BATCH: usize = 16;
 
 impl MemoryStore {
     /// Makes a store for `keys` keys with states of one or two words, and for as many or fewer with longer ones.
@@ -52,7 +52,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn with_clock(keys: usize, clock: Arc<C>) -> Result<Self, CapacityError> {
         let table = |place: usize| {
             let (words, share) = SIZES[place];
-            Ledger::with_clock((keys / share).max(FEWEST_KEYS), words, clock.clone())
+            Ledger::with_clock((keys / share).max(MIN_KEYS), words, clock.clone())
         };
         let tables = [table(0)?, table(1)?, table(2)?, table(3)?, table(4)?];
         Ok(Self { tables, clock, moving: Mutex::new(()) })
@@ -83,13 +83,13 @@ impl<C: Clock> MemoryStore<C> {
     ) -> Result<Self, RestoreError> {
         let mut table = |place: usize| {
             let (words, share) = SIZES[place];
-            Ledger::restored((keys / share).max(FEWEST_KEYS), words, clock.clone(), from, &mut id_of)
+            Ledger::restored((keys / share).max(MIN_KEYS), words, clock.clone(), from, &mut id_of)
         };
         let tables = [table(0)?, table(1)?, table(2)?, table(3)?, table(4)?];
         Ok(Self { tables, clock, moving: Mutex::new(()) })
     }
 
-    /// The memory it takes once all of it has been used.
+    /// Returns the memory it takes once all of it has been used.
     pub fn bytes(&self) -> usize {
         self.tables.iter().map(Ledger::bytes).sum()
     }
@@ -98,19 +98,19 @@ impl<C: Clock> MemoryStore<C> {
     pub fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         let mut groups = batch.groups;
         while let [group, rest @ ..] = groups {
-            let alike = if rest.is_empty() { 1 } else { self.alike(groups) };
-            if alike > 1 {
-                self.check_many(&groups[..alike], batch.limit_table, answers);
+            let batchable_groups = if rest.is_empty() { 1 } else { self.batchable_groups(groups) };
+            if batchable_groups > 1 {
+                self.check_many(&groups[..batchable_groups], batch.limit_table, answers);
             } else {
                 self.answer_group(group, batch.limit_table, answers);
             }
-            groups = &groups[alike.max(1)..];
+            groups = &groups[batchable_groups.max(1)..];
         }
     }
 
     /// Returns how many groups, from the first on, one table can decide together: single checks whose keys are all in
     /// that table.
-    fn alike(&self, groups: &[Group<'_>]) -> usize {
+    fn batchable_groups(&self, groups: &[Group<'_>]) -> usize {
         let table = |group: &Group<'_>| match group {
             Group { verb: StoreVerb::Check, charges: [charge] }
                 if charge.earlier.is_empty() && charge.windows.is_empty() =>
@@ -120,12 +120,12 @@ impl<C: Clock> MemoryStore<C> {
             Group { .. } => None,
         };
         let Some(first) = groups.first().and_then(table) else { return 0 };
-        groups.iter().take(AT_A_TIME).take_while(|group| table(group) == Some(first)).count()
+        groups.iter().take(MAX_BATCH).take_while(|group| table(group) == Some(first)).count()
     }
 
     fn check_many(&self, groups: &[Group<'_>], limit_table: &dyn LimitTable, answers: &mut Answers) {
         let at = self.clock.now().wall();
-        let mut charges = [EMPTY; AT_A_TIME];
+        let mut charges = [EMPTY; MAX_BATCH];
         let mut table = &self.tables[0];
         for (place, group) in charges.iter_mut().zip(groups) {
             if let [charge] = group.charges {
@@ -305,12 +305,12 @@ impl<C> fmt::Debug for MemoryStore<C> {
     }
 }
 
-/// Whether the present is in the calendar windows that were handed in.
+/// Returns whether the present is in the calendar windows that were handed in.
 fn fits(charge: &Charge<'_>, at: Time<Wall>) -> bool {
     charge.windows.iter().all(|window| window.start() <= at && at < window.end())
 }
 
-/// The table for states of these limits.
+/// Returns the table for states of these limits.
 #[inline]
 fn place_of(limits: &Limits) -> usize {
     let words = limits.words();

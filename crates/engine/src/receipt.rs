@@ -53,7 +53,7 @@ impl Receipt {
         self.taken.iter().map(|taken| crate::key::domain_of(&taken.key))
     }
 
-    /// Whether nothing was taken.
+    /// Returns whether nothing was taken.
     pub fn is_empty(&self) -> bool {
         self.taken.is_empty()
     }

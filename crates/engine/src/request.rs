@@ -104,7 +104,7 @@ pub struct Inline<'a> {
 pub enum RequestError {
     /// There are no rules for the domain.
     UnknownDomain {
-        /// Its name, cut to a readable length.
+        /// The name of the domain, cut to a readable length.
         domain: String,
     },
     /// There are more of something than allowed.
@@ -118,7 +118,7 @@ pub enum RequestError {
     },
     /// The request has no items.
     NoItems,
-    /// It does not state the amount to take at most.
+    /// The request does not state the maximum amount to take.
     NoAmount,
     /// The inline limit is invalid or not supported by the store.
     BadLimit {

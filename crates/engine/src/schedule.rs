@@ -17,7 +17,7 @@ pub(crate) struct Hours {
     pub(crate) days: u8,
     /// In minutes since midnight.
     pub(crate) from: u16,
-    /// In minutes since the midnight before `from`, so it may be beyond 24 hours.
+    /// The end in minutes since the midnight before `from`, so it may be beyond 24 hours.
     pub(crate) to: u16,
     pub(crate) zone: Zone,
 }
@@ -63,7 +63,7 @@ impl Schedule {
         Self { hours: hours.into(), last: ArcSwapOption::empty() }
     }
 
-    /// Whether `at` is in any of the times.
+    /// Returns whether `at` is in any of the times.
     pub(crate) fn applies(&self, at: Time<Wall>) -> bool {
         if let Some(last) = &*self.last.load()
             && last.from <= at

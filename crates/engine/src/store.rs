@@ -54,7 +54,7 @@ pub trait Store: Send + Sync {
     /// What would have to be different, for the author of the rule.
     fn check_limits(&self, limits: &Limits) -> Result<(), String>;
 
-    /// Whether it may fail to answer. The engine records the answers of such a store, to decide by
+    /// Returns whether it may fail to answer. The engine records the answers of such a store, to decide by
     /// while it does not answer.
     fn can_fail(&self) -> bool {
         true
@@ -164,7 +164,7 @@ pub struct Charge<'a> {
 }
 
 impl<'a> Charge<'a> {
-    /// The id of the rule, for messages; empty for an inline limit.
+    /// Returns the id of the rule, for messages; empty for an inline limit.
     pub fn rule(&self) -> &'a str {
         key::rule_of(self.key)
     }
@@ -185,7 +185,7 @@ pub enum StoreError {
         /// The reason, for the log.
         why: String,
     },
-    /// It was sent and no answer came. It may have been carried out, and counts as spent.
+    /// The group was sent and no answer came. It may have been carried out, and counts as spent.
     Unknown {
         /// The reason, for the log.
         why: String,

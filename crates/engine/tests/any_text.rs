@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn importing_answers_and_what_it_makes_loads(text in texts()) {
+    fn import_returns_rules_that_load_or_mistakes(text in texts()) {
         let source = Source { name: "t", text: text.as_bytes() };
         for dialect in [None, Some(Dialect::Envoy), Some(Dialect::Nginx)] {
             if let Ok(imported) = Imported::read(&source, dialect, "d") {

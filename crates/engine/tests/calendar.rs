@@ -24,7 +24,7 @@ fn date(day: i64) -> (i64, i64, i64) {
     (year, month, day - days(year, month, 1) + 1)
 }
 
-/// The `n`th Sunday of a month, or the last one, in days since 1970. The first of January 1970 was a Thursday.
+/// Returns the `n`th Sunday of a month, or the last one, in days since 1970. The first of January 1970 was a Thursday.
 fn sunday(year: i64, month: i64, n: Option<i64>) -> i64 {
     let weekday = |days: i64| (days + 4).rem_euclid(7);
     match n {

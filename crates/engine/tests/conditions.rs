@@ -6,7 +6,7 @@ use support::{bench, read};
 use tollgate_engine::rules::{Rules, Source};
 
 #[test]
-fn prefixes_networks_and_their_opposites() {
+fn prefixes_networks_and_negations_match() {
     let mut bench = bench(
         "- {id: a, limit: 1/s, when: {agent: {prefix: [curl/, Wget/]}}}\n\
          - {id: b, limit: 2/s, when: {agent: {not: {prefix: curl/}}}}\n\

@@ -152,7 +152,7 @@ fn unlimited_is_no_limit() {
 }
 
 #[test]
-fn shadow_mode_lets_everybody_pass() {
+fn shadow_mode_admits_every_request() {
     let service = Service::new(
         "domain: d\ndescriptors:\n- key: service\n  descriptors:\n\
          \x20 - {key: user, value: a, rate_limit: {requests_per_unit: 10, unit: second}, shadow_mode: true}\n\
@@ -269,7 +269,7 @@ fn matching_limit_replaces_the_named_ones_which_are_not_charged() {
 }
 
 #[test]
-fn replacing_goes_by_names_whatever_else_the_limits_are() {
+fn limits_are_replaced_by_name() {
     let limit = |key: &str, limit: &str, more: &str| format!("- {{key: {key}, rate_limit: {{{limit}}}{more}}}\n");
     let config = format!(
         "domain: d\ndescriptors:\n{}{}{}{}{}{}{}",
@@ -326,7 +326,7 @@ fn repeated_key_is_distinguished_by_its_position() {
 }
 
 #[test]
-fn of_several_quotas_one_with_room_is_enough_and_other_limits_must_be_kept() {
+fn one_quota_with_capacity_is_enough_and_other_limits_apply() {
     let config = "domain: d\ndescriptors:\n- {key: a, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
          - {key: b, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 5}}\n- {key: c, rate_limit: {unit: hour, requests_per_unit: 9}}\n";
     assert_eq!(report(config), "");

@@ -185,7 +185,7 @@ fn ten_thousand_disjoint_overrides_cause_no_warning() {
     check_silent(&format!("- id: r\n  limit: 7/s\n  overrides:\n{overrides}"));
 }
 
-/// Rules that differ only in a number.
+/// Returns rules that differ only in a number.
 fn many(rule: &str) -> String {
     (0..10_000).map(|number| format!("- {}\n", rule.replace('N', &number.to_string()))).collect()
 }

@@ -27,7 +27,7 @@ rules:
     on_fault: local    # while Redis does not answer, each instance allows its share
 ";
 
-/// All instances with the same store share their counters.
+/// Returns all instances with the same store share their counters.
 pub async fn app(config: Config) -> Result<Router, Box<dyn Error>> {
     let engine = Engine::new(RedisStore::connect(config).await)?;
     engine.put(&Rules::read(&[Source { name: "rules.yaml", text: RULES.as_bytes() }])?)?;

@@ -64,7 +64,7 @@ pub(crate) fn write_status(
     }
 }
 
-/// A `google.rpc.Status`: code 1, message 2, details 3.
+/// Returns a `google.rpc.Status`: code 1, message 2, details 3.
 fn status(code: Code, message: &str, wait: Option<Nanos>) -> Vec<u8> {
     let mut out = Vec::with_capacity(96 + message.len());
     field_number(&mut out, 1, code as u64);

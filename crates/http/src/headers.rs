@@ -97,7 +97,7 @@ impl Default for Styles {
 pub struct LimitStatus<'a> {
     /// The name of the rule or the layer it belongs to.
     pub name: &'a str,
-    /// Its index there, from 0. It is part of the name from the second limit on: `api:2`.
+    /// The index of the limit in its rule or layer, from 0. It is part of the name from the second limit on: `api:2`.
     pub index: usize,
     /// What is left of it.
     pub report: Report,

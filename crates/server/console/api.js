@@ -93,10 +93,8 @@ export async function call(method, path, options) {
 }
 
 /**
- * Decides a request. It is sent as a list, whose answer is a success whatever was decided.
- * @param {string} path
- * @param {any} request
- * @param {AbortSignal} [signal]
+ * Decides a request. It is sent as a list, whose response has status 200 for any decision. @param
+ * {string} path @param {any} request @param {AbortSignal} [signal]
  */
 export async function decide(path, request, signal) {
   const [decision] = await call("POST", path, { json: [request], signal });

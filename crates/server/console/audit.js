@@ -1,4 +1,4 @@
-// Audit: who changed what, when and why.
+// The audit page: who changed what, when and why.
 
 import { get } from "./api.js";
 import { append, fill, h } from "./dom.js";

@@ -1,4 +1,5 @@
-// Editor: mistakes at their line as one types; then the plan, its differences, and a comment before anything changes.
+// The editor: marks mistakes at their lines while the user types; then shows the plan with its differences and asks
+// for a comment before anything changes.
 
 import { call, Problem, send } from "./api.js";
 import { fill, h } from "./dom.js";
@@ -23,7 +24,7 @@ rules:
 export function editor({ query, signal }) {
   if (source !== "database") return h("div", {}, heading("Editor"), empty("The rules of this server are not edited here.", `They come from ${source}; change them there.`));
   const [domain, rule] = [query.get("domain"), query.get("rule")];
-  // A draft outlives the page, not the window.
+  // A draft is kept when the page changes, until the window is closed.
   const draft = `draft ${domain ?? ""} ${rule ?? ""}`;
   const text = /** @type {HTMLTextAreaElement} */ (
     h("textarea", { id: "rules", spellcheck: "false", autocomplete: "off", wrap: "off", rows: "14", "aria-label": "Rule file", "aria-describedby": "findings" })

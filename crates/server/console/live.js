@@ -1,4 +1,4 @@
-// Live data: one event each second, and the history before the first.
+// Live data: one event per second, and the history before the first event.
 
 import { Problem, send } from "./api.js";
 
@@ -22,7 +22,7 @@ export const live = {
   lost: "",
   seconds: empty(),
   tens: empty(),
-  /** By domain and id, see `ruleKey`. @type {Map<string, RuleSeries>} */
+  /** Indexed by domain and id, see `ruleKey`. @type {Map<string, RuleSeries>} */
   rules: new Map(),
 };
 
@@ -40,7 +40,7 @@ export function onEvent(listener, signal) {
   signal.addEventListener("abort", () => listeners.delete(listener));
 }
 
-/** Waits until the page can be seen. @returns {Promise<void>} */
+/** Waits until the page is visible. @returns {Promise<void>} */
 function visible() {
   return new Promise((resolve) => {
     const check = () => {
@@ -54,8 +54,8 @@ function visible() {
 }
 
 /**
- * Reads events for as long as the page is open. A page that is not seen reads none: a browser has few connections to one server, and
- * each stream needs one.
+ * Reads events for as long as the page is open. A page in the background opens no stream: a browser has few connections
+ * to one server, and each stream needs one.
  */
 export async function follow() {
   for (let wait = 500; ; wait = Math.min(wait * 2, 8_000)) {

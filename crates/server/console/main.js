@@ -99,7 +99,7 @@ export function navigate(path) {
   /** @type {HTMLElement | null} */ (main.querySelector("h1"))?.focus();
 }
 
-/** The state of the server, and what must not be overlooked. */
+/** Shows the state of the server and its warnings. */
 function showState() {
   const { last, lost } = live;
   const notices = [];

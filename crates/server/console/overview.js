@@ -1,4 +1,4 @@
-// Overview: is it fine now, and was it in the last hour?
+// The overview: rates and problems now and in the last hour.
 
 import { get } from "./api.js";
 import { fill, h } from "./dom.js";

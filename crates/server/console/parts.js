@@ -28,7 +28,7 @@ export const ruleHref = (domain, id) => `/rules/${encodeURIComponent(domain)}/${
 /** @param {string} kind @param {...Children} text */
 export const badge = (kind, ...text) => h(`span.badge.${kind}`, {}, ...text);
 
-/** What to do where there is nothing to see. @param {string} title @param {...Children} hint */
+/** A hint shown in place of an empty list. @param {string} title @param {...Children} hint */
 export const empty = (title, ...hint) => h("div.empty", {}, h("p.empty-title", {}, title), h("p.muted", {}, ...hint));
 
 /** A section with a title. @param {string} title @param {...Children} children */
@@ -43,7 +43,7 @@ export function errorText(error) {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** A box that says what is wrong. @param {unknown} error */
+/** A box that shows an error. @param {unknown} error */
 export function errorBox(error) {
   const box = h("div.notice.bad", { role: "alert" }, h("b", {}, error instanceof Problem ? error.title : "Error"), " ", errorText(error));
   if (error instanceof Problem && error.author) {
@@ -109,15 +109,10 @@ export const select = (values, chosen, attributes = {}) =>
   /** @type {HTMLSelectElement} */ (h("select", attributes, ...values.map((value) => h("option", { selected: value === chosen }, value))));
 
 /**
- * Asks before something is done. `act` runs when the reader agrees; its error is shown and the dialog stays.
- * @param {object} options
- * @param {string} options.title
- * @param {Children} options.text
- * @param {string} options.button
- * @param {string} [options.word] what must be typed first
- * @param {boolean} [options.danger]
- * @param {Children} [options.fields]
- * @param {() => Promise<unknown>} options.act
+ * Asks before something is done. `act` runs when the user confirms; its error is shown and the dialog stays
+ * open. @param {object} options @param {string} options.title @param {Children} options.text @param {string}
+ * options.button @param {string} [options.word] what must be typed first @param {boolean} [options.danger]
+ * @param {Children} [options.fields] @param {() => Promise<unknown>} options.act
  */
 export function confirm({ title, text, button, word, danger, fields, act }) {
   const error = h("div");
@@ -153,7 +148,7 @@ export function confirm({ title, text, button, word, danger, fields, act }) {
   (typed ?? /** @type {HTMLElement | null} */ (form.querySelector("input, select")) ?? submit).focus();
 }
 
-/** Says briefly that something was done. @param {string} text */
+/** Shows a short confirmation message. @param {string} text */
 export function toast(text) {
   const node = h("div.toast", { role: "status" }, text);
   document.body.append(node);
@@ -161,12 +156,8 @@ export function toast(text) {
 }
 
 /**
- * Shows what a promise gives, or what is wrong.
- * @template T
- * @param {HTMLElement} place
- * @param {Promise<T>} promise
- * @param {(value: T) => Children} show
- * @param {AbortSignal} signal
+ * Shows the result of a promise, or its error. @template T @param {HTMLElement} place @param
+ * {Promise<T>} promise @param {(value: T) => Children} show @param {AbortSignal} signal
  */
 export async function load(place, promise, show, signal) {
   try {

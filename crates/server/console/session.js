@@ -1,4 +1,5 @@
-// Who uses the console, and what the role permits. The server decides; this only explains what it would refuse.
+// The user of the console, and what the role permits. The server enforces this; the console only explains
+// what would be refused.
 
 import { call, onUnauthorized, Problem, send } from "./api.js";
 import { h } from "./dom.js";
@@ -37,7 +38,7 @@ export async function start() {
 /** @type {Promise<void> | null} */
 let open = null;
 
-/** Asks for a token, once however many calls wait for it. @returns {Promise<void>} */
+/** Asks for a token, once even if several calls wait for it. @returns {Promise<void>} */
 function login() {
   open ??= ask().finally(() => (open = null));
   return open;

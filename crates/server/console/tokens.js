@@ -1,4 +1,4 @@
-// Tokens: who may do what, until when. A secret is shown once.
+// The tokens page: roles, domains and expiry of each token. A secret is shown once.
 
 import { call, get } from "./api.js";
 import { h } from "./dom.js";

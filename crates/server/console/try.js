@@ -1,4 +1,5 @@
-// Try: what would happen to this request, and why? Nothing is taken unless the reader asks for it.
+// The page "Try": shows how a request would be decided, and why. Nothing is taken unless the reader
+// asks for it.
 
 import { call, decide } from "./api.js";
 import { fill, h } from "./dom.js";

@@ -34,7 +34,7 @@ struct KillSwitches {
 }
 
 impl KillSwitches {
-    /// Returns what is in force: refusals are enforced only while neither switch says otherwise.
+    /// Returns the mode in force: refusals are enforced only while neither switch is set to observe.
     fn mode(&self) -> Enforcement {
         match (self.server, self.fleet) {
             (Enforcement::Enforce, Enforcement::Enforce) => Enforcement::Enforce,
@@ -78,7 +78,7 @@ pub struct App<S> {
     pub zero_cost_checks: ZeroCostChecks,
     /// The headers of responses of the rate-limit service.
     pub rls_headers: ResponseHeaders,
-    /// The host names that HTTP requests may be for, where that matters.
+    /// The host names that HTTP requests may name, on servers that check it.
     pub hosts: Option<AllowedHosts>,
     /// For everything but limits, which use the clock of their store.
     clock: PreciseClock,
@@ -88,8 +88,9 @@ pub struct App<S> {
     pub snapshots: SnapshotStatus,
     /// Locked when one is switched, never during a decision.
     switches: Mutex<KillSwitches>,
-    /// The keys of `CL.THROTTLE`, if they are kept in this process. Its limits come with every call and its state is one word
-    /// whatever they are, so it needs neither rules nor the engine. With a shared store it is an inline limit like any other.
+    /// The keys of `CL.THROTTLE`, if they are kept in this process. Its limits come with every call and its state is
+    /// always one word, so it needs neither rules nor the engine. With a shared store it is an inline limit like any
+    /// other.
     pub throttles: Option<RedisCellTable>,
 }
 
@@ -190,7 +191,7 @@ impl<S: Store> App<S> {
     /// Reserves an entry of the audit log, if this server has one, before the action that it records.
     ///
     /// # Errors
-    /// When the log cannot keep it; the action must not be carried out.
+    /// When the log cannot store it; the action must not be carried out.
     pub fn audit_slot(&self, queue: AuditQueue) -> Result<Option<AuditSlot<'_>>, OpError> {
         self.source.audit().map(|audit| audit.slot(queue)).transpose()
     }
@@ -215,7 +216,7 @@ impl<S: Store> App<S> {
     }
 
     fn switch(&self, change: impl FnOnce(&mut KillSwitches)) {
-        // Held until the engine is switched, so that the last change is the one in force.
+        // Locked until the engine is switched, so that the last change is the one in force.
         let mut switches = self.switches.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut switches);
         self.engine.set_enforcement(switches.mode());

@@ -54,7 +54,8 @@ impl Client {
         let invalid = || format!("`{url}` is not the address of a server; write it like https://127.0.0.1:8080");
         let base = Url::parse(url).with_context(invalid)?;
         ensure!(matches!(base.scheme(), "http" | "https") && base.host().is_some(), invalid());
-        // The HTTP client has no cryptography provider of its own. One that this process has installed already is fine, too.
+        // The HTTP client has no cryptography provider of its own. A provider that this process has already installed
+        // is used too.
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
         // No redirects: the token is for the server that was named.
         let mut http = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true).redirect(Policy::none());
@@ -82,7 +83,7 @@ impl Client {
         }
     }
 
-    /// Whether the token is sent over the network without encryption.
+    /// Returns whether the token is sent over the network without encryption.
     pub fn exposes_token(&self) -> bool {
         let host = self.base.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());

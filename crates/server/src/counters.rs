@@ -1,8 +1,9 @@
 //! The snapshot of the counters on disk, so that counts, quotas, bans and leases survive a restart.
 //!
-//! It is written every `--snapshot-every` seconds and when the server stops, and read when it starts. A process that is killed
-//! loses what was counted since the last write, at most that interval. A file that cannot be used is renamed and the server
-//! starts with empty counters; it is never loaded in part. A write that fails is logged, and decisions go on.
+//! It is written every `--snapshot-every` seconds and when the server stops, and read when it starts. A process that is
+//! killed loses what was counted since the last write, at most that interval. A file that cannot be used is renamed and
+//! the server starts with empty counters; it is never loaded in part. A write that fails is logged, and decisions
+//! continue.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, BufReader, BufWriter, Write};
@@ -36,7 +37,7 @@ pub struct SnapshotConfig {
     pub every: Duration,
 }
 
-/// The state of snapshots, for metrics. Each value stands for itself, so every access is relaxed.
+/// The state of snapshots, for metrics. The values are independent, so every access is relaxed.
 #[derive(Debug, Default)]
 pub struct SnapshotStatus {
     /// When the last one was written, by the clock of [`App::now`]; 0 for never.
@@ -124,7 +125,7 @@ fn remove_unfinished(directory: &Path) {
         let name = file.file_name();
         let name = name.to_string_lossy();
         if name.starts_with(&format!(".{FILE}.")) && name.ends_with(".tmp") {
-            // A file that stays takes disk space and does nothing else.
+            // A file that cannot be removed only takes disk space.
             let _ = std::fs::remove_file(file.path());
         }
     }
@@ -161,7 +162,7 @@ pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
         }
         Err(error) => {
             if status.failures.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::error!(%file, %error, "cannot write the snapshot of the counters; decisions go on");
+                tracing::error!(%file, %error, "cannot write the snapshot of the counters; decisions continue");
             }
         }
     }

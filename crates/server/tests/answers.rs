@@ -1,4 +1,4 @@
-//! Decisions are reported alike over HTTP and over the Redis protocol, and in the log.
+//! Decisions are reported in the same way over HTTP, over the Redis protocol and in the log.
 
 use crate::common;
 

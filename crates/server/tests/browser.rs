@@ -1,4 +1,4 @@
-//! What a web page in a real browser can do to a server on the same machine.
+//! Attacks of a web page in a real browser on a server on the same machine.
 
 use crate::common;
 
@@ -47,7 +47,7 @@ fn chromium(folder: &Folder, url: &str) -> String {
 
 #[test]
 fn web_page_reads_and_switches_nothing_by_dns_rebinding() {
-    // It asks the server behind its own host name, as a script of the same origin may.
+    // The page requests its own host name, as a script of the same origin may.
     const PAGE: &str = "<body><script>
         const ask = (method, path, body) => {
             const request = new XMLHttpRequest();
@@ -58,7 +58,7 @@ fn web_page_reads_and_switches_nothing_by_dns_rebinding() {
         document.body.textContent = ask('GET', '/metrics') + ' | ' + ask('POST', '/v1/enforcement', '{\"mode\":\"observe\"}');
     </script></body>";
     let folder = Folder::new();
-    // The attack works: a server that does not look at the headers is read.
+    // The attack works against a server that does not check the headers.
     let naive = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = naive.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -75,10 +75,10 @@ fn web_page_reads_and_switches_nothing_by_dns_rebinding() {
     let page = chromium(&folder, &format!("http://rebound.example:{}/", rebinding_host(PAGE, address)));
     assert!(!page.contains("tollgate_") && page.contains("421 ") | page.contains("403 "), "{page}");
     assert!(ask(&server, "GET", "/v1/enforcement", &[], "").body.contains("\"enforce\""), "it was not switched");
-    // A person who is led to the address sees nothing either.
+    // A user who is led to the address sees nothing either.
     let page = chromium(&folder, &format!("http://rebound.example:{}/metrics", address.port()));
     assert!(!page.contains("tollgate_build_info") && page.contains("Misdirected"), "{page}");
-    // What was refused is served to the person who runs the server.
+    // A direct request of the operator is served.
     let page = chromium(&folder, &format!("http://127.0.0.1:{}/metrics", address.port()));
     assert!(page.contains("tollgate_build_info"), "{page}");
 }

@@ -149,7 +149,7 @@ fn every_page_works_in_a_browser() {
         })
     };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/console/console.mjs");
-    // Two servers more: a node that follows the first, and one whose rules come from a file and whose store does not answer.
+    // Two more servers: a node that follows the first, and one with rules from a file and a store that does not answer.
     let (service, data) = (console.server.url(""), console.folder.join("node"));
     let _node = Server::start(&[
         "--rules",
@@ -187,7 +187,7 @@ fn session_stands_for_its_token_and_ends_with_it() {
         "{reply}"
     );
     assert!(console.get("/v1/tokens", &cookie).starts_with("HTTP/1.1 403"), "an operator must not list tokens");
-    // Without the header of the console the cookie is nothing; nor is one that was made up.
+    // Without the header of the console the cookie has no effect, and neither has an invented cookie.
     let plain =
         format!("GET /v1/session HTTP/1.1\r\nhost: limits.example\r\ncookie: {cookie}\r\nconnection: close\r\n\r\n");
     assert!(console.send(&plain).starts_with("HTTP/1.1 401"));
@@ -291,7 +291,7 @@ fn live_data_has_the_rates_and_a_bounded_number_of_viewers() {
     let history = console.send("GET /v1/history HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
     let history: Value = serde_json::from_str(history.split_once("\r\n\r\n").expect("a body").1).expect("JSON");
     assert!(history["seconds"]["admitted"].as_array().is_some_and(|list| !list.is_empty()), "{history}");
-    // Viewers do not delay the end.
+    // Viewers do not delay the shutdown.
     console.server.signal("TERM");
     for viewer in &mut viewers {
         viewer.rest();

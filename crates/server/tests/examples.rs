@@ -1,5 +1,5 @@
-//! The clients under `examples/clients/` in the frameworks they are for: they decide, pass headers and the status of a refusal on,
-//! and fail open when the server is gone or answers with an error.
+//! The clients under `examples/clients/` in the frameworks they are for: they decide, pass headers and the status of a
+//! refusal on, and fail open when the server is unreachable or answers with an error.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use common::{Folder, Rules, Server, run, variable};
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clients");
 
-/// The rules: one request an hour, and a path that is denied with a status of its own.
+/// The rules: one request an hour, and a path that is denied with its own status.
 fn server() -> (Server, Rules) {
     let rules = Rules::new(
         "domain: api\nrules:\n- {id: denied, when: {path: /denied}, deny: true, status: 451}\n\
@@ -22,8 +22,8 @@ fn server() -> (Server, Rules) {
 /// An address where nothing listens.
 const GONE: &str = "http://127.0.0.1:9";
 
-/// What a framework prints for the requests of every test: status, `RateLimit`, `Retry-After`. They are: the first and the second of an
-/// hour, a denied one, one that the server has no rules for, and one while the server is gone.
+/// What a framework prints for the requests of every test: status, `RateLimit`, `Retry-After`. The requests: the first
+/// and the second of an hour, a denied one, one without rules on the server, and one while the server is unreachable.
 const EXPECTED: &str = "200 true false\n429 true true\n451 false true\n200 false false\n200 false false\n";
 
 #[test]

@@ -1,4 +1,4 @@
-//! What operators learn about a decision: explanations, the log, and peeks.
+//! What operators can see about a decision: explanations, the log, and peeks.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;

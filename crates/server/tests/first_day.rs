@@ -247,7 +247,7 @@ fn missing_attributes_of_a_key_are_reported() {
         assert!(ran.err.contains(hint), "{}", ran.err);
     }
     let ran = cli.run(&["keys", "reset", "api", "path=/login"]);
-    let hint = "rule login counts by client_ip, and this is the counter of requests without: give client_ip=…\n";
+    let hint = "rule login counts by client_ip, and this is the counter of requests without it: give client_ip=…\n";
     assert_eq!((&*ran.out, &*ran.err), ("1 counter reset\n", hint));
     assert_eq!(cli.run(&["keys", "peek", "api", "path=/login"]).err, hint);
     let ran = cli.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]);
@@ -256,7 +256,7 @@ fn missing_attributes_of_a_key_are_reported() {
     assert!(ran.out.lines().any(|line| line.ends_with("now      0s")), "{}", ran.out);
     assert_eq!(cli.run(&["keys", "reset", "api", "--json"]).err, "", "scripts are output by the number");
 
-    // A file gives no rule list to look into, and missing attributes are reported nevertheless.
+    // With rules from a file there is no list of rules, but missing attributes are reported nevertheless.
     let rules = common::Rules::new(FIRST);
     let server = Server::start(&["--rules", rules.path()]);
     let ran = Cli::of(&server).run(&["keys", "peek", "api"]);

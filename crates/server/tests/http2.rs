@@ -36,7 +36,7 @@ fn body(value: &str) -> Vec<u8> {
     [&[0, 0, 0, 0, message.len() as u8][..], &message].concat()
 }
 
-/// What came on a stream: its body, and its headers and trailers as one list.
+/// The response on a stream: its body, and its headers and trailers as one list.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Answer {
     fields: Vec<(String, String)>,
@@ -122,7 +122,7 @@ impl FrameClient {
                     decoded.expect("a header block");
                 }
                 Kind::Data => answer.body.extend_from_slice(&payload),
-                // The whole answer came before; the client is asked to stop.
+                // The whole response has arrived; the client is asked to stop sending.
                 Kind::RstStream if payload == [0; 4] => continue,
                 Kind::RstStream => panic!("stream {stream} was reset: {payload:?}"),
                 _ => continue,

@@ -80,8 +80,7 @@ fn envoy_file_with_replaces_is_imported_and_enforced() {
     assert_eq!(output, "");
     let written = std::fs::read_to_string(&rules).expect("a file");
     assert!(written.contains("replaces: [reading]") && written.contains("suffices: true"), "{written}");
-    // A request over HTTP has the entries of one descriptor, so a replacing limit matches the same
-    // one: a rule of our own.
+    // A request over HTTP has the entries of one descriptor, so a rule of our own language replaces the limit.
     let gold =
         "- {id: gold, when: {area: read, user: ann}, limit: 5/day, algorithm: fixed_window, replaces: [reading]}\n";
     folder.file("rules.yaml", format!("{written}{gold}"));

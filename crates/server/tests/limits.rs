@@ -1,4 +1,4 @@
-//! Input at its bounds: the error is clear, and the server continues.
+//! Input at its bounds: the server reports a clear error and continues.
 
 use crate::common;
 

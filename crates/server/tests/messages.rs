@@ -303,7 +303,7 @@ fn without_time(line: &str) -> String {
 #[test]
 fn log_of_a_server() {
     let rules = Rules::new(RULES);
-    // So few connections fit the limit of open files everywhere.
+    // This few connections fit the limit of open files on every machine.
     let server = Server::start(&["--rules", rules.path(), "--connections", "100"]);
     rules.write("domain: api\nrules:\n- {id: login, limt: 5/m}\n");
     let mut lines = server.start_log.clone();

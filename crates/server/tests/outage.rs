@@ -36,7 +36,7 @@ fn wait_for_the_store(client: &mut Client, name: &str) {
     assert!(back, "the store was not used again");
 }
 
-/// Checks what must hold during a fault of the store, whatever its kind, and after it.
+/// Checks what must hold during and after any fault of the store.
 fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&mut StoreServer)) {
     let mut store = StoreServer::start(Kind::Redis);
     let server = Server::start(&["--store", &store.url()]);

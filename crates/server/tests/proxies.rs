@@ -39,7 +39,7 @@ const FORGED: &[(&str, &str)] = &[
     ("forwarded", "for=192.0.2.1;host=other;proto=https"),
 ];
 
-/// What a proxy can do beyond passing and refusing.
+/// The abilities of a proxy beyond passing and refusing.
 struct Able {
     /// The client gets rate-limit headers with admitted requests.
     headers: bool,
@@ -84,7 +84,7 @@ fn check(name: &str, able: &Able) {
     assert_eq!(proxy.send("GET", "/described", FORGED).status, 429, "{name}: all of them");
     let forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "forged"), ("tollgate-token", "x")];
     assert_eq!(proxy.send("GET", "/limited/a", &forged).status, 200, "{name}");
-    // Headers of browsers and of authenticated clients are their own.
+    // Headers of browsers and of authenticated clients are passed on unchanged.
     let own = [("origin", "https://example.org"), ("authorization", "Bearer x"), ("content-length", "0")];
     assert_eq!(proxy.send("POST", "/other", &own).status, 200, "{name}");
 

@@ -20,8 +20,7 @@ fn words(step: &Step) -> Vec<String> {
     words
 }
 
-/// Values beyond our range of time are an error here, and a credit that redis-cell stores and then
-/// fails to expire is not.
+/// Values beyond our range of time are an error here; a credit for which redis-cell fails to set an expiry is not.
 fn is_the_references_own(error: &str) -> bool {
     error.ends_with("Error while setting key expire")
 }

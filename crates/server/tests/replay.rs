@@ -222,7 +222,7 @@ fn broken_lines_are_counted_by_reason() {
     let early = combined(&[(0, 1, "/")]);
     let late = combined(&[(70, 1, "/")]);
     let mut log = good.repeat(20).into_bytes();
-    // More than two chunks later, a line cannot be put in its place any more.
+    // A line that is more than two chunks late cannot be sorted any more.
     log.extend(good.repeat(30_000).bytes());
     for line in [
         "broken\n".into(),
@@ -323,7 +323,7 @@ fn comparison_names_those_newly_refused_and_relieved() {
 #[test]
 fn suggested_rules_are_ready_and_refuse_what_was_said() {
     let folder = Folder::new();
-    // 2,000 clients with one to five requests at once, and one with two hundred.
+    // 2,000 clients with one to five simultaneous requests, and one with two hundred.
     let mut lines: Vec<(u64, u8, &str)> = Vec::new();
     lines.resize(200, (50, 200, "/"));
     let mut log = combined(&lines);

@@ -144,7 +144,7 @@ fn connections_beyond_the_maximum_are_refused() {
         client.expect("+PONG\r\n");
     }
     assert_eq!(server.connect_resp().rest(), "-ERR max number of clients reached\r\n");
-    // HTTP has a budget of its own, and further connections for health checks, which only they may use.
+    // HTTP has its own maximum of connections, and further ones only for health checks.
     let (mut third, mut fourth) = (server.connect_http(), server.connect_http());
     for client in [&mut third, &mut fourth] {
         assert_eq!(client.post("/v1/check", r#"{"key":"k","limit":"5/h"}"#).0, 200);

@@ -115,7 +115,7 @@ fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_go_on() {
     let data = format!("{}/data", restarted.rules);
     let server = Server::start(&["--rules", &restarted.rules, "--data", &data, "--snapshot-every", "1"]);
     let line = server.wait_for_line("cannot write the snapshot of the counters");
-    assert!(line.contains("decisions go on"), "{line}");
+    assert!(line.contains("decisions continue"), "{line}");
     assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
     eventually("a second failure", || {
         let mut client = server.connect_http();
@@ -148,7 +148,7 @@ fn full_disk_keeps_the_last_snapshot_and_decisions_go_on() {
             (0..1000).map(|n| format!("{{\"domain\":\"api\",\"attributes\":{{\"who\":\"{part}-{n}\"}}}}")).collect();
         assert_eq!(client.post("/v1/check", &format!("[{}]", items.join(","))).0, 200);
     }
-    let line = server.wait_for_line("cannot write the snapshot of the counters; decisions go on");
+    let line = server.wait_for_line("cannot write the snapshot of the counters; decisions continue");
     assert!(line.contains("No space left"), "{line}");
     assert_eq!(std::fs::read(&file).expect("the last one stays"), kept);
     assert_eq!(check(&mut client, "\"who\":\"alice\""), 200);

@@ -109,7 +109,7 @@ fn ten_thousand_resets_and_two_switches_are_all_in_the_audit_log() {
         for _ in 0..100 {
             match client.line().as_str() {
                 ":1" => done += 1,
-                // Too many entries wait: nothing was reset, and the caller knows.
+                // Too many entries wait for the log: nothing was reset, and the caller gets an error.
                 line => {
                     assert!(line.contains("audit log"), "{line}");
                     refused += 1;

@@ -38,7 +38,7 @@ fn rule_is_created_enforced_changed_and_rolled_back() {
     // Requests pass until the rule is in force, and then three times.
     status(429);
     put(&server, RULE, &rule("5/h"));
-    // The three that were spent stay spent: two more pass.
+    // The three that were spent are kept: two more pass.
     let peek = ask_until(&server, "/v1/peek", CHECK, |answer| answer.status == 200);
     assert_eq!(peek.json()["limits"][0]["remaining"], 2, "{peek:?}");
     let back =

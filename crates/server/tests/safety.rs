@@ -1,4 +1,4 @@
-//! What an attacker or a mistake must not achieve: requests of web pages, exhausted connections, slow clients, large lists.
+//! Protection against attacks and mistakes: requests of web pages, exhausted connections, slow clients, large lists.
 
 use crate::common;
 
@@ -50,7 +50,7 @@ fn silent_clients_of_one_protocol_do_not_keep_others_or_health_checks_out() {
     refused.expect("-ERR max number of clients reached\r\n");
     let line = server.wait_for_line("connection limit reached");
     assert!(line.contains("resp") && line.contains("max=2"), "{line}");
-    // HTTP has a budget of its own.
+    // HTTP has its own maximum of connections.
     assert!(get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 200"));
     let silent: Vec<Client> = (0..2).map(|_| server.connect_http()).collect();
     eventually("the budget of HTTP is used up", || {

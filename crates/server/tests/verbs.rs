@@ -91,7 +91,7 @@ fn drain_of_uncounted_request_takes_zero_and_says_so() {
     });
 }
 
-/// Rules with a cost of their own.
+/// Rules with their own cost.
 const WEIGHED: &str = "\
 domain: api
 rules:

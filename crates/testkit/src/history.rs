@@ -3,9 +3,10 @@
 //! The bound is `burst + rate × T` for every closed interval of length `T`. Comparing all pairs of
 //! events takes n² steps. Replaying the history through an envelope finds the same violations in n
 //! steps. The envelope is the most that any interval ending now has used of the burst. It decreases
-//! at the rate, is never below zero (such an interval would do better to start now), and increases
-//! with each event. The bound is violated exactly when the envelope exceeds the burst. The input is
-//! instants and amounts only, so the checker applies to any store, front end or simulation.
+//! at the rate, is never below zero (an interval that starts now would then be larger), and
+//! increases with each event. The bound is violated exactly when the envelope exceeds the burst.
+//! The input is instants and amounts only, so the checker applies to any store, front end or
+//! simulation.
 
 use num_bigint::BigInt;
 use num_traits::{Signed, Zero};

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-/// Asserts that `main`, the text of `tests/main.rs` in `package`, lists every other file of its folder as a module, except those
-/// `apart`, which are programs of their own.
+/// Asserts that `main`, the text of `tests/main.rs` in `package`, lists every other file of its folder as a module,
+/// except those `apart`, which are separate programs.
 ///
 /// # Panics
 /// If a file is missing: its tests would not be run.

@@ -1,6 +1,6 @@
 //! One test for each choice where rate limiters differ, with numbers that can be checked by hand.
 //!
-//! The order of waiters within a process is tested in the crate `tollgate`, which has them.
+//! The order of waiters within a process is tested in the crate `tollgate`.
 
 #[path = "choices/key.rs"]
 mod key;

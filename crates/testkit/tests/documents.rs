@@ -1,4 +1,4 @@
-//! The documents name tests, files and folders that exist.
+//! The documents name tests, files and folders that exist, and the golden file of messages has every message.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -84,4 +84,80 @@ fn every_file_named_by_the_architecture_page_exists() {
         let path = name.trim_start_matches("crates/").trim_end_matches('/');
         assert!(known.contains(path) || root().join(path).exists(), "ARCHITECTURE.md names a missing file: {name}");
     }
+}
+
+/// Returns the string literals of a source file, without its comments and its tests, which follow the code.
+fn literals(source: &str) -> Vec<String> {
+    let code =
+        source.split("\n#[cfg(test").next().and_then(|code| code.split("\n#[cfg(all(test").next()).unwrap_or_default();
+    let (mut found, mut rest) = (Vec::new(), code);
+    while let Some(at) = rest.find(['"', '\'', '/']) {
+        let (before, token) = rest.split_at(at);
+        rest = if token.starts_with("//") {
+            token.find('\n').map_or("", |end| &token[end..])
+        } else if token.starts_with("'\"'") || token.starts_with("'\\\"'") {
+            &token[token[1..].find('\'').map_or(1, |end| end + 2)..]
+        } else if !token.starts_with('"') {
+            &token[1..]
+        } else {
+            let hashes = before.len() - before.trim_end_matches('#').len();
+            let raw = before.trim_end_matches('#').ends_with('r');
+            let text = &token[1..];
+            let end = if raw { text.find(&format!("\"{}", "#".repeat(hashes))) } else { end_of_string(text) };
+            let end = end.unwrap_or(text.len());
+            found.push(text[..end].to_owned());
+            text.get(end + 1..).unwrap_or_default()
+        };
+    }
+    found
+}
+
+/// Returns the position of the quotation mark that ends a string.
+fn end_of_string(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.char_indices().find_map(|(at, c)| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends.then_some(at)
+    })
+}
+
+/// Joins the lines of a literal that continues after a backslash.
+fn joined(literal: &str) -> String {
+    let mut lines = literal.split("\\\n");
+    let first = lines.next().unwrap_or_default().to_owned();
+    lines.fold(first, |text, line| text + line.trim_start())
+}
+
+/// Returns whether a literal may be part of a message: several words, and not SQL.
+fn is_message(literal: &str) -> bool {
+    const SQL: [&str; 12] =
+        ["SELECT", "INSERT", "UPDATE", "DELETE", "FROM", "WHERE", "ORDER", "AND", "OR ", "SET ", "PRAGMA", "BEGIN"];
+    let words = literal.split(|c: char| !c.is_ascii_alphabetic()).filter(|word| word.len() > 1).count();
+    let text = literal.trim_start_matches([' ', ')']);
+    words > 1 && literal.contains(' ') && !literal.contains('\n') && !SQL.iter().any(|word| text.starts_with(word))
+}
+
+#[test]
+#[ignore = "run with BLESS=1 after changing messages, and read the difference of tests/golden/messages.txt"]
+fn every_message_is_in_the_golden_file() {
+    // These are generated into pages: docs/rules.md, docs/openapi.json, docs/security.md and docs/metrics.md.
+    let elsewhere = ["rules/keys", "rules/reference.rs", "api/describe", "server/src/bounds.rs", "observe/metrics.rs"];
+    let tests = ["/tests.rs", "/tests/", "testing.rs", "stalled_client.rs"];
+    let mut page = String::new();
+    for package in ["core", "engine", "http", "redis", "server", "share", "tollgate"] {
+        let mut files = Vec::new();
+        add_files(&Path::new("crates").join(package).join("src"), &mut files);
+        let mut messages = std::collections::BTreeSet::new();
+        for file in files {
+            let name = file.to_str().expect("a path in UTF-8");
+            if name.ends_with(".rs") && !elsewhere.iter().chain(&tests).any(|part| name.contains(part)) {
+                let found = literals(&std::fs::read_to_string(root().join(&file)).expect("a source file"));
+                messages.extend(found.iter().map(|literal| joined(literal)).filter(|literal| is_message(literal)));
+            }
+        }
+        page.extend(std::iter::once(format!("# crates/{package}\n")));
+        page.extend(messages.into_iter().map(|message| message + "\n"));
+    }
+    tollgate_testkit::golden!("messages", page);
 }

@@ -113,7 +113,7 @@ fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
             // A request leaves with its last unit.
             assert_eq!(now + wait.as_nanos(), start + exact.nanos_for(total - 1), "{text} after {decisions} decisions");
             decisions += 1;
-            // A unit is available exactly when one has left. At half empty the bucket is filled again.
+            // A unit is available exactly when one has left. When the bucket is half empty it is filled again.
             let remaining = limit.report(&state, &Now::at(now), Cost::ONE).remaining;
             assert_eq!(
                 total + remaining,

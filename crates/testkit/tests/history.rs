@@ -12,7 +12,7 @@ fn ten() -> Bound {
     Bound::of("10/s".parse().expect("a rate"), 10)
 }
 
-/// A burst of 10, then one every 100 ms, for 1000 s: at the bound in every interval.
+/// Returns a burst of 10, then one every 100 ms, for 1000 s: at the bound in every interval.
 fn fullest_history() -> Vec<(u64, u64)> {
     let steady = (1..=10_000).map(|nth| (nth * SECOND / 10, 1));
     [(0, 10)].into_iter().chain(steady).collect()

@@ -16,7 +16,7 @@ use tollgate_testkit::oracle::{Case, Fields, Read, Step, TraceDirectory};
 
 const MILLI: u64 = 1_000_000;
 
-/// The configuration lines that a case was recorded with.
+/// Returns the configuration lines that a case was recorded with.
 fn config(case: &Case) -> Read<String> {
     let lines = case.config.list("limits")?.iter().enumerate().map(|(place, limit)| {
         let (rate, burst) = (limit.text("rate")?, limit.count("burst")?);

@@ -10,7 +10,7 @@ fn calls() -> impl Strategy<Value = Vec<(Idle, u64)>> {
     let idles = prop_oneof![
         Just(Idle::Nanos(0)),
         any_size(1 << 50).prop_map(Idle::Nanos),
-        (0..3_i64).prop_map(|more| Idle::Told(more - 1)),
+        (0..3_i64).prop_map(|more| Idle::Advertised(more - 1)),
     ];
     let permits = prop_oneof![Just(0), 1_u64..20, any_size(1 << 30)];
     prop::collection::vec((idles, permits), 1..40)
@@ -21,7 +21,7 @@ enum Idle {
     /// This many nanoseconds.
     Nanos(u64),
     /// The advertised wait, and this much longer.
-    Told(i64),
+    Advertised(i64),
 }
 
 fn walk(pacing: &Pacing, mut model: PacerModel, start: u64, calls: &[(Idle, u64)], tolerance: impl Fn(u64) -> u64) {
@@ -29,7 +29,7 @@ fn walk(pacing: &Pacing, mut model: PacerModel, start: u64, calls: &[(Idle, u64)
     for (nth, &(idle, permits)) in calls.iter().enumerate() {
         let next = match idle {
             Idle::Nanos(nanos) => now.saturating_add(nanos),
-            Idle::Told(more) => now.saturating_add(model.earliest(now).saturating_add_signed(more)),
+            Idle::Advertised(more) => now.saturating_add(model.earliest(now).saturating_add_signed(more)),
         };
         if next < 1 << 62 {
             now = next;
@@ -84,7 +84,7 @@ proptest! {
         let pacing = Pacing::warm_up(rate, Nanos::from_nanos(warm_up), 3_000).expect("valid params");
         let mut calls = calls;
         calls.iter_mut().for_each(|(idle, _)| {
-            if let Idle::Told(_) = idle {
+            if let Idle::Advertised(_) = idle {
                 *idle = Idle::Nanos(0);
             }
         });

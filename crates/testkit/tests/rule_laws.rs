@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tollgate_testkit::rule_model::laws::{Came, Deed, What, record, replay, same};
+use tollgate_testkit::rule_model::laws::{OperationResult, RecordedOperation, What, record, replay, same};
 use tollgate_testkit::rule_model::limit::{Algorithm, Limit, Windows};
 use tollgate_testkit::rule_model::lockstep::{self, Subject};
 use tollgate_testkit::rule_model::memory::InMemory;
@@ -14,29 +14,29 @@ use tollgate_testkit::rule_model::{Answer, Exceed, Request, Rule, RuleSet, Verb}
 const TRACES: u64 = 30;
 
 /// Runs `law` on recorded traces that have no topic of `left_out`.
-fn for_traces(left_out: &[Topic], mut law: impl FnMut(&Trace, &[Deed])) {
+fn for_traces(left_out: &[Topic], mut law: impl FnMut(&Trace, &[RecordedOperation])) {
     let mut seeds = 1..;
     for _ in 0..TRACES {
         let trace = seeds.find_map(|seed| Trace::random(&mut Rng::new(seed), 1, 40).without(left_out));
         let trace = trace.expect("there are seeds without end");
-        let deeds = record(&trace, 1);
-        law(&trace, &deeds);
+        let operations = record(&trace, 1);
+        law(&trace, &operations);
     }
 }
 
-fn run(trace: &Trace, deeds: &[Deed]) -> BTreeMap<usize, Came> {
-    replay(&mut InMemory::new(), trace.start, deeds)
+fn run(trace: &Trace, operations: &[RecordedOperation]) -> BTreeMap<usize, OperationResult> {
+    replay(&mut InMemory::new(), trace.start, operations)
 }
 
 /// Returns the operations with other rules.
-fn with_rules(deeds: &[Deed], change: impl Fn(&mut RuleSet)) -> Vec<Deed> {
-    let mut deeds = deeds.to_vec();
-    for deed in &mut deeds {
+fn with_rules(operations: &[RecordedOperation], change: impl Fn(&mut RuleSet)) -> Vec<RecordedOperation> {
+    let mut operations = operations.to_vec();
+    for deed in &mut operations {
         if let What::Put(rules) = &mut deed.what {
             change(rules);
         }
     }
-    deeds
+    operations
 }
 
 fn plain(id: &str, when: Vec<(&'static str, &'static str)>) -> Rule {
@@ -47,64 +47,63 @@ fn plain(id: &str, when: Vec<(&'static str, &'static str)>) -> Rule {
 
 #[test]
 fn unrelated_rule_changes_nothing() {
-    for_traces(&[], |trace, deeds| {
-        let more = with_rules(deeds, |rules| {
+    for_traces(&[], |trace, operations| {
+        let more = with_rules(operations, |rules| {
             rules.rules.insert(0, plain("first", vec![("path", "elsewhere")]));
             rules.rules.push(plain("last", vec![("user", "nobody")]));
         });
-        same(deeds, &run(trace, deeds), &run(trace, &more), "an unrelated rule changes nothing");
+        same(operations, &run(trace, operations), &run(trace, &more), "an unrelated rule changes nothing");
     });
 }
 
 #[test]
 fn order_of_rules_changes_only_which_is_named() {
-    let sorted = |came: BTreeMap<usize, Came>| -> BTreeMap<usize, Came> {
+    let sorted = |came: BTreeMap<usize, OperationResult>| -> BTreeMap<usize, OperationResult> {
         let sort = |came| match came {
-            Came::Decided(mut answer) => {
+            OperationResult::Decided(mut answer) => {
                 answer.limits.sort_by(|one, other| one.rule.cmp(&other.rule));
-                Came::Decided(answer)
+                OperationResult::Decided(answer)
             }
             other => other,
         };
         came.into_iter().map(|(number, came)| (number, sort(came))).collect()
     };
-    for_traces(&[], |trace, deeds| {
+    for_traces(&[], |trace, operations| {
         // Of rules with `allow` or `deny`, the first decides.
         if trace.versions.iter().flat_map(|set| &set.rules).any(|rule| matches!(rule.does, Does::Allow | Does::Deny)) {
             return;
         }
-        let reversed = with_rules(deeds, |rules| rules.rules.reverse());
-        let (one, other) = (sorted(run(trace, deeds)), sorted(run(trace, &reversed)));
-        same(deeds, &one, &other, "the order of rules changes only which is named");
+        let reversed = with_rules(operations, |rules| rules.rules.reverse());
+        let (one, other) = (sorted(run(trace, operations)), sorted(run(trace, &reversed)));
+        same(operations, &one, &other, "the order of rules changes only which is named");
     });
 }
 
 #[test]
 fn peek_changes_nothing() {
-    for_traces(&[], |trace, deeds| {
-        let is_peek = |deed: &Deed| matches!(deed.what, What::Ask(Verb::Peek, _));
-        let fewer: Vec<Deed> = deeds.iter().filter(|deed| !is_peek(deed)).cloned().collect();
-        same(deeds, &run(trace, deeds), &run(trace, &fewer), "a peek changes nothing");
+    for_traces(&[], |trace, operations| {
+        let is_peek = |deed: &RecordedOperation| matches!(deed.what, What::Ask(Verb::Peek, _));
+        let fewer: Vec<RecordedOperation> = operations.iter().filter(|deed| !is_peek(deed)).cloned().collect();
+        same(operations, &run(trace, operations), &run(trace, &fewer), "a peek changes nothing");
     });
 }
 
 #[test]
 fn refused_request_changes_no_other_answer() {
-    for_traces(&[Topic::Ban, Topic::Initial, Topic::CountRefused], |trace, deeds| {
-        let all = run(trace, deeds);
-        let is_refused =
-            |deed: &Deed| matches!(all.get(&deed.number), Some(Came::Decided(answer)) if !answer.outcome.is_admitted());
-        let fewer: Vec<Deed> = deeds.iter().filter(|deed| !is_refused(deed)).cloned().collect();
-        same(deeds, &all, &run(trace, &fewer), "a refused request changes no other answer");
+    for_traces(&[Topic::Ban, Topic::Initial, Topic::CountRefused], |trace, operations| {
+        let all = run(trace, operations);
+        let is_refused = |deed: &RecordedOperation| matches!(all.get(&deed.number), Some(OperationResult::Decided(answer)) if !answer.outcome.is_admitted());
+        let fewer: Vec<RecordedOperation> = operations.iter().filter(|deed| !is_refused(deed)).cloned().collect();
+        same(operations, &all, &run(trace, &fewer), "a refused request changes no other answer");
     });
 }
 
 #[test]
 fn changing_a_limit_and_back_without_charging_changes_nothing() {
-    for_traces(&[], |trace, deeds| {
-        let (mut longer, mut next) = (Vec::new(), deeds.len());
+    for_traces(&[], |trace, operations| {
+        let (mut longer, mut next) = (Vec::new(), operations.len());
         let mut in_force = None;
-        for deed in deeds {
+        for deed in operations {
             longer.push(deed.clone());
             if let What::Put(rules) = &deed.what {
                 in_force = Some(rules.clone());
@@ -118,7 +117,7 @@ fn changing_a_limit_and_back_without_charging_changes_nothing() {
                 let detour =
                     [What::Put(version.clone()), peek, What::Ask(Verb::Check, never), What::Put(rules.clone())];
                 for what in detour {
-                    longer.push(Deed { number: next, at: deed.at, what });
+                    longer.push(RecordedOperation { number: next, at: deed.at, what });
                     next += 1;
                 }
             }
@@ -131,17 +130,17 @@ fn changing_a_limit_and_back_without_charging_changes_nothing() {
             passes(&rule.does) || rule.is_shadow() || rule.overrides.iter().any(|other| passes(&other.does))
         });
         if !touched && !unlimited {
-            same(deeds, &run(trace, deeds), &run(trace, &longer), "there and back again changes nothing");
+            same(operations, &run(trace, operations), &run(trace, &longer), "there and back again changes nothing");
         }
     });
 }
 
 #[test]
 fn refund_restores() {
-    for_traces(&[Topic::ChangedParameters, Topic::Initial, Topic::Ban], |trace, deeds| {
-        let (mut longer, mut next) = (Vec::new(), deeds.len());
+    for_traces(&[Topic::ChangedParameters, Topic::Initial, Topic::Ban], |trace, operations| {
+        let (mut longer, mut next) = (Vec::new(), operations.len());
         let mut checks = Vec::new();
-        for deed in deeds {
+        for deed in operations {
             longer.push(deed.clone());
             let What::Ask(Verb::Check | Verb::Charge, request) = &deed.what else { continue };
             // A peek, the request again, its refund, and the peek again.
@@ -152,20 +151,20 @@ fn refund_restores() {
                 What::Refund(number),
                 What::Ask(Verb::Peek, request.clone()),
             ] {
-                longer.push(Deed { number: next, at: deed.at, what });
+                longer.push(RecordedOperation { number: next, at: deed.at, what });
                 next += 1;
             }
             checks.push(number);
         }
         let came = run(trace, &longer);
         for check in checks {
-            let (Some(Came::Decided(before)), Some(Came::Decided(after))) =
+            let (Some(OperationResult::Decided(before)), Some(OperationResult::Decided(after))) =
                 (came.get(&(check - 1)), came.get(&(check + 2)))
             else {
                 continue;
             };
             let refused = |answer: &Answer| !answer.outcome.is_admitted() || answer.shadow_refused;
-            if matches!(came.get(&check), Some(Came::Decided(answer)) if !refused(answer)) {
+            if matches!(came.get(&check), Some(OperationResult::Decided(answer)) if !refused(answer)) {
                 assert_eq!(after, before, "a refund restores: {longer:#?}");
             }
         }

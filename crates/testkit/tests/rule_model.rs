@@ -19,11 +19,11 @@ fn memory_decides_as_the_model_does() {
     println!("{compared} decisions of {traces} traces from seed {seed} show no difference");
 }
 
-/// Seeds that once showed a difference: a commit to shadow counters under changed parameters, a refused request of two rules
-/// after a live change to a longer list of limits, a commit whose extra a log refuses, a refund to a state in a smaller table
-/// than the limits of its receipt need; refunds to keys with more limits than the request was charged to, renewals after the
-/// rule has changed, and calendar windows that are not those of the key; a log's stamp that was the end of a slice, and a
-/// key with entries in two tables.
+/// Seeds that once showed a difference: a commit to shadow counters under changed parameters, a refused request of two
+/// rules after a live change to a longer list of limits, a commit whose shortfall a log refuses, a refund to a state in
+/// a smaller table than the limits of its receipt need; refunds to keys with more limits than the request was charged
+/// to, renewals after the rule has changed, and calendar windows that are not those of the key; a log's stamp that was
+/// the end of a slice, and a key with entries in two tables.
 #[test]
 fn memory_decides_as_the_model_does_for_known_seeds() {
     let before = [18, 1_080, 1_457, 2_037, 3_144, 5_023];

@@ -27,7 +27,7 @@ use crate::wait::{Acquire, AcquireError, Waitable};
 /// assert_eq!(slots.report(1).remaining, 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "dropped, it gives back what was taken"]
+#[must_use = "dropping it immediately refunds what was taken"]
 pub struct Permit<G: Waitable> {
     limiter: Arc<G>,
     key: G::Key,
@@ -138,7 +138,7 @@ impl<G: Waitable> fmt::Debug for Permit<G> {
 /// assert_eq!(tokens.report(1).remaining, 850);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "dropped, it counts as committed"]
+#[must_use = "dropping it counts as committing it"]
 pub struct Reservation<G: Waitable> {
     open: Arc<Open<G>>,
     gives_back: bool,

@@ -22,7 +22,7 @@ fn bucket(burst: u64) -> TokenBucket {
     bucket
 }
 
-/// Two words, behind a lock of their own.
+/// A bucket whose state is two words with their own lock.
 fn odd_bucket(burst: u64) -> TokenBucket {
     let bucket = TokenBucket::new("7777/s".parse().expect("a rate"), burst).expect("a burst of a few seconds");
     assert!(!bucket.fits_a_word());
@@ -45,7 +45,8 @@ fn both<T: Send + Sync + 'static, R: 'static>(
     (other.join().expect("a thread that returns"), mine)
 }
 
-/// Builds a model with at most `preemptions` preemptive thread switches. Known bugs were found with one or two.
+/// Builds a model with at most `preemptions` preemptive thread switches. Known bugs were found with one or two
+/// preemptions.
 fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

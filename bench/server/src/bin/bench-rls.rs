@@ -1,4 +1,5 @@
-//! The rate-limit service of Envoy beside floors that decide nothing: a bare tonic answer and a bare answer of hyper's HTTP/2.
+//! Compares Envoy's rate-limit service with floors, servers that decide nothing: a fixed reply from tonic, and one from
+//! hyper's HTTP/2.
 //!
 //! `bench-rls TOLLGATE [REPETITIONS [load|latency|instructions]]`. Two rules match each request. h2load is the client: 10
 //! connections with 10 streams each.
@@ -54,7 +55,7 @@ impl Bench {
         self.folder.join(name)
     }
 
-    /// The command that starts a server on an address.
+    /// Returns the command that starts a server on an address.
     fn command(&self, name: &str, address: SocketAddr) -> anyhow::Result<Vec<String>> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let address = address.to_string();
@@ -92,7 +93,7 @@ impl Bench {
         Ok(text)
     }
 
-    /// As fast as possible: processor time of the server per request.
+    /// Returns the server's CPU time per request at full load.
     fn load(&self, bars: &mut Bars) -> anyhow::Result<()> {
         const COUNT: usize = 100_000;
         let servers = self.servers()?;
@@ -113,7 +114,7 @@ impl Bench {
         Ok(())
     }
 
-    /// At 10,000 requests per second: times to an answer.
+    /// Returns the response times at 10,000 requests per second.
     fn latency(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let servers = self.servers()?;
         let log = self.file("log");
@@ -141,7 +142,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Instructions of the server per request, as valgrind counts them; repeatable also on a busy machine.
+    /// Returns the server's instructions per request, counted by valgrind; repeatable even on a busy machine.
     fn instructions(&self, bars: &mut Bars) -> anyhow::Result<()> {
         const COUNTS: [usize; 2] = [1_000, 5_000];
         println!("\ninstructions per request");
@@ -151,7 +152,7 @@ impl Bench {
             for count in COUNTS {
                 collected.push(self.collect(name, count)?);
             }
-            // What starting and stopping takes is in both.
+            // Both runs include starting and stopping.
             let each = (collected[1] - collected[0]) / (COUNTS[1] - COUNTS[0]) as f64;
             println!("  {name:<10} {each:>7.0}");
             all.insert(name, each);
@@ -185,7 +186,7 @@ impl Bench {
     }
 }
 
-/// A message of gRPC: the domain `api` and one descriptor with three entries, by which two rules match.
+/// Returns a message of gRPC: the domain `api` and one descriptor with three entries, by which two rules match.
 fn body() -> Vec<u8> {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
     let entry = |key: &str, value: &str| field(1, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());

@@ -1,4 +1,5 @@
-//! The rules service: how soon a change is in force, what polls and pages cost, and what a reload takes from decisions.
+//! Measures the rules service: how soon a change is in force, the cost of polls and pages, and how much a reload slows
+//! down decisions.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -59,7 +60,7 @@ impl Bench {
         Server::start(&mut command, address)
     }
 
-    /// From sending a change to a node's running it, among ten thousand rules.
+    /// Measures the time from sending a change until a node has it in force, with ten thousand rules.
     fn changes(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
         let mut times = Vec::new();
         for number in 0..self.repetitions {
@@ -81,7 +82,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Polls that find nothing new.
+    /// Measures polls that find nothing new.
     fn polls(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
         const POLLS: u32 = 1_000;
         let whole = service.ask("GET", "/v1/snapshot", "", "")?;
@@ -107,7 +108,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Decisions a second while rules are replaced, beside those before and after.
+    /// Compares decisions a second while rules are replaced with those before and after.
     fn reloads(&self, service: &mut Client, node: &Server, bars: &mut Bars) -> anyhow::Result<()> {
         let (count, over) = (AtomicU64::new(0), AtomicBool::new(false));
         let mut asked = Client::connect(node.address)?;
@@ -117,7 +118,7 @@ impl Bench {
                 scope.spawn(move || call(number, address, count, over));
             }
             let measured = self.reload_under_load(service, &mut asked, &count, bars);
-            // The callers end by themselves then.
+            // The callers end when the server does.
             over.store(true, Ordering::Relaxed);
             measured
         })
@@ -158,7 +159,8 @@ impl Bench {
         Ok(())
     }
 
-    /// A page in the middle of a list of a thousand rules, and of a hundred thousand; and what it takes to apply so many.
+    /// Measures a page in the middle of a list of a thousand and of a hundred thousand rules, and the time to apply
+    /// them.
     fn pages(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let mut times = Vec::new();
         let mut clients = Vec::new();
@@ -171,7 +173,7 @@ impl Bench {
                 client.put("/v1/apply", "POST", &rules(count))?;
                 println!("{what} {count} rules is applied in {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
             }
-            // It decides by its own rules, too, and compiling them is not what is measured here.
+            // The server also decides by its own rules, whose compilation is not measured here.
             while revision(&mut client)? == "0" {
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -207,10 +209,10 @@ impl Bench {
 
 const LIST: &str = "/v1/domains/api/rules";
 const RULE: &str = "/v1/domains/api/rules/r5000";
-/// Enough to keep the server busy, few enough to let somebody else run at times.
+/// Enough callers to keep the server busy, and few enough to leave CPU time for other threads.
 const CALLERS: usize = 4;
 
-/// The rule in the middle, with other numbers.
+/// Returns the rule in the middle, with other parameters.
 fn changed(number: usize) -> String {
     format!("{{\"when\":{{\"plan\":\"plan5000\"}},\"per\":[\"client\"],\"limit\":\"{}/s\"}}", 200 + number)
 }
@@ -227,7 +229,7 @@ fn metric(client: &mut Client, name: &str) -> anyhow::Result<f64> {
     Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
 }
 
-/// Asks for decisions, sixteen requests in each batch, until told that it is over.
+/// Sends batches of sixteen requests until it is stopped.
 fn call(number: usize, address: SocketAddr, count: &AtomicU64, over: &AtomicBool) {
     const TOGETHER: u64 = 16;
     let request = format!(
@@ -243,7 +245,7 @@ fn call(number: usize, address: SocketAddr, count: &AtomicU64, over: &AtomicBool
     }
 }
 
-/// How fast a count grows.
+/// Measures how fast a count grows.
 struct Meter<'a> {
     count: &'a AtomicU64,
     last: (Instant, u64),
@@ -254,7 +256,7 @@ impl<'a> Meter<'a> {
         Self { count, last: (Instant::now(), count.load(Ordering::Relaxed)) }
     }
 
-    /// Since it was asked last.
+    /// Returns the count at the last call.
     fn per_second(&mut self) -> f64 {
         let now = (Instant::now(), self.count.load(Ordering::Relaxed));
         let (time, count) = (now.0 - self.last.0, now.1 - self.last.1);
@@ -263,7 +265,7 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// A connection over which HTTP is spoken.
+/// An HTTP connection.
 struct Client {
     stream: BufReader<TcpStream>,
 }
@@ -306,7 +308,7 @@ impl Client {
         Ok(Answer { status, tag, body: String::from_utf8(body)? })
     }
 
-    /// Sends rules, which must be taken.
+    /// Sends rules, which must be accepted.
     fn put(&mut self, path: &str, method: &str, body: &str) -> anyhow::Result<()> {
         let kind = if Path::new(path).ends_with("apply") { "application/yaml" } else { "application/json" };
         let answer = self.ask(method, path, &format!("content-type: {kind}\r\n"), body)?;

@@ -1,4 +1,5 @@
-//! The floor of HTTP: axum as it comes, answering a fixed body to `POST /v1/check`, and fixed headers to forward-auth.
+//! The floor of HTTP: an axum server that replies with a fixed body to `POST /v1/check`, and with fixed headers to
+//! forward-auth.
 //!
 //! `floor-http ADDRESS`
 

@@ -1,6 +1,6 @@
 //! The floor of the Redis protocol: counts the commands in what it reads and answers `+OK` to each, on tokio.
 //!
-//! `floor-resp ADDRESS`: one event loop per core, connections dealt out in turn.
+//! `floor-resp ADDRESS`: one event loop per core, with connections assigned in turn.
 
 use std::net::TcpStream as StdStream;
 
@@ -54,7 +54,7 @@ async fn serve(mut stream: TcpStream) {
     }
 }
 
-/// The length of the command at the beginning of `input`, if all of it is there.
+/// Returns the length of the command at the beginning of `input`, if it is complete.
 fn command(input: &[u8]) -> Option<usize> {
     let (count, mut at) = number(input, 1)?;
     for _ in 0..count {

@@ -1,6 +1,7 @@
 //! The floors of the rate-limit service: gRPC servers that read a message and answer with a fixed one.
 //!
-//! `floor-rls ADDRESS tonic|hyper`: tonic as it comes, or the HTTP/2 of hyper with one event loop per core.
+//! `floor-rls ADDRESS tonic|hyper`: a plain tonic server, or the HTTP/2 of hyper with one event loop per
+//! core.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -21,7 +22,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tower_service::Service;
 
-/// As long as an answer of ours about two rules.
+/// As long as a reply of Tollgate about two rules.
 const ANSWER: [u8; 170] = [b'x'; 170];
 
 fn main() -> anyhow::Result<()> {
@@ -151,7 +152,7 @@ async fn serve(stream: TcpStream) {
     let _ = connection.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// A stream that is always ready.
+/// Returns a stream that is always ready to be read.
 fn ready_stream(
     frames: impl Iterator<Item = Frame<Bytes>> + Unpin,
 ) -> impl futures_core::Stream<Item = Result<Frame<Bytes>, Infallible>> {

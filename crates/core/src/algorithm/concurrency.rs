@@ -78,8 +78,8 @@ impl Concurrency {
     /// Maximum number of leases, limit and debt together.
     pub const MAX_LEASES: u64 = 1024;
 
-    /// At most `limit` at a time, each for `lease` unless renewed. Debt may be as large again as the limit, within the
-    /// maximum number of slots.
+    /// Makes a limit of at most `limit` at a time, each for `lease` unless renewed. Debt may be as large again as the
+    /// limit, within the maximum number of slots.
     ///
     /// # Errors
     /// When either is zero, `limit` is above [`Concurrency::MAX_LEASES`] or `lease` above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).

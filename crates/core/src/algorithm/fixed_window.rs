@@ -121,7 +121,7 @@ impl FixedWindow {
         Self { phase, ..self }
     }
 
-    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`].
+    /// Sets the maximum `max_debt` taken beyond the limit by [`Ask::Regardless`].
     ///
     /// # Errors
     /// When paying it back takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).

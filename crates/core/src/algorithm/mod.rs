@@ -127,8 +127,8 @@ pub trait Algorithm {
         false
     }
 
-    /// [`take_from_word`](Self::take_from_word) for a state of several words, which it changes itself: returns the stamp of the
-    /// taking, or `None` and changes nothing. Neither looks at the spread or the given windows of `now`.
+    /// [`take_from_word`](Self::take_from_word) for a state of several words, which it changes itself: returns the
+    /// stamp of the charge, or `None` and changes nothing. Both ignore the spread and the given windows of `now`.
     #[inline]
     fn take_from_words<S>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Self::Stamp>
     where

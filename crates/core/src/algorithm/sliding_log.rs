@@ -84,8 +84,8 @@ impl SlidingLog {
     /// Maximum number of entries, limit and debt together.
     pub const MAX_ENTRIES: u64 = 1024;
 
-    /// At most `limit` in any window of `length`. Starts empty; no minimum gap, refused attempts do not count. Debt may
-    /// be as large again as the limit, within the maximum number of entries.
+    /// Makes a log that admits at most `limit` in any window of `length`. Starts empty; no minimum gap, refused
+    /// attempts do not count. Debt may be as large again as the limit, within the maximum number of entries.
     ///
     /// # Errors
     /// When either is zero, `limit` is above [`SlidingLog::MAX_ENTRIES`] or `length` above [`Rate::MAX_PERIOD`].
@@ -97,7 +97,7 @@ impl SlidingLog {
         Ok(Self { limit, length, max_debt, initial: limit, minimum_gap: Nanos::ZERO, refused_count: false })
     }
 
-    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit adds a word of state.
+    /// Sets the maximum `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit adds a word of state.
     ///
     /// # Errors
     /// When limit and debt together are above [`SlidingLog::MAX_ENTRIES`].

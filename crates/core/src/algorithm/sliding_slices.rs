@@ -132,7 +132,7 @@ impl SlidingSlices {
         Ok(Self { quota, precision, slices, max_plausible, ring: SliceRing::new(slices, quota.deepest()) })
     }
 
-    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`].
+    /// Sets the maximum `max_debt` taken beyond the limit by [`Ask::Regardless`].
     ///
     /// # Errors
     /// When windows of `limit` would take longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL) for it.

@@ -94,7 +94,7 @@ impl SlidingWindow {
         Ok(Self { quota: Quota::new(limit, length)? })
     }
 
-    /// With at most `max_debt` taken beyond the limit by [`Ask::Regardless`].
+    /// Sets the maximum `max_debt` taken beyond the limit by [`Ask::Regardless`].
     ///
     /// # Errors
     /// When windows of `limit` would take longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL) for it.

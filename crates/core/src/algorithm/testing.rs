@@ -73,8 +73,8 @@ pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
     passed
 }
 
-/// Runs `cost@second` steps, with a `+` before those charged regardless, and compares the answers: what remains, `w` and the seconds
-/// of a wait, or `no` and the seconds until it passes.
+/// Runs steps written `cost@second`, with a `+` before charges, and compares the answers: what remains, `w` and the
+/// seconds of a wait, or `no` and the seconds until it passes.
 pub(super) fn check<A: Algorithm>(limit: &A, steps: &str, expected: &str) {
     check_by(limit, Now::at, steps, expected);
 }
@@ -102,7 +102,7 @@ pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'
     assert_eq!(answers.join(" "), expected, "{steps}");
 }
 
-/// Where a fast path applies, it returns and writes what the slow path does; elsewhere it writes nothing.
+/// Where a fast path applies, it returns and writes the same as the slow path; otherwise it writes nothing.
 fn fast_paths_decide_as_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
     limit: &A,
     state: &[u64],

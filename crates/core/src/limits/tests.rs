@@ -294,7 +294,7 @@ fn renewing_reaches_the_leases_that_the_stamps_are_of() {
     assert_eq!((held(&state, 2), held(&state, 3)), (vec![1, 1], vec![0, 1]));
     assert!(limits.renew(&mut *state, &at(2), stamps));
     assert_eq!((held(&state, 3), held(&state, 4), held(&state, 5)), (vec![1, 1], vec![0, 1], vec![0, 1]));
-    // One of them has ended; the other is renewed all the same.
+    // One of them has ended; the other is renewed nevertheless.
     assert!(!limits.renew(&mut *state, &at(5), stamps));
     assert_eq!((held(&state, 8), held(&state, 9)), (vec![0, 1], vec![0, 0]));
 }

@@ -50,7 +50,7 @@ pub(super) async fn note_refusals<S: Store, F: Store>(
             }
         }
         if banned {
-            report::sum_up(decisions, request, running);
+            report::combine_charges(decisions, request, running);
         }
     }
 }
@@ -104,7 +104,7 @@ async fn note_refusal<S: Store, F: Store>(
 }
 
 /// Asks the store how many refusals count towards bans by the rules that a request matches, for explanations.
-pub(super) async fn look_at_refusals<S: Store, F: Store>(
+pub(super) async fn read_refusals<S: Store, F: Store>(
     engine: &Engine<S, F>,
     request: usize,
     running: &RulesInForce,
@@ -174,7 +174,7 @@ impl SideKeys {
         Self(keys)
     }
 
-    /// All three keys have the same length: that of the counter, of its refusals and of its ban.
+    /// Returns the length of one key: those of the counter, of its refusals and of its ban are equally long.
     fn refusals(&self) -> &[u8] {
         let length = self.0.len() / 3;
         &self.0[length..2 * length]

@@ -89,7 +89,7 @@ async fn charge_and_report<S: Store, F: Store>(
     }
     let mut matches_shadow = false;
     for request in requests.clone() {
-        matches_shadow |= report::sum_up(decisions, request, running);
+        matches_shadow |= report::combine_charges(decisions, request, running);
     }
     if matches_shadow {
         charge_shadows(engine, verb, running, decisions, requests.clone()).await;

@@ -45,7 +45,7 @@ pub(super) async fn explain<S: Store, F: Store>(
     // has no ban to look up.
     let exact = decisions.get(0)?.standing() == Standing::Exact;
     if exact && !decisions.plan.asked[0].denied {
-        bans::look_at_refusals(engine, 0, &running, decisions).await;
+        bans::read_refusals(engine, 0, &running, decisions).await;
     }
     running.explain(&request, decisions, 0, (engine.wall)())
 }
@@ -147,14 +147,19 @@ impl RulesInForce {
         let mut explained = Vec::with_capacity(counters.len());
         for &(charge, id) in counters {
             let rule = by_id.get(id).copied();
-            let met = plan.met[asked.met.start as usize..asked.met.end as usize].iter();
+            let met = plan.item_matches[asked.item_matches.start as usize..asked.item_matches.end as usize].iter();
             let item = met.filter(|met| met.charge as usize == charge).map(|met| met.item as usize).next();
             let no_item = Item::default();
             let item = item.and_then(|item| request.items.get(item)).unwrap_or(&no_item);
             let ban = plan.charges[charge + 1..asked.charges.end as usize].first().filter(|next| next.is_ban());
-            let met = ChargeContext { decisions, charge, ban, item, rule, running: self, matching, at }.met();
+            let explained_match =
+                ChargeContext { decisions, charge, ban, item, rule, running: self, matching, at }.explain();
             let position = rule.map(|rule| self.position(rule));
-            explained.push(RuleExplanation { rule: id.into(), position, why: MatchResult::Matches(Box::new(met)) });
+            explained.push(RuleExplanation {
+                rule: id.into(),
+                position,
+                why: MatchResult::Matches(Box::new(explained_match)),
+            });
         }
         explained
     }

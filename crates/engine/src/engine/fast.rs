@@ -29,7 +29,7 @@ pub(super) fn try_decide<S: Store, F: Store>(
         planned.answered = AnswerSource::Enforced(place);
     }
     if !admitted {
-        report::sum_up(decisions, 0, running);
+        report::combine_charges(decisions, 0, running);
         if decisions.observing {
             decisions.decided.iter_mut().flatten().for_each(DecisionRecord::observe);
         }

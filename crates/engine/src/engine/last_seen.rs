@@ -125,7 +125,7 @@ impl LastSeen {
 }
 
 impl Usage {
-    /// The id of the limits that the store last answered about; `None` if the key is unknown.
+    /// Returns the id of the limits that the store last answered about; `None` if the key is unknown.
     pub(super) fn limits(&self) -> Option<u32> {
         self.each.iter().flatten().next().map(|record| record.limits)
     }

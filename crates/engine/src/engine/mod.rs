@@ -82,7 +82,7 @@ pub struct Engine<S, F = MemoryStore> {
     shares: Shares,
     last_seen: LastSeen,
     /// Held while deciding whether shares go into debt.
-    owing: Mutex<()>,
+    debt_lock: Mutex<()>,
     /// Held while rules are compiled, so that each set follows the one before.
     compiling: Mutex<()>,
     /// Held while `running` is replaced. The previous value stays here: a decision may still be
@@ -204,7 +204,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             interner: Interner::default(),
             shares: Shares::new(),
             last_seen: LastSeen::new(),
-            owing: Mutex::new(()),
+            debt_lock: Mutex::new(()),
             compiling: Mutex::new(()),
             replaced: Mutex::new(None),
             observing: AtomicBool::new(false),
@@ -288,12 +288,12 @@ impl<S: Store, F: Store> Engine<S, F> {
         notes.finish()
     }
 
-    /// The rules in force.
+    /// Returns the rules in force.
     pub fn rules(&self) -> Arc<RuleSet> {
         self.running.load().rules.clone()
     }
 
-    /// The rules in force, and the same rules as they were written, in the same order.
+    /// Returns the rules in force, and the same rules as they were written, in the same order.
     pub fn rules_as_written(&self) -> (Arc<RuleSet>, Arc<Rules>) {
         let running = self.running.load();
         (running.rules.clone(), running.written.clone())
@@ -323,7 +323,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         Ok(sent)
     }
 
-    /// Whether refusals are enforced.
+    /// Returns whether refusals are enforced.
     pub fn enforcement(&self) -> Enforcement {
         if self.observing.load(Ordering::Relaxed) { Enforcement::Observe } else { Enforcement::Enforce }
     }
@@ -340,17 +340,17 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
 
-    /// The counts of all decisions.
+    /// Returns the counts of all decisions.
     pub fn counts(&self) -> Counts {
         self.meters.read()
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// The store that decides while the other does not answer.
+    /// Returns the store that decides while the other does not answer.
     pub fn fallback(&self) -> &F {
         &self.fallback
     }

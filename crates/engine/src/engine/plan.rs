@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     pub(crate) asked: Vec<PlannedRequest>,
     pub(crate) charges: Vec<PlannedCharge>,
     /// Which item produced which charge.
-    pub(crate) met: Vec<ItemMatch>,
+    pub(crate) item_matches: Vec<ItemMatch>,
     keys: Vec<u8>,
     /// The window of each limit, for charges with several.
     windows: Vec<Option<Nanos>>,
@@ -54,7 +54,7 @@ pub(crate) struct PlanLimits {
 #[derive(Debug)]
 pub(crate) struct PlannedRequest {
     pub(crate) charges: Range<u32>,
-    pub(crate) met: Range<u32>,
+    pub(crate) item_matches: Range<u32>,
     /// Whether a rule denies it, so that no store is needed.
     pub(crate) denied: bool,
     /// Whether all of its charges are to [plain](crate::ruleset::RunningRule::plain) rules or to
@@ -137,12 +137,12 @@ impl PlannedCharge {
         }
     }
 
-    /// Whether it is a ban.
+    /// Returns whether it is a ban.
     pub(crate) fn is_ban(&self) -> bool {
         matches!(self.by, LimitSource::Ban(_))
     }
 
-    /// Whether the rule refuses without counting.
+    /// Returns whether the rule refuses without counting.
     pub(crate) fn is_denied(&self) -> bool {
         matches!(self.by, LimitSource::Denied(_))
     }
@@ -154,7 +154,7 @@ impl PlannedCharge {
         }
     }
 
-    /// Whether another rule replaces it.
+    /// Returns whether another rule replaces it.
     pub(crate) fn is_replaced(&self) -> bool {
         matches!(self.by, LimitSource::Replaced(_))
     }
@@ -173,7 +173,7 @@ impl PlannedCharge {
         }
     }
 
-    /// Whether there is anything to ask the store.
+    /// Returns whether there is anything to ask the store.
     pub(crate) fn has_limits(&self) -> bool {
         match &self.by {
             LimitSource::Rule(_) | LimitSource::Overridden(..) | LimitSource::Ban(_) | LimitSource::Inline(_) => true,
@@ -183,7 +183,7 @@ impl PlannedCharge {
 }
 
 impl PlanLimits {
-    /// The inline limits of a charge.
+    /// Returns the inline limits of a charge.
     pub(crate) fn inline(&self, planned: &PlannedCharge) -> Option<&InlineLimit> {
         match planned.by {
             LimitSource::Inline(place) => self.inline.get(place as usize).map(|entry| &**entry),
@@ -196,7 +196,7 @@ impl PlanLimits {
         }
     }
 
-    /// The limits of the override of a charge.
+    /// Returns the limits of the override of a charge.
     pub(crate) fn overriding(&self, planned: &PlannedCharge) -> Option<&Limits> {
         match planned.by {
             LimitSource::Overridden(_, place) => {
@@ -211,7 +211,7 @@ impl PlanLimits {
         }
     }
 
-    /// The limits to count by, if any.
+    /// Returns the limits to count by, if any.
     pub(crate) fn limits<'a>(&'a self, planned: &PlannedCharge, running: &'a RulesInForce) -> Option<&'a Limits> {
         match planned.by {
             LimitSource::Inline(_) => self.inline(planned).map(|entry| &entry.limits),
@@ -222,7 +222,7 @@ impl PlanLimits {
         }
     }
 
-    /// The id of the limits to count by, if any.
+    /// Returns the id of the limits to count by, if any.
     pub(crate) fn id(&self, planned: &PlannedCharge, running: &RulesInForce) -> Option<u32> {
         match planned.by {
             LimitSource::Inline(_) => self.inline(planned).map(|entry| entry.id),
@@ -235,7 +235,7 @@ impl PlanLimits {
         }
     }
 
-    /// The limits of the rule of a charge.
+    /// Returns the limits of the rule of a charge.
     fn of_rule<'a>(&'a self, planned: &PlannedCharge, running: &'a RulesInForce) -> Option<&'a RuleLimits> {
         let rule = |number: u32| running.rules.rules().get(number as usize);
         match planned.by {
@@ -253,7 +253,7 @@ impl Plan {
     pub(crate) fn clear(&mut self) {
         self.asked.clear();
         self.charges.clear();
-        self.met.clear();
+        self.item_matches.clear();
         self.keys.clear();
         self.windows.clear();
         self.given.clear();
@@ -271,7 +271,7 @@ impl Plan {
         self.taking
     }
 
-    /// The time that its rules were evaluated at.
+    /// Returns the time that its rules were evaluated at.
     pub(crate) fn now(&self) -> Time<Wall> {
         self.now.unwrap_or(Time::ZERO)
     }
@@ -290,7 +290,7 @@ impl Plan {
         }
     }
 
-    /// The memory of its largest buffers.
+    /// Returns the memory of its largest buffers.
     pub(crate) fn bytes(&self) -> usize {
         self.keys.capacity() + self.charges.capacity() * size_of::<PlannedCharge>()
     }
@@ -299,14 +299,14 @@ impl Plan {
         &self.keys[planned.key.start as usize..planned.key.end as usize]
     }
 
-    /// The id of the rule; empty for inline limits.
+    /// Returns the id of the rule; empty for inline limits.
     pub(crate) fn name(&self, charge: u32) -> &str {
         let Range { start, end } = self.charges[charge as usize].name;
         // Ids are ASCII.
         str::from_utf8(&self.keys[start as usize..end as usize]).unwrap_or_default()
     }
 
-    /// The metadata of the rule of a charge, if it has any.
+    /// Returns the metadata of the rule of a charge, if it has any.
     pub(crate) fn metadata(&self, charge: u32) -> Option<&Metadata> {
         self.metadata.iter().find(|(of, _)| *of == charge).map(|(_, metadata)| &**metadata)
     }
@@ -402,7 +402,7 @@ impl Plan {
         self.limits.of_rule(planned, running).map_or(&[], |rule_limits| self.given(planned, rule_limits))
     }
 
-    /// The calendar windows that its limits refer to.
+    /// Returns the calendar windows that its limits refer to.
     #[inline]
     fn given(&self, planned: &PlannedCharge, rule_limits: &RuleLimits) -> &[Window] {
         let first = planned.given as usize;

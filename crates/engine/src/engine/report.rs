@@ -15,7 +15,7 @@ use crate::striped::Stripe;
 
 /// Combines the enforced charges of a request. Returns whether it matches shadow rules as well.
 #[inline]
-pub(super) fn sum_up(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
+pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
     if decisions.decided[request].is_err() {
         return false;
     }

@@ -32,7 +32,7 @@ pub struct Settled {
 }
 
 /// The shortfall of one counter, with the limits and windows to charge it under.
-struct Extra<'a> {
+struct Shortfall<'a> {
     taken: &'a ReceiptEntry,
     under: CurrentLimits<'a>,
     share: Option<InlineLimits>,
@@ -40,7 +40,7 @@ struct Extra<'a> {
     cost: Cost,
 }
 
-impl Extra<'_> {
+impl Shortfall<'_> {
     fn charge(&self) -> Charge<'_> {
         let (limits_id, limits, earlier) = match &self.share {
             Some(share) => (share.entry().id, &share.entry().limits, &[][..]),
@@ -67,13 +67,13 @@ pub(super) async fn commit<S: Store, F: Store>(
         settled.refunded = undo::refund(engine, &too_much).await?;
     }
     if receipt.taken.iter().any(|taken| taken.cost < cost) {
-        (settled.charged, settled.unpaid) = charge_extra(engine, receipt, cost).await?;
+        (settled.charged, settled.unpaid) = charge_shortfall(engine, receipt, cost).await?;
     }
     Ok(settled)
 }
 
 /// Charges the shortfall to all enforced counters or to none. Returns what was charged and what was not.
-async fn charge_extra<S: Store, F: Store>(
+async fn charge_shortfall<S: Store, F: Store>(
     engine: &Engine<S, F>,
     receipt: &Receipt,
     cost: Cost,
@@ -90,16 +90,16 @@ async fn charge_extra<S: Store, F: Store>(
         let share = taken.fallback.then(|| engine.shares.of(under.limits, nodes));
         let calendars = if taken.fallback { &[][..] } else { under.calendars };
         let windows = calendars.iter().map(|calendar| calendar.window(now)).collect();
-        Some(Extra { taken, under, share, windows, cost: Cost::new(cost.get() - taken.cost.get()) })
+        Some(Shortfall { taken, under, share, windows, cost: Cost::new(cost.get() - taken.cost.get()) })
     });
-    let extra: Vec<Extra<'_>> = extra.collect();
+    let extra: Vec<Shortfall<'_>> = extra.collect();
     let (mut charged, mut unpaid) = (Cost::ZERO, Cost::ZERO);
     // A receipt is of one request, which was decided either by the store or by the fallback, so one
     // of the two has no charges.
     for fallback in [false, true] {
         let charges = |shadow: bool| -> Vec<Charge<'_>> {
-            let here = |extra: &&Extra<'_>| extra.taken.fallback == fallback && extra.under.shadow == shadow;
-            extra.iter().filter(here).map(Extra::charge).collect()
+            let here = |extra: &&Shortfall<'_>| extra.taken.fallback == fallback && extra.under.shadow == shadow;
+            extra.iter().filter(here).map(Shortfall::charge).collect()
         };
         let (enforced, shadows) = (charges(false), charges(true));
         let most = enforced.iter().map(|charge| charge.ask.cost()).max().unwrap_or(Cost::ZERO);

@@ -51,7 +51,7 @@ impl Shares {
         known
     }
 
-    /// The limits of all shares by id.
+    /// Returns the limits of all shares by id.
     pub(super) fn limit_ids(&self) -> Arc<LimitIds> {
         self.limit_ids.load_full()
     }
@@ -127,7 +127,7 @@ fn with_debt(mut params: Params, debt: u64) -> Params {
 
 /// The initial state of the share of a key that the store has answered for.
 pub(super) struct ShareStart {
-    /// The share, with an initial amount for new keys that is the state of this one.
+    /// The share with an initial amount, such that a new key under it has the state of this key.
     pub(super) limits: Limits,
     /// The number of leases taken of each concurrency limit.
     pub(super) held: [u64; Limits::MAX],

@@ -130,7 +130,7 @@ struct ChargeWithBan {
 }
 
 impl ChargeWithBan {
-    /// Whether it is marked `suffices`.
+    /// Returns whether it is marked `suffices`.
     fn is_enough(&self, decisions: &Decisions, running: &RulesInForce) -> bool {
         let planned = &decisions.plan.charges[self.charges.start];
         suffices(planned, running) && planned.answered != AnswerSource::Closed

@@ -119,7 +119,7 @@ pub(super) async fn reset<S: Store, F: Store>(
     if charges.is_empty() {
         return Ok(0);
     }
-    // Also the refusals that count towards bans.
+    // Also resets the refusals that count towards bans.
     let refusals = refusals_to_forget(decisions, &running);
     charges.extend(refusals.iter().map(|(keys, rule_limits)| keys.refusals_under(rule_limits)));
     let mut answers = Answers::default();
@@ -150,7 +150,7 @@ async fn reset_fallback<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Ch
     engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, &mut Answers::default()).await;
 }
 
-/// The limits that a key is under now.
+/// The current limits of a key.
 pub(super) struct CurrentLimits<'a> {
     pub(super) id: u32,
     pub(super) limits: &'a Limits,
@@ -170,7 +170,7 @@ pub(super) fn inline_limits<S: Store, F: Store>(
     Ok(limits.map(|limits| engine.limits(limits)).transpose()?)
 }
 
-/// Returns the limits that a key is under now; `None` if its rule is gone.
+/// Returns the current limits of a key; `None` if its rule was removed.
 pub(super) fn limits_of<'a>(
     taken: &ReceiptEntry,
     inline: Option<&'a InlineLimits>,

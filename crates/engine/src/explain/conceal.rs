@@ -27,7 +27,7 @@ impl MatchExplanation {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
         of_pairs(&mut self.counted, hide);
         match &mut self.cost_by {
-            CostSource::Attribute { said: CostValue::TooMuch(value) | CostValue::NoNumber(value), .. } => {
+            CostSource::Attribute { said: CostValue::AboveMaximum(value) | CostValue::NotANumber(value), .. } => {
                 *value = hide(value);
             }
             CostSource::Case(when) => when.iter_mut().for_each(|held| held.conceal(hide)),

@@ -137,9 +137,9 @@ pub enum CostValue {
     /// The attribute is missing, and the rule has a cost for that.
     Missing,
     /// More than the maximum of the rule.
-    TooMuch(String),
+    AboveMaximum(String),
     /// Not a whole number, which counts as the maximum.
-    NoNumber(String),
+    NotANumber(String),
 }
 
 /// What a rule does with a matching request.
@@ -236,7 +236,7 @@ pub struct SkippedOverride {
 pub enum OverrideMismatch {
     /// A condition does not hold.
     ConditionFailed(FailedCondition),
-    /// It expired at this time.
+    /// The override expired at this time.
     Expired(String),
 }
 
@@ -269,7 +269,7 @@ pub enum BanStatus {
         refusals: Option<u64>,
     },
     /// Unknown: another rule refuses the request, or the store does not answer.
-    NotLookedAt,
+    NotEvaluated,
 }
 
 /// The state of a limit.
@@ -290,9 +290,9 @@ pub struct LimitState {
 pub enum Refill {
     /// Continuously.
     Steadily,
-    /// At the end of the window.
+    /// The limit is restored at the end of the window.
     ByWindow,
-    /// At the end of the calendar window.
+    /// The limit is restored at the end of the calendar window.
     ByCalendar {
         /// The time zone.
         zone: String,
@@ -323,14 +323,14 @@ impl MatchExplanation {
     pub fn banned(&self) -> Option<Nanos> {
         match self.ban.as_ref()?.stands {
             BanStatus::Banned { left, .. } => Some(left),
-            BanStatus::Not { .. } | BanStatus::NotLookedAt => None,
+            BanStatus::Not { .. } | BanStatus::NotEvaluated => None,
         }
     }
 }
 
 impl Explanation {
-    /// The matching rules.
-    pub fn met(&self) -> impl Iterator<Item = (&RuleExplanation, &MatchExplanation)> {
+    /// Returns the matching rules.
+    pub fn matching(&self) -> impl Iterator<Item = (&RuleExplanation, &MatchExplanation)> {
         self.rules.iter().filter_map(|explained| match &explained.why {
             MatchResult::Matches(met) => Some((explained, &**met)),
             MatchResult::ConditionFailed(_)

@@ -20,7 +20,8 @@ const INDENT: &str = "\n    ";
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decides = self.decides.as_ref();
-        let met = decides.and_then(|id| self.met().find(|(explained, _)| explained.rule == *id)).map(|(_, met)| met);
+        let met =
+            decides.and_then(|id| self.matching().find(|(explained, _)| explained.rule == *id)).map(|(_, met)| met);
         let outcome = match self.observed {
             Some(observed) => {
                 f.write_str("allowed, because refusals are only observed; otherwise ")?;
@@ -30,7 +31,7 @@ impl fmt::Display for Explanation {
         };
         write!(f, "{}", OutcomeText(outcome))?;
         match (decides, met.map(|met| met.effect)) {
-            (None, _) if self.met().next().is_some() => f.write_str(", because no enforced rule matches")?,
+            (None, _) if self.matching().next().is_some() => f.write_str(", because no enforced rule matches")?,
             (None, _) => f.write_str(", because no rule matches")?,
             (Some(rule), _) if rule.is_empty() => f.write_str(", by the inline limit")?,
             (Some(rule), Some(RuleEffect::Limits | RuleEffect::Overrides)) if outcome == Outcome::Allow => {
@@ -58,10 +59,10 @@ impl fmt::Display for Explanation {
 }
 
 impl Explanation {
-    /// Names the rule that admits the fewest requests like this one, if it is not the one with the
+    /// Returns names the rule that admits the fewest requests like this one, if it is not the one with the
     /// least left: the cost depends on the rule.
     fn write_nearest(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let enforced = self.met().filter(|(_, met)| !met.shadow);
+        let enforced = self.matching().filter(|(_, met)| !met.shadow);
         let enough: Vec<(u64, &str)> =
             enforced.filter_map(|(explained, met)| Some((met.enough_for()?, &*explained.rule))).collect();
         let Some((fewest, nearest)) = enough.iter().min_by_key(|(count, _)| *count) else { return Ok(()) };
@@ -203,10 +204,10 @@ impl MatchExplanation {
             }
             CostSource::Attribute { name, said: CostValue::Number } => write!(f, " (from {name})"),
             CostSource::Attribute { name, said: CostValue::Missing } => write!(f, " (no {name})"),
-            CostSource::Attribute { name, said: CostValue::TooMuch(value) } => {
+            CostSource::Attribute { name, said: CostValue::AboveMaximum(value) } => {
                 write!(f, " ({name} is {value:?}, above the maximum)")
             }
-            CostSource::Attribute { name, said: CostValue::NoNumber(value) } => {
+            CostSource::Attribute { name, said: CostValue::NotANumber(value) } => {
                 write!(f, " ({name} is {value:?}, not a whole number: counts as the maximum)")
             }
         }
@@ -285,7 +286,7 @@ impl fmt::Display for BanState {
             BanStatus::Banned { left, until } => {
                 write!(f, "banned for {} more, until {until}: {leads}; `tollgate keys reset` lifts it", Length(*left))
             }
-            BanStatus::NotLookedAt => write!(f, "ban not evaluated: {leads}"),
+            BanStatus::NotEvaluated => write!(f, "ban not evaluated: {leads}"),
             BanStatus::Not { refusals: Some(refusals) } if *after > 1 => {
                 write!(f, "not banned: {} of {} refusals within {within}", Count(*refusals), Count(*after))?;
                 write!(f, " that lead to a ban of {length}")

@@ -44,7 +44,7 @@ impl Cidr {
         Ok(Self { network, bits })
     }
 
-    /// Whether an address is in the network.
+    /// Returns whether an address is in the network.
     pub fn contains(&self, address: u128) -> bool {
         address & mask(self.bits) == self.network
     }
@@ -97,7 +97,7 @@ pub(crate) fn address(value: &[u8]) -> Option<u128> {
 /// The attribute whose values are addresses.
 const CLIENT_IP: &str = "client_ip";
 
-/// Whether the values of an attribute are addresses, which are compared and counted by their value.
+/// Returns whether the values of an attribute are addresses, which are compared and counted by their value.
 pub(crate) fn is_address(attribute: &str) -> bool {
     attribute == CLIENT_IP
 }

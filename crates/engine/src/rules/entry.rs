@@ -287,7 +287,7 @@ fn write_json(node: &Node, out: &mut String) {
     }
 }
 
-/// Whether a string is a boolean, or a whole number in the canonical form that every JSON parser
+/// Returns whether a string is a boolean, or a whole number in the canonical form that every JSON parser
 /// keeps.
 fn is_itself(text: &str) -> bool {
     const EXACT: std::ops::RangeInclusive<i64> = -(1 << 53)..=1 << 53;

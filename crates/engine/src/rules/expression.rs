@@ -43,15 +43,15 @@ impl Expression {
         parse::read(text)
     }
 
-    /// The attributes it refers to.
+    /// Returns the attributes it refers to.
     pub fn attributes(&self) -> &[Box<str>] {
         &self.attributes
     }
 
-    /// Whether it holds for the values of its attributes, given by their index in
+    /// Returns whether it holds for the values of its attributes, given by their index in
     /// [`attributes`](Self::attributes).
     pub fn holds<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> bool {
-        self.condition.of(value) == Some(true)
+        self.condition.evaluate(value) == Some(true)
     }
 
     /// Returns the first operand of `&&` that does not hold, counted from 1, and the number of
@@ -59,7 +59,7 @@ impl Expression {
     pub(crate) fn failing<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<(usize, usize)> {
         let mut parts = Vec::new();
         self.condition.parts(&mut parts);
-        let failing = parts.iter().position(|part| part.of(value) != Some(true))?;
+        let failing = parts.iter().position(|part| part.evaluate(value) != Some(true))?;
         Some((failing + 1, parts.len()))
     }
 }
@@ -93,7 +93,7 @@ enum Text {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Number {
     Literal(i64),
-    /// In characters, as in CEL; in bytes if it is not UTF-8.
+    /// The length in characters, as in CEL; in bytes if the value is not UTF-8.
     Size(Text),
     Int(Text),
     Negative(Box<Number>),
@@ -110,8 +110,8 @@ struct Choice<T> {
 }
 
 impl<T> Choice<T> {
-    fn of<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<&T> {
-        Some(if self.holds.of(value)? { &self.this } else { &self.other })
+    fn evaluate<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<&T> {
+        Some(if self.holds.evaluate(value)? { &self.this } else { &self.other })
     }
 }
 
@@ -126,7 +126,7 @@ enum Operation {
 
 impl Operation {
     /// Division rounds towards zero, as in CEL. An overflow or a division by zero is undefined.
-    fn of(self, left: i64, right: i64) -> Option<i64> {
+    fn apply(self, left: i64, right: i64) -> Option<i64> {
         match self {
             Self::Add => left.checked_add(right),
             Self::Subtract => left.checked_sub(right),
@@ -148,7 +148,7 @@ enum Comparison {
 }
 
 impl Comparison {
-    fn of<T: Ord>(self, left: &T, right: &T) -> bool {
+    fn holds<T: Ord>(self, left: &T, right: &T) -> bool {
         match self {
             Self::Equal => left == right,
             Self::Unequal => left != right,
@@ -171,38 +171,38 @@ impl Bool {
         }
     }
 
-    fn of<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<bool> {
+    fn evaluate<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<bool> {
         Some(match self {
             Self::Is(boolean) => *boolean,
-            Self::Not(inner) => !inner.of(value)?,
-            Self::And(left, right) => match (left.of(value), right) {
+            Self::Not(inner) => !inner.evaluate(value)?,
+            Self::And(left, right) => match (left.evaluate(value), right) {
                 (Some(false), _) => false,
-                (Some(true), right) => right.of(value)?,
-                (None, right) => return right.of(value).filter(|right| !right),
+                (Some(true), right) => right.evaluate(value)?,
+                (None, right) => return right.evaluate(value).filter(|right| !right),
             },
-            Self::Or(left, right) => match (left.of(value), right) {
+            Self::Or(left, right) => match (left.evaluate(value), right) {
                 (Some(true), _) => true,
-                (Some(false), right) => right.of(value)?,
-                (None, right) => return right.of(value).filter(|right| *right),
+                (Some(false), right) => right.evaluate(value)?,
+                (None, right) => return right.evaluate(value).filter(|right| *right),
             },
-            Self::If(choice) => choice.of(value)?.of(value)?,
+            Self::If(choice) => choice.evaluate(value)?.evaluate(value)?,
             Self::Has(attribute) => value(*attribute).is_some(),
-            Self::Texts(comparison, left, right) => comparison.of(&left.of(value)?, &right.of(value)?),
-            Self::Numbers(comparison, left, right) => comparison.of(&left.of(value)?, &right.of(value)?),
-            Self::Bools(comparison, left, right) => comparison.of(&left.of(value)?, &right.of(value)?),
+            Self::Texts(comparison, left, right) => comparison.holds(&left.evaluate(value)?, &right.evaluate(value)?),
+            Self::Numbers(comparison, left, right) => comparison.holds(&left.evaluate(value)?, &right.evaluate(value)?),
+            Self::Bools(comparison, left, right) => comparison.holds(&left.evaluate(value)?, &right.evaluate(value)?),
             Self::Among(text, list) => {
-                let text = text.of(value)?;
+                let text = text.evaluate(value)?;
                 list.iter().any(|one| **one == *text)
             }
-            Self::NumberAmong(number, list) => list.contains(&number.of(value)?),
-            Self::StartsWith(text, part) => text.of(value)?.starts_with(part.of(value)?),
-            Self::EndsWith(text, part) => text.of(value)?.ends_with(part.of(value)?),
-            Self::Contains(text, part) => contains(text.of(value)?, part.of(value)?)?,
+            Self::NumberAmong(number, list) => list.contains(&number.evaluate(value)?),
+            Self::StartsWith(text, part) => text.evaluate(value)?.starts_with(part.evaluate(value)?),
+            Self::EndsWith(text, part) => text.evaluate(value)?.ends_with(part.evaluate(value)?),
+            Self::Contains(text, part) => contains(text.evaluate(value)?, part.evaluate(value)?)?,
         })
     }
 }
 
-/// Whether `text` contains `part`, in linear time. A part that is not UTF-8 is undefined. A valid part begins with the
+/// Returns whether `text` contains `part`, in linear time. A part that is not UTF-8 is undefined. A valid part begins with the
 /// first byte of a character, which never occurs inside an invalid sequence, so it is enough to search the valid
 /// chunks.
 fn contains(text: &[u8], part: &[u8]) -> Option<bool> {
@@ -211,28 +211,28 @@ fn contains(text: &[u8], part: &[u8]) -> Option<bool> {
 }
 
 impl Text {
-    fn of<'a, 'v: 'a>(&'a self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<&'a [u8]> {
+    fn evaluate<'a, 'v: 'a>(&'a self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<&'a [u8]> {
         match self {
             Self::Attribute(attribute) => value(*attribute),
             Self::Literal(text) => Some(text),
-            Self::If(choice) => choice.of(value)?.of(value),
+            Self::If(choice) => choice.evaluate(value)?.evaluate(value),
         }
     }
 }
 
 impl Number {
-    fn of<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<i64> {
+    fn evaluate<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<i64> {
         match self {
             Self::Literal(number) => Some(*number),
             Self::Size(text) => {
-                let text = text.of(value)?;
+                let text = text.evaluate(value)?;
                 let size = str::from_utf8(text).map_or(text.len(), |text| text.chars().count());
                 i64::try_from(size).ok()
             }
-            Self::Int(text) => str::from_utf8(text.of(value)?).ok()?.parse().ok(),
-            Self::Negative(number) => number.of(value)?.checked_neg(),
-            Self::Computed(operation, left, right) => operation.of(left.of(value)?, right.of(value)?),
-            Self::If(choice) => choice.of(value)?.of(value),
+            Self::Int(text) => str::from_utf8(text.evaluate(value)?).ok()?.parse().ok(),
+            Self::Negative(number) => number.evaluate(value)?.checked_neg(),
+            Self::Computed(operation, left, right) => operation.apply(left.evaluate(value)?, right.evaluate(value)?),
+            Self::If(choice) => choice.evaluate(value)?.evaluate(value),
         }
     }
 }

@@ -67,7 +67,7 @@ impl Glob {
     /// Maximum length.
     pub const MAX_BYTES: usize = 1024;
 
-    /// Whether a value is a pattern: it contains a star or a brace.
+    /// Returns whether a value is a pattern: it contains a star or a brace.
     pub fn is_meant(text: &str) -> bool {
         text.contains(['*', '{', '}'])
     }
@@ -97,12 +97,12 @@ impl Glob {
         self.captures.iter().find(|capture| *capture.name == *name).map(|capture| capture.position)
     }
 
-    /// The names of the captures.
+    /// Returns the names of the captures.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.captures.iter().map(|capture| &*capture.name)
     }
 
-    /// The pattern with stars instead of the captures.
+    /// Returns the pattern with stars instead of the captures.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -111,7 +111,7 @@ impl Glob {
         self.text.split('/').map(|segment| Segment::of(segment.as_bytes()))
     }
 
-    /// Whether `value` matches.
+    /// Returns whether `value` matches.
     pub fn matches(&self, value: &[u8]) -> bool {
         matches_rest(Some(self.text.as_bytes()), Some(value))
     }
@@ -162,7 +162,7 @@ impl<'g> Segment<'g> {
     }
 }
 
-/// Whether the rest of a value matches the rest of a pattern; `None` if no segments are left.
+/// Returns whether the rest of a value matches the rest of a pattern; `None` if no segments are left.
 pub(crate) fn matches_rest(pattern: Option<&[u8]>, value: Option<&[u8]>) -> bool {
     matches_in_steps(pattern, value, &mut || {})
 }
@@ -200,7 +200,7 @@ fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: 
     }
 }
 
-/// Whether a segment matches a pattern whose stars match any characters. Only the last star ever has to be extended.
+/// Returns whether a segment matches a pattern whose stars match any characters. Only the last star ever has to be extended.
 pub(crate) fn segment_matches(pattern: &[u8], segment: &[u8]) -> bool {
     segment_in_steps(pattern, segment, &mut || {})
 }
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    /// A slow reference matcher that tries everything.
+    /// Returns a slow reference matcher that tries everything.
     fn obviously(segments: &[Segment<'_>], value: &[&[u8]]) -> bool {
         match (segments, value) {
             ([], []) => true,

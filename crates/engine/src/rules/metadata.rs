@@ -37,7 +37,7 @@ impl Metadata {
         Self::value(node, notes)
     }
 
-    /// The depth is bounded by that of a file.
+    /// Counts recursively; the depth is bounded by that of a file.
     fn value(node: &Node, notes: &mut Notes) -> Option<Self> {
         Some(match &node.value {
             Value::Empty => Self::Null,

@@ -100,7 +100,7 @@ impl Mistakes {
     /// Maximum number of mistakes kept; further ones are only counted.
     pub const MAX: usize = 100;
 
-    /// The mistakes in the order of files and positions, at most [`Mistakes::MAX`].
+    /// Returns the mistakes in the order of files and positions, at most [`Mistakes::MAX`].
     pub fn as_slice(&self) -> &[Mistake] {
         &self.found
     }
@@ -114,7 +114,7 @@ impl Mistakes {
         self
     }
 
-    /// How many more were found.
+    /// Returns how many more were found.
     pub fn left_out(&self) -> usize {
         self.left_out
     }

@@ -135,7 +135,7 @@ impl Rules {
         Self { domains, left_out: None, hides_positions: false, is_partial: true }
     }
 
-    /// Whether rules with mistakes were left out.
+    /// Returns whether rules with mistakes were left out.
     pub(crate) fn is_partial(&self) -> bool {
         self.is_partial
     }
@@ -156,17 +156,17 @@ impl Rules {
         self.left_out.as_ref()
     }
 
-    /// The domains in the order in which they first occur.
+    /// Returns the domains in the order in which they first occur.
     pub fn domains(&self) -> &[Domain] {
         &self.domains
     }
 
-    /// The number of rules.
+    /// Returns the number of rules.
     pub fn len(&self) -> usize {
         self.domains.iter().map(|domain| domain.rules.len()).sum()
     }
 
-    /// Whether there are no rules.
+    /// Returns whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -199,12 +199,12 @@ pub struct Domain {
 }
 
 impl Domain {
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The rules in the order in which they were written.
+    /// Returns the rules in the order in which they were written.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }

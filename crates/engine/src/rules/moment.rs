@@ -13,7 +13,7 @@ pub enum TimeError {
     Unreadable(TimeErrorText),
     /// The time zone does not exist.
     NoZone(TimeErrorText),
-    /// It is before 1970 or after 2554, out of range of nanoseconds since 1970.
+    /// The time is before 1970 or after 2554, out of range of nanoseconds since 1970.
     Beyond(TimeErrorText),
 }
 
@@ -27,7 +27,7 @@ pub struct TimeErrorText {
 }
 
 impl TimeError {
-    /// The problem and the suggestion.
+    /// Returns the problem and the suggestion.
     pub fn text(&self) -> &TimeErrorText {
         match self {
             Self::Unreadable(text) | Self::NoZone(text) | Self::Beyond(text) => text,

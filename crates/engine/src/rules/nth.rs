@@ -10,7 +10,7 @@ pub(crate) fn nth_of(name: &str) -> Option<(&str, u32)> {
     (1..=Item::MAX_ENTRIES).contains(&number).then(|| (of, number as u32 - 1))
 }
 
-/// Whether a name ends with a number that is out of range.
+/// Returns whether a name ends with a number that is out of range.
 pub(crate) fn is_wrong_number(name: &str) -> bool {
     split(name).is_some() && nth_of(name).is_none()
 }

@@ -53,32 +53,32 @@ impl Rule {
         &self.id
     }
 
-    /// The limits as written, in order.
+    /// Returns the limits as written, in order.
     pub fn limits_as_written(&self) -> &[Box<str>] {
         &self.words
     }
 
-    /// Where it is written.
+    /// Returns where it is written.
     pub fn position(&self) -> &RulePosition {
         &self.position
     }
 
-    /// The conditions, all of which must hold.
+    /// Returns the conditions, all of which must hold.
     pub fn when(&self) -> &[Condition] {
         &self.when
     }
 
-    /// The expression, which must hold as well.
+    /// Returns the expression, which must hold as well.
     pub fn expression(&self) -> Option<&Expression> {
         self.expression.as_ref()
     }
 
-    /// All attributes that a request must have, in order; empty if any are allowed.
+    /// Returns all attributes that a request must have, in order; empty if any are allowed.
     pub fn only(&self) -> &[Box<str>] {
         &self.only
     }
 
-    /// Whether `when` alone decides which requests it matches.
+    /// Returns whether `when` alone decides which requests it matches.
     pub(crate) fn is_unconditional_beyond_when(&self) -> bool {
         self.schedule.is_empty() && self.expression.is_none() && self.only.is_empty()
     }
@@ -97,17 +97,17 @@ impl Rule {
         }
     }
 
-    /// The attributes that it counts by.
+    /// Returns the attributes that it counts by.
     pub fn per(&self) -> &[PerElement] {
         &self.per
     }
 
-    /// What it does with matching requests.
+    /// Returns what it does with matching requests.
     pub fn effect(&self) -> &Effect {
         &self.effect
     }
 
-    /// The limits, if it has any.
+    /// Returns the limits, if it has any.
     pub fn limits(&self) -> Option<&Limits> {
         self.effect.limits().map(|set| &set.limits)
     }
@@ -117,32 +117,32 @@ impl Rule {
         &self.overrides
     }
 
-    /// The ids of rules that a request is not charged to if it matches this one.
+    /// Returns the ids of rules that a request is not charged to if it matches this one.
     pub fn replaces(&self) -> &[Box<str>] {
         &self.replaces
     }
 
-    /// The cost of a request that does not state its own.
+    /// Returns the cost of a request that does not state its own.
     pub fn cost(&self) -> &CostOf {
         &self.cost
     }
 
-    /// What happens above the limits.
+    /// Returns what happens above the limits.
     pub fn on_exceed(&self) -> OnExceed {
         self.on_exceed
     }
 
-    /// What happens when the store does not answer.
+    /// Returns what happens when the store does not answer.
     pub fn on_fault(&self) -> OnFault {
         self.on_fault
     }
 
-    /// The ban after too many refusals.
+    /// Returns the ban after too many refusals.
     pub fn ban(&self) -> Option<&Ban> {
         self.ban.as_ref()
     }
 
-    /// The metadata for the caller.
+    /// Returns the metadata for the caller.
     pub fn metadata(&self) -> Option<&Metadata> {
         self.metadata.as_deref()
     }
@@ -177,7 +177,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// The limits, if it has any.
+    /// Returns the limits, if it has any.
     pub fn limits(&self) -> Option<&LimitSet> {
         match self {
             Self::Limits(set) => Some(set),
@@ -228,7 +228,7 @@ impl Override {
 /// An element of `per`: requests are counted separately for each of its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerElement {
-    /// As written: part of the identity of the counter.
+    /// The element as written, which is part of the identity of the counter.
     pub text: Box<str>,
     /// The sources of the value; the first that the request has counts.
     pub origins: Vec<Origin>,
@@ -260,7 +260,7 @@ pub struct Condition {
 /// A test of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Test {
-    /// It matches one of these patterns; there is at least one.
+    /// The value matches one of these patterns; there is at least one.
     AnyOf(Vec<Pattern>),
     /// No value matches one of these patterns.
     NoneOf(Vec<Pattern>),
@@ -323,7 +323,7 @@ pub struct CostCase {
 }
 
 impl CostOf {
-    /// The cases, if it has any.
+    /// Returns the cases, if it has any.
     pub(crate) fn cases(&self) -> &[CostCase] {
         match self {
             Self::Cases(cases) => cases,
@@ -338,9 +338,9 @@ pub enum OnExceed {
     /// It is refused.
     #[default]
     Deny,
-    /// It is admitted, and reported as one that would have been refused.
+    /// The request is admitted, and reported as one that would have been refused.
     Shadow,
-    /// It is refused without an answer.
+    /// The request is refused without an answer.
     Drop,
     /// It is admitted after a wait; the limits are built so that they return the wait.
     Delay {
@@ -356,7 +356,7 @@ impl OnExceed {
 /// What happens to a request when the store does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFault {
-    /// It is decided in this process, by this node's share of the limits.
+    /// The request is decided in this process, by this node's share of the limits.
     #[default]
     Local,
     /// It is admitted.
@@ -372,7 +372,7 @@ impl OnFault {
 /// What a rule that denies networks does with values that are not addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnInvalid {
-    /// It does not match them.
+    /// The rule does not match them.
     #[default]
     Ignore,
     /// It refuses them.

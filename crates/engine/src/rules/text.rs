@@ -40,7 +40,7 @@ pub(crate) enum Value {
 }
 
 impl Node {
-    /// Names the type of the value in a message.
+    /// Returns names the type of the value in a message.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.value {
             Value::Empty => "null",
@@ -226,7 +226,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
 mod tests {
     use super::*;
 
-    /// The tree in one line, each value with its position.
+    /// Returns the tree in one line, each value with its position.
     fn show(node: &Node) -> String {
         let Position { line, column } = node.position;
         let value = match &node.value {

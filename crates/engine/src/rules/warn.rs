@@ -42,8 +42,8 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
         unreachable_rules(domain, &mut notes);
         // These warnings are about all rules together, so none may be missing.
         if !rules.is_partial() {
-            tried_rules(domain, &mut notes);
-            lonely_attributes(domain, &mut notes);
+            unindexed_rules(domain, &mut notes);
+            attributes_used_once(domain, &mut notes);
             replaced_rules(domain, &mut notes);
             captures_missed(domain, &mut notes);
         }
@@ -82,7 +82,7 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
             let (judge, _) = judging[number as usize];
             judge != position && (judge < position || !judges(&rule))
         };
-        if let Some(number) = always_meets(&index, rule.when(), stops) {
+        if let Some(number) = always_matches(&index, rule.when(), stops) {
             let (_, judge) = judging[number as usize];
             let verb = if *judge.effect() == Effect::Allow { "allows" } else { "denies" };
             notes.set_file(&rule.position().file);
@@ -116,7 +116,7 @@ fn replaced_rules(domain: &Domain, notes: &mut Notes) {
 
 /// Many rules that are evaluated for every request: rules that require neither a value nor an
 /// attribute to be present cannot be indexed.
-fn tried_rules(domain: &Domain, notes: &mut Notes) {
+fn unindexed_rules(domain: &Domain, notes: &mut Notes) {
     let is_found =
         |rule: &Rule| rule.sought().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present));
     let mut tried = domain.rules().iter().filter(|rule| !is_found(rule));
@@ -132,7 +132,7 @@ fn sought(when: &[Condition]) -> IndexEntry<'_> {
     IndexEntry { when, names: Vec::new() }
 }
 
-/// Whether all conditions require something to be present, so that further attributes cannot make
+/// Returns whether all conditions require something to be present, so that further attributes cannot make
 /// them fail.
 fn is_positive(when: &[Condition]) -> bool {
     when.iter().all(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
@@ -140,7 +140,7 @@ fn is_positive(when: &[Condition]) -> bool {
 
 /// Returns an element accepted by `stops` that matches every request that `when` matches; `None` if
 /// there is none or this cannot be proved.
-fn always_meets(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) -> Option<u32> {
+fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) -> Option<u32> {
     let mut requests: Vec<Vec<Entry<'_>>> = vec![Vec::new()];
     for Condition { attribute, test } in when {
         let Test::AnyOf(patterns) = test else { continue };
@@ -174,7 +174,7 @@ fn always_meets(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) 
 }
 
 /// Attributes that are used once and look like a typo of one that is used more often.
-fn lonely_attributes(domain: &Domain, notes: &mut Notes) {
+fn attributes_used_once(domain: &Domain, notes: &mut Notes) {
     let mut named: HashMap<&str, (usize, &Rule)> = HashMap::new();
     for rule in domain.rules() {
         let counted = rule.per().iter().flat_map(|counted| counted.origins.iter()).map(|origin| match origin {

@@ -12,14 +12,14 @@ pub(crate) fn valid_instead(given: &str, valid: &[&str]) -> String {
 /// few typos.
 pub(crate) fn meant<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     let others_say = || {
-        let (_, ours) = OTHERS_SAY.iter().find(|(theirs, _)| theirs.eq_ignore_ascii_case(given))?;
+        let (_, ours) = SYNONYMS.iter().find(|(theirs, _)| theirs.eq_ignore_ascii_case(given))?;
         valid.iter().find(|word| *word == ours).copied()
     };
     others_say().or_else(|| nearest(given, valid))
 }
 
 /// Terms of other programs, and the terms used here.
-const OTHERS_SAY: &[(&str, &str)] = &[
+const SYNONYMS: &[(&str, &str)] = &[
     ("rate", "limit"),
     ("quota", "limit"),
     ("requests", "limit"),
@@ -77,23 +77,23 @@ pub fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
         return None;
     }
     let given: Vec<char> = given.to_lowercase().chars().collect();
-    let slips = |word: &str| slips(&given, &word.chars().collect::<Vec<char>>());
+    let typos = |word: &str| typos(&given, &word.chars().collect::<Vec<char>>());
     valid
         .iter()
-        .map(|word| (slips(word), *word))
+        .map(|word| (typos(word), *word))
         // A word of two characters with two typos has nothing in common with the original.
-        .filter(|(slips, word)| *slips <= 1 + word.len() / 4 && *slips < given.len())
-        .min_by_key(|(slips, _)| *slips)
+        .filter(|(typos, word)| *typos <= 1 + word.len() / 4 && *typos < given.len())
+        .min_by_key(|(typos, _)| *typos)
         .map(|(_, word)| word)
 }
 
-/// Whether two words differ by one typo, or only in case.
-pub(crate) fn is_slip(given: &str, word: &str) -> bool {
+/// Returns whether two words differ by one typo, or only in case.
+pub(crate) fn is_typo(given: &str, word: &str) -> bool {
     if given.len().max(word.len()) > LONGEST || given == word {
         return false;
     }
     let letters = |word: &str| word.to_lowercase().chars().collect::<Vec<char>>();
-    slips(&letters(given), &letters(word)) <= 1
+    typos(&letters(given), &letters(word)) <= 1
 }
 
 /// Longer words are never considered typos.
@@ -101,7 +101,7 @@ const LONGEST: usize = 40;
 
 /// Counts insertions, deletions, substitutions and swaps of neighbours (optimal string alignment
 /// distance).
-fn slips(from: &[char], to: &[char]) -> usize {
+fn typos(from: &[char], to: &[char]) -> usize {
     // Three rows of the distance table: swaps look two rows back.
     let width = to.len() + 1;
     let (mut before, mut above): (Vec<usize>, Vec<usize>) = (vec![0; width], (0..width).collect());

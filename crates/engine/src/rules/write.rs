@@ -18,7 +18,7 @@ const WIDTH: usize = 120;
 pub(super) struct Comments {
     pub(super) before: HashMap<Position, Vec<String>>,
     pub(super) after: HashMap<Position, String>,
-    /// At the end of the file.
+    /// Comments at the end of the file.
     pub(super) last: Vec<String>,
 }
 
@@ -128,7 +128,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Whether a value fits into the rest of the line.
+    /// Returns whether a value fits into the rest of the line.
     fn fits(&self, node: &Node, level: Level) -> bool {
         if level.spread > 0 || self.has_comments(node) {
             return false;
@@ -267,7 +267,7 @@ fn scalar(text: &str, context: Context, out: &mut String) {
     }
 }
 
-/// Whether a string needs no quotes for any YAML parser.
+/// Returns whether a string needs no quotes for any YAML parser.
 fn is_plain(text: &str, context: Context) -> bool {
     let begins = |first: char| first.is_alphanumeric() || matches!(first, '/' | '_' | '.' | '$');
     let within = |letter: char| {

@@ -147,18 +147,18 @@ pub struct Matched {
 }
 
 impl Matched {
-    /// The matching rules, in order.
+    /// Returns the matching rules, in order.
     pub(crate) fn rules(&self) -> &[u32] {
         &self.rules
     }
 
-    /// All values of an attribute.
+    /// Returns all values of an attribute.
     pub(crate) fn values<'e>(&self, entries: &'e [Entry<'e>], attribute: u32) -> impl Iterator<Item = &'e [u8]> {
         let places = self.known.iter().filter(move |(known, _)| *known == attribute).map(|(_, entry)| *entry as usize);
         places.filter_map(|place| entries.get(place)).map(|entry| entry.value)
     }
 
-    /// The first value of an attribute.
+    /// Returns the first value of an attribute.
     #[inline]
     pub(crate) fn value<'e>(&self, entries: &[Entry<'e>], attribute: u32) -> Option<&'e [u8]> {
         let (_, entry) = self.known.iter().find(|(known, _)| *known == attribute)?;
@@ -175,13 +175,13 @@ impl Index {
         builder.finish(first)
     }
 
-    /// The number of an attribute that rules refer to.
+    /// Returns the number of an attribute that rules refer to.
     pub(crate) fn attribute(&self, name: &str) -> Option<u32> {
         let space = if nth_of(name).is_some() { NTH_NAMES } else { NAMES };
         self.lookup.get(space, name.as_bytes()).map(|named| named & !NOT_AN_ANCHOR)
     }
 
-    /// The number of rules that are evaluated for every request.
+    /// Returns the number of rules that are evaluated for every request.
     pub(crate) fn tried(&self) -> usize {
         self.unanchored.len()
     }
@@ -293,7 +293,7 @@ impl FoundRules<'_> {
     }
 }
 
-/// The space of the values of an attribute.
+/// Returns the space of the values of an attribute.
 fn space_of(attribute: u32) -> u32 {
     NAMES + 1 + attribute
 }

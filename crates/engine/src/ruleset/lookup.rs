@@ -77,7 +77,7 @@ impl Lookup {
         }
     }
 
-    /// Whether the long string of a slot is this one.
+    /// Returns whether the long string of a slot is this one.
     #[inline(never)]
     fn is_long(&self, slot: &Slot, text: &[u8]) -> bool {
         self.texts.get(slot.text as usize..).is_some_and(|texts| texts.starts_with(text))
@@ -127,7 +127,7 @@ fn ends(text: &[u8]) -> (u64, u64) {
     (u64::from(text[0]) | u64::from(text[last / 2 + last % 2]) << 8, text[last].into())
 }
 
-/// Whether two strings are equal.
+/// Returns whether two strings are equal.
 #[inline]
 pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && if one.len() > SHORT { one == other } else { ends(one) == ends(other) }

@@ -34,7 +34,7 @@ pub(crate) const SPARE_ID: u32 = INLINE_IDS - 1;
 /// Marks an attribute whose values are addresses.
 const ADDRESS: u32 = 1 << 31;
 
-/// How many earlier limits of a rule are looked up in other tables.
+/// Maximum number of earlier limits of a rule that are looked up in other tables.
 const MAX_EARLIER: usize = 4;
 
 /// The rules in force. Never changed, only replaced.
@@ -107,7 +107,7 @@ struct ColdFields {
 }
 
 impl ActiveRule {
-    /// The domain it belongs to.
+    /// Returns the domain it belongs to.
     pub fn domain(&self) -> &str {
         &self.rarely.domain
     }
@@ -117,29 +117,29 @@ impl ActiveRule {
         &self.rarely.id
     }
 
-    /// The limits, if it has any.
+    /// Returns the limits, if it has any.
     pub fn limits(&self) -> Option<&Limits> {
         self.rule_limits.as_ref().map(|rule_limits| &rule_limits.limits)
     }
 
-    /// Whether it is a shadow rule.
+    /// Returns whether it is a shadow rule.
     pub fn is_shadow(&self) -> bool {
         self.shadow
     }
 
-    /// The range of the id within its keys.
+    /// Returns the range of the id within its keys.
     #[inline]
     pub(crate) fn id_place(&self) -> (u16, u16) {
         self.id
     }
 
-    /// What only some rules have.
+    /// Returns what only some rules have.
     #[inline]
     pub(crate) fn special(&self) -> Option<&Special> {
         if self.is_special { self.rarely.special.as_ref() } else { None }
     }
 
-    /// The ids of other limits that its counters may have been charged under.
+    /// Returns the ids of other limits that its counters may have been charged under.
     #[inline]
     pub(crate) fn earlier(&self) -> &[u32] {
         if self.changed { &self.rarely.earlier } else { &[] }
@@ -220,39 +220,39 @@ impl RuleSet {
         }
     }
 
-    /// Whether decisions depend on the time.
+    /// Returns whether decisions depend on the time.
     pub(crate) fn uses_time(&self) -> bool {
         self.uses_time
     }
 
-    /// Whether any rule bans.
+    /// Returns whether any rule bans.
     pub(crate) fn bans(&self) -> bool {
         self.bans
     }
 
-    /// Whether a matching rule may be left out because of another.
+    /// Returns whether a matching rule may be left out because of another.
     #[inline]
     pub(crate) fn leaves_out(&self) -> bool {
         self.leaves_out
     }
 
-    /// The number of rules of a domain that are evaluated for every request, because they cannot be
+    /// Returns the number of rules of a domain that are evaluated for every request, because they cannot be
     /// indexed.
     pub fn tried(&self, domain: &[u8]) -> usize {
         self.domain(domain).map_or(0, |domain| domain.index.tried())
     }
 
-    /// The version, which increases with every change. The empty set before the first is 0.
+    /// Returns the version, which increases with every change. The empty set before the first is 0.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// All rules, by number.
+    /// Returns all rules, by number.
     pub fn rules(&self) -> &[ActiveRule] {
         &self.rules
     }
 
-    /// The names of the domains, in no particular order.
+    /// Returns the names of the domains, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
         self.domains.iter().map(|domain| &*domain.name)
     }
@@ -263,7 +263,7 @@ impl RuleSet {
         self.domain(domain).map(|domain| &*domain.attributes)
     }
 
-    /// The key prefix of a rule.
+    /// Returns the key prefix of a rule.
     #[inline]
     pub(crate) fn key_prefix(&self, rule: &ActiveRule) -> &[u8] {
         &self.key_prefixes[rule.key_prefix.0 as usize..rule.key_prefix.1 as usize]

@@ -102,7 +102,7 @@ type Steps = Vec<(Box<[u8]>, StepTarget)>;
 struct Shape {
     before: usize,
     after: usize,
-    /// By the hash of prefix and suffix; candidates are compared afterwards.
+    /// Steps by the hash of their prefix and suffix; candidates are compared afterwards.
     steps: FxHashMap<u64, Steps>,
 }
 
@@ -223,7 +223,7 @@ impl Paths {
         if same(&self.texts[start as usize..end as usize], segment) { to } else { StepTarget::NOWHERE }
     }
 
-    /// The numbers of the patterns that end at a node.
+    /// Returns the numbers of the patterns that end at a node.
     fn found(&self, at: StepTarget) -> &[u32] {
         let (start, end) = self.nodes[at.0 as usize].found;
         &self.found[start as usize..end as usize]

@@ -165,7 +165,7 @@ impl Special {
         (!is_plain).then_some(special)
     }
 
-    /// The attributes whose numbers a rule needs, beside those it tests.
+    /// Returns the attributes whose numbers a rule needs, beside those it tests.
     pub(super) fn names(rule: &Rule) -> Vec<&str> {
         let origins = rule.per().iter().flat_map(|counted| &counted.origins);
         let counted = origins.map(|origin| match origin {
@@ -179,14 +179,14 @@ impl Special {
         counted.chain(cost).chain(expressed).collect()
     }
 
-    /// Whether it depends on the time.
+    /// Returns whether it depends on the time.
     pub(super) fn uses_time(&self) -> bool {
         let until =
             |overrides: &CompiledOverrides| overrides.each.iter().any(|each| each.until.is_some() || each.uses_time());
         self.schedule.is_some() || self.overrides.as_ref().is_some_and(until)
     }
 
-    /// Whether schedule, `only` and expression hold.
+    /// Returns whether schedule, `only` and expression hold.
     pub(crate) fn applies(&self, now: Time<Wall>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
         let names = |only: &[Box<str>]| {
             only.len() == entries.len() && only.iter().zip(entries).all(|(name, entry)| name.as_bytes() == entry.name)
@@ -237,7 +237,7 @@ impl Special {
         true
     }
 
-    /// Whether the rule is a shadow rule for a key. All nodes select the same keys, also after restarts; raising the
+    /// Returns whether the rule is a shadow rule for a key. All nodes select the same keys, also after restarts; raising the
     /// percentage adds keys and removes none.
     pub(crate) fn spares(&self, key: &[u8]) -> bool {
         self.enforce < crate::rules::ALL && key::place_of(key) >= self.enforce
@@ -301,7 +301,7 @@ impl CompiledOverrides {
         &self.each[place as usize]
     }
 
-    /// The limits of all overrides.
+    /// Returns the limits of all overrides.
     pub(crate) fn rule_limits(&self) -> impl Iterator<Item = &Arc<RuleLimits>> {
         self.each.iter().filter_map(|each| match &each.does {
             OverrideEffect::Limit(rule_limits) => Some(rule_limits),
@@ -354,7 +354,7 @@ pub(crate) fn limits_of(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError>
     Ok((bucket.steps(Steps::FirstRequest).into(), refusals.transpose()?.map(Limit::from)))
 }
 
-/// Whether a rule is a shadow rule.
+/// Returns whether a rule is a shadow rule.
 pub(super) fn is_shadow(on_exceed: OnExceed) -> bool {
     match on_exceed {
         OnExceed::Deny | OnExceed::Drop | OnExceed::Delay { .. } => false,

@@ -46,7 +46,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// The least that is left of any limit; the maximum if there is no report.
+    /// Returns the least that is left of any limit; the maximum if there is no report.
     pub(crate) fn least(&self) -> u64 {
         self.least
     }
@@ -135,7 +135,7 @@ impl Answers {
         self.groups.len()
     }
 
-    /// Whether none has.
+    /// Returns whether none has.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
@@ -198,7 +198,7 @@ pub struct GroupAnswer<'a> {
 }
 
 impl<'a> GroupAnswer<'a> {
-    /// The store's time of the decision.
+    /// Returns the store's time of the decision.
     pub fn at(&self) -> Time<Wall> {
         self.ended.at
     }
@@ -208,7 +208,7 @@ impl<'a> GroupAnswer<'a> {
         &self.answers.charges[self.ended.charges.start as usize..self.ended.charges.end as usize]
     }
 
-    /// The reports of the limits of a charge, in order.
+    /// Returns the reports of the limits of a charge, in order.
     pub fn reports(&self, answer: &Answer) -> &'a [Report] {
         self.answers.reports(answer)
     }
@@ -218,7 +218,7 @@ impl<'a> GroupAnswer<'a> {
         self.answers.stamps(answer)
     }
 
-    /// The strictest outcome of all charges.
+    /// Returns the strictest outcome of all charges.
     pub fn outcome(&self) -> Outcome {
         self.charges().iter().fold(Outcome::Allow, |all, one| all.and(one.outcome))
     }

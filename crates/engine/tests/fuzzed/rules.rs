@@ -59,7 +59,7 @@ fn check_mistakes(mistakes: &Mistakes, text: &[u8]) {
     }
 }
 
-/// The memory store decides without waiting.
+/// Returns the memory store decides without waiting.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

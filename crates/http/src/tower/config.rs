@@ -191,7 +191,7 @@ impl fmt::Write for Line {
     }
 }
 
-/// A problem document (RFC 9457) of the type that the draft of the rate-limit headers registers.
+/// Returns a problem document (RFC 9457) of the type that the draft of the rate-limit headers registers.
 fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
     let (status, text) = match refusal.reason {
         Reason::Exceeded(_) => {

@@ -20,7 +20,7 @@ pub(super) struct AuditArgs {
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
 
-    /// Only this author, the name of a token
+    /// Only entries of this author (the name of a token)
     #[arg(long, value_name = "NAME")]
     author: Option<String>,
 

@@ -60,7 +60,7 @@ pub(super) fn run(args: &FmtArgs) -> anyhow::Result<ExitCode> {
 
 /// Replaces a file atomically: a server may be watching it.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // A symbolic link stays one.
+    // A symbolic link is kept, and its target is replaced.
     let path = path.canonicalize()?;
     let temporary = path.with_extension(format!("tollgate-{}.tmp", std::process::id()));
     let write = || {

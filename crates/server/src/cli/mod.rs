@@ -108,7 +108,7 @@ impl Cli {
             && written(args, "rules")
             && written(args, "server")
         {
-            let problem = "the argument '--rules <PATH>' cannot be used with '--server <URL>': either one explains";
+            let problem = "the argument '--rules <PATH>' cannot be used with '--server <URL>': choose one of them";
             return Err(Self::command().error(ErrorKind::ArgumentConflict, problem));
         }
         Self::from_arg_matches(&matches)
@@ -151,7 +151,7 @@ fn report(error: &anyhow::Error) {
     if error.downcast_ref().is_some_and(closed) {
         return;
     }
-    // If this cannot be written either, nobody reads it.
+    // If this cannot be written either, there is no one to report it to.
     let _ = writeln!(std::io::stderr(), "tollgate: {error:#}");
 }
 

@@ -234,7 +234,7 @@ fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
     let result = work(&mut |progress| {
         if is_terminal && progress.elapsed / EVERY != shown {
             shown = progress.elapsed / EVERY;
-            // Progress that cannot be shown is not needed.
+            // A failure to show progress is ignored.
             let _ = write!(std::io::stderr(), "\r\x1b[K{}", progress_line(&progress));
         }
     });

@@ -109,7 +109,7 @@ fn files() -> &'static [StaticFile] {
 mod tests {
     use super::*;
 
-    /// The bytes of all files together, as they are sent.
+    /// Maximum number of bytes of all files together, as they are sent.
     const MAX_BYTES: usize = 80_000;
 
     #[test]

@@ -1,7 +1,7 @@
 //! The web console at `/console`: its files, and sessions of browsers.
 //!
-//! The console is a client of the public API without privileges of its own: its pages are static files, and a session stands for
-//! the token it was opened with. The source of the files is in `crates/server/console/`, and is what is served.
+//! The console is a client of the public API without privileges of its own: its pages are static files, and a session
+//! has the rights of the token it was opened with. The files in `crates/server/console/` are served unchanged.
 //!
 //! Requests of web pages are refused by every server (`http/web.rs`). Those of the console are accepted if they have the
 //! header `Tollgate-Console`, which a page of another origin cannot send without a preflight request that this server refuses, and if
@@ -25,11 +25,11 @@ use files::StaticFile;
 /// The header of requests that the console makes.
 pub(crate) const HEADER: &str = "tollgate-console";
 
-/// Everything comes from this server, no script or style is inline, and no other page may show this one in a frame.
+/// Everything is loaded from this server, no script or style is inline, and no other page may show this one in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
-/// Whether a path belongs to the console.
+/// Returns whether a path belongs to the console.
 pub(crate) fn owns(path: &str) -> bool {
     path.strip_prefix("/console").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -1,8 +1,8 @@
-//! Sessions of browsers: a cookie that stands for a token, for a time.
+//! Sessions of browsers: a cookie that represents a token for a limited time.
 //!
-//! The console sends a token once and gets a cookie with a random number of 256 bits. The cookie is `HttpOnly`, so no script reads
-//! it, and `SameSite=Strict`, so requests of other sites do not carry it. It is used only with the header of the console
-//! ([`super::HEADER`]). A session has the rights of its token, ends with it, and ends by itself.
+//! The console sends a token once and gets a cookie with a random number of 256 bits. The cookie is `HttpOnly`, so no
+//! script reads it, and `SameSite=Strict`, so requests of other sites do not carry it. It is used only with the header
+//! of the console ([`super::HEADER`]). A session has the rights of its token, ends when the token does, and expires.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ use crate::http::problem::Problem;
 /// The path of the session.
 pub(crate) const PATH: &str = "/v1/session";
 
-/// The bytes of the body that opens a session.
+/// Maximum number of bytes of the body that opens a session.
 pub(crate) const MAX_BODY: usize = 4 * 1024;
 
 /// The open sessions; beyond that the least recently used one ends.
@@ -77,7 +77,7 @@ impl Sessions {
         sessions.insert(id, Session { token: token.into(), began: now, used: now });
     }
 
-    /// Returns the token of a session, which is used now.
+    /// Returns the token of a session, and marks the session as used now.
     fn token(&self, id: &SessionId, now: Time<Mono>) -> Option<Box<[u8]>> {
         let mut sessions = self.sessions();
         let session = sessions.get_mut(id)?;
@@ -98,7 +98,7 @@ impl Sessions {
     }
 }
 
-/// What a caller is authenticated by, for as long as a stream lasts.
+/// The credentials of a caller, kept for as long as a stream lasts.
 #[derive(Debug, Default)]
 pub(crate) struct Credentials {
     /// The token; none where no tokens are required.
@@ -109,7 +109,7 @@ pub(crate) struct Credentials {
 }
 
 impl Credentials {
-    /// Returns those of a request: the token that it sent, or that of its session.
+    /// Returns the credentials of a request: the token that it sent, or that of its session.
     pub(crate) fn of<S: Store>(app: &App<S>, head: &Parts, bearer: Option<&[u8]>) -> Self {
         if !app.auth.requires_tokens() {
             return Self::default();
@@ -127,7 +127,7 @@ impl Credentials {
         self.token.as_deref()
     }
 
-    /// Whether the token and the session are still valid. A session is in use for as long as a stream lasts.
+    /// Returns whether the token and the session are still valid. A session is in use for as long as a stream lasts.
     pub(crate) fn are_valid<S: Store>(&mut self, app: &App<S>) -> bool {
         let session_lasts = self.session.is_none_or(|id| app.sessions.token(&id, app.now()).is_some());
         session_lasts && app.auth.authenticate(&mut self.cached, self.token.as_deref(), || app.wall_ms()).is_ok()

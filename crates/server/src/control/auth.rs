@@ -1,8 +1,9 @@
 //! Authentication by tokens, and authorisation by their roles.
 //!
-//! A token is 256 random bits, so its SHA-256 does not reveal it and the lookup needs no constant-time comparison. Hashing costs
-//! more than a decision, so a connection caches its token: a request with the same token costs a comparison of the strings and a
-//! check whether the tokens have changed. Where no tokens are required, it costs a branch.
+//! A token is 256 random bits, so its SHA-256 does not reveal it and the lookup needs no constant-time comparison.
+//! Hashing costs more than a decision, so a connection caches its token: a request with the same token costs a
+//! comparison of the strings and a check whether the tokens have changed. If no tokens are required, the check is one
+//! branch.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -92,7 +93,7 @@ impl Authenticator {
         Self { tokens, ..Self::default() }
     }
 
-    /// Whether tokens are required.
+    /// Returns whether tokens are required.
     #[inline]
     pub fn requires_tokens(&self) -> bool {
         self.tokens == TokenPolicy::Required
@@ -138,7 +139,7 @@ impl Authenticator {
 
     /// Sets the token of a connection.
     pub fn set_token(&self, cached: &mut CachedToken, token: &[u8]) {
-        // A string longer than any token is not kept; it is not found either.
+        // A string longer than any token is not cached, and matches no token.
         let text = if token.len() <= MAX_TOKEN { token.to_vec() } else { Vec::new() };
         let digest = digest(token);
         let (edition, access) = self.find(&digest);
@@ -168,7 +169,7 @@ impl Authenticator {
 
     fn find(&self, digest: &TokenDigest) -> (u64, Option<Access>) {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock, so that the edition belongs to the table.
+        // Read under the lock, so that the edition matches the table.
         let edition = self.edition.load(Ordering::Acquire);
         // A copy for the connection: a shared reference count would move its cache line between cores.
         (edition, table.get(digest).map(|verifier| Access::Token(Arc::new(verifier.clone()))))
@@ -187,7 +188,7 @@ impl Access {
         }
     }
 
-    /// Whether the caller may change only some domains.
+    /// Returns whether the caller may change only some domains.
     #[inline]
     pub fn is_scoped(&self) -> bool {
         match self {
@@ -196,7 +197,7 @@ impl Access {
         }
     }
 
-    /// Whether the caller has this role in any domain.
+    /// Returns whether the caller has this role in any domain.
     pub fn is_at_least(&self, role: Role) -> bool {
         match self {
             Self::Local => true,

@@ -37,7 +37,7 @@ const MIGRATE_TRIES: u32 = 5;
 /// The longest comment of a change.
 const MAX_COMMENT_CHARS: usize = 1000;
 
-/// The migrations, in order. A released one is never edited: databases store its checksum.
+/// The migrations, in order. A released migration is never edited: databases store its checksum.
 const MIGRATIONS: [(i64, &str, &str); 3] = [
     (1, "rules", include_str!("../../migrations/0001_rules.sql")),
     (2, "overrides outlive rules", include_str!("../../migrations/0002_overrides_outlive_rules.sql")),
@@ -337,7 +337,7 @@ fn path_of(url: &str) -> Option<PathBuf> {
     Some(PathBuf::from(percent_decode(path.as_bytes()).decode_utf8().ok()?.into_owned()))
 }
 
-/// Limits how long a database operation may take.
+/// Returns limits how long a database operation may take.
 pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(limit, work).await.unwrap_or_else(|_| {
         let why = format!("no answer within {} s", limit.as_secs());
@@ -345,7 +345,7 @@ pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = Result
     })
 }
 
-/// Whether both databases can store these strings: PostgreSQL refuses NUL characters.
+/// Returns whether both databases can store these strings: PostgreSQL refuses NUL characters.
 pub(super) fn storable<const N: usize>(texts: [&str; N]) -> bool {
     texts.iter().all(|text| !text.contains('\0'))
 }

@@ -80,37 +80,37 @@ impl Control {
         Ok(Self { db, installed: watch::Sender::new(None), poller, snapshot: Mutex::new(None) })
     }
 
-    /// The rules, one by one.
+    /// Returns the rules, one by one.
     pub fn rules(&self) -> Rules<'_> {
         Rules { db: &self.db }
     }
 
-    /// The overrides of rules.
+    /// Returns the overrides of rules.
     pub fn overrides(&self) -> Overrides<'_> {
         Overrides { db: &self.db }
     }
 
-    /// The versions of rules.
+    /// Returns the versions of rules.
     pub fn history(&self) -> History<'_> {
         History { db: &self.db }
     }
 
-    /// Whole rule files.
+    /// Returns whole rule files.
     pub fn files(&self) -> RuleFiles<'_> {
         RuleFiles { db: &self.db }
     }
 
-    /// The tokens.
+    /// Returns the tokens.
     pub fn tokens(&self) -> Tokens<'_> {
         Tokens { control: self }
     }
 
-    /// The audit log.
+    /// Returns the audit log.
     pub fn audit(&self) -> AuditLog<'_> {
         AuditLog { db: &self.db }
     }
 
-    /// The kill switch of the fleet.
+    /// Returns the kill switch of the fleet.
     pub fn fleet(&self) -> Fleet<'_> {
         Fleet { db: &self.db }
     }

@@ -7,7 +7,7 @@ use tollgate_engine::Enforcement;
 use tollgate_engine::rules::Mistake;
 use utoipa::ToSchema;
 
-/// Who changes something, why, and what they expect to replace.
+/// The author of a change, its comment, and the version that it expects to replace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// The name of the token, or `local` where no token is required.
@@ -46,7 +46,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Whether the expectation holds for the version that exists, if any.
+    /// Returns whether the expectation holds for the version that exists, if any.
     pub(super) fn matches(self, current: Option<i64>) -> bool {
         match self {
             Self::Anything => true,
@@ -131,7 +131,7 @@ pub struct Version {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// It did not exist before.
+    /// The resource did not exist before.
     Create,
     /// It was changed.
     Update,
@@ -207,7 +207,7 @@ impl<T> Default for Page<T> {
     }
 }
 
-/// Which part of a list.
+/// Which part of a list to return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageRequest {
     /// The `next` of the previous page; from the beginning if none.
@@ -216,7 +216,7 @@ pub struct PageRequest {
     pub limit: Option<usize>,
 }
 
-/// Which rules of a domain.
+/// Which rules of a domain to return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleSearch {
     /// Rules whose id or text contains this.
@@ -308,9 +308,9 @@ pub enum Role {
     Reader,
     /// Follow this service: the rules with the digests of tokens.
     Node,
-    /// Overrides, reset, the kill switch.
+    /// Change overrides, reset counters, use the kill switch.
     Operator,
-    /// Rules of the domains of the token.
+    /// Change the rules of the domains of the token.
     Editor,
     /// Everything, including tokens.
     Admin,
@@ -350,7 +350,7 @@ pub struct StoredToken {
     pub revoked_ms: Option<i64>,
 }
 
-/// What a token permits, whom, and until when: all that is needed to create one.
+/// What a token permits, its name and its expiry: everything needed to create one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenGrant {
@@ -409,7 +409,7 @@ pub struct AuditEntry {
     pub after: Option<Value>,
 }
 
-/// Which entries of the audit log.
+/// Which entries of the audit log to return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditSearch {
     /// Of this domain.
@@ -431,7 +431,7 @@ pub struct Snapshot {
     pub rules: String,
     /// The valid tokens, as digests, so that one token works on every node.
     pub tokens: Vec<Verifier>,
-    /// The kill switch of the fleet. Left out while refusals are enforced, as by services that do not know it.
+    /// The kill switch of the fleet. Left out while refusals are enforced; older services never send it.
     #[serde(default, skip_serializing_if = "FleetMode::is_enforce")]
     pub mode: FleetMode,
 }
@@ -440,10 +440,10 @@ pub struct Snapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FleetMode {
-    /// Each node does, unless it was switched itself.
+    /// Each node enforces them, unless that node itself is set to observe.
     #[default]
     Enforce,
-    /// No node does: refusals are counted and reported, and every request passes.
+    /// No node enforces them: refusals are counted and reported, and every request passes.
     Observe,
 }
 

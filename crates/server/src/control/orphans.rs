@@ -1,8 +1,8 @@
 //! Overrides whose rule was deleted.
 //!
-//! Deleting a rule keeps its overrides, because customers have bought them and the rule may come back through a rollback or a
-//! file. Then they apply again; a rule that does not fit one of them is refused. Until then they do not count towards the size,
-//! nodes do not receive them, and they can be listed and deleted.
+//! Deleting a rule keeps its overrides, because customers may have paid for them and the rule may be created again by a
+//! rollback or a file. Then they apply again; a rule that does not fit one of them is refused. Until then they do not
+//! count towards the size, nodes do not receive them, and they can be listed and deleted.
 
 use std::collections::HashMap;
 
@@ -60,7 +60,7 @@ pub(super) async fn adopt_overrides(write: &mut Write<'_>, domain: &str, id: &st
     Ok(overrides.len() as i64)
 }
 
-/// Keeps the `count` overrides of a rule that is deleted, outside of the size.
+/// Keeps the `count` overrides of a rule that is deleted, and subtracts them from the size.
 pub(super) async fn leave_overrides(write: &mut Write<'_>, domain: &str, id: &str, count: i64) -> Result<()> {
     if count > 0 {
         write.size -= OverrideRow::all(&mut write.tx, domain, id).await?.iter().map(OverrideRow::size).sum::<i64>();

@@ -15,7 +15,7 @@ use super::rules::{RuleRow, check_rule_size, describe as describe_rule, missing,
 use super::sql::Sql;
 use super::{ControlError, Result, size};
 
-/// How many overrides a rule may have, including those in its text; the rule language has the same bound.
+/// Maximum number of overrides of a rule, including those in its text; the rule language has the same bound.
 const MAX_OVERRIDES: i64 = 100_000;
 /// The maximum length of a value.
 const MAX_VALUE_BYTES: usize = 1024;
@@ -325,7 +325,7 @@ fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
     ControlError::Missing(describe(domain, id, value))
 }
 
-/// A value has one override in a rule, whatever its attribute; an existing one is not replaced silently.
+/// Checks that a value has one override in a rule, whatever its attribute; an existing one is not replaced silently.
 fn taken(domain: &str, id: &str, old: &OverrideRow, attribute: &str) -> ControlError {
     let OverrideRow { value, attribute: existing, effect, .. } = old;
     ControlError::Taken(format!(

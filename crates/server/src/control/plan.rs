@@ -1,8 +1,8 @@
 //! The changes that applying a file makes, computed from the stored rules and the file, without a database.
 //!
-//! Rules that allow or deny depend on their order, so the order of the file is preserved. Rules that are not in the file keep their
-//! positions; rules of the file take the positions of those of them that exist, in the order of the file; a new rule is inserted
-//! before the rule that follows it in the file, or at the end.
+//! Rules that allow or deny depend on their order, so the order of the file is preserved. Rules that are not in the
+//! file keep their positions; existing rules of the file exchange their positions so that they have the order of the
+//! file; a new rule is inserted before the rule that follows it in the file, or at the end.
 
 use std::collections::HashMap;
 
@@ -219,7 +219,8 @@ pub(super) fn findings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mistake>
         (&**domain, texts)
     });
     let changing = entry::to_json(changing.filter(|(_, texts)| !texts.is_empty()));
-    // Stored rules were validated. If this version of the language refuses them, there is nothing to compare with.
+    // Stored rules were validated. If this version of the language refuses the stored rules, there is nothing to
+    // compare with.
     if let Ok(running) = Rules::read(&[Source { name: "stored", text: changing.as_bytes() }]) {
         let _ = engine.put(&running);
     }

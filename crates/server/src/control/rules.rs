@@ -75,12 +75,12 @@ pub(super) fn parse_stored(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.into()))
 }
 
-/// Whether two rules are equal, in whatever order their keys are.
+/// Returns whether two rules are equal, in whatever order their keys are.
 pub(super) fn same_rule(one: &str, other: &str) -> bool {
     one == other || (one.len() == other.len() && parse_stored(one) == parse_stored(other))
 }
 
-/// Names a rule in messages.
+/// Returns names a rule in messages.
 pub(super) fn describe(domain: &str, id: &str) -> String {
     format!("rule `{id}` of the domain `{domain}`")
 }

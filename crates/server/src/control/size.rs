@@ -7,8 +7,8 @@ use super::{ControlError, Result};
 /// Bytes around the list of domains.
 const FRAME: i64 = 64;
 
-/// Returns the size of a rule as JSON with its separator. A file may hold fewer values than bytes, so many small values count for
-/// more than their characters.
+/// Returns the size of a rule as JSON with its separator. The number of values in a file is bounded too, so many small
+/// values count for more than their characters.
 pub(super) fn of_rule(text: &str) -> i64 {
     let values = text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
     (text.len() + 1).max((values + 1) * MAX_FILE_BYTES / MAX_NODES + 1) as i64

@@ -16,10 +16,10 @@ use super::sql::Sql;
 use super::tokens::verifiers;
 use super::{Result, sha256_hex};
 
-/// How many overrides and disabled rules the head of an export lists.
+/// Maximum number of overrides and disabled rules that the head of an export lists.
 const MAX_LISTED: usize = 50;
 
-/// A rule on its way into a file.
+/// A rule to be written into a file.
 #[derive(Debug)]
 pub(super) struct ExportRow {
     domain: String,
@@ -116,7 +116,8 @@ fn insert_overrides(rules: &mut [ExportRow], overrides: &OverridesByRule) {
         let entries: Vec<EntryOverride<'_>> = own.iter().map(OverrideRow::as_entry).collect();
         match entry::with_overrides(&rule.text, &entries) {
             Ok(text) => rule.text = text,
-            // They fitted when they were written. One rule must not withhold all others from nodes.
+            // Overrides fitted their rule when they were written. If one no longer fits, the other rules must still
+            // reach the nodes.
             Err(mistakes) => {
                 tracing::error!(rule.domain, rule.id, %mistakes, "overrides do not fit their rule; ignored");
             }

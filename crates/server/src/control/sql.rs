@@ -24,7 +24,7 @@ impl Sql {
         Self { text: text.into(), values: AnyArguments::default(), error: None, persistent: true }
     }
 
-    /// Appends SQL text, which never comes from outside.
+    /// Appends SQL text, which must not contain input.
     pub(super) fn push(&mut self, text: &'static str) -> &mut Self {
         self.text.push_str(text);
         self
@@ -74,7 +74,7 @@ impl Sql {
     fn query(&mut self) -> Result<Query<'static, Any, AnyArguments>, sqlx::Error> {
         match self.error.take() {
             Some(error) => Err(sqlx::Error::Encode(error)),
-            // The text is ours; values are bound.
+            // The text contains no input; values are bound.
             None => {
                 let (text, values) = (std::mem::take(&mut self.text), std::mem::take(&mut self.values));
                 Ok(sqlx::query_with(AssertSqlSafe(text), values).persistent(self.persistent))

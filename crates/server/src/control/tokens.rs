@@ -11,7 +11,7 @@ use super::paging::{Cursor, page_of};
 use super::sql::Sql;
 use super::{Control, ControlError, Result, sha256_hex};
 
-/// How many valid tokens there may be; every node keeps all of them.
+/// Maximum number of valid tokens; every node keeps all of them.
 pub const MAX_TOKENS: i64 = 10_000;
 const MAX_NAME_BYTES: usize = 128;
 const MAX_DOMAINS: usize = 100;
@@ -82,8 +82,8 @@ impl Tokens<'_> {
         page_of(&rows, limit, read, |last| Cursor { number: last.created_ms, name: last.id.clone() })
     }
 
-    /// Revokes a token; revoking it again changes nothing. The last valid admin token cannot be revoked, so that nobody is locked
-    /// out by accident: create another one first.
+    /// Revokes a token; revoking it again changes nothing. The last valid admin token cannot be revoked, so that no
+    /// administrator is locked out by accident: create another one first.
     ///
     /// # Errors
     /// When the token does not exist, is the last valid admin token, or the database is unreachable.
@@ -132,7 +132,7 @@ pub(super) async fn verifiers(connection: &mut AnyConnection) -> Result<Vec<Veri
         let StoredToken { id, grant, .. } = read(row)?;
         Ok(Verifier { digest: row.try_get("digest")?, id, grant })
     };
-    // A token that cannot be read permits nothing, and must not withhold rules from nodes.
+    // A token that cannot be parsed permits nothing, and must not keep rules from the nodes.
     let readable = |row| verifier(row).inspect_err(|error| tracing::error!(%error, "unreadable token ignored")).ok();
     Ok(rows.iter().filter_map(readable).collect())
 }

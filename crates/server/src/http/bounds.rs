@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use tollgate_engine::Item;
 
-/// The bytes of a body: a full batch with a reserve.
+/// Maximum number of bytes of a body: a full batch with a reserve.
 pub const MAX_BODY: usize = 1024 * 1024;
 
-/// The requests in a batch.
+/// Maximum number of requests in a batch.
 pub const MAX_BATCH: usize = 1_000;
 
-/// The attributes of a request, the same in every protocol.
+/// Maximum number of attributes of a request, the same in every protocol.
 pub const MAX_ATTRIBUTES: usize = Item::MAX_ENTRIES;
 
-/// The bytes of a request line with all headers.
+/// Maximum number of bytes of a request line with all headers.
 pub const MAX_HEAD: usize = 16 * 1024;
 
-/// The headers of a request.
+/// Maximum number of headers of a request.
 pub const MAX_HEADERS: usize = 64;
 
 /// The time limit for the headers, and for the next request on a kept-alive connection.
@@ -25,14 +25,14 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// The time limit for a body.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time in which a client must read something of a response that the kernel does not take.
+/// The time in which a client must read part of a response once the socket buffer is full.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The time limit of a connection beyond the budget, which is for a health check.
+/// The time limit of a connection above the maximum, which is accepted for health checks.
 pub const RESERVED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The requests to explain in a list.
+/// Maximum number of requests to explain in a list.
 pub const MAX_EXPLAINED: usize = 100;
 
-/// The bytes of the response to a list after which no further request of the list is decided.
+/// Maximum number of bytes of the response to a list after which no further request of the list is decided.
 pub const MAX_ANSWER: usize = 8 * 1024 * 1024;

@@ -1,4 +1,4 @@
-//! One call of an operation: the body of a request to the response.
+//! One call of an operation, from the body of the request to the response.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

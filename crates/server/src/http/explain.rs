@@ -82,8 +82,8 @@ fn of_met(met: &MatchExplanation) -> Value {
             value["cost_by"] = match said {
                 CostValue::Number => json!({"attribute": name}),
                 CostValue::Missing => json!({"attribute": name, "problem": "missing"}),
-                CostValue::TooMuch(value) => json!({"attribute": name, "problem": "too_much", "value": value}),
-                CostValue::NoNumber(value) => json!({"attribute": name, "problem": "no_number", "value": value}),
+                CostValue::AboveMaximum(value) => json!({"attribute": name, "problem": "too_much", "value": value}),
+                CostValue::NotANumber(value) => json!({"attribute": name, "problem": "no_number", "value": value}),
             };
         }
     }
@@ -135,7 +135,7 @@ fn of_overrides(overrides: &OverrideExplanation) -> Value {
     })
 }
 
-/// Returns the place of an override in words, and its name.
+/// Describes where an override is written, and names it.
 fn of_place(place: &OverridePosition) -> Value {
     let value = json!({"place": place.to_string()});
     match place {
@@ -153,7 +153,7 @@ fn of_ban(ban: &BanState) -> Value {
     match &ban.stands {
         BanStatus::Banned { left, until } => with(value, json!({"left_ms": left.as_millis_ceil(), "until": until})),
         BanStatus::Not { refusals } => with(value, json!({"refusals": refusals})),
-        BanStatus::NotLookedAt => with(value, json!({"looked_at": false})),
+        BanStatus::NotEvaluated => with(value, json!({"looked_at": false})),
     }
 }
 

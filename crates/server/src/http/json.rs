@@ -1,4 +1,4 @@
-//! Outputs to JSON, by hand: serde would escape every field name again for each decision.
+//! Writes outputs as JSON without serde, which would escape every field name again for each decision.
 
 use super::explain;
 use crate::ops::view::{Field, FieldValue, Output, limit_fields, settled_fields};

@@ -16,7 +16,7 @@ use crate::control::{Conflict, ControlError};
 use crate::ops::error::{ErrorKind, OpError};
 
 /// A failed call. Nothing was taken or changed, unless the detail says otherwise.
-// Boxed, because it is rare and results should not be as large as it is.
+// Boxed, because it is rare and large, and results should stay small.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem(Box<ProblemDetails>);
 
@@ -68,7 +68,7 @@ pub struct ProblemDetails {
 }
 
 impl Problem {
-    /// Returns a problem. One with status 503 asks the caller to retry after a second.
+    /// Returns a problem. A problem with status 503 asks the caller to retry after a second.
     pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
         let problem = Self(Box::new(ProblemDetails {
             kind: "about:blank".into(),
@@ -127,7 +127,7 @@ impl Problem {
 
     /// Returns a 400 for a body that is not JSON, or not of the right form.
     pub fn json(error: &serde_json::Error) -> Self {
-        // The place has fields of its own.
+        // The position has its own fields.
         let text = error.to_string();
         let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail);
         let mut problem = match error.is_data() {
@@ -246,7 +246,7 @@ impl From<ControlError> for Problem {
     }
 }
 
-/// Whether the disk of the database is full, by the error codes of SQLite and PostgreSQL.
+/// Returns whether the disk of the database is full, by the error codes of SQLite and PostgreSQL.
 fn is_full(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.is_some_and(|code| matches!(&*code, "13" | "53100"))

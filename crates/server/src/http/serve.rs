@@ -79,7 +79,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
                 if is_closing || !connection_state.is_answering() {
                     return Poll::Ready(Ok(()));
                 }
-                // A request that is being answered has as long as a body may take.
+                // A request in progress may take as long as a body may take to arrive.
                 is_closing = true;
                 connection.as_mut().graceful_shutdown();
                 timer.as_mut().reset(Instant::now() + BODY_TIMEOUT);
@@ -187,7 +187,7 @@ async fn try_answer<S: Store + 'static>(
         Ok(spec) if spec.role.is_none() => Access::Local,
         Ok(_) | Err(_) if state.is_reserved => return Err(too_many_connections()),
         Ok(_) | Err(_) => match bearer(&head) {
-            // The fast path of callers that send a token, or need none.
+            // The fast path for callers that send a token, or need none.
             token if token.is_some() || !app.auth.requires_tokens() => authenticate(app, state, token)?,
             token => {
                 let credentials = credentials.insert(session::Credentials::of(app, &head, token));
@@ -257,7 +257,8 @@ async fn control<S: Store>(app: &App<S>, access: Access, head: Parts, body: Inco
         let body = read(body, api::bounds::MAX_RULE, BODY_TIMEOUT).await?;
         return Ok(service.answer(head, body, access).await);
     }
-    // The memory of all files together is bounded. A slow client holds what it has sent, and no turn.
+    // The memory of all files together is bounded. A slow client occupies memory for what it has sent, but no
+    // processing permit.
     let (body, _received) =
         read_bounded(body, api::bounds::MAX_FILE, FILE_TIMEOUT, Some(service.upload_permits())).await?;
     let Ok(Ok(_turn)) = timeout(FILE_TIMEOUT, service.large().acquire()).await else { return Err(busy()) };
@@ -308,7 +309,7 @@ pub(super) fn response(status: StatusCode, kind: &'static str, body: impl Into<B
 mod tests {
     use super::*;
     use crate::control::auth::TokenPolicy;
-    use crate::net::stalled_client::hangs_up_after;
+    use crate::net::stalled_client::closes_after;
 
     #[tokio::test(start_paused = true)]
     async fn connection_without_a_token_is_closed_where_tokens_are_required() {
@@ -317,7 +318,7 @@ mod tests {
                 let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();
                 serve(stream, None, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)
             };
-            let answer = hangs_up_after(AUTH_TIMEOUT, sent, required).await;
+            let answer = closes_after(AUTH_TIMEOUT, sent, required).await;
             assert_eq!(answer.starts_with("HTTP/1.1 200 OK"), !sent.is_empty(), "{sent}: {answer}");
         }
     }
@@ -330,7 +331,7 @@ mod tests {
             (&head[..20], HEAD_TIMEOUT, ""),
             (&format!("{head}{{\"key\""), BODY_TIMEOUT, "HTTP/1.1 408 Request Timeout"),
         ] {
-            let received = hangs_up_after(timeout, sent, |stream, app, guard| serve(stream, None, app, guard)).await;
+            let received = closes_after(timeout, sent, |stream, app, guard| serve(stream, None, app, guard)).await;
             assert!(received.starts_with(answer), "{sent}: {received}");
         }
     }

@@ -1,4 +1,4 @@
-//! Requests made by web pages, which a browser sends with the rights of the machine it runs on.
+//! Protection against requests of web pages, which a browser sends from the machine it runs on.
 //!
 //! A page of another site cannot read the replies, unless its host name resolves to this server (DNS rebinding). So a server on
 //! loopback without tokens answers only requests whose `Host` is a loopback name or one of `--allowed-hosts`. Browsers mark
@@ -74,7 +74,7 @@ pub(super) fn check_navigation(hosts: Option<&AllowedHosts>, head: &Parts) -> Re
     check_host(hosts, head)
 }
 
-/// Whether an origin is the server that the request is for. The scheme is not compared: a proxy may end TLS.
+/// Returns whether an origin is the server that the request is for. The scheme is not compared: a proxy may end TLS.
 fn is_own(origin: &[u8], head: &Parts) -> bool {
     let host = origin.strip_prefix(b"https://").or_else(|| origin.strip_prefix(b"http://"));
     let mut hosts = head.headers.get_all(HOST).iter();

@@ -1,4 +1,4 @@
-//! JSON bodies to messages. Nothing here knows limits or decisions.
+//! JSON bodies to messages. This module knows neither limits nor decisions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -65,8 +65,8 @@ pub enum ReceiptField<'a> {
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
-/// Names and values in order. A value is a string, an integer or a boolean, or a list of them, which means the name several
-/// times.
+/// Names and values in order. A value is a string, an integer or a boolean, or a list of them, which stands for several
+/// values of the name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a>(pub Vec<(Text<'a>, Text<'a>)>);
 

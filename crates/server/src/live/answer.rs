@@ -25,7 +25,7 @@ const LIVE: &str = "/v1/live";
 const HISTORY: &str = "/v1/history";
 const RULES: &str = "/v1/rules";
 
-/// Whether a path is one of live data.
+/// Returns whether a path is one of live data.
 pub(crate) fn owns(path: &str) -> bool {
     matches!(path, LIVE | HISTORY | RULES)
 }

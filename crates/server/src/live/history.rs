@@ -15,10 +15,10 @@ pub const SECONDS: usize = 900;
 /// The intervals of ten seconds that are kept: an hour.
 pub const TENS: usize = 360;
 
-/// The rules with a history.
+/// Maximum number of rules with a history.
 pub const MAX_RULES: usize = 64;
 
-/// The rules among which the busiest are chosen; later ones have no history.
+/// Maximum number of rules among which the busiest are chosen; later ones have no history.
 const MAX_CANDIDATES: usize = 100_000;
 
 /// The memory of all rings, with the counts by which the busiest rules are chosen.
@@ -67,9 +67,9 @@ pub(super) struct RuleReading<'a> {
     pub(super) counts: RuleCounts,
 }
 
-/// The rules in force, read one by one: most of ten thousand are not read every second.
+/// The rules in force, read one by one, because most of ten thousand rules are not read every second.
 pub(super) struct RuleReader<'a> {
-    /// The version of the rule set; the numbers of its rules are the same as long as it is.
+    /// The version of the rule set; rules keep their numbers while it is unchanged.
     pub(super) version: u64,
     /// How many rules there are.
     pub(super) count: usize,
@@ -105,11 +105,11 @@ impl<P: Copy> Series<P> {
 struct TrackedRule {
     domain: Box<str>,
     id: Box<str>,
-    /// Its number in the rule set.
+    /// The number of the rule in the rule set.
     number: usize,
     last: RuleCounts,
     last_ten: RuleCounts,
-    /// Its decisions between the last two selections.
+    /// The decisions of the rule between the last two selections.
     activity: u64,
     series: Series<RulePoint>,
 }
@@ -117,14 +117,14 @@ struct TrackedRule {
 /// The rates of the last hour.
 #[derive(Debug)]
 pub struct History {
-    /// When and what was read last, and at the last end of ten seconds.
+    /// The last reading and its time, and those at the end of the last ten seconds.
     last: Option<(Time<Mono>, Totals)>,
     last_ten: Option<(Time<Mono>, Totals)>,
     /// The seconds since the last end of ten seconds.
     seconds_of_ten: usize,
     overall: Series<OverallPoint>,
     rules: Vec<TrackedRule>,
-    /// The version of the rule set that numbers belong to.
+    /// The version of the rule set that the rule numbers belong to.
     version: Option<u64>,
     /// The decisions of each rule at the last selection, by its number.
     candidates: Vec<u64>,
@@ -208,7 +208,8 @@ impl History {
         });
     }
 
-    /// Tracks the rules that have decided most since the last selection. A tracked rule gives way to one with twice its decisions.
+    /// Tracks the rules that have decided most since the last selection. A tracked rule is replaced by one with twice
+    /// its decisions.
     fn select(&mut self, rules: &RuleReader<'_>) {
         let tracked: HashMap<usize, usize> =
             self.rules.iter().enumerate().map(|(at, rule)| (rule.number, at)).collect();

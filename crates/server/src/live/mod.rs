@@ -19,7 +19,7 @@ pub use history::{History, MAX_RULES, SECONDS, TENS};
 pub(crate) use rules::RulesInForcePage;
 pub use sample::sample;
 
-/// The viewers of live data at a time.
+/// Maximum number of viewers of live data at a time.
 pub const MAX_VIEWERS: usize = 64;
 
 /// The history, and the events that viewers read.

@@ -5,7 +5,7 @@ use tollgate_engine::rules::{Effect, Rule};
 use tollgate_engine::{ActiveRule, Engine, Store};
 use utoipa::ToSchema;
 
-/// The rules of a page, unless the reader asks for fewer.
+/// Maximum number of rules of a page, unless the reader asks for fewer.
 pub(super) const MAX_RULES: usize = 1_000;
 
 /// The rules of a page by default.
@@ -49,7 +49,7 @@ pub(crate) struct RuleInForce {
     fallback: u64,
 }
 
-/// The rules that are searched before other connections of the thread have their turn.
+/// The number of rules searched before the thread serves other connections.
 const PART: usize = 256;
 
 /// Returns the rules whose domain, id, limits or `per` contain all words of `search`, from the match with the number `after` on.

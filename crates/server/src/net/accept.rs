@@ -1,4 +1,4 @@
-//! Accepts connections and hands them to the workers.
+//! Accepts connections and passes them to the workers.
 
 use std::io;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use super::protocol::Protocol;
 use super::shutdown::{ConnectionGuard, Connections};
 use super::workers::Workers;
 
-/// A connection as it is handed to a worker.
+/// A connection as it is passed to a worker.
 pub type NewConnection = (Protocol, ConnectionGuard);
 
 /// The time between two lines in the log about refused connections.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// How long to wait after accept failed, mostly for want of file descriptors.
+/// How long to wait after accept failed, usually because file descriptors ran out.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
-/// Accepts connections until the future is dropped. Beyond `max` open ones of the protocol a connection gets one reply and is
-/// closed.
+/// Accepts connections until the future is dropped. Beyond `max` open connections of the protocol, a connection gets
+/// one reply and is closed.
 pub async fn accept(
     listener: TcpListener,
     protocol: Protocol,
@@ -39,7 +39,7 @@ pub async fn accept(
                     }
                 }
                 None => {
-                    // Best effort: a client that is turned away is not waited for.
+                    // Best effort: the server does not wait for a refused client.
                     let _ = stream.try_write(protocol.too_many_connections());
                     refused += 1;
                     if next_line <= Instant::now() {
@@ -67,7 +67,7 @@ pub(super) async fn hand_over(
     match connections.open(protocol, max) {
         Some(guard) => workers.take(stream, (protocol, guard)).await,
         None => {
-            // Best effort: a client that is turned away is not waited for.
+            // Best effort: the server does not wait for a refused client.
             let _ = stream.try_write(protocol.too_many_connections());
             Ok(())
         }

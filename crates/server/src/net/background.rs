@@ -1,5 +1,5 @@
-//! A thread with an event loop of its own for work that must not delay decisions: the database, the API for rules, and polling a
-//! rules service.
+//! A thread with its own event loop for work that must not delay decisions: the database, the API for rules, and
+//! polling a rules service.
 
 use std::future::Future;
 use std::io;
@@ -30,7 +30,7 @@ impl BackgroundThread {
             lower_priority();
             // An error means that the sender was dropped, which stops the thread too.
             let _ = runtime.block_on(stopped);
-            // Blocking work, such as a write to a disk that does not answer, is not waited for.
+            // Does not wait for blocking work, such as a write to a disk that does not answer.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
@@ -52,7 +52,7 @@ impl BackgroundThread {
 
     /// Stops the thread and every task on it.
     pub fn stop(self) {
-        // The thread may have ended by itself.
+        // The thread may have ended already.
         let _ = self.stop.send(());
         if self.thread.join().is_err() {
             tracing::error!("a background thread panicked");
@@ -64,7 +64,7 @@ impl BackgroundThread {
 /// higher one, a machine without idle time would never get new rules.
 const NICE: i32 = 10;
 
-/// Lets the threads that decide go first.
+/// Lowers the priority below that of the threads that decide.
 fn lower_priority() {
     // It affects this thread only, and a failure is harmless.
     let _ = rustix::process::nice(NICE);

@@ -1,4 +1,4 @@
-//! The protocols: all that the rest of the server has to know about a front end.
+//! The protocols: everything that the rest of the server needs to know about a front end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use super::tls::Tls;
 use crate::app::App;
 use crate::{http, resp, rls};
 
-/// Has the kernel close connections whose client is gone: the first probe after a minute without traffic.
+/// Makes the kernel close connections whose client is gone: it sends the first probe after a minute
+/// without traffic.
 fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
@@ -30,7 +31,7 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 /// The probes without a reply after which the connection is closed.
 pub const KEEPALIVE_PROBES: u32 = 4;
 
-/// Where tokens are required, the time until a connection must have sent a valid one.
+/// The time within which a connection must send a valid token, if tokens are required.
 pub const AUTH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The protocol of a connection, chosen by the port it came to.
@@ -74,7 +75,7 @@ impl Protocol {
         match self {
             Self::Http | Self::Forward => http::TOO_MANY_CONNECTIONS,
             Self::Resp => resp::TOO_MANY_CONNECTIONS,
-            // Closing is enough: the client tries another server, or again later.
+            // Closing is enough: the client tries another server, or retries later.
             Self::Rls => &[],
         }
     }
@@ -87,7 +88,8 @@ impl Protocol {
         app: Arc<App<S>>,
         guard: ConnectionGuard,
     ) {
-        // Replies are small and awaited; the kernel must not hold one back to send it with the next.
+        // Replies are small and clients wait for them, so the kernel must not delay one to combine
+        // it with the next.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }

@@ -30,7 +30,7 @@ pub struct Connections {
 #[derive(Debug, Default)]
 struct Open {
     wakers: HashMap<u64, Option<Waker>>,
-    /// By protocol, without those in reserved slots.
+    /// The number of connections by protocol, without those in reserved slots.
     regular: [usize; Protocol::ALL.len()],
     reserved: usize,
 }
@@ -38,13 +38,13 @@ struct Open {
 /// The slot that a connection takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionSlot {
-    /// One of the budget of its protocol.
+    /// A slot within the maximum of its protocol.
     Regular(Protocol),
     /// One for health checks.
     Reserved,
 }
 
-/// The HTTP connections beyond the budget that are accepted for health checks.
+/// The number of HTTP connections above the maximum that are accepted for health checks.
 pub const RESERVED: usize = 16;
 
 /// The registration of one connection; dropping it removes the connection from the count.
@@ -69,7 +69,7 @@ impl Connections {
         } else {
             return None;
         };
-        // Relaxed: the id orders nothing, and the lock makes it unique.
+        // Relaxed: the id orders no other access, and the lock makes it unique.
         let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
         open.wakers.insert(id, None);
         Some(ConnectionGuard { connections: self.clone(), id, slot })
@@ -83,7 +83,8 @@ impl Connections {
     /// Returns whether the server is stopping.
     #[inline]
     pub fn is_stopping(&self) -> bool {
-        // Acquire: pairs with the release in `stop`. A connection that registers afterwards sees the flag by the lock.
+        // Acquire: pairs with the release in `stop`. A connection that registers later sees the flag because of the
+        // lock.
         self.stopping.load(Ordering::Acquire)
     }
 
@@ -128,7 +129,7 @@ impl ConnectionGuard {
         self.id
     }
 
-    /// Returns whether the connection is beyond the budget and only for health checks.
+    /// Returns whether the connection is above the maximum and accepted only for health checks.
     pub fn is_reserved(&self) -> bool {
         self.slot == ConnectionSlot::Reserved
     }
@@ -139,8 +140,8 @@ impl ConnectionGuard {
         self.connections.is_stopping()
     }
 
-    /// Registers the calling task to be woken when the server stops; the future is ready at once. A task keeps its waker for
-    /// life, so one call per connection is enough.
+    /// Registers the calling task to be woken when the server stops; the future is ready at once. A task keeps the same
+    /// waker while it exists, so one call per connection is enough.
     pub fn register(&self) -> impl Future<Output = ()> + '_ {
         struct Register<'a>(&'a ConnectionGuard);
         impl Future for Register<'_> {

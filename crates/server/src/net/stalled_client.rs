@@ -11,9 +11,9 @@ use tollgate_engine::{Engine, MemoryStore};
 use crate::app::App;
 use crate::net::shutdown::ConnectionGuard;
 
-/// Sends `sent` to a connection and then nothing. Returns what the server sends before it closes the connection, which it must do
-/// after `timeout` and not long after. Time has to be paused.
-pub(crate) async fn hangs_up_after<S, F>(timeout: Duration, sent: &str, serve: S) -> String
+/// Sends `sent` to a connection and then nothing. Returns what the server sends before it closes the connection, which
+/// it must do after `timeout` and not long after. The runtime's time must be paused.
+pub(crate) async fn closes_after<S, F>(timeout: Duration, sent: &str, serve: S) -> String
 where
     S: FnOnce(TcpStream, Arc<App<MemoryStore>>, ConnectionGuard) -> F,
     F: Future<Output = ()> + Send + 'static,

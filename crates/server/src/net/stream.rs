@@ -19,11 +19,11 @@ pub trait ReadReady: AsyncRead + AsyncWrite + Unpin {
     /// Waits until the client closes. If there is unread input, the close is not noticed.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Tells the client that the stream ends, if the protocol needs that.
-    fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<()>;
+    /// Signals the end of the stream to the client, if the protocol needs that.
+    fn poll_close_notify(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// Writes all bytes; what the kernel does not take at once, the client must read within `limit`.
+/// Writes all bytes; once the socket buffer is full, the client must read within `limit`.
 ///
 /// # Errors
 /// When the connection fails, or the client does not read in time.
@@ -32,7 +32,7 @@ pub async fn write<T: ReadReady>(stream: &mut T, bytes: &[u8], limit: Duration) 
         stream.write_all(bytes).await?;
         stream.flush().await
     });
-    // Nearly always the kernel takes all, and no timer is needed.
+    // The socket buffer nearly always takes everything, and no timer is needed.
     match poll_fn(|cx| Poll::Ready(all.as_mut().poll(cx))).await {
         Poll::Ready(outcome) => outcome,
         Poll::Pending => timeout(limit, all).await?,
@@ -53,7 +53,7 @@ impl ReadReady for TcpStream {
         }
     }
 
-    fn poll_goodbye(&mut self, _: &mut Context<'_>) -> Poll<()> {
+    fn poll_close_notify(&mut self, _: &mut Context<'_>) -> Poll<()> {
         // Closing the socket is enough.
         Poll::Ready(())
     }
@@ -96,7 +96,7 @@ impl ReadReady for TlsReadReady {
         }
     }
 
-    fn poll_goodbye(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_close_notify(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         Pin::new(&mut self.stream).poll_shutdown(cx).map(drop)
     }
 }
@@ -108,7 +108,7 @@ impl AsyncRead for TlsReadReady {
         };
         self.ahead = None;
         buf.put_slice(&[byte]);
-        // One byte is there whatever follows; an error is returned by the next read.
+        // One byte has been read; an error is returned by the next read.
         let _ = Pin::new(&mut self.stream).poll_read(cx, buf);
         Poll::Ready(Ok(()))
     }

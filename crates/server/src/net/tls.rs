@@ -1,8 +1,8 @@
 //! TLS on the ports of every protocol.
 //!
-//! Certificates are renewed every few weeks. The files are watched like rule files; when they change, new connections get the new
-//! certificate and open ones continue. Files that cannot be used are logged and ignored: the old certificate is valid for some
-//! days more.
+//! Certificates are renewed every few weeks. The files are watched like rule files; when they change, new connections
+//! get the new certificate and open ones continue. Files that cannot be used are logged and ignored: the old
+//! certificate usually remains valid for some days.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -91,7 +91,7 @@ impl Tls {
         };
         match outcome {
             Ok(Ok(stream)) => return Some(stream),
-            // Only for debugging: port scanners and clients without the right authority connect all day.
+            // Logged only for debugging: port scanners and clients with the wrong CA connect all the time.
             Ok(Err(error)) => tracing::debug!(%error, connection = guard.id(), "TLS handshake failed"),
             Err(_) => tracing::debug!(connection = guard.id(), "TLS handshake timed out"),
         }
@@ -166,7 +166,7 @@ fn read(files: &TlsFiles, provider: &CryptoProvider) -> anyhow::Result<Certified
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::stalled_client::hangs_up_after;
+    use crate::net::stalled_client::closes_after;
     use tollgate_testkit::servers::Certificates;
 
     #[tokio::test(start_paused = true)]
@@ -180,7 +180,7 @@ mod tests {
                 let handshake = |stream, _, guard| async move {
                     assert!(tls.handshake(stream, protocol, &guard).await.is_none());
                 };
-                assert_eq!(hangs_up_after(HANDSHAKE_TIMEOUT, sent, handshake).await, "");
+                assert_eq!(closes_after(HANDSHAKE_TIMEOUT, sent, handshake).await, "");
             }
         }
     }

@@ -1,8 +1,8 @@
-//! The threads that serve connections: one per core, each with an event loop of its own.
+//! The threads that serve connections: one per core, each with its own event loop.
 //!
-//! A connection stays on one thread for life, so its data is not passed between cores and its buffers stay warm. New connections
-//! are assigned round-robin: `SO_REUSEPORT` spreads a few dozen of them unevenly, and would let a second server start on the
-//! same port unnoticed.
+//! A connection stays on one thread, so its data is not passed between cores and its buffers stay in the cache. New
+//! connections are assigned round-robin: `SO_REUSEPORT` spreads a few dozen of them unevenly, and would let a second
+//! server start on the same port unnoticed.
 
 use std::future::Future;
 use std::io;

@@ -16,7 +16,7 @@ pub struct StoreHealth {
     why: Mutex<String>,
 }
 
-/// What the reasons of mistakes in the configuration contain, and what they mean.
+/// Parts of error messages that indicate a configuration mistake, and what they mean.
 const PROBLEMS: &[(&[&str], &str)] = &[
     (&["NOAUTH", "WRONGPASS", "AuthenticationFailed", "NOPERM"], "store refuses the password"),
     (&["DB index"], "store has no such database"),
@@ -50,7 +50,8 @@ impl StoreHealth {
         }
     }
 
-    /// Records that the store does not answer. The reason is only logged, since it may name machines; again when it changes.
+    /// Records that the store does not answer. The reason is only logged, because it may name machines; it is logged
+    /// again when it changes.
     pub fn down(&self, why: &str) {
         let mut logged = self.why.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.down.swap(true, Ordering::Relaxed) || *logged != why {

@@ -27,7 +27,7 @@ pub struct Histogram {
 /// The counts of a histogram at one instant.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HistogramCounts {
-    /// The durations of each bucket.
+    /// The number of durations in each bucket.
     pub buckets: [u64; BOUNDS.len() + 1],
     /// Their sum, in nanoseconds.
     pub sum: u64,

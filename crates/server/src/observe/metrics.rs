@@ -14,7 +14,7 @@ use super::process;
 use super::rule_metrics::RuleMetrics;
 use crate::net::protocol::Protocol;
 
-/// All counters of the server. They order nothing, so every access is relaxed.
+/// All counters of the server. The counters order no other memory access, so every access is relaxed.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// By protocol.
@@ -25,7 +25,7 @@ pub struct Metrics {
     pub decision_time: Histogram,
     /// The polls of a rules service, if one is followed.
     pub polls: PollCounters,
-    /// Which rules have series of their own.
+    /// Which rules have their own series.
     rules: RuleMetrics,
     /// Descriptors of the rate-limit service that a rule or an inline limit applied to, and others.
     descriptors: Striped<2, 8>,

@@ -1,4 +1,5 @@
-//! The `process_*` metrics that the client libraries of Prometheus have, read from `/proc`. Systems without it have none.
+//! The `process_*` metrics that the client libraries of Prometheus have, read from `/proc`. Systems without `/proc`
+//! have no such metrics.
 
 use std::fs;
 

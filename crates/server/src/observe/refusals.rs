@@ -1,9 +1,9 @@
 //! Refusals in the log, each with its explanation.
 //!
-//! The lines are sampled by limiters of our own, so that a flood of refused requests does not flood the log: at most the rate of
-//! `--log-refusals` for each rule, and `MAX_LINES` a second for all rules together. A line has the number of refusals that were
-//! not logged before it. Values from the request are shown as `--top-keys` says. Admitted requests never get here, and the
-//! explanation is made from the decision, so the store is not asked again.
+//! The lines are rate-limited by this crate's own limiters, so that a flood of refused requests does not flood the log:
+//! at most the rate of `--log-refusals` for each rule, and `MAX_LINES` a second for all rules together. A line has the
+//! number of refusals that were not logged before it. Values from the request are shown as `--top-keys` says. Admitted
+//! requests never get here, and the explanation is made from the decision, so the store is not asked again.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,13 +13,13 @@ use tollgate_engine::{Decision, Explanation};
 use super::top_keys::TopKeys;
 use crate::net::protocol::Protocol;
 
-/// The lines a second of all rules together.
+/// Maximum number of lines a second of all rules together.
 const MAX_LINES: u64 = 100;
-/// The rules with a limiter of their own; further rules share one.
+/// Maximum number of rules with their own limiter; further rules share one.
 const RULES: usize = 10_000;
-/// The rules in an explanation that do not match, the nearest first.
+/// Maximum number of rules in an explanation that do not match, the nearest first.
 const MAX_UNMATCHED: usize = 3;
-/// The characters of an explanation.
+/// Maximum number of characters of an explanation.
 const MAX_WHY: usize = 2_000;
 
 /// The limiters of the log.
@@ -98,7 +98,7 @@ impl RefusalLog {
 
 /// Returns an explanation in one line: the rules that match, and the nearest that do not.
 fn summarise(explanation: &Explanation) -> String {
-    let matched = explanation.met().count();
+    let matched = explanation.matching().count();
     let unmatched = explanation.rules.len() - matched;
     let rules = explanation.rules.iter().take(matched + unmatched.min(MAX_UNMATCHED));
     let mut line = rules.map(|rule| rule.to_string().replace("\n    ", ", ")).collect::<Vec<_>>().join("; ");

@@ -1,7 +1,7 @@
-//! The metrics of rules, bounded however many rules there are: the busiest have series of their own, the others share one.
+//! The metrics of rules, bounded however many rules there are: the busiest have their own series, the others share one.
 //!
-//! Prometheus takes a counter that decreases for one that was reset, and adds all of it again. So the shared series is not the
-//! sum of the rules without a series, which decreases when one of them becomes busy enough for its own. It is a count that
+//! Prometheus treats a counter that decreases as reset, and adds all of it again. So the shared series is not the sum
+//! of the rules without a series, which decreases when one of them becomes busy enough for its own. It is a count that
 //! grows at every scrape by what these rules have decided since the scrape before.
 
 use std::cmp::Reverse;
@@ -13,7 +13,7 @@ use tollgate_engine::{ActiveRule, RuleSet};
 
 use super::metrics::MetricsText;
 
-/// The number of rules with series of their own.
+/// Maximum number of rules with series of their own.
 pub const MAX_RULES: usize = 1_000;
 
 /// The outcomes by which the decisions of a rule are counted.

@@ -1,9 +1,9 @@
 //! One line in the log for each stall of the store that made rules decide by `on_fault`.
 
-/// Notices stalls by how many requests were decided without the store, looked at once a second.
+/// Detects stalls by the number of requests decided without the store, which is read once a second.
 #[derive(Debug, Default)]
 pub struct StallLog {
-    /// How many requests had been decided without the store at the last look.
+    /// How many requests had been decided without the store at the last reading.
     total: u64,
     stall: Option<Stall>,
 }
@@ -11,15 +11,15 @@ pub struct StallLog {
 /// A time in which requests were decided without the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stall {
-    /// How many requests that were.
+    /// How many requests were decided.
     pub decisions: u64,
-    /// For how many looks it lasted, which are a second apart.
+    /// How many readings it lasted; they are a second apart.
     pub seconds: u64,
 }
 
 impl StallLog {
-    /// Takes the number of requests that were decided without the store so far, and whether the store is reachable. Returns a
-    /// stall when it has ended: the store is reachable and decided everything since the last look.
+    /// Takes the number of requests that were decided without the store so far, and whether the store is reachable.
+    /// Returns a stall when it has ended: the store is reachable and decided everything since the last reading.
     pub fn look(&mut self, total: u64, up: bool) -> Option<Stall> {
         let decisions = total.saturating_sub(self.total);
         self.total = total;
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_nobody_asks_while_it_is_down_is_not_a_stall() {
+    fn store_that_is_down_without_requests_is_not_a_stall() {
         let mut log = StallLog::default();
         assert_eq!([(0, true), (0, false), (0, true)].map(|(total, up)| log.look(total, up)), [None; 3]);
     }

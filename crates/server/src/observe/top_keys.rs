@@ -4,9 +4,9 @@
 //! counts: a key that is not among them replaces the one with the lowest count, and starts from that count. So no count is too
 //! low, each has a bound on how much it may be too high, and every key with more than 1/`KEPT` of the total is among them.
 //!
-//! Each thread counts its first `COUNT_ALL` decisions, and from then on a random one in `ONE_IN`, which counts as that many:
-//! heavy keys are seen anyway, and the other decisions pay next to nothing. Counts are halved every `HALF_LIFE`, so that old
-//! traffic fades. Of a key at most `MAX_NAME` characters are kept, or only a hash.
+//! Each thread counts its first `COUNT_ALL` decisions, and from then on a random one in `ONE_IN`, which counts as that
+//! many: heavy keys are found nevertheless, and other decisions cost almost nothing. Counts are halved every
+//! `HALF_LIFE`, so that old traffic fades. Of a key at most `MAX_NAME` characters are kept, or only a hash.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,11 +19,11 @@ use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::{Counter, Decision, Explanation};
 use utoipa::ToSchema;
 
-/// The keys of each rule, of those charged and of those refused.
+/// Maximum number of keys of each rule: of those charged, and of those refused.
 const KEPT: usize = 32;
-/// The number of rules; later ones are left out.
+/// Maximum number of rules; later ones are left out.
 const MAX_RULES: usize = 1_000;
-/// The characters of a key.
+/// Maximum number of characters of a key.
 pub(crate) const MAX_NAME: usize = 128;
 /// The number of decisions of each thread that are all counted.
 const COUNT_ALL: u32 = 1_024;
@@ -38,7 +38,7 @@ pub enum Names {
     /// Unchanged.
     #[default]
     Plain,
-    /// As a hash, the same for a key as long as the process runs.
+    /// Shows a hash, which is the same for a key as long as the process runs.
     Hashed,
     /// Not counted.
     Off,
@@ -54,7 +54,7 @@ pub struct TopKeys {
 
 #[derive(Debug)]
 struct RuleTable {
-    /// By domain and rule, joined by a newline, which domains do not contain.
+    /// The counts by domain and rule, joined by a newline, which domains do not contain.
     rules: HashMap<String, RuleCounts>,
     halved: Time<Mono>,
 }

@@ -1,8 +1,8 @@
 //! Acquire: a check that waits until the request is admitted or its deadline passes.
 //!
-//! A refused request joins the queue of the counter that refused it. Only the first of a queue asks again, when that counter said
-//! it could succeed; the others wait for their turn, so within this node admission is FIFO. It peeks before it takes, so that
-//! one wait counts as one decision, not as a dozen refusals, and does not count towards a ban.
+//! A refused request joins the queue of the counter that refused it. Only the first of a queue tries again, when the
+//! wait of that counter ends; the others wait for their turn, so admission within this node is FIFO. It peeks before it
+//! takes, so that one wait counts as one decision instead of many refusals, and does not count towards a ban.
 //!
 //! Waiting is bounded: at most [`MAX_WAITERS`] requests wait, each for at most [`MAX_WAIT`]. Dropping the future leaves the queue
 //! and consumes nothing.
@@ -24,7 +24,7 @@ use super::run::decide_requests;
 use crate::app::App;
 use crate::net::protocol::Protocol;
 
-/// The number of requests that wait at a time; further ones are refused at once.
+/// Maximum number of requests that wait at a time; further ones are refused at once.
 pub const MAX_WAITERS: usize = 10_000;
 /// The longest wait.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ struct QueueMember<'w> {
     turn: Option<OwnedMutexGuard<()>>,
 }
 
-/// One of [`MAX_WAITERS`]; dropping it frees the slot.
+/// One of the [`MAX_WAITERS`] slots; dropping it frees the slot.
 struct WaiterSlot<'w>(&'w Waiters);
 
 impl Waiters {
@@ -222,7 +222,7 @@ mod tests {
     use tollgate_engine::rules::{Rules, Source};
     use tollgate_engine::{Engine, Entry, Item, MemoryStore};
 
-    /// The clock of the event loop, which is paused in tests.
+    /// Uses the clock of the event loop, which is paused in tests.
     #[derive(Debug)]
     struct Paused(Instant);
 

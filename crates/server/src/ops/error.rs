@@ -6,7 +6,8 @@ use tollgate_engine::{EngineError, RequestError};
 
 use crate::control::auth::MissingRole;
 
-/// Why an operation was not carried out. Nothing was taken, unless the kind is [`ErrorKind::StoreFailed`].
+/// Why an operation was not carried out. An error of an operation. Nothing was taken, unless the kind is
+/// [`ErrorKind::StoreFailed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpError {
     /// The kind, which front ends map to status codes.
@@ -30,7 +31,7 @@ pub enum ErrorKind {
     KeyReused,
     /// The audit log cannot keep an entry for the action, so it is not carried out.
     NotRecorded,
-    /// The store failed. It may have carried out the operation.
+    /// The store failed. The store failed; it may have carried out the operation.
     StoreFailed,
 }
 

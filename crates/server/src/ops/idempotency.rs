@@ -20,9 +20,9 @@ pub type Results = Arc<[Result<Output<'static>, OpError>]>;
 
 /// The longest key.
 pub const MAX_KEY: usize = 255;
-/// The number of keys that are kept.
+/// Maximum number of keys that are kept.
 const MAX_KEYS: usize = 20_000;
-/// The bytes of stored values that are kept.
+/// Maximum number of bytes of stored values that are kept.
 const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// How long a key is kept.
 const WINDOW: Nanos = Nanos::from_secs(600);
@@ -58,10 +58,10 @@ struct Entry {
 /// What a call does about its idempotency key.
 #[derive(Debug, Default)]
 pub enum KeyLookup<'t> {
-    /// It has none, or the operation ignores it.
+    /// The call has no idempotency key, or the operation ignores it.
     #[default]
     NoKey,
-    /// Run the call and store its results.
+    /// Run the call, then store its results.
     First(Ticket<'t>),
     /// Return these results.
     Replay(Results),
@@ -169,7 +169,7 @@ impl Ticket<'_> {
         self.stored = true;
         let mut table = self.table.table();
         let entry = table.entries.get_mut(&self.key).filter(|entry| entry.number == self.number);
-        // It may have been evicted.
+        // The entry may have been evicted.
         if let Some(entry) = entry {
             entry.results = Some((results, size));
             table.bytes += size;

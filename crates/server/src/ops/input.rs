@@ -91,7 +91,7 @@ impl<'a> RequestInput<'a> {
 }
 
 impl Input<'_> {
-    /// Calls `with` with the part of the server that the input is about: one domain, or all of them.
+    /// Calls `with` with the scope of the input: one domain, or all domains.
     pub fn with_scope<T>(&self, with: impl FnOnce(Scope<'_>) -> T) -> T {
         match self {
             Self::Request(RequestInput { limits: LimitsInput::Rules { domain, .. }, .. }) => {

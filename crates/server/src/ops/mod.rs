@@ -138,7 +138,7 @@ impl Verb {
 /// One row of [`TABLE`].
 #[derive(Debug)]
 pub struct Spec {
-    /// The operation. Two rows may name the same one.
+    /// The operation. Two rows may name the same operation.
     pub op: Op,
     /// The path over HTTP. Pages are read with GET and HEAD, everything else is POST.
     pub path: &'static str,
@@ -146,7 +146,8 @@ pub struct Spec {
     pub command: Option<RespCommand>,
     /// The role that a token needs; `None` if no token is needed at all.
     pub role: Option<Role>,
-    /// Whether an idempotency key is honoured. Operations that change nothing ignore it.
+    /// Whether an idempotency key is honoured. Whether an idempotency key is honoured; operations that change nothing
+    /// ignore it.
     pub keyed: bool,
     /// What it does, in one line.
     pub summary: &'static str,

@@ -28,7 +28,7 @@ pub struct Caller<'a> {
     pub protocol: Protocol,
     /// The rights of the caller.
     pub access: &'a Access,
-    /// Set by the front end when it has no room for further results. Relaxed: only the caller's own task uses it.
+    /// Set by the front end when its response is full. Relaxed: only the caller's own task uses it.
     pub is_full: Option<&'a AtomicBool>,
 }
 
@@ -228,7 +228,7 @@ async fn decide<S: Store>(
 ) {
     let mut decisions = PooledDecisions::take();
     {
-        // Nearly always one, and then nothing is allocated.
+        // There is nearly always one, for which nothing is allocated.
         let inputs = calls.iter().filter_map(Call::to_decide);
         let items: SmallVec<[(&[u8], Item<'_>); 1]> =
             inputs.map(|input| (input.domain(), input.item(verb.cost(input.cost)))).collect();
@@ -273,7 +273,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Decides requests, each by itself, in order, and counts the outcomes.
+/// Decides requests independently and in order, and counts the outcomes.
 pub(crate) async fn decide_requests<S: Store>(
     app: &App<S>,
     protocol: Protocol,
@@ -353,7 +353,7 @@ async fn run_one<'a, S: Store>(
             Ok(Output::Page(pages::page(app, super::ServerPage::Enforcement)))
         }
         (Op::Page(page), _) => Ok(Output::Page(pages::page(app, page))),
-        // A front end makes the input that the operation needs.
+        // Unreachable: a front end builds the input that the operation needs.
         _ => Err(OpError::invalid("", "this is not the input of this operation")),
     }
 }

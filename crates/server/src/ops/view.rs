@@ -65,17 +65,18 @@ pub type Field<'v> = (&'static str, FieldValue<'v>);
 pub struct DecisionView<'d> {
     /// Whether the request passes, at once or after a delay.
     pub outcome: Outcome,
-    /// The status that the rule wants for its refusal.
+    /// The status that the rule sets for its refusals.
     pub status: Option<u16>,
     rule: Option<Cow<'d, str>>,
     standing: Standing,
     observed: Option<Outcome>,
     taken: Option<Cost>,
-    /// No limit counted the request; only where the amount taken is options.
+    /// Whether no limit counted the request; only for operations whose amount taken varies.
     uncounted: bool,
     receipt: Option<String>,
     message: Option<Cow<'d, str>>,
-    /// Whether a shadow rule would have refused, the rule wants no answer, a ban refused, and only the failed store refused.
+    /// Four flags: a shadow rule would have refused; the rule wants no answer; a ban refused; only the failed store
+    /// refused.
     flags: [bool; 4],
     limits: Limits<'d>,
 }
@@ -223,7 +224,8 @@ pub fn settled_fields(settled: &Settled) -> [Field<'static>; 3] {
 }
 
 impl Output<'_> {
-    /// Returns whether the operation changed something. A refusal did not: a caller who repeats it wants the current state.
+    /// Returns whether the operation changed something. A refusal did not take effect: a caller who repeats it wants
+    /// the current state.
     pub fn took_effect(&self) -> bool {
         match self {
             Self::Decision(decision) => decision.is_allowed(),

@@ -331,13 +331,13 @@ fn value_slow(format: &Format, text: &[u8], span: Span, transform: &Transform, e
     if extra.len() == start { Span::NONE } else { Span::new(text.len() + start, extra.len() - start) }
 }
 
-/// Whether it can only be an IPv4 address without a port.
+/// Returns whether it can only be an IPv4 address without a port.
 #[inline]
 fn is_ipv4(value: &[u8]) -> bool {
     value.len() <= 15 && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
 }
 
-/// Whether a target is a path in its normal form, without a query.
+/// Returns whether a target is a path in its normal form, without a query.
 #[inline]
 fn is_normal(target: &[u8]) -> bool {
     let mut before = b' ';

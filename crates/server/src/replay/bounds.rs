@@ -13,19 +13,19 @@ pub const SAMPLE_LINES: usize = 200;
 /// The bytes of a log that are parsed at a time, if few logs are read together. Lines out of order
 /// are sorted within two such parts.
 pub const CHUNK: usize = 1024 * 1024;
-/// The least of them, if many logs are read together.
+/// The minimum number of bytes parsed at a time, if many logs are read together.
 pub const MIN_CHUNK: usize = 2 * MAX_LINE;
 /// The bytes of all parts of logs that are read together.
 pub const CHUNKS_TOTAL: usize = 32 * 1024 * 1024;
-/// Maximum number of lines with the same second that are spread evenly over it. The next ones share
-/// what is left of the second, by half each time.
+/// Maximum number of lines with the same second that are spread evenly over it. Further requests of
+/// that second are spread over half of what is left of it each time.
 pub const MAX_SPREAD: usize = 128 * 1024;
-/// The number of lines that are decided in one batch, unless one second has more.
+/// Maximum number of lines that are decided in one batch, unless one second has more.
 pub const BATCH: usize = 4_096;
-/// A line may be this much earlier than the lines before, in nanoseconds: it is then decided at
+/// How much earlier than the lines before a line may be, in nanoseconds; it is then decided at
 /// their time. Others are left out.
 pub const MAX_LATE: u64 = 60_000_000_000;
-/// A line may be this much later than the present, in nanoseconds; others are left out.
+/// How much later than the present a line may be, in nanoseconds; later ones are left out.
 pub const MAX_FUTURE: u64 = 86_400_000_000_000;
 /// Maximum number of columns of a timeline.
 pub const MAX_COLUMNS: usize = 240;
@@ -35,9 +35,9 @@ pub const MAX_REFUSED_KEYS: usize = 500_000;
 pub const MAX_CLIENTS: usize = 1_000_000;
 /// Maximum number of rules that are reported one by one.
 pub const MAX_RULES: usize = 1_000;
-/// The rules whose keys are listed: those with the most refusals.
+/// Maximum number of rules whose keys are listed: those with the most refusals.
 pub const MAX_LISTED: usize = 20;
 /// Maximum uncompressed bytes of a compressed log whose data expands more than [`MAX_RATIO`]-fold.
 pub const MAX_BOMB: u64 = 1 << 30;
-/// See [`MAX_BOMB`]. Logs expand 5- to 50-fold; what the format allows is 1,032-fold.
+/// See [`MAX_BOMB`]. Logs expand 5- to 50-fold; the format allows 1,032-fold.
 pub const MAX_RATIO: u64 = 400;

@@ -55,12 +55,12 @@ impl Chunk {
         &self.buffers.problems
     }
 
-    /// The number of lines, those left out included.
+    /// Returns the number of lines, those left out included.
     pub(super) fn lines(&self) -> u64 {
         self.buffers.lines
     }
 
-    /// The number of its first line in the log.
+    /// Returns the number of its first line in the log.
     pub(super) fn first_line(&self) -> u64 {
         self.buffers.first_line
     }
@@ -85,7 +85,7 @@ impl Drop for Chunk {
     }
 }
 
-/// The memory of chunks that are done with.
+/// The memory of processed chunks, to be reused.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChunkPool(Arc<Mutex<Vec<ChunkBuffers>>>);
 
@@ -115,7 +115,7 @@ impl ChunkReader<'_> {
     /// Sends all chunks, and the error that ends the log early, if there is one.
     pub(super) fn send_all(self, to: &SyncSender<Result<Chunk, String>>) {
         if let Err(error) = self.read_all(to) {
-            // Fails only if the receiver was dropped, and the error is not needed then.
+            // Fails only if the receiver was dropped; then the error is not needed.
             let _ = to.send(Err(format!("{}: read only in part: {error}", self.source.name)));
         }
     }

@@ -1,4 +1,4 @@
-//! The report as one page: no script, nothing from elsewhere, light and dark.
+//! The report as one HTML page, without scripts or external files, in light and dark.
 
 use std::fmt::Write;
 
@@ -83,7 +83,7 @@ impl Report {
     fn write_html_run(&self, page: &mut String, run: &RunReport) {
         if run.overflowed > 0 {
             let times = number(run.overflowed);
-            let _ = writeln!(page, "<p class=\"note\">Not exact: a key found no room {times} times.</p>");
+            let _ = writeln!(page, "<p class=\"note\">Not exact: a key got no entry {times} times.</p>");
         }
         let share = percent(run.refused, run.requests);
         let refused = match &self.at_once {

@@ -53,7 +53,7 @@ impl Log {
         Ok(Box::new(BoundedReader { inner, read: 0, bounds: bounds.clone() }))
     }
 
-    /// The size, if it is known.
+    /// Returns the size, if it is known.
     fn size(&self) -> Option<u64> {
         match self {
             Self::File(path) => path.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
@@ -127,7 +127,7 @@ impl Source {
         let unreadable = |error: io::Error| failed(format!("cannot be read: {error}"));
         let mut stream = log.open(&read, options.bounds).map_err(unreadable)?;
         let mut head = Vec::new();
-        // A log that breaks off within its head is read as far as it goes.
+        // A log that ends early in its first lines is read up to that point.
         let broken = stream.by_ref().take(HEAD as u64).read_to_end(&mut head).err();
         if head.iter().all(u8::is_ascii_whitespace) {
             return broken.map_or(Ok(None), |error| Err(unreadable(error)));
@@ -152,7 +152,7 @@ impl Source {
                 && let Some(stamp) = extractor.time(line, &fields, &mut parser)
             {
                 first = first.min(stamp.nanos);
-                // A format with fractions may leave out those that are zero.
+                // A format with fractions of seconds may omit fractions that are zero.
                 has_whole_seconds &= stamp.is_whole_second;
             }
         }
@@ -190,7 +190,7 @@ impl Source {
     }
 }
 
-/// Begins files of some editors; not part of the first line.
+/// A byte order mark, which some editors write; not part of the first line.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Counts the bytes that are read.
@@ -265,7 +265,7 @@ impl<R: Read> Read for ExpansionGuard<R> {
         if self.expanded > MAX_BOMB && self.expanded / read > MAX_RATIO {
             let expanded = self.expanded / read;
             return Err(io::Error::other(format!(
-                "expands {expanded}-fold, as no log does (maximum {MAX_RATIO}-fold after {} GiB)",
+                "expands {expanded}-fold, which no log does (maximum {MAX_RATIO}-fold after {} GiB)",
                 MAX_BOMB >> 30
             )));
         }
@@ -285,7 +285,7 @@ mod tests {
             let mut buffer = vec![0; 1 << 20];
             (0..1_100).find_map(|_| guard.read(&mut buffer).err()).map(|error| error.to_string())
         };
-        assert!(read(1 << 20).is_some_and(|error| error.contains("as no log does")));
+        assert!(read(1 << 20).is_some_and(|error| error.contains("which no log does")));
         assert_eq!(read(1 << 24), None, "an ordinary log");
     }
 

@@ -41,14 +41,14 @@ impl DistinctKeys {
         }
     }
 
-    /// The number of keys: −m ln(empty / m) for m bits.
+    /// Returns the number of keys: −m ln(empty / m) for m bits.
     pub(super) fn count(&self) -> u64 {
         let (all, empty) = (BITS as f64, BITS.saturating_sub(self.set).max(1) as f64);
         (-all * (empty / all).ln()).round() as u64
     }
 }
 
-/// How many more refused keys can be counted separately, by all rules together.
+/// How many more refused keys all rules together may count separately.
 #[derive(Debug)]
 pub(super) struct KeyRoom(usize);
 
@@ -77,7 +77,7 @@ struct Refusals {
 }
 
 impl RefusedKeys {
-    /// Counts a refusal at a time that advises a wait. `None`: no wait would help.
+    /// Counts a refusal at a time that advises a wait. `None` if the request never passes.
     ///
     /// The advised wait is exact: before it ends, nothing of the same cost passes. So a refusal within
     /// the wait of the one before belongs to the same period.
@@ -101,7 +101,7 @@ impl RefusedKeys {
         self.longest = self.longest.max(refusals.until - refusals.since);
     }
 
-    /// The number of keys.
+    /// Returns the number of keys.
     pub(super) fn count(&self) -> u64 {
         self.keys.len() as u64
     }

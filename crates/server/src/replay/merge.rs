@@ -1,12 +1,12 @@
 //! Many logs as one sequence of requests, ordered by time.
 //!
-//! Each log that has begun is read by a thread of its own, one chunk ahead: lines out of order are
-//! sorted within two chunks. A log begins when the sequence reaches the time of its first lines, so
-//! that a year of rotated files is read two at a time.
+//! Each log that has begun is read by its own thread, one chunk ahead: lines out of order are sorted within two chunks.
+//! A log begins when the sequence reaches the time of its first lines, so that a year of rotated files is read two at a
+//! time.
 //!
-//! Times in whole seconds say nothing about the order within a second. Such requests are spread
-//! evenly over their second, in the order of the log, which is what a limit sees at best. The time
-//! without spreading is kept as well: all requests of a second at once, which is the worst.
+//! Times in whole seconds say nothing about the order within a second. Such requests are spread evenly over their
+//! second, in the order of the log, which is the best case for a limit. The time without spreading is kept as well: all
+//! requests of a second at once, which is the worst case.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,7 +103,7 @@ pub(super) struct LogSummary {
     pub(super) last: u64,
 }
 
-/// Reads all logs and passes their requests to the consumers, each on a thread of its own.
+/// Reads all logs and passes their requests to the consumers, each on its own thread.
 pub(super) fn run(
     sources: &[Source],
     attributes: usize,
@@ -180,7 +180,7 @@ struct Input {
 }
 
 enum Stage {
-    /// Not begun; its first lines have this time.
+    /// Not read yet; its first lines have this time.
     Waiting(u64),
     Reading(Receiver<Result<Chunk, String>>),
     Ended,
@@ -203,7 +203,7 @@ impl Input {
         Self { stage: Stage::Waiting(first), cursors: [None, None] }
     }
 
-    /// The time of its next request; `None` if there is none.
+    /// Returns the time of its next request; `None` if there is none.
     fn head(&self) -> Option<u64> {
         match self.stage {
             Stage::Waiting(first) => Some(first),
@@ -318,7 +318,8 @@ impl Default for Sequence {
 }
 
 impl Sequence {
-    /// Adds the next request. Returns whether its time follows that of the last; otherwise `problem` says what happened to it.
+    /// Adds the next request. Returns whether its time follows that of the last; otherwise `problem` says how the line
+    /// was handled.
     #[inline]
     fn add(&mut self, mut request: LoggedRequest, has_whole_seconds: bool) -> bool {
         let late = self.last_logged.saturating_sub(request.logged_at);
@@ -347,7 +348,8 @@ impl Sequence {
         late == 0
     }
 
-    /// Spreads the requests of the present second: over what is left of it, or over half of that if it is not over.
+    /// Spreads the requests of the current second over what is left of it, or over half of that if more requests of it
+    /// may follow.
     fn end_second(&mut self, is_over: bool) {
         let start = std::mem::replace(&mut self.second_start, self.batch.slots.len());
         let slots = &mut self.batch.slots[start..];
@@ -377,7 +379,7 @@ impl Sequence {
         is_complete && self.batch.slots.len() >= BATCH
     }
 
-    /// Passes the batch on, without the second that is not over.
+    /// Passes the batch on, without the second that is not complete.
     fn send(&mut self) {
         let rest = if self.spreads { self.batch.slots.split_off(self.second_start) } else { Vec::new() };
         if !self.spreads {
@@ -394,7 +396,7 @@ impl Sequence {
         batch.slots.shrink_to_fit();
         let batch = Arc::new(batch);
         for output in &self.outputs {
-            // A consumer ends only with the replay.
+            // Consumers end only when the replay does.
             let _ = output.send(batch.clone());
         }
     }

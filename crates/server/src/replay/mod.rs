@@ -120,8 +120,8 @@ impl std::error::Error for ReplayError {}
 /// Replays logs and reports what the rules would have done. Blocks until all logs are read.
 ///
 /// # Errors
-/// If a log cannot be read or its format is unknown, or the rules cannot be used. A log that breaks
-/// off later is reported in the result.
+/// If a log cannot be read or its format is unknown, or the rules cannot be used. A log that ends early after
+/// that is reported in the result.
 pub fn replay(logs: &[Log], options: &ReplayOptions, show: &mut dyn FnMut(Progress)) -> Result<Report, ReplayError> {
     if logs.len() > MAX_LOGS {
         return Err(ReplayError::Invalid(format!("too many logs: {} (maximum {MAX_LOGS})", logs.len())));

@@ -6,23 +6,23 @@ use utoipa::ToSchema;
 /// Why a line was left out or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineProblem {
-    /// It does not have the format of its log, and no other known one.
+    /// The line has neither the format of its log nor another known one.
     Unreadable,
-    /// It has another known format than its log.
+    /// The line has another known format than its log.
     OtherFormat,
-    /// It contains bytes that no text has.
+    /// The line contains bytes that do not occur in text.
     Binary,
     /// It is too long.
     TooLong,
-    /// Its time is missing or invalid.
+    /// The time of the line is missing or invalid.
     NoTime,
-    /// Its time is more than a day in the future.
+    /// The time of the line is more than a day in the future.
     Future,
-    /// Its time is far before that of the lines before it.
+    /// The time of the line is far before that of the lines before it.
     Backwards,
     /// Its time is a little before that of the lines before it; it is decided at their time.
     Late,
-    /// It has a value that the engine does not accept.
+    /// The line has a value that the engine does not accept.
     Invalid,
 }
 
@@ -40,7 +40,7 @@ impl LineProblem {
         Self::Invalid,
     ];
 
-    /// The name in JSON.
+    /// Returns the name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unreadable => "unreadable",
@@ -55,7 +55,7 @@ impl LineProblem {
         }
     }
 
-    /// What happened to these lines.
+    /// Returns what happened to these lines.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Unreadable => "left out: not in the format of the log",
@@ -70,7 +70,7 @@ impl LineProblem {
         }
     }
 
-    /// Whether these lines were left out.
+    /// Returns whether these lines were left out.
     pub fn is_left_out(self) -> bool {
         self != Self::Late
     }
@@ -90,7 +90,7 @@ impl Problems {
         self.first[problem as usize].get_or_insert((log, line));
     }
 
-    /// Adds the counts of others, which come later.
+    /// Adds the counts of another part, which comes later in the log.
     pub(super) fn join(&mut self, later: &Self) {
         for (place, count) in later.counts.iter().enumerate() {
             self.counts[place] += count;
@@ -102,17 +102,17 @@ impl Problems {
         *self = Self::default();
     }
 
-    /// The number of lines with a problem.
+    /// Returns the number of lines with a problem.
     pub fn count(&self, problem: LineProblem) -> u64 {
         self.counts[problem as usize]
     }
 
-    /// The number of lines that were left out.
+    /// Returns the number of lines that were left out.
     pub fn left_out(&self) -> u64 {
         LineProblem::ALL.into_iter().filter(|problem| problem.is_left_out()).map(|problem| self.count(problem)).sum()
     }
 
-    /// The problems that occurred, with the log and line of the first.
+    /// Returns the problems that occurred, with the log and line of the first.
     pub(super) fn list(&self, logs: &[String]) -> Vec<ProblemCount> {
         let occurred = LineProblem::ALL.into_iter().filter(|problem| self.count(*problem) > 0);
         let count = |problem: LineProblem| {

@@ -65,15 +65,15 @@ pub struct RunReport {
     pub domain: String,
     /// The number of requests.
     pub requests: u64,
-    /// Those that were admitted, delayed ones included.
+    /// Requests that were admitted, including delayed ones.
     pub admitted: u64,
-    /// Those that were admitted after a wait.
+    /// Requests that were admitted after a wait.
     pub delayed: u64,
     /// Those that were refused.
     pub refused: u64,
     /// Admitted requests that a shadow rule would have refused.
     pub shadow_refused: u64,
-    /// Those that could not be decided.
+    /// Requests that could not be decided.
     pub invalid: u64,
     /// The rules.
     pub rules: Vec<RuleReport>,
@@ -81,7 +81,7 @@ pub struct RunReport {
     pub unlisted_matches: u64,
     /// The requests over time.
     pub timeline: TimelineReport,
-    /// How often a key found no room in the table: then the result is not exact, and `--capacity` must be larger.
+    /// How often a key got no entry in the table: if not 0, the result is not exact, and `--capacity` must be larger.
     pub overflowed: u64,
 }
 
@@ -94,11 +94,11 @@ pub struct RuleReport {
     pub is_shadow: bool,
     /// The requests that it matched.
     pub matched: u64,
-    /// Those that it would have admitted only after a wait.
+    /// Requests that the rule would have admitted only after a wait.
     pub delayed: u64,
     /// Those that it refused.
     pub refused: u64,
-    /// Those that it would have refused if it were not in shadow.
+    /// Requests that the rule would have refused if it were not a shadow rule.
     pub shadow_refused: u64,
     /// The number of keys that it counted by, within about 1 %.
     pub keys: u64,
@@ -112,7 +112,7 @@ pub struct RuleReport {
     pub top_refused: Vec<KeyCount>,
     /// The keys that were charged most, estimated from a sample.
     pub top_charged: Vec<KeyCount>,
-    /// Its refusals, in the columns of the timeline.
+    /// The refusals of the rule, in the columns of the timeline.
     pub timeline: Vec<u64>,
 }
 
@@ -128,7 +128,7 @@ pub struct KeyCount {
 }
 
 impl KeyCount {
-    /// Returns the keys of a list whose count is known: of many keys with few requests each, the list only has a bound.
+    /// Returns the keys of a list whose count is known: for many keys with few requests each, only a bound is known.
     pub(super) fn list(keys: &Heaviest) -> Vec<Self> {
         let known = keys.list().into_iter().filter(|key| key.error <= key.count / 2);
         known.map(|TopKey { key, count, error }| Self { key, count, error }).collect()
@@ -214,7 +214,7 @@ pub struct CandidateReport {
     pub refused: u64,
     /// The clients that it would have refused at least once.
     pub clients_refused: u64,
-    /// The most that a client gets in a minute.
+    /// The most that the limit admits from a client in a minute.
     pub per_minute: u64,
     /// Bursts, and how many clients need more than each.
     #[schema(value_type = Vec<Vec<u64>>)]

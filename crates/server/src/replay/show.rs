@@ -16,7 +16,7 @@ pub(super) fn number(number: u64) -> String {
     shown
 }
 
-/// Returns a number that was estimated: small ones are exact.
+/// Formats an estimated number: small numbers are exact.
 pub(super) fn approximate(estimate: u64) -> String {
     let about = if estimate > 100 { "≈ " } else { "" };
     format!("{about}{}", number(estimate))
@@ -94,7 +94,7 @@ pub(super) fn joined(columns: &[u64], most: usize) -> Vec<u64> {
     columns.chunks(size).map(|part| part.iter().sum()).collect()
 }
 
-/// Returns text without control characters, which a terminal would obey.
+/// Removes control characters, which a terminal would interpret.
 pub(super) fn printable(text: &str) -> String {
     text.replace(|letter: char| letter.is_control() || ('\u{200b}'..='\u{202e}').contains(&letter), "�")
 }

@@ -23,7 +23,7 @@ const RATES: [(&str, u64); 4] = [("10/m", 60_000), ("1/s", 10_000), ("10/s", 1_0
 const UNIT: u64 = 100_000;
 /// The intervals of peaks, in units.
 const INTERVALS: [(&str, u64); 3] = [("second", 10_000), ("minute", 600_000), ("hour", 36_000_000)];
-/// Of this many clients one may be refused.
+/// One in this many clients may be refused.
 const ONE_IN: usize = 1_000;
 
 /// What a client did.
@@ -158,7 +158,7 @@ fn places(per: &[String], attributes: &Attributes) -> Vec<usize> {
     per.iter().filter_map(|name| attributes.names.iter().position(|known| **known == **name)).collect()
 }
 
-/// Identifies the client of a request. Requests without a value share one, as they do in rules.
+/// Identifies the client of a request. Requests without a value count as one client, as in rules.
 fn client(batch: &Batch, request: &LoggedRequest, per: &[usize], attributes: &Attributes) -> u64 {
     let value = |place: usize| attributes.constants[place].as_deref().or_else(|| batch.value(request, place));
     match per {
@@ -193,7 +193,7 @@ impl Candidate {
     }
 }
 
-/// Decides the requests of clients that need more than a candidate gives.
+/// Decides the requests of clients that need a larger burst than a candidate has.
 #[derive(Debug)]
 pub(super) struct Trial<'a> {
     per: Vec<usize>,

@@ -21,7 +21,7 @@ const STYLE: &str = ".rp{max-width:100%;height:auto;display:block}.rp text{font:
     .rp .k{fill:none;stroke-width:2}.rp .k0{stroke:#8a63d2}.rp .k1{stroke:#2f86eb}.rp .k2{stroke:#2da66f}.rp .k3{stroke:#c98a00}\
     .rp .c0{fill:#8a63d2}.rp .c1{fill:#2f86eb}.rp .c2{fill:#2da66f}.rp .c3{fill:#c98a00}";
 
-/// Draws requests over time, and below them those that were refused on a scale of their own.
+/// Draws requests over time and, below them on a separate scale, those that were refused.
 pub(super) fn timeline(timeline: &TimelineReport) -> String {
     let none = vec![0; timeline.admitted.len()];
     let has = |counts: &[u64]| counts.iter().any(|count| *count > 0);
@@ -96,7 +96,7 @@ impl Panel<'_> {
     }
 }
 
-/// The left end of a column, in tenths.
+/// Returns the left end of a column, in tenths.
 fn column_x(column: usize, columns: usize) -> u64 {
     LEFT * 10 + (RIGHT - LEFT) * 10 * column as u64 / columns as u64
 }
@@ -126,7 +126,7 @@ fn time_axis(svg: &mut String, timeline: &TimelineReport, y: u64) {
     }
 }
 
-/// Draws which share of the clients is ever refused, by burst, for each rate; both axes are logarithmic.
+/// Draws the fraction of clients that are ever refused, by burst, for each rate; both axes are logarithmic.
 pub(super) fn bursts(suggestion: &SuggestionReport) -> String {
     const HEIGHT: u64 = 300;
     const TOP: u64 = 50;

@@ -14,7 +14,7 @@ use crate::observe::top_keys::{Heaviest, sample};
 /// Which times requests are decided at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Times {
-    /// Spread within the second, if the log has whole seconds.
+    /// Spread over the second, if the log has whole seconds.
     Spread,
     /// As logged.
     Logged,
@@ -32,7 +32,7 @@ impl RuleRun {
         Self { simulation, domain }
     }
 
-    /// The names of the attributes that the rules read.
+    /// Returns the names of the attributes that the rules read.
     pub(super) fn attributes(&self) -> Vec<Box<str>> {
         self.simulation.engine.rules().attributes(self.domain.as_bytes()).unwrap_or_default().to_vec()
     }
@@ -72,7 +72,7 @@ struct Tally {
     /// Requests that the engine did not accept.
     invalid: u64,
     timeline: Timeline<3>,
-    /// By the number of the rule.
+    /// The counts of each rule, by its number.
     rules: Vec<Option<Box<RuleTally>>>,
     /// The number of rules that have a tally.
     counted: usize,
@@ -197,7 +197,7 @@ impl Tally {
         let mut reports: Vec<RuleReport> = Vec::new();
         for (number, rule) in rules.rules().iter().enumerate().filter(|(_, rule)| rule.domain() == domain) {
             let tally = self.rules.get(number).and_then(Option::as_deref);
-            // Of very many rules, those that matched something.
+            // If there are very many rules, only those that matched something.
             if tally.is_some() || rules.rules().len() <= MAX_RULES {
                 reports.push(RuleTally::report(tally, rule.id(), rule.is_shadow(), &self.timeline));
             }

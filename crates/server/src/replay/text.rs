@@ -67,7 +67,7 @@ impl Report {
     fn write_run(&self, out: &mut String, run: &RunReport) {
         if run.overflowed > 0 {
             let times = number(run.overflowed);
-            let _ = writeln!(out, "! not exact: a key found no room {times} times; choose a larger --capacity");
+            let _ = writeln!(out, "! not exact: a key got no entry {times} times; choose a larger --capacity");
         }
         out.push('\n');
         let mut table = Table::new(&["", "requests", "refused", "", "delayed", "shadow"]);
@@ -148,7 +148,7 @@ fn write_timeline(out: &mut String, timeline: &TimelineReport) {
     let _ = writeln!(out, "         {start}{end:>width$}", width = shown.saturating_sub(start.chars().count()));
 }
 
-/// Returns a character for each count, as high as its share of the most.
+/// Returns a bar character for each count, scaled to the largest count.
 fn bars(counts: &[u64], most: u64) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let bar = |count: &u64| match count {

@@ -41,7 +41,7 @@ impl<const N: usize> Timeline<N> {
             self.join_to(self.length + 1);
             place = (at / Self::nanos(self.length)).saturating_sub(self.first);
         }
-        // Six centuries fit; times are below 2554.
+        // The longest columns cover six centuries, and times are before 2554.
         let place = place.min(MAX_COLUMNS as u64 - 1) as usize;
         if place >= self.columns.len() {
             self.columns.resize(place + 1, [0; N]);
@@ -62,7 +62,7 @@ impl<const N: usize> Timeline<N> {
         (self.first, self.length, self.columns) = (first, length, joined);
     }
 
-    /// The start of the first column and the length of a column, in nanoseconds, and the columns.
+    /// Returns the start of the first column and the length of a column, in nanoseconds, and the columns.
     pub(super) fn columns(&self) -> (u64, u64, &[[u64; N]]) {
         (self.first * Self::nanos(self.length), Self::nanos(self.length), &self.columns)
     }

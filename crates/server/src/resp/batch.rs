@@ -1,5 +1,5 @@
-//! Commands that are operations: words to inputs. Commands of one operation that follow each other in a pipeline are run together,
-//! so that a shared store is asked once.
+//! Converts the words of commands to inputs of operations. Commands of one operation that follow each other in a
+//! pipeline are run together, so that a shared store is asked once.
 //!
 //! `ONCE key` is the idempotency key. It follows the words that every call of the command has and precedes the attributes:
 //! `TG.CHECK api 1 ONCE 7f3a path /login`. It has to be in upper case; an attribute named `ONCE` has to come later.
@@ -29,7 +29,8 @@ const MAX_BATCH: usize = 64;
 pub(super) struct Batch<'a> {
     spec: &'static Spec,
     calls: Vec<Call<'a>>,
-    /// The limits of calls of `CL.THROTTLE`, whose replies are not those of `TG.CHECK`; empty if there are none.
+    /// The limits of calls of `CL.THROTTLE`, whose replies differ from those of `TG.CHECK`; empty if there are no such
+    /// calls.
     throttles: Vec<Option<Box<Throttle>>>,
     /// The idempotency keys of the calls.
     keys: Vec<&'a [u8]>,
@@ -156,9 +157,9 @@ impl<'a> Batch<'a> {
 /// Whether a command became part of a batch.
 enum AddOutcome {
     Yes,
-    /// It has to wait for the results of the batch.
+    /// The command has to wait for the results of the batch.
     No,
-    /// It needs no batch: this is its reply.
+    /// The command needs no batch: this is its reply.
     Known(Result<[i64; 5], String>),
 }
 
@@ -224,7 +225,8 @@ fn read_input<'a>(op: Op, command: &RespCommand, args: &[&'a [u8]]) -> Result<In
     }
 }
 
-/// Parses the cost of a request; `-` leaves it to the rules. A cost is never omitted, so that no attribute is taken for one.
+/// Parses the cost of a request; `-` leaves it to the rules. The cost cannot be omitted, because an attribute could be
+/// mistaken for it.
 fn cost_or_rules(text: &[u8]) -> Result<Option<Cost>, OpError> {
     if text == b"-" {
         return Ok(None);

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-/// The arguments of one command: enough for a few hundred attributes, and few enough to scan.
+/// Maximum number of arguments of one command: enough for a few hundred attributes, and few enough to scan.
 pub const MAX_ARGS: usize = 1_024;
 
-/// The bytes of one argument.
+/// Maximum number of bytes of one argument.
 pub const MAX_BULK: usize = 64 * 1024;
 
-/// The bytes of one command with all lengths and line ends; also the most that a connection holds unanswered.
+/// Maximum number of bytes of one command with all lengths and line ends; also the maximum of unanswered bytes of a connection.
 pub const MAX_COMMAND: usize = 128 * 1024;
 
-/// The digits of a length, with its sign.
+/// Maximum number of digits of a length, with its sign.
 pub const MAX_LENGTH_DIGITS: usize = 20;
 
 /// The initial read buffer: a pipeline of about 150 calls of `CL.THROTTLE`.
@@ -24,5 +24,5 @@ pub const WRITE_BUFFER: usize = 64 * 1024;
 /// Redis.
 pub const STALLED: Duration = Duration::from_secs(30);
 
-/// The bytes of a client name, which is kept as long as the connection.
+/// Maximum number of bytes of a client name, which is kept as long as the connection.
 pub const MAX_CLIENT_NAME: usize = 128;

@@ -1,4 +1,4 @@
-//! The commands in a read buffer, in order: what has to be written, run or read next.
+//! Processes the commands in a read buffer in order, and returns whether to write, run a batch or read next.
 //!
 //! Connection commands and local calls of `CL.THROTTLE` are answered here; operations are collected into a [`Batch`], because a
 //! shared store takes time.
@@ -14,7 +14,7 @@ use super::wire::{Frame, Replies, parse};
 use crate::app::App;
 use crate::net::protocol::Protocol;
 
-/// What has to happen before more commands are read.
+/// The next step before more commands are read.
 #[derive(Debug)]
 pub(super) enum Next<'a> {
     /// Write the replies and read more input.

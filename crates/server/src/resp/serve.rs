@@ -26,8 +26,8 @@ pub async fn serve<S: Store, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guar
     if let Err(error) = serve_until_closed(&mut stream, &app, &mut session, &guard).await {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
-    // Best effort: a client that does not read is not waited for.
-    let _ = poll_fn(|cx| Poll::Ready(stream.poll_goodbye(cx))).await;
+    // Best effort: the server does not wait for a client that does not read.
+    let _ = poll_fn(|cx| Poll::Ready(stream.poll_close_notify(cx))).await;
 }
 
 async fn serve_until_closed<S: Store, T: ReadReady>(
@@ -48,7 +48,8 @@ async fn serve_until_closed<S: Store, T: ReadReady>(
     Ok(())
 }
 
-/// Waits for input. Where tokens are required, a connection without one is closed at the deadline, whatever it sends.
+/// Waits for input. If tokens are required, a connection without a valid one is closed at the deadline, whatever it
+/// sends.
 async fn wait_for_input<S: Store, T: ReadReady>(
     stream: &mut T,
     app: &App<S>,
@@ -76,8 +77,8 @@ enum Then {
     Close,
 }
 
-/// The buffers of a connection while it has commands in progress. Each thread pools a few, so that they stay warm and their
-/// number is that of the connections in mid-command.
+/// The buffers of a connection while it has commands in progress. Each thread pools a few, so that they stay in the
+/// cache and their number is that of connections with a command in progress.
 struct ConnectionBuffers {
     input: Vec<u8>,
     filled: usize,
@@ -130,7 +131,7 @@ impl ConnectionBuffers {
                 return Ok(Then::Close);
             }
             let free = &mut self.input[self.filled..];
-            // Without a partial command the stream is nearly always readable, and an idle connection may stay.
+            // Without a partial command the stream is nearly always readable, and an idle connection has no deadline.
             let read = match [deadline, auth_deadline].into_iter().flatten().min() {
                 None => stream.read(free).await?,
                 Some(deadline) => timeout_at(deadline, stream.read(free)).await??,
@@ -144,7 +145,7 @@ impl ConnectionBuffers {
                 Then::Close => return Ok(Then::Close),
                 Then::Wait if self.filled == 0 => return Ok(Then::Wait),
                 Then::Wait => {
-                    // A command has its time from its first byte on, however slowly the others arrive.
+                    // The time limit of a command starts with its first byte, however slowly the others arrive.
                     if deadline.is_none() || self.filled < received {
                         deadline = Some(Instant::now() + STALLED);
                     }
@@ -194,8 +195,8 @@ impl ConnectionBuffers {
         }
     }
 
-    /// Doubles a full buffer. Its size follows what has arrived, not the announced length: a length is a few bytes and must not
-    /// allocate what it names. The parser bounds every command.
+    /// Doubles a full buffer. Its size grows with the bytes that have arrived, not with the announced length: a few
+    /// bytes must not cause a large allocation. The parser bounds every command.
     fn grow_if_full(&mut self) {
         if self.filled == self.input.len() {
             self.input.resize((2 * self.filled).min(MAX_COMMAND + 1), 0);
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
     use crate::control::auth::TokenPolicy;
     use crate::net::protocol::AUTH_TIMEOUT;
-    use crate::net::stalled_client::hangs_up_after;
+    use crate::net::stalled_client::closes_after;
 
     #[tokio::test(start_paused = true)]
     async fn connection_without_a_token_is_closed_where_tokens_are_required() {
@@ -219,14 +220,14 @@ mod tests {
                 let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();
                 serve(stream, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)
             };
-            assert_eq!(hangs_up_after(AUTH_TIMEOUT, sent, required).await, answer, "{sent}");
+            assert_eq!(closes_after(AUTH_TIMEOUT, sent, required).await, answer, "{sent}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn connection_that_stalls_within_a_command_times_out() {
         for (sent, answer) in [("*2\r\n", ""), ("PING\r\n*1\r\n$4\r\nPI", "+PONG\r\n"), ("PIN", "")] {
-            assert_eq!(hangs_up_after(STALLED, sent, serve).await, answer, "{sent}");
+            assert_eq!(closes_after(STALLED, sent, serve).await, answer, "{sent}");
         }
     }
 }

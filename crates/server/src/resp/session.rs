@@ -6,7 +6,7 @@ use super::wire::RespVersion;
 use crate::control::auth::{Access, Authenticator, CachedToken};
 use crate::net::protocol::AUTH_TIMEOUT;
 
-/// The error of Redis for a command before authentication; clients look for the first word.
+/// The error of Redis for a command before authentication; clients compare the first word.
 pub(super) const NO_AUTH: &str = "NOAUTH Authentication required.";
 
 /// The state of a connection.
@@ -39,8 +39,8 @@ impl Session {
         }
     }
 
-    /// Sets the session back, without its token. A client that had sent a valid one has time for another; a client without one
-    /// gains no time.
+    /// Resets the session and drops its token. A client that had sent a valid token has time to send another; a client
+    /// without one gains no time.
     pub(super) fn reset(&mut self) {
         let unused = (!self.is_authenticated()).then_some(self.auth_deadline);
         *self = Self::new(self.id);

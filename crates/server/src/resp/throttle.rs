@@ -16,7 +16,7 @@ use crate::ops::view::DecisionView;
 /// Calls that are decided together: as many as the table prefetches.
 const BATCH: usize = 16;
 
-/// How redis-cell begins every error.
+/// The prefix of every error of redis-cell.
 const CELL_ERROR: &str = "Cell error: Store error:";
 
 /// Returns whether a command is `CL.THROTTLE`.
@@ -57,12 +57,13 @@ fn not_an_integer(text: &[u8]) -> String {
 /// Checks the parameters of a limit.
 ///
 /// # Errors
-/// In the words of redis-cell for a rate of zero, in ours for parameters that are too large.
+/// With the message of redis-cell for a rate of zero, and our own for parameters that are too large.
 fn throttle([max_burst, count, period, quantity]: Params) -> Result<Throttle, String> {
     Throttle::new(max_burst, count, period, quantity).map_err(|error| format!("{CELL_ERROR} {error}"))
 }
 
-/// A cache of limits by their parameters. Callers send the same few, and checking them costs more than deciding.
+/// A cache of limits by their parameters. Callers send the same few limits, and validating them costs more than
+/// deciding.
 #[derive(Debug)]
 pub(super) struct LimitCache {
     slots: Vec<Option<(Params, Throttle)>>,
@@ -174,7 +175,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
     }
 }
 
-/// What a call that a shared store decides needs.
+/// A call that a shared store decides.
 pub(super) enum SharedCall<'a> {
     /// The input, and the limit to write the reply by.
     Decide(Input<'a>, Box<Throttle>),

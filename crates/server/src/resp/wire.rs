@@ -1,4 +1,4 @@
-//! The wire format of the Redis protocol. Nothing here reads a socket or knows a command.
+//! The wire format of the Redis protocol. This module reads no sockets and knows no commands.
 //!
 //! A request is an array of bulk strings, or one line of words typed at a terminal. It is parsed in place: the arguments are
 //! slices of the input. Replies are written for version 2 or 3 of the protocol, which differ in maps and null only.
@@ -32,7 +32,7 @@ pub enum ProtocolError {
 }
 
 impl std::fmt::Display for ProtocolError {
-    /// In the words of Redis where there are any.
+    /// Uses the message of Redis if there is one.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ArrayLength => write!(f, "invalid multibulk length, at most {MAX_ARGS} arguments are accepted"),
@@ -118,7 +118,7 @@ fn number(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     loop {
         match input.get(end) {
             None => return Ok(None),
-            // Refused at the first digit too many, whether or not the rest has arrived.
+            // Refused at the first excess digit, even if the rest has not arrived.
             Some(b'0'..=b'9') if end - first == MAX_LENGTH_DIGITS => return Err(()),
             Some(digit @ b'0'..=b'9') => {
                 value = value.checked_mul(10).and_then(|tens| tens.checked_add(i64::from(digit - b'0'))).ok_or(())?;

@@ -1,4 +1,4 @@
-//! Outputs and errors to replies.
+//! Writes outputs and errors as replies.
 
 use super::wire::Replies;
 use crate::ops::error::{ErrorKind, OpError};
@@ -27,7 +27,7 @@ pub(super) fn write(replies: &mut Replies, output: &Output<'_>, replayed: bool) 
     }
 }
 
-/// Writes an error. The one place where errors of operations become error codes.
+/// Writes an error. The only place where errors of operations become error codes.
 pub(super) fn write_error(replies: &mut Replies, error: &OpError) {
     let code = match error.kind {
         ErrorKind::Invalid | ErrorKind::KeyReused | ErrorKind::StoreFailed => "ERR",

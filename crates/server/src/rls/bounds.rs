@@ -6,30 +6,30 @@ use tollgate_engine::{Item, Request};
 
 use super::http2::frame::MAX_PAYLOAD;
 
-/// The bytes of a message.
+/// Maximum number of bytes of a message.
 pub const MAX_MESSAGE: usize = 256 * 1024;
 
-/// The descriptors of a request.
+/// Maximum number of descriptors of a request.
 pub const MAX_DESCRIPTORS: usize = Request::MAX_ITEMS;
 
-/// The entries of a descriptor.
+/// Maximum number of entries of a descriptor.
 pub const MAX_ENTRIES: usize = Item::MAX_ENTRIES;
 
-/// The calls on a connection at a time.
+/// Maximum number of calls on a connection at a time.
 pub const MAX_STREAMS: u32 = 1_000;
 
-/// The bytes of the headers of a call.
+/// Maximum number of bytes of the headers of a call.
 pub const MAX_HEADERS: u32 = 16 * 1024;
 
-/// The bytes of a compressed header block, and the CONTINUATION frames that it may come in.
+/// Maximum number of bytes of a compressed header block, and the CONTINUATION frames that it may come in.
 pub const MAX_HEADER_BLOCK: usize = 2 * MAX_HEADERS as usize;
 /// See [`MAX_HEADER_BLOCK`].
 pub const MAX_CONTINUATIONS: usize = 16;
 
-/// The bytes of a header block that is remembered, in case that the next call has the same.
+/// Maximum number of bytes of a header block that is remembered, in case the next call has the same one.
 pub const MAX_LAST_BLOCK: usize = 1_024;
 
-/// The bytes of a body: a message with its prefix.
+/// Maximum number of bytes of a body: a message with its prefix.
 pub const MAX_BODY: usize = MAX_MESSAGE + 5;
 
 /// The bytes that may arrive on a stream: a body, and enough more to see that it is too large.
@@ -38,16 +38,16 @@ pub const STREAM_WINDOW: u32 = (MAX_BODY + MAX_PAYLOAD) as u32;
 /// The bytes of bodies that a connection may hold.
 pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// What a client may spend on frames beside its calls, before the connection is closed. A frame costs 1.
+/// The credit of a client for frames that are not calls; without credit the connection is closed. A frame costs 1.
 pub const CREDIT: u32 = 10_000;
-/// What is restored per second, and by each answered call.
+/// The credit restored per second, and by each answered call.
 pub const CREDIT_PER_SECOND: u32 = 1_000;
 /// See [`CREDIT_PER_SECOND`].
 pub const CREDIT_PER_CALL: u32 = 8;
 /// What a reset stream costs: a client may reset as many streams as it may open, and then a hundred per second (rapid reset).
 pub const RESET_COST: u32 = CREDIT / MAX_STREAMS;
 
-/// The calls of a connection that wait for a shared store or for their delay.
+/// Maximum number of calls of a connection that wait for a shared store or for their delay.
 pub const MAX_WAITING_CALLS: usize = MAX_STREAMS as usize;
 
 /// The read buffer, which holds any frame.
@@ -56,13 +56,13 @@ pub const READ_BUFFER: usize = 32 * 1024;
 /// The bytes of responses after which they are written before more is read.
 pub const WRITE_BUFFER: usize = 64 * 1024;
 
-/// The bytes of the text of a status.
+/// Maximum number of bytes of the text of a status.
 pub const MAX_DETAIL: usize = 512;
 
 /// The time limit for the preface of a connection, for a header block, and for the rest of a call.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time in which the client must make room for a response.
+/// The time within which the client must open its window for a response.
 pub const STALLED: Duration = Duration::from_secs(30);
 
 /// The time that a client has to read the last bytes of a connection.

@@ -80,7 +80,7 @@ pub(super) async fn decide<S: Store>(
     response.metadata = metadata::of(message, &decision, &indices, &response.statuses);
     let delay = if let Outcome::Delay(wait) = decision.outcome() { wait.into() } else { Duration::ZERO };
     drop(decisions);
-    take_afterwards(app, message, &items, response.code).await;
+    charge_into_debt(app, message, &items, response.code).await;
     Ok((response, delay))
 }
 
@@ -94,7 +94,7 @@ fn check(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Refunds the descriptors with negative hits. If the store fails, what was taken stays taken.
+/// Refunds the descriptors with negative hits. If the store fails, nothing is refunded.
 async fn refund<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &[DescriptorItem<'_>]) {
     let refunds: Vec<Item<'_>> = items.iter().filter(|item| item.is_refund).map(DescriptorItem::item).collect();
     if refunds.is_empty() {
@@ -109,7 +109,7 @@ async fn refund<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &
     }
 }
 
-/// Releases the oldest slot of a descriptor that has not ended by itself.
+/// Releases the oldest slot of a descriptor whose lease has not ended.
 async fn release<S: Store>(app: &App<S>, descriptor: &[u8]) {
     while let Some(receipt) = app.held_slots.release(descriptor) {
         match app.engine.refund(&receipt).await {
@@ -120,9 +120,9 @@ async fn release<S: Store>(app: &App<S>, descriptor: &[u8]) {
     }
 }
 
-/// Remembers the descriptors that are checked with a cost of 0, and takes the costs of refused ones that were: into debt, as far
-/// as their limits allow.
-async fn take_afterwards<S: Store>(
+/// Remembers the descriptors that are checked with a cost of 0. The cost of a refused descriptor that was checked so
+/// before is taken into debt, as far as its limits allow.
+async fn charge_into_debt<S: Store>(
     app: &App<S>,
     message: &RateLimitRequest<'_>,
     items: &[DescriptorItem<'_>],
@@ -140,7 +140,7 @@ async fn take_afterwards<S: Store>(
         }
     }
     if !taken.is_empty() {
-        // Each in a request of its own, so that one at its maximum debt does not prevent the others.
+        // Each in a separate request, so that one at its maximum debt does not prevent the others.
         let request = |item| Request { domain: message.domain, items: std::slice::from_ref(item) };
         let requests: Vec<Request<'_>> = taken.iter().map(request).collect();
         app.engine.take_batch(Taking::Regardless, &requests, &mut PooledDecisions::take()).await;

@@ -6,7 +6,7 @@ use tollgate_engine::Decision;
 use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus, X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET};
 
-/// Which headers there are, and their names.
+/// The headers to send, and their names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseHeaders {
     styles: Styles,

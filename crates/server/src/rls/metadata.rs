@@ -58,7 +58,7 @@ fn descriptor(sent: &super::wire::Descriptor<'_>, status: &Status) -> Value {
     map
 }
 
-/// Adds the names of a map that are missing; maps are merged, and of two other values the first stays.
+/// Adds the names of a map that are missing; maps are merged, and of two other values the first is kept.
 fn merge(into: &mut Map<String, Value>, metadata: &Metadata) {
     let Metadata::Map(pairs) = metadata else { return };
     for (name, value) in pairs {

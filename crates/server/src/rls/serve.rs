@@ -35,9 +35,9 @@ const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 /// The names of the service that a health check may ask about; the reference service has the second.
 const SERVICES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.ratelimit.v3.RateLimitService"];
 
-/// Serves a connection until the client closes it or breaks the protocol, its age is reached, or the server stops. Calls that
-/// have arrived are answered. Where tokens are required, a connection without a valid one is closed in the same way after
-/// [`AUTH_TIMEOUT`].
+/// Serves a connection until the client closes it or breaks the protocol, its age is reached, or the server stops.
+/// Calls that have arrived are answered. If tokens are required, a connection without a valid one is closed in the same
+/// way after [`AUTH_TIMEOUT`].
 pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
     guard.register().await;
     let mut session = Session::new(app);
@@ -67,7 +67,7 @@ enum Woken {
     Stop,
 }
 
-/// What a connection holds while it is open.
+/// The state of an open connection.
 struct Session<S> {
     app: Arc<App<S>>,
     http2: Connection,
@@ -209,13 +209,13 @@ impl<S: Store + 'static> Session<S> {
                     return Err(timed_out("no valid token"));
                 }
                 self.http2.finish_closing();
-                // The calls that are left have deadlines of their own.
+                // The remaining calls have their own deadlines.
                 self.closing_since = Some(now);
             }
             None | Some(_) => {}
         }
         if self.http2.blocked_since().is_some_and(|since| is_due(since, STALLED)) {
-            return Err(timed_out("the client does not make room for responses"));
+            return Err(timed_out("the client does not open its window for responses"));
         }
         if !self.partial.is_empty() && is_due(self.partial_since, MESSAGE_TIMEOUT) {
             return Err(timed_out("a frame did not arrive in time"));
@@ -250,7 +250,7 @@ impl<S: Store + 'static> Session<S> {
         let kept = self.partial.len();
         buffer[..kept].copy_from_slice(&self.partial);
         let mut free = ReadBuf::new(&mut buffer[kept..]);
-        // The stream is nearly always readable; if it is not, it is waited for beside everything else.
+        // The stream is nearly always readable; if not, the connection waits for it together with its other events.
         match poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_read(cx, &mut free))).await {
             Poll::Pending => return Ok(true),
             Poll::Ready(outcome) => outcome?,
@@ -428,7 +428,7 @@ impl Buffers {
 mod tests {
     use super::*;
     use crate::control::auth::TokenPolicy;
-    use crate::net::stalled_client::hangs_up_after;
+    use crate::net::stalled_client::closes_after;
 
     /// The preface of HTTP/2 with empty settings.
     const OPENING: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -440,13 +440,13 @@ mod tests {
                 let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();
                 serve(stream, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)
             };
-            hangs_up_after(AUTH_TIMEOUT, sent, required).await;
+            closes_after(AUTH_TIMEOUT, sent, required).await;
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn connection_that_stalls_is_closed() {
-        // HEADERS without their end, and half a frame.
+        // A HEADERS frame without END_HEADERS, and half a frame.
         let headers = format!("{OPENING}\0\0\x01\x01\0\0\0\0\x01\u{2}");
         let half = format!("{OPENING}\0\0\x08\x06\0");
         let keepalive = KEEPALIVE_EVERY + KEEPALIVE_TIMEOUT;
@@ -458,7 +458,7 @@ mod tests {
             (&half, MESSAGE_TIMEOUT),
             (OPENING, keepalive),
         ] {
-            hangs_up_after(limit, sent, serve).await;
+            closes_after(limit, sent, serve).await;
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tollgate_engine::Receipt;
 
-/// The receipts of a generation. Two are kept, so that the receipts of slots that are never released are dropped.
+/// Maximum number of receipts of a generation. Two generations are kept, so that the receipts of slots that are never released are dropped.
 const MAX_GENERATION: usize = 50_000;
 
 /// The receipts of slots that are held.
@@ -53,7 +53,7 @@ impl HeldSlots {
     }
 }
 
-/// Returns what the slots of a descriptor are kept under: its domain and entries, each with its length.
+/// Returns the key of the slots of a descriptor: its domain and entries, each with its length.
 pub(super) fn name(domain: &[u8], entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut name = Vec::with_capacity(64);
     for part in [domain].into_iter().chain(entries.iter().flat_map(|(key, value)| [*key, *value])) {

@@ -14,7 +14,7 @@ pub(super) const UNITS: [(u32, u64); 7] =
 /// Passes the status of each item that a rule or a limit applies to.
 pub(super) fn write(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)) {
     let mut reports: Vec<LimitReport<'_>> = decision.reports().collect();
-    // By item, and of an item the limit first that a caller needs to know about.
+    // Sorts by item, and within an item puts the limit first that matters most to the caller.
     reports.sort_by_key(|report| (report.item, report.shadow, !refuses(report), report.report.remaining));
     let mut item = None;
     for matched in decision.matches() {

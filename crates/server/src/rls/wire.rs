@@ -1,7 +1,7 @@
 //! The messages of RLS v3 in the wire format of Protocol Buffers. Nothing here knows limits or decisions.
 //!
 //! Decoding borrows from the input, skips unknown fields, and refuses what no encoder writes: wrong wire types of known
-//! fields, groups, lengths beyond the input, varints beyond 64 bits, and more descriptors or entries than are decided.
+//! fields, groups, lengths beyond the input, varints beyond 64 bits, and more descriptors or entries than allowed.
 
 mod structs;
 
@@ -16,7 +16,7 @@ pub struct RateLimitRequest<'a> {
     pub domain: &'a [u8],
     /// What is to be counted, in order.
     pub descriptors: Vec<Descriptor<'a>>,
-    /// The cost of each descriptor without one of its own; 0 if not given.
+    /// The cost of each descriptor that has none itself; 0 if not given.
     pub hits_addend: u32,
 }
 
@@ -51,9 +51,9 @@ pub enum WireError {
     Varint,
     /// A tag has field number 0 or a wire type that does not exist.
     Tag,
-    /// A known field has another wire type than its own.
+    /// A known field has a wrong wire type.
     Type(&'static str),
-    /// There are more elements than are decided.
+    /// There are more elements than allowed.
     TooMany {
         /// The name of the elements.
         what: &'static str,
@@ -147,7 +147,7 @@ impl<'a> RateLimitRequest<'a> {
     /// Decodes a request.
     ///
     /// # Errors
-    /// When it is malformed or larger than what is decided.
+    /// When it is malformed or larger than allowed.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (mut request, mut fields) = (Self::default(), MessageFields(bytes));
         while let Some((number, value)) = fields.next()? {
@@ -157,7 +157,7 @@ impl<'a> RateLimitRequest<'a> {
                     let descriptor = Descriptor::decode(value.bytes("descriptors")?)?;
                     push(&mut request.descriptors, descriptor, "descriptors", MAX_DESCRIPTORS)?;
                 }
-                // As every decoder does, the upper bits of a longer varint are dropped.
+                // Like every decoder, drops the upper bits of a longer varint.
                 3 => request.hits_addend = value.varint("hits_addend")? as u32,
                 _ => {}
             }
@@ -350,7 +350,8 @@ fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     }
 }
 
-/// Appends a message, even an empty one. Its length is known when it is written; that of most fits the byte left for it.
+/// Appends a message, even an empty one. Its length is known only after writing; most lengths fit the byte reserved for
+/// it.
 fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[field << 3 | 2, 0]);
     let start = out.len();

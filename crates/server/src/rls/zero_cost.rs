@@ -1,19 +1,20 @@
 //! The descriptors that are checked with a cost of 0, and charged when the cost is known.
 //!
-//! Envoy charges a token budget in two calls: a check with `hits_addend: 0` when a stream begins, and the cost when it ends
-//! (`apply_on_stream_done`). On the wire the second looks like any check. If it were refused and spent nothing, a budget with
-//! less left than the cost would never be used up, and all further checks would pass. So a refused charge to a descriptor that
-//! was checked with 0 lately is taken into debt: it has happened already. Its answer stays OVER_LIMIT, which Envoy ignores for
-//! such a call; so a caller that looks with 0 before it takes is refused as by any limit.
+//! Envoy charges a token budget in two calls: a check with `hits_addend: 0` when a stream begins, and the cost when it
+//! ends (`apply_on_stream_done`). On the wire the second looks like any check. If it were refused and spent nothing, a
+//! budget with less left than the cost would never be used up, and all further checks would pass. So a refused charge
+//! to a descriptor that was recently checked with 0 is taken into debt, because the cost has already been incurred. Its
+//! answer stays OVER_LIMIT, which Envoy ignores for such a call; so a caller that checks with 0 before it takes is
+//! refused as by any limit.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
-/// The descriptors of a generation. Two are kept, so that those no longer checked are forgotten.
+/// Maximum number of descriptors of a generation. Two generations are kept, so that those no longer checked are forgotten.
 const MAX_GENERATION: usize = 50_000;
 
-/// Descriptors that were checked with a cost of 0 lately, as hashes of their names.
+/// Descriptors that were recently checked with a cost of 0, as hashes of their names.
 #[derive(Debug, Default)]
 pub struct ZeroCostChecks {
     hasher: RandomState,

@@ -21,7 +21,7 @@ pub fn parse_all(sources: &[Source<'_>]) -> Result<Rules, Mistakes> {
     parse_with_lists(sources).0
 }
 
-/// Parses the rules without mistakes of files with mistakes, to look at them, not to install them.
+/// Parses the valid rules of files with mistakes, to inspect them, not to install them.
 pub fn parse_sound(sources: &[Source<'_>]) -> Rules {
     Rules::read_valid(sources, &|rules, file| list_beside(rules, file).read().map_err(|error| error.to_string()))
 }

@@ -6,7 +6,7 @@ use tollgate_engine::rules::Glob;
 
 use super::watch::WatchedFile;
 
-/// The maximum number of files for one pattern; the importer has a lower bound of its own.
+/// The maximum number of files for one pattern; the importer has its own, lower bound.
 const MAX_FILES: usize = 1024;
 
 /// Returns the files that match a pattern, by name, with their contents. As in nginx, the pattern is relative to the folder of the main
@@ -24,7 +24,8 @@ pub fn read_included_files(file: &Path, pattern: &str) -> Result<Vec<(String, Ve
     find(&wanted)?.into_iter().map(read).collect()
 }
 
-/// Returns the paths that match a pattern, in order. Without a star that is the path itself, whether it exists or not.
+/// Returns the paths that match a pattern, in order. Without a star, the result is the path itself, whether it exists
+/// or not.
 fn find(wanted: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![PathBuf::new()];
     for component in wanted.components() {

@@ -1,4 +1,4 @@
-//! The one way to put rules in force, whatever their source.
+//! The only way to put rules in force, for every source.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::control::sha256_hex;
 /// The result of installing a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InstallOutcome {
-    /// Its rules are in force.
+    /// The rules of the snapshot are in force.
     New,
     /// Its rules were in force already and were not compiled again. Its revision, tokens and kill switch are in force.
     Unchanged,
@@ -27,7 +27,7 @@ pub enum InstallOutcome {
 /// The maximum number of warnings that are logged for each rule set.
 const MAX_WARNINGS: usize = 100;
 
-/// Installs a snapshot. Rules are compiled on a thread of their own.
+/// Installs a snapshot. Rules are compiled on a separate thread.
 pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>) -> InstallOutcome {
     let compiled = tokio::task::spawn_blocking({
         let (app, set) = (app.clone(), set.clone());

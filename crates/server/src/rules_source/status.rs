@@ -105,7 +105,7 @@ impl SourceStatus {
         if let RulesSource::Database(service) = &self.source { Some(service) } else { None }
     }
 
-    /// Returns the entries on their way to the audit log, if this server has or follows one.
+    /// Returns the queue of entries for the audit log, if this server has or follows one.
     pub fn audit(&self) -> Option<&AuditQueues> {
         match &self.source {
             RulesSource::Database(service) => Some(service.audit()),
@@ -125,7 +125,7 @@ impl SourceStatus {
         (state.loaded, state.refused) = (Some((revision, checksum.to_owned(), now)), None);
     }
 
-    /// Records that a revision was refused; the one before stays in force.
+    /// Records that a revision was refused; the previous one stays in force.
     pub fn refused(&self, revision: i64, why: &str) {
         self.state().refused = Some(RefusedRevision { revision, why: why.to_owned() });
     }

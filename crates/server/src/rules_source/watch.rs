@@ -1,7 +1,7 @@
 //! Files that are polled for changes.
 //!
-//! Files are polled rather than watched through the kernel: editors replace files, orchestrators swap symbolic links, and network
-//! file systems send no notifications. A poll costs a microsecond and misses nothing of that.
+//! Files are polled rather than watched through the kernel: editors replace files, orchestrators swap symbolic links,
+//! and network file systems send no notifications. A poll costs a microsecond and detects all of these changes.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read};
@@ -26,7 +26,7 @@ pub struct WatchedFile {
     missed: u32,
 }
 
-/// Metadata that tell one version of a file from another.
+/// Metadata that distinguish one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     modified: Option<SystemTime>,
@@ -54,7 +54,8 @@ impl WatchedFile {
     pub fn read(&mut self) -> io::Result<Vec<u8>> {
         let metadata = std::fs::metadata(&self.path)?;
         let stat = Stat::of(&metadata);
-        // A file that cannot be read is reported once; a change of its permissions changes its metadata.
+        // A file that cannot be read is reported once; changed permissions change its metadata and cause another
+        // attempt.
         (self.read, self.seen) = (Some(stat), Some(stat));
         let too_large = |bytes: &str| {
             let problem = format!("file too large: {bytes} bytes (maximum {MAX_FILE_BYTES})");
@@ -63,7 +64,7 @@ impl WatchedFile {
         if metadata.len() > MAX_FILE_BYTES as u64 {
             return Err(too_large(&metadata.len().to_string()));
         }
-        // The metadata of devices and pipes say that they are empty.
+        // The metadata of devices and pipes report a size of zero.
         let mut bytes = Vec::with_capacity(metadata.len() as usize);
         File::open(&self.path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
         if bytes.len() > MAX_FILE_BYTES { Err(too_large("more")) } else { Ok(bytes) }
@@ -74,8 +75,8 @@ impl WatchedFile {
         io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
     }
 
-    /// Polls the file: whether it has changed since it was read, but not since the last poll. It counts as read then. A file that is
-    /// missing for a moment has not changed.
+    /// Polls the file. Returns whether it has changed since it was read and not since the last poll; it then counts as
+    /// read. A file that is missing only briefly has not changed.
     ///
     /// # Errors
     /// Once, when the file stays missing.

@@ -41,7 +41,7 @@ impl TestServer {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = tempfile::tempdir().expect("a folder");
         let (url, keeper) = crate::database(folder.path(), count);
-        // The control plane has a thread of its own, as in the program.
+        // The control plane has its own thread, as in the program.
         let (ready, opened) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
         std::thread::spawn(move || {

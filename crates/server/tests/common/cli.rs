@@ -29,7 +29,7 @@ impl Cli {
     }
 }
 
-/// Starts a server with a database of its own.
+/// Starts a server with its own database.
 pub fn serve(folder: &Folder, more: &[&str]) -> (Server, Cli) {
     let server = Server::start(&[&["--data", &folder.join("data")], more].concat());
     let cli = Cli::of(&server);

@@ -1,4 +1,4 @@
-//! A client of the rate-limit service that is not ours: grpcio.
+//! A third-party client of the rate-limit service: grpcio.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -59,7 +59,7 @@ pub fn descriptor(entries: &[(&str, &str)]) -> Value {
     json!({"entries": entries})
 }
 
-/// Returns a descriptor with a cost of its own.
+/// Returns a descriptor with its own cost.
 pub fn with_hits(entries: &[(&str, &str)], hits: u64, is_negative: bool) -> Value {
     let mut descriptor = descriptor(entries);
     descriptor["hits_addend"] = json!({"value": hits});

@@ -1,4 +1,4 @@
-// A real browser that notices what a person would not: errors, requests to elsewhere, and barriers for assistive technology.
+// A real browser that records errors, requests to other hosts, and accessibility violations.
 
 import { createRequire } from "node:module";
 import { mkdirSync, readFileSync } from "node:fs";
@@ -19,10 +19,10 @@ export async function withBrowser(test) {
   }
 }
 
-/** What is not fine, on all pages: reported together. */
+/** The problems found on all pages, reported together. */
 export const problems = [];
 
-/** A window of one person. */
+/** A browser window of one user. */
 export class Window {
   constructor(page, origin) {
     this.page = page;
@@ -62,7 +62,7 @@ export class Window {
     await this.heading(heading);
   }
 
-  /** Loads a page again and again until it shows a text. */
+  /** Reloads a page until it shows a text. */
   async goUntil(path, heading, text) {
     for (let n = 0; n < 30; n++) {
       await this.go(path, heading);
@@ -109,15 +109,15 @@ export class Window {
     this.errors = this.errors.filter((error) => !error.includes(`status of ${status}`));
   }
 
-  /** Notes what the browser has reported. */
+  /** Records what the browser has reported. */
   hasNoErrors(what) {
     problems.push(...this.errors.splice(0).map((error) => `${what}: ${error}`));
   }
 
-  /** Notes what the browser has reported, what axe finds, and whether the page is too wide. */
+  /** Records what the browser has reported, the findings of axe, and whether the page is too wide. */
   async isFine(what) {
     this.hasNoErrors(what);
-    // The policy of the page permits no script from elsewhere, so the browser runs it, not the page.
+    // The page's policy forbids external scripts, so axe is injected by the browser.
     await this.page.evaluate(axe);
     const { violations } = await this.page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
     problems.push(...violations.map(({ id, nodes }) => `${what}: ${id}: ${nodes.map((node) => node.html).join("\n")}`));

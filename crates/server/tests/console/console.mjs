@@ -12,7 +12,7 @@ import { problems, Window, withBrowser } from "./browser.mjs";
 const [, , origin, tokens, alone] = process.argv;
 const TOKENS = JSON.parse(tokens);
 
-/** What must never be interpreted; `console.rs` puts it into a key, a comment and an override. */
+/** Markup that must never be interpreted; `console.rs` puts it into a key, a comment and an override. */
 const MARKUP = "<img src=x onerror=alert(1)>";
 
 /** The pages: address, heading, what shows that it is complete, and the role that it needs. */
@@ -152,7 +152,7 @@ async function everyPage(browser) {
   }
 }
 
-/** Narrow and dark: the same pages without a barrier, and pictures of all of them if they are wanted. */
+/** The same pages on a narrow screen and in dark colours, without accessibility violations, with pictures if requested. */
 async function everyLook(browser) {
   const looks = [["dark", 1280], ["light", 400], ...(process.env.TOLLGATE_CONSOLE_PICTURES ? [["dark", 400], ["light", 1280]] : [])];
   for (const [colorScheme, width] of looks) {
@@ -173,7 +173,7 @@ async function everyLook(browser) {
   }
 }
 
-/** Login, search, a rule, the kill switch and the way back: without a pointer. */
+/** Login, search, a rule, and the kill switch on and off, by keyboard only. */
 async function byKeyboard(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.operator);
@@ -208,7 +208,7 @@ async function byKeyboard(browser) {
   await window.close();
 }
 
-/** Two people edit one rule: mistakes at their line, a session that ends in the middle, and who was first. */
+/** Two users edit one rule: mistakes at their lines, a session that ends meanwhile, and a conflict. */
 async function editing(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.editor);
@@ -235,7 +235,7 @@ async function editing(browser) {
   await window.isFine("a plan");
   await window.picture("editor-plan-light-1280");
 
-  // Somebody else applies a change first.
+  // Another user applies a change first.
   const other = await Window.open(browser, origin);
   await other.logIn(TOKENS.admin);
   await other.go("/editor?domain=api&rule=login", "Editor");

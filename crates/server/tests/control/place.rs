@@ -1,4 +1,4 @@
-//! The databases of the cases, deleted when they are done.
+//! The databases of the test cases, deleted afterwards.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

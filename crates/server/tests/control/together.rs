@@ -65,7 +65,7 @@ async fn writes_of_other_processes_are_seen_soon(place: Arc<Place>) {
     tokio::time::timeout(PATIENCE, seen.changed()).await.unwrap().unwrap();
     assert_eq!(other.snapshot().await.unwrap().revision, 1);
     drop(other);
-    // No caller is left to report it.
+    // No caller remains to receive the error.
     assert!(tokio::time::timeout(PATIENCE, seen.changed()).await.unwrap().is_err());
 }
 

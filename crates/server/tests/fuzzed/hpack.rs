@@ -1,11 +1,10 @@
-// What must hold for any header block. Included by the fuzz target, which invents bytes, and by the test that replays those it
-// found worth keeping.
+// Properties that hold for any header block. Included by the fuzz target and by the test that replays its corpus.
 
 use tollgate_server::rls::http2::hpack::{Decoder, put_literal};
 use tollgate_server::rls::http2::huffman;
 
-/// A block is decoded or refused, twice alike on decoders with the same past; strings are read back, and the Huffman code never
-/// makes them longer than its shortest code allows.
+/// A block is decoded or refused, with the same result on two decoders with the same history; strings round-trip, and
+/// Huffman decoding never exceeds the length that the shortest code allows.
 pub fn check(input: &[u8]) {
     let (mut decoders, past) = ([Decoder::default(), Decoder::default()], &input[..input.len() / 2]);
     let [first, second] = decoders.each_mut().map(|decoder| {

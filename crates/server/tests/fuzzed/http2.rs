@@ -1,5 +1,5 @@
-// What must hold for any bytes that are sent to the port of the rate-limit service, after the opening of a connection. Included by
-// the fuzz target, which invents bytes, and by the test that replays those it found worth keeping.
+// Properties that hold for any bytes sent to the port of the rate-limit service, after a connection was opened.
+// Included by the fuzz target, which invents bytes, and by the test that replays those it found worth keeping.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ fn send(input: &[u8], step: usize) -> Reaction {
     (calls, connection.out, closed)
 }
 
-/// However the bytes are cut, the reaction is the same; it consists of whole frames and is not much longer than the input.
+/// However the bytes are split, the output is the same; it consists of whole frames and is not much longer than the
+/// input.
 pub fn check(input: &[u8]) {
     let input = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], input].concat();
     let whole = send(&input, usize::MAX);

@@ -1,5 +1,5 @@
-// What must hold for any bytes that are sent to the Redis protocol's port. Included by the fuzz target, which invents bytes, and
-// by the test that replays those it found worth keeping.
+// Properties that hold for any bytes sent to the port of the Redis protocol. Included by the fuzz target, which invents
+// bytes, and by the test that replays those it found worth keeping.
 
 use tollgate_server::resp::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND};
 use tollgate_server::resp::wire::{Frame, ProtocolError, parse};
@@ -33,7 +33,7 @@ fn take(input: &[u8], step: usize) -> Commands {
     (commands, Ok(input.len() - at))
 }
 
-/// However the bytes are cut, the same commands come out, up to the same mistake.
+/// However the bytes are split, the same commands are parsed, up to the same error.
 pub fn check(input: &[u8]) {
     let whole = take(input, usize::MAX >> 1);
     for step in [1, 7, 64] {

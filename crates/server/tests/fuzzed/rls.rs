@@ -1,5 +1,5 @@
-// What must hold for any message to the rate-limit service. Included by the fuzz target, which invents bytes, and by the test that
-// replays those it found worth keeping.
+// Properties that hold for any message to the rate-limit service. Included by the fuzz target, which invents bytes, and
+// by the test that replays those it found worth keeping.
 
 use tollgate_server::rls::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use tollgate_server::rls::wire::{RateLimitRequest, decode_health};

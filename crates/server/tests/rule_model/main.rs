@@ -12,7 +12,7 @@ mod subject;
 
 use protocols::{Connection, Http, Resp};
 use subject::OverNetwork;
-use tollgate_testkit::rule_model::laws::{Deed, What, record};
+use tollgate_testkit::rule_model::laws::{RecordedOperation, What, record};
 use tollgate_testkit::rule_model::lockstep::{self, Subject};
 use tollgate_testkit::rule_model::random::{Rng, Trace};
 use tollgate_testkit::rule_model::{Answer, Request, Verb, findings};
@@ -40,33 +40,33 @@ fn resp_decides_as_the_model_does() {
 }
 
 /// Replaces every request of a recorded trace by a batch of the same verb: itself and some of the following requests.
-fn batches(deeds: &[Deed], rng: &mut Rng) -> Vec<(Deed, Vec<Request>)> {
-    let batch = |(index, deed): (usize, &Deed)| {
-        let What::Ask(verb, _) = deed.what else { return (deed.clone(), Vec::new()) };
-        let same_verb = deeds[index..].iter().filter_map(|deed| match &deed.what {
+fn batches(operations: &[RecordedOperation], rng: &mut Rng) -> Vec<(RecordedOperation, Vec<Request>)> {
+    let batch = |(index, operation): (usize, &RecordedOperation)| {
+        let What::Ask(verb, _) = operation.what else { return (operation.clone(), Vec::new()) };
+        let same_verb = operations[index..].iter().filter_map(|operation| match &operation.what {
             What::Ask(other, request) if *other == verb => Some(request.clone()),
             _ => None,
         });
-        (deed.clone(), same_verb.take(rng.between(1, 7) as usize).collect())
+        (operation.clone(), same_verb.take(rng.between(1, 7) as usize).collect())
     };
-    deeds.iter().enumerate().map(batch).collect()
+    operations.iter().enumerate().map(batch).collect()
 }
 
 fn decide_all<C: Connection>(
     subject: &mut OverNetwork<C>,
     start: u64,
-    deeds: &[(Deed, Vec<Request>)],
+    operations: &[(RecordedOperation, Vec<Request>)],
     decide: impl Fn(&mut OverNetwork<C>, Verb, &[Request]) -> Vec<Answer>,
 ) -> Vec<Vec<Answer>> {
     subject.begin(start);
     let mut now = start;
     let mut answers = Vec::new();
-    for (deed, requests) in deeds {
-        if deed.at > now {
-            subject.advance_to(deed.at);
-            now = deed.at;
+    for (operation, requests) in operations {
+        if operation.at > now {
+            subject.advance_to(operation.at);
+            now = operation.at;
         }
-        match &deed.what {
+        match &operation.what {
             What::Ask(verb, _) => answers.push(decide(subject, *verb, requests)),
             What::Put(rules) => subject.put(rules),
             What::Reset(request) => drop(subject.reset(request)),
@@ -82,16 +82,16 @@ fn batch_equals_singles<C: Connection>(mut subject: OverNetwork<C>) {
     let answers = |decided: Vec<(Answer, String)>| decided.into_iter().map(|(answer, _)| answer).collect::<Vec<_>>();
     for seed in 1..=number("TOLLGATE_LAW_TRACES", 40) {
         let trace = Trace::random(&mut Rng::new(seed), 1, 40);
-        let deeds = batches(&record(&trace, 1), &mut Rng::new(seed));
-        let whole = decide_all(&mut subject, trace.start, &deeds, |subject, verb, requests| {
+        let operations = batches(&record(&trace, 1), &mut Rng::new(seed));
+        let whole = decide_all(&mut subject, trace.start, &operations, |subject, verb, requests| {
             answers(subject.decide(verb, requests, VARIANT))
         });
-        let singly = decide_all(&mut subject, trace.start, &deeds, |subject, verb, requests| {
+        let singly = decide_all(&mut subject, trace.start, &operations, |subject, verb, requests| {
             requests.iter().flat_map(|one| answers(subject.decide(verb, std::slice::from_ref(one), VARIANT))).collect()
         });
-        let asked = deeds.iter().filter(|(deed, _)| matches!(deed.what, What::Ask(..)));
-        for ((deed, requests), (whole, singly)) in asked.zip(whole.iter().zip(&singly)) {
-            assert_eq!(whole, singly, "seed {seed}, batch (left) and singles (right) of {deed:?}: {requests:#?}");
+        let asked = operations.iter().filter(|(operation, _)| matches!(operation.what, What::Ask(..)));
+        for ((operation, requests), (whole, singly)) in asked.zip(whole.iter().zip(&singly)) {
+            assert_eq!(whole, singly, "seed {seed}, batch (left) and singles (right) of {operation:?}: {requests:#?}");
         }
     }
 }

@@ -13,7 +13,7 @@ pub(crate) const EVERYTHING: u64 = u64::MAX >> 1;
 /// A connection of one protocol. Replies are JSON; booleans are 0 and 1 over the Redis protocol.
 pub(crate) trait Connection {
     fn open(address: SocketAddr) -> Self;
-    /// Decides requests in one message: an HTTP list, or a pipeline. `variant` chooses among operations that are alike.
+    /// Decides requests in one message: an HTTP list, or a pipeline. `variant` chooses among equivalent operations.
     fn decide(&mut self, verb: Verb, requests: &[Request], variant: usize) -> Vec<Value>;
     /// Calls `refund`, `cancel` or `release`, all of which return what a decision took; returns the amount.
     fn refund(&mut self, receipt: &str, variant: usize) -> u64;

@@ -9,7 +9,7 @@ use tollgate_engine::store::StoreVerb;
 use super::Subject;
 use super::harness::Harness;
 
-/// A bucket so slow that nothing is refilled during a case.
+/// Returns a bucket so slow that nothing is refilled during a case.
 pub(super) fn bucket(burst: u64) -> Limit {
     TokenBucket::new("1/day".parse().expect("a rate"), burst).expect("a bucket").into()
 }

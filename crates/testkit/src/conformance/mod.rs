@@ -110,7 +110,7 @@ macro_rules! store_conformance {
             }
         )*
     };
-    // Last, since what follows a path is an error for those above.
+    // This arm is last, because tokens after a path are an error in the arms above.
     ($run:path) => {
         $crate::store_conformance! { cases (each) $run }
     };

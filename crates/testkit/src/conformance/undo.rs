@@ -56,7 +56,7 @@ pub async fn lease_is_released_once(subject: &mut impl Subject) {
     assert_eq!(harness.refund(&charge.clone().refund_of(&second)).await, 1);
 }
 
-/// A renewed lease is held; the holder of an expired one is informed.
+/// A renewed lease is held; renewing an expired one fails.
 pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);
@@ -77,7 +77,7 @@ pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     assert_eq!(harness.renew(&fresh.refund_of(&kept)).await, 0, "no slot is held");
 }
 
-/// A refund applies only to the window of its taking.
+/// A refund applies only to the window in which the amount was taken.
 pub async fn refund_applies_only_to_its_window(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);

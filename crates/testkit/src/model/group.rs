@@ -62,11 +62,11 @@ impl Member {
 
 /// A model that can be cloned to try a request.
 trait ClonableModel: Model {
-    fn twin(&self) -> Box<dyn ClonableModel>;
+    fn boxed_clone(&self) -> Box<dyn ClonableModel>;
 }
 
 impl<M: Model + Clone + 'static> ClonableModel for M {
-    fn twin(&self) -> Box<dyn ClonableModel> {
+    fn boxed_clone(&self) -> Box<dyn ClonableModel> {
         Box::new(self.clone())
     }
 }
@@ -93,8 +93,8 @@ impl GroupModel {
     /// Returns the common outcome, and the state of each model if all admit, and if only this one
     /// refuses.
     fn try_out(&self, now: &Now<'_>, ask: Ask) -> Vec<(Answer, Box<dyn ClonableModel>)> {
-        let twins = self.members.iter().map(|member| member.twin());
-        twins.map(|mut twin| (twin.ask(now, ask), twin)).collect()
+        let twins = self.members.iter().map(|member| member.boxed_clone());
+        twins.map(|mut boxed_clone| (boxed_clone.ask(now, ask), boxed_clone)).collect()
     }
 }
 
@@ -110,10 +110,10 @@ impl Model for GroupModel {
         let passes = outcome.is_admitted();
         let taken = if passes { least } else { 0 };
         self.takings.push(tried.iter().map(|(answer, _)| answer.receipt).collect());
-        for (member, (answer, twin)) in self.members.iter_mut().zip(tried) {
+        for (member, (answer, boxed_clone)) in self.members.iter_mut().zip(tried) {
             // The limit that refused may count the refusal; the others do not see the request.
             if passes || !answer.outcome.is_admitted() {
-                *member = twin;
+                *member = boxed_clone;
             }
         }
         Answer { outcome, taken, receipt: self.takings.len() - 1 }

@@ -148,7 +148,14 @@ pub fn at_once_equals_one_by_one<A: Algorithm, C: Clock>(
 }
 
 /// For any words, time, cost and stamp: no panic, and consistent results.
-pub fn garbage_is_survived<A: Algorithm>(limit: &A, old: &A, words: &[u64], now: &Now<'_>, ask: Ask, stamp: A::Stamp) {
+pub fn arbitrary_state_causes_no_panic<A: Algorithm>(
+    limit: &A,
+    old: &A,
+    words: &[u64],
+    now: &Now<'_>,
+    ask: Ask,
+    stamp: A::Stamp,
+) {
     let limit_of = |state: &[u64]| limit.report(state, now, ask.cost());
     let mut state = words.to_vec();
     let state = state.as_mut_slice();

@@ -64,7 +64,7 @@ pub struct Lockstep<'a, A: Algorithm, M, C> {
     clock: &'a C,
     instant: u64,
     state: Vec<u64>,
-    /// Takings that can be refunded: the stamp of the algorithm and the receipt of the model.
+    /// Charges that can be refunded: the stamp of the algorithm and the receipt of the model.
     takings: Vec<(A::Stamp, usize)>,
     /// The waits that `Pause` refers to.
     last: Report,

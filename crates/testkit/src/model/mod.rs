@@ -2,7 +2,7 @@
 //! satisfy.
 //!
 //! A model is written from the definition of its algorithm, not from our code: amounts are rational
-//! params of any size, histories are lists that are counted again for every request, and a wait is
+//! numbers of any size, histories are lists that are counted again for every request, and a wait is
 //! found by searching for the first instant at which the definition is satisfied. Values are
 //! rounded only where the definition says so: waits up, remaining down.
 
@@ -57,8 +57,8 @@ pub enum Law {
     RefusalChangesNothing,
     /// The remaining amount passes now. Not with a minimum gap between requests.
     RemainingPasses,
-    /// What passes as one request passes in single units. Not if the second of two has to wait
-    /// longer than the first.
+    /// What passes as one request passes in single units. Not if the second of two units has to
+    /// wait longer than the first.
     SinglyPasses,
     /// One request and single units leave the same words. Not if each taking is stored separately.
     SameWords,

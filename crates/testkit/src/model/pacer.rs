@@ -1,5 +1,5 @@
-//! The definition of pacers: permits that are stored while idle and cost the area under a curve, in
-//! rational params.
+//! The definition of pacers: permits that are stored while idle and cost the area under a curve, in rational
+//! numbers.
 
 use num_traits::Zero;
 use tollgate_core::Rate;

@@ -1,8 +1,7 @@
 //! Scripts of operations on a limiter, as data that proptest generates and shrinks.
 //!
-//! Random params alone would rarely hit an edge, so steps may refer to the last result of the
-//! limiter: wait exactly the advertised time, or one nanosecond less; ask for exactly what remains,
-//! or one more.
+//! Random numbers alone would rarely hit an edge, so steps may refer to the last result of the limiter: wait exactly
+//! the advertised time, or one nanosecond less; ask for exactly what remains, or one more.
 
 use std::env;
 
@@ -51,7 +50,7 @@ pub enum Act {
     Drain,
     /// Takes regardless, into debt.
     Charge(Amount),
-    /// Refunds the taking that lies this many takings back, if there is one.
+    /// Refunds the charge made this many charges ago, if there is one.
     Refund(Amount, Option<usize>),
     /// Resets the key.
     Reset,
@@ -102,13 +101,13 @@ pub fn cases(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Generates params up to `max`, every order of magnitude equally often.
+/// Generates numbers up to `max`, every order of magnitude equally often.
 pub fn any_size(max: u64) -> impl Strategy<Value = u64> {
     (0..=max.leading_zeros().abs_diff(64), any::<u64>())
         .prop_map(move |(bits, n)| if bits == 0 { 0 } else { (n >> (64 - bits)).min(max) })
 }
 
-/// Generates params of every order of magnitude, and often the largest.
+/// Generates numbers of every order of magnitude, and often the largest.
 pub fn any_word() -> impl Strategy<Value = u64> {
     prop_oneof![4 => any_size(u64::MAX), 1 => Just(u64::MAX), 1 => any_size(16).prop_map(|n| u64::MAX - n)]
 }
@@ -118,7 +117,7 @@ pub fn starts() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), any_size(HORIZON)]
 }
 
-/// Generates amounts from 1 up, small ones as often as any.
+/// Generates amounts from 1 up, all magnitudes equally often.
 pub fn some() -> impl Strategy<Value = u64> {
     prop_oneof![Just(1), 1_u64..20, any_size(u64::MAX).prop_map(|n| n.max(1))]
 }

@@ -35,7 +35,7 @@ const BEYOND_TIME: Rule = Rule {
 /// Nanoseconds in a unit of Guava's clock.
 const MICRO: u64 = 1_000;
 
-/// The player of a case.
+/// Returns the player of a case.
 pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
     let kind = match case.algorithm.as_str() {
@@ -100,7 +100,7 @@ impl Player for Guava {
             Err(rule) => return Ok(Seen::ByRule(rule)),
         };
         let rate = self.rate.unwrap_or_default();
-        let stored = self.state.stored_nanos(rate).ok_or(Skip::Unholdable)?;
+        let stored = self.state.stored_nanos(rate).ok_or(Skip::ImpossibleState)?;
         let next_free = Time::from_nanos(self.state.next_free_us.saturating_mul(MICRO));
         let pace = pacing.resume(next_free, Nanos::from_nanos(stored));
         let (result, args) = (&step.result, &step.args);

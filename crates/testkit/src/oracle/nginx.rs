@@ -30,7 +30,7 @@ const MILLI: u64 = 1_000_000;
 /// The largest excess that is accepted, in thousandths of a request.
 const MOST_MILLI: i128 = u64::MAX as i128;
 
-/// The player of a case.
+/// Returns the player of a case.
 pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     let limits = case.config.list("limits")?.iter().map(Limit::new).collect::<Read<_>>()?;
     Ok(Box::new(Nginx { limits, keys: HashMap::new() }))
@@ -115,7 +115,7 @@ impl Nginx {
     }
 }
 
-/// The zone whose excess was logged.
+/// Returns the zone whose excess was logged.
 fn by_limit(result: &Value) -> usize {
     result.maybe_int("by_limit").map_or(0, |index| usize::try_from(index).unwrap_or(usize::MAX))
 }

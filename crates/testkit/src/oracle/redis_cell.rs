@@ -37,12 +37,12 @@ const SUB_MICROSECOND: Rule = Rule {
 const MINUS_ONE: Rule =
     Rule { name: "minus one remaining", reason: "a debt of almost one request is reported as -1 remaining; ours as 0" };
 
-/// The player that loads each state from the record.
+/// Returns the player that loads each state from the record.
 pub(super) fn stepwise(_: &Case) -> Read<Box<dyn Player>> {
     Ok(Box::new(Stepwise::default()))
 }
 
-/// The player that continues from its own states.
+/// Returns the player that continues from its own states.
 pub(super) fn free(_: &Case) -> Read<Box<dyn Player>> {
     Ok(Box::new(Free::default()))
 }
@@ -118,7 +118,7 @@ impl Player for Free {
     }
 }
 
-/// A plain command that sets a key; if the value is not a number, the next call fails.
+/// Returns a plain command that sets a key; if the value is not a number, the next call fails.
 fn prepare(keys: &mut HashMap<String, Kept>, args: &Value) -> Read<()> {
     let argv: Vec<_> = args.list("argv")?.iter().filter_map(Value::as_str).collect();
     if let ["SET", key, value] = argv[..]
@@ -173,7 +173,7 @@ impl Call {
     fn compare(&self, step: &Step, arrival: u64) -> Read<Seen> {
         let now = step.at_nanos(1)?;
         if arrival.saturating_sub(now) > Rate::MAX_FILL.as_nanos() {
-            return Err(Skip::Unholdable);
+            return Err(Skip::ImpossibleState);
         }
         let recorded: Vec<i64> = step.result.list("reply")?.iter().filter_map(Value::as_i64).collect();
         if recorded.len() != 5 {

@@ -42,7 +42,7 @@ const ABOVE_LIMIT: Rule = Rule {
 const WAITS_FOR_NOTHING: Rule =
     Rule { name: "cost of zero waits", reason: "a cost of 0 waits until the debt is paid; ours does not wait" };
 
-/// The player of a case.
+/// Returns the player of a case.
 pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
     let seen = Seen4j::read(config.field("create"))?;
@@ -126,12 +126,12 @@ impl Resilience {
             _ => return Err(Seen::ByRule(&TOO_FAST)),
         };
         let Ok(owed) = u64::try_from(self.limit - self.seen.available) else {
-            return Err(Seen::Skipped(Skip::Unholdable));
+            return Err(Seen::Skipped(Skip::ImpossibleState));
         };
         let (mut state, then) = ([0; 1], Now::at(self.at));
         limit.init(&mut state, &then);
         if !limit.decide(&mut state, &then, Ask::Regardless(Cost::new(owed))).is_admitted() {
-            return Err(Seen::Skipped(Skip::Unholdable));
+            return Err(Seen::Skipped(Skip::ImpossibleState));
         }
         Ok(Here { waiting, limit, state, now })
     }

@@ -36,7 +36,7 @@ const TOLD_AS_ZERO: Rule = Rule {
 /// Nanoseconds in a unit of the reference's clock.
 const MICRO: u64 = 1_000;
 
-/// The player of a case.
+/// Returns the player of a case.
 pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
     let interval = from_millis(config.double("interval_ms")?);
@@ -154,7 +154,7 @@ impl Rolling {
             .seen())
     }
 
-    /// The one function: it returns a wait, zero for permission, and what remains.
+    /// Returns the one function: it returns a wait, zero for permission, and what remains.
     fn compare_early(&self, step: &Step, before: Outcome, remaining: u64) -> Read<Seen> {
         let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
         let (told_ms, ours_ms) = (step.result.count("wait_ms")?, ours.as_nanos() / 1_000_000);

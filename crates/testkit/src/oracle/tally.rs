@@ -14,7 +14,7 @@ pub enum Skip {
     Extreme,
     /// The recorded state before the step is impossible for our limit, such as a bucket above its
     /// capacity.
-    Unholdable,
+    ImpossibleState,
     /// Our types reject the limit.
     RefusedLimit,
     /// The clock is before 1970, where our clocks begin.
@@ -33,7 +33,7 @@ impl fmt::Display for Skip {
             Self::Error => "returned an error",
             Self::ClockBack => "after the clock went back",
             Self::Extreme => "64-bit limit as argument",
-            Self::Unholdable => "state we cannot hold",
+            Self::ImpossibleState => "state we cannot hold",
             Self::RefusedLimit => "limit that our types refuse",
             Self::BeforeTime => "clock before 1970",
             Self::BeyondTime => "clock too far in the future",

@@ -1,5 +1,5 @@
-//! Calendars and schedules, computed by counting days and from the daylight-saving rules of three
-//! places, without a time zone library.
+//! Calendars and schedules, computed by counting days and from the daylight-saving rules of three zones, without a
+//! time zone library.
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR: i64 = 3_600;

@@ -132,7 +132,7 @@ impl RuleModel {
         Ok(matched)
     }
 
-    /// Rules marked `suffices` without capacity are left out if another one has capacity.
+    /// Leaves out rules marked `suffices` that have no capacity, if another one has capacity.
     fn without_exhausted(&self, verb: Verb, mut charges: Vec<Charge>) -> Vec<Charge> {
         let passes = |charge: &Charge| {
             let alone = std::slice::from_ref(charge);
@@ -157,7 +157,8 @@ impl RuleModel {
         rules.iter().filter_map(charge).collect()
     }
 
-    /// The states of a key, unless it is new to these limits: nothing was written for it, or nothing is used up of others.
+    /// Returns the states of a key, unless it counts as new under these limits: nothing was written for it, or nothing
+    /// is used under other limits.
     fn known(&self, key: &Key, limits: &[Limit]) -> Option<&Vec<State>> {
         let states = self.counters.get(key)?;
         let seen = |(position, state): (usize, &State)| {
@@ -169,7 +170,7 @@ impl RuleModel {
         is_known.then_some(states)
     }
 
-    /// The state of one limit of a key, as a request under these limits finds it.
+    /// Returns the state of one limit of a key, as a request under these limits finds it.
     pub(super) fn state(&self, key: &Key, position: usize, limits: &[Limit]) -> State {
         let limit = &limits[position];
         match self.known(key, limits) {

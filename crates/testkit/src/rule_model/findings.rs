@@ -233,7 +233,7 @@ fn calendar_debt_under_another_limit() -> Trace {
     Trace { start, ..trace(rules, steps) }
 }
 
-/// The same debt on the last day of December, after as many other keys as a small store has room for.
+/// The same debt on the last day of December, after as many other keys as a small store can hold.
 fn calendar_debt_beside_other_keys() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = limit(8, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -309,7 +309,7 @@ fn renewals() -> Vec<Trace> {
     vec![removed, Trace { start: START, versions: vec![slots, bucket_rule("r0")], steps }]
 }
 
-/// One taken a tick before the end of a slice, and one more under a log at the same instant; then the first taking is refunded.
+/// One is taken a tick before the end of a slice, and one more under a log at the same instant; then the first taking is refunded.
 /// Its receipt names the slice, so the log accepts nothing.
 fn end_of_a_slice() -> Trace {
     let slices = limit(5, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(SECOND) });
@@ -322,8 +322,8 @@ fn end_of_a_slice() -> Trace {
     trace(rules, steps)
 }
 
-/// A key is charged under a log and a window, under a bucket of which a new key has nothing, and under the rule's own. When it
-/// has everything left it is new to that bucket, though it was charged there before.
+/// A key is charged under a log and a window, under a bucket of which a new key has nothing, and under the rule's own.
+/// Once nothing is used, the key counts as new under that bucket, although it was charged under it before.
 fn new_to_an_override() -> Trace {
     let log = limit(12, SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let window = limit(11, 5 * SECOND, Algorithm::SlidingWindow);
@@ -332,7 +332,7 @@ fn new_to_an_override() -> Trace {
     let overrides = vec![other("pro", vec![log, window]), other("own", vec![minutes(2, Some(0))])];
     let rules = vec![Rule { overrides, ..rule("r0", vec![minutes(10, None)]) }];
     let refund = Step { pause: Pause::None, act: Act::Refund(0) };
-    // The window is still used when the key comes to the bucket, so the key is not new there.
+    // The window still has something used when the key is charged under the bucket, so the key does not count as new.
     let own = |pause| ask(pause, Verb::Check, Some("own"), 1);
     trace(rules, vec![ask(0, Verb::Check, Some("pro"), 1), own(SECOND), refund, check(0, 1), own(1_000 * SECOND)])
 }

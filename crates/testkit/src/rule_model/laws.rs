@@ -13,7 +13,7 @@ use super::{Answer, Request, RuleModel, RuleSet, Verb};
 
 /// A resolved operation, with its number in the recorded trace.
 #[derive(Clone, Debug)]
-pub struct Deed {
+pub struct RecordedOperation {
     /// Its number.
     pub number: usize,
     /// The time.
@@ -31,7 +31,7 @@ pub enum What {
     Refund(usize),
     /// Its leases were renewed.
     Renew(usize),
-    /// It was settled at this cost.
+    /// The reservation was settled at this cost.
     Commit(usize, u64),
     /// Counters were reset.
     Reset(Request),
@@ -41,7 +41,7 @@ pub enum What {
 
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Came {
+pub enum OperationResult {
     /// A decision.
     Decided(Answer),
     /// A settlement, or a number.
@@ -55,14 +55,14 @@ pub enum Came {
 struct Recorder {
     tick: u64,
     model: RuleModel,
-    deeds: Vec<Deed>,
+    operations: Vec<RecordedOperation>,
     receipts: Vec<(usize, Receipt)>,
 }
 
 impl Recorder {
     fn note(&mut self, what: What) -> usize {
-        let number = self.deeds.len();
-        self.deeds.push(Deed { number, at: self.model.now(), what });
+        let number = self.operations.len();
+        self.operations.push(RecordedOperation { number, at: self.model.now(), what });
         number
     }
 
@@ -125,20 +125,24 @@ impl Subject for Recorder {
 ///
 /// # Panics
 /// Never: the model agrees with itself.
-pub fn record(trace: &Trace, tick: u64) -> Vec<Deed> {
+pub fn record(trace: &Trace, tick: u64) -> Vec<RecordedOperation> {
     let model = RuleModel::new(tick, trace.start);
-    let mut recorder = Recorder { tick, model, deeds: Vec::new(), receipts: Vec::new() };
+    let mut recorder = Recorder { tick, model, operations: Vec::new(), receipts: Vec::new() };
     lockstep::run(&mut recorder, trace).expect("the model agrees with itself");
-    recorder.deeds
+    recorder.operations
 }
 
 /// Runs all operations from the beginning and returns their results.
-pub fn replay<S: Subject>(subject: &mut S, start: u64, deeds: &[Deed]) -> BTreeMap<usize, Came> {
+pub fn replay<S: Subject>(
+    subject: &mut S,
+    start: u64,
+    operations: &[RecordedOperation],
+) -> BTreeMap<usize, OperationResult> {
     subject.begin(start);
     let mut receipts: BTreeMap<usize, String> = BTreeMap::new();
     let (mut came, mut now) = (BTreeMap::new(), start);
-    let number = |refunded: u64| Came::Settled(Settled { refunded, ..Settled::default() });
-    for deed in deeds {
+    let number = |refunded: u64| OperationResult::Settled(Settled { refunded, ..Settled::default() });
+    for deed in operations {
         if deed.at > now {
             subject.advance_to(deed.at);
             now = deed.at;
@@ -147,17 +151,21 @@ pub fn replay<S: Subject>(subject: &mut S, start: u64, deeds: &[Deed]) -> BTreeM
             What::Ask(verb, request) => {
                 let (answer, receipt) = subject.ask(*verb, request);
                 receipts.insert(deed.number, receipt);
-                Came::Decided(answer)
+                OperationResult::Decided(answer)
             }
-            What::Refund(of) => receipts.get(of).map_or(Came::Nothing, |receipt| number(subject.refund(receipt))),
-            What::Renew(of) => receipts.get(of).map_or(Came::Nothing, |receipt| number(subject.renew(receipt).into())),
-            What::Commit(of, cost) => {
-                receipts.get(of).map_or(Came::Nothing, |receipt| Came::Settled(subject.commit(receipt, *cost)))
+            What::Refund(of) => {
+                receipts.get(of).map_or(OperationResult::Nothing, |receipt| number(subject.refund(receipt)))
             }
+            What::Renew(of) => {
+                receipts.get(of).map_or(OperationResult::Nothing, |receipt| number(subject.renew(receipt).into()))
+            }
+            What::Commit(of, cost) => receipts
+                .get(of)
+                .map_or(OperationResult::Nothing, |receipt| OperationResult::Settled(subject.commit(receipt, *cost))),
             What::Reset(request) => number(subject.reset(request) as u64),
             What::Put(rules) => {
                 subject.put(rules);
-                Came::Nothing
+                OperationResult::Nothing
             }
         };
         came.insert(deed.number, result);
@@ -169,10 +177,15 @@ pub fn replay<S: Subject>(subject: &mut S, start: u64, deeds: &[Deed]) -> BTreeM
 ///
 /// # Panics
 /// If they differ.
-pub fn same(deeds: &[Deed], one: &BTreeMap<usize, Came>, other: &BTreeMap<usize, Came>, law: &str) {
-    for deed in deeds {
+pub fn same(
+    operations: &[RecordedOperation],
+    one: &BTreeMap<usize, OperationResult>,
+    other: &BTreeMap<usize, OperationResult>,
+    law: &str,
+) {
+    for deed in operations {
         if let (Some(one), Some(other)) = (one.get(&deed.number), other.get(&deed.number)) {
-            assert_eq!(one, other, "{law}: {deed:?} in\n{deeds:#?}");
+            assert_eq!(one, other, "{law}: {deed:?} in\n{operations:#?}");
         }
     }
 }

@@ -107,7 +107,7 @@ pub enum Ask {
 }
 
 impl Ask {
-    /// The amount.
+    /// Returns the amount.
     pub const fn cost(self) -> u64 {
         match self {
             Self::Exactly(cost) | Self::Regardless(cost) => cost,
@@ -274,7 +274,7 @@ impl Limit {
         }
     }
 
-    /// The same for a bucket that grants later steps. The steps within the longest wait are a fixed
+    /// Returns the same for a bucket that grants later steps. The steps within the longest wait are a fixed
     /// number, or one more while the current step is nearly over. So a request passes when the
     /// smaller number is enough, or at the first such time from when the larger is.
     fn retry_of_steps(&self, state: &State, at: u64, ask: Ask, max_wait: u64) -> Retry {

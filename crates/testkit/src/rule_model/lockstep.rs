@@ -244,7 +244,7 @@ pub fn compare<S: Subject>(subject: &mut S, first_seed: u64, decisions: u64, lef
     (compared, traces)
 }
 
-/// Prints a difference so that it can be checked by hand.
+/// Prints a difference so that it can be verified manually.
 pub fn describe(seed: u64, trace: &Trace, difference: &Difference) -> String {
     let mut text = format!("seed {seed}: the model and the program differ\n");
     let mut line = |line: String| writeln!(text, "{line}").expect("strings take everything");

@@ -146,7 +146,7 @@ pub fn read(receipt: &str) -> Receipt {
     receipt.parse().expect("a receipt of the engine")
 }
 
-/// The result of a commit.
+/// Returns the result of a commit.
 pub fn settled(settled: tollgate_engine::Settled) -> Settled {
     Settled { refunded: settled.refunded.get(), charged: settled.charged.get(), unpaid: settled.unpaid.get() }
 }

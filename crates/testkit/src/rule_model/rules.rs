@@ -42,7 +42,8 @@ pub struct Rule {
     pub replaces: Vec<String>,
     /// A request that matches several rules with this flag is admitted if one of them has capacity.
     pub suffices: bool,
-    /// The percentage of keys that it is enforced for. The model knows only 0 and 100: other shares depend on a hash.
+    /// The percentage of keys that it is enforced for. The model knows only 0 and 100: other percentages depend on a
+    /// hash.
     pub enforce: Option<u8>,
 }
 

@@ -44,7 +44,7 @@ pub struct Settled {
 }
 
 impl RuleModel {
-    /// Returns whether a receipt may name a slot that another request took, because its own is gone.
+    /// Returns whether a receipt may name a slot that another request took, because its own has ended.
     pub fn is_ambiguous(&self, receipt: &Receipt) -> bool {
         receipt.taken.iter().any(|taken| {
             let states = self.counters.get(&taken.key).into_iter().flatten();

@@ -73,7 +73,7 @@ impl Cluster {
     }
 }
 
-/// Whether `CLUSTER INFO` or `INFO` of a server contains a line.
+/// Returns whether `CLUSTER INFO` or `INFO` of a server contains a line.
 fn info(server: &Server, command: &str, line: &str) -> bool {
     let arguments: &[&str] = if command == "CLUSTER" { &["CLUSTER", "INFO"] } else { &["INFO", "replication"] };
     let text = server.command(arguments).bytes();

@@ -17,8 +17,8 @@ const FOLDERS: [&str; 4] = [
     "/usr/lib/postgresql/14/bin",
 ];
 
-/// A running PostgreSQL on a free loopback port, with a cluster of its own that is deleted when
-/// this is dropped.
+/// A running PostgreSQL on a free loopback port, with its own database cluster, which is deleted when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Postgres {
     port: u16,

@@ -14,12 +14,12 @@ pub struct Proxy {
 
 #[derive(Debug, Default)]
 struct Shared {
-    weather: Mutex<Weather>,
+    network_state: Mutex<NetworkState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Weather {
+struct NetworkState {
     delay: Duration,
     stalled: bool,
     /// The address of the clients that are cut off, in both directions.
@@ -49,7 +49,7 @@ impl Proxy {
                     let (Ok(from), Ok(to), Ok(kept)) = (from.try_clone(), to.try_clone(), from.try_clone()) else {
                         continue;
                     };
-                    passing.weather().streams.push(kept);
+                    passing.network_state().streams.push(kept);
                     let passing = passing.clone();
                     std::thread::spawn(move || passing.pass(from, to, source.ip()));
                 }
@@ -65,29 +65,29 @@ impl Proxy {
 
     /// Delays every kilobyte by this time.
     pub fn slow(&self, delay: Duration) {
-        self.shared.weather().delay = delay;
+        self.shared.network_state().delay = delay;
     }
 
     /// Stalls: nothing is forwarded, and connections stay open.
     pub fn stall(&self) {
-        self.shared.weather().stalled = true;
+        self.shared.network_state().stalled = true;
     }
 
     /// Cuts off the clients that connect from this address: nothing is forwarded for them, and connections stay open.
     pub fn cut_off(&self, source: Ipv4Addr) {
-        self.shared.weather().cut_off = Some(source.into());
+        self.shared.network_state().cut_off = Some(source.into());
     }
 
     /// Forwards everything again, including what was held back.
     pub fn clear(&self) {
-        let mut weather = self.shared.weather();
-        (weather.stalled, weather.cut_off, weather.delay) = (false, None, Duration::ZERO);
+        let mut network_state = self.shared.network_state();
+        (network_state.stalled, network_state.cut_off, network_state.delay) = (false, None, Duration::ZERO);
         self.shared.changed.notify_all();
     }
 
     /// Closes all connections.
     pub fn cut(&self) {
-        for stream in self.shared.weather().streams.drain(..) {
+        for stream in self.shared.network_state().streams.drain(..) {
             // The connection may be closed already.
             let _ = stream.shutdown(Shutdown::Both);
         }
@@ -96,8 +96,8 @@ impl Proxy {
 }
 
 impl Shared {
-    fn weather(&self) -> MutexGuard<'_, Weather> {
-        self.weather.lock().unwrap_or_else(PoisonError::into_inner)
+    fn network_state(&self) -> MutexGuard<'_, NetworkState> {
+        self.network_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[expect(clippy::disallowed_methods, reason = "delaying is what it is for")]
@@ -105,10 +105,10 @@ impl Shared {
         let mut piece = [0; PIECE];
         while let Ok(count @ 1..) = from.read(&mut piece) {
             let delay = {
-                let weather = self
-                    .changed
-                    .wait_while(self.weather(), |weather| weather.stalled || weather.cut_off == Some(source));
-                weather.unwrap_or_else(PoisonError::into_inner).delay
+                let network_state = self.changed.wait_while(self.network_state(), |network_state| {
+                    network_state.stalled || network_state.cut_off == Some(source)
+                });
+                network_state.unwrap_or_else(PoisonError::into_inner).delay
             };
             if !delay.is_zero() {
                 std::thread::sleep(delay);

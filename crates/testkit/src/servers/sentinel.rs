@@ -97,7 +97,7 @@ impl Sentinels {
         });
     }
 
-    /// Returns the index of the server that says it is the primary, once all that run agree on it.
+    /// Returns the index of the server that reports itself as the primary, once all running servers agree on it.
     ///
     /// # Panics
     /// If there is none.
@@ -155,14 +155,14 @@ impl Drop for Sentinel {
     }
 }
 
-/// Whether `INFO replication` of a server contains a line.
+/// Returns whether `INFO replication` of a server contains a line.
 fn info(server: &Server, line: &str) -> bool {
     // A server whose role changes closes its connections.
     let Ok(reply) = server.connect().try_command(&["INFO", "replication"]) else { return false };
     String::from_utf8_lossy(&reply.bytes()).lines().any(|found| found.trim_end() == line)
 }
 
-/// Waits until something holds that becomes so by itself.
+/// Waits until a condition holds.
 #[expect(clippy::disallowed_methods, reason = "the servers send no notification to wait for")]
 pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..600 {

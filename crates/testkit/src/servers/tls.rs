@@ -32,23 +32,23 @@ impl Certificates {
         new
     }
 
-    /// Lets servers ask clients for a certificate; that of the server serves for both.
+    /// Makes servers require a client certificate; the certificate of the server is used for both.
     #[must_use]
     pub fn of_clients(self) -> Self {
         Self { of_clients: true, ..self }
     }
 
-    /// The certificate of the authority, for clients.
+    /// Returns the certificate of the authority, for clients.
     pub fn authority(&self) -> PathBuf {
         self.directory.join("ca.pem")
     }
 
-    /// The certificate of the server.
+    /// Returns the certificate of the server.
     pub fn certificate(&self) -> PathBuf {
         self.directory.join("server.pem")
     }
 
-    /// The key of the server.
+    /// Returns the key of the server.
     pub fn key(&self) -> PathBuf {
         self.directory.join("server.key")
     }

@@ -13,7 +13,7 @@ const SECOND: u64 = 1_000 * MILLI;
 /// A defect to plant, which the check has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// The protocol as it is.
+    /// No defect: the protocol unchanged.
     None,
     /// The pool refills to the burst although tokens are outstanding.
     NoFloor,
@@ -343,7 +343,7 @@ impl Simulation {
         let local = self.nodes[node].clock.at(now);
         if self.nodes[node].holder.answered(local, grant) {
             match flight.need {
-                // It counts from when the store decided it.
+                // The request counts from when the store decided it.
                 Need::Spend(cost) if cost > 0 => self.admit(decided, cost),
                 Need::Hold(cost) => self.request(now, node, cost),
                 _ => {}

@@ -14,7 +14,7 @@ const SECOND: u64 = 1_000 * MILLI;
 /// A defect to plant, which the check has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// The protocol as it is.
+    /// No defect: the protocol unchanged.
     None,
     /// Refunds are carried out twice.
     RefundedTwice,
@@ -50,7 +50,7 @@ enum What {
     Peek {
         round: u64,
     },
-    /// Of a take at this instant.
+    /// Refunds a take at this instant.
     Refund(u64),
 }
 
@@ -62,7 +62,7 @@ struct Place {
     /// Takes and refunds that were carried out.
     taken: i64,
     history: Vec<(u64, u64)>,
-    /// From a take to its refund.
+    /// The intervals from a take to its refund.
     holds: Vec<(u64, u64)>,
 }
 
@@ -82,7 +82,7 @@ pub struct Simulation {
     random: Random,
     queue: Queue<Event>,
     places: Vec<Place>,
-    /// Of each node to each place, and back.
+    /// The links of each node to each place, in both directions.
     links: Vec<Vec<(Link, Link)>>,
     groups: BTreeMap<u64, Group>,
     next: u64,
@@ -215,7 +215,7 @@ impl Simulation {
         group.parts.conclude(admits, &mut actions);
         if admits {
             for (part, place) in group.places.iter().enumerate() {
-                // It counts from when its place took.
+                // The part counts from when its place took the tokens.
                 if let Some(at) = group.took[part] {
                     self.places[*place].history.push((at, group.cost));
                     self.kept[*place] += group.cost as i64;

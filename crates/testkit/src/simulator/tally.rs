@@ -19,7 +19,7 @@ const KEY: &[u8] = b"key";
 /// A defect to plant, which the check has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// The protocol as it is.
+    /// No defect: the protocol unchanged.
     None,
     /// The store does not look at sequence numbers.
     MergedTwice,
@@ -213,7 +213,7 @@ impl Simulation {
         }
     }
 
-    /// The store's time as a node estimates it.
+    /// Returns the store's time as a node estimates it.
     fn estimate(&self, now: u64, node: usize) -> u64 {
         let node = &self.nodes[node];
         let local = i128::from(node.clock.at(now));

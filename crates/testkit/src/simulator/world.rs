@@ -52,7 +52,7 @@ struct Scheduled<E> {
 }
 
 impl<E> Ord for Scheduled<E> {
-    /// The earliest is the greatest, since the heap returns that first.
+    /// Orders the earliest as the greatest, since the heap returns that first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
@@ -136,9 +136,9 @@ impl Link {
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: u64,
-    /// In ten-thousandths of true time.
+    /// The rate of the clock, in ten-thousandths of true time.
     rate: u64,
-    /// From when on it is ahead or behind by how much.
+    /// The steps of the clock: when, and by how much it is ahead or behind from then on.
     steps: Vec<(u64, i64)>,
 }
 

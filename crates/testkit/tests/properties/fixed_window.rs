@@ -81,7 +81,7 @@ impl Subject for Fixed {
         exact(windows_begun(from, to, self.0.length)) * exact(self.0.limit)
     }
 
-    /// One window longer than the window, or the second that threads may differ by.
+    /// Returns one window longer than the window, or the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         self.0.length + self.0.length.max(Nanos::SECOND.as_nanos())
     }

@@ -41,13 +41,13 @@ impl Subject for LogParams {
         exact(self.limit)
     }
 
-    /// Each step back grants at most one limit.
+    /// Returns each step back grants at most one limit.
     fn after_step(&self, from: u64, to: u64) -> Exact {
         let windows = if to < from { 1 } else { (to - from).div_ceil(self.length) };
         exact(windows) * exact(self.limit)
     }
 
-    /// The window, plus the second that threads may differ by.
+    /// Returns the window, plus the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         self.length.max(self.gap) + Nanos::SECOND.as_nanos()
     }

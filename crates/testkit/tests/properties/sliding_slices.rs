@@ -62,7 +62,7 @@ impl Subject for Slices {
         exact(windows_begun(from, to, self.params.length)) * exact(self.params.limit)
     }
 
-    /// One window longer than a window and a slice, or the second that threads may differ by.
+    /// Returns one window longer than a window and a slice, or the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         let window = self.params.length.div_ceil(self.precision) * self.precision;
         window + self.precision + window.max(Nanos::SECOND.as_nanos())

@@ -58,7 +58,7 @@ impl Subject for Sliding {
         exact(windows_begun(from, to, self.0.length)) * exact(self.0.limit)
     }
 
-    /// One window longer than two windows, or the second that threads may differ by.
+    /// Returns one window longer than two windows, or the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         2 * self.0.length + self.0.length.max(Nanos::SECOND.as_nanos())
     }

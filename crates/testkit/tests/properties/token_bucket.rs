@@ -38,7 +38,7 @@ impl Subject for TokenParams {
         exact(to.saturating_sub(from)) * per_nano(self.rate)
     }
 
-    /// The time to refill capacity and debt, plus the second that threads may differ by.
+    /// Returns the time to refill capacity and debt, plus the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         let refill = ceil_nanos(&((exact(self.burst) + exact(self.max_debt)) / per_nano(self.rate)));
         refill.saturating_add(Nanos::SECOND).as_nanos()

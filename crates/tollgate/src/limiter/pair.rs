@@ -1,7 +1,7 @@
-//! A state of two words with a lock of its own, such as that of a token bucket of 7777/s.
+//! A state of two words with its own lock, such as that of a token bucket of 7777/s.
 //!
-//! Locking takes one compare-and-swap, as changing a state of one word does, and unlocking is a plain store. A mutex takes two
-//! read-modify-write operations, and looks for panics on both sides.
+//! Locking takes one compare-and-swap, as changing a state of one word does, and unlocking is a plain store. A mutex
+//! takes two read-modify-write operations, and checks for poisoning on both sides.
 
 use tollgate_core::{Cells, CellsMut};
 

@@ -23,7 +23,7 @@ use super::{Buckets, Presence, StateReader};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{Ordering, fence};
 
-/// How many entries may move, each to the vacant entry that the next one left, to make an entry vacant.
+/// Maximum number of entries moved, each to the place that the next one left, to make an entry vacant.
 pub(super) const MAX_DISPLACEMENTS: u32 = 2;
 /// This many failed searches in a row mean that the table is full.
 const FULL: u64 = 16;

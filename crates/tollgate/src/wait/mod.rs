@@ -444,7 +444,7 @@ impl<G: Waitable> Future for Acquire<'_, G> {
     }
 }
 
-// It contains no pointers into itself.
+// The future contains no pointers into itself.
 impl<G: Waitable> Unpin for Acquire<'_, G> {}
 
 impl<G: Waitable> Drop for Acquire<'_, G> {

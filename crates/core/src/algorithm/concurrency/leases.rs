@@ -247,7 +247,7 @@ impl LeaseList {
         }
     }
 
-    /// Shortens leases that would end later than `latest`. The order of ends stays.
+    /// Shortens leases that would end later than `latest`. The order in which leases end is unchanged.
     pub(super) fn shorten_leases<S: CellsMut + ?Sized>(&self, state: &mut S, latest: Time<Mono>) {
         let mut link = self.last;
         for _ in 0..self.slots {

@@ -213,7 +213,8 @@ fn last_window_does_not_restart_with_every_request() {
     }
 }
 
-/// Twelve of five in the window until 60 s: five are paid off at its end, five at 120 s on average, and at 150 s for certain.
+/// Twelve were taken of five in the window until 60 s: five are paid off at its end, five at 120 s on average, and at
+/// 150 s at the latest.
 #[test]
 fn debt_of_given_windows_may_last_for_half_as_long_again() {
     let state = [60 * S, 12];

@@ -55,7 +55,7 @@ pub(super) fn held(condition: &Condition, entries: &[Entry<'_>]) -> HeldConditio
     HeldCondition { attribute: condition.attribute.to_string(), expected: expected(&condition.test), value }
 }
 
-/// Whether the attributes are exactly those of `only`, if the rule has it.
+/// Returns whether the attributes are exactly those of `only`, if the rule has it.
 pub(super) fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
     let names = rule.only().iter().map(|name| name.as_bytes());
     rule.only().is_empty() || names.eq(entries.iter().map(|entry| entry.name))

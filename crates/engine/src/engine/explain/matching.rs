@@ -45,7 +45,7 @@ pub(super) struct ChargeContext<'a> {
 
 impl ChargeContext<'_> {
     /// Returns the explanation.
-    pub(super) fn met(&self) -> MatchExplanation {
+    pub(super) fn explain(&self) -> MatchExplanation {
         let Self { decisions, ban, rule, .. } = *self;
         let planned = &decisions.plan.charges[self.charge];
         let overrides = rule.filter(|rule| !rule.overrides().is_empty());
@@ -106,9 +106,9 @@ impl ChargeContext<'_> {
                 let said = match value {
                     // Several items cost more than the first of them says.
                     None if cost == *missing => CostValue::Missing,
-                    Some(value) if cost == *max && !is_number(value) => CostValue::NoNumber(shown(value)),
+                    Some(value) if cost == *max && !is_number(value) => CostValue::NotANumber(shown(value)),
                     Some(value) if cost == *max && number.is_none_or(|number| number > *max) => {
-                        CostValue::TooMuch(shown(value))
+                        CostValue::AboveMaximum(shown(value))
                     }
                     Some(_) | None => CostValue::Number,
                 };
@@ -215,7 +215,7 @@ impl ChargeContext<'_> {
             Some(Outcome::Deny(Retry::OnRelease | Retry::Never) | Outcome::Allow | Outcome::Delay(_)) => {
                 BanStatus::Not { refusals: noted.map(|noted| noted.refusals) }
             }
-            None => BanStatus::NotLookedAt,
+            None => BanStatus::NotEvaluated,
         };
         Some(BanState { after: ban.after, within: ban.within, length: ban.length, stands })
     }

@@ -11,7 +11,7 @@ use crate::ruleset::{ActiveRule, Judgement, Matched, OverrideEffect, RuleSet};
 
 /// Maximum number of rules that several items of a request may match: each is compared with all
 /// before.
-const MAX_MET: usize = 4096;
+const MAX_MATCHES: usize = 4096;
 
 /// A match of an item and a rule.
 struct MatchContext<'a> {
@@ -35,19 +35,19 @@ impl Plan {
         rules: &RuleSet,
         scratch: &mut Scratch,
     ) -> Result<(), RequestError> {
-        let (first_charge, first_met) = (self.charges.len(), self.met.len());
+        let (first_charge, first_match) = (self.charges.len(), self.item_matches.len());
         self.plain = true;
         let added = self.add_items(request, rules, scratch, first_charge);
         if added.is_err() {
             self.charges.truncate(first_charge);
-            self.met.truncate(first_met);
+            self.item_matches.truncate(first_match);
         } else if rules.leaves_out() {
             self.replace(rules, first_charge, &mut scratch.picked);
         }
         self.asked.push(PlannedRequest {
             weighs: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
             charges: first_charge as u32..self.charges.len() as u32,
-            met: first_met as u32..self.met.len() as u32,
+            item_matches: first_match as u32..self.item_matches.len() as u32,
             denied: !self.plain
                 && self.charges[first_charge..].iter().any(|planned| planned.is_denied() && !planned.shadow),
             plain: self.plain && self.charges.len() > first_charge,
@@ -64,13 +64,13 @@ impl Plan {
     ) -> Result<(), RequestError> {
         check_size(request)?;
         self.taking.check(request)?;
-        let first_met = self.met.len();
+        let first_match = self.item_matches.len();
         for (place, item) in request.items.iter().enumerate() {
             match &item.limit {
                 Some(inline) => self.add_inline(request, place, item, inline, first)?,
                 None => self.add_ruled(request, place, item, rules, scratch, first)?,
             }
-            let (given, max) = (self.met.len() - first_met, MAX_MET);
+            let (given, max) = (self.item_matches.len() - first_match, MAX_MATCHES);
             if given > max && request.items.len() > 1 {
                 return Err(RequestError::TooMany { what: "rules matched by the items of a request", given, max });
             }
@@ -138,7 +138,7 @@ impl Plan {
                 Some(same) => self.join(same, cost, key_start),
                 None => self.push_rule(*number, rule, cost, key_start),
             };
-            self.met.push(ItemMatch { item: place as u32, charge });
+            self.item_matches.push(ItemMatch { item: place as u32, charge });
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl Plan {
                 self.push(PlannedCharge { name: 0..0, ..self.planned(by, (0, 0), cost, key_start) }, &entry.windows)
             }
         };
-        self.met.push(ItemMatch { item: place as u32, charge });
+        self.item_matches.push(ItemMatch { item: place as u32, charge });
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Plan {
             Some(same) => self.join(same, cost, key_start),
             None => self.push_special(matching, overrides, cost, key_start),
         };
-        self.met.push(ItemMatch { item: place as u32, charge });
+        self.item_matches.push(ItemMatch { item: place as u32, charge });
     }
 
     fn push_special(

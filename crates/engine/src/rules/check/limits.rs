@@ -36,7 +36,7 @@ impl Checker<'_> {
     }
 }
 
-/// Whether an override is marked as set through the API, the only valid mark.
+/// Returns whether an override is marked as set through the API, the only valid mark.
 fn check_set_by(raw: &RawText, notes: &mut Notes) -> bool {
     let is_api = raw.text == "api";
     if !is_api {

@@ -46,7 +46,7 @@ impl Bool {
         }
     }
 
-    /// The attributes without which this is undefined.
+    /// Returns the attributes without which this is undefined.
     fn needed(&self) -> Vec<(usize, Test)> {
         let (texts, numbers): (Vec<&Text>, Vec<&Number>) = match self {
             Self::Texts(_, left, right)

@@ -352,7 +352,7 @@ impl Parser {
         })
     }
 
-    /// The position of the next token.
+    /// Returns the position of the next token.
     fn position(&self) -> usize {
         self.tokens.get(self.at).map_or(self.end, |(position, _)| *position)
     }

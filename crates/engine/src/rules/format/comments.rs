@@ -6,7 +6,7 @@ use super::super::mistake::Position;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Comment {
     pub(super) position: Position,
-    /// With its `#`; empty for an empty line.
+    /// The comment with its `#`; empty for an empty line.
     pub(super) text: String,
     /// Whether it is alone on its line.
     pub(super) alone: bool,

@@ -166,7 +166,7 @@ pub(super) fn unit_of(period: &str) -> Option<Unit> {
     UNITS.iter().find(|(_, words)| words.contains(&period)).map(|(unit, _)| *unit)
 }
 
-/// Whether a unit has no fixed length.
+/// Returns whether a unit has no fixed length.
 pub(super) fn is_of_the_calendar(unit: Unit) -> bool {
     matches!(unit, Unit::Month(_) | Unit::Year(..))
 }

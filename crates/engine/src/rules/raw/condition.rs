@@ -27,13 +27,13 @@ pub(crate) struct RawValues {
 /// How values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchKind {
-    /// As strings, or as patterns if they contain stars or braces.
+    /// Values are compared as strings, or as patterns if they contain stars or braces.
     AnyOf,
-    /// As strings, stars and braces included.
+    /// Values are compared as strings; stars and braces are literal.
     Equals,
     Prefix,
     Cidr,
-    /// As names of files of values.
+    /// Values are names of files that contain the values.
     File,
 }
 

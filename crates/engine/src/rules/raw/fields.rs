@@ -16,7 +16,7 @@ pub(super) struct KeyHint {
 /// A map after its keys were checked.
 pub(super) struct Fields<'n> {
     pairs: Vec<(Position, &'n str, &'n Node)>,
-    /// The valid keys that unknown keys were probably meant to be.
+    /// The valid keys that were probably meant by unknown keys.
     meant: Vec<&'static str>,
 }
 
@@ -64,7 +64,7 @@ impl<'n> Fields<'n> {
         Some(Self { pairs: known, meant: meant_words })
     }
 
-    /// Whether an unknown key was probably meant to be one of these.
+    /// Returns whether an unknown key was probably meant to be one of these.
     pub(super) fn meant(&self, names: &[&str]) -> bool {
         self.meant.iter().any(|word| names.contains(word))
     }

@@ -6,7 +6,7 @@ use super::super::mistake::Notes;
 use super::super::nth::nth_of;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Override, Pattern, Rule, Test};
-use super::{always_meets, is_positive, sought};
+use super::{always_matches, is_positive, sought};
 use crate::request::Entry;
 use crate::ruleset::{Index, Matched};
 
@@ -31,7 +31,7 @@ pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes
             let earlier = &overrides[number as usize];
             (number as usize) < position && is_positive(&earlier.when) && lasts(earlier, other)
         };
-        if let Some(number) = always_meets(&index, &other.when, stops) {
+        if let Some(number) = always_matches(&index, &other.when, stops) {
             let at = overrides[number as usize].position;
             let problem = "this override never applies: an earlier one matches whenever it does";
             notes.add_with_help(other.position, problem, format!("the earlier one is at {}:{}", at.line, at.column));

@@ -8,7 +8,7 @@ use super::super::glob::{CapturePosition, Glob};
 use super::super::mistake::Notes;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Origin, Pattern, Rule, Test};
-use super::super::words::is_slip;
+use super::super::words::is_typo;
 
 /// Names in `per` that look like several attributes.
 pub(super) fn counted_literally(rule: &Rule, notes: &mut Notes) {
@@ -61,7 +61,7 @@ pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
             if known.contains(&**name) || name.len() <= 3 {
                 continue;
             }
-            if let Some(meant) = names.iter().filter(unused).find(|meant| meant.len() > 3 && is_slip(name, meant)) {
+            if let Some(meant) = names.iter().filter(unused).find(|meant| meant.len() > 3 && is_typo(name, meant)) {
                 notes.set_file(&rule.position().file);
                 let problem = format!("`{}` counts by an attribute `{name}`, not by `{{{meant}}}`", rule.id());
                 notes.add_with_help(rule.position().position, problem, format!("did you mean `{meant}`?"));
@@ -136,7 +136,7 @@ fn literal(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
     None
 }
 
-/// Whether a string is almost certainly a regular expression; the test is stricter for attributes
+/// Returns whether a string is almost certainly a regular expression; the test is stricter for attributes
 /// other than paths.
 fn is_regular(text: &str, is_path: bool) -> bool {
     let (begins, ends, any) = (text.starts_with('^'), text.ends_with('$'), text.contains(".*"));

@@ -59,7 +59,7 @@ fn numbers_begin_with_the_given_one() {
     assert_eq!(find(&index, &[("x", "y")]), [10, 11]);
 }
 
-/// A slow reference implementation of what the documentation says.
+/// Returns a slow reference implementation of what the documentation says.
 fn obviously(rule: &Rule, attributes: &[(String, String)]) -> bool {
     rule.when().iter().all(|when| {
         let mut values =

@@ -5,8 +5,8 @@ use tollgate_engine::rules::{TimeError, moment};
 
 use crate::http::problem::Problem;
 
-/// Removes `at` from an object and returns it in nanoseconds since 1970. Spaces replace it, so that the columns of everything else
-/// stay the same. What is not an object, or not JSON, is left as it is.
+/// Removes `at` from an object and returns it in nanoseconds since 1970. It is replaced by spaces, so that the columns
+/// of everything else stay the same. A line that is not an object, or not JSON, is left unchanged.
 ///
 /// # Errors
 /// When it is not a time.
@@ -21,7 +21,7 @@ pub(super) fn take_at(line: &mut [u8]) -> Result<Option<u64>, Problem> {
     at.map(Some).map_err(|detail| Problem::bad_request(detail).at("/at"))
 }
 
-/// Returns nanoseconds since 1970, or what is wrong.
+/// Returns the nanoseconds since 1970, or what is wrong.
 fn parse(value: &[u8]) -> Result<u64, String> {
     const AT: &str = "`at` is a whole number of milliseconds since 1970, or a time like \"2030-01-31T18:00:00Z\", \
                       \"2030-01-31T18:00:00+01:00\" or \"2030-01-31T18:00[Europe/Paris]\"";
@@ -36,7 +36,7 @@ fn parse(value: &[u8]) -> Result<u64, String> {
     })
 }
 
-/// The position of a member: of its value, and of all of it with one comma.
+/// The position of a member: of its value, and of the whole member with one comma.
 struct JsonMember {
     value: std::ops::Range<usize>,
     all: std::ops::Range<usize>,

@@ -137,13 +137,13 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Op
         }
         input.consume(taken + usize::from(end.is_some()));
         if end.is_some() {
-            // An empty line counts, too.
+            // An empty line is counted too.
             return Ok(Some(whole));
         }
     }
 }
 
-/// The times of requests: as they specify, or when they are read, depending on the first one.
+/// The times of requests: as specified in them, or when they are read, depending on the first request.
 struct Times {
     clock: Arc<ManualClock>,
     real: PreciseClock,

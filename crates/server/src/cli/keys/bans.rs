@@ -1,4 +1,4 @@
-//! The bans of a request, by rule: a decision says only that there is one, and the longest wait.
+//! The bans of a request, by rule: a decision reports only that there is a ban, and the longest wait.
 
 use std::io::{self, Write};
 
@@ -39,13 +39,13 @@ impl Bans {
         Self { each: each.collect(), rule, retry_after_ms: explained["retry_after_ms"].as_u64() }
     }
 
-    /// Whether the ban of a rule lasts longer than its limit.
+    /// Returns whether the ban of a rule lasts longer than its limit.
     pub(super) fn outlast(&self, limit: &LimitLine) -> bool {
         let outlasts = |ban: &Ban| limit.retry_after_ms.is_some_and(|wait| wait <= ban.left_ms);
         self.each.iter().any(|ban| limit.rule.as_deref() == Some(&ban.rule) && outlasts(ban))
     }
 
-    /// Prints the decision: each ban, and whatever lasts longer than all of them.
+    /// Prints the decision: each ban, and any wait that lasts longer than all of them.
     pub(super) fn print(&self, decision: &Decision, out: &mut impl Write) -> io::Result<()> {
         if decision.allowed {
             return writeln!(out, "it would pass");

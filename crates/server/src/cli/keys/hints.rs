@@ -49,7 +49,7 @@ fn lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<String
         let id = rule["rule"].as_str()?;
         (!missing.is_empty()).then(|| {
             let by = missing.join(" and ");
-            format!("rule {id} counts by {by}, and this is the counter of requests without: give {}", give(&missing))
+            format!("rule {id} counts by {by}, and this is the counter of requests without it: give {}", give(&missing))
         })
     });
     let unmatched = rules.iter().filter(|_| none_matched).filter_map(|rule| {
@@ -90,8 +90,8 @@ mod tests {
         ]});
         let per = |id: &str| if id == "export" { vec!["user".to_owned()] } else { Vec::new() };
         let met = [
-            "rule login counts by client_ip, and this is the counter of requests without: give client_ip=…",
-            "rule plans counts by api_key or client_ip, and this is the counter of requests without: give api_key=…",
+            "rule login counts by client_ip, and this is the counter of requests without it: give client_ip=…",
+            "rule plans counts by api_key or client_ip, and this is the counter of requests without it: give api_key=…",
         ];
         assert_eq!(lines(&explained, false, &per), met);
         let unmet = "rule export is for path \"/export\" and counts by user: give path=… user=…";

@@ -166,7 +166,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let none_matched = table.is_empty() && decision.allowed;
     match (table.is_empty(), decision.allowed) {
         (true, true) => writeln!(out, "no limit applies to it")?,
-        // Refused without being counted, or banned for longer than any limit lasts.
+        // The request was refused without being counted, or is banned for longer than any limit refuses it.
         (true, false) => {}
         (false, _) => table.write(&mut out)?,
     }
@@ -186,7 +186,7 @@ fn print_top(args: &TopArgs, page: TopKeysPage) -> anyhow::Result<()> {
         }
         for (what, keys) in [("charged", &top.charged), ("refused", &top.refused)] {
             for TopKey { key, count, error } in keys.iter().take(args.limit) {
-                // The count may be too high by the error, but not too low.
+                // The count may be too high by up to the error, but not too low.
                 let count = if *error == 0 { count.to_string() } else { format!("{}–{count}", count - error) };
                 table.row([top.domain.clone(), rule.clone(), what.to_owned(), key.clone(), count]);
             }

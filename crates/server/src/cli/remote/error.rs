@@ -27,7 +27,7 @@ impl fmt::Display for Refusal {
 
 impl Error for Refusal {}
 
-/// Returns what may be shown of a token: its id, not its secret.
+/// Returns the part of a token that may be shown: its id, not its secret.
 pub(super) fn shown_token(token: &str) -> String {
     match token.split('_').collect::<Vec<_>>().as_slice() {
         ["tg", id, _] => format!("`{}`", clean(id)),

@@ -1,4 +1,4 @@
-//! The client side of commands that talk to a server: requests, answers, and errors that say what to do.
+//! The client side of commands that call a server: requests, answers, and errors that say what to do.
 
 mod error;
 pub(super) mod output;
@@ -117,7 +117,7 @@ impl RequestArgs {
 pub(super) struct Remote {
     client: Client,
     runtime: Runtime,
-    /// What may be shown of the token, if there is one.
+    /// The part of the token that may be shown, if there is a token.
     token: Option<String>,
 }
 
@@ -165,7 +165,7 @@ impl Remote {
     /// # Errors
     /// When a segment of the path cannot be part of a URL.
     pub(super) fn request(&self, method: Method, path: &[&str]) -> anyhow::Result<RequestBuilder> {
-        // URLs resolve these segments, however they are encoded.
+        // `.` and `..` are resolved in URLs, however they are encoded.
         if let Some(segment) = path.iter().find(|part| matches!(**part, "." | ".." | "")) {
             bail!("`{segment}` cannot be part of a URL; `tollgate rules apply` accepts rules with any id");
         }
@@ -247,7 +247,7 @@ pub(super) struct ListAnswer {
 const UNKNOWN: &str = "unexpected answer; is the server a tollgate server of the same version?";
 
 impl ListAnswer {
-    /// Whether the list has more items.
+    /// Returns whether the list has more items.
     pub(super) fn is_cut(&self) -> bool {
         self.next.is_some()
     }

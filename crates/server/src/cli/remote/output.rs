@@ -87,7 +87,7 @@ pub(in crate::cli) fn span(ms: u64) -> String {
 /// Prints a JSON document.
 pub(in crate::cli) fn json(document: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    // As an I/O error, if it is one.
+    // Returns the error as an I/O error, if it is one.
     serde_json::to_writer_pretty(&mut out, document).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
 }

@@ -106,7 +106,7 @@ fn attempt(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<Outcome> {
                 return Ok(Outcome::Done);
             }
             Err(error) if is_conflict(&error) => {
-                // Another author changed something. It does not matter if the plan is still the same.
+                // Another author changed something. The other change does not matter if the plan is still the same.
                 let again = proposal.plan()?;
                 if again.changes != plan.changes {
                     show_plan(&again, args)?;
@@ -195,7 +195,7 @@ fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
     }
 }
 
-/// Returns a warning with the name of its file. Positions in several combined files are removed.
+/// Returns a warning with the name of its file. Removes positions, which refer to several combined files.
 fn of_file(warning: &str, args: &ApplyArgs) -> String {
     let positioned = |text: &str| {
         let (name, rest) = text.split_once(':')?;
@@ -225,7 +225,7 @@ fn write_plan(plan: &Plan, paint: Paint, mut out: impl Write) -> io::Result<()> 
             continue;
         }
         if change.diff.is_empty() {
-            writeln!(out, "    only its place in the order")?;
+            writeln!(out, "    only its position in the order")?;
         }
         for line in change.diff.lines() {
             writeln!(out, "    {}", paint.diff_line(line))?;

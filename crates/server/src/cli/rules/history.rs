@@ -47,7 +47,7 @@ pub(super) struct RollbackArgs {
 
     /// The version; by default the last one with another text
     ///
-    /// Called again, it goes back one version further, not to the one it came from: for that, name the version.
+    /// Called again, it goes back one version further; to undo a rollback, name the version.
     #[arg(value_name = "VERSION")]
     version: Option<i64>,
 
@@ -74,7 +74,7 @@ fn print_history(remote: &Remote, rule: &RuleArgs, versions: Vec<Version>) -> an
     }
     let mut out = std::io::stdout().lock();
     table.write(&mut out)?;
-    // Overrides are not part of the versions, which should not look as if there were none.
+    // Overrides are not part of the versions, so the output mentions them.
     if let Some(line) = rule.read(remote).and_then(|rule| describe_count(&rule)) {
         writeln!(out, "{}; `tollgate audit` has their changes", clean(&line))?;
     }
@@ -106,7 +106,8 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<(
     let version = match args.version {
         Some(version) => version,
         None => {
-            // The choice depends on the newest version, so it must still be the current one. A deleted rule has no version to expect.
+            // The choice depends on the newest version, so that must still be the current one. A deleted rule has no
+            // current version.
             if let Some(newest) = versions.first().filter(|newest| newest.rule.is_some()) {
                 change.if_version.get_or_insert(newest.version);
             }
@@ -135,8 +136,9 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<(
 /// How many versions are considered, newest first.
 const MOST_VERSIONS: usize = 1_000;
 
-/// Returns the version to roll back to: the last one that differs from the current rule and was not rolled back itself. Repeated
-/// rollbacks therefore go further back, not to and fro. `versions` are in order, newest first.
+/// Returns the version to roll back to: the last one that differs from the current rule and was not rolled back itself.
+/// Repeated rollbacks therefore go further back instead of alternating between two versions. `versions` are in order,
+/// newest first.
 fn rollback_target(versions: &[Version]) -> Option<i64> {
     // A stack of versions, each above the one it replaced: a rollback pops everything above its target.
     let mut stack: Vec<&Version> = Vec::new();

@@ -155,7 +155,7 @@ impl RuleArgs {
 }
 
 fn delete(remote: &Remote, args: &DeleteArgs) -> anyhow::Result<()> {
-    // Overrides remain, and whoever deletes their rule should know of them.
+    // Overrides remain after their rule is deleted, so they are mentioned.
     let overrides =
         args.rule.read(remote).and_then(|rule| usize::try_from(rule.overrides).ok()).filter(|count| *count > 0);
     let with = overrides.map(|overrides| format!(", with its {}", count(overrides, "override"))).unwrap_or_default();

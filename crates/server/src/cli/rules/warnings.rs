@@ -20,12 +20,13 @@ pub(super) fn warnings(domain: &str, stored: &StoredOverride, rule: &StoredRule)
     alone.as_object_mut()?.remove("overrides");
     let effect = stored.effect.to_string();
     let StoredOverride { attribute, until, .. } = stored;
-    // The engine warns about values that look like patterns, which is right for files only; these values cause no warning.
+    // The engine warns about values that look like patterns, which applies only to files; the values of stored
+    // overrides cause no warning.
     let value = if attribute == "client_ip" { "192.0.2.1" } else { "/value" };
     let one = EntryOverride { attribute, value, effect: &effect, until: until.as_deref() };
     let rules = read(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
     let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
-    // Overrides are the last key of a rule that they are inserted into, so all that follows is about this one.
+    // Overrides are inserted as the last key of a rule, so everything after that position belongs to this one.
     let start = rules.domains().first()?.rules().first()?.overrides().first()?.position;
     let of_override = engine.warnings(&rules).into_iter().filter(|warning| warning.position >= start);
     found.extend(of_override.map(|warning| match warning.help {
@@ -40,8 +41,8 @@ fn read(domain: &str, rule: &str) -> Option<Rules> {
     Rules::read(&[Source { name: "override", text: text.as_bytes() }]).ok()
 }
 
-/// Warns about an attribute that the rule does not name: right where customers are identified by something else, such as a plan, but
-/// often a typing error.
+/// Warns about an attribute that the rule does not name: correct if customers are identified by something else, such as
+/// a plan, but often a typing error.
 fn unknown_attribute(rule: &Rule, stored: &StoredOverride) -> Option<String> {
     let counted = rule.per().iter().flat_map(|counted| &counted.origins).map(|origin| match origin {
         Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,

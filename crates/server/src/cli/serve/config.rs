@@ -42,7 +42,7 @@ pub(super) struct Config {
     pub(super) rules: RulesConfig,
     /// Whether tokens are required.
     pub(super) tokens: TokenPolicy,
-    /// The hosts that HTTP requests may be for, where that matters.
+    /// The hosts that HTTP requests may name, on servers that check it.
     pub(super) hosts: Option<AllowedHosts>,
     /// The certificate and key, if TLS is enabled.
     pub(super) tls: Option<TlsFiles>,
@@ -152,7 +152,7 @@ impl Config {
     }
 }
 
-/// More threads would only contend.
+/// Maximum number of threads: more would only contend.
 const MAX_THREADS: usize = 1_024;
 /// The maximum of `--rls-connection-age`, a year, so that no instant overflows.
 const MAX_AGE_SECONDS: u64 = 365 * 86_400;

@@ -56,7 +56,7 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the store: the only place that knows which stores there are.
+/// Opens the store; this is the only place that knows which stores exist.
 async fn with_store(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
@@ -210,11 +210,11 @@ fn start<S: Store + 'static>(
     workers.context("cannot start the threads for connections")
 }
 
-/// Lowers the number of connections to what the process may open files for, after raising its own limit as far as it may.
+/// Raises the file limit of the process as far as allowed, and lowers the number of connections to fit it.
 fn fit_file_limit(config: &mut Config) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
-        // The limit stays as it is if this fails.
+        // If this fails, the limit is unchanged.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
     let Some(files) = getrlimit(Resource::Nofile).current else { return };
@@ -232,7 +232,7 @@ fn fit_file_limit(config: &mut Config) {
     }
 }
 
-/// The files that are kept for everything but connections: databases, snapshots, health checks, the store.
+/// File descriptors reserved for everything but connections: databases, snapshots, health checks, the store.
 const OTHER_FILES: usize = 128;
 
 async fn bind(flag: &str, address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {

@@ -27,9 +27,9 @@ pub(super) enum RulesConfig {
 /// A database for rules.
 #[derive(Clone, Debug)]
 pub(super) struct DatabaseConfig {
-    /// Its URL, which may contain a password.
+    /// The URL of the database, which may contain a password.
     pub(super) url: Secret,
-    /// Its directory, if it is a file.
+    /// The directory of the database, if it is a file.
     pub(super) data: Option<PathBuf>,
 }
 

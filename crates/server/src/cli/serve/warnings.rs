@@ -1,4 +1,4 @@
-//! What is allowed and probably a mistake, said once at start.
+//! Warnings at start about a configuration that is allowed but probably a mistake.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -60,7 +60,7 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
     call.read(&tag, &page)
 }
 
-/// Records what was done on a node, in order; for nodes. Entries name their authors, and the node in the comment.
+/// Records actions on a node, in order; called by nodes. Entries name their authors, and the node in the comment.
 #[utoipa::path(post, path = "/v1/audit", tag = "audit", operation_id = "report_actions",
     params(("Tollgate-Node" = Option<String>, Header, description = "The name of the node, percent-encoded")),
     request_body(content = Vec<Note>, content_type = "application/json"),
@@ -103,8 +103,8 @@ pub enum AuditSink {
     },
 }
 
-/// Entries on their way to the log. An entry that was accepted is written, however long the log is unreachable, unless the
-/// process ends first.
+/// The queue of entries to be written to the log. An entry that was accepted is written, however long the log is
+/// unreachable, unless the process ends first.
 #[derive(Debug)]
 pub struct AuditQueues {
     resets: mpsc::Sender<Note>,
@@ -114,7 +114,7 @@ pub struct AuditQueues {
     refused: AtomicU64,
 }
 
-/// A reserved entry of the audit log: it can be written, whatever happens to the log.
+/// A reserved entry of the audit log: writing it cannot fail.
 #[derive(Debug)]
 pub struct AuditSlot<'a> {
     permit: mpsc::Permit<'a, Note>,

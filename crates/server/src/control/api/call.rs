@@ -1,4 +1,4 @@
-//! The extractors of calls: who calls and what they expect to change, path parameters, query parameters.
+//! The extractors of calls: the caller, the expected version, path parameters and query parameters.
 
 use std::sync::Arc;
 
@@ -58,7 +58,8 @@ impl ApiCall {
         Ok(Change { author: self.access.author().to_owned(), comment, expected: etag::expected(&self.headers)? })
     }
 
-    /// Returns the ETag of lists: the revision. Read it before the list, so that it is never newer than the list.
+    /// Returns the ETag of lists: the revision. Call this before reading the list, so that the version is never newer
+    /// than the list.
     pub(super) fn revision_tag(&self) -> String {
         etag::of(self.state.revision())
     }

@@ -34,7 +34,7 @@ pub(super) fn expected(headers: &HeaderMap) -> Result<Expected, Problem> {
     }
 }
 
-/// Whether a reader already has the version with this ETag.
+/// Returns whether a reader already has the version with this ETag.
 ///
 /// # Errors
 /// When the header is not a list of ETags.

@@ -218,7 +218,7 @@ async fn method_not_allowed(method: Method) -> axum::response::Response {
     }
 }
 
-/// Whether a path belongs to the rules service. The paths of decisions are matched first.
+/// Returns whether a path belongs to the rules service. The paths of decisions are matched first.
 pub fn owns(path: &str) -> bool {
     const PREFIXES: [&str; 10] = [
         "/v1/domains",
@@ -235,7 +235,7 @@ pub fn owns(path: &str) -> bool {
     PREFIXES.iter().any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Whether a path accepts whole rule files, the largest bodies.
+/// Returns whether a path accepts whole rule files, the largest bodies.
 pub fn takes_files(path: &str) -> bool {
     matches!(path, "/v1/validate" | "/v1/apply")
 }

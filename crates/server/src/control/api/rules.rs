@@ -118,7 +118,7 @@ pub(super) async fn enable(call: ApiCall, PathParams(path): PathParams<RulePath>
     set_enabled(&call, &path, true).await
 }
 
-/// Disables a rule: nodes do not receive it any more. Its counters are kept for as long as otherwise.
+/// Disables a rule: nodes do not receive it any more. Its counters are kept as long as those of other rules.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/disable", tag = "rules",
     params(RulePath, IfMatch, Comment),
     responses((status = 200, description = "The rule, disabled", body = StoredRule)),

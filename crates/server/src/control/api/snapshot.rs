@@ -83,7 +83,7 @@ pub(super) async fn get(call: ApiCall, QueryParams(query): QueryParams<WaitQuery
     };
     update(Instant::now())?;
     let reply = newer(&call, Duration::from_secs(query.wait)).await;
-    // A node counts as seen while it waits.
+    // A node counts as active while it waits.
     update(Instant::now())?;
     reply
 }

@@ -47,7 +47,7 @@ impl<'a> Original<'a> {
     /// Returns the values of the attributes among `names` that the request has.
     ///
     /// # Errors
-    /// When the proxy does not send a header that one of them is in.
+    /// When the proxy does not send a header that an attribute is read from.
     pub(super) fn read<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<Attribute<'n, 'a>>, Problem> {
         let mut values = Vec::with_capacity(names.len().min(Item::MAX_ENTRIES));
         for name in names {

@@ -4,8 +4,8 @@
 //! (Envoy's `ext_authz`). Without it, the headers `X-Forwarded-Method`, `-Uri`, `-Host` and `-Proto` describe the request, and the
 //! query of the call may have `refuse`, the status of a refusal, and `token`.
 //!
-//! The headers of the client arrive with the call. So its `Origin` and `Authorization` are not taken for those of a caller of
-//! this server: the token is in `Tollgate-Token` or `?token=`.
+//! The headers of the client arrive with the call. So `Origin` and `Authorization` are the client's and do not
+//! authenticate the proxy: its token is in `Tollgate-Token` or `?token=`.
 
 mod attributes;
 pub(crate) mod path;
@@ -44,7 +44,7 @@ pub(super) const TOKEN: HeaderName = HeaderName::from_static("tollgate-token");
 /// The status that a refusal would have without `refuse`, for proxies that map statuses.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
 
-/// What the target of a call says.
+/// The parsed target of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target<'a> {
     domain: Cow<'a, str>,
@@ -124,7 +124,7 @@ pub(super) async fn answer<S: Store>(
     .await;
     let (answer, outcome) = answer.unwrap_or_else(|| Err(Problem::bug()))?;
     if let Outcome::Delay(wait) = outcome {
-        // What was taken stays taken if the proxy gives up: it passes the request on then.
+        // What was taken is kept if the proxy gives up waiting, because the proxy then passes the request on.
         tokio::time::sleep(wait.into()).await;
     }
     Ok(answer)

@@ -1,4 +1,4 @@
-//! Paths in one form, so that `/login` cannot be asked for as `/x/../%6Cogin` to evade its rule.
+//! Normalises paths, so that `/login` cannot be requested as `/x/../%6Cogin` to evade its rule.
 
 use std::borrow::Cow;
 

@@ -116,7 +116,7 @@ fn busiest_rules_are_tracked() {
         subject.add(1_000);
     }
     assert!(subject.tracked().contains(&"r900"));
-    // A rule that was not busy for ten seconds gives way only to one that was.
+    // A rule that was idle for ten seconds is replaced only by one that was not.
     for _ in 0..10 {
         subject.add(1_000);
     }

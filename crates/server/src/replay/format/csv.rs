@@ -14,7 +14,7 @@ pub struct Csv {
 }
 
 impl Csv {
-    /// Returns the format that this line of names begins; `None` if it does not look like one.
+    /// Returns the format with this header line; `None` if it does not look like one.
     pub(super) fn of_header(line: &[u8]) -> Option<Self> {
         let separator = *b",;\t".iter().max_by_key(|byte| memchr::memchr_iter(**byte, line).count())?;
         let mut csv = Self { separator, header: line.into(), names: Vec::new() };
@@ -31,12 +31,12 @@ impl Csv {
         (count >= 2).then_some(csv)
     }
 
-    /// The names of the columns.
+    /// Returns the names of the columns.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// Whether a line is the line of names, which every file has.
+    /// Returns whether a line is the header line, which every file begins with.
     pub fn is_header(&self, line: &[u8]) -> bool {
         line == &*self.header
     }

@@ -42,12 +42,12 @@ impl Json {
         (!available.is_empty()).then(|| Self { available, ..Self::default() })
     }
 
-    /// The names of the fields of the sample.
+    /// Returns the names of the fields of the sample.
     pub fn available(&self) -> &[String] {
         &self.available
     }
 
-    /// The number of fields to look for.
+    /// Returns the number of fields to look for.
     pub(super) fn field_count(&self) -> usize {
         self.names.len()
     }
@@ -59,7 +59,7 @@ impl Json {
         }
         let field = self.names.len();
         self.names.push(name.to_owned());
-        // A name that the log has as it is may contain points.
+        // A name that the log contains literally may contain dots.
         let is_plain = self.available.iter().any(|known| known.eq_ignore_ascii_case(name)) && !name.contains('.');
         let parts: Vec<&str> = if is_plain { vec![name] } else { name.split('.').collect() };
         let mut level = &mut self.wanted;

@@ -78,7 +78,7 @@ impl Format {
         }
         let csv = lines.first().and_then(|line| Csv::of_header(line));
         formats.extend(csv.map(|csv| Self { name: "csv".into(), kind: FormatKind::Csv(csv) }));
-        // The first of equals: the more specific formats are listed first.
+        // Of equally good formats the first is used: more specific ones are listed first.
         let mut best: Option<(usize, Self)> = None;
         for format in formats {
             let score = format.score(&lines);
@@ -89,12 +89,12 @@ impl Format {
         best.filter(|(score, _)| score * 2 >= lines.len()).map(|(_, format)| format)
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The names of the fields that lines have.
+    /// Returns the names of the fields that lines have.
     pub fn available(&self) -> &[String] {
         match &self.kind {
             FormatKind::Pattern(pattern) => pattern.names(),
@@ -124,7 +124,7 @@ impl Format {
         }
     }
 
-    /// Whether a line is not a request by its format: the column names of CSV.
+    /// Returns whether a line is not a request by its format: the column names of CSV.
     pub fn is_header(&self, line: &[u8]) -> bool {
         matches!(&self.kind, FormatKind::Csv(csv) if csv.is_header(line))
     }
@@ -149,7 +149,7 @@ impl Format {
         }
     }
 
-    /// Whether `-` stands for a missing value.
+    /// Returns whether `-` stands for a missing value.
     pub fn has_dashes(&self) -> bool {
         matches!(self.kind, FormatKind::Pattern(_))
     }
@@ -159,7 +159,7 @@ impl Format {
         match &self.kind {
             FormatKind::Pattern(pattern) => score_pattern(pattern, lines),
             FormatKind::Json(_) => lines.iter().filter(|line| self.parse(line, 0, &mut fields)).count(),
-            // The line of names is not a line of values.
+            // The header line of CSV has no values.
             FormatKind::Csv(csv) => lines.iter().skip(1).filter(|line| csv.parse(line, 0, &mut fields)).count(),
         }
     }

@@ -105,13 +105,13 @@ impl Pattern {
         }
     }
 
-    /// Lets lines go on after the last field, as those of formats that extend a common one do.
+    /// Allows further text after the last field, as in formats that extend a common one.
     #[must_use]
     fn open(self) -> Self {
         Self { open: true, ..self }
     }
 
-    /// The names of the fields.
+    /// Returns the names of the fields.
     pub fn names(&self) -> &[String] {
         &self.names
     }
@@ -195,7 +195,7 @@ fn undirected(text: &str) -> String {
     format
 }
 
-/// Whether a format is Envoy's: `%NAME%` or `%NAME(…)%` with capital letters.
+/// Returns whether a format is Envoy's: `%NAME%` or `%NAME(…)%` with capital letters.
 fn is_envoy(text: &str) -> bool {
     text.split('%').any(|part| {
         let name = part.split('(').next().unwrap_or("");
@@ -319,7 +319,7 @@ fn envoy(text: &str) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-/// The formats that are recognised without being described, by name.
+/// Returns the formats that are recognised by name.
 pub(super) fn known() -> Vec<(&'static str, Pattern)> {
     const COMMON: &str = "$remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
     const REST: &str = " \"$http_referer\" \"$http_user_agent\"";

@@ -27,31 +27,32 @@ impl Span {
         Self { len: if escaped { self.len | ESCAPED } else { self.len }, ..self }
     }
 
-    /// Whether the value is missing.
+    /// Returns whether the value is missing.
     #[inline]
     pub fn is_none(self) -> bool {
         self == Self::NONE
     }
 
-    /// Whether it has escape sequences.
+    /// Returns whether it has escape sequences.
     #[inline]
     pub fn is_escaped(self) -> bool {
         self.len & ESCAPED != 0
     }
 
-    /// The position of its first byte.
+    /// Returns the position of its first byte.
     #[inline]
     pub(crate) fn start(self) -> usize {
         self.start as usize
     }
 
-    /// The length.
+    /// Returns the length.
     #[inline]
     pub(crate) fn len(self) -> usize {
         (self.len & !ESCAPED) as usize
     }
 
-    /// The bytes, as they are in the log. `None` if the value is missing or the span is of another text.
+    /// Returns the bytes, as they are in the log. `None` if the value is missing or the span belongs to another
+    /// text.
     #[inline]
     pub fn of(self, text: &[u8]) -> Option<&[u8]> {
         if self.is_none() { None } else { text.get(self.start()..self.start() + self.len()) }

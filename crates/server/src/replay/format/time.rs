@@ -21,7 +21,7 @@ pub struct Stamp {
 /// Parses times, and remembers the last one: consecutive lines often have the same.
 #[derive(Clone, Debug)]
 pub struct TimeParser {
-    /// The zone of times without one.
+    /// The time zone of times that do not state one.
     zone: TimeZone,
     last: [u8; LONGEST],
     last_len: usize,

@@ -1,4 +1,4 @@
-//! `COMMAND`, `CONFIG` and `INFO`: what clients ask about the server before they use it.
+//! `COMMAND`, `CONFIG` and `INFO`: what clients request about the server before they use it.
 
 use super::{AfterCommand, COMMANDS, Context, quoted, wrong_arity};
 use crate::ops::TABLE;

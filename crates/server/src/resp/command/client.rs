@@ -39,7 +39,7 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand 
 /// Returns the name to keep; an empty one is none.
 ///
 /// # Errors
-/// When it is too long, or would break the lists it appears in.
+/// When it is too long, or has characters that are not allowed in lists of clients.
 pub(super) fn checked_name(name: &[u8]) -> Result<Option<Box<[u8]>>, String> {
     if name.len() > MAX_CLIENT_NAME {
         return Err(format!("ERR client name too long (maximum {MAX_CLIENT_NAME} bytes)"));

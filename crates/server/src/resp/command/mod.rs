@@ -24,7 +24,7 @@ struct ConnectionCommand {
     run: fn(&mut Context<'_>, &[&[u8]]) -> AfterCommand,
 }
 
-/// What a command may use.
+/// The context of a command.
 struct Context<'a> {
     session: &'a mut Session,
     replies: &'a mut Replies,
@@ -71,12 +71,12 @@ fn find(name: &[u8]) -> Option<&'static ConnectionCommand> {
     COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Returns whether a command needs no authentication. Those of HTTP close the connection.
+/// Returns whether a command needs no authentication. Methods of HTTP close the connection.
 pub(super) fn is_open(name: &[u8]) -> bool {
     find(name).is_some_and(|command| command.open) || is_http(name)
 }
 
-/// A web page can make a browser send these to a port of its choice; what follows them is not for this server.
+/// Returns whether the command is an HTTP method. A web page can make a browser send these to a port of its choice; the rest of such input is not for this server.
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"HOST:")
 }
@@ -98,7 +98,7 @@ pub(super) fn run<S: Store>(
         replies.error("ERR this port speaks the Redis protocol, not HTTP");
         return AfterCommand::Close;
     }
-    // Clients look for these words of Redis.
+    // Clients compare these words of Redis.
     let beginning: String = args.iter().take(4).map(|arg| format!("{} ", quoted(arg))).collect();
     replies.error(&format!("ERR unknown command {}, with args beginning with: {beginning}", quoted(name)));
     AfterCommand::Continue

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// All commands in `input`, and what became of the rest.
+/// Returns all commands in `input`, and the result for the rest.
 fn commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<Frame, ProtocolError>) {
     let (mut commands, mut args, mut at) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -138,7 +138,7 @@ fn numbers_of_every_length_are_encoded() {
     }
 }
 
-/// Bytes that look like requests often enough to get far.
+/// Bytes that often resemble requests, so that parsing gets far.
 fn almost_requests() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"*".to_vec()),
@@ -176,7 +176,7 @@ proptest! {
     fn commands_do_not_depend_on_how_the_input_is_split(input in almost_requests(), cut in any::<prop::sample::Index>()) {
         let cut = cut.index(input.len() + 1);
         let whole = commands(&input);
-        // What arrives first is answered first, and its rest is looked at again with what follows.
+        // Commands are answered in order, and an incomplete one is parsed again with the bytes that follow.
         let (mut all, mut args, mut at) = (Vec::new(), Vec::new(), 0);
         let mut needed = 0;
         for end in [cut, input.len()] {

@@ -1,4 +1,4 @@
-//! One connection of HTTP/2 as a state machine: bytes in, calls and bytes out. It knows neither sockets nor clocks.
+//! One connection of HTTP/2 as a state machine: bytes in, calls and bytes out. It uses neither sockets nor clocks.
 //!
 //! It serves calls with one request and one response, each small, as gRPC has them. What a client can make it keep is bounded:
 //! streams by [`MAX_STREAMS`], their bodies together by the window of the connection, which is restored when streams are closed,
@@ -16,7 +16,7 @@ use super::hpack::Decoder;
 use super::receive::{HeaderBlock, LastBlock};
 use super::streams::{ClientSide, ClosedBy, Stream, StreamState, Streams};
 
-/// The window of a connection and of a stream before anything is said about them.
+/// The initial window of a connection and of a stream.
 const DEFAULT_WINDOW: u32 = 65_535;
 
 /// The reply to a client that does not speak HTTP/2.
@@ -47,7 +47,7 @@ pub enum CallError {
     HeadersTooLarge,
     /// Its body has more than `MAX_BODY` bytes.
     BodyTooLarge,
-    /// It did not arrive in time.
+    /// The call did not arrive in time.
     TooSlow,
 }
 
@@ -174,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// Asks the client whether it is alive. Any input is a sign of that.
+    /// Asks the client whether it is alive. Any input shows that the client is alive.
     pub fn ping(&mut self) {
         frame::put(&mut self.out, Kind::Ping, 0, 0, &ALIVE_PING);
     }
@@ -197,8 +197,8 @@ impl Connection {
         (self.sending > 0).then_some(self.blocked_since)
     }
 
-    /// Ends what began before `since` and is not complete: a call is returned as too slow, and without the preface or the end of
-    /// a header block the connection is closed.
+    /// Ends whatever began before `since` and is incomplete: a call is returned as too slow, and without the preface or
+    /// the end of a header block the connection is closed.
     pub fn expire(&mut self, since: Duration) -> Option<Call<'static>> {
         if self.phase <= Phase::Settings || self.block.as_ref().is_some_and(|block| block.since <= since) {
             self.fail(ConnectionError::new(ErrorCode::EnhanceYourCalm, "headers did not arrive in time"));
@@ -259,7 +259,7 @@ impl Connection {
             Kind::Priority if frame.stream == 0 => return Err(of_a_stream()),
             Kind::Priority => drop(frame.exactly::<5>()?),
             Kind::PushPromise => return Err(ConnectionError::protocol("a client sends PUSH_PROMISE")),
-            // What the client is about to do does not matter, nor do extensions.
+            // A GOAWAY of the client and extensions need no reaction.
             Kind::GoAway | Kind::Unknown => {}
         }
         self.spend(1)?;
@@ -300,7 +300,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes a stream because of a mistake of the client. That costs as much as a reset by the client.
+    /// Closes a stream because of a mistake of the client. Our reset costs as much credit as a reset by the client.
     pub(super) fn reset(&mut self, id: u32, code: ErrorCode) -> Result<(), ConnectionError> {
         frame::put_reset(&mut self.out, id, code);
         if !self.close(id, ClosedBy::Us) {

@@ -1,8 +1,8 @@
 //! Bounds the frames of a client that do no work: PING, SETTINGS, PRIORITY, empty DATA and above all resets.
 //!
-//! Such frames are cheap, and nothing is kept for them, but a client that sends little else wants to keep the server busy. Every
-//! frame costs credit. Time and answered calls restore it, so neither an idle connection with keepalives nor a busy one with many
-//! window updates runs out.
+//! Such frames are cheap, and nothing is stored for them, but a client that sends little else probably tries to keep
+//! the server busy. Every frame costs credit. Time and answered calls restore it, so neither an idle connection with
+//! keepalives nor a busy one with many window updates runs out.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::super::bounds::{CREDIT, CREDIT_PER_CALL, CREDIT_PER_SECOND};
 #[derive(Debug)]
 pub(super) struct Credit {
     left: u32,
-    /// Until when time was counted.
+    /// The time up to which credit was restored.
     counted: Duration,
 }
 

@@ -33,7 +33,8 @@ pub enum FieldName {
 }
 
 impl FieldName {
-    /// Classifies a field by its name and the characters of its value. Done once for a field that is kept in a table.
+    /// Classifies a field by its name and the characters of its value. This happens once for a field that is kept in
+    /// a table.
     pub fn classify(name: &[u8], value: &[u8]) -> Self {
         if !is_value(value) {
             return Malformed;
@@ -62,13 +63,13 @@ impl FieldName {
     }
 }
 
-/// Whether the bytes may be a name: characters of a token, in lower case.
+/// Returns whether the bytes may be a name: characters of a token, in lower case.
 fn is_name(name: &[u8]) -> bool {
     let is_token = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9') || b"!#$%&'*+-.^_`|~".contains(byte);
     !name.is_empty() && name.iter().all(is_token)
 }
 
-/// Whether the bytes may be a value: no NUL or line end, and no space at its ends.
+/// Returns whether the bytes may be a value: no NUL or line end, and no space at its ends.
 fn is_value(value: &[u8]) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     !is_space(value.first()) && !is_space(value.last()) && !value.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r'))

@@ -1,6 +1,6 @@
 //! Frames of HTTP/2 (RFC 9113, sections 4 and 6): parsing and writing, without any state.
 
-/// What a client sends first.
+/// The preface that a client sends first.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The length of the header of a frame.

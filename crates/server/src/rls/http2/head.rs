@@ -1,11 +1,11 @@
-//! The headers of a request: what is needed of them, and the rules that they have to keep (RFC 9113, section 8).
+//! The headers of a request: the values that are needed, and the rules that they must satisfy (RFC 9113, section 8).
 
 use std::borrow::Cow;
 
 use super::field::FieldName;
 use super::hpack::Field;
 
-/// What is needed of the headers of a request.
+/// The values that are needed from the headers of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Whether the method is POST.
@@ -23,7 +23,7 @@ pub struct Head {
 /// Why headers are not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadError {
-    /// They break a rule of the protocol.
+    /// The headers break a rule of the protocol.
     Malformed(&'static str),
     /// The list of fields is larger than accepted.
     TooLarge,

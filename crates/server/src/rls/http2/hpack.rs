@@ -11,10 +11,10 @@ use super::huffman;
 /// The size of the dynamic table, which is the default of the protocol.
 pub const TABLE_SIZE: usize = 4_096;
 
-/// What an entry of a table or a field of a list counts beside its bytes.
+/// The overhead that is counted for an entry of a table or a field of a list, in addition to its bytes.
 pub const FIELD_OVERHEAD: usize = 32;
 
-/// The bytes of a variable-length integer after its prefix: enough for 2^28, which is more than any length here.
+/// Maximum number of bytes of a variable-length integer after its prefix: enough for 2^28, which is more than any length here.
 const MAX_INTEGER_BYTES: u32 = 4;
 
 /// A decoded field.
@@ -82,7 +82,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Returns how often the dynamic table was changed. While it is the same, a block has the same fields.
+    /// Returns how often the dynamic table was changed. While it is unchanged, a block decodes to the same fields.
     pub const fn version(&self) -> u64 {
         self.version
     }
@@ -97,7 +97,7 @@ impl Decoder {
             match first {
                 0x80.. => each(self.field(integer(&mut block, 7)?)?),
                 0x40..0x80 => self.literal(&mut block, 6, &mut each)?,
-                // Without indexing, and never indexed: the difference concerns proxies only.
+                // "Without indexing" and "never indexed" differ only for proxies.
                 0x00..0x20 => self.literal(&mut block, 4, &mut each)?,
                 0x20..0x40 if is_first => {
                     self.resize(integer(&mut block, 5)?)?;
@@ -210,7 +210,7 @@ fn string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     Ok(())
 }
 
-/// The first byte of a header block after which the receiver keeps no dynamic table for us.
+/// The first byte of a header block, which tells the receiver that no dynamic table is used.
 pub const NO_TABLE: u8 = 0x20;
 
 /// Appends a literal field with a new name. Both have to be shorter than 127 bytes, or 2^14 for the value.
@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn entry_keeps_its_name_when_it_is_evicted_for_itself() {
         let mut decoder = Decoder::default();
-        // A table of 40 bytes, then an entry, then one with its name, which takes its place.
+        // A table of 40 bytes, then an entry, then an entry with the same name, which replaces it.
         assert!(decode(&mut decoder, &[0x3f, 0x09, 0x40, 2, b'a', b'b', 1, b'1']).is_ok());
         assert_eq!(decode(&mut decoder, &[0x7e, 1, b'2']), fields(&[("ab", "2")]));
         assert_eq!(decode(&mut decoder, &[0xbe]), fields(&[("ab", "2")]));

@@ -19,7 +19,7 @@ const LENGTHS: [u8; 257] = [
 
 const END_OF_STRING: u16 = 256;
 const MAX_LENGTH: usize = 30;
-/// The length of the codes that one look at a table finds.
+/// The length of codes that one table lookup finds.
 const SHORT: usize = 8;
 
 struct Code {
@@ -79,7 +79,7 @@ fn find(bits: u32) -> (u16, u32) {
     (symbol, length as u32)
 }
 
-/// Appends the decoded string. Returns false if it is not encoded correctly; what was appended has no meaning then.
+/// Appends the decoded string. Returns false if it is not encoded correctly; then the bytes appended are meaningless.
 #[must_use]
 pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
     // The bits that are not decoded yet, left-aligned, and their number.
@@ -93,7 +93,7 @@ pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
         }
         let (symbol, length) = find((bits >> 32) as u32);
         if length > count {
-            // The rest is padding: the beginning of the end of the string, shorter than a byte.
+            // The rest is padding: a prefix of the end-of-string code, shorter than a byte.
             return count < 8 && bits.leading_ones() == count;
         }
         if symbol == END_OF_STRING {

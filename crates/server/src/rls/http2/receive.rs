@@ -21,8 +21,8 @@ pub(super) struct HeaderBlock {
     pub(super) since: Duration,
 }
 
-/// The header block of a call, and what it says as long as the dynamic table is the same. Clients send one block with nearly all
-/// their calls, once its fields are in the table, and it is decoded once.
+/// The header block of a call and its decoded headers, valid as long as the dynamic table is unchanged. Clients send
+/// one block with nearly all their calls, once its fields are in the table, and it is decoded once.
 #[derive(Debug, Default)]
 pub(super) struct LastBlock {
     bytes: Vec<u8>,
@@ -181,7 +181,7 @@ impl Connection {
             StreamState::Receiving { .. } if ends => self.complete(frame.stream, data),
             StreamState::Receiving { body, .. } => {
                 body.extend_from_slice(data);
-                // Small parts are cheap to send and dear to keep together.
+                // Many small parts are cheap to send but expensive to assemble.
                 self.spend(1).map(|()| None)
             }
             StreamState::Answering(client) | StreamState::Sending { client, .. } => match *client {

@@ -23,7 +23,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(id) else { return };
         let window = stream.send_window.min(self.send_window);
         if length <= MAX_PAYLOAD && length as i64 <= window {
-            // The payload is in its place already.
+            // The payload was written in place.
             self.out[start..start + 3].copy_from_slice(&(length as u32).to_be_bytes()[1..]);
             stream.send_window -= length as i64;
             self.send_window -= length as i64;
@@ -67,7 +67,7 @@ impl Connection {
         let trailers = *trailers;
         while *sent < rest.len() {
             let window = stream.send_window.min(self.send_window);
-            // Not negative, and not larger than a payload, after these.
+            // After these comparisons it is not negative and fits a payload.
             let length = (rest.len() - *sent).min(MAX_PAYLOAD).min(usize::try_from(window).unwrap_or(0));
             if length == 0 {
                 return;
@@ -81,7 +81,8 @@ impl Connection {
         self.end(id, trailers);
     }
 
-    /// Ends a stream by a last header block. A client that was refused before its end is asked to stop.
+    /// Ends a stream by a last header block. A client whose request was refused before its end is asked to stop
+    /// sending.
     fn end(&mut self, id: u32, block: &[u8]) {
         let Some(client) = self.streams.get_mut(id).map(|stream| stream.client_side()) else { return };
         self.put_block(id, END_HEADERS | END_STREAM, block);

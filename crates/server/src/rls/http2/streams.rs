@@ -25,7 +25,7 @@ pub(super) enum StreamState {
     Receiving { head: Head, body: Vec<u8> },
     /// The request is being decided, or was refused before its end.
     Answering(ClientSide),
-    /// A part of the response waits until the client has room for it.
+    /// A part of the response waits for the client's window.
     Sending { client: ClientSide, rest: Vec<u8>, sent: usize, trailers: &'static [u8] },
 }
 
@@ -48,14 +48,14 @@ pub(super) enum ClientSide {
 /// How a stream was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClosedBy {
-    /// Both sides have ended it, or the client has reset it: whatever follows is a mistake.
+    /// Both sides have ended it, or the client has reset it: any further frame is an error.
     Both,
-    /// By our reset: frames that the client sent before it knew are ignored.
+    /// Closed by our reset: frames that the client sent before it knew are ignored.
     Us,
 }
 
-/// The number of closed streams that are remembered. A client that sends frames on older ones is in error anyhow; only the
-/// error code differs.
+/// The number of closed streams that are remembered. Frames on older streams are errors in any case; only the error
+/// code differs.
 const REMEMBERED: usize = 64;
 
 /// The streams of a connection.
@@ -92,7 +92,7 @@ impl Streams {
         self.open.remove(index)
     }
 
-    /// Remembers how a stream was closed that was not kept.
+    /// Remembers how a stream that was not kept was closed.
     pub(super) fn remember(&mut self, id: u32, by: ClosedBy) {
         self.closed[self.next] = (id, by);
         self.next = (self.next + 1) % REMEMBERED;

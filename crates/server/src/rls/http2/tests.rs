@@ -1,5 +1,6 @@
-//! The cases of h2spec, the conformance tests of HTTP/2, as a table of frames sent and reactions expected, by the sections of
-//! RFC 9113; and the bounds of a connection. Those of HPACK and of malformed headers are beside these.
+//! The cases of h2spec, the conformance tests of HTTP/2, as a table of frames sent and reactions expected, by the
+//! sections of RFC 9113; and the bounds of a connection. The cases of HPACK and of malformed headers are in the tests
+//! of those modules.
 
 use std::time::Duration;
 
@@ -74,7 +75,7 @@ fn setting(id: u16, value: u32) -> Vec<u8> {
     frame(Kind::Settings, 0, 0, &[&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
 }
 
-/// A connection whose calls are answered with `answer` bytes, at once unless there are none to answer with.
+/// A connection whose calls are answered with `answer` bytes, immediately unless `answer` is zero.
 struct Peer {
     connection: Connection,
     input: Vec<u8>,
@@ -83,7 +84,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Opens a connection, and drops what is sent for that.
+    /// Opens a connection, and drops the frames sent for that.
     fn new(answer: Option<usize>) -> Self {
         let mut peer = Self::silent(answer);
         let opening = peer.send(&[PREFACE, &frame(Kind::Settings, 0, 0, &[])].concat());
@@ -160,7 +161,7 @@ fn check(answer: Option<usize>, cases: &[Case]) {
     }
 }
 
-/// A call on a stream and its answer of one byte.
+/// Returns a call on a stream and its answer of one byte.
 fn answered(stream: u32, body: &[u8]) -> Vec<Seen> {
     vec![Call(stream, body.to_vec()), Headers(stream, false), Data(stream, 1), Headers(stream, true)]
 }
@@ -516,7 +517,7 @@ fn header_blocks_are_bounded() {
     assert_eq!(peer.send(&more), [], "{MAX_HEADER_BLOCK} bytes");
     assert_eq!(peer.send(&frame(Kind::Continuation, 0, 1, b"x")), [GoAway(CALM)]);
 
-    // A bomb: one field of 4000 bytes in the table, then a thousand references to it.
+    // A header bomb: one field of 4000 bytes in the table, then a thousand references to it.
     let mut bomb = vec![0x40, 1, b'a', 0x7f, 0xa1, 0x1e];
     bomb.extend_from_slice(&[b'x'; 4_000]);
     bomb.extend_from_slice(&[0xbe; 1_000]);

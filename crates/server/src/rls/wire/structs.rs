@@ -15,7 +15,7 @@ pub(super) fn put_struct(out: &mut Vec<u8>, map: &Map<String, Value>) {
     }
 }
 
-/// Appends a value. Its variants are members of a `oneof`, so that defaults are written as well.
+/// Appends a value. The variants are members of a `oneof`, so defaults are written as well.
 fn put_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => out.extend_from_slice(&[1 << 3, 0]),

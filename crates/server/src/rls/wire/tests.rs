@@ -78,7 +78,8 @@ fn descriptors_and_entries_are_bounded() {
 
 #[test]
 fn nested_messages_are_not_entered_further_than_the_protocol_does() {
-    // A message in a message, ten thousand times: as an unknown field it is skipped, in the place of an entry it is its key.
+    // A message in a message, ten thousand times: as an unknown field it is skipped; in place of an entry it is the
+    // entry's key.
     let mut nested = Vec::new();
     for _ in 0..10_000 {
         let mut outer = vec![0x0a];

@@ -83,7 +83,7 @@ impl LastGood {
         Ok(File::open(folder)?.sync_all()?)
     }
 
-    /// Replaces everything but the rules by that of another set. Does nothing if there are no rules.
+    /// Replaces everything except the rules with the content of another set. Does nothing if there are no rules.
     ///
     /// # Errors
     /// When the file cannot be read or written.

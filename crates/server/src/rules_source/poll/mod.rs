@@ -59,7 +59,7 @@ const BODY: Duration = Duration::from_secs(60);
 const FOLLOWING: Timeouts = Timeouts { wait: WAIT, head: HEAD, body: BODY };
 /// How long a start waits for the service, if there are rules on disk.
 const START: Duration = Duration::from_secs(2);
-/// An unchanged response that comes sooner was not waited for.
+/// If an unchanged response comes sooner, the service did not wait.
 const WAITED: Duration = Duration::from_secs(1);
 
 impl<S: Store + 'static> Follower<S> {
@@ -176,7 +176,7 @@ impl<S: Store + 'static> Follower<S> {
         }
     }
 
-    /// Writes a set to disk. A failure matters only for a start while the service is unreachable.
+    /// Writes a set to disk. A failed write matters only if the node restarts while the service is unreachable.
     async fn keep(&self, etag: Option<String>, set: Arc<Snapshot>) {
         let written = self.on_file(move |file| file.write(etag.as_deref(), &set)).await;
         if let Err((error, file)) = written {

@@ -129,7 +129,7 @@ fn root_cause(error: &reqwest::Error) -> String {
 /// Describes an error response.
 fn refusal(status: StatusCode, body: &[u8]) -> String {
     let detail = serde_json::from_slice::<ProblemDetails>(body).map(|problem| problem.detail).unwrap_or_default();
-    // It comes from outside and goes into the log.
+    // The text comes from another server and is logged.
     let detail: String = detail.chars().filter(|char| !char.is_control()).collect();
     let help = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; set a valid token with --rules-token",

@@ -1,7 +1,8 @@
 //! When to poll next: exponential back-off with full jitter.
 //!
-//! A thousand nodes lose a service in the same millisecond; without jitter they would all return at once and overload it. A pause
-//! after a failure is therefore random between zero and a bound that doubles with each failure.
+//! If a service fails, a thousand nodes lose it in the same millisecond; without jitter they would all return at once
+//! and overload it. A pause after a failure is therefore random between zero and a bound that doubles with each
+//! failure.
 
 use std::time::Duration;
 

@@ -49,7 +49,7 @@ const KEEPS_TOKENS: Rule = Rule {
 /// The value of bucket4j for never.
 const NEVER: i128 = i64::MAX as i128;
 
-/// The player of a case.
+/// Returns the player of a case.
 pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     let start = to_nanos(case.start().ok_or(Skip::Field("start_ns"))?, 1)?;
     let bandwidths = read_bandwidths(&case.config, start)?;
@@ -98,7 +98,7 @@ impl Player for Bucket4j {
             .zip(&self.seen.0)
             .map(|(bandwidth, &state)| bandwidth.load(state, self.at, now))
             .collect();
-        let mut group = loaded.map(Group).ok_or(Skip::Unholdable)?;
+        let mut group = loaded.map(Group).ok_or(Skip::ImpossibleState)?;
         let before = group.clone();
         let after = State::read(&step.result)?;
         if step.op == "replace_configuration" {
@@ -136,7 +136,7 @@ impl Player for Bucket4j {
 }
 
 impl Bucket4j {
-    /// The bandwidths after a change of parameters.
+    /// Returns the bandwidths after a change of parameters.
     fn replaced(&self, step: &Step) -> Read<Option<Vec<Bandwidth>>> {
         let now = step.at_nanos(1)?;
         let (Some(new), Some(old)) = (read_bandwidths(&step.args, now)?, &self.bandwidths) else { return Ok(None) };

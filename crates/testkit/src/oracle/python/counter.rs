@@ -88,7 +88,7 @@ impl Windowed for Counter {
             length: self.0.length().as_nanos(),
             near_boundary: before.get("near_boundary").is_some(),
         };
-        let state = self.load(&counts).ok_or(Skip::Unholdable)?;
+        let state = self.load(&counts).ok_or(Skip::ImpossibleState)?;
         let seen = match step.op.as_str() {
             "get_window_stats" => self.compare_stats(&state, &counts, step)?,
             _ => self.compare_verdict(&state, &counts, step)?,

@@ -38,7 +38,7 @@ impl Windowed for Fixed {
         self.ours.init(&mut state, &now);
         if let Some(kept) = kept {
             // Counts above the limit refuse no more than the limit itself.
-            let used = u64::try_from(kept.count.min(self.amount)).map_err(|_| Skip::Unholdable)?;
+            let used = u64::try_from(kept.count.min(self.amount)).map_err(|_| Skip::ImpossibleState)?;
             let _ = self.ours.decide(&mut state, &Now::at(kept.start), Ask::Exactly(Cost::new(used)));
         }
         if step.op == "get_window_stats" {

@@ -1,4 +1,5 @@
-//! Python `limits` 5.8.0 with memory storage, in microseconds. Its clock is a double of seconds, which distinguishes them.
+//! PythonLimitsPlayer `limits` 5.8.0 with memory storage, in microseconds. Its clock is a double of seconds, which is precise
+//! enough for microseconds.
 //!
 //! | theirs | ours |
 //! |---|---|
@@ -29,15 +30,19 @@ const NOTHING_COUNTED: Rule = Rule {
 /// Nanoseconds in a unit of the reference's clock.
 const MICRO: u64 = 1_000;
 
-/// The player of a case.
+/// Returns the player of a case.
 pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
     let length = Nanos::from_secs(case.config.count("window_s")?);
     let amount = case.config.count("amount")?;
     Ok(match case.algorithm.as_str() {
-        "fixed_window" => Box::new(Python { window: fixed::Fixed::new(amount, length)?, keys: HashMap::new() }),
-        "moving_window" => Box::new(Python { window: moving::Moving::new(amount, length)?, keys: HashMap::new() }),
+        "fixed_window" => {
+            Box::new(PythonLimitsPlayer { window: fixed::Fixed::new(amount, length)?, keys: HashMap::new() })
+        }
+        "moving_window" => {
+            Box::new(PythonLimitsPlayer { window: moving::Moving::new(amount, length)?, keys: HashMap::new() })
+        }
         "sliding_window_counter" => {
-            Box::new(Python { window: counter::Counter::new(amount, length)?, keys: HashMap::new() })
+            Box::new(PythonLimitsPlayer { window: counter::Counter::new(amount, length)?, keys: HashMap::new() })
         }
         _ => return Err(Skip::UnknownOperation),
     })
@@ -56,12 +61,12 @@ trait Windowed {
     fn hit(&self, kept: Option<Self::Kept>, step: &Step) -> Read<Self::Kept>;
 }
 
-struct Python<W: Windowed> {
+struct PythonLimitsPlayer<W: Windowed> {
     window: W,
     keys: HashMap<String, W::Kept>,
 }
 
-impl<W: Windowed> Player for Python<W> {
+impl<W: Windowed> Player for PythonLimitsPlayer<W> {
     fn compare(&self, step: &Step) -> Read<Seen> {
         match step.op.as_str() {
             "clear" => Ok(Comparison::new().same("ok", step.result.flag("ok")?, true).seen()),

@@ -67,7 +67,7 @@ impl Windowed for Moving {
         if step.result.flag("ok")? {
             // A hit above the limit is never admitted.
             let units = usize::try_from(step.args.int("cost")?).unwrap_or(0);
-            let units = if units as u64 > self.0.limit() { return Err(Skip::Unholdable) } else { units };
+            let units = if units as u64 > self.0.limit() { return Err(Skip::ImpossibleState) } else { units };
             hits.extend(std::iter::repeat_n(step.at_nanos(MICRO)?, units));
         }
         Ok(hits)

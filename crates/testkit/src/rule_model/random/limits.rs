@@ -56,7 +56,7 @@ pub(super) fn extras(rng: &mut Rng, capacity: u64) -> (Option<u64>, Option<u64>)
     (initial, max_debt)
 }
 
-/// Returns any limit. `alone`: it is never used with other parameters, so it may grant later steps.
+/// Returns any limit. `alone`: the limit is never used with other parameters, so it may have a `max_wait`.
 pub(super) fn any(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
     match rng.below(10) {
         0 | 1 => bucket(rng, tick, Algorithm::TokenBucket { delay: None }),

@@ -16,7 +16,7 @@ pub fn versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
     versions
 }
 
-/// The rule grants later steps: their conversion to other parameters is not defined.
+/// Returns whether the rule has a `max_wait`, whose conversion to other parameters is not defined.
 fn is_fixed(rule: &Rule) -> bool {
     let sells = |limit: &Limit| matches!(limit.algorithm, Algorithm::IntervalBucket { max_wait: 1.., .. });
     matches!(&rule.does, Does::Limits(limits) if limits.iter().any(sells))

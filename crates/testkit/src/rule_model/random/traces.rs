@@ -55,7 +55,7 @@ pub enum Act {
     Again,
     /// The last request is peeked at.
     PeekAgain,
-    /// The taking that lies this many takings back is refunded.
+    /// The charge made this many charges ago is refunded.
     Refund(usize),
     /// It is settled at this amount.
     Commit(usize, Amount),

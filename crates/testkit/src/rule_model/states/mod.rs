@@ -82,7 +82,7 @@ impl State {
         Self::with_spent(limit, at, tokens(limit.spent_at_first()))
     }
 
-    /// The state of a limit that a known key is new to.
+    /// The state of a limit that a known key has not used.
     pub fn unused(limit: &Limit, at: u64) -> Self {
         Self::with_spent(limit, at, tokens(0))
     }
@@ -104,8 +104,8 @@ impl State {
         Self { limit: limit.clone(), counted }
     }
 
-    /// Returns the state as a request under `limit` finds it. The calendar of other windows than its own is not known to a
-    /// store, so those have their mean length.
+    /// Returns the state as a request under `limit` finds it. A store does not know the calendar of windows other than
+    /// the state's own, so those have their mean length.
     pub fn seen_by(&self, limit: &Limit) -> Self {
         let mut seen = self.clone();
         if let Counted::Window(window) = &mut seen.counted {
@@ -174,8 +174,8 @@ impl State {
         }
     }
 
-    /// Converts the amount spent to `limit`. States of the same kind keep when it was spent;
-    /// otherwise it counts as spent now.
+    /// Converts the amount spent to `limit`. States of the same kind keep the times of charges; otherwise the amount
+    /// counts as spent now.
     fn convert(&mut self, limit: &Limit, at: u64, tick: u64) {
         if self.limit == *limit {
             return;

@@ -61,11 +61,11 @@ const ENTRY_HEAD: usize = 2;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// It could not be read. The error is [`io::ErrorKind::NotFound`] if the file does not exist.
+    /// The snapshot could not be read. The error is [`io::ErrorKind::NotFound`] if the file does not exist.
     Unreadable(io::Error),
-    /// It is not a snapshot.
+    /// The data is not a snapshot.
     NotASnapshot,
-    /// It has another version of the format.
+    /// The snapshot has another version of the format.
     OtherVersion {
         /// Its version.
         found: u64,
@@ -74,7 +74,8 @@ pub enum RestoreError {
     CutShort,
     /// A checksum does not match.
     Damaged,
-    /// It is of another algorithm, or of another group of algorithms. Other parameters of the same algorithm are not an error.
+    /// The snapshot is of another algorithm, or of another group of algorithms. Other parameters of the same algorithm
+    /// are not an error.
     OtherLimit {
         /// The algorithm of the snapshot.
         stored: String,

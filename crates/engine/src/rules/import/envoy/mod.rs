@@ -44,7 +44,7 @@ const MAX_STARRED: usize = 256;
 /// Maximum number of conditions of all rules: exclusions are repeated at every level below.
 const MAX_CONDITIONS: usize = 1_000_000;
 
-/// Whether a file is one of the reference service.
+/// Returns whether a file is one of the reference service.
 pub(super) fn is_meant(tree: &Node) -> bool {
     read::is_meant(tree)
 }
@@ -293,7 +293,7 @@ fn excluded<'d>(
     beside.iter().filter(takes_from).map(|(_, values)| *values).collect()
 }
 
-/// Whether a value has the prefix and suffix of a pattern, in linear time. This excludes more values than necessary,
+/// Returns whether a value has the prefix and suffix of a pattern, in linear time. This excludes more values than necessary,
 /// which changes nothing: the additional ones never match.
 fn may_match(pattern: &str, value: &str) -> bool {
     let (first, last) = (pattern.split('*').next(), pattern.rsplit('*').next());
@@ -301,7 +301,7 @@ fn may_match(pattern: &str, value: &str) -> bool {
 }
 
 impl PathLevel<'_> {
-    /// Whether each value of the entry has its own counter.
+    /// Returns whether each value of the entry has its own counter.
     fn is_counted(&self) -> bool {
         match self.values {
             DescriptorValue::Any => true,

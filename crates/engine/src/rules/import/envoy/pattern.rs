@@ -25,7 +25,7 @@ impl<'v> DescriptorValue<'v> {
         }
     }
 
-    /// Whether it matches every value.
+    /// Returns whether it matches every value.
     pub(super) fn is_everything(self) -> bool {
         match self {
             Self::Any => true,

@@ -80,7 +80,7 @@ const DESCRIPTOR: &[&str] = &[
 ];
 const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 
-/// Whether a file is one of the reference service.
+/// Returns whether a file is one of the reference service.
 pub(super) fn is_meant(tree: &Node) -> bool {
     let named =
         |name: &str| matches!(&tree.value, Value::Map(pairs) if pairs.iter().any(|(key, _)| text(key) == Some(name)));

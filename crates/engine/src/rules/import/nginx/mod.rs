@@ -40,7 +40,7 @@ const MAX_LIMITS: usize = 4096;
 /// Maximum number of rules times locations.
 const MAX_COMBINATIONS: usize = 4_000_000;
 
-/// Whether a file has limits of nginx, or may include some.
+/// Returns whether a file has limits of nginx, or may include some.
 pub(super) fn is_meant(bytes: &[u8]) -> bool {
     let ours = |line: &str| {
         let line = line.trim();

@@ -21,11 +21,11 @@ pub(super) struct Word {
 /// How a directive ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// With a semicolon or the end of the file.
+    /// Ends with a semicolon or the end of the file.
     Here,
-    /// With a brace that opens a block.
+    /// Ends with a brace that opens a block.
     Opens,
-    /// With a brace that closes a block.
+    /// Ends with a brace that closes a block.
     Closes,
 }
 
@@ -34,7 +34,7 @@ impl Directive {
         self.words.first().map_or("", |word| &word.text)
     }
 
-    /// The words after the name.
+    /// Returns the words after the name.
     pub(super) fn arguments(&self) -> &[Word] {
         self.words.get(1..).unwrap_or_default()
     }

@@ -167,7 +167,7 @@ impl Scopes {
         self.all.len()
     }
 
-    /// The imported limits: index of the directive, and scope.
+    /// Returns the imported limits: index of the directive, and scope.
     pub(super) fn limits(&self) -> &[(usize, usize)] {
         &self.limits
     }
@@ -190,12 +190,12 @@ impl Scopes {
         }
     }
 
-    /// The server around a scope.
+    /// Returns the server around a scope.
     pub(super) fn server(&self, scope: usize) -> Option<usize> {
         self.around(scope).find(|scope| matches!(self.all[*scope].block, Block::Server(_)))
     }
 
-    /// Whether a scope is inside a location with a regular expression.
+    /// Returns whether a scope is inside a location with a regular expression.
     pub(super) fn is_in_expression(&self, scope: usize) -> bool {
         self.around(scope).skip(1).any(|scope| self.all[scope].block == Block::Expression)
     }

@@ -21,7 +21,7 @@ pub(super) struct NginxZone {
 }
 
 impl NginxZone {
-    /// The kind of its limits.
+    /// Returns the kind of its limits.
     pub(super) fn kind(&self) -> NginxLimitKind {
         if self.rate.is_some() { NginxLimitKind::Requests } else { NginxLimitKind::Connections }
     }

@@ -35,7 +35,7 @@ pub(super) async fn ports(config: &Config) -> Vec<Finding> {
                     (false, None) => {
                         Finding::error("port", format!("{flag} {address} is in use by another program"), action)
                     }
-                    // Its certificate is for a name that is not known here, so it cannot be asked.
+                    // Its certificate is for a name that is not known here, so a client could not verify it.
                     (false, Some(_)) => {
                         let found = format!("{flag} {address} is in use");
                         Finding::warning("port", found, format!("unless that is the server itself, {action}"))
@@ -95,7 +95,7 @@ fn expiry(files: &TlsFiles, now: i64) -> Finding {
     let Some(end) = ends.collect::<Option<Vec<Timestamp>>>().and_then(|ends| ends.into_iter().min()) else {
         return Finding::warning(
             "certificate",
-            format!("the end of {path} cannot be read"),
+            format!("the expiry of {path} cannot be read"),
             "check it with openssl x509",
         );
     };

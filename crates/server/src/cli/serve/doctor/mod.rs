@@ -77,7 +77,7 @@ impl fmt::Display for Finding {
             Status::Warning => "warning",
             Status::Error => "error",
         };
-        // One line, whatever the message of another program contains.
+        // Joins the lines of a message of another program into one.
         let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
         write!(f, "{status:<9}{:<14}{text}", self.name)
     }
@@ -119,7 +119,7 @@ fn configuration(config: &Config) -> Vec<Finding> {
     if warnings.is_empty() {
         return vec![Finding::ok("configuration", "valid")];
     }
-    // A warning says what to do after a semicolon already.
+    // In a warning, the text after the semicolon already says what to do.
     let finding = |text| Finding { status: Status::Warning, name: "configuration", text };
     warnings.into_iter().map(finding).collect()
 }

@@ -62,7 +62,7 @@ async fn database(config: &DatabaseConfig) -> Vec<Finding> {
         Some(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
             return vec![Finding::ok("database", format!("none in {place} yet; tollgate serve creates it"))];
         }
-        // Opening it would only say that there is no connection.
+        // Opening the database would report only that there is no connection.
         Some(Ok(file)) if !is_sqlite(&file) => {
             let found = format!("rules.db in {place} is not an SQLite database");
             return vec![Finding::error(

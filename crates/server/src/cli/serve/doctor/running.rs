@@ -1,4 +1,4 @@
-//! A running server: whether it answers, nodes that are behind, and keys that take nearly all traffic.
+//! Checks of a running server: whether it answers, nodes that are behind, and keys that receive nearly all traffic.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::rules_source::status::RulesStatus;
 /// The time limit of an answer.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A node that has not reported for longer is gone: it polls at least twice a minute.
+/// A node that has not reported for longer counts as gone: nodes poll at least twice a minute.
 const SILENT: Duration = Duration::from_secs(90);
 
-/// A key with a larger share of its rule, in percent, takes nearly all traffic.
+/// A key with a larger percentage of the decisions of its rule counts as receiving nearly all traffic.
 const MAX_SHARE: u64 = 90;
 
-/// A share of fewer decisions says nothing.
+/// With fewer decisions a percentage is not meaningful.
 const MIN_COUNT: u64 = 1_000;
 
 /// Checks a running server.
@@ -90,7 +90,11 @@ fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<Finding> {
         } else if node.running.unwrap_or(0) < newest {
             let runs = node.running.map_or("no rules".to_owned(), |revision| format!("revision {revision}"));
             let found = format!("{name} runs {runs}, and {newest} is the newest");
-            findings.push(Finding::warning("node", found, "look again in a second; then at the log of the node"));
+            findings.push(Finding::warning(
+                "node",
+                found,
+                "check again in a second; if it is still behind, read the log of the node",
+            ));
         }
     }
     if findings.is_empty() {
@@ -105,7 +109,7 @@ fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding for each rule of which one key takes nearly all, or one for all rules.
+/// Returns a finding for each rule of which one key receives nearly all traffic, or one finding for all rules.
 fn judge_keys(top: &TopKeysPage) -> Vec<Finding> {
     let findings: Vec<Finding> = top.rules.iter().filter_map(judge_key).collect();
     if findings.is_empty() {
@@ -117,7 +121,7 @@ fn judge_keys(top: &TopKeysPage) -> Vec<Finding> {
 
 fn judge_key(rule: &TopRule) -> Option<Finding> {
     let [first, _, ..] = &*rule.charged else {
-        // One key alone: the rule counts all requests together, or has seen one caller only.
+        // A single key is normal: the rule counts all requests together, or has seen only one caller.
         return None;
     };
     let total: u64 = rule.charged.iter().map(|key| key.count.saturating_sub(key.error)).sum();
@@ -127,7 +131,7 @@ fn judge_key(rule: &TopRule) -> Option<Finding> {
     }
     let rule = rule.rule.as_deref().unwrap_or("inline limits");
     let found = format!("{} takes {} % of what {rule} admits", first.key, own * 100 / total);
-    let action = "a proxy in front may hide the clients (--trusted-proxies), or this caller needs a limit of its own";
+    let action = "a proxy in front may hide the clients (--trusted-proxies), or this caller needs its own limit";
     Some(Finding::warning("key", found, action))
 }
 

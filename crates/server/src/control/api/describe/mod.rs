@@ -172,12 +172,12 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
     }
     match value {
         Value::Object(map) => map,
-        // It was just made one.
+        // It was just made an object.
         _ => unreachable!("an object"),
     }
 }
 
-/// Allows further fields beside a grant, since stored tokens have some, and none in the body that creates a token.
+/// Allows further fields in a stored token, and none in the body that creates a token.
 fn describe_grants(tree: &mut Value) {
     let mut grant = tree["components"]["schemas"]["TokenGrant"].clone();
     tree["components"]["schemas"]["NewToken"] = grant.clone();
