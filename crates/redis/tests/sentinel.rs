@@ -31,7 +31,7 @@ async fn take(store: &RedisStore) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    let taken = tokio::time::timeout(Duration::from_secs(20), attempts).await;
+    let taken = tokio::time::timeout(Duration::from_secs(60), attempts).await;
     assert!(taken.is_ok(), "{:?}", store.health());
 }
 
@@ -45,7 +45,7 @@ fn follow_failovers(kind: Kind, password: &str) {
         let store = connect(&format!("redis+sentinel://127.0.0.1:{},{seeds}/{MASTER}{option}", free_port())).await;
         assert_eq!(check(&store, "k", bucket(9)).await, Ok(true), "{:?}", store.health());
         assert_eq!(check(&store, "k", bucket(9)).await, Ok(true));
-        assert_eq!(sentinels.servers[0].command(&["WAIT", "2", "5000"]).number(), 2);
+        assert_eq!(sentinels.servers[0].command(&["WAIT", "2", "30000"]).number(), 2);
 
         sentinels.servers[0].kill();
         assert!(check(&store, "k", bucket(9)).await.is_err());
@@ -54,7 +54,7 @@ fn follow_failovers(kind: Kind, password: &str) {
         assert_ne!(second, 0);
         assert_eq!(remaining(&store, "k", bucket(9)).await, 6, "the replica knows what was taken");
 
-        assert_eq!(sentinels.servers[second].command(&["WAIT", "1", "5000"]).number(), 1);
+        assert_eq!(sentinels.servers[second].command(&["WAIT", "1", "30000"]).number(), 1);
         let mut health = store.watch_health();
         // Sentinels give up a failover whose replica is not ready in time, so it is asked for again.
         let failover = async {

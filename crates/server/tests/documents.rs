@@ -4,7 +4,9 @@
 //! A line that begins with `$ ` is a command, continued after a backslash or by lines that begin
 //! with `> `. The other lines are its expected output, on both streams. In them `…` stands for
 //! anything within a line, and alone for any number of lines. A command that ends with `&` starts a
-//! server, and the script continues when the server answers. Ports are replaced by free ones.
+//! server, and the script continues when the server answers. After a `sleep`, which is for a change to
+//! arrive, it continues when the servers that follow another have the rules of that. Ports are replaced by
+//! free ones.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -109,10 +111,25 @@ impl Ports {
 
 const MARK: &str = "==== step";
 
+/// A change arrives within a second, but not on a busy machine.
+const SLEEP: &str = r#"
+revision_of() { curl -s -H "Authorization: Bearer $TOLLGATE_TOKEN" "$1/v1/rules-status" | grep -o '"revision":[0-9]*'; }
+sleep() {
+  command sleep "$@"
+  for follower in $followers; do
+    for try in $(seq 300); do
+      [ "$(revision_of "$follower")" = "$(revision_of "$TOLLGATE_SERVER")" ] && break
+      command sleep 0.1
+    done
+  done
+}
+"#;
+
 /// One script for the whole document, so that later commands see the effects of earlier ones.
 fn script(steps: &[Step], address: &str) -> String {
     // Servers end with the shell.
     let mut script = String::from("exec 2>&1\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n");
+    script += SLEEP;
     for (at, step) in steps.iter().enumerate() {
         let _ = writeln!(script, "echo '{MARK} {at}'");
         let Some(server) = step.command.strip_suffix('&') else {
@@ -121,10 +138,13 @@ fn script(steps: &[Step], address: &str) -> String {
         };
         let address = server.split("--http ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or(address);
         let scheme = if server.contains("--tls-cert") { "https" } else { "http" };
+        if server.contains("--rules http") {
+            let _ = writeln!(script, "followers+=' {scheme}://{address}'");
+        }
         let _ = writeln!(
             script,
             "{server} > server-{at}.log 2>&1 &\n\
-             for try in $(seq 300); do curl -sk -o /dev/null {scheme}://{address}/healthz && break; sleep 0.1; done\n\
+             for try in $(seq 300); do curl -sk -o /dev/null {scheme}://{address}/healthz && break; command sleep 0.1; done\n\
              curl -sk -o /dev/null {scheme}://{address}/healthz || cat server-{at}.log"
         );
     }

@@ -181,7 +181,7 @@ pub(crate) fn on_both(test: impl AsyncFn(Server)) {
 /// Waits until the store has the expected health.
 pub(crate) async fn wait_until(store: &RedisStore, what: &str, is_so: impl Fn(&Health) -> bool) -> Health {
     let mut health = store.watch_health();
-    let waited = tokio::time::timeout(Duration::from_secs(20), health.wait_for(is_so)).await;
+    let waited = tokio::time::timeout(Duration::from_secs(60), health.wait_for(is_so)).await;
     waited.unwrap_or_else(|_| panic!("the store is not {what} but {:?}", store.health())).unwrap().clone()
 }
 

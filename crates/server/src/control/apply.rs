@@ -55,15 +55,15 @@ impl RuleFiles<'_> {
     /// When the file has mistakes or the database is unreachable.
     pub async fn plan(&self, text: &[u8], others: Others) -> Result<Plan> {
         let taken = split(text).await?;
-        within(LONG, async {
+        let (revision, stored, orphans) = within(LONG, async {
             let mut tx = self.db.read().await?;
             let revision = db::revision(&mut tx).await?;
-            let stored = load(&mut tx, &taken.domains).await?;
-            let mut changes = blocking(move || compare(taken, stored, others)).await?;
-            orphans::warn(&mut changes, &orphans::find(&mut tx).await?);
-            Ok(changes.into_plan(revision, false))
+            Ok((revision, load(&mut tx, &taken.domains).await?, orphans::find(&mut tx).await?))
         })
-        .await
+        .await?;
+        let mut changes = blocking(move || compare(taken, stored, others)).await?;
+        orphans::warn(&mut changes, &orphans);
+        Ok(changes.into_plan(revision, false))
     }
 
     /// Makes the rules of the domains in a file equal to the file, in one transaction. The expected version of the change is the
@@ -180,6 +180,8 @@ fn choose_domain(domains: &[String], named: Option<&str>) -> Result<String> {
 /// Makes the changes of a file within a transaction.
 async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others) -> Result<FileChanges> {
     let stored = load(&mut write.tx, &taken.domains).await?;
+    // Comparing a hundred thousand rules takes more than a minute on a busy machine.
+    write.allow_idle().await?;
     let mut changes = blocking(move || compare(taken, stored, others)).await?;
     if changes.planned.is_empty() {
         return Ok(changes);

@@ -269,6 +269,14 @@ impl Write<'_> {
         Ok(self.revision)
     }
 
+    /// Lets PostgreSQL wait between two statements for as long as the whole write may take ([`LONG`]), for work in between.
+    pub(super) async fn allow_idle(&mut self) -> Result<()> {
+        if self.db.kind == Kind::Postgres {
+            self.tx.execute("SET LOCAL idle_in_transaction_session_timeout = '300s'").await?;
+        }
+        Ok(())
+    }
+
     /// Rolls back before the next writer continues.
     pub(super) async fn rollback(self) -> Result<()> {
         Ok(self.tx.rollback().await?)

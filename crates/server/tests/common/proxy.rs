@@ -28,7 +28,11 @@ impl Proxy {
             let (server, app, listen) = (server.to_string(), app.to_string(), address.to_string());
             tollgate(&["snippets", name, "--server", &server, "--app", &app, "--listen", &listen], b"").done()
         };
-        Self::start_with(name, address, &edit(snippet(name)), &snippet("haproxy-lua"))
+        let (config, lua) = (edit(snippet(name)), snippet("haproxy-lua"));
+        let patient = (with_long_timeouts(&config), with_long_timeouts(&lua));
+        assert!(patient.0 != config || name == "traefik" || name == "haproxy", "it has a timeout of 50 ms: {config}");
+        assert_ne!(patient.1, lua, "it has a timeout of 50 ms");
+        Self::start_with(name, address, &patient.0, &patient.1)
     }
 
     /// Starts a proxy that listens on `address` with a configuration; `lua` is for HAProxy.
@@ -92,6 +96,12 @@ impl Drop for Proxy {
         super::signal(self.child.id(), "TERM");
         let _ = self.child.wait();
     }
+}
+
+/// Lets a proxy wait for two seconds. The snippets say 50 ms, in which a busy machine may not answer, and then requests pass that
+/// should be refused.
+fn with_long_timeouts(snippet: &str) -> String {
+    snippet.replace("50ms", "2s").replace("0.05s", "2s").replace("timeout = 50 ", "timeout = 2000 ")
 }
 
 const NGINX: &str = "

@@ -165,11 +165,11 @@ fn info(server: &Server, line: &str) -> bool {
 /// Waits until a condition holds.
 #[expect(clippy::disallowed_methods, reason = "the servers send no notification to wait for")]
 pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..600 {
+    for _ in 0..1200 {
         if holds() {
             return;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    panic!("not within 30 s: {what}");
+    panic!("not within 60 s: {what}");
 }
