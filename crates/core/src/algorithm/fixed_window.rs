@@ -25,10 +25,11 @@
 //! window. Over any interval of length `T` that is at most `limit × (⌈T / length⌉ + 1)`: twice the limit can pass
 //! around the edge between two windows, however close together.
 //!
-//! **The clock** is the monotonic one for windows from the first request on, otherwise the wall clock, which may be set. Set
-//! forward, it begins a new window. Set back by up to a window (or a second, for shorter ones), the count of the later window
-//! is used as it is until that window ends: no window is used twice. Set back by more, the count becomes that of the present
-//! window. So a step back grants nothing by itself, and no key is refused for more than one window (or second) longer.
+//! **The clock** is the monotonic one for windows from the first request on, otherwise the wall clock, which may be
+//! set. If it is set forward, a new window begins. If it is set back by up to a window (or a second, for shorter ones),
+//! the count of the later window is used as it is until that window ends: no window is used twice. If it is set back by
+//! more, the count becomes that of the present window. So a step back grants nothing by itself, and no key is refused
+//! for more than one window (or second) longer.
 //!
 //! **State**: the end of the window and the count in it, two words. **Cost**: two comparisons; one division for the first
 //! request of a window.

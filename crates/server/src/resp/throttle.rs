@@ -31,7 +31,7 @@ type Params = [i64; 4];
 /// Parses the arguments after the key.
 ///
 /// # Errors
-/// In the words of redis-cell.
+/// With the messages of redis-cell.
 #[inline]
 fn params(args: &[&[u8]]) -> Result<Params, String> {
     let (texts, quantity) = match args {
@@ -186,7 +186,7 @@ pub(super) enum SharedCall<'a> {
 /// Reads a call that a shared store decides.
 ///
 /// # Errors
-/// In the words of redis-cell.
+/// With the messages of redis-cell.
 pub(super) fn shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -> Result<SharedCall<'a>, String> {
     let params = params(args)?;
     let throttle = Box::new(throttle(params)?);
