@@ -39,6 +39,7 @@ mod rls_quota;
 mod rules_cli;
 mod rules_service;
 mod safety;
+mod sticky;
 mod stores;
 mod tls;
 mod verbs;
