@@ -7,7 +7,7 @@ use anyhow::{Result, bail, ensure};
 use redis::aio::MultiplexedConnection;
 use tollgate_core::{Ask, Cost, Limits};
 use tollgate_engine::Store;
-use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreVerb};
+use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreVerb};
 use tollgate_redis::{Config, RedisStore, script};
 use tollgate_testkit::servers::Server;
 
@@ -81,6 +81,7 @@ impl Limited {
                 ask: Ask::Exactly(Cost::ONE),
                 stamps: None,
                 windows: &[],
+                consistency: Consistency::Strict,
             })
             .collect();
         let mut answers = Answers::default();

@@ -64,11 +64,15 @@ impl DecisionRecord {
     }
 }
 
-/// Whether the store or a fallback decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What decided: the least exact of all charges of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// The store decided, by the exact state.
     Exact,
+    /// This node spent tokens that the store granted it in advance. What remains elsewhere is an estimate.
+    Leased,
+    /// This node decided by what it knows of the store and took itself.
+    Eventual,
     /// The store did not answer, and `on_fault` of the rules decided.
     Fallback,
 }
@@ -78,6 +82,8 @@ impl Standing {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exact => "exact",
+            Self::Leased => "leased",
+            Self::Eventual => "eventual",
             Self::Fallback => "fallback",
         }
     }

@@ -22,7 +22,7 @@ use tollgate::Limit;
 use tollgate::core::{Algorithm, Cost, Nanos, Params};
 
 use crate::explain::Length;
-use crate::rules::{CostOf, OnFault, Rule};
+use crate::rules::{Consistency, CostOf, OnFault, Rule};
 
 /// Something that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,6 +123,15 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
     };
     let (burst, nodes) = (u128::from(limit.capacity()), u128::from(given.nodes.max(1)));
     let refilled = |length: Nanos| refill(limit, length).map(|amount| amount.min(burst));
+    let kept = |length: Nanos| burst + refill(limit, length).unwrap_or(0);
+    match (rule.consistency(), fault) {
+        (Consistency::Eventual(_), Fault::StoreGone) => {
+            return at_most((nodes - 1) * kept(given.length), "(N − 1)·(B + r·P)");
+        }
+        (Consistency::Eventual(_), Fault::Resharding) => return at_most(0, "0"),
+        (Consistency::Eventual(every), Fault::NodeLost) => return at_most(kept(every.length()), "B + r·sync_every"),
+        (Consistency::Strict | Consistency::Leased | Consistency::Eventual(_), _) => {}
+    }
     match fault {
         Fault::StoreGone => match rule.on_fault() {
             OnFault::Open => FaultBound { excess: Excess::Unbounded, formula: "on_fault: open" },
@@ -248,6 +257,14 @@ mod tests {
         let formulas: Vec<_> = bounds("limit: 5/s").into_iter().map(|(_, formula)| formula).collect();
         assert_eq!(formulas[0], "B + N·c + min(B, r·P)");
         assert_eq!(formulas[3], "B + r·P");
+    }
+
+    #[test]
+    fn nodes_that_decide_by_what_they_know_admit_a_burst_each() {
+        let eventual = numbers("limit: 100/s, burst: 200, consistency: eventual");
+        let strict = numbers("limit: 100/s, burst: 200");
+        assert_eq!((&*eventual[0], &*eventual[4], &*eventual[6]), ("3600", "0", "210"));
+        assert_eq!(eventual[1..4], strict[1..4]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tollgate::core::{Ask, Stamps, Time, Wall, Window};
 use tollgate::ledger::{LimitTable, PlainCharge};
 
 use crate::key;
+pub use crate::rules::{Consistency, SyncEvery};
 pub use answers::{Answer, Answers, GroupAnswer};
 
 /// Keeps the state of limits and decides by it.
@@ -161,6 +162,8 @@ pub struct Charge<'a> {
     /// The calendar windows that limits of phase `Given` refer to by index. A store whose time is
     /// in none of them answers [`StoreError::Stale`].
     pub windows: &'a [Window],
+    /// How nodes that share the store agree on this key. A store that nodes do not share ignores it.
+    pub consistency: Consistency,
 }
 
 impl<'a> Charge<'a> {
@@ -173,6 +176,14 @@ impl<'a> Charge<'a> {
     /// by, so that rules that count by the same value are kept together; the rule if there is none.
     pub fn placed_by(&self) -> &'a [u8] {
         key::placed_by(self.key)
+    }
+}
+
+/// Returns the domain and the id of the rule of a key, for metrics and messages; both are empty for a key that has none.
+pub fn rule_of_key(key: &[u8]) -> (&[u8], &str) {
+    match key::rule_of(key) {
+        "" => (&[], ""),
+        rule => (key::domain_of(key), rule),
     }
 }
 

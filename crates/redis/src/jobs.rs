@@ -139,6 +139,46 @@ impl Job {
     }
 }
 
+/// Sends groups, each with its index, to one server that is not part of a cluster; passes each reply on with the index.
+pub(crate) async fn ask_primary(
+    primary: &Primary,
+    config: &Config,
+    groups: impl Iterator<Item = (usize, Result<QueuedGroup, StoreError>)>,
+    deadline: Instant,
+    mut answer: impl FnMut(usize, Result<ReplyPart, StoreError>),
+) {
+    let (mut outbox, mut sent) = (Outbox::default(), Vec::with_capacity(1));
+    for (index, group) in groups {
+        match group {
+            Ok(encoded) => {
+                if outbox.is_full_for(&encoded) {
+                    sent.push(std::mem::take(&mut outbox).send(primary));
+                }
+                outbox.push(index, encoded);
+            }
+            Err(error) => outbox.failed.push((index, error)),
+        }
+    }
+    sent.push(outbox.send(primary));
+    for outcome in sent {
+        outcome
+            .redeem(deadline, config, |index, reply| {
+                let unavailable = |why| StoreError::Unavailable { why };
+                answer(
+                    index,
+                    reply.map_err(|error| match error {
+                        NoReply::Failed(error) => error,
+                        NoReply::Moved(address) | NoReply::Ask(address) => {
+                            unavailable(format!("{} redirects to {address}", config.address))
+                        }
+                        NoReply::TryAgain => unavailable("its keys are being moved".to_owned()),
+                    }),
+                );
+            })
+            .await;
+    }
+}
+
 /// Jobs that were sent, by server.
 type Dispatched = Vec<(Arc<Primary>, Sent)>;
 

@@ -48,6 +48,7 @@ mod request;
 mod routing;
 pub mod script;
 mod sentinel;
+mod sharing;
 mod store;
 mod suspects;
 
@@ -58,4 +59,5 @@ pub use diagnosis::{Diagnosis, diagnose};
 pub use durations::{BOUNDS_US, Durations};
 pub use request::spread;
 pub use script::Scripts;
+pub use sharing::{Overshoot, Shared};
 pub use store::{Counts, RedisStore};

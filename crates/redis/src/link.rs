@@ -8,7 +8,7 @@ use redis::{
 };
 use tokio::time::timeout;
 use tollgate_core::{Ask, Cost, Limit, Nanos, Rate, TokenBucket};
-use tollgate_engine::store::{Charge, StoreVerb};
+use tollgate_engine::store::{Charge, Consistency, StoreVerb};
 
 use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::lanes::TAGS;
@@ -137,6 +137,7 @@ impl Link {
         match decider {
             Decider::Special => self.scripts.special.as_ref().unwrap_or(&self.scripts.general),
             Decider::General => &self.scripts.general,
+            Decider::Merge => &self.scripts.merge,
         }
     }
 
@@ -270,6 +271,7 @@ fn probe(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], St
         ask: Ask::Exactly(Cost::ONE),
         stamps: None,
         windows: &[],
+        consistency: Consistency::Strict,
     };
     let encoded = Arc::new(EncodedLimits::new(&limits)?);
     let tag = if config.cluster.is_some() { format!("{{{}}}", TAGS[0]) } else { String::new() };
@@ -277,6 +279,7 @@ fn probe(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], St
     let group = |verb| QueuedGroup {
         charges: vec![QueuedCharge::new(verb, &charge, 0, key.clone(), encoded.clone())],
         route: Route::default(),
+        merge: None,
     };
     let three = (0..3).map(|_| group(StoreVerb::Check)).collect();
     Ok([three, vec![group(StoreVerb::Reset)], vec![group(StoreVerb::Peek)]])
@@ -292,7 +295,7 @@ async fn connect(config: &Config, scripts: &Scripts) -> Result<MultiplexedConnec
     // Before authentication the server rejects anything as long as the script, with a misleading
     // error.
     send(&mut connection, &redis::cmd("PING")).await?;
-    for script in [Some(&scripts.general), scripts.special.as_ref()].into_iter().flatten() {
+    for script in scripts.all() {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(script.source());
         send(&mut connection, &load).await?;

@@ -215,6 +215,7 @@ impl Refusal {
 mod tests {
     use super::*;
     use tollgate_core::{Limit, TokenBucket};
+    use tollgate_engine::store::Consistency;
 
     fn limits() -> Limits {
         Limit::from(TokenBucket::new("1/s".parse().unwrap(), 5).unwrap()).into()
@@ -222,7 +223,16 @@ mod tests {
 
     fn charge<'a>(key: &'a str, limits: &'a Limits, limits_id: u32, cost: u64) -> [Charge<'a>; 1] {
         let (key, ask) = (key.as_bytes(), Ask::Exactly(Cost::new(cost)));
-        [Charge { key, limits_id, limits, earlier: &[], ask, stamps: None, windows: &[] }]
+        [Charge {
+            key,
+            limits_id,
+            limits,
+            earlier: &[],
+            ask,
+            stamps: None,
+            windows: &[],
+            consistency: Consistency::Strict,
+        }]
     }
 
     /// Remembers a refusal of cost 3 of `k`, for 640 ms from `start`, which was answered after 10 ms.

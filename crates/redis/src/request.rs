@@ -156,6 +156,18 @@ fn push_number(bytes: &mut Vec<u8>, number: u64) {
 pub(crate) struct QueuedGroup {
     pub(crate) charges: Vec<QueuedCharge>,
     pub(crate) route: Route,
+    /// If it is a merge: its charges are counted once, each by itself, in a call of their own.
+    pub(crate) merge: Option<MergeHead>,
+}
+
+/// What identifies a merge.
+#[derive(Clone, Debug)]
+pub(crate) struct MergeHead {
+    /// The key of the node's counter.
+    pub(crate) counter: Vec<u8>,
+    pub(crate) sequence: u64,
+    /// How long ago its charges were taken, in microseconds.
+    pub(crate) age: u64,
 }
 
 /// The lane of a group: a call has only groups of one lane. Outside of a cluster all groups have the same lane.
@@ -172,13 +184,18 @@ impl QueuedGroup {
     /// Returns the key and the parameters for the special script, if it can decide this group.
     fn special(&self) -> Option<(&[u8], &[u8])> {
         match &*self.charges {
-            [charge] if charge.verb == EXACTLY && charge.cost > 0 => Some((&charge.key, charge.encoded.special()?)),
+            [charge] if charge.verb == EXACTLY && charge.cost > 0 && self.merge.is_none() => {
+                Some((&charge.key, charge.encoded.special()?))
+            }
             _ => None,
         }
     }
 
     /// Returns where in a reply the answer to this group ends, if it begins at `at`; `None` if the reply is too short.
     pub(crate) fn answer_end(&self, reply: &[u8], mut at: usize, decider: Decider) -> Option<usize> {
+        if decider == Decider::Merge {
+            return Some(reply.len());
+        }
         let status = *reply.get(at)?;
         at += 1;
         if decider == Decider::Special {
@@ -207,6 +224,7 @@ pub(crate) fn is_plain_refusal(answer: &[u8]) -> bool {
 pub(crate) enum Decider {
     General,
     Special,
+    Merge,
 }
 
 /// One call of a script: several groups, with each key and each set of parameters once.
@@ -221,6 +239,7 @@ pub(crate) struct Call<'a> {
     charges: Vec<u8>,
     /// The last run of charges for the special script, to which more may be added.
     run: Option<Run>,
+    merge: Option<&'a MergeHead>,
 }
 
 /// Charges of consecutive keys with the same parameters and cost.
@@ -247,14 +266,20 @@ pub(crate) fn calls<'a>(
     let mut calls: Vec<Call<'a>> = Vec::with_capacity(2);
     for (index, group) in groups {
         let special = group.special().filter(|(key, _)| with_special && !general_keys.contains(key));
-        let decider = if special.is_some() { Decider::Special } else { Decider::General };
-        let fits = |call: &Call<'_>| call.decider == decider && call.route == group.route && !group.route.alone;
+        let decider = match (&group.merge, special) {
+            (Some(_), _) => Decider::Merge,
+            (None, Some(_)) => Decider::Special,
+            (None, None) => Decider::General,
+        };
+        let is_alone = group.route.alone || decider == Decider::Merge;
+        let fits = |call: &Call<'_>| call.decider == decider && call.route == group.route && !is_alone;
         let at = calls.iter().position(fits).unwrap_or_else(|| {
             calls.push(Call::new(decider, group.route));
             calls.len() - 1
         });
         let call = &mut calls[at];
         call.groups.push(index);
+        call.merge = group.merge.as_ref();
         match special {
             Some((key, parameters)) => call.push_special(key, parameters, group.charges[0].cost),
             None => group.charges.iter().for_each(|charge| call.push(charge)),
@@ -274,6 +299,7 @@ impl<'a> Call<'a> {
             parameters: StringTable::default(),
             charges: Vec::new(),
             run: None,
+            merge: None,
         }
     }
 
@@ -310,12 +336,15 @@ impl<'a> Call<'a> {
     /// source.
     pub(crate) fn command(&self, how: [&str; 2]) -> redis::Cmd {
         let mut command = redis::cmd(how[0]);
-        command
-            .arg(how[1])
-            .arg(self.keys.known.len())
-            .arg(&self.keys.known)
-            .arg(&*self.charges)
-            .arg(&self.parameters.known);
+        let counter = self.merge.map(|merge| &*merge.counter);
+        command.arg(how[1]).arg(self.keys.known.len() + usize::from(counter.is_some())).arg(&self.keys.known);
+        command.arg(counter).arg(&*self.charges).arg(&self.parameters.known);
+        if let Some(merge) = self.merge {
+            let mut head = Vec::with_capacity(14);
+            push_number(&mut head, merge.sequence);
+            push_number(&mut head, merge.age);
+            command.arg(head);
+        }
         command
     }
 }
@@ -346,6 +375,7 @@ impl<'a> StringTable<'a> {
 mod tests {
     use super::*;
     use tollgate_core::{Limit, TokenBucket};
+    use tollgate_engine::store::Consistency;
 
     fn group(key: &str, cost: u64, verb: StoreVerb) -> QueuedGroup {
         let bucket = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap();
@@ -358,10 +388,11 @@ mod tests {
             ask: Ask::Exactly(Cost::new(cost)),
             stamps: None,
             windows: &[],
+            consistency: Consistency::Strict,
         };
         let encoded = Arc::new(EncodedLimits::new(&limits).unwrap());
         let charges = vec![QueuedCharge::new(verb, &charge, 0, key.as_bytes().to_vec(), encoded)];
-        QueuedGroup { charges, route: Route::default() }
+        QueuedGroup { charges, route: Route::default(), merge: None }
     }
 
     /// Checks which groups go to the special script, and which to the general one.

@@ -1,33 +1,44 @@
 //! The scripts that decide, assembled from their files.
 
-/// Assembles the script: each named file becomes a branch of the Lua function `chunk(name, ...)`, which runs the file with the
-/// further arguments and returns its result; the main file follows. So each file is a complete Lua chunk that a linter reads,
+/// Assembles a script: each named file becomes a branch of the Lua function `chunk(name, ...)`, which runs the file with the
+/// further arguments and returns its result; `$start` follows. So each file is a complete Lua chunk that a linter reads,
 /// and creates its functions only when it is needed.
 macro_rules! assemble {
-    ($($name:literal),+; $main:literal) => {
+    ($($name:literal),+; $start:expr) => {
         concat!(
             "local function chunk(name, ...)\n",
             $("if name == '", $name, "' then\n", include_str!(concat!("script/", $name, ".lua")), "end\n",)+
             "end\n",
-            include_str!(concat!("script/", $main, ".lua")),
+            $start,
+        )
+    };
+}
+
+/// Assembles the files that decide charges, with `$start`.
+macro_rules! assemble_charges {
+    ($start:expr) => {
+        assemble!(
+            "main",
+            "arithmetic",
+            "bucket",
+            "interval_bucket",
+            "fixed_window",
+            "sliding_window",
+            "sliding_slices",
+            "sliding_log",
+            "concurrency",
+            "stateless",
+            "slow_path";
+            $start
         )
     };
 }
 
 /// The source of the script that decides everything. The header of `main.lua` describes its arguments, its reply and what it mirrors.
-pub const SOURCE: &str = assemble!(
-    "arithmetic",
-    "bucket",
-    "interval_bucket",
-    "fixed_window",
-    "sliding_window",
-    "sliding_slices",
-    "sliding_log",
-    "concurrency",
-    "stateless",
-    "slow_path";
-    "main"
-);
+pub const SOURCE: &str = assemble_charges!("return chunk('main', KEYS, 0, false)\n");
+
+/// The source of the script that merges what nodes took under `consistency: eventual`; the header of `merge.lua` describes it.
+pub const MERGE_SOURCE: &str = assemble_charges!(include_str!("script/merge.lua"));
 
 /// The source of the script for the most common kind of charge; its header describes it.
 pub const SPECIAL_SOURCE: &str = include_str!("script/special.lua");
@@ -56,13 +67,15 @@ impl Script {
     }
 }
 
-/// The scripts of a store. Both read and write the same values.
+/// The scripts of a store. All read and write the same values.
 #[derive(Debug)]
 pub struct Scripts {
     /// Decides everything.
     pub(crate) general: Script,
     /// Decides the most common kind of charge at less cost.
     pub(crate) special: Option<Script>,
+    /// Merges what nodes took by their own views.
+    pub(crate) merge: Script,
     /// Whether the store's own clock decides.
     pub(crate) is_own_clock: bool,
 }
@@ -70,14 +83,22 @@ pub struct Scripts {
 impl Scripts {
     /// Returns the scripts of this crate.
     pub fn new() -> Self {
-        let script = |source: &str| Script::new(source.to_owned());
-        Self { general: script(SOURCE), special: Some(script(SPECIAL_SOURCE)), is_own_clock: true }
+        Self::of(|source| Script::new(source.to_owned()), true)
     }
 
     /// Returns scripts with another clock, for tests: `edit` replaces the lines of each source that read the clock and set expiries.
     pub fn with_clock(edit: impl Fn(&str) -> String) -> Self {
-        let script = |source| Script::new(edit(source));
-        Self { general: script(SOURCE), special: Some(script(SPECIAL_SOURCE)), is_own_clock: false }
+        Self::of(|source| Script::new(edit(source)), false)
+    }
+
+    fn of(script: impl Fn(&str) -> Script, is_own_clock: bool) -> Self {
+        let (general, special) = (script(SOURCE), Some(script(SPECIAL_SOURCE)));
+        Self { general, special, merge: script(MERGE_SOURCE), is_own_clock }
+    }
+
+    /// Returns all scripts.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Script> {
+        [Some(&self.general), self.special.as_ref(), Some(&self.merge)].into_iter().flatten()
     }
 
     /// Makes the general script decide everything, for tests that compare the two.

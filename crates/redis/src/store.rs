@@ -12,12 +12,12 @@ use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError};
 
 use crate::answer::ReplyReader;
-use crate::batcher::{CallCounters, Health, NoReply, ReplyPart};
+use crate::batcher::{CallCounters, Health, ReplyPart};
 use crate::census::{Membership, take_part};
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::durations::Durations;
-use crate::jobs::Outbox;
+use crate::jobs::{Job, ask_primary, exchange};
 use crate::lanes::TAGS;
 use crate::link::find_cluster;
 use crate::params::{EncodedLimits, refusals_change_nothing};
@@ -26,6 +26,7 @@ use crate::primary::Primary;
 use crate::refusals::{self, Refusals, Repetition};
 use crate::request::{MAX_CHARGES, QueuedCharge, QueuedGroup, Route, is_plain_refusal};
 use crate::script::Scripts;
+use crate::sharing::{Shared, Sharing, is_shared};
 use crate::suspects::Suspects;
 
 /// A store in Redis or Valkey, shared by all nodes that use the same server and namespace.
@@ -35,7 +36,7 @@ use crate::suspects::Suspects;
 /// the store is slow or unreachable.
 pub struct RedisStore {
     pub(crate) config: Arc<Config>,
-    servers: Servers,
+    pub(crate) servers: Arc<Servers>,
     health: watch::Receiver<Health>,
     nodes: watch::Receiver<u32>,
     membership: Membership,
@@ -46,6 +47,8 @@ pub struct RedisStore {
     pub(crate) refusals: Option<Arc<Refusals>>,
     /// Used in a cluster only.
     pub(crate) suspects: Suspects,
+    /// What this node decides by itself.
+    pub(crate) sharing: Arc<Sharing>,
 }
 
 /// The counts of a store.
@@ -85,7 +88,8 @@ impl RedisStore {
             Some(_) => Servers::Cluster(Cluster::start(config.clone(), scripts, counters.clone())),
             None => Servers::One(Box::new(Primary::start(config.clone(), scripts, counters.clone(), None))),
         };
-        let (mut health, cluster) = match &servers {
+        let servers = Arc::new(servers);
+        let (mut health, cluster) = match &*servers {
             Servers::One(primary) => (primary.watch_health(), None),
             Servers::Cluster(cluster) => (cluster.watch_health(), Some(cluster.clone())),
         };
@@ -94,9 +98,9 @@ impl RedisStore {
         tokio::spawn(take_part(config.clone(), cluster, nodes_sender, leaving));
         // Fails only if the task has ended, which requests report.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
-        let encoded = RwLock::default();
-        let suspects = Suspects::new();
-        Self { config: Arc::new(config), servers, health, nodes, membership, counters, encoded, refusals, suspects }
+        let (encoded, suspects, config) = (RwLock::default(), Suspects::new(), Arc::new(config));
+        let sharing = Sharing::new(&servers, &config);
+        Self { config, servers, health, nodes, membership, counters, encoded, refusals, suspects, sharing }
     }
 
     /// The current health.
@@ -120,6 +124,17 @@ impl RedisStore {
         self.membership.clone()
     }
 
+    /// Sends what this node took and the store has not counted yet, for a node that stops. Returns when the store has answered or
+    /// has failed to.
+    pub async fn flush(&self) {
+        self.sharing.flush().await;
+    }
+
+    /// Returns what this node decides without asking the store for every request.
+    pub fn shared(&self) -> Shared {
+        self.sharing.read()
+    }
+
     /// The counts so far.
     pub fn counts(&self) -> Counts {
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
@@ -132,15 +147,8 @@ impl RedisStore {
     }
 
     /// Returns the name of a key in the store: in a cluster with the tag of its lane.
-    fn key(&self, key: &[u8], lane: u8) -> Vec<u8> {
-        let namespace = self.config.namespace.as_bytes();
-        match self.servers {
-            Servers::One(_) => [namespace, b":{", key, b"}"].concat(),
-            Servers::Cluster(_) => {
-                let tag = TAGS.get(usize::from(lane)).copied().unwrap_or_default();
-                [namespace, b":{", tag.as_bytes(), b"}", key].concat()
-            }
-        }
+    pub(crate) fn key(&self, key: &[u8], lane: u8) -> Vec<u8> {
+        self.servers.key(&self.config.namespace, key, lane)
     }
 
     fn encoded(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
@@ -178,10 +186,11 @@ impl RedisStore {
             let rest = group.charges.len() - 1 - place;
             charges.push(QueuedCharge::new(group.verb, charge, rest, self.key(charge.key, route.lane), encoded));
         }
-        Ok(QueuedGroup { charges, route })
+        Ok(QueuedGroup { charges, route, merge: None })
     }
 
-    async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
+    /// Has the store decide all groups.
+    pub(crate) async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         let asked = Instant::now();
         let deadline = asked + self.config.deadline;
         let mut replies: Vec<Option<Reply>> = Vec::with_capacity(batch.groups.len());
@@ -193,7 +202,7 @@ impl RedisStore {
             tickets.push(ticket);
         }
         if replies.iter().any(Option::is_none) {
-            match &self.servers {
+            match &*self.servers {
                 Servers::One(primary) => self.ask_one(primary, batch.groups, &mut replies, deadline).await,
                 Servers::Cluster(cluster) => self.ask_cluster(cluster, batch.groups, &mut replies, deadline).await,
             }
@@ -205,7 +214,7 @@ impl RedisStore {
         }
         for ((group, reply), ticket) in batch.groups.iter().zip(replies).zip(tickets) {
             self.read(group, reply, ticket, answers);
-            if let Servers::Cluster(_) = self.servers {
+            if let Servers::Cluster(_) = &*self.servers {
                 self.suspects.note(group, answers, answers.len() - 1, asked);
             }
         }
@@ -213,37 +222,12 @@ impl RedisStore {
 
     /// Sends all groups without a reply to one server.
     async fn ask_one(&self, primary: &Primary, groups: &[Group<'_>], replies: &mut [Option<Reply>], deadline: Instant) {
-        let (mut outbox, mut sent) = (Outbox::default(), Vec::with_capacity(1));
-        for (index, group) in groups.iter().enumerate().filter(|(index, _)| replies[*index].is_none()) {
-            match self.encode(group, Route::default()) {
-                Ok(encoded) => {
-                    if outbox.is_full_for(&encoded) {
-                        sent.push(std::mem::take(&mut outbox).send(primary));
-                    }
-                    outbox.push(index, encoded);
-                }
-                Err(error) => outbox.failed.push((index, error)),
-            }
-        }
-        sent.push(outbox.send(primary));
-        for outcome in sent {
-            outcome
-                .redeem(deadline, &self.config, |index, reply| {
-                    replies[index] = Some(match reply {
-                        Ok(part) => Reply::Part(part),
-                        Err(NoReply::Failed(error)) => Reply::Failed(error),
-                        Err(NoReply::Moved(address) | NoReply::Ask(address)) => {
-                            Reply::Failed(StoreError::Unavailable {
-                                why: format!("{} redirects to {address}", self.config.address),
-                            })
-                        }
-                        Err(NoReply::TryAgain) => {
-                            Reply::Failed(StoreError::Unavailable { why: "its keys are being moved".to_owned() })
-                        }
-                    });
-                })
-                .await;
-        }
+        let open: Vec<usize> = (0..groups.len()).filter(|index| replies[*index].is_none()).collect();
+        let encoded = open.into_iter().map(|index| (index, self.encode(&groups[index], Route::default())));
+        let answer = |index: usize, reply: Result<ReplyPart, StoreError>| {
+            replies[index] = Some(reply.map_or_else(Reply::Failed, Reply::Part));
+        };
+        ask_primary(primary, &self.config, encoded, deadline, answer).await;
     }
 
     /// Records what a group may change; returns a ticket if a refusal of it may be remembered.
@@ -277,9 +261,48 @@ impl RedisStore {
 }
 
 /// Where the states are.
-enum Servers {
+pub(crate) enum Servers {
     One(Box<Primary>),
     Cluster(Arc<Cluster>),
+}
+
+impl Servers {
+    /// Returns the name of a key in the store: in a cluster with the tag of its lane.
+    pub(crate) fn key(&self, namespace: &str, key: &[u8], lane: u8) -> Vec<u8> {
+        let namespace = namespace.as_bytes();
+        match self {
+            Self::One(_) => [namespace, b":{", key, b"}"].concat(),
+            Self::Cluster(_) => {
+                let tag = TAGS.get(usize::from(lane)).copied().unwrap_or_default();
+                [namespace, b":{", tag.as_bytes(), b"}", key].concat()
+            }
+        }
+    }
+
+    /// Sends groups to the servers of their lanes at the same time; returns the replies in order.
+    pub(crate) async fn send(
+        &self,
+        config: &Config,
+        groups: Vec<QueuedGroup>,
+        deadline: Instant,
+    ) -> Vec<Result<ReplyPart, StoreError>> {
+        match self {
+            Self::One(primary) => {
+                let missing = || Err(StoreError::Unknown { why: "no reply for a group".to_owned() });
+                let mut replies: Vec<_> = groups.iter().map(|_| missing()).collect();
+                let groups = groups.into_iter().map(|group| Ok(QueuedGroup { route: Route::default(), ..group }));
+                ask_primary(primary, config, groups.enumerate(), deadline, |index, reply| replies[index] = reply).await;
+                replies
+            }
+            Self::Cluster(cluster) => {
+                let job = |group: &QueuedGroup| Job::new(group.route.lane, group.charges.len());
+                let mut jobs: Vec<Job> = groups.iter().map(job).collect();
+                let encode = |index: usize, route| Ok(QueuedGroup { route, ..groups[index].clone() });
+                exchange(cluster, &mut jobs, encode, deadline).await;
+                jobs.into_iter().map(Job::into_reply).collect()
+            }
+        }
+    }
 }
 
 /// The outcome of a group.
@@ -296,8 +319,12 @@ pub(crate) enum Reply {
 }
 
 impl Store for RedisStore {
-    fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send {
-        self.answer(batch, answers)
+    async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
+        if batch.groups.iter().any(is_shared) {
+            self.answer_shared(batch, answers).await;
+        } else {
+            self.answer(batch, answers).await;
+        }
     }
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {

@@ -7,6 +7,7 @@ mod census;
 mod changed_parameters;
 mod cluster;
 mod conformance;
+mod eventual;
 mod faults;
 mod keys;
 mod outages;

@@ -11,7 +11,7 @@ use support::model::{Model, ask};
 use support::{Hand, Owned, Said, by_hand_with, run, scripts_by_hand};
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Params, Phase, Retry, Stamps, Time, Window};
 use tollgate_engine::Store;
-use tollgate_engine::store::StoreVerb;
+use tollgate_engine::store::{Consistency, StoreVerb};
 use tollgate_redis::{RedisStore, Scripts};
 use tollgate_testkit::servers::Kind;
 
@@ -121,6 +121,7 @@ impl Trace<'_> {
             stamps: None,
             model_stamps: None,
             windows,
+            consistency: Consistency::Strict,
         }
     }
 

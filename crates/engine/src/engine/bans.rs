@@ -13,6 +13,7 @@ use super::{Engine, RulesInForce, report};
 use crate::decision::Decisions;
 use crate::key::{self, SideCounter};
 use crate::meters::Event;
+use crate::rules::Consistency;
 use crate::ruleset::{BanLimits, RuleLimits};
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
 
@@ -192,7 +193,8 @@ fn banning_of<'r>(planned: &PlannedCharge, running: &'r RulesInForce) -> Option<
 
 fn charge<'a>(key: &'a [u8], rule_limits: &'a RuleLimits, cost: Cost) -> Charge<'a> {
     let RuleLimits { id, limits, .. } = rule_limits;
-    Charge { key, limits_id: *id, limits, earlier: &[], ask: Ask::Exactly(cost), stamps: None, windows: &[] }
+    let (ask, consistency) = (Ask::Exactly(cost), Consistency::Strict);
+    Charge { key, limits_id: *id, limits, earlier: &[], ask, stamps: None, windows: &[], consistency }
 }
 
 /// Returns how many refusals there were, by the answer about them.

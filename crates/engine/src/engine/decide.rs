@@ -152,7 +152,7 @@ async fn charge_shadows<S: Store, F: Store>(
     // store without an answer.
     let admitted = |request: usize| {
         let asks = |decided: &DecisionRecord| {
-            decided.outcome.is_admitted() && !decided.shadow_refused && decided.standing == Standing::Exact
+            decided.outcome.is_admitted() && !decided.shadow_refused && decided.standing != Standing::Fallback
         };
         decided[request].as_ref().is_ok_and(asks)
     };
@@ -285,7 +285,8 @@ fn remember<S: Store, F: Store>(
         let charges = &plan.charges[range(&plan.asked[span.request as usize].charges)];
         let asked = charges.iter().filter(|planned| planned.has_limits() && !planned.shadow);
         for (planned, answer) in asked.zip(group.charges()) {
-            if planned.on_fault != OnFault::Local || planned.is_ban() {
+            // While the store does not answer, what is not exact is decided by what this node knows.
+            if planned.on_fault != OnFault::Local || planned.is_ban() || answer.standing != Standing::Exact {
                 continue;
             }
             if let Some(limits) = plan.limits.id(planned, running) {

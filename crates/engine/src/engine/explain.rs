@@ -43,8 +43,8 @@ pub(super) async fn explain<S: Store, F: Store>(
     };
     // A request that waited for the store without an answer does not wait again, and a denied one
     // has no ban to look up.
-    let exact = decisions.get(0)?.standing() == Standing::Exact;
-    if exact && !decisions.plan.asked[0].denied {
+    let has_answer = decisions.get(0)?.standing() != Standing::Fallback;
+    if has_answer && !decisions.plan.asked[0].denied {
         bans::read_refusals(engine, 0, &running, decisions).await;
     }
     running.explain(&request, decisions, 0, (engine.wall)())

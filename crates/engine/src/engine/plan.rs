@@ -13,7 +13,7 @@ use tollgate::{Limits, Outcome, Retry};
 use super::policy::FAULT_RETRY;
 use super::{RulesInForce, Taking};
 use crate::inline::InlineLimit;
-use crate::rules::{Metadata, OnFault};
+use crate::rules::{Consistency, Metadata, OnFault};
 use crate::ruleset::RuleLimits;
 use crate::store::{Charge, Group, StoreVerb};
 
@@ -375,10 +375,12 @@ impl Plan {
 
     #[inline(always)]
     fn push_charge<'a>(&'a self, planned: &'a PlannedCharge, running: &'a RulesInForce, charges: &mut Vec<Charge<'a>>) {
+        let mut consistency = Consistency::Strict;
         let (limits_id, limits, earlier, windows) = match planned.by {
             LimitSource::Rule(number) => {
                 let rule = &running.rules.rules()[number as usize];
                 let Some(rule_limits) = &rule.rule_limits else { return };
+                consistency = rule.consistency;
                 (rule_limits.id, &rule_limits.limits, rule.earlier(), self.given(planned, rule_limits))
             }
             LimitSource::Inline(place) => {
@@ -389,12 +391,15 @@ impl Plan {
                 let Some(rule_limits) = self.limits.of_rule(planned, running) else { return };
                 let rule = &running.rules.rules()[number as usize];
                 let earlier = if planned.is_ban() { &[][..] } else { rule.earlier() };
+                if !planned.is_ban() {
+                    consistency = rule.consistency;
+                }
                 (rule_limits.id, &rule_limits.limits, earlier, self.given(planned, rule_limits))
             }
             LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) => return,
         };
         let (key, ask) = (self.key(planned), self.ask(planned));
-        charges.push(Charge { key, limits_id, limits, earlier, ask, stamps: None, windows });
+        charges.push(Charge { key, limits_id, limits, earlier, ask, stamps: None, windows, consistency });
     }
 
     /// Returns the windows of the calendar that the limits of a charge refer to.

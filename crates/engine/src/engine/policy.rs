@@ -22,7 +22,7 @@ use super::shares::ShareStart;
 use super::{Engine, RulesInForce};
 use crate::decision::{Decisions, Standing};
 use crate::inline::InlineLimits;
-use crate::rules::OnFault;
+use crate::rules::{Consistency, OnFault};
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
 
 /// The wait of a request that is refused because the store does not answer. Its recovery time is
@@ -152,7 +152,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         let whole = plan.limits.limits(planned, self.running).unwrap_or(limits);
         let windows = plan.calendar_windows(planned, running);
         let (key, ask) = (plan.key(planned), plan.ask(planned));
-        let charge = Charge { key, limits_id, limits, earlier: &[], ask, stamps: None, windows };
+        let consistency = Consistency::Strict;
+        let charge = Charge { key, limits_id, limits, earlier: &[], ask, stamps: None, windows, consistency };
         let used = self.engine.last_seen.consult(key, (self.engine.mono)(), |used| {
             // Usage belongs to the parameters that the store answered for, whatever these are.
             let other = used.limits().and_then(|id| running.get(id)).filter(|answered| *answered != whole);

@@ -21,7 +21,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
     }
     let (mut outcome, mut deciding, mut shadow_refused, mut matches_shadow) = (Outcome::Allow, None, false, false);
     let charges = range(&decisions.plan.asked[request].charges);
-    let mut least = u64::MAX;
+    let (mut least, mut standing) = (u64::MAX, Standing::Exact);
     for (charge, planned) in charges.clone().zip(&decisions.plan.charges[charges]) {
         if planned.is_replaced() {
             continue;
@@ -33,7 +33,10 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
         }
         let (said, remaining) = match decisions.answer(planned) {
             // A ban has no remaining amount to report.
-            Some((answer, _)) => (answer.outcome, if planned.is_ban() { u64::MAX } else { answer.least() }),
+            Some((answer, _)) => {
+                standing = standing.max(answer.standing);
+                (answer.outcome, if planned.is_ban() { u64::MAX } else { answer.least() })
+            }
             None => (planned.outcome_unanswered(), u64::MAX),
         };
         if said == Outcome::Allow && outcome == Outcome::Allow {
@@ -60,6 +63,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
         if outcome.is_admitted() { None } else { deciding.and_then(|charge| refusal_of(decisions, charge, running)) };
     if let Ok(decided) = &mut decisions.decided[request] {
         (decided.outcome, decided.deciding) = (outcome, deciding);
+        decided.standing = decided.standing.max(standing);
         // Shadow rules are asked about requests that the enforced rules admit.
         decided.shadow_refused = shadow_refused && outcome.is_admitted();
         decided.refusal = refusal;

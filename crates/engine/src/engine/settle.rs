@@ -47,7 +47,8 @@ impl Shortfall<'_> {
             None => (self.under.id, self.under.limits, self.under.earlier),
         };
         let (key, ask) = (&*self.taken.key, Ask::Regardless(self.cost));
-        Charge { key, limits_id, limits, earlier, ask, stamps: None, windows: &self.windows }
+        let (windows, consistency) = (&*self.windows, self.under.consistency);
+        Charge { key, limits_id, limits, earlier, ask, stamps: None, windows, consistency }
     }
 }
 

@@ -14,6 +14,7 @@ use crate::inline::InlineLimits;
 use crate::key;
 use crate::receipt::{Receipt, ReceiptEntry};
 use crate::request::Request;
+use crate::rules::Consistency;
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
 /// See [`Engine::refund`].
@@ -48,7 +49,7 @@ async fn undo<S: Store, F: Store>(
         if taken.fallback {
             parts.push((taken, engine.shares.of(under.limits, nodes)));
         } else {
-            by_store.push(refund_of(taken, under.id, under.limits));
+            by_store.push(Charge { consistency: under.consistency, ..refund_of(taken, under.id, under.limits) });
         }
     }
     let by_fallback: Vec<Charge<'_>> =
@@ -159,6 +160,7 @@ pub(super) struct CurrentLimits<'a> {
     pub(super) earlier: &'a [u32],
     /// Whether the rule only observes.
     pub(super) shadow: bool,
+    pub(super) consistency: Consistency,
 }
 
 /// Returns the inline limits of a key. The limits of an override are found through its rule.
@@ -184,6 +186,7 @@ pub(super) fn limits_of<'a>(
             calendars: &[],
             earlier: &[],
             shadow: false,
+            consistency: Consistency::Strict,
         });
     }
     let rule = running.rules.find(key::rule_name_of(&taken.key)?)?;
@@ -196,7 +199,8 @@ pub(super) fn limits_of<'a>(
         .and_then(|(limits, overrides)| overrides.rule_limits().find(|rule_limits| rule_limits.limits == *limits));
     let rule_limits = overridden.or(rule.rule_limits.as_ref())?;
     let (limits, calendars) = (&rule_limits.limits, &*rule_limits.calendars);
-    Some(CurrentLimits { id: rule_limits.id, limits, calendars, earlier: rule.earlier(), shadow })
+    let consistency = rule.consistency;
+    Some(CurrentLimits { id: rule_limits.id, limits, calendars, earlier: rule.earlier(), shadow, consistency })
 }
 
 fn refund_of<'a>(taken: &'a ReceiptEntry, limits_id: u32, limits: &'a Limits) -> Charge<'a> {
@@ -208,6 +212,7 @@ fn refund_of<'a>(taken: &'a ReceiptEntry, limits_id: u32, limits: &'a Limits) ->
         ask: Ask::Exactly(taken.cost),
         stamps: Some(&taken.stamps),
         windows: &[],
+        consistency: Consistency::Strict,
     }
 }
 

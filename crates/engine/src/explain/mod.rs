@@ -10,7 +10,7 @@ use tollgate::core::{Nanos, Time, Wall};
 use tollgate::{Outcome, Report};
 
 use crate::decision::Standing;
-use crate::rules::OnFault;
+use crate::rules::{Consistency, OnFault};
 
 /// Explains how a request would be decided now.
 #[derive(Clone, Debug)]
@@ -101,6 +101,8 @@ pub struct MatchExplanation {
     pub spared: bool,
     /// Whether it refuses, or would refuse as a shadow rule.
     pub refuses: bool,
+    /// How nodes that share the store agree on its counters.
+    pub consistency: Consistency,
     /// The `on_fault` that was applied, if the store did not answer.
     pub fault: Option<OnFault>,
     /// Which of its overrides applies; `None` if it has none.

@@ -12,7 +12,7 @@ use super::{
     RuleExplanation,
 };
 use crate::decision::Standing;
-use crate::rules::OnFault;
+use crate::rules::{Consistency, OnFault};
 
 /// Begins each further line about a rule.
 const INDENT: &str = "\n    ";
@@ -157,6 +157,13 @@ impl fmt::Display for MatchExplanation {
             Some(OnFault::Open) => write!(f, "{INDENT}admits while the store does not answer (`on_fault: open`)")?,
             Some(OnFault::Closed) => write!(f, "{INDENT}refuses while the store does not answer (`on_fault: closed`)")?,
             None => {}
+        }
+        match self.consistency {
+            Consistency::Strict => {}
+            Consistency::Leased => write!(f, "{INDENT}`consistency: leased`")?,
+            Consistency::Eventual(every) => {
+                write!(f, "{INDENT}`consistency: eventual`, synced every {}", every.length())?;
+            }
         }
         if let Some(ban) = &self.ban {
             write!(f, "{INDENT}{ban}")?;

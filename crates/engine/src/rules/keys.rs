@@ -52,6 +52,8 @@ pub const FILE: &[Key] = &[
 /// Keys of one entry of `domains`.
 pub(crate) const DOMAIN: &[Key] = FILE.split_at(2).0;
 
+const CONSISTENCIES: &str = "`strict` or `eventual`";
+
 /// Keys of a rule. The keys of a limit are allowed beside `limit` as well.
 pub const RULE: &[Key] = &[
     key(
@@ -175,10 +177,17 @@ pub const RULE: &[Key] = &[
     ),
     key(
         "consistency",
+        CONSISTENCIES,
         "`strict`",
-        "`strict`",
-        "how nodes that share a store agree: `strict` decides every request in the store",
+        "how nodes that share a store agree; [Consistency](#consistency) compares them",
         "{id: exact, limit: 100/s, consistency: strict}",
+    ),
+    key(
+        "sync_every",
+        "a duration from 10ms to 10s",
+        "100ms",
+        "of `consistency: eventual`: how often nodes exchange what they took",
+        "{id: feed, per: [user], limit: 100/s, consistency: eventual, sync_every: 500ms}",
     ),
     key(
         "on_change",

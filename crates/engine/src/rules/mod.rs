@@ -61,8 +61,8 @@ pub use moment::{TimeError, TimeErrorText, moment};
 pub use reference::reference;
 pub(crate) use rule::ALL;
 pub use rule::{
-    Ban, Condition, CostCase, CostOf, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin, Override, Pattern,
-    PerElement, Refusal, Rule, RulePosition, Test,
+    Ban, Condition, Consistency, CostCase, CostOf, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin, Override,
+    Pattern, PerElement, Refusal, Rule, RulePosition, SyncEvery, Test,
 };
 pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 

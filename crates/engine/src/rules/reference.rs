@@ -9,7 +9,7 @@ use super::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_RULES};
 /// Returns the page in Markdown. `docs/rules.md` is a copy, compared by a test.
 pub fn reference() -> String {
     let mut page = INTRODUCTION.to_owned();
-    let sections: [(&str, &str, &[&[Key]]); 15] = [
+    let sections: [(&str, &str, &[&[Key]]); 16] = [
         ("A file", FILE, &[keys::FILE]),
         ("A rule", RULE, &[keys::RULE]),
         ("A limit", LIMIT, &[keys::LIMIT, keys::OPTIONS]),
@@ -23,6 +23,7 @@ pub fn reference() -> String {
         ("A delay", DELAY, &[keys::DELAY]),
         ("A ban", BAN, &[keys::BAN]),
         ("A schedule", SCHEDULE, &[keys::SCHEDULE]),
+        ("Consistency", CONSISTENCY, &[]),
         ("Details", DETAILS, &[]),
         ("Sizes", "", &[]),
     ];
@@ -331,6 +332,27 @@ refusals are only observed, they count, and the ban is only observed as well.
 const SCHEDULE: &str = r"A rule with a schedule applies only at the scheduled times, which are local times of `zone`. Where
 the clock is set back, a time that occurs twice means the first of the two. Where it is set forward, a
 skipped time means the instant at which the clock would have shown it unchanged: 02:30 becomes 03:30.
+
+";
+
+const CONSISTENCY: &str = r"How the nodes that share a store agree on the counters of a rule. `B` is the burst or the limit of a window, `r`
+the rate, `N` the number of nodes. In the memory of one process all of them decide alike, and exactly.
+
+| `consistency` | a decision | admitted in a time T, at most | algorithms |
+|---|---|---|---|
+| `strict` | a round trip to the store | B + r·T | all |
+| `eventual` | in memory, by what the node knows | B + r·T + (N − 1)·(B + r·δ) | `token_bucket`, `fixed_window`, `sliding_window`, `sliding_slices`, without windows of the calendar |
+
+With `eventual` a node decides by the state of the key in the store as it last saw it, and what it took
+itself since. It sends what it took every `sync_every`, and at once when that is a sixteenth of B;
+δ is `sync_every` and a round trip. Each take counts exactly once, whatever happens to the connection.
+What nodes admitted too much together is owed: three nodes that share `4/s` and admit twelve requests at
+once leave a balance of −8, and every request is refused for the next two seconds. The metric
+`tollgate_overshoot_tokens_total` counts it. `remaining` and waits are estimates, and `standing` is `eventual`.
+The first request for a key on a node, and the first one after a second or two intervals without any,
+reads the store. While the store does not answer, nodes go on deciding by what they know, and send what they took
+afterwards; `on_fault` decides about keys that a node knows nothing of. A request that matches strict rules as
+well takes one round trip, and is charged to all or none.
 
 ";
 

@@ -34,6 +34,7 @@ pub struct Rule {
     pub(crate) cost: CostOf,
     pub(crate) on_exceed: OnExceed,
     pub(crate) on_fault: OnFault,
+    pub(crate) consistency: Consistency,
     pub(crate) on_change: OnChange,
     /// Of ten thousand counters, the number for which it is enforced; for the others it is a shadow
     /// rule.
@@ -135,6 +136,11 @@ impl Rule {
     /// Returns what happens when the store does not answer.
     pub fn on_fault(&self) -> OnFault {
         self.on_fault
+    }
+
+    /// How nodes that share a store agree.
+    pub fn consistency(&self) -> Consistency {
+        self.consistency
     }
 
     /// Returns the ban after too many refusals.
@@ -367,6 +373,63 @@ pub enum OnFault {
 
 impl OnFault {
     pub(crate) const WORDS: &[(&str, Self)] = &[("local", Self::Local), ("open", Self::Open), ("closed", Self::Closed)];
+}
+
+/// How nodes that share a store agree on the counters of a rule. A store in the memory of one process decides all of them alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Consistency {
+    /// The store decides every request.
+    #[default]
+    Strict,
+    /// Nodes spend tokens that the store granted them in advance.
+    Leased,
+    /// Nodes decide by what they know, and exchange what they took.
+    Eventual(SyncEvery),
+}
+
+impl Consistency {
+    pub(crate) const WORDS: &[&str] = &["strict", "eventual"];
+
+    /// Returns the name.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::Leased => "leased",
+            Self::Eventual(_) => "eventual",
+        }
+    }
+}
+
+/// How often nodes exchange what they took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SyncEvery {
+    millis: u16,
+}
+
+impl SyncEvery {
+    /// The shortest interval.
+    pub const MIN: Nanos = Nanos::from_millis(10);
+    /// The longest interval.
+    pub const MAX: Nanos = Nanos::from_secs(10);
+    /// The interval of a rule that does not state one.
+    pub const DEFAULT: Self = Self { millis: 100 };
+
+    /// Creates an interval; `None` unless it is from [`SyncEvery::MIN`] to [`SyncEvery::MAX`]. Parts of a millisecond are dropped.
+    pub fn new(every: Nanos) -> Option<Self> {
+        let millis = u16::try_from(every.as_nanos() / 1_000_000).ok()?;
+        (Self::MIN <= every && every <= Self::MAX).then_some(Self { millis })
+    }
+
+    /// Returns the length of the interval.
+    pub const fn length(self) -> Nanos {
+        Nanos::from_millis(self.millis as u64)
+    }
+}
+
+impl Default for SyncEvery {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
 }
 
 /// What a rule that denies networks does with values that are not addresses.

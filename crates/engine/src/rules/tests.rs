@@ -103,7 +103,7 @@ fn all_mistakes_are_reported_in_order() {
          f:12:3: the rule has no `limit`; add one like `limit: 100/s`, or write `unlimited: true`\n\
          f:13:14: `maybe` is neither true nor false; write `true` or `false`\n\
          f:14:3: a rule must be a map, not a string; its keys are `id`, `when`, `if`, `only`, `per`, `limits`, `unlimited`, `allow`, \
-         `deny`, `invalid`, `overrides`, `replaces`, `suffices`, `postpaid`, `cost`, `on_exceed`, `on_fault`, `consistency`, `on_change`, `enforce`, `ban`, `schedule`, \
+         `deny`, `invalid`, `overrides`, `replaces`, `suffices`, `postpaid`, `cost`, `on_exceed`, `on_fault`, `consistency`, `sync_every`, `on_change`, `enforce`, `ban`, `schedule`, \
          `status`, `message`, `metadata`, `limit`, `algorithm`, `burst`, `free`, `max_wait`, `phase`, `offset`, `precision`, \
          `minimum_gap`, `count_refused`, `lease`, `initial`, `max_debt`, `zone` and `anchor`",
     );

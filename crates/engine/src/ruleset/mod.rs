@@ -18,7 +18,7 @@ use tollgate::core::{Algorithm, Cost, Time, Wall};
 use crate::key;
 use crate::meters::RuleMeter;
 use crate::request::Entry;
-use crate::rules::{Condition, CostOf, LimitSet, OnChange, OnFault, Rule, Rules, is_address};
+use crate::rules::{Condition, Consistency, CostOf, LimitSet, OnChange, OnFault, Rule, Rules, is_address};
 pub use index::Matched;
 pub(crate) use index::{Index, IndexEntry};
 use limit_registry::LimitRegistry;
@@ -85,6 +85,7 @@ pub struct ActiveRule {
     shadow: bool,
     is_special: bool,
     pub(crate) on_fault: OnFault,
+    pub(crate) consistency: Consistency,
     pub(crate) cost: Cost,
     /// `None` if it is unlimited.
     pub(crate) rule_limits: Option<Arc<RuleLimits>>,
@@ -381,6 +382,7 @@ impl Compiler<'_> {
             shadow,
             is_special: special.is_some(),
             on_fault: rule.on_fault(),
+            consistency: rule.consistency(),
             meter: old.map(|old| old.meter.clone()).unwrap_or_default(),
             changed: !earlier.is_empty(),
             plain,

@@ -6,6 +6,7 @@ use tollgate::core::{Cost, Nanos, Stamps, Time, Wall};
 use tollgate::{Outcome, Report, Retry, Verdict};
 
 use super::StoreError;
+use crate::decision::Standing;
 
 /// The answers to a batch, in buffers that are kept when it is used again.
 ///
@@ -38,6 +39,8 @@ pub struct Answer {
     pub outcome: Outcome,
     /// What was taken, or accepted as a refund.
     pub taken: Cost,
+    /// What decided it.
+    pub standing: Standing,
     /// Where the stamps are, if there are any.
     stamps: Option<u32>,
     reports: Range<u32>,
@@ -71,8 +74,21 @@ impl Answers {
     /// report if there is nothing to report.
     #[inline]
     pub fn charge(&mut self, outcome: Outcome, taken: Cost, stamps: Stamps, reports: impl IntoIterator<Item = Report>) {
+        self.charge_by(Standing::Exact, outcome, taken, stamps, reports);
+    }
+
+    /// Like [`charge`](Self::charge), for a charge that was not decided by the exact state.
+    #[inline]
+    pub fn charge_by(
+        &mut self,
+        standing: Standing,
+        outcome: Outcome,
+        taken: Cost,
+        stamps: Stamps,
+        reports: impl IntoIterator<Item = Report>,
+    ) {
         let answer = self.answer_with(outcome, taken, stamps, reports);
-        self.charges.push(answer);
+        self.charges.push(Answer { standing, ..answer });
     }
 
     #[inline]
@@ -93,7 +109,8 @@ impl Answers {
             self.stamps.push(stamps);
             self.stamps.len() as u32 - 1
         });
-        Answer { outcome, taken, stamps, reports: first..self.reports.len() as u32, least }
+        let reports = first..self.reports.len() as u32;
+        Answer { outcome, taken, standing: Standing::Exact, stamps, reports, least }
     }
 
     /// Like [`charge`](Self::charge), for a charge of a single limit that was admitted, as nearly all are.
@@ -101,7 +118,8 @@ impl Answers {
     pub fn granted(&mut self, taken: Cost, report: Report) {
         let reports = self.reports.len() as u32..self.reports.len() as u32 + 1;
         self.reports.push(report);
-        self.charges.push(Answer { outcome: Outcome::Allow, taken, stamps: None, reports, least: report.remaining });
+        let (outcome, standing, least) = (Outcome::Allow, Standing::Exact, report.remaining);
+        self.charges.push(Answer { outcome, taken, standing, stamps: None, reports, least });
     }
 
     /// [`charge`](Self::charge) from a verdict.

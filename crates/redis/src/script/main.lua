@@ -51,9 +51,12 @@
 -- Speed: a call costs tens of microseconds before it decides anything, much of it for creating closures. So the common cases are
 -- written out here, and each other file is run when it is first needed. `chunk(name, ...)` runs a file: `script.rs`.
 
+-- Run as a chunk, with the keys of the states, the age of the charges in microseconds (they are decided as of that long ago), and
+-- whether they are left out, so that only the time is answered: `merge.lua` uses both, otherwise they are 0 and false.
+local keys, age, left_out = ...
 local floor = math.floor
 local pack, read, unpack = struct.pack, struct.unpack, unpack
-local call, keys, arguments = redis.call, KEYS, ARGV
+local call, arguments = redis.call, ARGV
 
 local VERSION = 2
 local EXACTLY, UP_TO, REGARDLESS = 1, 2, 3
@@ -65,7 +68,7 @@ local MARGIN = 4
 local UNKNOWN = -1
 
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now = time[1] * 1000000 + time[2] - age
 
 -- The environment of the other files. A state further ahead of the clock than STALE (as in Rust) was written before
 -- the clock was set back. `spread` and `windows` are those of the current charge.
@@ -187,7 +190,7 @@ local values = {}
 --   status    3 or 4 if the key cannot be used
 local records = {}
 
-if #keys > 0 then
+if #keys > 0 and not left_out then
   values = call('MGET', unpack(keys))
   for key = 1, #keys do
     local value = values[key]
@@ -223,8 +226,8 @@ end
 
 -- Decisions -------------------------------------------------------------------------------------------------------------------
 
-local charges, position = arguments[1], 1
-local reply, replies = { pack('<I7', now) }, 1
+local charges, position = left_out and '' or arguments[1], 1
+local reply, replies = { pack('<I7', now + age) }, 1
 local ADMITTED = '\0\0'
 
 local slow

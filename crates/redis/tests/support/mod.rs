@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tollgate_core::{Ask, Cost, Limit, Limits, Nanos, Outcome, Report, Stamps, TokenBucket, Window};
 use tollgate_engine::Store;
-use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, StoreVerb};
+use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreError, StoreVerb};
 use tollgate_redis::{Config, Health, RedisStore, Scripts};
 use tollgate_testkit::conformance::Subject;
 use tollgate_testkit::servers::{Kind, Link, Server};
@@ -78,6 +78,7 @@ pub(crate) struct Owned {
     /// The same stamps for the model, which numbers leases differently.
     pub(crate) model_stamps: Option<Stamps>,
     pub(crate) windows: Vec<Window>,
+    pub(crate) consistency: Consistency,
 }
 
 impl Owned {
@@ -91,6 +92,7 @@ impl Owned {
             stamps: None,
             model_stamps: None,
             windows: Vec::new(),
+            consistency: Consistency::Strict,
         }
     }
 
@@ -103,6 +105,7 @@ impl Owned {
             ask: self.ask,
             stamps: self.stamps.as_ref(),
             windows: &self.windows,
+            consistency: self.consistency,
         }
     }
 }

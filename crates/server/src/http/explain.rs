@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tollgate::Outcome;
-use tollgate_engine::rules::OnFault;
+use tollgate_engine::rules::{Consistency, OnFault};
 use tollgate_engine::{
     BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, LimitState, MatchExplanation,
     MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill, RuleExplanation,
@@ -95,6 +95,14 @@ fn of_met(met: &MatchExplanation) -> Value {
     }
     if let Some(by) = &met.replaced_by {
         value["replaced_by"] = json!(by);
+    }
+    match met.consistency {
+        Consistency::Strict => {}
+        Consistency::Leased => value["consistency"] = json!("leased"),
+        Consistency::Eventual(every) => {
+            value["consistency"] = json!("eventual");
+            value["sync_every_ms"] = json!(every.length().as_millis_ceil());
+        }
     }
     if let Some(fault) = met.fault {
         value["on_fault"] = json!(match fault {

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate_engine::striped::{Stripe, Striped};
 use tollgate_engine::{Counts, RuleSet};
-use tollgate_redis::{BOUNDS_US, Counts as StoreCounts};
+use tollgate_redis::{BOUNDS_US, Counts as StoreCounts, Overshoot, Shared};
 
 use super::histogram::{self, Histogram};
 use super::polls::PollCounters;
 use super::process;
-use super::rule_metrics::RuleMetrics;
+use super::rule_metrics::{RuleMetrics, escape};
 use crate::net::protocol::Protocol;
 
 /// All counters of the server. The counters order no other memory access, so every access is relaxed.
@@ -31,6 +31,8 @@ pub struct Metrics {
     descriptors: Striped<2, 8>,
     /// The counts of a shared store, if there is one.
     store: Mutex<Option<StoreCounts>>,
+    /// What this node decides without asking that store for every request.
+    shared: Mutex<Option<Shared>>,
 }
 
 /// The counters of one protocol.
@@ -155,6 +157,11 @@ impl Metrics {
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts);
     }
 
+    /// Sets what this node decides without asking a shared store for every request.
+    pub fn set_shared(&self, shared: Shared) {
+        *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared);
+    }
+
     /// Returns all metrics in the text format of Prometheus.
     pub fn to_text(&self, gauges: &Gauges) -> String {
         let mut page = MetricsText::default();
@@ -242,6 +249,9 @@ impl Metrics {
             let bounds = BOUNDS_US.map(|micros| micros * 1_000);
             histogram::write_counts(&mut page, &bounds, &store.durations.counts, store.durations.micros * 1_000);
         }
+        if let Some(shared) = &*self.shared.lock().unwrap_or_else(PoisonError::into_inner) {
+            write_shared(&mut page, shared);
+        }
         page.gauge(
             "tollgate_enforcing",
             "1 while refusals are enforced, 0 while only observed.",
@@ -281,6 +291,28 @@ impl Metrics {
         process::write(&mut page);
         page.text
     }
+}
+
+fn write_shared(page: &mut MetricsText, shared: &Shared) {
+    page.head(
+        "tollgate_overshoot_tokens_total",
+        "counter",
+        "Tokens that this node admitted beyond a limit of a rule with consistency eventual; they are owed.",
+    );
+    for Overshoot { domain, rule, tokens } in &shared.overshoot {
+        let (domain, rule) = (escape(domain), escape(rule));
+        page.line(&format!("{{domain=\"{domain}\",rule=\"{rule}\"}}"), tokens);
+    }
+    page.gauge(
+        "tollgate_shared_views",
+        "Keys of rules with consistency eventual that this node decides by what it knows.",
+        shared.views as u64,
+    );
+    page.counter(
+        "tollgate_shared_dropped_tokens_total",
+        "Tokens that were taken without the store and could not be counted there, because they were too many or too old.",
+        shared.dropped,
+    );
 }
 
 /// A page in the text format of Prometheus.
@@ -333,6 +365,8 @@ mod tests {
         let mut durations = Durations { micros: 9_000, ..Durations::default() };
         (durations.counts[0], durations.counts[1], durations.counts[10]) = (1, 2, 1);
         metrics.set_store(StoreCounts { calls: 20, charges: 50, failures: 0, durations });
+        let overshoot = vec![Overshoot { domain: "a".into(), rule: "b".into(), tokens: 8 }];
+        metrics.set_shared(Shared { overshoot, views: 2, dropped: 3 });
         let engine = Engine::new(MemoryStore::new(10).unwrap()).unwrap();
         let text = "domain: a\nrules:\n- {id: b, limit: 1/s}\n";
         engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();

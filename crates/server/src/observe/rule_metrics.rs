@@ -139,7 +139,7 @@ impl<'a> Row<'a> {
 }
 
 /// Escapes the value of a label.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 

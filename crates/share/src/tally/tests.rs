@@ -1,5 +1,5 @@
 use super::*;
-use tollgate_core::{FixedWindow, Limit, Nanos, Rate, SlidingLog, TokenBucket};
+use tollgate_core::{Algorithm, FixedWindow, Limit, Nanos, Rate, SlidingLog, TokenBucket};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -42,24 +42,26 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
     let mut store = Store::new(&limits, 3);
     let mut nodes: Vec<Tally> = (0..3).map(|_| Tally::default()).collect();
     for node in &mut nodes {
-        assert_eq!(node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap_err(), FirstTouch);
+        assert_eq!(node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap_err(), Unread::FirstTouch);
         node.learn(b"k", &limits, &store.words, &Now::at(0), 0);
         for _ in 0..4 {
             assert!(node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap().is_admitted());
         }
         assert!(!node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap().is_admitted());
     }
+    let mut overshoot = 0;
     for (index, node) in nodes.iter_mut().enumerate() {
         let payload = node.payload(0).unwrap().clone();
         store.apply(index, &payload, 0);
         // A resend changes nothing.
         store.apply(index, &payload, 0);
         node.acknowledge(payload.sequence);
+        overshoot += node.learn_merged(b"k", payload.items[0].cost, &limits, &store.words, &Now::at(0), 0);
     }
+    assert_eq!(overshoot, 8, "of all nodes together");
     assert_eq!(limits.as_slice()[0].used(&*store.words, &Now::at(0)).floor(), 12);
     for node in &mut nodes {
         node.learn(b"k", &limits, &store.words, &Now::at(0), 0);
-        assert_eq!(node.overshoot(), 8);
         assert!(!node.take(b"k", &limits, &Now::at(2 * SECOND), 2 * SECOND, one()).unwrap().is_admitted());
         let later = 2 * SECOND + SECOND / 4;
         assert!(node.take(b"k", &limits, &Now::at(later), later, one()).unwrap().is_admitted());
@@ -127,13 +129,13 @@ fn window_counts_a_payload_in_the_window_it_was_taken_in() {
 #[test]
 fn unsent_entries_are_bounded() {
     let limits = four_a_second();
-    let mut node = Tally::default();
-    for key in 0..MAX_UNSENT as u64 + 10 {
-        let at = key / 1_000 * SECOND / 100;
-        node.note(Arc::from(&key.to_le_bytes()[..]), limits.clone(), at, 1);
+    let bounds = Bounds { unsent: 100, ..Bounds::default() };
+    let mut node = Tally::new(bounds);
+    for key in 0..500_u64 {
+        node.note(Arc::from(&key.to_le_bytes()[..]), limits.clone(), key * SECOND / 40, 1);
     }
-    assert!(node.unsent.len() <= MAX_UNSENT);
-    assert!(node.dropped() > 0);
+    assert!(node.unsent.len() <= bounds.unsent + 40);
+    assert_eq!(node.unsent.len() as u64 + node.dropped(), 500);
 }
 
 #[test]
@@ -146,4 +148,66 @@ fn only_algorithms_that_can_be_merged_get_a_debt() {
     assert!(
         matches!(limits.as_slice()[0].params(), tollgate_core::Params::TokenBucket(bucket) if bucket.max_debt >= 10_000)
     );
+}
+
+#[test]
+fn answers_older_than_the_last_one_are_ignored_and_what_is_being_sent_is_kept() {
+    let limits = four_a_second();
+    let mut node = Tally::default();
+    let empty = Store::new(&limits, 1).words;
+    node.learn(b"k", &limits, &empty, &Now::at(SECOND), 0);
+    assert!(node.take(b"k", &limits, &Now::at(SECOND), 0, one()).unwrap().is_admitted());
+    let used = |node: &Tally, at| {
+        let (own, words) = node.view(b"k").unwrap();
+        own.as_slice()[0].used(words, &Now::at(at)).floor()
+    };
+    assert_eq!(node.payload(0).unwrap().items[0].cost, 1);
+    node.learn(b"k", &limits, &empty, &Now::at(SECOND + 1), 1);
+    assert_eq!(used(&node, SECOND + 1), 1, "the read may not include the payload");
+    let mut merged = empty.clone();
+    merge(&limits, &mut merged, &Now::at(SECOND + 2), 1, true);
+    node.acknowledge(1);
+    assert_eq!(node.learn_merged(b"k", 1, &limits, &merged, &Now::at(SECOND + 2), 2), 0);
+    node.learn(b"k", &limits, &empty, &Now::at(SECOND + 1), 3);
+    assert_eq!(used(&node, SECOND + 2), 1, "an answer from before the merge");
+}
+
+#[test]
+fn used_keys_are_read_and_stale_ones_are_read_before_they_decide() {
+    let limits = four_a_second();
+    let mut node = Tally::new(Bounds { stale_after: SECOND, ..Bounds::default() });
+    let empty = Store::new(&limits, 1).words;
+    for key in [b"a", b"b"] {
+        node.learn(key, &limits, &empty, &Now::at(0), 0);
+    }
+    assert!(node.reads(9).is_empty(), "neither was used");
+    assert!(node.peek(b"a", &limits, &Now::at(0), 0, one(), |verdict, _, _| verdict.is_admitted()).unwrap());
+    assert!(node.take(b"b", &limits, &Now::at(0), 0, one()).unwrap().is_admitted());
+    let read = |node: &mut Tally| node.reads(9).into_iter().map(|(key, _)| key.to_vec()).collect::<Vec<_>>();
+    assert_eq!(read(&mut node), [b"a"]);
+    assert!(read(&mut node).is_empty());
+    assert_eq!(node.payload(0).unwrap().items.len(), 1);
+    assert_eq!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, one()).unwrap_err(), Unread::Stale);
+    assert!(node.accept_stale(b"b", SECOND) && !node.accept_stale(b"c", SECOND));
+    assert!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, one()).unwrap().is_admitted());
+    node.forget(b"b");
+    node.give_up();
+    assert_eq!((node.dropped(), node.has_unsent()), (1, false));
+}
+
+#[test]
+fn reserved_amounts_are_sent_when_they_are_confirmed() {
+    let limits = four_a_second();
+    let mut node = Tally::default();
+    let empty = Store::new(&limits, 1).words;
+    node.learn(b"k", &limits, &empty, &Now::at(0), 0);
+    let stamps =
+        node.reserve(b"k", &limits, &Now::at(0), 0, Ask::Exactly(Cost::new(3)), |verdict, _, _| verdict.stamp());
+    assert!(node.payload(0).is_none());
+    node.learn(b"k", &limits, &empty, &Now::at(0), 0);
+    assert!(!node.take(b"k", &limits, &Now::at(0), 0, Ask::Exactly(Cost::new(2))).unwrap().is_admitted());
+    node.release(b"k", &Now::at(0), Cost::new(2), stamps.unwrap());
+    node.confirm(b"k", 0, Cost::ONE);
+    assert_eq!(node.payload(0).unwrap().items[0].cost, 1);
+    assert!(node.take(b"k", &limits, &Now::at(0), 0, Ask::Exactly(Cost::new(3))).unwrap().is_admitted());
 }

@@ -1,14 +1,15 @@
 //! What a node took and has not sent: one entry per key and tick, oldest first.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use tollgate_core::{Limits, Nanos};
 
+use super::view::View;
 use super::{Key, RECENT};
 
-/// The most entries that are unsent.
-pub const MAX_UNSENT: usize = 1 << 18;
+/// The most items of a payload: as many as a store merges in one call.
+pub const MAX_ITEMS: usize = 128;
 
 /// What was taken within one tick, to be applied once.
 #[derive(Clone, Debug)]
@@ -18,7 +19,7 @@ pub struct Payload {
     /// When the last of it was taken, by this node's clock, in nanoseconds. Counted as of the first, the store would refill what
     /// was not yet taken.
     pub taken_at: u64,
-    /// What was taken, each key once.
+    /// What was taken.
     pub items: Vec<Item>,
 }
 
@@ -49,88 +50,139 @@ pub struct Item {
 pub(super) struct Frozen {
     pub(super) taken_at: u64,
     pub(super) items: Vec<Item>,
-    /// The tokens that are so old that they no longer count.
-    pub(super) outdated: u64,
+    /// What is so old that it no longer counts.
+    pub(super) outdated: Vec<Item>,
 }
 
+/// The present tick, which lasts a second at most, and those before it.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
+    /// The keys that were used in the present tick, each once; their views know how much was taken.
+    open: Vec<Key>,
+    /// What was taken elsewhere in the present tick.
+    noted: BTreeMap<Key, (Arc<Limits>, u64)>,
+    start: u64,
+    /// When something was last taken in the present tick.
+    last: u64,
     ticks: VecDeque<Tick>,
+    /// The items of all ticks.
     entries: usize,
+    /// The keys that were used and not taken from.
+    pub(super) reads: Vec<Key>,
 }
 
 #[derive(Debug)]
 struct Tick {
-    start: u64,
     last: u64,
-    items: HashMap<Key, (Arc<Limits>, u64)>,
+    items: Vec<Item>,
 }
 
 impl Unsent {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.entries
+        self.entries + self.noted.len()
     }
 
+    /// Returns whether nothing of an earlier tick, and nothing that was taken elsewhere, is unsent.
     pub(super) fn is_empty(&self) -> bool {
-        self.entries == 0
+        self.entries == 0 && self.noted.is_empty()
     }
 
-    /// Adds to the present tick, which lasts a second at most. Returns what had to be dropped for it.
-    pub(super) fn add(&mut self, key: Key, limits: Arc<Limits>, at: u64, cost: u64) -> Vec<Item> {
-        if self.ticks.back().is_none_or(|tick| at >= tick.start.saturating_add(RECENT)) {
-            self.ticks.push_back(Tick { start: at, last: at, items: HashMap::new() });
+    /// Returns whether the present tick has lasted a second.
+    pub(super) fn is_over(&self, at: u64) -> bool {
+        at >= self.start.saturating_add(RECENT) && !(self.open.is_empty() && self.noted.is_empty())
+    }
+
+    /// Adds a key to those used in the present tick.
+    pub(super) fn list(&mut self, view: &mut View, at: u64) {
+        if !std::mem::replace(&mut view.is_listed, true) {
+            self.begin(at);
+            self.open.push(view.key.clone());
         }
-        let Some(tick) = self.ticks.back_mut() else { return Vec::new() };
-        tick.last = tick.last.max(at);
-        let entry = tick.items.entry(key).or_insert_with(|| {
-            self.entries += 1;
-            (limits.clone(), 0)
-        });
+    }
+
+    pub(super) fn taken_at(&mut self, at: u64) {
+        self.last = self.last.max(at);
+    }
+
+    fn begin(&mut self, at: u64) {
+        if self.open.is_empty() && self.noted.is_empty() {
+            (self.start, self.last) = (at, at);
+        }
+    }
+
+    /// Adds what was taken elsewhere; returns whether there was room for it.
+    pub(super) fn note(&mut self, key: Key, limits: Arc<Limits>, at: u64, cost: u64, most: usize) -> bool {
+        if self.noted.len() >= most && !self.noted.contains_key(&key) {
+            return false;
+        }
+        self.begin(at);
+        self.taken_at(at);
+        let entry = self.noted.entry(key).or_insert_with(|| (limits.clone(), 0));
         *entry = (limits, entry.1.saturating_add(cost));
+        true
+    }
+
+    /// Ends the present tick. Returns what has to be dropped, the oldest first, so that at most `most` entries are kept.
+    pub(super) fn seal(&mut self, views: &mut HashMap<Key, View>, most: usize) -> Vec<Item> {
+        let mut items = Vec::new();
+        for key in self.open.drain(..) {
+            let Some(view) = views.get_mut(&key) else { continue };
+            view.is_listed = false;
+            if view.unsent > 0 {
+                let cost = view.seal();
+                items.push(Item { limits: view.asked.clone(), key, cost });
+            } else if !std::mem::replace(&mut view.is_to_be_read, true) {
+                self.reads.push(key);
+            }
+        }
+        let noted = std::mem::take(&mut self.noted);
+        items.extend(noted.into_iter().map(|(key, (limits, cost))| Item { key, limits, cost }));
+        if !items.is_empty() {
+            self.entries += items.len();
+            self.ticks.push_back(Tick { last: self.last, items });
+        }
         let mut dropped = Vec::new();
-        while self.entries > MAX_UNSENT
+        while self.entries > most
             && self.ticks.len() > 1
             && let Some(tick) = self.ticks.pop_front()
         {
             self.entries -= tick.items.len();
-            dropped.extend(tick.items.into_iter().map(|(key, (limits, cost))| Item { key, limits, cost }));
+            dropped.extend(tick.items);
         }
         dropped
     }
 
-    /// Takes back up to `cost` of a key, the newest first; returns how much.
-    pub(super) fn withdraw(&mut self, key: &[u8], cost: u64) -> u64 {
-        let mut rest = cost;
-        for tick in self.ticks.iter_mut().rev() {
-            if let Some((_, taken)) = tick.items.get_mut(key) {
-                let back = rest.min(*taken);
-                *taken -= back;
-                rest -= back;
-            }
+    /// Forgets a key.
+    pub(super) fn forget(&mut self, key: &[u8]) {
+        self.open.retain(|known| **known != *key);
+        self.reads.retain(|known| **known != *key);
+        self.noted.remove(key);
+        for tick in &mut self.ticks {
+            let before = tick.items.len();
+            tick.items.retain(|item| *item.key != *key);
+            self.entries -= before - tick.items.len();
         }
-        cost - rest
     }
 
-    /// Removes the oldest tick that still counts.
+    /// Removes up to [`MAX_ITEMS`] items of the oldest tick that still counts.
     pub(super) fn freeze(&mut self, at: u64) -> Frozen {
-        let mut frozen = Frozen { taken_at: at, items: Vec::new(), outdated: 0 };
+        let mut frozen = Frozen { taken_at: at, items: Vec::new(), outdated: Vec::new() };
         while frozen.items.is_empty()
-            && let Some(tick) = self.ticks.pop_front()
+            && let Some(tick) = self.ticks.front_mut()
         {
-            self.entries -= tick.items.len();
             frozen.taken_at = tick.last;
             let age = at.saturating_sub(tick.last);
-            for (key, (limits, cost)) in tick.items {
-                if age > lasts(&limits) {
-                    frozen.outdated += cost;
-                } else if cost > 0 {
-                    frozen.items.push(Item { key, limits, cost });
-                }
+            let first = tick.items.len().min(MAX_ITEMS);
+            for item in tick.items.drain(..first) {
+                let to = if age > lasts(&item.limits) { &mut frozen.outdated } else { &mut frozen.items };
+                to.push(item);
+            }
+            self.entries -= first;
+            if tick.items.is_empty() {
+                self.ticks.pop_front();
             }
         }
-        // The order of a hash table is random; payloads of a seeded simulation are not.
-        frozen.items.sort_unstable_by(|one, other| one.key.cmp(&other.key));
         frozen
     }
 }

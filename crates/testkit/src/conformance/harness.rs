@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use tollgate_core::{Ask, Cost, Limit, Limits, Nanos, Outcome, Report, Retry, Stamps, Time, Wall, Window};
 use tollgate_engine::Store;
-use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, StoreVerb};
+use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreError, StoreVerb};
 
 use super::Subject;
 
@@ -199,6 +199,7 @@ impl<'s, S: Subject> Harness<'s, S> {
             ask: charge.ask,
             stamps: charge.stamps.as_ref(),
             windows: &charge.windows,
+            consistency: Consistency::Strict,
         }
     }
 }

@@ -85,6 +85,7 @@ impl ChargeContext<'_> {
             shadow: planned.shadow,
             spared: planned.shadow && rule.is_some_and(|rule| rule.on_exceed() != OnExceed::Shadow),
             refuses: planned.is_denied() || banned || refuses || fault == Some(OnFault::Closed),
+            consistency: rule.map(Rule::consistency).unwrap_or_default(),
             fault,
             overrides: overrides.map(|rule| self.overrides(rule, overriding)),
             ban,

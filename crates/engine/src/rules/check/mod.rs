@@ -2,6 +2,7 @@
 
 mod behaviour;
 mod condition;
+mod consistency;
 mod limits;
 
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use super::words::valid_instead;
 use super::{Domain, MAX_RULES, ReadFile};
 use behaviour::{check_ban, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
 use condition::{check_expression, check_only, check_per, match_invalid};
+use consistency::check_consistency;
 use limits::{check_effect, words_of};
 
 /// Maximum length of the name of a domain, a rule or an attribute.
@@ -93,8 +95,8 @@ impl<'f> Checker<'f> {
         let ban = check_ban(raw.ban.as_ref(), notes);
         let schedule = check_schedule(&raw.schedule, notes);
         let refusal = check_refusal(raw, on_exceed, notes);
-        check_consistency(raw.consistency.as_ref(), notes);
         let Some(effect) = effect else { return };
+        let consistency = check_consistency(raw, &effect, &overrides, notes);
         check_together(raw, &effect, on_exceed, notes);
         let on_invalid = choose(raw.invalid.as_ref(), OnInvalid::WORDS, "invalid", notes);
         match_invalid(&mut when, on_invalid, &effect, raw.invalid.as_ref(), notes);
@@ -115,6 +117,7 @@ impl<'f> Checker<'f> {
             cost,
             on_exceed,
             on_fault,
+            consistency,
             on_change,
             enforce,
             ban,
@@ -162,22 +165,6 @@ fn check_name(name: &RawText, what: &str, notes: &mut Notes) -> bool {
     };
     notes.add_with_help(name.position, problem, "use letters, digits and `-_.:/`");
     false
-}
-
-/// Only `strict` exists; the planned modes have their own message.
-fn check_consistency(raw: Option<&RawText>, notes: &mut Notes) {
-    let Some(raw) = raw else { return };
-    match &*raw.text {
-        "strict" => {}
-        word @ ("leased" | "eventual") => {
-            let problem = format!("`consistency: {word}` is not supported");
-            notes.add_with_help(raw.position, problem, "write `strict`, or omit it");
-        }
-        other => {
-            let problem = format!("`{}` is not a choice of `consistency`", shorten(other));
-            notes.add_with_help(raw.position, problem, valid_instead(other, &["strict"]));
-        }
-    }
 }
 
 fn check_boolean(raw: &RawText, notes: &mut Notes) -> Option<bool> {

@@ -81,6 +81,9 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
             let store = RedisStore::connect(store).await;
             let (health, nodes, membership) = (store.watch_health(), store.watch_nodes(), store.membership());
             let served = serve(config, App::new(Engine::new(store)?, None), |app| follow(health, nodes, app)).await;
+            if let Ok(app) = &served {
+                app.engine.store().flush().await;
+            }
             membership.leave().await;
             served.map(drop)
         }
@@ -103,6 +106,7 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
             changed = nodes.changed() => changed,
             _ = every_second.tick() => {
                 app.metrics.set_store(app.engine.store().counts());
+                app.metrics.set_shared(app.engine.store().shared());
                 stalls.log(app.engine.counts().fallback, app.health.is_up());
                 Ok(())
             }

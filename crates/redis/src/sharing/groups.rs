@@ -1,0 +1,321 @@
+//! Groups of charges of which this node decides some: first those, then the store decides the others as one group. If any is
+//! refused, or the store does not answer, what was taken here is put back.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tollgate_core::{Ask, Cost, Outcome, Stamps, Time};
+use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreError, StoreVerb};
+
+use super::eventual::{Cycle, Indebted, Taken, Undecided};
+use super::states::{AskedState, read_states};
+use super::sync::{charge_of, now_of};
+use crate::request::{QueuedCharge, QueuedGroup, Route};
+use crate::store::RedisStore;
+
+/// A charge that this node decides. What it reserved is given back if it is dropped.
+struct Local<'a> {
+    /// Its position in the group.
+    place: usize,
+    charge: Charge<'a>,
+    cycle: Arc<Cycle>,
+    taken: Option<Taken>,
+    /// What is reserved.
+    reserved: Cost,
+}
+
+impl Local<'_> {
+    /// Keeps up to `most` of what is reserved, and gives back the rest.
+    fn keep(&mut self, most: Cost) {
+        let kept = self.reserved.min(most);
+        self.cycle.confirm(&self.charge, kept);
+        self.reserved = Cost::new(self.reserved.get() - kept.get());
+    }
+}
+
+impl Drop for Local<'_> {
+    fn drop(&mut self) {
+        if let Some(taken) = self.taken.filter(|_| self.reserved > Cost::ZERO) {
+            self.cycle.release(&self.charge, self.reserved, taken.stamps);
+        }
+    }
+}
+
+impl RedisStore {
+    /// Answers groups of which this node decides some charges.
+    pub(crate) async fn answer_shared(&self, batch: Batch<'_>, answers: &mut Answers) {
+        let mut groups = batch.groups;
+        while let [group, rest @ ..] = groups {
+            let strict = groups.iter().take_while(|group| !super::is_shared(group)).count();
+            if strict > 0 {
+                self.answer(Batch { groups: &groups[..strict], ..batch }, answers).await;
+                groups = &groups[strict..];
+                continue;
+            }
+            match (group.verb, group.charges) {
+                (StoreVerb::Check | StoreVerb::Peek, [charge]) => self.decide_one(batch, charge, groups, answers).await,
+                (StoreVerb::Check | StoreVerb::Peek, _) => self.decide_several(batch, group, answers).await,
+                (StoreVerb::Refund, _) => self.refund_shared(batch, group, answers).await,
+                (StoreVerb::Reset, _) => self.reset_shared(batch, group, answers).await,
+                (StoreVerb::Renew, charges) => self.decide_strictly(batch, group.verb, charges, answers).await,
+            }
+            groups = rest;
+        }
+    }
+
+    /// Returns the keys that a charge belongs to, if this node decides it.
+    fn cycle_of(&self, charge: &Charge<'_>) -> Option<Arc<Cycle>> {
+        match charge.consistency {
+            Consistency::Strict | Consistency::Leased => None,
+            Consistency::Eventual(every) => Some(self.sharing.cycle(every)),
+        }
+    }
+
+    /// Decides a group of one charge, the first of `groups`. If its key has to be read, those of the others are read with it.
+    async fn decide_one(&self, batch: Batch<'_>, charge: &Charge<'_>, groups: &[Group<'_>], answers: &mut Answers) {
+        let verb = groups.first().map_or(StoreVerb::Check, |group| group.verb);
+        let Some(cycle) = self.cycle_of(charge) else {
+            return self.decide_strictly(batch, verb, std::slice::from_ref(charge), answers).await;
+        };
+        let decide = |answers: &mut Answers| match verb {
+            StoreVerb::Peek => cycle.peek(charge, answers),
+            StoreVerb::Check | StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => cycle.take(charge, answers),
+        };
+        let first = match decide(answers) {
+            Err(Undecided::Unread) => {
+                let charges = groups.iter().flat_map(|group| group.charges);
+                let error = self.read_views(charges).await;
+                match (decide(answers), error) {
+                    (Err(Undecided::Unread), Some(error)) => Err(Undecided::Failed(error)),
+                    (decided, _) => decided,
+                }
+            }
+            decided => decided,
+        };
+        match first {
+            Ok(taken) => answers.end_group(taken.at),
+            Err(Undecided::Failed(error)) => answers.fail_group(error),
+            // There is no space for another view.
+            Err(Undecided::Unread) => {
+                self.decide_strictly(batch, verb, std::slice::from_ref(charge), answers).await;
+            }
+        }
+    }
+
+    /// Has the store decide charges of any consistency.
+    async fn decide_strictly(&self, batch: Batch<'_>, verb: StoreVerb, charges: &[Charge<'_>], answers: &mut Answers) {
+        let strict: Vec<Charge<'_>> = charges.iter().map(strictly).collect();
+        let groups = [Group { verb, charges: &strict }];
+        self.answer(Batch { groups: &groups, ..batch }, answers).await;
+    }
+
+    /// Decides a group of several charges.
+    async fn decide_several(&self, batch: Batch<'_>, group: &Group<'_>, answers: &mut Answers) {
+        let mut locals: Vec<Local<'_>> = Vec::with_capacity(group.charges.len());
+        for (place, charge) in group.charges.iter().enumerate() {
+            if let Some(cycle) = self.cycle_of(charge) {
+                locals.push(Local { place, charge: *charge, cycle, taken: None, reserved: Cost::ZERO });
+            }
+        }
+        if let Some(error) = self.read_views(locals.iter().map(|local| &local.charge)).await {
+            return answers.fail_group(error);
+        }
+        // What cannot be decided here is decided by the store.
+        let is_unread = |local: &Local<'_>| local.cycle.to_read(&local.charge).map_or(true, |unread| unread.is_some());
+        locals.retain(|local| !is_unread(local));
+        let is_local = |place: usize| locals.iter().any(|local| local.place == place);
+        let strict: Vec<usize> = (0..group.charges.len()).filter(|place| !is_local(*place)).collect();
+
+        let mut reported = Answers::default();
+        let mut least = least_of(&locals, &mut reported);
+        let mut refused = false;
+        for local in &mut locals {
+            local.charge.ask = limited(local.charge.ask, least);
+            let decided = if group.verb == StoreVerb::Peek || refused {
+                local.cycle.peek(&local.charge, &mut reported)
+            } else {
+                local.cycle.reserve(&local.charge, &mut reported)
+            };
+            // A key that was read is decided, unless it was forgotten in the meantime.
+            let Ok(taken) = decided else {
+                return answers.fail_group(StoreError::Unavailable { why: "a view was forgotten".to_owned() });
+            };
+            reported.end_group(taken.at);
+            if group.verb == StoreVerb::Check && !refused {
+                local.reserved = taken.taken;
+            }
+            refused |= !taken.outcome.is_admitted();
+            local.taken = Some(taken);
+        }
+        let mut by_store = Answers::default();
+        if !strict.is_empty() && (!refused || group.verb == StoreVerb::Peek) {
+            let charges: Vec<Charge<'_>> = strict
+                .iter()
+                .map(|place| strictly(&group.charges[*place]))
+                .map(|charge| Charge { ask: limited(charge.ask, least), ..charge })
+                .collect();
+            let groups = [Group { verb: group.verb, charges: &charges }];
+            self.answer(Batch { groups: &groups, ..batch }, &mut by_store).await;
+            match by_store.group(0) {
+                Ok(answer) => {
+                    refused |= !answer.outcome().is_admitted();
+                    let up_to = charges.iter().zip(answer.charges()).filter(|(charge, _)| is_up_to(charge.ask));
+                    least = up_to.map(|(_, answer)| answer.taken).chain(least).min();
+                }
+                Err(error) => return answers.fail_group(error),
+            }
+        }
+        if group.verb == StoreVerb::Check && !refused {
+            for local in &mut locals {
+                local.keep(if is_up_to(local.charge.ask) { least.unwrap_or(Cost::MAX) } else { Cost::MAX });
+            }
+        }
+        let mut at = locals.iter().filter_map(|local| local.taken.map(|taken| taken.at)).max().unwrap_or(Time::ZERO);
+        for place in 0..group.charges.len() {
+            let local = locals.iter().position(|local| local.place == place);
+            let (from, number, index) = match local {
+                Some(index) => (&reported, index, 0),
+                None => (&by_store, 0, strict.iter().position(|strict| *strict == place).unwrap_or(0)),
+            };
+            let Some(answer) = from.group(number).ok().and_then(|group| Some((group, group.charges().get(index)?)))
+            else {
+                // The store was not asked, because this node refuses.
+                answers.charge(Outcome::Allow, Cost::ZERO, Stamps::default(), []);
+                continue;
+            };
+            let (of_group, answer) = answer;
+            at = at.max(of_group.at());
+            let taken = if is_up_to(group.charges[place].ask) {
+                answer.taken.min(least.unwrap_or(Cost::MAX))
+            } else {
+                answer.taken
+            };
+            let reports = of_group.reports(answer).iter().copied();
+            answers.charge_by(answer.standing, answer.outcome, taken, of_group.stamps(answer), reports);
+        }
+        answers.end_group(at);
+    }
+
+    /// Refunds what was not sent here, and the rest in the store.
+    async fn refund_shared(&self, batch: Batch<'_>, group: &Group<'_>, answers: &mut Answers) {
+        let mut back = vec![0; group.charges.len()];
+        let mut rest: Vec<Charge<'_>> = Vec::with_capacity(group.charges.len());
+        for (charge, back) in group.charges.iter().zip(&mut back) {
+            let cost = charge.ask.cost();
+            if let Some(cycle) = self.cycle_of(charge) {
+                *back = cycle.put_back(charge, cost, charge.stamps.copied().unwrap_or_default());
+                cycle.lock(cycle.lane_of(charge)).tally.expire(charge.key);
+            }
+            let cost = Cost::new(cost.get() - *back);
+            rest.push(Charge { ask: Ask::Exactly(cost), ..strictly(charge) });
+        }
+        let mut by_store = Answers::default();
+        let groups = [Group { verb: StoreVerb::Refund, charges: &rest }];
+        self.answer(Batch { groups: &groups, ..batch }, &mut by_store).await;
+        let refunded = match by_store.group(0) {
+            Ok(refunded) => refunded,
+            Err(error) => return answers.fail_group(error),
+        };
+        for (answer, back) in refunded.charges().iter().zip(back) {
+            let taken = Cost::new(answer.taken.get().saturating_add(back));
+            let reports = refunded.reports(answer).iter().copied();
+            answers.charge(answer.outcome, taken, Stamps::default(), reports);
+        }
+        answers.end_group(refunded.at());
+    }
+
+    /// Resets keys in the store, and forgets what this node knows of them.
+    async fn reset_shared(&self, batch: Batch<'_>, group: &Group<'_>, answers: &mut Answers) {
+        let forget = || {
+            for charge in group.charges {
+                if let Some(cycle) = self.cycle_of(charge) {
+                    cycle.lock(cycle.lane_of(charge)).tally.forget(charge.key);
+                }
+            }
+        };
+        forget();
+        self.decide_strictly(batch, StoreVerb::Reset, group.charges, answers).await;
+        // An answer that was on its way may have come in between.
+        forget();
+    }
+
+    /// Reads the keys of charges that this node cannot decide without. Returns why some of them could not be read and have no view.
+    async fn read_views<'a>(&self, charges: impl Iterator<Item = &'a Charge<'a>>) -> Option<StoreError> {
+        let mut error = None;
+        let mut reads: Vec<(&Charge<'_>, Arc<Cycle>, u8, Arc<Indebted>)> = Vec::new();
+        for charge in charges {
+            let Some(cycle) = self.cycle_of(charge) else { continue };
+            match cycle.to_read(charge) {
+                Ok(Some(indebted)) if !reads.iter().any(|(known, ..)| known.key == charge.key) => {
+                    let lane = cycle.lane_of(charge);
+                    reads.push((charge, cycle, lane, indebted));
+                }
+                Ok(_) => {}
+                Err(why) => error = Some(why),
+            }
+        }
+        if reads.is_empty() {
+            return error;
+        }
+        let group = |(charge, _, lane, indebted): &(&Charge<'_>, Arc<Cycle>, u8, Arc<Indebted>)| {
+            let name = self.key(charge.key, *lane);
+            let charge = charge_of(charge.key, &indebted.with_debt, Ask::Exactly(Cost::ZERO));
+            let charges = vec![QueuedCharge::new(StoreVerb::Peek, &charge, 0, name, indebted.encoded.clone())];
+            QueuedGroup { charges, route: Route { lane: *lane, ..Route::default() }, merge: None }
+        };
+        let groups = reads.iter().map(group).collect();
+        let replies = self.servers.send(&self.config, groups, Instant::now() + self.config.deadline).await;
+        for ((charge, cycle, lane, indebted), reply) in reads.iter().zip(replies) {
+            let mut lane = cycle.lock(*lane);
+            let at = cycle.now();
+            let part = match reply {
+                Ok(part) => part,
+                Err(why) => {
+                    if !lane.tally.accept_stale(charge.key, at) {
+                        error = Some(why);
+                    }
+                    continue;
+                }
+            };
+            let asked = AskedState { limits: &indebted.with_debt, encoded: &indebted.encoded, carries_taken: false };
+            let own = read_states(part.bytes(), &[asked], part.now).ok().and_then(|mut states| states.pop()?);
+            let time = lane.note_time(&part, at);
+            match own {
+                Some(own) => {
+                    let (limits, now) = (Arc::new(own.limits), now_of(charge.key, time));
+                    lane.tally.learn(charge.key, &limits, &own.words, &now, at);
+                }
+                None => {
+                    let why = format!("the key of a limit holds a value of another program (rule: {})", charge.rule());
+                    error = Some(StoreError::Rejected { why });
+                }
+            }
+        }
+        error
+    }
+}
+
+fn strictly<'a>(charge: &Charge<'a>) -> Charge<'a> {
+    Charge { consistency: Consistency::Strict, ..*charge }
+}
+
+fn is_up_to(ask: Ask) -> bool {
+    matches!(ask, Ask::UpTo(_))
+}
+
+/// Returns an ask for no more than `least`, if it is for up to an amount.
+fn limited(ask: Ask, least: Option<Cost>) -> Ask {
+    match (ask, least) {
+        (Ask::UpTo(most), Some(least)) => Ask::UpTo(most.min(least)),
+        (ask, _) => ask,
+    }
+}
+
+/// Returns the least that any charge that takes up to an amount can take here; `None` if there is no such charge.
+fn least_of(locals: &[Local<'_>], answers: &mut Answers) -> Option<Cost> {
+    let up_to = locals.iter().filter(|local| is_up_to(local.charge.ask));
+    let least = up_to.filter_map(|local| local.cycle.peek(&local.charge, answers).ok()).map(|taken| taken.taken).min();
+    answers.clear();
+    // If nothing is left, the charge is refused, which asking for one token says too.
+    least.map(|least| least.max(Cost::ONE))
+}

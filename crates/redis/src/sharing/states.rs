@@ -1,0 +1,43 @@
+//! Decodes the states that a reply carries, for views.
+
+use tollgate_core::{Limits, Now};
+
+use crate::answer::{Bytes, TooShort, nanos};
+use crate::own::OwnState;
+use crate::params::EncodedLimits;
+use crate::request::OTHER_PARAMETERS;
+
+/// What was asked about one key, as far as the reply depends on it.
+pub(super) struct AskedState<'a> {
+    pub(super) limits: &'a Limits,
+    pub(super) encoded: &'a EncodedLimits,
+    /// Whether the reply carries how much was taken.
+    pub(super) carries_taken: bool,
+}
+
+/// Reads the states of several groups of one charge each; `None` for a key that holds no state, for example a value of another
+/// program.
+pub(super) fn read_states(
+    bytes: &[u8],
+    asked: &[AskedState<'_>],
+    now_micros: u64,
+) -> Result<Vec<Option<OwnState>>, TooShort> {
+    let now = Now::at(nanos(now_micros));
+    let mut bytes = Bytes::new(bytes);
+    asked.iter().map(|asked| read_state(&mut bytes, asked, &now)).collect()
+}
+
+fn read_state(bytes: &mut Bytes<'_>, asked: &AskedState<'_>, now: &Now<'_>) -> Result<Option<OwnState>, TooShort> {
+    let status = bytes.take(1)?[0];
+    if status & !OTHER_PARAMETERS > 1 {
+        return Ok(None);
+    }
+    bytes.take(if asked.carries_taken { 8 } else { 1 })?;
+    let foreign = if status & OTHER_PARAMETERS == 0 { 0 } else { bytes.number(2)? as usize };
+    // All algorithms that can be merged have states of fixed length, so the reply carries the value as stored.
+    let state = bytes.take(if foreign > 0 { foreign } else { asked.encoded.reply_len() })?;
+    Ok(OwnState::decode(state, asked.limits, now).ok().map(|mut own| {
+        own.words.truncate(tollgate_core::Algorithm::words(&own.limits));
+        own
+    }))
+}

@@ -1,0 +1,226 @@
+//! Exchanges what was taken by views with the store.
+//!
+//! What is sent is frozen until the store has answered it, and is sent again under the same number until then; the script counts
+//! it once. Keys that were used and not taken from are read, so that this node learns what others took.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+use tollgate_core::{Ask, Cost, Limits, Nanos, Now};
+use tollgate_engine::store::{Charge, Consistency, StoreError, StoreVerb};
+use tollgate_share::tally::{Key, MAX_ITEMS, Payload};
+
+use super::Sharing;
+use super::eventual::{Cycle, Lane};
+use super::states::{AskedState, read_states};
+use crate::batcher::ReplyPart;
+use crate::lanes::TAGS;
+use crate::params::EncodedLimits;
+use crate::request::{MergeHead, QueuedCharge, QueuedGroup, Route, spread};
+use crate::store::Servers;
+
+/// The least time between two exchanges.
+const APART: Duration = Duration::from_millis(1);
+/// How often views that are no longer used are forgotten.
+const FORGET_EVERY: Duration = Duration::from_secs(30);
+/// The most exchanges in a row, if one cannot carry everything.
+const MAX_ROUNDS: usize = 64;
+/// After this time without an answer a payload is given up: an hour before the store forgets whether it counted.
+const GIVE_UP: Nanos = Nanos::from_secs(23 * 3_600);
+
+/// Syncs the keys of a cycle until the store is dropped.
+pub(super) async fn run(sharing: Weak<Sharing>, cycle: Arc<Cycle>) {
+    let every = Duration::from(cycle.every.length());
+    let (jitter, mut turn) = (RandomState::new(), 0_u64);
+    let (mut last, mut forgotten) = (Instant::now(), Instant::now());
+    loop {
+        turn += 1;
+        // From 90 to 110 %, so that nodes do not sync in step.
+        let percent = 90 + jitter.hash_one(turn) % 21;
+        tokio::select! {
+            () = sleep(every * percent as u32 / 100) => {}
+            () = cycle.urgent.notified() => sleep_until(last + APART).await,
+        }
+        let Some(sharing) = sharing.upgrade() else { return };
+        sharing.sync(&cycle).await;
+        last = Instant::now();
+        if forgotten.elapsed() >= FORGET_EVERY {
+            forgotten = last;
+            for lane in 0..cycle.lanes.len() as u8 {
+                let at = cycle.now();
+                cycle.lock(lane).tally.forget_idle(at);
+            }
+        }
+    }
+}
+
+/// Encoded limits by the address of the limits, which the messages keep alive.
+type KnownLimits = HashMap<usize, Arc<EncodedLimits>>;
+
+fn address(limits: &Arc<Limits>) -> usize {
+    Arc::as_ptr(limits).addr()
+}
+
+/// What is sent for one lane.
+enum Message {
+    /// What was taken, and whether it may take balances below zero.
+    Merge(Payload, bool),
+    Read(Key, Arc<Limits>),
+}
+
+impl Sharing {
+    /// Sends what is unsent, and reads what was used, until the store has answered all of it or does not answer.
+    pub(super) async fn sync(&self, cycle: &Cycle) {
+        let Some(servers) = self.servers.upgrade() else { return };
+        let _in_turn = cycle.syncing.lock().await;
+        for _ in 0..MAX_ROUNDS {
+            let mut encoded = KnownLimits::new();
+            let (mut messages, mut groups, mut is_full) = (Vec::new(), Vec::new(), false);
+            for lane in 0..cycle.lanes.len() as u8 {
+                let before = messages.len();
+                is_full |= collect(&mut cycle.lock(lane), cycle.now(), lane, &mut messages);
+                for (_, message) in &messages[before..] {
+                    groups.push(self.encode(&servers, cycle, lane, message, &mut encoded));
+                }
+            }
+            // Limits with debt were encoded before they were used, so none of them fails.
+            let groups: Vec<QueuedGroup> = groups.into_iter().flatten().collect();
+            if groups.is_empty() || groups.len() != messages.len() {
+                return;
+            }
+            let replies = servers.send(&self.config, groups, Instant::now() + self.config.deadline).await;
+            let mut failed = false;
+            for ((lane, message), reply) in messages.into_iter().zip(replies) {
+                match reply {
+                    Ok(part) => self.apply(cycle, lane, &message, &part, &encoded),
+                    Err(_) => failed = true,
+                }
+            }
+            if failed || !is_full {
+                return;
+            }
+        }
+    }
+
+    fn encode(
+        &self,
+        servers: &Servers,
+        cycle: &Cycle,
+        lane: u8,
+        message: &Message,
+        known: &mut KnownLimits,
+    ) -> Result<QueuedGroup, StoreError> {
+        let route = Route { lane, ..Route::default() };
+        let mut charge = |verb: StoreVerb, key: &Key, limits: &Arc<Limits>, ask: Ask| {
+            let encoded = match known.get(&address(limits)) {
+                Some(encoded) => encoded.clone(),
+                None => {
+                    let encoded = EncodedLimits::new(limits).map_err(|why| StoreError::Rejected { why })?;
+                    known.entry(address(limits)).or_insert(Arc::new(encoded)).clone()
+                }
+            };
+            let charge = charge_of(key, limits, ask);
+            let name = servers.key(&self.config.namespace, key, lane);
+            Ok(QueuedCharge::new(verb, &charge, 0, name, encoded))
+        };
+        Ok(match message {
+            Message::Read(key, limits) => {
+                let charges = vec![charge(StoreVerb::Peek, key, limits, Ask::Exactly(Cost::ZERO))?];
+                QueuedGroup { charges, route, merge: None }
+            }
+            Message::Merge(payload, is_recent) => {
+                let at = cycle.now();
+                let ask = |cost| if *is_recent { Ask::Regardless(cost) } else { Ask::UpTo(cost) };
+                let items = payload.items.iter();
+                let charges = items
+                    .map(|item| charge(StoreVerb::Check, &item.key, &item.limits, ask(Cost::new(item.cost))))
+                    .collect::<Result<_, StoreError>>()?;
+                let counter = self.counter(cycle, lane);
+                let age = payload.age(at).as_nanos() / 1_000;
+                let merge = Some(MergeHead { counter, sequence: payload.sequence, age });
+                QueuedGroup { charges, route, merge }
+            }
+        })
+    }
+
+    /// Returns the key of the counter of this node's merges. Keys of limits have braces or begin otherwise, so none has this name.
+    fn counter(&self, cycle: &Cycle, lane: u8) -> Vec<u8> {
+        let (namespace, node, every) = (&self.config.namespace, &self.node, cycle.every.length());
+        let tag = if self.is_cluster { format!("{{{}}}", TAGS[usize::from(lane) % TAGS.len()]) } else { String::new() };
+        format!("{namespace}:{tag}merged:{node}:{every}:{lane}").into_bytes()
+    }
+
+    /// Applies the answer of the store.
+    fn apply(&self, cycle: &Cycle, lane: u8, message: &Message, part: &ReplyPart, encoded: &KnownLimits) {
+        let mut lane = cycle.lock(lane);
+        let at = cycle.now();
+        let time = lane.note_time(part, at);
+        let state = |limits: &'_ Arc<Limits>| encoded.get(&address(limits)).cloned();
+        match message {
+            Message::Read(key, limits) => {
+                let Some(encoded) = state(limits) else { return };
+                let asked = AskedState { limits, encoded: &encoded, carries_taken: false };
+                let Ok(mut states) = read_states(part.bytes(), &[asked], part.now) else { return };
+                if let Some(Some(own)) = states.pop() {
+                    lane.tally.learn(key, &Arc::new(own.limits), &own.words, &now_of(key, time), at);
+                }
+            }
+            Message::Merge(payload, is_recent) => {
+                lane.tally.acknowledge(payload.sequence);
+                // Nothing is known about the states of a payload that was counted before.
+                if part.bytes().is_empty() {
+                    return;
+                }
+                let carries_taken = !is_recent;
+                let known: Option<Vec<_>> = payload.items.iter().map(|item| state(&item.limits)).collect();
+                let Some(known) = known else { return };
+                let asked: Vec<_> = payload
+                    .items
+                    .iter()
+                    .zip(&known)
+                    .map(|(item, encoded)| AskedState { limits: &item.limits, encoded, carries_taken })
+                    .collect();
+                let Ok(states) = read_states(part.bytes(), &asked, part.now) else { return };
+                for (item, own) in payload.items.iter().zip(states) {
+                    let Some(own) = own else { continue };
+                    let now = now_of(&item.key, time);
+                    let limits = Arc::new(own.limits);
+                    let excess = lane.tally.learn_merged(&item.key, item.cost, &limits, &own.words, &now, at);
+                    self.count_overshoot(&item.key, excess);
+                }
+            }
+        }
+    }
+}
+
+/// Adds what a lane has to send; returns whether there is more.
+fn collect(lane: &mut Lane, at: u64, number: u8, messages: &mut Vec<(u8, Message)>) -> bool {
+    if lane.tally.payload(at).is_some_and(|payload| payload.age(at) > GIVE_UP) {
+        lane.tally.give_up();
+    }
+    let payload = lane.tally.payload(at).cloned();
+    let mut is_full = false;
+    if let Some(payload) = payload {
+        is_full = payload.items.len() >= MAX_ITEMS;
+        let is_recent = payload.is_recent(at);
+        messages.push((number, Message::Merge(payload, is_recent)));
+    }
+    let reads = lane.tally.reads(MAX_ITEMS);
+    is_full |= reads.len() >= MAX_ITEMS;
+    messages.extend(reads.into_iter().map(|(key, limits)| (number, Message::Read(key, limits))));
+    is_full
+}
+
+/// Returns a charge of a key that is sent apart from any request.
+pub(super) fn charge_of<'a>(key: &'a [u8], limits: &'a Limits, ask: Ask) -> Charge<'a> {
+    let consistency = Consistency::Strict;
+    Charge { key, limits_id: 0, limits, earlier: &[], ask, stamps: None, windows: &[], consistency }
+}
+
+/// Returns the store's time for a key.
+pub(super) fn now_of(key: &[u8], time: u64) -> Now<'static> {
+    Now::at(time).with_spread(spread(key).wrapping_mul(1_000))
+}

@@ -1,0 +1,308 @@
+//! `consistency: eventual` on real servers: several nodes that decide by what they know, and merge what they took exactly once.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+use crate::support;
+
+use std::time::Duration;
+
+use support::{Owned, Said, bucket, config, on_both, run, store, wait_until_down, wait_until_up};
+use tokio::time::Instant;
+use tollgate_core::{Ask, Cost, FixedWindow, Limit, Nanos, Outcome, Retry, SlidingSlices, SlidingWindow, TokenBucket};
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::store::{Consistency, StoreError, StoreVerb, SyncEvery};
+use tollgate_engine::{Decisions, Engine, Entry, Item, Request, Standing, Store};
+use tollgate_redis::{Config, RedisStore};
+use tollgate_testkit::servers::{Cluster, Kind, Proxy, Server};
+
+const EVENTUAL: Consistency = Consistency::Eventual(SyncEvery::DEFAULT);
+
+fn charge(key: &str, limit: impl Into<Limit>, cost: u64) -> Owned {
+    Owned { consistency: EVENTUAL, ..Owned::new(key, limit.into(), cost) }
+}
+
+async fn ask(store: &impl Store, verb: StoreVerb, charges: Vec<Owned>) -> Result<Vec<Said>, StoreError> {
+    run(store, &[(verb, charges)]).await.remove(0)
+}
+
+async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> bool {
+    ask(store, StoreVerb::Check, vec![charge(key, limit, 1)]).await.unwrap()[0].outcome.is_admitted()
+}
+
+/// How much the store itself says is left, which the views of nodes follow.
+async fn left_in_store(store: &RedisStore, key: &str, limit: impl Into<Limit>) -> u64 {
+    support::remaining(store, key, limit).await
+}
+
+/// Waits until the store itself says that this much is left.
+async fn wait_for_left(store: &RedisStore, key: &str, limit: Limit, left: u64) {
+    let start = Instant::now();
+    loop {
+        let found = left_in_store(store, key, limit).await;
+        if found == left {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{found} are left in the store, not {left}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Three hosts share four tokens a second. Twelve requests at once, four on each: all pass, the balance is -8, and every request
+/// is refused for the next two seconds. One thread, so that nothing is exchanged in between.
+#[test]
+fn twelve_requests_on_three_hosts_against_four_tokens_pass_and_are_paid_back() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for kind in Kind::ALL {
+        runtime.block_on(async {
+            let server = Server::start(kind);
+            let text = b"{domain: d, rules: [{id: four, limit: 4/s, consistency: eventual}]}";
+            let mut nodes = Vec::new();
+            for _ in 0..4 {
+                let engine = Engine::new(store(&server).await).unwrap();
+                engine.put(&Rules::read(&[Source { name: "rules", text }]).unwrap()).unwrap();
+                nodes.push(engine);
+            }
+            let items = [Item::new(&[])];
+            let (request, mut decisions) = (Request::new("d", &items), Decisions::default());
+            for node in &nodes {
+                assert!(node.peek(&request, &mut decisions).await.unwrap().is_allowed());
+            }
+            let observer = nodes.pop().unwrap();
+            let (start, calls) = (Instant::now(), nodes.iter().map(|node| node.store().counts().calls).sum::<u64>());
+            for node in &nodes {
+                for _ in 0..4 {
+                    let decision = node.check(&request, &mut decisions).await.unwrap();
+                    assert!(decision.is_allowed());
+                    assert_eq!(decision.standing(), Standing::Eventual);
+                }
+                assert!(!node.check(&request, &mut decisions).await.unwrap().is_allowed());
+            }
+            let taken = Instant::now();
+            assert_eq!(nodes.iter().map(|node| node.store().counts().calls).sum::<u64>(), calls, "no call was made");
+            for node in &nodes {
+                node.store().flush().await;
+            }
+            observer.store().flush().await;
+            // The next token comes after nine quarters of a second: eight tokens are owed.
+            let decision = observer.peek(&request, &mut decisions).await.unwrap();
+            let Outcome::Deny(Retry::After(wait)) = decision.outcome() else { panic!("{decision:?}") };
+            let (wait, passed) = (Duration::from(wait), start.elapsed());
+            let owed = Duration::from_millis(2_250);
+            assert!(wait <= owed && wait + passed >= owed, "{wait:?} to wait after {passed:?}");
+            let over =
+                |node: &Engine<RedisStore>| node.store().shared().overshoot.iter().map(|it| it.tokens).sum::<u64>();
+            assert_eq!(nodes.iter().map(over).sum::<u64>(), 8);
+            loop {
+                for node in &nodes {
+                    if node.check(&request, &mut decisions).await.unwrap().is_allowed() {
+                        let passed = taken.elapsed();
+                        assert!(passed >= Duration::from_secs(2), "admitted after {passed:?}");
+                        return;
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+    }
+}
+
+#[test]
+fn nodes_see_what_others_took_within_a_sync() {
+    let limits: [Limit; 4] = [
+        bucket(10),
+        FixedWindow::new(10, Nanos::from_secs(1_000_000)).unwrap().into(),
+        SlidingWindow::new(10, Nanos::from_secs(1_000_000)).unwrap().into(),
+        SlidingSlices::new(10, Nanos::from_secs(100_000), Nanos::from_secs(10_000)).unwrap().into(),
+    ];
+    on_both(async |server| {
+        let (one, other) = (store(&server).await, store(&server).await);
+        for (index, limit) in limits.into_iter().enumerate() {
+            let key = format!("k{index}");
+            assert!(check(&other, &key, limit).await);
+            for _ in 0..6 {
+                assert!(check(&one, &key, limit).await);
+            }
+            wait_for_left(&one, &key, limit, 3).await;
+            // Used keys are read with every sync.
+            let start = Instant::now();
+            loop {
+                let said = ask(&other, StoreVerb::Peek, vec![charge(&key, limit, 1)]).await.unwrap();
+                if said[0].reports[0].remaining == 3 {
+                    break;
+                }
+                assert!(start.elapsed() < Duration::from_secs(20), "{said:?}");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    });
+}
+
+/// A slow link makes every answer come after the deadline, although the store carries out what it is sent. The payload is sent
+/// again until it is answered, over new connections too, and counts once.
+#[test]
+fn payload_whose_answers_are_lost_counts_once() {
+    on_both(async |server| {
+        let proxy = Proxy::to(server.port());
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        let node = RedisStore::connect(Config::from_url(&url).unwrap().deadline(Duration::from_millis(150))).await;
+        let observer = store(&server).await;
+        assert!(check(&node, "k", bucket(100)).await);
+        wait_for_left(&observer, "k", bucket(100), 99).await;
+        proxy.slow(Duration::from_millis(200));
+        for _ in 0..7 {
+            assert!(check(&node, "k", bucket(100)).await);
+        }
+        // The store has counted it, and the node does not know.
+        wait_for_left(&observer, "k", bucket(100), 92).await;
+        let start = Instant::now();
+        while node.counts().failures == 0 {
+            assert!(start.elapsed() < Duration::from_secs(20), "no answer was late");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        proxy.cut();
+        proxy.clear();
+        wait_until_up(&node).await;
+        assert!(check(&node, "k", bucket(100)).await);
+        wait_for_left(&observer, "k", bucket(100), 91).await;
+        node.flush().await;
+        assert_eq!(left_in_store(&observer, "k", bucket(100)).await, 91, "everything was counted once");
+    });
+}
+
+#[test]
+fn without_the_store_views_decide_and_what_they_took_is_merged_afterwards() {
+    on_both(async |mut server| {
+        let node = store(&server).await;
+        for _ in 0..3 {
+            assert!(check(&node, "k", bucket(10)).await);
+        }
+        wait_for_left(&node, "k", bucket(10), 7).await;
+        server.kill();
+        for _ in 0..7 {
+            assert!(check(&node, "k", bucket(10)).await);
+        }
+        assert!(!check(&node, "k", bucket(10)).await, "what the store had counted is known");
+        wait_until_down(&node).await;
+        let unknown = ask(&node, StoreVerb::Check, vec![charge("new", bucket(10), 1)]).await;
+        assert!(matches!(unknown, Err(StoreError::Unavailable { .. })), "{unknown:?}");
+        assert!(!check(&node, "k", bucket(10)).await, "a view decides for as long as the store is gone");
+        server.restart();
+        wait_until_up(&node).await;
+        // It lost its state, and what was not sent is merged: at least the seven since.
+        let start = Instant::now();
+        while left_in_store(&node, "k", bucket(10)).await > 3 {
+            assert!(start.elapsed() < Duration::from_secs(20), "nothing was merged");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+}
+
+#[test]
+fn groups_with_strict_charges_are_all_or_none() {
+    on_both(async |server| {
+        let node = store(&server).await;
+        let strict = |limit: Limit, cost| Owned::new("strict", limit, cost);
+        let both = |cost| vec![strict(bucket(3), cost), charge("k", bucket(10), cost)];
+        let said = ask(&node, StoreVerb::Check, both(2)).await.unwrap();
+        assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(said.iter().map(|said| said.reports[0].remaining).collect::<Vec<_>>(), [1, 8]);
+        let said = ask(&node, StoreVerb::Check, both(2)).await.unwrap();
+        assert_eq!(said.iter().map(|said| said.outcome.is_admitted()).collect::<Vec<_>>(), [false, true]);
+        assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [0, 0]);
+        let up_to = |owned: Owned, most| Owned { ask: Ask::UpTo(Cost::new(most)), ..owned };
+        let group = vec![up_to(strict(bucket(3), 0), 5), up_to(charge("k", bucket(10), 0), 5)];
+        let said = ask(&node, StoreVerb::Check, group).await.unwrap();
+        assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [1, 1]);
+        node.flush().await;
+        assert_eq!(left_in_store(&node, "k", bucket(10)).await, 7, "what was not admitted was put back");
+        let group = vec![charge("k", bucket(10), 7), charge("other", bucket(1), 2)];
+        let said = ask(&node, StoreVerb::Check, group).await.unwrap();
+        assert_eq!(said.iter().map(|said| said.outcome.is_admitted()).collect::<Vec<_>>(), [true, false]);
+        node.flush().await;
+        assert_eq!(left_in_store(&node, "k", bucket(10)).await, 7);
+    });
+}
+
+#[test]
+fn refunds_resets_and_debts_reach_the_store() {
+    on_both(async |server| {
+        let node = store(&server).await;
+        let limit = TokenBucket::new("1/day".parse().unwrap(), 10).unwrap().max_debt(2).unwrap();
+        let said = ask(&node, StoreVerb::Check, vec![charge("k", limit, 4)]).await.unwrap();
+        let refund = |cost| Owned { stamps: Some(said[0].stamps), ..charge("k", limit, cost) };
+        assert_eq!(ask(&node, StoreVerb::Refund, vec![refund(1)]).await.unwrap()[0].taken, 1, "before it was sent");
+        node.flush().await;
+        assert_eq!(left_in_store(&node, "k", limit).await, 7);
+        assert_eq!(ask(&node, StoreVerb::Refund, vec![refund(2)]).await.unwrap()[0].taken, 2, "and afterwards");
+        let regardless = |cost| Owned { ask: Ask::Regardless(Cost::new(cost)), ..charge("k", limit, cost) };
+        let said = ask(&node, StoreVerb::Check, vec![regardless(11)]).await.unwrap();
+        assert!(said[0].outcome.is_admitted(), "one into debt: {said:?}");
+        assert!(!ask(&node, StoreVerb::Check, vec![regardless(2)]).await.unwrap()[0].outcome.is_admitted());
+        node.flush().await;
+        assert!(ask(&node, StoreVerb::Reset, vec![charge("k", limit, 1)]).await.is_ok());
+        let said = ask(&node, StoreVerb::Check, vec![charge("k", limit, 10)]).await.unwrap();
+        assert!(said[0].outcome.is_admitted(), "{said:?}");
+    });
+}
+
+/// The state of a key stays when its rule changes its consistency or its limits.
+#[test]
+fn usage_is_kept_when_the_rule_changes() {
+    on_both(async |server| {
+        let node = store(&server).await;
+        let strict = ask(&node, StoreVerb::Check, vec![Owned::new("k", bucket(10), 4)]).await.unwrap();
+        assert_eq!(strict[0].reports[0].remaining, 6);
+        let said = ask(&node, StoreVerb::Check, vec![charge("k", bucket(10), 1)]).await.unwrap();
+        assert_eq!(said[0].reports[0].remaining, 5);
+        let larger = Owned { limits_id: 7, ..charge("k", bucket(20), 1) };
+        let said = ask(&node, StoreVerb::Check, vec![larger]).await.unwrap();
+        assert_eq!(said[0].reports[0].remaining, 14);
+        node.flush().await;
+        let strict = ask(&node, StoreVerb::Check, vec![Owned::new("k", bucket(20), 1)]).await.unwrap();
+        assert_eq!(strict[0].reports[0].remaining, 13);
+    });
+}
+
+#[test]
+fn lanes_of_a_cluster_are_synced_each_with_its_primary() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let cluster = Cluster::start(Kind::Redis);
+        let config = Config::from_url(&cluster.url()).unwrap().deadline(support::UNHURRIED);
+        let node = RedisStore::connect(config.clone()).await;
+        wait_until_up(&node).await;
+        for key in 0..100 {
+            let said = ask(&node, StoreVerb::Check, vec![charge(&format!("k{key}"), bucket(10), 3)]).await;
+            assert!(said.unwrap()[0].outcome.is_admitted());
+        }
+        node.flush().await;
+        let other = RedisStore::connect(config).await;
+        wait_until_up(&other).await;
+        for key in 0..100 {
+            assert_eq!(left_in_store(&other, &format!("k{key}"), bucket(10)).await, 7, "k{key}");
+        }
+    });
+}
+
+/// A key that is always asked for and always refused costs the store a read for each sync and nothing more.
+#[test]
+fn requests_cost_no_calls() {
+    on_both(async |server| {
+        let node = RedisStore::connect(config(&server)).await;
+        let entries = [Entry::new("user", "x")];
+        let engine = Engine::new(node).unwrap();
+        let text =
+            b"{domain: d, rules: [{id: r, per: [user], limit: 100000/day, consistency: eventual, sync_every: 10s}]}";
+        engine.put(&Rules::read(&[Source { name: "rules", text }]).unwrap()).unwrap();
+        let (items, mut decisions) = ([Item::new(&entries)], Decisions::default());
+        let request = Request::new("d", &items);
+        assert!(engine.check(&request, &mut decisions).await.unwrap().is_allowed());
+        let before = engine.store().counts().calls;
+        for _ in 0..5_000 {
+            assert!(engine.check(&request, &mut decisions).await.unwrap().is_allowed());
+        }
+        assert_eq!(engine.store().counts().calls, before);
+        engine.store().flush().await;
+        assert_eq!(engine.store().counts().calls, before + 1, "one merge for all of them");
+    });
+}
