@@ -139,7 +139,6 @@ fn is_message(literal: &str) -> bool {
 }
 
 #[test]
-#[ignore = "run with BLESS=1 after changing messages, and read the difference of tests/golden/messages.txt"]
 fn every_message_is_in_the_golden_file() {
     // These are generated into pages: docs/rules.md, docs/openapi.json, docs/security.md and docs/metrics.md.
     let elsewhere = ["rules/keys", "rules/reference.rs", "api/describe", "server/src/bounds.rs", "observe/metrics.rs"];
