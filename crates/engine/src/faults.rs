@@ -24,7 +24,7 @@ use tollgate::core::{Algorithm, Cost, Nanos, Params};
 use crate::explain::Length;
 use crate::rules::{Consistency, CostOf, OnFault, Rule};
 
-/// Something that fails.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The store does not answer.
@@ -33,7 +33,7 @@ pub enum Fault {
     DataLost,
     /// A replica becomes the primary before it has received the last writes.
     Failover,
-    /// A primary that was replaced goes on serving some nodes.
+    /// A primary that was replaced continues to serve some nodes.
     OldPrimary,
     /// Slots of a cluster move to another server.
     Resharding,
@@ -91,9 +91,9 @@ impl Default for Circumstances {
 /// The most that is admitted beyond a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excess {
-    /// This amount.
+    /// At most this amount.
     AtMost(u64),
-    /// Everything that is asked for.
+    /// Everything that is requested.
     Unbounded,
 }
 
@@ -189,7 +189,7 @@ fn refill(limit: &Limit, length: Nanos) -> Option<u128> {
             let per = u128::from(bucket.rate.per().as_nanos()).max(1);
             Some((u128::from(bucket.rate.count()) * length).div_ceil(per))
         }
-        // One step more may lie at the beginning.
+        // One more step may be at the beginning.
         Params::IntervalBucket { refill, period, .. } => {
             Some(u128::from(refill) * (length / u128::from(period.as_nanos()).max(1) + 1))
         }

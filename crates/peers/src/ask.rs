@@ -1,4 +1,4 @@
-//! What one node asks the home of a key, and the answer.
+//! A request of one node to the home of a key, and the answer.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::wire::limits::LimitsCode;
 pub struct Ask {
     /// The number by which the answer refers to it.
     pub id: u64,
-    /// How far it has come, as its receiver sees it.
+    /// Whether the request was passed on, as its receiver sees it.
     pub hop: Hop,
     /// What to do with the charges.
     pub verb: Verb,
@@ -36,7 +36,7 @@ pub struct AskCharge {
     pub stamps: Option<Stamps>,
 }
 
-/// What the home says.
+/// The answer of the home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The number of the request.
@@ -45,14 +45,14 @@ pub struct Answer {
     pub result: Result<Vec<ChargeAnswer>, Refusal>,
 }
 
-/// What came of one charge.
+/// The answer to one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChargeAnswer {
-    /// What the limits say of this charge by itself.
+    /// The outcome of this charge alone.
     pub outcome: Outcome,
-    /// What was taken, or accepted back.
+    /// What was taken, or accepted as a refund.
     pub taken: Cost,
-    /// What undoes the taking exactly.
+    /// The stamps that undo the charge exactly.
     pub stamps: Stamps,
     /// A report for each limit.
     pub reports: Vec<Report>,
@@ -69,7 +69,7 @@ pub enum Refusal {
     BadLimits,
 }
 
-/// What to do with a request of another node.
+/// The reaction to a request of another node.
 #[derive(Debug)]
 pub enum AskStep {
     /// Send this answer. If much is unsent, the mesh should send a delta at once.
@@ -79,12 +79,12 @@ pub enum AskStep {
         /// As [`Decided::urgent`](crate::table::Decided::urgent).
         urgent: bool,
     },
-    /// Pass it on to this node, under a number of your own, and its answer back.
+    /// Pass the request on to this node under a new number, and return its answer.
     Forward(NodeId, Ask),
 }
 
 impl Ask {
-    /// The most charges of a group.
+    /// Maximum number of charges of a group.
     pub const MAX_CHARGES: usize = 256;
 }
 

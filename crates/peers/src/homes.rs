@@ -1,8 +1,8 @@
-//! Who decides about a key under a `strict` rule.
+//! Chooses the node that decides about a key under a `strict` rule.
 //!
-//! The home of a key is the ready node with the largest hash of node and key (rendezvous hashing): when a node
-//! comes or goes, only the keys move that it has or had. Every node knows the state of every key, so a home moves
-//! without handing anything over; what the new home has not heard yet is the excess of the move.
+//! The home of a key is the ready node with the largest hash of node and key (rendezvous hashing): when a node joins or
+//! leaves, only its own keys move. Every node knows the state of every key, so a home moves without handing anything
+//! over; what the new home has not heard yet is the excess of the move.
 //!
 //! Two nodes may disagree for a while about who is ready, and a link between two nodes may be broken while both are
 //! well. So a request that cannot reach the home goes to the next node in order of the key, which passes it on to
@@ -14,7 +14,7 @@ use tollgate::Fingerprint;
 
 use crate::NodeId;
 
-/// Who is home, as one node sees it. The mesh makes a new one whenever something changes.
+/// The homes of keys, as one node sees them. The mesh makes a new one whenever something changes.
 #[derive(Clone, Debug)]
 pub struct Homes {
     own: NodeId,
@@ -35,10 +35,10 @@ pub(crate) enum Reach {
     Alive,
 }
 
-/// How far a request has come.
+/// Whether a request was passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hop {
-    /// It was made on this node.
+    /// The request was made on this node.
     Origin,
     /// The node on which it was made has sent it here.
     Relayed,
@@ -53,7 +53,7 @@ pub enum Route {
     Here,
     /// On that node, or on the one that it passes the request on to.
     To(NodeId),
-    /// Nowhere that this node knows of: the rule's `on_fault` applies.
+    /// No node that this one knows of: the rule's `on_fault` applies.
     Unavailable(Unavailable),
 }
 

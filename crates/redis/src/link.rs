@@ -229,8 +229,8 @@ fn redirection(error: &RedisError, config: &Config) -> String {
     }
 }
 
-/// A node of a cluster answers for some keys and redirects others, so it would seem to be up and
-/// down in turns. If this was not known when the store was created, it counts as down.
+/// A node of a cluster answers for some keys and redirects others, so it would appear alternately up and down. If this
+/// was not known when the store was created, it counts as down.
 const CLUSTER: &str = "this server belongs to a Redis Cluster and did not answer at the start; write redis+cluster://host:port, or start again";
 
 /// Asks a single server whether it belongs to a cluster, and if so, returns how to connect to the cluster. A server that does

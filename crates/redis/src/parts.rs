@@ -1,5 +1,5 @@
-//! The parts of a group whose keys are at several servers of a cluster: how a group is split, what the servers said about each
-//! part, and what gives back what a part took.
+//! The parts of a group whose keys are at several servers of a cluster: how a group is split, the replies of the
+//! servers about each part, and the refunds of a part.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl PartAnswer {
         self.charges.iter().all(|charge| charge.outcome.is_admitted())
     }
 
-    /// The answer to a part of which nothing is known, in a group that another part refuses.
+    /// Returns the answer to a part without a reply, in a group that another part refuses.
     pub(crate) fn nothing(part: &Part<'_>) -> Self {
         let nothing =
             ChargeAnswer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() };
@@ -64,7 +64,7 @@ pub(crate) struct Merged {
 }
 
 impl Merged {
-    /// Adds it as the answer to the group.
+    /// Adds this as the answer to the group.
     pub(crate) fn answer(self, answers: &mut Answers) {
         for charge in self.charges {
             answers.charge(charge.outcome, charge.taken, charge.stamps, charge.reports);
@@ -77,7 +77,7 @@ impl Merged {
 #[derive(Clone)]
 pub(crate) struct Part<'a> {
     pub(crate) lane: u8,
-    /// How it is asked first.
+    /// How the part is asked in the first round.
     pub(crate) verb: StoreVerb,
     /// The positions of the charges in the group.
     pub(crate) places: Vec<usize>,
@@ -107,7 +107,7 @@ impl<'a> Part<'a> {
     }
 }
 
-/// A charge that gives back what a part took.
+/// A charge that refunds what a part took.
 pub(crate) struct Refund<'a> {
     pub(crate) lane: u8,
     /// The time of the take, by the clock of the store that took.
@@ -120,8 +120,8 @@ impl Refund<'_> {
         Group { verb: StoreVerb::Refund, charges: std::slice::from_ref(&self.charge) }
     }
 
-    /// Returns from when on the store ignores it, in microseconds of its clock. Windows and logs ignore what has expired by
-    /// themselves, and a lease is held until it is given back, so this concerns buckets.
+    /// Returns the instant from which the store ignores it, in microseconds of its clock. Windows and logs ignore
+    /// expired amounts themselves, and a lease is held until it is released, so this applies to buckets.
     pub(crate) fn latest(&self, deadline: Duration) -> Option<u64> {
         let limits = self.charge.limits;
         let is_bucket =

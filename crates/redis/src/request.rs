@@ -19,7 +19,7 @@ const RESET: u8 = 5;
 const RENEW: u8 = 6;
 const PEEK: u8 = 8;
 
-/// What follows a refund or a renewal: nothing, its stamps, or its stamps and the instant after which it is ignored.
+/// The fields after a refund or a renewal: none, its stamps, or its stamps and the instant after which it is ignored.
 const UNSTAMPED: u8 = 0;
 const STAMPED: u8 = 1;
 const STAMPED_UNTIL: u8 = 2;
@@ -43,7 +43,7 @@ pub(crate) struct QueuedCharge {
     cost: u64,
     /// Spread, windows and stamps, which only some charges have.
     more: Vec<u8>,
-    /// Where the stamps begin in it.
+    /// The position at which the stamps begin.
     stamps_at: usize,
 }
 
@@ -89,7 +89,7 @@ impl QueuedCharge {
         Self { key, encoded, rest: rest as u16, verb, cost: clamped(charge.ask.cost()), more, stamps_at }
     }
 
-    /// Lets the store ignore a refund with stamps if its clock is beyond these microseconds by then.
+    /// Makes the store ignore a refund with stamps if its clock is past this time, in microseconds.
     pub(crate) fn ignore_after(&mut self, micros: u64) {
         if let Some(given) = self.more.get_mut(self.stamps_at).filter(|given| **given == STAMPED) {
             *given = STAMPED_UNTIL;

@@ -4,8 +4,8 @@
 //! [`tollgate_share::parts`] decides what follows. If a part has no answer, the others are refunded, and the group has
 //! no answer.
 //!
-//! **Suspects** are parts with a key that was refused lately: they take first, while the other parts are only peeked at, so that
-//! a caller that is refused anyway does not hold tokens of others.
+//! **Suspects** are parts with a key that was recently refused: they take first, while the other parts are only peeked
+//! at, so that a caller that is refused anyway does not hold tokens of others.
 //!
 //! **Refunds** are queued before the group is answered. They have their own deadline, since that of the request may
 //! have passed, and are sent even if the caller gives up. A refund that fails is counted and does not stop the others.

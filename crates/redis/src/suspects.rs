@@ -1,7 +1,7 @@
-//! Keys that were refused lately. In a group over several servers, their parts are asked first.
+//! Keys that were recently refused. In a group over several servers, their parts are asked first.
 //!
-//! A key is remembered until the wait of its refusal has passed, at most for a second. Forgetting one early, when another key has
-//! the same place, costs only that the next group takes everywhere at once.
+//! A key is remembered until the wait of its refusal has passed, at most for a second. If a key is forgotten early,
+//! because another key has the same hash, the next group only takes in all lanes at once.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 use tollgate_core::{Outcome, Retry};
 use tollgate_engine::store::{Answers, Group, StoreVerb};
 
-/// The most keys that are remembered.
+/// Maximum number of keys that are remembered.
 const SUSPECTS: usize = 4_096;
-/// The longest that a key is remembered.
+/// The longest time that a key is remembered.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The keys that were refused lately, by their hashes.
+/// The recently refused keys, by their hashes.
 #[derive(Debug)]
 pub(crate) struct Suspects {
     places: Box<[Mutex<Option<Suspect>>]>,
@@ -34,7 +34,7 @@ impl Suspects {
         Self { places: (0..SUSPECTS).map(|_| Mutex::new(None)).collect(), hasher: RandomState::new() }
     }
 
-    /// Returns whether a key was refused lately.
+    /// Returns whether a key was recently refused.
     pub(crate) fn contains(&self, key: &[u8], now: Instant) -> bool {
         let hash = self.hasher.hash_one(key);
         let place = self.place(hash).lock().unwrap_or_else(PoisonError::into_inner);

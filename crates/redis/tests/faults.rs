@@ -107,7 +107,7 @@ impl Load {
         self.until_more("failed", |counts| &counts.failed, 1).await;
     }
 
-    /// Stops the callers; returns what was admitted.
+    /// Stops the callers and returns what was admitted.
     async fn end(self) -> Vec<ObservedRequest> {
         self.ended.store(true, Ordering::Relaxed);
         let mut history = Vec::new();
@@ -366,7 +366,7 @@ fn move_slot(cluster: &Cluster, slot: u16, target: usize) {
         let names = from.command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"]).list();
         let Some(name) = names.into_iter().next() else { break };
         let name = String::from_utf8(name.bytes()).unwrap();
-        // It may expire meanwhile.
+        // The key may expire meanwhile.
         let moved = from.command(&["MIGRATE", "127.0.0.1", &port, &name, "0", "5000"]);
         assert!(matches!(&moved, Reply::Status(text) if text == "OK" || text == "NOKEY"), "{moved:?}");
     }

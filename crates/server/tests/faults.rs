@@ -49,7 +49,7 @@ struct Clients {
 }
 
 impl Clients {
-    /// Sends checks until they are over or the node is gone; returns what was admitted.
+    /// Sends checks until all are sent or the node has stopped; returns what was admitted.
     fn run(&self, address: SocketAddr, epoch: Instant, over: &AtomicBool) -> Vec<ObservedRequest> {
         let stream = TcpStream::connect(address).expect("the node listens");
         stream.set_read_timeout(Some(common::PATIENCE)).expect("a timeout");

@@ -47,10 +47,10 @@
 //! assert_eq!(actions, [Action::Answer(Verdict::Admitted)]);
 //! ```
 
-/// What a place said about a part.
+/// The reply of a place about a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It took, or, when it was only peeked at, it would take.
+    /// The place took the charges or, for a peek, would take them.
     Passed,
     /// The store refuses this permanently. Nothing was spent.
     Rejected,
@@ -71,7 +71,7 @@ pub enum Action {
     Take(usize),
     /// Ask whether this part would take; report through [`Parts::on`].
     Peek(usize),
-    /// Refund what this part took. Queue it on the link of its place before anything that follows.
+    /// Refund what this part took. Queue the refund on the link of its place before any later message.
     Refund(usize),
     /// Answer the caller. Comes once.
     Answer(Verdict),
@@ -88,12 +88,12 @@ pub enum Verdict {
     Refused,
     /// A part needs other calendar windows; the others are refunded.
     Stale,
-    /// Some parts have no answer, and all others took: [`Parts::reply`] says which. Decide the former by
-    /// another way, then call [`Parts::conclude`].
+    /// Some parts have no answer, and all others took: [`Parts::reply`] says which. Decide these by another policy,
+    /// then call [`Parts::conclude`].
     Partial,
 }
 
-/// What is known of a part.
+/// What is known about a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Not asked in this round.
@@ -106,11 +106,11 @@ enum State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Suspects take, the others are peeked at.
+    /// Suspect parts take, the others are peeked at.
     Probing,
     /// All take at once.
     Parallel,
-    /// One takes after the other, in order of places.
+    /// The parts take one after the other, in the order of places.
     Ordered,
     /// The caller decides about the parts without an answer.
     Pending,
@@ -144,7 +144,7 @@ impl Parts {
         parts
     }
 
-    /// Returns what the place of a part said last; `None` while it is being asked.
+    /// Returns the last reply of a part's place; `None` while it is being asked.
     pub fn reply(&self, part: usize) -> Option<Reply> {
         match self.parts.get(part)? {
             State::Idle | State::Taking | State::Peeking => None,
@@ -153,7 +153,7 @@ impl Parts {
         }
     }
 
-    /// Reports what the place of a part said. Call it again when an unknown part is answered late.
+    /// Passes in the reply of a part's place. Call it again when an unknown part is answered late.
     pub fn on(&mut self, part: usize, reply: Reply, actions: &mut Vec<Action>) {
         let Some(state) = self.parts.get_mut(part) else { return };
         match (*state, reply) {
@@ -163,7 +163,7 @@ impl Parts {
             (State::Peeking, Reply::Unknown) => *state = State::Failed(Reply::Unavailable),
             (State::Taking | State::Peeking, _) => *state = State::Failed(reply),
             (State::Failed(Reply::Unknown), Reply::Passed) => return self.took_late(part, actions),
-            // A second answer, or one to a question that was not asked.
+            // A second answer, or one that was not asked for.
             (State::Idle | State::Took | State::Failed(_), _) => return,
         }
         self.proceed(actions);
@@ -187,7 +187,7 @@ impl Parts {
     fn took_late(&mut self, part: usize, actions: &mut Vec<Action>) {
         match self.phase {
             Phase::Refused => actions.push(Action::Refund(part)),
-            // The verdict is to come, and refunds or keeps it like the others.
+            // The verdict is still open, and will refund or keep it like the others.
             Phase::Probing | Phase::Parallel | Phase::Ordered | Phase::Pending => self.parts[part] = State::Took,
             Phase::Admitted => {}
         }
@@ -220,7 +220,7 @@ impl Parts {
         actions.push(Action::Answer(verdict));
     }
 
-    /// Goes on if no part is being asked.
+    /// Continues if no part is being asked.
     fn proceed(&mut self, actions: &mut Vec<Action>) {
         if self.parts.iter().any(|state| matches!(state, State::Taking | State::Peeking)) {
             return;

@@ -24,7 +24,7 @@
 //! `(h − 1)·(B + r·δ)` for `h` homes at a time. A crash loses one tick. A partition of length `P` into `s` sides:
 //! `(s − 1)·(B + r·P)` for `eventual` rules, and what `on_fault` allows for `strict` ones.
 //!
-//! [`Mesh::on`] is all of it: no sockets, clocks or tasks.
+//! [`Mesh::on`] is the whole interface: no sockets, clocks or tasks.
 
 mod members;
 mod peer;
@@ -121,18 +121,18 @@ pub struct Member {
     pub state: MemberState,
 }
 
-/// How far a node is.
+/// The state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// It does not know all states yet.
+    /// The node does not know all states yet.
     Joining,
-    /// It may be home.
+    /// The node may be a home.
     Ready,
-    /// It is shutting down.
+    /// The node is shutting down.
     Leaving,
 }
 
-/// What a mesh wants done, in order.
+/// The actions that a mesh requests, in order.
 #[derive(Clone, Debug)]
 pub enum Action {
     /// Send a frame.
@@ -160,7 +160,7 @@ pub enum Action {
     Left,
 }
 
-/// What has happened since the mesh was made.
+/// Counts since the mesh was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeshCounts {
     /// Deltas of this node.
@@ -217,11 +217,11 @@ pub struct Status {
     pub counts: MeshCounts,
 }
 
-/// How far the shutdown of this node is.
+/// The progress of the shutdown of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     NotAsked,
-    /// It waits for acknowledgements since then.
+    /// Waits for acknowledgements since this instant.
     Since(u64),
     Done,
 }
@@ -355,7 +355,7 @@ impl Mesh {
     fn on_timer(&mut self, now: &Now<'_>, actions: &mut Vec<Action>) {
         let at = now.mono().as_nanos();
         if at >= self.next_tick.saturating_add(LINK_TIMEOUT / 2) {
-            // This node was paused: the others were not silent, it did not listen.
+            // This node was paused, so the others were not silent: their frames were not read.
             self.links().for_each(|(_, link)| link.heard_at = at);
         }
         let is_tick = at >= self.next_tick;

@@ -1,4 +1,4 @@
-//! What this node knows of another one.
+//! What this node knows about another one.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -33,14 +33,14 @@ pub(super) struct Peer {
 /// Whether a majority is counted of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Membership {
-    /// It was not ready yet.
+    /// The node was not ready yet.
     #[default]
     New,
-    /// It was ready, and counts.
+    /// The node was ready, and counts.
     Counted,
-    /// It was silent for so long that it no longer counts.
+    /// The node was silent for too long, and no longer counts.
     Struck,
-    /// It left, or was replaced by another process at its address.
+    /// The node left, or was replaced by another process at its address.
     Left,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Link {
     pub(super) head: u64,
     /// Whether it has said that it sends the deltas that are missing here.
     pub(super) is_resumed: bool,
-    /// The limits that it was told the numbers of.
+    /// The limits whose numbers were sent to it.
     pub(super) told: HashSet<u32>,
     /// Its limits by number.
     pub(super) params: BTreeMap<u32, Arc<SharedLimits>>,
@@ -119,14 +119,14 @@ impl Peer {
         self.membership = match (state, self.membership) {
             (MemberState::Leaving, _) => Membership::Left,
             (MemberState::Ready, Membership::New) => Membership::Counted,
-            // It is back. A majority that struck it counts it again.
+            // The node is reachable again. A majority that had removed it counts it again.
             (MemberState::Ready, Membership::Struck) if self.is_linked() => Membership::Counted,
             (MemberState::Joining | MemberState::Ready, same) => same,
         };
         before != (self.state, self.membership)
     }
 
-    /// Notes since when nothing is heard of it.
+    /// Records since when nothing was received from it.
     pub(super) fn update_silence(&mut self, at: u64) {
         if self.is_linked() || self.is_alive {
             self.silent_since = None;

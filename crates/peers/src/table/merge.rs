@@ -1,4 +1,4 @@
-//! How what other nodes took changes a state.
+//! How charges of other nodes change a state.
 //!
 //! A delta is charged as of the instant at which it was taken, `age` ago, so that a bucket refills from then on. Core takes
 //! an instant long before the state for a clock that was set back, and repairs the state; so a delta that lies before what
@@ -21,7 +21,7 @@ pub struct Used {
 /// The parts of a token in [`Used`].
 const UNIT: u64 = 1 << 32;
 
-/// What came of a delta.
+/// The result of a delta.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Merged {
     /// By how much more than before the key owes beyond its capacity.
@@ -66,7 +66,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
     let then = as_of(now, age);
     let at = match limit.params() {
         Params::FixedWindow { window, phase } => match start_of(limit, cells, window) {
-            // Its window has ended.
+            // The window of the delta has ended.
             Some(start) if clock(&then, phase) < start => return 0,
             _ => then,
         },

@@ -58,7 +58,7 @@ pub struct Charge<'a> {
     pub stamps: Option<Stamps>,
 }
 
-/// What came of a group.
+/// The outcome of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decided {
     /// Whether all charges were admitted.
@@ -105,12 +105,12 @@ pub struct Known {
     pub used: Vec<Used>,
 }
 
-/// What has happened to a table since it was made.
+/// Counts since the table was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCounts {
     /// The keys that have an entry.
     pub keys: u64,
-    /// Updates of other nodes that were dropped for lack of room.
+    /// Updates of other nodes that were dropped because the table was full.
     pub dropped: u64,
     /// Tokens that arrived too late to be charged in full.
     pub forgiven: u64,
@@ -140,7 +140,7 @@ struct Counters {
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
 impl Table {
-    /// The most keys of a table: a shard of it still fits one frame of a snapshot.
+    /// Maximum number of keys of a table: a shard of it still fits one frame of a snapshot.
     pub const MAX_KEYS: usize = 1 << 23;
 
     /// Makes a table for `max_keys` keys, at most [`Table::MAX_KEYS`]. All nodes need the same secret.

@@ -21,7 +21,7 @@ type Words = SmallVec<[u64; 2]>;
 pub(super) struct Shard {
     max_keys: usize,
     pub(super) entries: HashMap<Fingerprint, Entry, BuildHasherDefault<FingerprintHasher>>,
-    /// What keys without room share, by the number of their limits.
+    /// The entries that keys without their own entry share, by the number of their limits.
     overflow: HashMap<u32, Entry>,
     /// The keys with something unsent.
     dirty: Vec<Fingerprint>,
@@ -44,14 +44,14 @@ pub(super) struct Entry {
     is_dirty: bool,
 }
 
-/// What a commit did.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Committed {
     pub(super) urgent: bool,
     pub(super) overflowed: bool,
 }
 
-/// How a key stands after the decision about its group.
+/// The state of a key after the decision about its group.
 #[derive(Debug)]
 pub struct Standing<'a> {
     verdict: Verdict<Stamps>,

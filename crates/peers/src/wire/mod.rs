@@ -32,13 +32,13 @@ pub use body::{DeltaBody, PartBody};
 use codec::Reader;
 use limits::LimitsCode;
 
-/// The most bytes of a frame after its length.
+/// Maximum number of bytes of a frame after its length.
 pub const MAX_FRAME: usize = 1 << 20;
 
 /// The version of the protocol. Nodes of different versions do not exchange anything.
 pub const VERSION: u16 = 1;
 
-/// The most nodes that a snapshot says the position of.
+/// Maximum number of nodes in the vector of a snapshot.
 pub const MAX_NODES: usize = 1_024;
 
 /// A message between two nodes.

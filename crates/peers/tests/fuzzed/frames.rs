@@ -1,5 +1,5 @@
-// What must hold for any bytes from another node. Included by the fuzz target, which invents bytes, and by the test that replays those
-// it found worth keeping.
+// Properties that hold for any bytes from another node. Included by the fuzz target and by the test that replays its
+// corpus.
 
 use tollgate_peers::wire::limits::{decode_limits, encode_limits};
 use tollgate_peers::wire::{DeltaBody, Frame, MAX_FRAME, PartBody, decode, encode};

@@ -265,7 +265,8 @@ async fn control<S: Store>(app: &App<S>, access: Access, head: Parts, body: Inco
     Ok(service.answer(head, body, access).await)
 }
 
-/// Receives a log and replays it. It has its turn from its first byte on, so that the memory of logs is bounded.
+/// Receives a log and replays it. It holds the replay permit from its first byte on, so that the memory of logs is
+/// bounded.
 async fn replay(
     service: &api::Service,
     access: Access,

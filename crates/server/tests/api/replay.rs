@@ -150,7 +150,7 @@ async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
     assert!(post(FORM, cut).await.is(400).text.contains("its last boundary is missing"));
     server.ask("GET", "/v1/replay", "").await.is(405);
 
-    // What a log may contain is reported, not refused.
+    // Unusual content of a log is reported, not refused.
     let report = replay(&server, "", &[rules, ("log", "")]).await.is(200).json();
     assert_eq!((&report["lines"], &report["result"]["requests"]), (&0.into(), &0.into()));
     let odd = format!("{}\u{0}\u{1}\nbroken <b>\n{}\n", log.1, "x".repeat(40_000));
@@ -173,7 +173,7 @@ async fn logs_are_replayed_one_at_a_time() {
             "POST /v1/replay HTTP/1.1\r\nhost: localhost\r\ncontent-type: {FORM}\r\ncontent-length: {bytes}\r\n\r\n"
         )
     };
-    // A client that sends slowly has its turn, and others are told so.
+    // A client that sends slowly keeps its permit, and others get an error that says so.
     let mut slow = TcpStream::connect(address).await.expect("a connection");
     slow.write_all(head(1_000).as_bytes()).await.expect("sent");
     slow.write_all(b"--edge\r\n").await.expect("sent");

@@ -1,7 +1,6 @@
 //! A node's side of leases: what it holds of one key, what it asks for and when.
 //!
-//! Times are nanoseconds of a clock of this node that only goes forward, also while the machine
-//! sleeps.
+//! Times are nanoseconds of a monotonic clock of this node, which also advances while the machine sleeps.
 
 use super::{Exchange, Grant, Need, Settle};
 
@@ -31,9 +30,9 @@ pub struct Holder {
     granted: u64,
     /// What the pool had left when it last answered.
     left: u64,
-    /// Until when what the pool said is taken to hold: then all is restored.
+    /// Until when the pool's report is used: by then everything is restored.
     reset_at: u64,
-    /// Requests are refused until then, without asking.
+    /// Requests are refused until this instant, without asking the pool.
     refused_until: u64,
     /// When the refused need can be met.
     retry_at: u64,
@@ -50,7 +49,7 @@ struct Piece {
     left: u64,
     /// Spent and not reported.
     spent: u64,
-    /// The instant from which on it is not used.
+    /// The instant from which the lease is no longer used.
     deadline: u64,
 }
 
@@ -62,7 +61,7 @@ struct InFlight {
     returning: bool,
 }
 
-/// How a request is met.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taking {
     /// From what is held.
@@ -71,7 +70,7 @@ pub enum Taking {
     Ask,
     /// An exchange is in flight: try again when it is answered.
     Wait,
-    /// Refused without asking, since the pool just did; nanoseconds until the need can be met.
+    /// Refused without asking, because the pool just refused; the nanoseconds until the need can be met.
     Refused(u64),
 }
 
@@ -102,7 +101,7 @@ impl Holder {
         for (epoch, slice, taken) in &reservation.0 {
             let piece = self.pieces.iter_mut().find(|piece| (piece.epoch, piece.slice) == (*epoch, *slice));
             if let Some(piece) = piece {
-                // What was reported meanwhile is spent in the pool's eyes.
+                // What was reported meanwhile counts as spent in the pool.
                 let taken = (*taken).min(piece.spent);
                 piece.spent -= taken;
                 piece.left += taken;
@@ -170,7 +169,7 @@ impl Holder {
     /// The pool answered. Returns whether it met the need.
     pub fn answered(&mut self, now: u64, grant: &Grant) -> bool {
         let Some(flight) = self.in_flight.take() else { return grant.refused.is_none() };
-        // A pool with another epoch has received a report of what is held, and counts it as its own now.
+        // A pool with another epoch has received a report of what is held, and counts it from now on.
         for piece in self.pieces.iter_mut().filter(|piece| piece.epoch != grant.epoch) {
             if flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (piece.epoch, piece.slice)) {
                 piece.epoch = grant.epoch;
@@ -180,7 +179,7 @@ impl Holder {
         self.reset_at = now.saturating_add(grant.reset);
         self.hungry = grant.hungry;
         if grant.leased > 0 {
-            // From before sending, and 1 % less, since this clock may be slower than the store's.
+            // Counted from before sending, and 1 % less, since this clock may be slower than the store's.
             let deadline = flight.sent_at.saturating_add(grant.lasts - grant.lasts.div_ceil(100));
             self.pieces.push(Piece { epoch: grant.epoch, slice: grant.slice, left: grant.leased, spent: 0, deadline });
         }
@@ -221,7 +220,7 @@ impl Holder {
         self.expire(now);
         let mut back = self.held().saturating_sub(keep);
         let mut settle: Vec<Settle> = Vec::with_capacity(self.pieces.len());
-        // What ends first is of least use, and is returned first.
+        // Leases that end first are returned first, because they are of least use.
         for piece in &mut self.pieces {
             let returned = back.min(piece.left);
             back -= returned;
@@ -240,7 +239,7 @@ impl Holder {
         Exchange { need, wants, settle }
     }
 
-    /// Forgets leases that are over, and those without anything left to say.
+    /// Forgets leases that have ended, and those with nothing left to report.
     fn expire(&mut self, now: u64) {
         let in_flight = &self.in_flight;
         let keeps = |piece: &Piece| {
@@ -267,12 +266,12 @@ impl Holder {
         Reservation(from)
     }
 
-    /// What is likely to be needed in the next second.
+    /// Returns the amount that is likely to be needed in the next second.
     fn wants(&self, now: u64) -> u64 {
         self.demand.per_second(now)
     }
 
-    /// What is kept when others need it more: an eighth of a second's demand.
+    /// Returns the amount that is kept while other nodes need tokens: an eighth of a second's demand.
     fn keep(&self, now: u64) -> u64 {
         self.demand.per_second(now) / 8
     }
@@ -283,7 +282,7 @@ impl Holder {
 struct Demand {
     /// The number of the tick.
     tick: u64,
-    /// What was asked for in it.
+    /// The amount asked for in the present tick.
     count: u64,
     /// The average of earlier ticks, in sixteenths of a token per tick.
     average: u64,

@@ -1,8 +1,8 @@
 //! Leases: nodes spend tokens that a pool has granted them in advance, and nothing is over-admitted.
 //!
-//! **The naive method** gives each of `N` nodes a fixed share `B/N` at `r/N`. A node with more than
-//! its share of the traffic refuses while others have tokens to spare. Asking the store for every
-//! request is exact, and costs a round trip each.
+//! **The naive method** gives each of `N` nodes a fixed share `B/N` at `r/N`. A node with more than its
+//! share of the traffic refuses while others have unused tokens. Asking the store for every request is
+//! exact, and costs a round trip each.
 //!
 //! **The idea** is that the store keeps a [`Pool`] per key, which grants tokens to nodes before they
 //! need them. A [`Holder`] on each node spends what it holds in memory, reports what it spent, returns
@@ -12,7 +12,7 @@
 //! and neither reported as spent nor returned. If the pool refilled to `B` while `O` tokens are out,
 //! nodes could spend `B + O` in one instant. So it refills to `B − O` only.
 //!
-//! **Slices.** A node may crash with tokens in its hands. A grant therefore belongs to a *slice*, which
+//! **Slices.** A node may crash while it holds tokens. A grant therefore belongs to a *slice*, which
 //! has an expiry by the store's clock; when it expires, what is outstanding in it counts as spent. The
 //! pool keeps one sum per slice and not one entry per node, so its size does not depend on `N`. A
 //! holder stops spending a lease before its slice can expire: at 99 % of the lease's length, counted

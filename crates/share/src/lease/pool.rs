@@ -32,29 +32,29 @@ pub struct Slice {
     pub count: u64,
 }
 
-/// What a node says to a pool.
+/// A message from a node to the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
     /// What it needs now.
     pub need: Need,
-    /// What it would like to hold beyond that.
+    /// The amount it would like to hold beyond its need.
     pub wants: u64,
-    /// What became of its leases since it last said so.
+    /// The changes of its leases since its last report.
     pub settle: Vec<Settle>,
 }
 
-/// What a node needs of a pool at once.
+/// What a node needs from a pool immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// All of it, spent at once; zero if there is no request.
+    /// The whole amount, spent immediately; zero if there is no request.
     Spend(u64),
-    /// All of it, as part of the lease: a group with other charges may still be refused.
+    /// The whole amount, as part of the lease: a group with other charges may still be refused.
     Hold(u64),
-    /// As much of it as is left, spent at once.
+    /// As much of the amount as is left, spent immediately.
     UpTo(u64),
-    /// All of it, into debt where it does not fit.
+    /// The whole amount, into debt if it does not fit.
     Regardless(u64),
-    /// Gives back what was spent at once before.
+    /// Refunds what was spent immediately before.
     Refund(u64),
     /// Forgets what was spent; leases stay out.
     Reset,
@@ -66,7 +66,7 @@ impl Default for Need {
     }
 }
 
-/// What became of one lease.
+/// The report about one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settle {
     /// The epoch of the pool that granted it.
@@ -81,10 +81,10 @@ pub struct Settle {
     pub held: u64,
 }
 
-/// What a pool says to a node.
+/// The reply of a pool to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// What was taken for the need, or accepted back.
+    /// What was taken for the need, or accepted as a refund.
     pub taken: u64,
     /// `None` if the need is met; otherwise how long until it can be, in nanoseconds, and `u64::MAX` if never.
     pub refused: Option<u64>,
@@ -100,12 +100,12 @@ pub struct Grant {
     pub left: u64,
     /// Nanoseconds until all is restored, if nothing more is taken.
     pub reset: u64,
-    /// Whether a need could not be met lately: return what is not needed at once.
+    /// Whether a need could not be met recently: the node should return what it does not need, immediately.
     pub hungry: bool,
 }
 
 impl Pool {
-    /// The most slices that a pool keeps: whole seconds of a lease's length, and window ends among them.
+    /// Maximum number of slices in a pool: whole seconds of a lease's length, and window ends among them.
     pub const MAX_SLICES: usize = 16;
 
     /// Creates the pool of a new key.
@@ -119,7 +119,8 @@ impl Pool {
         self.slices.iter().fold(0, |sum, slice| sum.saturating_add(slice.sum))
     }
 
-    /// Lets time pass: expired slices count as spent, and the pool refills to the burst less what is outstanding.
+    /// Advances to an instant: expired slices count as spent, and the pool refills to the burst less what is
+    /// outstanding.
     pub fn touch(&mut self, now: u64) {
         while let Some(slice) = self.slices.first().copied().filter(|slice| slice.expiry <= now) {
             self.raise_floor(slice.expiry);
@@ -138,7 +139,7 @@ impl Pool {
         }
     }
 
-    /// Settles leases, meets the need if it fits, and grants a lease of what is to spare.
+    /// Settles leases, meets the need if it fits, and grants a lease of unused tokens.
     pub fn exchange(&mut self, meters: &[Meter], now: u64, exchange: &Exchange) -> Grant {
         self.touch(now);
         for settle in &exchange.settle {
@@ -210,7 +211,7 @@ impl Pool {
 
     fn settle(&mut self, now: u64, settle: &Settle) {
         if settle.epoch != self.epoch {
-            // The state was lost: what was spent and what is held was taken from the new one unknowingly.
+            // The state was lost, so what was spent and what is held has to be taken from the new state.
             let live = settle.slice > now;
             let asserted = settle.spent.saturating_add(settle.held);
             for (meter, level) in self.meters.iter().zip(&mut self.levels) {

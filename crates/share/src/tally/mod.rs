@@ -1,9 +1,8 @@
 //! The eventual tally: nodes decide by their own view and merge what they took, exactly once.
 //!
-//! **The naive method** counts locally and adds the counts to the store now and then. A sync whose
-//! answer is lost is either repeated, and counted twice, or dropped, and never counted. A node that
-//! joins decides by an empty view. A count that the store clamps at its limit forgets what was taken
-//! beyond it.
+//! **The naive method** counts locally and adds the counts to the store from time to time. A sync whose answer is lost
+//! is either repeated, and counted twice, or dropped, and never counted. A node that joins decides by an empty view. A
+//! count that the store clamps at its limit forgets what was taken beyond it.
 //!
 //! **The idea.** Each node keeps a *view* of a key: the state of the store as last seen, plus what this
 //! node took since. A request is decided by the view, without a round trip. What was taken is *unsent*;
@@ -77,7 +76,7 @@ impl Default for Bounds {
     }
 }
 
-/// What one node knows and took of all its keys.
+/// The views of one node, and what it took, for all its keys.
 #[derive(Debug, Default)]
 pub struct Tally {
     bounds: Bounds,

@@ -16,8 +16,8 @@ pub const MAX_ITEMS: usize = 128;
 pub struct Payload {
     /// The number of the payload; the first one of a node is 1.
     pub sequence: u64,
-    /// When the last of it was taken, by this node's clock, in nanoseconds. Counted as of the first, the store would refill what
-    /// was not yet taken.
+    /// When the last of it was taken, by this node's clock, in nanoseconds. If it counted from the first take, the
+    /// store would refill tokens that were not taken yet.
     pub taken_at: u64,
     /// What was taken.
     pub items: Vec<Item>,

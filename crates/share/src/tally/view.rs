@@ -1,4 +1,4 @@
-//! What a node believes of one key, and how a store merges what nodes took.
+//! A node's view of one key, and how a store merges what nodes took.
 
 use std::sync::Arc;
 
@@ -176,7 +176,7 @@ pub fn with_debt_of(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<L
 
 fn limit_with_debt(limit: &Limit, fits: impl Fn(Limit) -> bool) -> Option<Limit> {
     let params = limit.params();
-    // Without a loop of unknown length: at most ten halvings.
+    // A bounded search: at most ten halvings.
     let debts = std::iter::successors(Some(DEBT), |debt| Some(debt / 2)).take(10);
     let mut limits = debts.filter_map(|debt| with_max_debt(params, limit.capacity().checked_mul(debt)?));
     limits.find(|limit| fits(*limit))

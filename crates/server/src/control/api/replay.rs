@@ -164,7 +164,7 @@ pub(super) async fn run(
     };
     let report = match finished {
         Some(report) => report,
-        // It ends soon, and reports what was read until now.
+        // The replay ends soon and reports what was read until now.
         None => {
             drop(stop);
             work.await

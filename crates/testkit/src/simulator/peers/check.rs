@@ -1,4 +1,4 @@
-//! What has to hold of a run.
+//! Checks of a run.
 
 use std::collections::BTreeMap;
 
