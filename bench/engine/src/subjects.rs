@@ -110,7 +110,7 @@ impl Peer {
         let context = |attributes: Attributes| {
             let mut values: HashMap<String, String> =
                 attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-            // A missing attribute makes a condition of the peer an error.
+            // In the peer, a condition on a missing attribute is an error.
             values.insert("plan".into(), "none".into());
             Context::from(values)
         };

@@ -5,7 +5,7 @@ use crate::support;
 use support::bench;
 use tollgate::core::Nanos;
 
-/// Sends this many requests at once, and returns how many pass.
+/// Sends 40 requests at once after each wait, and asserts how many pass.
 fn passing(rules: &str, waits_and_expected: &[(u64, usize)]) {
     let mut bench = bench(rules);
     for (seconds, expected) in waits_and_expected {

@@ -164,7 +164,7 @@ fn slow_or_broken_network_only_delays_changes() {
     network.stall();
     let revision = service.limit("8/day");
     assert_eq!(limit_of(&node), 7);
-    // A start does not wait longer for it than for an unreachable service.
+    // A node that starts waits no longer for the stalled service than for an unreachable one.
     let begun = now();
     let another = follower(&service, &url, "b", &{
         let data = folder.path().join("b");

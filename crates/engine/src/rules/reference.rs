@@ -324,8 +324,8 @@ While the store does not answer, bans are neither enforced nor started.
 
 A rule counts refusals by its own limits, including those of requests that the ban of another rule
 refuses as well. Refusals by other rules, by `deny`, by the rule's own ban and by `on_fault: closed` do
-not count, nor do refusals that a shadow rule would make, nor the refused extra of a `commit`. Where
-refusals are only observed, they count, and the ban is only observed as well.
+not count, nor do refusals that a shadow rule would make, nor the refused extra of a `commit`. While the
+kill switch says `observe`, refusals count and start bans, but neither refuses a request.
 
 ";
 

@@ -90,7 +90,7 @@ pub struct ActiveRule {
     /// `None` if it is unlimited.
     pub(crate) rule_limits: Option<Arc<RuleLimits>>,
     pub(crate) meter: Arc<RuleMeter>,
-    /// Whether it had other limits before.
+    /// Whether [`ColdFields::earlier`] is not empty.
     changed: bool,
     /// Whether it only enforces fixed limits, so that charging them is all there is to do.
     pub(crate) plain: bool,

@@ -1,4 +1,4 @@
-//! What this node decides without asking the store for every request: keys of rules with another `consistency` than `strict`.
+//! What this node decides without asking the store for every request: keys of rules whose `consistency` is not `strict`.
 //!
 //! | file | holds |
 //! |---|---|

@@ -19,8 +19,9 @@
 //!   older than the time in which the whole limit comes back is dropped, since it no longer counts.
 //! - **First touch.** A key without a view, or with one that the store has not renewed for a while, is
 //!   read from the store before it is decided, so a node that joins does not start with a full limit.
-//! - **Bounds.** At most [`Bounds::keys`] keys have a view, and at most [`Bounds::unsent`] entries are
-//!   unsent; beyond it the oldest are dropped and counted in [`Tally::dropped`].
+//! - **Bounds.** At most [`Bounds::keys`] keys have a view; if none is idle, a further key gets none. About
+//!   [`Bounds::unsent`] unsent entries are kept; beyond that the oldest are dropped and counted in
+//!   [`Tally::dropped`].
 //!
 //! **How it is driven.** The caller decides with [`decide`](Tally::decide). On [`Unread`] it reads the
 //! key from the store, passes the state to [`learn`](Tally::learn) and decides again; if the store does not

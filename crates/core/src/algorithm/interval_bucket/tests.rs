@@ -77,8 +77,8 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
     assert_eq!(state[1], 30 * S);
 }
 
-/// In any interval, the waits that end are for at most `burst` plus the refills of its steps. `first` is the step
-/// before the interval.
+/// In any interval, the waits that end are for at most `burst` plus the refills of its steps. `step` returns the number
+/// of the step at an instant, and `first` that of the last step before an interval that begins then.
 fn never_above(passed: &[Admission], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
     for from in passed {
         let mut sum = 0;

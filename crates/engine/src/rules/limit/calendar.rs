@@ -111,7 +111,7 @@ impl LimitParser<'_> {
         let text = self.given_limit()?;
         let parts = text.split_once('/').or_else(|| text.split_once(" per "));
         if parts.is_none() && self.half_a_calendar {
-            // Already reported: the limit is not a window.
+            // A limit without a period was already reported as not a calendar window.
             return None;
         }
         let count = parts.map_or(text, |(count, _)| count).trim();

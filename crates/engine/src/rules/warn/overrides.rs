@@ -81,7 +81,7 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
             None if matches!(own.test, Test::Absent) => "requests that have it".into(),
             None => "requests without it".into(),
         };
-        // Of several values, one may match the rule and another the override.
+        // If a request has several values of the attribute, one may match the rule and another the override.
         let problem = match (text, &own.test) {
             (Some(_), Test::AnyOf(_)) => {
                 format!(

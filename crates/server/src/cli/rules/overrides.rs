@@ -152,7 +152,7 @@ fn print_list(overrides: Vec<StoredOverride>) -> anyhow::Result<()> {
     for item in overrides {
         let (instead, until) = (summary(&item.effect), item.until.unwrap_or_default());
         let (changed, version) = (time(item.at_ms), item.version.to_string());
-        // An override of a deleted rule is listed, and marked as without effect.
+        // An override of a deleted rule has no effect, but is listed, with the rule marked as deleted.
         let rule = if item.rule_deleted { format!("{} (deleted)", item.rule) } else { item.rule };
         table.row([rule, item.attribute, item.value, instead, until, changed, item.author, version]);
     }
