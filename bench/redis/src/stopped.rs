@@ -50,7 +50,7 @@ impl Load {
                     let standing = ask(caller).await?;
                     seen.longest_nanos.fetch_max(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
                     let count = match standing {
-                        Standing::Exact => &seen.exact,
+                        Standing::Exact | Standing::Leased | Standing::Eventual => &seen.exact,
                         Standing::Fallback => &seen.fallback,
                     };
                     count.fetch_add(1, Ordering::Relaxed);
