@@ -1,9 +1,8 @@
 //! Waiters and their queues.
 //!
 //! A waiter has a slot from joining until it has collected its answer or left. The slots of the waiters of one key form a doubly
-//! linked list in order of arrival, so that the first is found and any is removed in constant time. The links are kept apart
-//! from the waiters: removing one of many reads the line of its links, in which its neighbours usually are as well, instead of
-//! three waiters. Slots are reused: memory is bounded by the number of waiters at one time.
+//! linked list in order of arrival, so that the first is found and any is removed in constant time. Slots are reused:
+//! memory is bounded by the number of waiters at one time.
 
 use std::task::Waker;
 
@@ -36,11 +35,13 @@ pub(super) struct Waiter<K, S> {
     pub(super) answer: WaiterAnswer<S>,
     /// Distinguishes it from earlier waiters in the same slot.
     pub(super) serial: u64,
+    before: WaiterId,
+    after: WaiterId,
 }
 
 impl<K, S> Waiter<K, S> {
     pub(super) fn new(key: K, cost: u64, deadline: u64, waker: Waker) -> Self {
-        Self { key, cost, deadline, answer: WaiterAnswer::Waiting(waker), serial: 0 }
+        Self { key, cost, deadline, answer: WaiterAnswer::Waiting(waker), serial: 0, before: NONE, after: NONE }
     }
 }
 
@@ -48,20 +49,12 @@ impl<K, S> Waiter<K, S> {
 #[derive(Debug)]
 pub(super) struct Slots<K, S> {
     slots: Vec<Option<Waiter<K, S>>>,
-    /// The neighbours of each waiter in its queue.
-    links: Vec<Links>,
     free: Vec<WaiterId>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Links {
-    before: WaiterId,
-    after: WaiterId,
 }
 
 impl<K, S> Slots<K, S> {
     pub(super) const fn new() -> Self {
-        Self { slots: Vec::new(), links: Vec::new(), free: Vec::new() }
+        Self { slots: Vec::new(), free: Vec::new() }
     }
 
     pub(super) fn get_mut(&mut self, id: WaiterId) -> Option<&mut Waiter<K, S>> {
@@ -76,7 +69,6 @@ impl<K, S> Slots<K, S> {
             }
             None => {
                 self.slots.push(Some(waiter));
-                self.links.push(Links { before: NONE, after: NONE });
                 (self.slots.len() - 1) as WaiterId
             }
         }
@@ -120,29 +112,30 @@ impl Queue {
 
     /// Appends a waiter.
     pub(super) fn join<K, S>(&mut self, slots: &mut Slots<K, S>, id: WaiterId) {
+        let last = self.last;
         let Some(waiter) = slots.get_mut(id) else { return };
+        waiter.before = last;
         self.cost = self.cost.saturating_add(waiter.cost);
         self.len += 1;
-        slots.links[id as usize] = Links { before: self.last, after: NONE };
-        match slots.links.get_mut(self.last as usize) {
+        self.last = id;
+        match slots.get_mut(last) {
             Some(before) => before.after = id,
             None => self.first = id,
         }
-        self.last = id;
     }
 
     /// Removes a waiter from any position.
     pub(super) fn leave<K, S>(&mut self, slots: &mut Slots<K, S>, id: WaiterId) {
         let Some(waiter) = slots.get_mut(id) else { return };
+        let (before, after) = (waiter.before, waiter.after);
         self.cost = self.cost.saturating_sub(waiter.cost);
         self.len -= 1;
-        let Links { before, after } = slots.links[id as usize];
-        match slots.links.get_mut(before as usize) {
-            Some(links) => links.after = after,
+        match slots.get_mut(before) {
+            Some(waiter) => waiter.after = after,
             None => self.first = after,
         }
-        match slots.links.get_mut(after as usize) {
-            Some(links) => links.before = before,
+        match slots.get_mut(after) {
+            Some(waiter) => waiter.before = before,
             None => self.last = before,
         }
     }
@@ -156,7 +149,7 @@ mod tests {
         let (mut costs, mut id) = (Vec::new(), queue.first);
         while let Some(waiter) = slots.get_mut(id) {
             costs.push(waiter.cost);
-            id = slots.links[id as usize].after;
+            id = waiter.after;
         }
         costs
     }
