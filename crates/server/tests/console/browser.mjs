@@ -7,7 +7,7 @@ import assert from "node:assert/strict";
 const modules = createRequire(`${process.env.TOLLGATE_TEST_NODE_MODULES}/`);
 const { chromium } = modules("playwright-core");
 const axe = readFileSync(modules.resolve("axe-core/axe.min.js"), "utf8");
-const PATIENCE = 30_000;
+const PATIENCE = 120_000;
 
 /** Starts the browser and runs `test` with it. */
 export async function withBrowser(test) {
