@@ -55,6 +55,15 @@ pub trait Store: Send + Sync {
     /// What would have to be different, for the author of the rule.
     fn check_limits(&self, limits: &Limits) -> Result<(), String>;
 
+    /// Checks that the store supports a consistency. Called when rules are loaded.
+    ///
+    /// # Errors
+    /// What would have to be different, for the author of the rule.
+    fn check_consistency(&self, consistency: Consistency) -> Result<(), String> {
+        let _ = consistency;
+        Ok(())
+    }
+
     /// Returns whether it may fail to answer. The engine records the answers of such a store, to decide by
     /// while it does not answer.
     fn can_fail(&self) -> bool {
@@ -85,6 +94,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {
         (**self).check_limits(limits)
+    }
+
+    fn check_consistency(&self, consistency: Consistency) -> Result<(), String> {
+        (**self).check_consistency(consistency)
     }
 
     fn can_fail(&self) -> bool {

@@ -15,14 +15,34 @@
 //!
 //! None of these reads a clock, opens a socket or starts a task. The simulator of `tollgate-testkit` runs them
 //! on up to a hundred nodes with faults and checks the bounds that `mesh` states.
+//!
+//! [`PeerStore`] connects them: it links this node with all others over TCP, with TLS 1.3 and a secret that all of
+//! them have, and implements the engine's `Store`. [`Config`] says where the others are.
 
 pub mod ask;
+mod asks;
+mod config;
+mod frame;
+mod greeting;
 pub mod homes;
+mod hub;
+mod link;
+mod members;
 pub mod mesh;
+mod node;
+mod secret;
+mod status;
+mod store;
 pub mod table;
+mod tls;
 pub mod wire;
 
 use std::fmt;
+
+pub use config::{Config, ConfigError, DEFAULT_PORT};
+pub use hub::Stage;
+pub use status::{LinkCounts, NodeInfo, NodeStatus, PeerStatus};
+pub use store::PeerStore;
 
 /// A process of the cluster. The number is random at each start, so a restarted node is another one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -249,6 +249,7 @@ fn each_command_shows_examples() {
         ("rules", "tollgate rules apply login.yaml"),
         ("tokens", "tollgate tokens create --role admin --data tollgate-data"),
         ("keys", "tollgate keys peek api"),
+        ("nodes", "tollgate nodes --server"),
         ("audit", "tollgate audit --domain api"),
     ] {
         let ran = tollgate(&[command, "--help"], b"");

@@ -27,6 +27,7 @@ mod lifecycle;
 mod limits;
 mod messages;
 mod outage;
+mod peers;
 mod prometheus;
 mod proxies;
 mod redis_cell;

@@ -271,6 +271,13 @@ impl<S: Store, F: Store> Engine<S, F> {
                     break;
                 }
             }
+            if let Err(why) = self.store.check_consistency(rule.consistency()) {
+                notes.set_file(&rule.position().file);
+                notes.add(
+                    rule.position().position,
+                    format!("the store does not support the consistency of `{}`: {why}", rule.id()),
+                );
+            }
             let banned = rule.ban().map(|ban| limits_of_ban(ban).map_err(|error| error.to_string()));
             let kept = banned.map(|limits| {
                 let (ban, refusals) = limits?;

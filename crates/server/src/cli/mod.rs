@@ -10,6 +10,7 @@ mod fmt;
 mod import;
 mod keys;
 mod manual;
+mod nodes;
 mod remote;
 mod replay;
 mod rules;
@@ -72,6 +73,9 @@ enum Command {
     /// Show and reset counters.
     #[command(after_help = keys::EXAMPLES)]
     Keys(keys::KeysArgs),
+    /// Show the servers that share limits with a server.
+    #[command(after_help = nodes::EXAMPLES)]
+    Nodes(nodes::NodesArgs),
     /// Show who changed what, and when.
     #[command(after_help = audit::EXAMPLES)]
     Audit(audit::AuditArgs),
@@ -128,6 +132,7 @@ impl Cli {
             Command::Rules(args) => rules::run(&args),
             Command::Tokens(args) => tokens::run(&args),
             Command::Keys(args) => keys::run(&args),
+            Command::Nodes(args) => nodes::run(&args),
             Command::Audit(args) => audit::run(&args),
             Command::Completions(args) => manual::completions(&args),
             Command::Man(args) => manual::man(&args),

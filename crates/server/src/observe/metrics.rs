@@ -9,6 +9,7 @@ use tollgate_engine::{Counts, RuleSet};
 use tollgate_redis::{BOUNDS_US, Counts as StoreCounts, Overshoot, Shared};
 
 use super::histogram::{self, Histogram};
+use super::peers::Peers;
 use super::polls::PollCounters;
 use super::process;
 use super::rule_metrics::{RuleMetrics, escape};
@@ -33,6 +34,8 @@ pub struct Metrics {
     store: Mutex<Option<StoreCounts>>,
     /// What this node decides without asking that store for every request.
     shared: Mutex<Option<Shared>>,
+    /// The servers that share limits with this one, if the store is `peers`.
+    pub peers: Peers,
 }
 
 /// The counters of one protocol.
@@ -252,6 +255,7 @@ impl Metrics {
         if let Some(shared) = &*self.shared.lock().unwrap_or_else(PoisonError::into_inner) {
             write_shared(&mut page, shared);
         }
+        self.peers.write(&mut page);
         page.gauge(
             "tollgate_enforcing",
             "1 while refusals are enforced, 0 while only observed.",
@@ -329,7 +333,7 @@ impl MetricsText {
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    fn counter(&mut self, name: &'static str, help: &str, value: u64) {
+    pub(super) fn counter(&mut self, name: &'static str, help: &str, value: u64) {
         self.head(name, "counter", help);
         self.line("", value);
     }
@@ -364,6 +368,7 @@ mod tests {
         metrics.descriptors(3, 1);
         let mut durations = Durations { micros: 9_000, ..Durations::default() };
         (durations.counts[0], durations.counts[1], durations.counts[10]) = (1, 2, 1);
+        metrics.peers.set(crate::observe::peers::sample());
         metrics.set_store(StoreCounts { calls: 20, charges: 50, failures: 0, durations });
         let overshoot = vec![Overshoot { domain: "a".into(), rule: "b".into(), tokens: 8 }];
         metrics.set_shared(Shared { overshoot, views: 2, dropped: 3 });
@@ -427,6 +432,10 @@ mod tests {
             "tollgate_store_breaker_open 1",
             "tollgate_store_batch_size_sum 50",
             "tollgate_store_batch_size_count 20",
+            "tollgate_peers_nodes 2",
+            "tollgate_peers_linked{peer=\"n2\"} 1",
+            "tollgate_peers_overshoot_tokens_total 13",
+            "tollgate_peers_received_bytes_total 14",
         ] {
             assert!(page.lines().any(|found| found == line), "no {line} in\n{page}");
         }

@@ -4,6 +4,7 @@ pub mod health;
 pub mod histogram;
 pub mod log;
 pub mod metrics;
+pub mod peers;
 pub mod polls;
 mod process;
 pub mod refusals;

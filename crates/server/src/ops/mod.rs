@@ -73,6 +73,8 @@ pub enum ServerPage {
     TopKeys,
     /// The source of the rules, and the result of the last load.
     RulesStatus,
+    /// The servers that share limits with this one.
+    Peers,
     /// The OpenAPI description.
     ApiDescription,
 }
@@ -92,7 +94,9 @@ impl ServerPage {
     /// Returns the media type of the page.
     pub const fn content_type(self) -> &'static str {
         match self {
-            Self::Enforcement | Self::TopKeys | Self::RulesStatus | Self::ApiDescription => "application/json",
+            Self::Enforcement | Self::TopKeys | Self::RulesStatus | Self::Peers | Self::ApiDescription => {
+                "application/json"
+            }
             Self::Health | Self::Readiness => "text/plain; charset=utf-8",
             Self::Metrics => "text/plain; version=0.0.4; charset=utf-8",
         }
@@ -189,6 +193,7 @@ pub const TABLE: &[Spec] = &[
     page(ServerPage::TopKeys, "/v1/top", "The heaviest keys, by rule"),
     page(ServerPage::Metrics, "/metrics", "All counters, for Prometheus"),
     page(ServerPage::RulesStatus, "/v1/rules-status", "The source of the rules, and the result of the last load"),
+    page(ServerPage::Peers, "/v1/peers", "The servers that share limits with this one, with `--store peers://…`"),
     page(ServerPage::ApiDescription, "/openapi.json", "This description"),
 ];
 

@@ -20,6 +20,7 @@ pub(super) fn page<S: Store>(app: &App<S>, page: ServerPage) -> PageView {
         // Structs of numbers and strings always serialise.
         ServerPage::TopKeys => serde_json::to_vec(&app.top.page()).unwrap_or_default().into(),
         ServerPage::RulesStatus => serde_json::to_vec(&app.source.status(app.now())).unwrap_or_default().into(),
+        ServerPage::Peers => serde_json::to_vec(&app.metrics.peers.page()).unwrap_or_default().into(),
         ServerPage::ApiDescription => describe::document(),
     };
     PageView {

@@ -65,6 +65,7 @@ const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
     ("GET", "/v1/top", "", May::Readers, &[200]),
     ("GET", "/metrics", "", May::Readers, &[200]),
     ("GET", "/v1/rules-status", "", May::Readers, &[200]),
+    ("GET", "/v1/peers", "", May::Readers, &[200]),
     ("GET", "/openapi.json", "", May::Readers, &[200]),
     ("GET", "/nothing", "", May::Readers, &[404]),
     ("GET", "/v1/domains", "", May::Readers, &[200]),

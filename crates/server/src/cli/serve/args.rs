@@ -35,23 +35,36 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES_CA")]
     pub(super) rules_ca: Option<PathBuf>,
 
-    /// The name of this node at the rules service; by default its host name and HTTP port
+    /// The name of this node at the rules service, by default its host name and HTTP port; and among peers, by default its address
     #[arg(long, value_name = "NAME", env = "TOLLGATE_NODE")]
     pub(super) node: Option<String>,
 
-    /// The store of counters: `memory`, or a Redis or Valkey shared by several servers
+    /// The store of counters: `memory`, a Redis or Valkey shared by several servers, or the servers themselves as `peers`
     ///
     /// `redis://[user:password@]host[:port][/db][?namespace=name]`, or
     /// `redis+sentinel://[user:password@]sentinel[:port],…/master[/db]`, or
     /// `redis+cluster://[user:password@]host[:port],…`; with `rediss` for TLS, `?ca=FILE` for your own CA and
     /// `cert=FILE&key=FILE` for a client certificate. Servers with the same store and namespace share limits. While the store
     /// is unreachable, `on_fault` of each rule decides.
+    ///
+    /// `peers://host[:port],…?secret_file=FILE[&cluster=name]`: servers that share limits among themselves, without a store. Name
+    /// a few of them, or a DNS name of all. Without a secret, on loopback only.
     #[arg(long, value_name = "URL", default_value = "memory", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub(super) store: String,
 
     /// A file with the URL of the store, so that its password is not on the command line
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_FILE")]
     pub(super) store_file: Option<PathBuf>,
+
+    /// Address for other servers of `--store peers://…`; port 0 chooses a free port
+    ///
+    /// With `0.0.0.0` or `[::]`, other servers reach this one at the address from which it reaches the first host of the store.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400", env = "TOLLGATE_PEERS_LISTEN")]
+    pub(super) peers_listen: String,
+
+    /// The address at which other servers of `--store peers://…` reach this one, if it is not the one it listens on
+    #[arg(long, value_name = "ADDR", env = "TOLLGATE_PEERS_ADVERTISE")]
+    pub(super) peers_advertise: Option<String>,
 
     /// Milliseconds a decision waits for a shared store before it is made without it
     #[arg(long, value_name = "MS", default_value_t = 10, env = "TOLLGATE_STORE_DEADLINE")]
@@ -174,6 +187,7 @@ Examples:
   tollgate serve --rules rules.yaml                    with a file, read again when it changes
   tollgate serve --rules https://rules.internal:8080   with the rules of another server
   tollgate serve --store redis://10.0.0.5:6379         limits shared with other servers
+  tollgate serve --store peers://a,b,c?secret_file=s --peers-listen 0.0.0.0:7400   and without a store
   tollgate serve --http 0.0.0.0:8080 --resp off        for other machines, HTTP only, with tokens
   tollgate serve --data off                            without rules; nothing is written to disk
 

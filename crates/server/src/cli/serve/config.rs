@@ -65,18 +65,24 @@ pub(super) struct Config {
 }
 
 /// A store of counters.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum StoreConfig {
     /// This process.
     Memory,
     /// A Redis or Valkey.
     Redis(Secret),
+    /// The servers themselves.
+    Peers(Box<tollgate_peers::Config>),
 }
 
 impl StoreConfig {
     /// Returns its scheme, host and database for the log, without user and password.
     pub(super) fn name(&self) -> String {
-        let Self::Redis(url) = self else { return "memory".to_owned() };
+        let url = match self {
+            Self::Memory => return "memory".to_owned(),
+            Self::Peers(config) => return format!("peers at {}", config.advertised()),
+            Self::Redis(url) => url,
+        };
         let (scheme, rest) = url.reveal().split_once("://").unwrap_or(("redis", ""));
         let place = rest.split('?').next().unwrap_or_default();
         let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
@@ -106,13 +112,13 @@ impl Config {
         }
         let rules = source::read(&raw, http)?;
         let store = match &raw.store_file {
-            None => store(&raw.store)?,
+            None => store(&raw.store, &raw)?,
             Some(_) if raw.store != "memory" => {
                 bail!("--store and --store-file both name a store: leave one of them out")
             }
             Some(file) => {
                 let read = std::fs::read_to_string(file);
-                store(read.with_context(|| format!("--store-file: cannot read {}", file.display()))?.trim())
+                store(read.with_context(|| format!("--store-file: cannot read {}", file.display()))?.trim(), &raw)
                     .context("--store-file")?
             }
         };
@@ -184,18 +190,42 @@ fn trusted_proxies(text: &str) -> anyhow::Result<TrustedProxies> {
     TrustedProxies::parse(networks.split(',').map(str::trim)).with_context(wrong)
 }
 
-fn store(text: &str) -> anyhow::Result<StoreConfig> {
+fn store(text: &str, raw: &ServeArgs) -> anyhow::Result<StoreConfig> {
     match text.split_once("://") {
         None if text == "memory" => Ok(StoreConfig::Memory),
+        Some(("peers", _)) => Ok(StoreConfig::Peers(Box::new(peers(text, raw)?))),
         Some((scheme, _)) if STORES.contains(&scheme) => Ok(StoreConfig::Redis(Secret::new(text))),
         // The rest may contain a password, so it is not shown.
         Some((scheme, _)) => {
             bail!(
-                "--store {scheme}://…: no such store; write memory, redis://…, redis+sentinel://… or redis+cluster://…"
+                "--store {scheme}://…: no such store; write memory, redis://…, redis+sentinel://…, redis+cluster://… or peers://…"
             )
         }
-        None => bail!("--store: no such store; write memory, redis://…, redis+sentinel://… or redis+cluster://…"),
+        None => {
+            bail!("--store: no such store; write memory, redis://…, redis+sentinel://…, redis+cluster://… or peers://…")
+        }
     }
+}
+
+fn peers(url: &str, raw: &ServeArgs) -> anyhow::Result<tollgate_peers::Config> {
+    let config = tollgate_peers::Config::from_url(url).context("--store")?;
+    let listen = address("--peers-listen", &raw.peers_listen)?.context("--peers-listen cannot be off")?;
+    let advertised = raw.peers_advertise.as_deref().map(|text| address("--peers-advertise", text)).transpose()?;
+    let config = match advertised {
+        // What others reach need not be found out.
+        Some(Some(advertised)) => {
+            let config = config.listen_at(listen).context("--peers-listen")?;
+            config.advertise(advertised).context("--peers-advertise")?
+        }
+        Some(None) => bail!("--peers-advertise cannot be off"),
+        None => config.listen(listen).context("--peers-listen")?,
+    };
+    let config = match &raw.node {
+        Some(node) => config.named(node).context("--node")?,
+        None => config,
+    };
+    let config = config.deadline(deadline(raw.store_deadline)?);
+    Ok(config.max_keys(parse_count("--capacity", &raw.capacity)?))
 }
 
 /// The schemes of shared stores.
@@ -216,7 +246,7 @@ fn check_files(store: &StoreConfig) -> anyhow::Result<()> {
 
 fn snapshots(raw: &ServeArgs, store: &StoreConfig) -> Option<SnapshotConfig> {
     let every = Duration::from_secs(raw.snapshot_every.min(MAX_SECONDS));
-    let kept = *store == StoreConfig::Memory && raw.data != "off" && !every.is_zero();
+    let kept = matches!(store, StoreConfig::Memory) && raw.data != "off" && !every.is_zero();
     kept.then(|| SnapshotConfig { directory: raw.data.clone().into(), every })
 }
 
@@ -272,7 +302,8 @@ pub(super) mod tests {
         let config = config("").expect("defaults");
         assert_eq!(config.http, Some(([127, 0, 0, 1], 8080).into()));
         assert_eq!(config.resp, Some(([127, 0, 0, 1], 6380).into()));
-        assert_eq!((config.store, config.capacity), (StoreConfig::Memory, 1_000_000));
+        assert!(matches!(config.store, StoreConfig::Memory));
+        assert_eq!(config.capacity, 1_000_000);
         assert_eq!(config.tokens, TokenPolicy::NotRequired);
         let RulesConfig::Database(database) = config.rules else { panic!("another source") };
         assert_eq!(database.url.reveal(), "sqlite:tollgate-data/rules.db?mode=rwc");
@@ -283,7 +314,7 @@ pub(super) mod tests {
         refused("--http 8080", "--http 8080: write an address and a port, like 127.0.0.1:8080");
         refused("--http off --resp off", "nothing to serve");
         refused("--store redsi://:secret@host", "--store redsi://…: no such store");
-        refused("--store memroy", "write memory, redis://…, redis+sentinel://… or redis+cluster://…");
+        refused("--store memroy", "write memory, redis://…, redis+sentinel://…, redis+cluster://… or peers://…");
         refused("--capacity 0", "--capacity 0: write a whole number above 0, like 500k or 10M");
         refused("--capacity 99999999999999999G", "--capacity");
         refused("--threads 0", "--threads 0 is out of range (1 to 1024)");
@@ -353,6 +384,23 @@ pub(super) mod tests {
         refused(&format!("--store redis://h --store-file {}", file.display()), "leave one of them out");
         refused("--store-file nowhere", "--store-file: cannot read nowhere");
         refused("--store rediss://h?ca=nowhere.pem", "cannot read the CA file nowhere.pem");
+    }
+
+    #[test]
+    fn peers_listen_beyond_loopback_only_with_a_secret() {
+        let store = |line: &str| config(line).expect(line).store.name();
+        assert_eq!(store("--store peers://127.0.0.1:7401"), "peers at 127.0.0.1:7400");
+        assert_eq!(store("--store peers://a --peers-listen [::1]:7"), "peers at [::1]:7");
+        refused("--store peers://a --peers-listen 0.0.0.0:7400", "--peers-listen: 0.0.0.0:7400 can be reached");
+        refused("--store peers://a --peers-listen off", "--peers-listen cannot be off");
+        refused("--store peers://a --peers-advertise 10.0.0.1:7400", "--peers-advertise: 10.0.0.1:7400 can be reached");
+        refused("--store peers://a?secret=x", "unknown option `secret`; available: secret_file, cluster");
+        let folder = tempfile::tempdir().expect("a directory");
+        let file = folder.path().join("secret");
+        std::fs::write(&file, "0123456789abcdef0123456789abcdef").expect("a file");
+        let secured = format!("--store peers://127.0.0.1?secret_file={} --peers-listen 0.0.0.0:9", file.display());
+        assert_eq!(store(&secured), "peers at 127.0.0.1:9", "from where it reaches the seed");
+        assert_eq!(store(&format!("{secured} --peers-advertise 192.0.2.1:9 --node one")), "peers at 192.0.2.1:9");
     }
 
     #[test]

@@ -21,6 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 use tollgate_engine::{Engine, Store};
+use tollgate_peers::{PeerStore, Stage};
 use tollgate_redis::{Health, RedisStore};
 
 use crate::app::App;
@@ -87,6 +88,20 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
             membership.leave().await;
             served.map(drop)
         }
+        StoreConfig::Peers(peers) => {
+            let listen = peers.listens_on();
+            let store = PeerStore::start((**peers).clone()).with_context(|| {
+                format!("cannot listen for other servers on {listen}; choose another address with --peers-listen")
+            })?;
+            let store = Arc::new(store);
+            // Before that it would admit by limits that look unused.
+            let stage = store.joined().await;
+            tracing::info!(complete = stage == Stage::Ready { complete: true }, nodes = store.nodes(), "joined peers");
+            let app = App::new(Engine::new(store.clone())?, None);
+            let served = serve(config, app, |app| follow_peers(store.clone(), app)).await;
+            store.leave().await;
+            served.map(drop)
+        }
     }
 }
 
@@ -114,6 +129,23 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
         if changed.is_err() {
             return pending().await;
         }
+    }
+}
+
+/// Forwards the number of servers that share the limits and whether they are a majority, and what is known of them.
+async fn follow_peers(store: Arc<PeerStore>, app: Arc<App<Arc<PeerStore>>>) {
+    let (mut stalls, mut every_second) = (StallLog::default(), interval(Duration::from_secs(1)));
+    every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every_second.tick().await;
+        let status = store.status();
+        match status.has_majority {
+            true => app.health.up(),
+            false => app.health.down("this server does not see a majority of the servers that share the limits"),
+        }
+        app.engine.set_nodes(status.nodes);
+        stalls.log(app.engine.counts().fallback, app.health.is_up());
+        app.metrics.peers.set(status);
     }
 }
 

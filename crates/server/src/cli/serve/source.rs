@@ -64,7 +64,7 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
     for (flag, given) in [
         ("--rules-token", raw.rules_token.is_some()),
         ("--rules-ca", raw.rules_ca.is_some()),
-        ("--node", raw.node.is_some()),
+        ("--node", raw.node.is_some() && !raw.store.starts_with("peers://")),
     ] {
         ensure!(!given, "{flag} is for following a rules service, and none is given: add --rules https://host:port");
     }

@@ -13,8 +13,12 @@ const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_millis(500);
 
 /// Checks that the store can decide in time.
 pub(super) async fn check(config: &Config) -> Vec<Finding> {
-    let StoreConfig::Redis(url) = &config.store else {
-        return vec![Finding::ok("store", format!("memory, for {} keys", config.capacity))];
+    let url = match &config.store {
+        StoreConfig::Memory => return vec![Finding::ok("store", format!("memory, for {} keys", config.capacity))],
+        StoreConfig::Peers(_) => {
+            return vec![Finding::ok("store", format!("{}, for {} keys", config.store.name(), config.capacity))];
+        }
+        StoreConfig::Redis(url) => url,
     };
     let name = config.store.name();
     let store = match tollgate_redis::Config::from_url(url.reveal()) {

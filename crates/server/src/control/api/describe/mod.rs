@@ -14,6 +14,7 @@ use utoipa::PartialSchema;
 use crate::console::session::SessionView;
 use crate::http::problem::ProblemDetails;
 use crate::live::RulesInForcePage;
+use crate::observe::peers::PeersPage;
 use crate::observe::top_keys::TopKeysPage;
 use crate::rules_source::status::RulesStatus;
 
@@ -49,7 +50,7 @@ fn tree() -> Value {
     merge(
         &mut tree["components"]["schemas"],
         json!({
-            "Problem": ProblemDetails::schema(), "RulesStatus": RulesStatus::schema(), "TopKeys": TopKeysPage::schema(),
+            "Problem": ProblemDetails::schema(), "Peers": PeersPage::schema(), "RulesStatus": RulesStatus::schema(), "TopKeys": TopKeysPage::schema(),
             "RulesInForce": RulesInForcePage::schema(), "Session": SessionView::schema(),
         }),
     );

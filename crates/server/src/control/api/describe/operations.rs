@@ -168,6 +168,7 @@ fn page_responses(page: ServerPage) -> Value {
         ServerPage::Metrics => ("The metrics", text()),
         ServerPage::TopKeys => ("The keys", schema("TopKeys")),
         ServerPage::RulesStatus => ("The status", schema("RulesStatus")),
+        ServerPage::Peers => ("The servers", schema("Peers")),
         ServerPage::ApiDescription => ("The description", json!({"type": "object"})),
     };
     let mut responses = json!({"200": response(description, page.content_type(), &body)});

@@ -1,0 +1,176 @@
+//! Questions to other nodes that have no answer yet.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::oneshot;
+use tollgate_core::{Mono, Nanos, Time};
+
+use crate::NodeId;
+use crate::ask::Answer;
+use crate::link::Outbox;
+use crate::wire::{self, Frame};
+
+/// The maximum number of questions without an answer. Further ones are not asked.
+pub(crate) const MAX_ASKS: usize = 1 << 16;
+
+/// How long the answer to a question of another node is waited for. Its caller has given up long before.
+const RELAY: Nanos = Nanos::from_secs(5);
+
+/// The questions without an answer, by their number.
+#[derive(Default)]
+pub(crate) struct Asks {
+    next: AtomicU64,
+    waiting: Mutex<HashMap<u64, PendingEntry>>,
+}
+
+struct PendingEntry {
+    /// The node that was asked.
+    peer: NodeId,
+    waiter: Waiter,
+}
+
+enum Waiter {
+    /// A request of this node.
+    Caller(oneshot::Sender<Answer>),
+    /// Another node, with its number for the question.
+    Relay { outbox: Arc<Outbox>, id: u64, until: Time<Mono> },
+}
+
+/// A question of this node. Dropping it forgets the question.
+pub(crate) struct PendingAsk<'a> {
+    asks: &'a Asks,
+    pub(crate) id: u64,
+    pub(crate) answer: oneshot::Receiver<Answer>,
+}
+
+impl Drop for PendingAsk<'_> {
+    fn drop(&mut self) {
+        self.asks.lock().remove(&self.id);
+    }
+}
+
+impl Asks {
+    /// Adds a question of this node; `None` if there are too many.
+    pub(crate) fn ask(&self, peer: NodeId) -> Option<PendingAsk<'_>> {
+        let (sender, answer) = oneshot::channel();
+        let id = self.add(peer, Waiter::Caller(sender))?;
+        Some(PendingAsk { asks: self, id, answer })
+    }
+
+    /// Adds a question of another node, which is passed on to `peer`, and returns its number here; `None` if there are too many.
+    pub(crate) fn relay(&self, peer: NodeId, outbox: Arc<Outbox>, id: u64, now: Time<Mono>) -> Option<u64> {
+        self.add(peer, Waiter::Relay { outbox, id, until: now.saturating_add(RELAY) })
+    }
+
+    fn add(&self, peer: NodeId, waiter: Waiter) -> Option<u64> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut waiting = self.lock();
+        if waiting.len() >= MAX_ASKS {
+            return None;
+        }
+        waiting.insert(id, PendingEntry { peer, waiter });
+        Some(id)
+    }
+
+    /// Passes an answer to its waiter. Drops an answer without a waiter, or from another node than was asked.
+    pub(crate) fn answer(&self, from: NodeId, mut answer: Answer) {
+        let mut waiting = self.lock();
+        if waiting.get(&answer.id).is_none_or(|waiting| waiting.peer != from) {
+            return;
+        }
+        let Some(PendingEntry { waiter, .. }) = waiting.remove(&answer.id) else { return };
+        drop(waiting);
+        match waiter {
+            // The caller may have given up.
+            Waiter::Caller(sender) => drop(sender.send(answer)),
+            Waiter::Relay { outbox, id, .. } => {
+                answer.id = id;
+                outbox.push(|to| wire::encode(&Frame::Answer(answer), to));
+            }
+        }
+    }
+
+    /// The link to a node ended: what it was asked has no answer.
+    pub(crate) fn lost(&self, peer: NodeId) {
+        self.lock().retain(|_, waiting| waiting.peer != peer);
+    }
+
+    /// Forgets questions of other nodes that were not answered.
+    pub(crate) fn expire(&self, now: Time<Mono>) {
+        self.lock().retain(|_, waiting| match waiting.waiter {
+            Waiter::Caller(_) => true,
+            Waiter::Relay { until, .. } => until > now,
+        });
+    }
+
+    /// Returns how many have no answer.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, PendingEntry>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Asks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asks").field("waiting", &self.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ask::Refusal;
+
+    const PEER: NodeId = NodeId(1);
+
+    fn answer(id: u64) -> Answer {
+        Answer { id, result: Err(Refusal::NoHome) }
+    }
+
+    #[tokio::test]
+    async fn answer_reaches_its_caller_and_only_from_the_node_that_was_asked() {
+        let asks = Asks::default();
+        let mut asked = asks.ask(PEER).unwrap();
+        asks.answer(NodeId(2), answer(asked.id));
+        assert_eq!(asks.len(), 1, "another node answered");
+        asks.answer(PEER, answer(asked.id));
+        assert_eq!((&mut asked.answer).await.unwrap().id, asked.id);
+        asks.answer(PEER, answer(asked.id));
+        assert_eq!(asks.len(), 0, "a second answer is dropped");
+    }
+
+    #[tokio::test]
+    async fn callers_that_give_up_and_nodes_that_are_lost_leave_nothing() {
+        let asks = Asks::default();
+        drop(asks.ask(PEER));
+        assert_eq!(asks.len(), 0);
+        let mut asked = asks.ask(PEER).unwrap();
+        let other = asks.ask(NodeId(2)).unwrap();
+        asks.lost(PEER);
+        assert!((&mut asked.answer).await.is_err(), "it will not be answered");
+        assert_eq!(asks.len(), 1);
+        drop(other);
+    }
+
+    #[test]
+    fn relayed_questions_expire_and_all_are_bounded() {
+        let asks = Asks::default();
+        let outbox = Arc::new(Outbox::default());
+        let relay = |at: u64| asks.relay(PEER, outbox.clone(), 7, Time::from_nanos(at));
+        assert!(relay(0).is_some() && relay(1).is_some());
+        asks.expire(Time::from_nanos(RELAY.as_nanos()));
+        assert_eq!(asks.len(), 1);
+        let id = relay(2).unwrap();
+        asks.answer(PEER, answer(id));
+        assert!(outbox.queued() > 0, "the answer is passed on");
+        while relay(3).is_some() {}
+        assert_eq!(asks.len(), MAX_ASKS);
+        assert!(asks.ask(PEER).is_none());
+    }
+}

@@ -1,0 +1,316 @@
+//! The address of a cluster, and of this node in it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+
+use crate::greeting::MAX_NAME;
+use crate::members::MAX_SEEDS;
+use crate::secret::{self, ClusterSecret};
+
+/// The port of peers, unless the address has another.
+pub const DEFAULT_PORT: u16 = 7_400;
+
+/// A cluster, and this node in it.
+///
+/// ```
+/// use tollgate_peers::Config;
+///
+/// let config = Config::from_url("peers://127.0.0.1:7401,127.0.0.1:7402")?;
+/// let config = config.listen("127.0.0.1:7401".parse()?)?;
+/// assert_eq!(config.name(), "127.0.0.1:7401");
+/// assert!(Config::from_url("peers://10.0.0.1")?.listen("10.0.0.1:7400".parse()?).is_err(), "there is no secret");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub(crate) seeds: Vec<(String, u16)>,
+    cluster: String,
+    pub(crate) secret: Option<ClusterSecret>,
+    pub(crate) listen: SocketAddr,
+    pub(crate) advertise: SocketAddr,
+    name: Option<String>,
+    pub(crate) deadline: Duration,
+    pub(crate) max_keys: usize,
+}
+
+/// Why an address cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError(String);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads `peers://host[:port],…[?secret_file=PATH&cluster=NAME]`. A host is an address or a name; a name stands for all its
+    /// addresses and is resolved again and again. The file of the secret is read.
+    ///
+    /// # Errors
+    /// If it has another form, or the secret cannot be read.
+    pub fn from_url(url: &str) -> Result<Self, ConfigError> {
+        let wrong = |problem: String| {
+            ConfigError(format!(
+                "{problem}; write peers://host:7400,host:7400?secret_file=PATH, or a DNS name of all nodes"
+            ))
+        };
+        let rest = url.strip_prefix("peers://").ok_or_else(|| wrong("not an address of peers".to_owned()))?;
+        let (hosts, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let seeds: Result<Vec<_>, _> = hosts.trim_end_matches('/').split(',').map(host).collect();
+        let seeds = seeds.map_err(wrong)?;
+        if seeds.len() > MAX_SEEDS {
+            return Err(wrong(format!("too many hosts: {} (maximum {MAX_SEEDS})", seeds.len())));
+        }
+        let (mut cluster, mut secret) = ("tollgate".to_owned(), None);
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (option, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = percent_decode_str(value).decode_utf8_lossy().into_owned();
+            match option {
+                "secret_file" => secret = Some(ClusterSecret::read(Path::new(&value)).map_err(ConfigError)?),
+                "cluster" if is_name(&value) => cluster = value,
+                "cluster" => {
+                    return Err(ConfigError(format!("cluster: a name has 1 to {MAX_NAME} printable ASCII characters")));
+                }
+                other => {
+                    return Err(ConfigError(format!("unknown option `{other}`; available: secret_file, cluster")));
+                }
+            }
+        }
+        let (listen, advertise) = (([127, 0, 0, 1], DEFAULT_PORT).into(), ([127, 0, 0, 1], DEFAULT_PORT).into());
+        let (deadline, max_keys) = (Duration::from_millis(10), 1_000_000);
+        Ok(Self { seeds, cluster, secret, listen, advertise, name: None, deadline, max_keys })
+    }
+
+    /// Sets the address to listen on; [`advertise`](Self::advertise) sets the one by which other nodes reach this one.
+    ///
+    /// # Errors
+    /// If it is not loopback and there is no secret.
+    pub fn listen_at(mut self, address: SocketAddr) -> Result<Self, ConfigError> {
+        self.check(address)?;
+        self.listen = address;
+        self.advertise = address;
+        Ok(self)
+    }
+
+    /// Sets the address to listen on, by which other nodes also reach this one. For an unspecified address such as `0.0.0.0`,
+    /// that is the address from which this machine reaches the first seed.
+    ///
+    /// # Errors
+    /// If it is not loopback and there is no secret, or the own address cannot be found out.
+    pub fn listen(self, address: SocketAddr) -> Result<Self, ConfigError> {
+        let mut config = self.listen_at(address)?;
+        if address.ip().is_unspecified() {
+            let own = config.own_address(address).ok_or_else(|| {
+                ConfigError(format!(
+                    "{address} does not say by which address other nodes reach this one, and no seed can be resolved: \
+                     set it with --peers-advertise"
+                ))
+            })?;
+            config.advertise = SocketAddr::new(own, address.port());
+        }
+        Ok(config)
+    }
+
+    /// Sets the address by which other nodes reach this one, if it is not the one it listens on.
+    ///
+    /// # Errors
+    /// If it is unspecified, or not loopback and there is no secret.
+    pub fn advertise(mut self, address: SocketAddr) -> Result<Self, ConfigError> {
+        if address.ip().is_unspecified() || address.port() == 0 {
+            return Err(ConfigError(format!(
+                "{address}: other nodes cannot connect to it; name an address of this machine"
+            )));
+        }
+        self.check(address)?;
+        self.advertise = address;
+        Ok(self)
+    }
+
+    /// Sets the name of this node, which no other has; without this, the address by which others reach it.
+    ///
+    /// # Errors
+    /// If it is empty, too long or not printable.
+    pub fn named(mut self, name: &str) -> Result<Self, ConfigError> {
+        if !is_name(name) {
+            return Err(ConfigError(format!("a name of a node has 1 to {MAX_NAME} printable ASCII characters")));
+        }
+        self.name = Some(name.to_owned());
+        Ok(self)
+    }
+
+    /// Sets how long a request waits for the answer of another node; 10 ms without this.
+    #[must_use]
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// Sets the maximum number of keys in memory; a million without this.
+    #[must_use]
+    pub fn max_keys(self, max_keys: usize) -> Self {
+        Self { max_keys, ..self }
+    }
+
+    /// The name of this node.
+    pub fn name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.advertise.to_string())
+    }
+
+    /// The address that this node listens on.
+    pub fn listens_on(&self) -> SocketAddr {
+        self.listen
+    }
+
+    /// The address by which other nodes reach this one.
+    pub fn advertised(&self) -> SocketAddr {
+        self.advertise
+    }
+
+    /// Sets the port that the system chose, for an address with port 0.
+    pub(crate) fn listening_on(&mut self, port: u16) {
+        if self.advertise.port() == 0 {
+            self.advertise.set_port(port);
+        }
+    }
+
+    /// A number that identifies the cluster: nodes of another name or secret have another.
+    pub(crate) fn cluster_id(&self) -> u64 {
+        let [first, ..] = self.words(&format!("tollgate peers cluster {}", self.cluster));
+        first
+    }
+
+    /// The points of the fingerprints of keys. All nodes have the same, and without the secret they cannot be guessed.
+    pub(crate) fn fingerprint_points(&self) -> [u64; 2] {
+        let [first, second, ..] = self.words("tollgate peers fingerprints");
+        [first, second]
+    }
+
+    fn words(&self, label: &str) -> [u64; 4] {
+        let key = self.secret.as_ref().map_or_else(|| secret::derive(b"", label), |secret| secret.derive(label));
+        let mut words = [0; 4];
+        for (word, bytes) in words.iter_mut().zip(key.chunks_exact(8)) {
+            *word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+        }
+        words
+    }
+
+    fn check(&self, address: SocketAddr) -> Result<(), ConfigError> {
+        if self.secret.is_some() || address.ip().to_canonical().is_loopback() {
+            return Ok(());
+        }
+        Err(ConfigError(format!(
+            "{address} can be reached from other machines, and there is no secret: add ?secret_file=PATH to the address of the \
+             store; openssl rand -hex 32 prints one"
+        )))
+    }
+
+    /// Returns the address from which this machine reaches the first seed that can be resolved. Nothing is sent.
+    fn own_address(&self, listen: SocketAddr) -> Option<IpAddr> {
+        use std::net::ToSocketAddrs;
+        let addresses = self.seeds.iter().filter_map(|(host, port)| (&**host, *port).to_socket_addrs().ok()).flatten();
+        let alike = addresses.filter(|address| address.is_ipv4() || listen.is_ipv6());
+        alike.into_iter().find_map(|address| {
+            let unspecified: SocketAddr = if address.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
+            let socket = UdpSocket::bind(unspecified).ok()?;
+            socket.connect(address).ok()?;
+            Some(socket.local_addr().ok()?.ip())
+        })
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Parses `host`, `host:port`, `address`, `[address]:port`.
+fn host(text: &str) -> Result<(String, u16), String> {
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Ok((address.ip().to_string(), address.port()));
+    }
+    if let Ok(address) = text.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+        return Ok((address.to_string(), DEFAULT_PORT));
+    }
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) => (name, port.parse().map_err(|_| format!("`{text}`: not a port"))?),
+        None => (text, DEFAULT_PORT),
+    };
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.is_empty() || name.len() > 253 || !name.bytes().all(fits) {
+        return Err(format!("`{text}` is not a host"));
+    }
+    Ok((name.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(url: &str) -> String {
+        Config::from_url(url).expect_err(url).to_string()
+    }
+
+    #[test]
+    fn hosts_are_names_and_addresses_with_and_without_ports() {
+        let config = Config::from_url("peers://a.example,10.0.0.1:1,[::1]:2,::1,b:3").unwrap();
+        let seeds: Vec<_> = config.seeds.iter().map(|(host, port)| (&**host, *port)).collect();
+        assert_eq!(seeds, [("a.example", 7_400), ("10.0.0.1", 1), ("::1", 2), ("::1", 7_400), ("b", 3)]);
+    }
+
+    #[test]
+    fn errors_say_what_would_be_right() {
+        assert!(refused("peers://").contains("`` is not a host; write peers://host:7400"));
+        assert!(refused("peers://a:b").contains("`a:b`: not a port"));
+        assert!(refused("peers://a b").contains("is not a host"));
+        assert_eq!(refused("peers://a?secrets=x"), "unknown option `secrets`; available: secret_file, cluster");
+        assert!(refused("peers://a?secret_file=nowhere").contains("cannot read nowhere"));
+        assert!(refused("peers://a?cluster=").contains("cluster: a name has 1 to 64"));
+        let many = vec!["a"; MAX_SEEDS + 1].join(",");
+        assert!(refused(&format!("peers://{many}")).contains("too many hosts: 257 (maximum 256)"));
+    }
+
+    #[test]
+    fn without_a_secret_only_loopback_is_accepted() {
+        let config = Config::from_url("peers://127.0.0.1").unwrap();
+        assert!(config.clone().listen(([127, 9, 9, 9], 1).into()).is_ok());
+        for address in ["0.0.0.0:1", "10.0.0.1:1", "[::]:1"] {
+            let error = config.clone().listen(address.parse().unwrap()).expect_err(address).to_string();
+            assert!(error.contains("there is no secret: add ?secret_file=PATH"), "{error}");
+        }
+        assert!(config.advertise(([10, 0, 0, 1], 1).into()).is_err());
+    }
+
+    #[test]
+    fn address_for_others_is_found_out_or_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("secret");
+        std::fs::write(&file, "0123456789abcdef0123456789abcdef").unwrap();
+        let config = Config::from_url(&format!("peers://127.0.0.1:7400?secret_file={}", file.display())).unwrap();
+        let found = config.clone().listen(([0; 4], 7_401).into()).unwrap();
+        assert_eq!(found.advertised(), ([127, 0, 0, 1], 7_401).into());
+        assert_eq!(found.name(), "127.0.0.1:7401");
+        let given = found.advertise(([10, 0, 0, 1], 1).into()).unwrap().named("one").unwrap();
+        assert_eq!((given.advertised(), &*given.name()), (([10, 0, 0, 1], 1).into(), "one"));
+        assert!(given.clone().advertise(([0; 4], 1).into()).is_err());
+        assert!(given.clone().named("a b").is_err());
+        assert!(!format!("{given:?}").contains("0123456789"));
+    }
+
+    #[test]
+    fn clusters_of_other_names_or_secrets_have_other_ids() {
+        let plain = Config::from_url("peers://a").unwrap();
+        let named = Config::from_url("peers://a?cluster=other").unwrap();
+        assert_eq!(plain.cluster_id(), Config::from_url("peers://b").unwrap().cluster_id());
+        assert_ne!(plain.cluster_id(), named.cluster_id());
+        assert_eq!(plain.fingerprint_points(), named.fingerprint_points());
+        let secret = ClusterSecret::new(&[b'x'; 32]).unwrap();
+        let secured = Config { secret: Some(secret), ..plain.clone() };
+        assert_ne!(plain.cluster_id(), secured.cluster_id());
+        assert_ne!(plain.fingerprint_points(), secured.fingerprint_points());
+    }
+}

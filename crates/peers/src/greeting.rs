@@ -1,0 +1,254 @@
+//! The frames by which nodes introduce themselves and report the members that they know.
+//!
+//! | kind | frame | body |
+//! |---|---|---|
+//! | `0xF0` | greeting, the first frame in both directions | magic, version, cluster, record of the sender |
+//! | `0xF1` | gossip | records |
+//! | `0xF2` | refused, the answer to a greeting; then the link is closed | the reason as text |
+//! | `0xF3` | accepted, the answer to a greeting | empty |
+//!
+//! A record is the node, its heartbeat, its state, its address and its name. All numbers are little-endian; texts have their
+//! length in one byte.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::NodeId;
+use crate::frame::{self, FIRST_OWN};
+use crate::mesh::MemberState;
+use crate::wire::VERSION;
+
+const GREETING: u8 = FIRST_OWN;
+const GOSSIP: u8 = FIRST_OWN + 1;
+const REFUSED: u8 = FIRST_OWN + 2;
+const ACCEPTED: u8 = FIRST_OWN + 3;
+
+/// The first bytes of a greeting.
+const MAGIC: [u8; 8] = *b"tollgate";
+
+/// The maximum length of a name.
+pub(crate) const MAX_NAME: usize = 64;
+/// The maximum length of a reason.
+const MAX_REASON: usize = 255;
+/// The maximum number of records in a gossip: as many as there are members.
+pub(crate) const MAX_RECORDS: usize = 256;
+
+/// What a node says of itself. Others pass it on unchanged; the one with the highest heartbeat is the newest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) node: NodeId,
+    pub(crate) heartbeat: u64,
+    pub(crate) state: MemberState,
+    /// Where others reach it.
+    pub(crate) address: SocketAddr,
+    pub(crate) name: String,
+}
+
+/// A frame of the links themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OwnFrame {
+    /// Introduces the sender.
+    Greeting { version: u16, cluster: u64, record: Record },
+    /// The members that the sender believes to be alive.
+    Gossip(Vec<Record>),
+    /// The sender refuses the link.
+    Refused(String),
+    /// The sender accepts the link.
+    Accepted,
+}
+
+/// Appends a greeting.
+pub(crate) fn push_greeting(to: &mut Vec<u8>, cluster: u64, record: &Record) {
+    frame::push(to, GREETING, |to| {
+        to.extend_from_slice(&MAGIC);
+        to.extend_from_slice(&VERSION.to_le_bytes());
+        to.extend_from_slice(&cluster.to_le_bytes());
+        push_record(to, record);
+    });
+}
+
+/// Appends records.
+pub(crate) fn push_gossip<'a>(to: &mut Vec<u8>, records: impl IntoIterator<Item = &'a Record>) {
+    frame::push(to, GOSSIP, |to| records.into_iter().take(MAX_RECORDS).for_each(|record| push_record(to, record)));
+}
+
+/// Appends the reason why a link is refused.
+pub(crate) fn push_refused(to: &mut Vec<u8>, reason: &str) {
+    frame::push(to, REFUSED, |to| push_text(to, reason, MAX_REASON));
+}
+
+/// Appends the acceptance of a link.
+pub(crate) fn push_accepted(to: &mut Vec<u8>) {
+    frame::push(to, ACCEPTED, |_| ());
+}
+
+fn push_record(to: &mut Vec<u8>, record: &Record) {
+    to.extend_from_slice(&record.node.0.to_le_bytes());
+    to.extend_from_slice(&record.heartbeat.to_le_bytes());
+    to.push(match record.state {
+        MemberState::Joining => 0,
+        MemberState::Ready => 1,
+        MemberState::Leaving => 2,
+    });
+    push_text(to, &record.address.to_string(), MAX_NAME);
+    push_text(to, &record.name, MAX_NAME);
+}
+
+fn push_text(to: &mut Vec<u8>, text: &str, max: usize) {
+    let bytes = &text.as_bytes()[..text.len().min(max)];
+    to.push(bytes.len() as u8);
+    to.extend_from_slice(bytes);
+}
+
+/// Returns whether a frame is one of these.
+pub(crate) fn is_own(frame: &[u8]) -> bool {
+    frame::parts(frame).0 >= FIRST_OWN
+}
+
+/// Decodes one of these frames.
+///
+/// # Errors
+/// What is wrong with it.
+pub(crate) fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
+    let (kind, body) = frame::parts(frame);
+    let mut body = Reader(body);
+    let decoded = match kind {
+        GREETING => {
+            if body.array()? != MAGIC {
+                return Err(FrameError("not a greeting of Tollgate"));
+            }
+            let version = u16::from_le_bytes(body.array()?);
+            let cluster = u64::from_le_bytes(body.array()?);
+            if version != VERSION {
+                // The rest may have another form.
+                let address = SocketAddr::from(([0; 4], 0));
+                let record =
+                    Record { node: NodeId(0), heartbeat: 0, state: MemberState::Joining, address, name: String::new() };
+                return Ok(OwnFrame::Greeting { version, cluster, record });
+            }
+            OwnFrame::Greeting { version, cluster, record: body.record()? }
+        }
+        GOSSIP => {
+            let mut records = Vec::new();
+            while !body.0.is_empty() {
+                if records.len() == MAX_RECORDS {
+                    return Err(FrameError("too many members"));
+                }
+                records.push(body.record()?);
+            }
+            OwnFrame::Gossip(records)
+        }
+        REFUSED => OwnFrame::Refused(body.text(MAX_REASON)?.to_owned()),
+        ACCEPTED => OwnFrame::Accepted,
+        _ => return Err(FrameError("unknown kind of frame")),
+    };
+    if body.0.is_empty() { Ok(decoded) } else { Err(FrameError("bytes after the end")) }
+}
+
+/// A frame that does not have the form above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameError(&'static str);
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// The rest of a body.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(FrameError("too short"))?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    fn text(&mut self, max: usize) -> Result<&'a str, FrameError> {
+        let [length] = self.array()?;
+        let (text, rest) = self.0.split_at_checked(length.into()).ok_or(FrameError("too short"))?;
+        self.0 = rest;
+        let is_plain = text.len() <= max && text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+        std::str::from_utf8(text).ok().filter(|_| is_plain).ok_or(FrameError("a text is too long or not printable"))
+    }
+
+    fn record(&mut self) -> Result<Record, FrameError> {
+        Ok(Record {
+            node: NodeId(u64::from_le_bytes(self.array()?)),
+            heartbeat: u64::from_le_bytes(self.array()?),
+            state: match self.array()? {
+                [0] => MemberState::Joining,
+                [1] => MemberState::Ready,
+                [2] => MemberState::Leaving,
+                _ => return Err(FrameError("unknown state of a member")),
+            },
+            address: self.text(MAX_NAME)?.parse().map_err(|_| FrameError("not an address"))?,
+            name: self.text(MAX_NAME)?.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(node: u64) -> Record {
+        Record {
+            node: NodeId(node),
+            heartbeat: 7,
+            state: MemberState::Ready,
+            address: "[2001:db8::1]:7400".parse().unwrap(),
+            name: "a".repeat(MAX_NAME),
+        }
+    }
+
+    fn frames() -> [Vec<u8>; 4] {
+        let mut frames = [(); 4].map(|()| Vec::new());
+        push_greeting(&mut frames[0], 5, &record(1));
+        push_gossip(&mut frames[1], &[record(1), record(2)]);
+        push_refused(&mut frames[2], "another cluster");
+        push_accepted(&mut frames[3]);
+        frames
+    }
+
+    #[test]
+    fn frames_are_decoded_as_they_were_encoded() {
+        let [greeting, gossip, refused, accepted] = frames();
+        assert_eq!(decode(&greeting), Ok(OwnFrame::Greeting { version: VERSION, cluster: 5, record: record(1) }));
+        assert_eq!(decode(&gossip), Ok(OwnFrame::Gossip(vec![record(1), record(2)])));
+        assert_eq!(decode(&refused), Ok(OwnFrame::Refused("another cluster".to_owned())));
+        assert_eq!(decode(&accepted), Ok(OwnFrame::Accepted));
+        assert!([greeting, gossip, refused, accepted].iter().all(|frame| is_own(frame)));
+    }
+
+    #[test]
+    fn greeting_of_another_version_is_read_as_far_as_needed() {
+        let [mut greeting, ..] = frames();
+        greeting[13] ^= 0xFF;
+        greeting.truncate(30);
+        assert!(matches!(decode(&greeting), Ok(OwnFrame::Greeting { version, cluster: 5, .. }) if version != VERSION));
+    }
+
+    #[test]
+    fn cut_and_changed_frames_are_errors_or_other_frames_and_never_panic() {
+        for frame in frames() {
+            for end in 0..frame.len() {
+                // A gossip that is cut between two records is a shorter one.
+                let cut = decode(&frame[..end]);
+                assert!(cut.is_err() || matches!(cut, Ok(OwnFrame::Gossip(_))), "{end}: {cut:?}");
+            }
+            for place in 4..frame.len() {
+                for bit in 0..8 {
+                    let mut changed = frame.clone();
+                    changed[place] ^= 1 << bit;
+                    let _ = decode(&changed);
+                }
+            }
+        }
+        let too_many: Vec<Record> = (0..=MAX_RECORDS as u64).map(record).collect();
+        let mut frame = Vec::new();
+        frame::push(&mut frame, GOSSIP, |to| too_many.iter().for_each(|record| push_record(to, record)));
+        assert_eq!(decode(&frame), Err(FrameError("too many members")));
+    }
+}

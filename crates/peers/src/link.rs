@@ -1,0 +1,334 @@
+//! One link to a peer: a connection, its queue of frames to send, and the frames that arrive.
+//!
+//! Frames are appended to one buffer. The task that writes takes the whole buffer whenever the connection is idle, so a frame
+//! that finds it idle is written immediately, and frames that arrive during a write share the next one.
+//!
+//! The buffer is bounded by [`MAX_QUEUED`], and a write that makes no progress for [`WRITE_TIMEOUT`] ends the link: a peer that
+//! never reads costs a bounded amount of memory for a bounded time, and the other links notice nothing. A peer that sends
+//! nothing for [`SILENCE`] is gone: every node sends its heartbeat more often than that (`members.rs`).
+
+use std::fmt;
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use crate::frame::{Frames, LengthError};
+
+/// The maximum number of bytes that wait to be written to one peer.
+pub(crate) const MAX_QUEUED: usize = 32 << 20;
+/// The time within which a peer has to accept some of a write.
+pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A peer that sends nothing for this time is gone.
+pub(crate) const SILENCE: Duration = Duration::from_secs(5);
+
+/// The most that is read at once.
+const READ: usize = 64 << 10;
+/// A write buffer that is larger than this is freed after the write.
+const KEPT: usize = 256 << 10;
+
+/// Why a link ended.
+#[derive(Debug)]
+pub(crate) enum LinkEnd {
+    /// The peer closed it.
+    Closed,
+    /// It failed.
+    Failed(io::Error),
+    /// The peer does not read.
+    NotReading,
+    /// The peer sent nothing for [`SILENCE`].
+    Silent,
+    /// The peer sent something else than frames.
+    LengthError(LengthError),
+    /// A message that this node does not understand.
+    BadMessage(String),
+    /// This node ended it.
+    Ended,
+}
+
+impl fmt::Display for LinkEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("closed by the peer"),
+            Self::Failed(error) => write!(f, "{error}"),
+            Self::NotReading => write!(f, "peer does not read: a write made no progress for {WRITE_TIMEOUT:?}"),
+            Self::Silent => write!(f, "peer silent for {SILENCE:?}"),
+            Self::LengthError(bad) => write!(f, "{bad}"),
+            Self::BadMessage(why) => write!(f, "invalid message: {why}"),
+            Self::Ended => f.write_str("ended by this node"),
+        }
+    }
+}
+
+/// The frames that wait to be written to a peer.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    state: Mutex<Queued>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Queued {
+    bytes: Vec<u8>,
+    /// The link ends after what is queued is written.
+    closing: bool,
+    /// The link has ended.
+    ended: bool,
+}
+
+impl Outbox {
+    /// Queues the frames that `encode` appends. Returns whether they are queued: not if the link has ended, or has as much queued
+    /// as it may.
+    pub(crate) fn push(&self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let mut queued = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if queued.ended || queued.closing || queued.bytes.len() > MAX_QUEUED {
+            return false;
+        }
+        let was_idle = queued.bytes.is_empty();
+        encode(&mut queued.bytes);
+        drop(queued);
+        if was_idle {
+            self.wake.notify_one();
+        }
+        true
+    }
+
+    /// Returns how many bytes are queued.
+    pub(crate) fn queued(&self) -> usize {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).bytes.len()
+    }
+
+    /// Ends the link after what is queued has been written.
+    pub(crate) fn close(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).closing = true;
+        self.wake.notify_one();
+    }
+
+    /// Ends the link without writing what is queued.
+    pub(crate) fn end(&self) {
+        let mut queued = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        queued.ended = true;
+        queued.bytes = Vec::new();
+        drop(queued);
+        self.wake.notify_one();
+    }
+
+    /// Swaps the queued bytes with an empty buffer and returns whether there were any; `None` if the link is to end.
+    fn take(&self, spare: &mut Vec<u8>) -> Option<bool> {
+        let mut queued = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if queued.bytes.is_empty() {
+            return if queued.closing || queued.ended { None } else { Some(false) };
+        }
+        std::mem::swap(&mut queued.bytes, spare);
+        Some(true)
+    }
+
+    /// Writes what is queued until the link ends.
+    async fn write_to<W: AsyncWrite + Unpin>(&self, stream: &mut W) -> LinkEnd {
+        let mut buffer = Vec::new();
+        loop {
+            match self.take(&mut buffer) {
+                None => {
+                    // The peer may have closed it first.
+                    let _ = timeout(WRITE_TIMEOUT, stream.shutdown()).await;
+                    return LinkEnd::Ended;
+                }
+                Some(true) => {
+                    if let Err(end) = write_all(stream, &buffer).await {
+                        return end;
+                    }
+                    buffer.clear();
+                    buffer.shrink_to(KEPT);
+                }
+                Some(false) => self.wake.notified().await,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Outbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outbox").field("queued", &self.queued()).finish_non_exhaustive()
+    }
+}
+
+async fn write_all<W: AsyncWrite + Unpin>(stream: &mut W, mut bytes: &[u8]) -> Result<(), LinkEnd> {
+    while !bytes.is_empty() {
+        match timeout(WRITE_TIMEOUT, stream.write(bytes)).await {
+            Ok(Ok(0)) => return Err(LinkEnd::Closed),
+            Ok(Ok(written)) => bytes = &bytes[written..],
+            Ok(Err(error)) => return Err(LinkEnd::Failed(error)),
+            Err(_) => return Err(LinkEnd::NotReading),
+        }
+    }
+    match timeout(WRITE_TIMEOUT, stream.flush()).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(LinkEnd::Failed(error)),
+        Err(_) => Err(LinkEnd::NotReading),
+    }
+}
+
+/// Receives the frames of a link.
+pub(crate) trait Receive {
+    /// Takes a whole frame, with its length in front.
+    ///
+    /// # Errors
+    /// What is wrong with it; the link then ends.
+    fn frame(&mut self, frame: &[u8]) -> Result<(), String>;
+
+    /// All complete frames of one read were taken.
+    fn end_of_read(&mut self) {}
+}
+
+/// Reads frames until the link ends.
+async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to: &mut impl Receive) -> LinkEnd {
+    loop {
+        loop {
+            match frames.next() {
+                Ok(Some(frame)) => {
+                    if let Err(why) = to.frame(frame) {
+                        return LinkEnd::BadMessage(why);
+                    }
+                }
+                Ok(None) => break,
+                Err(bad) => return LinkEnd::LengthError(bad),
+            }
+        }
+        to.end_of_read();
+        if let Err(end) = read_more(stream, frames).await {
+            return end;
+        }
+    }
+}
+
+/// Reads once.
+pub(crate) async fn read_more<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames) -> Result<(), LinkEnd> {
+    let buffer = frames.buffer();
+    buffer.reserve(READ);
+    match timeout(SILENCE, stream.read_buf(buffer)).await {
+        Ok(Ok(0)) => Err(LinkEnd::Closed),
+        Ok(Ok(_)) => Ok(()),
+        // TLS reports a connection that was closed without a notice.
+        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(LinkEnd::Closed),
+        Ok(Err(error)) => Err(LinkEnd::Failed(error)),
+        Err(_) => Err(LinkEnd::Silent),
+    }
+}
+
+/// Runs both directions of a link until one of them ends.
+pub(crate) async fn run<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
+    (reader, writer): (&mut R, &mut W),
+    frames: &mut Frames,
+    outbox: &Outbox,
+    to: &mut impl Receive,
+) -> LinkEnd {
+    let end = tokio::select! {
+        end = read_from(reader, frames, to) => end,
+        end = outbox.write_to(writer) => end,
+    };
+    outbox.end();
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame;
+    use tokio::io::{duplex, split};
+
+    #[derive(Default)]
+    struct Received(Vec<Vec<u8>>);
+
+    impl Receive for Received {
+        fn frame(&mut self, whole: &[u8]) -> Result<(), String> {
+            let (_, body) = frame::parts(whole);
+            if body == b"bad" {
+                return Err("bad".to_owned());
+            }
+            self.0.push(body.to_vec());
+            Ok(())
+        }
+    }
+
+    /// Runs a link over a pipe of `room` bytes whose other end does `peer`.
+    async fn link<F: Future<Output = ()>>(
+        room: usize,
+        outbox: &Outbox,
+        peer: impl FnOnce(tokio::io::DuplexStream) -> F,
+    ) -> (LinkEnd, Received) {
+        let (near, far) = duplex(room);
+        let (mut reader, mut writer) = split(near);
+        let (mut frames, mut received) = (Frames::default(), Received::default());
+        let near = async {
+            let end = run((&mut reader, &mut writer), &mut frames, outbox, &mut received).await;
+            drop((reader, writer));
+            end
+        };
+        let (end, ()) = tokio::join!(near, peer(far));
+        (end, received)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queued_frames_share_a_write_and_are_written_before_the_link_closes() {
+        let outbox = Outbox::default();
+        for body in [b"one", b"two"] {
+            assert!(outbox.push(|to| frame::push(to, 0xFF, |to| to.extend_from_slice(body))));
+        }
+        outbox.close();
+        assert!(!outbox.push(|to| to.push(1)), "no more after that");
+        let (end, _) = link(1 << 16, &outbox, async |mut far| {
+            let mut read = Vec::new();
+            far.read_to_end(&mut read).await.unwrap();
+            assert_eq!(read, b"\x04\0\0\0\xffone\x04\0\0\0\xfftwo");
+        })
+        .await;
+        assert!(matches!(end, LinkEnd::Ended), "{end}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peer_that_never_reads_is_cut_and_its_queue_is_freed() {
+        const PART: usize = 1 << 20;
+        let outbox = Outbox::default();
+        while outbox.push(|to| to.resize(to.len() + PART, 0)) {}
+        assert!((MAX_QUEUED..=MAX_QUEUED + PART).contains(&outbox.queued()), "{outbox:?}");
+        let (end, _) = link(64, &outbox, async |mut far| {
+            // It sends, and reads nothing.
+            while far.write_all(b"\x01\0\0\0\xff").await.is_ok() {
+                tokio::time::sleep(SILENCE / 2).await;
+            }
+        })
+        .await;
+        assert!(matches!(end, LinkEnd::NotReading), "{end}");
+        assert_eq!(outbox.queued(), 0);
+        assert!(!outbox.push(|to| to.push(1)), "nothing is kept for it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_peer_is_given_up() {
+        let (end, _) = link(1 << 16, &Outbox::default(), async |mut far| {
+            assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
+        })
+        .await;
+        assert!(matches!(end, LinkEnd::Silent), "{end}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bad_frames_and_messages_end_the_link() {
+        for (sent, expected) in [
+            (&b"\x03\0\0\0\xffab\x04\0\0\0\xffbad"[..], "invalid message: bad"),
+            (b"\xff\xff\xff\xff", "frame of 4294967295 bytes (1 to 1048576)"),
+            (b"\x03\0\0\0\xffab\x05\0\0\0x", "closed by the peer"),
+        ] {
+            let (end, received) = link(1 << 16, &Outbox::default(), async |mut far| {
+                far.write_all(sent).await.unwrap();
+                far.shutdown().await.unwrap();
+            })
+            .await;
+            assert_eq!(end.to_string(), expected);
+            assert!(received.0.iter().all(|body| body == b"ab"));
+        }
+    }
+}

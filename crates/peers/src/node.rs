@@ -1,0 +1,304 @@
+//! The thread of the peers: listens, dials, and runs the links.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, split};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::rustls::pki_types::ServerName;
+use tollgate::clock::Clock;
+
+use crate::NodeId;
+use crate::ask::{self, AskStep};
+use crate::frame::Frames;
+use crate::greeting::{self, OwnFrame, Record};
+use crate::hub::{Admission, Counters, Shared};
+use crate::link::{self, LinkEnd, Outbox, Receive};
+use crate::tls::LinkTls;
+use crate::wire::{self, Frame, VERSION};
+
+/// The time to connect, and then to introduce oneself.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+/// The maximum number of accepted connections that have not introduced themselves.
+const MAX_UNGREETED: usize = 256;
+/// How often the seeds are resolved: once a second until the node has joined, then every five.
+const RESOLVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+/// The longest pause of the thread, so that a clock that was set never stops it.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Runs until `stop` is done.
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    tls: Option<LinkTls>,
+    stop: impl Future<Output = ()>,
+) {
+    tokio::select! {
+        () = stop => {}
+        () = accept(&shared, &listener, tls.as_ref()) => {}
+        () = drive(&shared, tls.as_ref()) => {}
+        () = resolve(&shared) => {}
+    }
+}
+
+/// Resolves the seeds again and again.
+async fn resolve(shared: &Shared) {
+    loop {
+        let mut addresses = Vec::new();
+        for (host, port) in &shared.config.seeds {
+            match tokio::net::lookup_host((&**host, *port)).await {
+                Ok(found) => addresses.extend(found),
+                Err(error) => shared.log_refusal(&format!("{host}:{port}"), &error.to_string()),
+            }
+        }
+        // A name that cannot be resolved for a while does not make the node forget its seeds.
+        if !addresses.is_empty() {
+            shared.set_seeds(addresses);
+            shared.urgent.notify_one();
+        }
+        let joined = *shared.stage.borrow() != crate::Stage::Joining;
+        sleep(if joined { RESOLVE.1 } else { RESOLVE.0 }).await;
+    }
+}
+
+/// Runs the timers, and dials.
+async fn drive(shared: &Arc<Shared>, tls: Option<&LinkTls>) {
+    let mut urgent = false;
+    loop {
+        let (due, wake_at) = shared.step(urgent);
+        for address in due {
+            tokio::spawn(dial(shared.clone(), address, tls.cloned()));
+        }
+        let pause = Duration::from(wake_at.since(shared.clock.mono())).min(LONGEST_PAUSE);
+        urgent = tokio::select! {
+            () = shared.urgent.notified() => true,
+            () = sleep(pause) => false,
+        };
+    }
+}
+
+async fn accept(shared: &Arc<Shared>, listener: &TcpListener, tls: Option<&LinkTls>) {
+    let ungreeted = Arc::new(Semaphore::new(MAX_UNGREETED));
+    loop {
+        let Ok((stream, from)) = listener.accept().await else {
+            // No files are left, or the connection was gone before it was accepted.
+            sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        if shared.is_closed() {
+            continue;
+        }
+        // Beyond the maximum the connection is closed.
+        let Ok(permit) = ungreeted.clone().try_acquire_owned() else { continue };
+        let (shared, tls) = (shared.clone(), tls.cloned());
+        tokio::spawn(async move {
+            let _ = stream.set_nodelay(true);
+            let outcome = match tls {
+                None => serve(&shared, stream, None, permit).await,
+                Some(tls) => match timeout(HANDSHAKE, tls.acceptor.accept(stream)).await {
+                    Ok(Ok(stream)) => serve(&shared, stream, None, permit).await,
+                    Ok(Err(error)) => Err(tls_problem(&error)),
+                    Err(_) => Err(format!("no TLS handshake within {HANDSHAKE:?}")),
+                },
+            };
+            if let Err(why) = outcome {
+                Counters::add(&shared.counters.refused_links, 1);
+                shared.log_refusal(&from.ip().to_string(), &why);
+            }
+        });
+    }
+}
+
+async fn dial(shared: Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>) {
+    if let Err(why) = connect(&shared, address, tls).await {
+        shared.dial_failed(address, &why);
+    }
+}
+
+async fn connect(shared: &Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>) -> Result<(), String> {
+    let connected = timeout(HANDSHAKE, TcpStream::connect(address)).await;
+    let stream = connected.map_err(|_| format!("no connection within {HANDSHAKE:?}"))?;
+    let stream = stream.map_err(|error| error.to_string())?;
+    let _ = stream.set_nodelay(true);
+    let permit = Semaphore::new(1);
+    let permit = Arc::new(permit).try_acquire_owned().map_err(|error| error.to_string())?;
+    let Some(tls) = tls else { return serve(shared, stream, Some(address), permit).await };
+    let name = ServerName::IpAddress(address.ip().into());
+    let connected = timeout(HANDSHAKE, tls.connector.connect(name, stream)).await;
+    let stream = connected.map_err(|_| format!("no TLS handshake within {HANDSHAKE:?}"))?;
+    serve(shared, stream.map_err(|error| tls_problem(&error))?, Some(address), permit).await
+}
+
+fn tls_problem(error: &io::Error) -> String {
+    format!("no TLS with the peer: {error}; all nodes need the same secret")
+}
+
+/// Introduces this node, and runs the link until it ends.
+///
+/// # Errors
+/// Why there is no link.
+async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    shared: &Arc<Shared>,
+    mut stream: S,
+    dialled: Option<SocketAddr>,
+    permit: tokio::sync::OwnedSemaphorePermit,
+) -> Result<(), String> {
+    let mut frames = Frames::default();
+    let greeted = timeout(HANDSHAKE, greet(shared, &mut stream, &mut frames)).await;
+    let record = match greeted.map_err(|_| format!("no greeting within {HANDSHAKE:?}"))? {
+        Ok(record) => record,
+        Err(NoGreeting::Failed(why)) => return Err(why),
+        Err(NoGreeting::Refuse(why)) => {
+            let mut refusal = Vec::new();
+            greeting::push_refused(&mut refusal, &why);
+            // It may be gone.
+            let _ = timeout(HANDSHAKE, stream.write_all(&refusal)).await;
+            let _ = timeout(HANDSHAKE, stream.shutdown()).await;
+            return Err(why);
+        }
+    };
+    drop(permit);
+    if record.node == shared.node {
+        if let Some(address) = dialled {
+            shared.is_own_address(address);
+        }
+        return Ok(());
+    }
+    let peer = record.node;
+    let Some(Admission { outbox, generation }) = shared.admit(record, dialled) else { return Ok(()) };
+    let mut receiver = Receiver { shared, peer, generation, outbox: outbox.clone(), urgent: false };
+    let (mut reader, mut writer) = split(stream);
+    let end = link::run((&mut reader, &mut writer), &mut frames, &outbox, &mut receiver).await;
+    shared.ended(peer, generation, &end.to_string());
+    Ok(())
+}
+
+/// Why a peer is not accepted.
+enum NoGreeting {
+    Failed(String),
+    /// The reason is sent to the peer.
+    Refuse(String),
+}
+
+/// Exchanges greetings, and waits until the peer accepts this node: one that is refused must not count the peer as a member.
+async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+    shared: &Shared,
+    stream: &mut S,
+    frames: &mut Frames,
+) -> Result<Record, NoGreeting> {
+    let mut own = Vec::new();
+    greeting::push_greeting(&mut own, shared.cluster, &shared.own());
+    let failed = |end: LinkEnd| NoGreeting::Failed(end.to_string());
+    stream.write_all(&own).await.map_err(|error| failed(LinkEnd::Failed(error)))?;
+    stream.flush().await.map_err(|error| failed(LinkEnd::Failed(error)))?;
+    let record = match next_frame(stream, frames).await? {
+        OwnFrame::Greeting { version, .. } if version != VERSION => {
+            return Err(NoGreeting::Refuse(format!("version {version} of the protocol instead of {VERSION}")));
+        }
+        OwnFrame::Greeting { cluster, .. } if cluster != shared.cluster => {
+            return Err(NoGreeting::Refuse("another cluster: its name or secret differs".to_owned()));
+        }
+        OwnFrame::Greeting { record, .. } => record,
+        _ => return Err(NoGreeting::Failed("no greeting".to_owned())),
+    };
+    if let Some(why) = shared.conflict(&record) {
+        return Err(NoGreeting::Refuse(why));
+    }
+    own.clear();
+    greeting::push_accepted(&mut own);
+    stream.write_all(&own).await.map_err(|error| failed(LinkEnd::Failed(error)))?;
+    stream.flush().await.map_err(|error| failed(LinkEnd::Failed(error)))?;
+    match next_frame(stream, frames).await? {
+        OwnFrame::Accepted => Ok(record),
+        _ => Err(NoGreeting::Failed("no answer to the greeting".to_owned())),
+    }
+}
+
+/// Reads a frame of the greeting.
+async fn next_frame<S: AsyncRead + Unpin>(stream: &mut S, frames: &mut Frames) -> Result<OwnFrame, NoGreeting> {
+    loop {
+        let decoded = match frames.next() {
+            Ok(Some(frame)) => greeting::decode(frame),
+            Ok(None) => {
+                link::read_more(stream, frames).await.map_err(|end| NoGreeting::Failed(end.to_string()))?;
+                continue;
+            }
+            Err(bad) => return Err(NoGreeting::Failed(bad.to_string())),
+        };
+        return match decoded {
+            Ok(OwnFrame::Refused(why)) => Err(NoGreeting::Failed(format!("refused by the peer: {why}"))),
+            Ok(frame) => Ok(frame),
+            Err(malformed) => Err(NoGreeting::Failed(malformed.to_string())),
+        };
+    }
+}
+
+/// Takes the frames of one link.
+struct Receiver<'a> {
+    shared: &'a Arc<Shared>,
+    peer: NodeId,
+    generation: u64,
+    outbox: Arc<Outbox>,
+    urgent: bool,
+}
+
+impl Receive for Receiver<'_> {
+    fn frame(&mut self, whole: &[u8]) -> Result<(), String> {
+        Counters::add(&self.shared.counters.received, whole.len());
+        if greeting::is_own(whole) {
+            return match greeting::decode(whole).map_err(|malformed| malformed.to_string())? {
+                OwnFrame::Gossip(records) => {
+                    self.shared.hear(records);
+                    Ok(())
+                }
+                OwnFrame::Greeting { .. } | OwnFrame::Accepted => Err("a second greeting".to_owned()),
+                OwnFrame::Refused(why) => Err(format!("refused by the peer: {why}")),
+            };
+        }
+        match wire::decode(whole) {
+            Ok(Some((Frame::Ask(ask), _))) => self.asked(ask),
+            Ok(Some((Frame::Answer(answer), _))) => self.shared.asks.answer(self.peer, answer),
+            Ok(Some((frame, _))) => self.shared.frame(self.peer, self.generation, frame),
+            Ok(None) => return Err("a frame is shorter than it says".to_owned()),
+            Err(error) => return Err(error.to_string()),
+        }
+        Ok(())
+    }
+
+    fn end_of_read(&mut self) {
+        if std::mem::take(&mut self.urgent) {
+            self.shared.urgent.notify_one();
+        }
+    }
+}
+
+impl Receiver<'_> {
+    /// Decides what a peer asks, or passes it on.
+    fn asked(&mut self, ask: ask::Ask) {
+        let (shared, id) = (self.shared, ask.id);
+        Counters::add(&shared.counters.answered, 1);
+        let answer = match ask::receive(&shared.homes.load(), &shared.table, &shared.clock.now(), ask) {
+            AskStep::Answer { answer, urgent } => {
+                self.urgent |= urgent;
+                answer
+            }
+            AskStep::Forward(to, mut ask) => {
+                let outbox = shared.outboxes.load().get(&to).cloned();
+                let here = shared.asks.relay(to, self.outbox.clone(), id, shared.clock.mono());
+                let is_sent = outbox.zip(here).is_some_and(|(outbox, here)| {
+                    ask.id = here;
+                    outbox.push(|out| wire::encode(&Frame::Ask(ask), out))
+                });
+                if is_sent {
+                    return;
+                }
+                ask::Answer { id, result: Err(ask::Refusal::NoHome) }
+            }
+        };
+        self.outbox.push(|out| wire::encode(&Frame::Answer(answer), out));
+    }
+}

@@ -1,0 +1,386 @@
+//! The store: decides the charges of the engine here, or asks the home of their key.
+//!
+//! Charges of `eventual` rules, and those of which this node is home, are decided in the table of this node. Others are asked of
+//! their home: the question is appended to the queue of the link, and is written immediately if the link is idle.
+
+mod groups;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout, timeout_at};
+use tollgate::clock::Clock;
+use tollgate::{Fingerprint, Secret};
+use tollgate_core::{Cost, Limits, Stamps, Time, Wall};
+use tollgate_engine::store::{Answers, Batch, Charge as EngineCharge, Consistency, Group, StoreError, StoreVerb};
+use tollgate_engine::{Standing, Store};
+
+use crate::NodeId;
+use crate::ask::{Ask, AskCharge, ChargeAnswer, Refusal};
+use crate::asks::PendingAsk;
+use crate::config::Config;
+use crate::homes::{Hop, Route};
+use crate::hub::{Counters, Shared, Stage};
+use crate::node;
+use crate::status::NodeStatus;
+use crate::table::{Charge, SharedLimits, Verb, check_limits};
+use crate::tls::LinkTls;
+use crate::wire::{self, Frame};
+
+/// How long leaving may take: what the mesh waits for, and a little more.
+const LEAVE: Duration = Duration::from_secs(3);
+/// How long links have to write what is queued when the node stops.
+const CLOSE: Duration = Duration::from_millis(500);
+
+/// A store in the memory of all nodes of a cluster, which exchange what they take.
+pub struct PeerStore {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<Thread>>,
+}
+
+struct Thread {
+    stop: oneshot::Sender<()>,
+    handle: JoinHandle<()>,
+}
+
+impl PeerStore {
+    /// Listens for other nodes and dials them, on a thread of its own, which ends when the store is dropped.
+    ///
+    /// # Errors
+    /// If it cannot listen, or the thread cannot be started.
+    pub fn start(mut config: Config) -> io::Result<Self> {
+        let listener = std::net::TcpListener::bind(config.listen)?;
+        listener.set_nonblocking(true)?;
+        config.listening_on(listener.local_addr()?.port());
+        let node = NodeId(getrandom::u64().map_err(io::Error::other)?);
+        let tls = config.secret.as_ref().map(LinkTls::new).transpose().map_err(io::Error::other)?;
+        let secret = Secret::from_points(config.fingerprint_points());
+        let shared = Arc::new(Shared::new(config, node, secret));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel::<()>();
+        let running = shared.clone();
+        let run = move || {
+            runtime.block_on(async move {
+                let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
+                // An error means that the sender was dropped, which stops the thread too.
+                node::run(running, listener, tls, async move { drop(stopped.await) }).await;
+            });
+            runtime.shutdown_background();
+        };
+        let handle = std::thread::Builder::new().name("tollgate-peers".to_owned()).spawn(run)?;
+        Ok(Self { shared, thread: Mutex::new(Some(Thread { stop, handle })) })
+    }
+
+    /// Returns a receiver of how far the node has come.
+    pub fn watch_stage(&self) -> watch::Receiver<Stage> {
+        self.shared.stage.subscribe()
+    }
+
+    /// Waits until the node has joined: the states of another node have arrived, or none sent them in time.
+    pub async fn joined(&self) -> Stage {
+        let mut stage = self.watch_stage();
+        // The sender exists as long as the store.
+        stage.wait_for(|stage| *stage != Stage::Joining).await.map_or(Stage::Left, |stage| *stage)
+    }
+
+    /// Leaves the cluster: the node stops being home, and others acknowledge what it took. Returns after three seconds at the
+    /// latest; then all links are closed.
+    pub async fn leave(&self) {
+        self.shared.leave();
+        let mut stage = self.watch_stage();
+        // Others find out by themselves that it is gone.
+        let _ = timeout(LEAVE, stage.wait_for(|stage| *stage == Stage::Left)).await;
+        self.shared.close();
+        let _ = timeout(CLOSE, async {
+            while !self.shared.outboxes.load().is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Returns the number of nodes that share the limits, this one included.
+    pub fn nodes(&self) -> u32 {
+        self.shared.homes.load().nodes()
+    }
+
+    /// Returns whether this node sees a majority of the nodes. Without one, `on_fault` decides about `strict` rules.
+    pub fn has_majority(&self) -> bool {
+        self.shared.homes.load().has_majority()
+    }
+
+    /// Returns what is known of this node and its peers.
+    pub fn status(&self) -> NodeStatus {
+        self.shared.status()
+    }
+
+    /// Returns the charges of a group with their limits and where they are decided.
+    fn resolve<'a>(&self, group: &Group<'a>) -> Result<Vec<Part<'a>>, StoreError> {
+        let homes = self.shared.homes.load();
+        let table = &self.shared.table;
+        let part = |charge: &'a EngineCharge<'a>| {
+            let limits = table.limits(charge.limits_id, charge.limits).map_err(|why| StoreError::Rejected { why })?;
+            let key = table.fingerprint(charge.key);
+            let at = match is_eventual(charge) {
+                true => None,
+                false => match homes.route(key, Hop::Origin) {
+                    Route::Here => None,
+                    Route::To(node) => Some(node),
+                    Route::Unavailable(why) => {
+                        return Err(StoreError::Unavailable { why: why.as_str().to_owned() });
+                    }
+                },
+            };
+            Ok(Part { key, limits, at, charge })
+        };
+        group.charges.iter().map(part).collect()
+    }
+
+    /// Decides charges in the table of this node.
+    fn decide_here(
+        &self,
+        verb: Verb,
+        parts: &[&Part<'_>],
+        mut each: impl FnMut(&Part<'_>, ChargeAnswer),
+    ) -> Time<Wall> {
+        let now = self.shared.clock.now();
+        let charges: Vec<Charge<'_>> = parts.iter().map(|part| part.here()).collect();
+        let decided = self.shared.table.decide(&now, verb, &charges, |index, standing| {
+            let mut answer = ChargeAnswer {
+                outcome: standing.verdict().outcome(),
+                taken: standing.verdict().taken(),
+                stamps: standing.verdict().stamp(),
+                reports: standing.reports(charges[index].ask.cost()).to_vec(),
+            };
+            if verb == Verb::Peek {
+                untake(&mut answer);
+            }
+            each(parts[index], answer);
+        });
+        if decided.urgent {
+            self.shared.urgent.notify_one();
+        }
+        now.wall()
+    }
+
+    /// Asks the home of charges.
+    fn ask(&self, node: NodeId, verb: Verb, charges: Vec<AskCharge>) -> Result<PendingAsk<'_>, StoreError> {
+        let unavailable = |why: &str| StoreError::Unavailable { why: why.to_owned() };
+        let outboxes = self.shared.outboxes.load();
+        let outbox = outboxes.get(&node).ok_or_else(|| unavailable("no link with the home of the key"))?;
+        let asked = self.shared.asks.ask(node).ok_or_else(|| unavailable("too many requests wait for other nodes"))?;
+        let ask = Ask { id: asked.id, hop: Hop::Relayed, verb, charges };
+        if !outbox.push(|to| wire::encode(&Frame::Ask(ask), to)) {
+            return Err(unavailable("the queue of the link with the home of the key is full"));
+        }
+        Counters::add(&self.shared.counters.asked, 1);
+        Ok(asked)
+    }
+
+    /// Waits for an answer with `count` charges.
+    async fn wait(
+        &self,
+        mut asked: PendingAsk<'_>,
+        verb: Verb,
+        count: usize,
+        deadline: Instant,
+    ) -> Result<Vec<ChargeAnswer>, StoreError> {
+        let unknown = |why: String| StoreError::Unknown { why };
+        let answer = match timeout_at(deadline, &mut asked.answer).await {
+            Ok(Ok(answer)) => answer.result,
+            Ok(Err(_)) => return Err(unknown("the link with the home of the key ended".to_owned())),
+            Err(_) => {
+                return Err(unknown(format!("no answer of the home within {:?}", self.shared.config.deadline)));
+            }
+        };
+        match answer {
+            Ok(mut charges) if charges.len() == count => {
+                if verb == Verb::Peek {
+                    charges.iter_mut().for_each(untake);
+                }
+                Ok(charges)
+            }
+            Ok(_) => Err(unknown("the home answered another number of charges".to_owned())),
+            Err(refusal @ (Refusal::Minority | Refusal::NoHome)) => {
+                let why = if refusal == Refusal::Minority {
+                    "the home of the key does not see a majority of the nodes"
+                } else {
+                    "no home of the key is ready"
+                };
+                Err(StoreError::Unavailable { why: why.to_owned() })
+            }
+            Err(Refusal::BadLimits) => {
+                Err(StoreError::Rejected { why: "the home of the key refuses its limits".to_owned() })
+            }
+        }
+    }
+
+    async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
+        let deadline = Instant::now() + self.shared.config.deadline;
+        let mut steps: Vec<Step<'_>> = Vec::new();
+        for group in batch.groups {
+            let step = self.begin(group, deadline, steps.is_empty().then_some(&mut *answers)).await;
+            steps.extend(step);
+        }
+        for step in steps {
+            match step {
+                Step::Decided(decided) => decided.write(answers),
+                Step::Failed(error) => answers.fail_group(error),
+                Step::Asked(asked, verb, count) => match self.wait(asked, verb, count, deadline).await {
+                    Ok(charges) => {
+                        let charges = charges.into_iter().map(|charge| (Standing::Exact, charge)).collect();
+                        GroupDecision { answers: charges, at: self.shared.clock.now().wall() }.write(answers);
+                    }
+                    Err(error) => answers.fail_group(error),
+                },
+            }
+        }
+    }
+
+    /// Begins a group. `None`: it was decided and its answer is in `answers`, which is given while no earlier group waits.
+    async fn begin<'s>(
+        &'s self,
+        group: &Group<'_>,
+        deadline: Instant,
+        answers: Option<&mut Answers>,
+    ) -> Option<Step<'s>> {
+        let parts = match self.resolve(group) {
+            Ok(parts) => parts,
+            Err(error) => return Some(Step::Failed(error)),
+        };
+        let verb = match group.verb {
+            StoreVerb::Check => Verb::Check,
+            // Nothing that can be renewed is kept here.
+            StoreVerb::Peek | StoreVerb::Renew => Verb::Peek,
+            StoreVerb::Refund => Verb::Refund,
+            StoreVerb::Reset => Verb::Reset,
+        };
+        let first = parts.first().and_then(|part| part.at);
+        if parts.iter().any(|part| part.at != first) {
+            return Some(match self.decide_in_order(verb, &parts, deadline).await {
+                Ok(decided) => Step::Decided(decided),
+                Err(error) => Step::Failed(error),
+            });
+        }
+        if let Some(node) = first {
+            let charges = parts.iter().map(Part::asked).collect();
+            return Some(match self.ask(node, verb, charges) {
+                Ok(asked) => Step::Asked(asked, verb, parts.len()),
+                Err(error) => Step::Failed(error),
+            });
+        }
+        let here: Vec<&Part<'_>> = parts.iter().collect();
+        let Some(answers) = answers else {
+            let mut decided = Vec::with_capacity(here.len());
+            let at = self.decide_here(verb, &here, |part, answer| decided.push((part.standing(), answer)));
+            return Some(Step::Decided(GroupDecision { answers: decided, at }));
+        };
+        let at = self.decide_here(verb, &here, |part, answer| push(answers, part.standing(), answer));
+        answers.end_group(at);
+        None
+    }
+}
+
+/// Whether the rule of a charge is decided by the state of this node.
+fn is_eventual(charge: &EngineCharge<'_>) -> bool {
+    matches!(charge.consistency, Consistency::Eventual(_))
+}
+
+/// A charge of a group.
+struct Part<'a> {
+    key: Fingerprint,
+    limits: Arc<SharedLimits>,
+    /// The node that decides it, if it is another.
+    at: Option<NodeId>,
+    charge: &'a EngineCharge<'a>,
+}
+
+impl Part<'_> {
+    fn standing(&self) -> Standing {
+        if is_eventual(self.charge) { Standing::Eventual } else { Standing::Exact }
+    }
+
+    fn here(&self) -> Charge<'_> {
+        let EngineCharge { ask, stamps, .. } = *self.charge;
+        Charge { key: self.key, limits: &self.limits, ask, stamps: stamps.copied() }
+    }
+
+    fn asked(&self) -> AskCharge {
+        let EngineCharge { ask, stamps, .. } = *self.charge;
+        AskCharge { key: self.key, limits: self.limits.code().clone(), amount: ask, stamps: stamps.copied() }
+    }
+}
+
+/// How far a group of a batch has come.
+enum Step<'a> {
+    Decided(GroupDecision),
+    Asked(PendingAsk<'a>, Verb, usize),
+    Failed(StoreError),
+}
+
+struct GroupDecision {
+    answers: Vec<(Standing, ChargeAnswer)>,
+    at: Time<Wall>,
+}
+
+impl GroupDecision {
+    fn write(self, answers: &mut Answers) {
+        self.answers.into_iter().for_each(|(standing, answer)| push(answers, standing, answer));
+        answers.end_group(self.at);
+    }
+}
+
+/// A peek takes nothing.
+fn untake(answer: &mut ChargeAnswer) {
+    (answer.taken, answer.stamps) = (Cost::ZERO, Stamps::default());
+}
+
+fn push(answers: &mut Answers, standing: Standing, answer: ChargeAnswer) {
+    answers.charge_by(standing, answer.outcome, answer.taken, answer.stamps, answer.reports);
+}
+
+impl Store for PeerStore {
+    fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send {
+        self.answer(batch, answers)
+    }
+
+    fn check_limits(&self, limits: &Limits) -> Result<(), String> {
+        check_limits(limits)
+    }
+
+    fn check_consistency(&self, consistency: Consistency) -> Result<(), String> {
+        match consistency {
+            Consistency::Strict | Consistency::Eventual(_) => Ok(()),
+            Consistency::Leased => {
+                Err("`consistency: leased` needs a store on Redis; use strict or eventual".to_owned())
+            }
+        }
+    }
+
+    fn overflowed(&self) -> u64 {
+        self.shared.table.counts().overflowed
+    }
+}
+
+impl Drop for PeerStore {
+    fn drop(&mut self) {
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Thread { stop, handle }) = thread {
+            // The thread may have ended by itself.
+            let _ = stop.send(());
+            let _ = handle.join();
+        }
+    }
+}
+
+impl fmt::Debug for PeerStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerStore").field("shared", &self.shared).finish_non_exhaustive()
+    }
+}

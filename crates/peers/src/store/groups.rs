@@ -1,0 +1,128 @@
+//! Groups whose charges have several homes.
+//!
+//! Such a group takes from one after the other, in order of their ids, and last from this node. If
+//! one refuses or does not answer, what the others took is given back. All nodes take in the same order, so two groups
+//! cannot refuse each other over the last tokens. While a group holds tokens that are given back later, their bucket refills:
+//! that can exceed a limit by what is held, at most by the rate times the time in which such holds overlap.
+
+use tokio::time::Instant;
+use tollgate::clock::Clock;
+use tollgate_core::{Ask as Amount, Cost, Stamps};
+use tollgate_engine::store::StoreError;
+
+use super::{GroupDecision, Part, PeerStore};
+use crate::NodeId;
+use crate::ask::{AskCharge, ChargeAnswer};
+use crate::table::{Charge, Verb};
+
+impl PeerStore {
+    /// Gives back what charges took, without waiting for an answer.
+    fn give_back(&self, node: Option<NodeId>, taken: &[(&Part<'_>, Cost, Stamps)]) {
+        let taken: Vec<_> = taken.iter().filter(|(_, cost, _)| *cost > Cost::ZERO).collect();
+        if taken.is_empty() {
+            return;
+        }
+        match node {
+            None => {
+                let now = self.shared.clock.now();
+                let refunds: Vec<Charge<'_>> = taken
+                    .iter()
+                    .map(|(part, cost, stamps)| Charge {
+                        ask: Amount::Exactly(*cost),
+                        stamps: Some(*stamps),
+                        ..part.here()
+                    })
+                    .collect();
+                self.shared.table.decide(&now, Verb::Refund, &refunds, |_, _| ());
+            }
+            Some(node) => {
+                let refunds = taken.iter().map(|(part, cost, stamps)| AskCharge {
+                    amount: Amount::Exactly(*cost),
+                    stamps: Some(*stamps),
+                    ..part.asked()
+                });
+                // A home that cannot be reached keeps it as spent.
+                drop(self.ask(node, Verb::Refund, refunds.collect()));
+            }
+        }
+    }
+
+    /// Decides a group whose charges are decided in several places, one place after the other.
+    pub(super) async fn decide_in_order(
+        &self,
+        verb: Verb,
+        parts: &[Part<'_>],
+        deadline: Instant,
+    ) -> Result<GroupDecision, StoreError> {
+        let mut places: Vec<Option<NodeId>> = parts.iter().map(|part| part.at).collect();
+        // This node last: it needs no round trip, so what others hold for it is held shortly.
+        places.sort_unstable_by_key(|place| (place.is_none(), *place));
+        places.dedup();
+        let mut answers: Vec<Option<ChargeAnswer>> = vec![None; parts.len()];
+        let mut outcome = Ok(true);
+        for place in &places {
+            let indexes: Vec<usize> = (0..parts.len()).filter(|index| parts[*index].at == *place).collect();
+            let here: Vec<&Part<'_>> = indexes.iter().map(|index| &parts[*index]).collect();
+            // After a refusal the others are only looked at: their answers are wanted, their takings are not.
+            let verb = if verb == Verb::Check && outcome == Ok(false) { Verb::Peek } else { verb };
+            let answered = match place {
+                None => {
+                    let mut answered = Vec::new();
+                    self.decide_here(verb, &here, |_, answer| answered.push(answer));
+                    Ok(answered)
+                }
+                Some(node) => match self.ask(*node, verb, here.iter().map(|part| part.asked()).collect()) {
+                    Ok(asked) => self.wait(asked, verb, here.len(), deadline).await,
+                    Err(error) => Err(error),
+                },
+            };
+            match answered {
+                Ok(answered) => {
+                    if verb == Verb::Check && !answered.iter().all(|answer| answer.outcome.is_admitted()) {
+                        outcome = Ok(false);
+                    }
+                    indexes.iter().zip(answered).for_each(|(index, answer)| answers[*index] = Some(answer));
+                }
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        if verb == Verb::Check {
+            self.settle(parts, &places, &mut answers, outcome == Ok(true));
+        }
+        outcome?;
+        let at = self.shared.clock.now().wall();
+        let answers = parts.iter().zip(answers).filter_map(|(part, answer)| Some((part.standing(), answer?)));
+        Ok(GroupDecision { answers: answers.collect(), at })
+    }
+
+    /// Gives back what the parts of a group took: all of it if the group is not admitted, otherwise what is more than the least of
+    /// those that take up to an amount.
+    fn settle(
+        &self,
+        parts: &[Part<'_>],
+        places: &[Option<NodeId>],
+        answers: &mut [Option<ChargeAnswer>],
+        admitted: bool,
+    ) {
+        let up_to = |index: usize| matches!(parts[index].charge.ask, Amount::UpTo(_));
+        let least = answers.iter().enumerate().filter(|(index, _)| up_to(*index));
+        let least = least.filter_map(|(_, answer)| answer.as_ref().map(|answer| answer.taken)).min();
+        for place in places {
+            let mut taken = Vec::new();
+            for (index, part) in parts.iter().enumerate().filter(|(_, part)| part.at == *place) {
+                let Some(answer) = &mut answers[index] else { continue };
+                let keep = match (admitted, up_to(index), least) {
+                    (false, ..) => Cost::ZERO,
+                    (true, true, Some(least)) => least,
+                    (true, ..) => answer.taken,
+                };
+                taken.push((part, Cost::new(answer.taken.get().saturating_sub(keep.get())), answer.stamps));
+                answer.taken = keep.min(answer.taken);
+            }
+            self.give_back(*place, &taken);
+        }
+    }
+}

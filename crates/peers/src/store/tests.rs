@@ -1,0 +1,378 @@
+//! Several nodes in one process, with real links on loopback.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use super::*;
+use tollgate_core::{Ask as Amount, Limit, TokenBucket};
+use tollgate_engine::store::{GroupAnswer, SyncEvery};
+
+/// Far longer than anything takes, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A limit of 4 at a time, which refills so slowly that the length of a test does not matter.
+fn four_an_hour() -> Limits {
+    Limit::from(TokenBucket::new("4/h".parse().unwrap(), 4).unwrap()).into()
+}
+
+struct NoTable;
+
+impl tollgate::ledger::LimitTable for NoTable {
+    fn get(&self, _: u32) -> Option<&Limits> {
+        None
+    }
+}
+
+/// Returns addresses that are free, unless another process takes them.
+fn addresses<const N: usize>() -> [SocketAddr; N] {
+    let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    listeners.map(|listener| listener.local_addr().unwrap())
+}
+
+fn config(own: SocketAddr, all: &[SocketAddr], options: &str) -> Config {
+    let seeds: Vec<String> = all.iter().map(SocketAddr::to_string).collect();
+    let config = Config::from_url(&format!("peers://{}{options}", seeds.join(","))).unwrap();
+    config.listen(own).unwrap().deadline(PATIENCE)
+}
+
+fn start(own: SocketAddr, all: &[SocketAddr]) -> PeerStore {
+    PeerStore::start(config(own, all, "")).unwrap()
+}
+
+/// Polls until `condition` holds.
+async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let polled = timeout(PATIENCE, async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    assert!(polled.await.is_ok(), "not within {PATIENCE:?}: {what}");
+}
+
+/// Starts three nodes that are linked and ready.
+async fn three() -> ([SocketAddr; 3], [PeerStore; 3]) {
+    let all = addresses::<3>();
+    let nodes = all.map(|own| start(own, &all));
+    for node in &nodes {
+        node.joined().await;
+    }
+    agree(&nodes).await;
+    (all, nodes)
+}
+
+/// Waits until all nodes are linked to all others and know that they are ready.
+async fn agree(nodes: &[PeerStore]) {
+    eventually("all nodes see all others", async || {
+        nodes.iter().all(|node| {
+            let status = node.status();
+            let is_ready = |peer: &crate::PeerStatus| peer.linked && peer.info.state == "ready";
+            status.nodes as usize == nodes.len()
+                && status.peers.iter().filter(|peer| is_ready(peer)).count() == nodes.len() - 1
+        })
+    })
+    .await;
+}
+
+#[derive(Clone, Copy)]
+struct Query<'a> {
+    keys: &'a [&'a str],
+    verb: StoreVerb,
+    amount: Amount,
+    consistency: Consistency,
+}
+
+impl<'a> Query<'a> {
+    fn one(keys: &'a [&'a str], consistency: Consistency) -> Self {
+        Self { keys, verb: StoreVerb::Check, amount: Amount::Exactly(Cost::ONE), consistency }
+    }
+
+    fn strict(keys: &'a [&'a str]) -> Self {
+        Self::one(keys, Consistency::Strict)
+    }
+
+    fn eventual(keys: &'a [&'a str]) -> Self {
+        Self::one(keys, Consistency::Eventual(SyncEvery::default()))
+    }
+
+    fn peek(self) -> Self {
+        Self { verb: StoreVerb::Peek, ..self }
+    }
+
+    async fn of<T>(self, node: &PeerStore, read: impl FnOnce(GroupAnswer<'_>) -> T) -> Result<T, StoreError> {
+        let limits = four_an_hour();
+        let charges: Vec<EngineCharge<'_>> = self
+            .keys
+            .iter()
+            .map(|key| EngineCharge {
+                key: key.as_bytes(),
+                limits_id: 7,
+                limits: &limits,
+                earlier: &[],
+                ask: self.amount,
+                stamps: None,
+                windows: &[],
+                consistency: self.consistency,
+            })
+            .collect();
+        let groups = [Group { verb: self.verb, charges: &charges }];
+        let mut answers = Answers::default();
+        node.run(Batch { limit_table: &NoTable, groups: &groups }, &mut answers).await;
+        answers.group(0).map(read)
+    }
+
+    async fn passes(self, node: &PeerStore) -> bool {
+        self.of(node, |answer| answer.outcome().is_admitted()).await.unwrap()
+    }
+
+    /// Returns the wait of a refusal, in whole tokens.
+    async fn owed(self, node: &PeerStore) -> u64 {
+        let wait = |answer: GroupAnswer<'_>| match answer.charges()[0].outcome {
+            tollgate::Outcome::Deny(tollgate::Retry::After(wait)) => wait.as_nanos().div_ceil(900_000_000_000),
+            _ => 0,
+        };
+        self.of(node, wait).await.unwrap()
+    }
+}
+
+/// Returns a key whose home is the node at an index.
+fn key_of(nodes: &[PeerStore], home: usize) -> String {
+    let homes = nodes[0].shared.homes.load();
+    let names = (0..).map(|number| format!("key {number}"));
+    let is_home = |key: &String| match homes.route(nodes[0].shared.table.fingerprint(key.as_bytes()), Hop::Origin) {
+        Route::Here => home == 0,
+        Route::To(node) => node == nodes[home].shared.node,
+        Route::Unavailable(why) => panic!("{why:?}"),
+    };
+    names.take(10_000).find(is_home).unwrap()
+}
+
+#[tokio::test]
+async fn strict_limit_is_exact_whichever_node_is_asked() {
+    let (_, nodes) = three().await;
+    for home in 0..3 {
+        let key = key_of(&nodes, home);
+        let keys = [&*key];
+        let mut admitted = 0;
+        for turn in 0..9 {
+            admitted += u64::from(Query::strict(&keys).passes(&nodes[turn % 3]).await);
+        }
+        assert_eq!(admitted, 4, "of the home {home}");
+    }
+    let asked: u64 = nodes.iter().map(|node| node.status().links.asked).sum();
+    let answered: u64 = nodes.iter().map(|node| node.status().links.answered).sum();
+    assert!(asked == 18 && answered == 18, "two of three are asked of another node: {asked}, {answered}");
+}
+
+#[tokio::test]
+async fn eventual_limit_is_decided_locally_and_what_passed_too_much_is_owed() {
+    let (_, nodes) = three().await;
+    let keys = ["k"];
+    // All at once: no node has heard of the others yet.
+    let mut passed = 0;
+    for node in &nodes {
+        for _ in 0..4 {
+            passed += u64::from(Query::eventual(&keys).passes(node).await);
+        }
+    }
+    assert!((4..=12).contains(&passed));
+    for (index, node) in nodes.iter().enumerate() {
+        eventually("everything is known everywhere", async || {
+            Query::eventual(&keys).peek().owed(node).await == passed - 4 + 1
+        })
+        .await;
+        let standing = Query::eventual(&keys).of(node, |answer| answer.charges()[0].standing).await.unwrap();
+        assert_eq!(standing, Standing::Eventual, "{index}");
+    }
+}
+
+#[tokio::test]
+async fn group_over_several_homes_is_charged_all_or_none() {
+    let (_, nodes) = three().await;
+    let keys = [0, 1, 2].map(|home| key_of(&nodes, home));
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    for _ in 0..3 {
+        assert!(Query::strict(&keys[2..]).passes(&nodes[0]).await);
+    }
+    assert!(Query::strict(&keys).passes(&nodes[1]).await);
+    assert!(!Query::strict(&keys).passes(&nodes[1]).await, "the last key is used up");
+    for key in &keys[..2] {
+        let left = |answer: GroupAnswer<'_>| answer.reports(&answer.charges()[0])[0].remaining;
+        eventually("what was taken is given back", async || {
+            Query::strict(&[key]).peek().of(&nodes[2], left).await.unwrap() == 3
+        })
+        .await;
+    }
+    // Charges that take up to an amount all take the same.
+    let up_to = Query { amount: Amount::UpTo(Cost::new(9)), ..Query::strict(&keys[..2]) };
+    let taken = |answer: GroupAnswer<'_>| answer.charges().iter().map(|charge| charge.taken.get()).collect::<Vec<_>>();
+    assert!(Query::strict(&keys[..1]).passes(&nodes[0]).await);
+    assert_eq!(up_to.of(&nodes[2], taken).await.unwrap(), [2, 2]);
+    let left = |answer: GroupAnswer<'_>| answer.reports(&answer.charges()[0])[0].remaining;
+    eventually("the rest is given back", async || {
+        Query::strict(&keys[1..2]).peek().of(&nodes[0], left).await.unwrap() == 1
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn reset_and_refund_reach_all_nodes() {
+    let (_, nodes) = three().await;
+    let key = key_of(&nodes, 1);
+    let keys = [&*key];
+    for _ in 0..4 {
+        assert!(Query::strict(&keys).passes(&nodes[0]).await);
+    }
+    let refund = Query { verb: StoreVerb::Refund, ..Query::strict(&keys) };
+    let taken = |answer: GroupAnswer<'_>| answer.charges()[0].taken.get();
+    assert_eq!(refund.of(&nodes[2], taken).await.unwrap(), 1);
+    assert!(Query::strict(&keys).passes(&nodes[0]).await);
+    assert!(!Query::strict(&keys).passes(&nodes[0]).await);
+    Query { verb: StoreVerb::Reset, ..Query::strict(&keys) }.of(&nodes[2], |_| ()).await.unwrap();
+    assert!(Query::strict(&keys).passes(&nodes[0]).await);
+}
+
+#[tokio::test]
+async fn rolling_restart_resets_nothing() {
+    let (all, nodes) = three().await;
+    let keys = [0, 1, 2].map(|home| key_of(&nodes, home));
+    for key in &keys {
+        for _ in 0..4 {
+            assert!(Query::strict(&[key]).passes(&nodes[0]).await);
+        }
+    }
+    let mut nodes = Vec::from(nodes);
+    for own in all {
+        let leaving = nodes.remove(0);
+        leaving.leave().await;
+        drop(leaving);
+        for key in &keys {
+            for node in &nodes {
+                let is_refused = |answer: GroupAnswer<'_>| !answer.outcome().is_admitted();
+                eventually("one of the others is home, and refuses", async || {
+                    Query::strict(&[key]).of(node, is_refused).await.is_ok_and(|is_refused| {
+                        assert!(is_refused, "{key} while {own} is stopped");
+                        true
+                    })
+                })
+                .await;
+            }
+        }
+        nodes.push(start(own, &all));
+        assert_eq!(nodes[2].joined().await, Stage::Ready { complete: true });
+        agree(&nodes).await;
+        for key in &keys {
+            for node in &nodes {
+                assert!(!Query::strict(&[key]).passes(node).await, "{key} after the restart of {own}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn home_that_dies_is_replaced_by_the_next_and_nothing_is_forgotten() {
+    let (_, nodes) = three().await;
+    let key = key_of(&nodes, 2);
+    let keys = [&*key];
+    for _ in 0..3 {
+        assert!(Query::strict(&keys).passes(&nodes[0]).await);
+    }
+    eventually("the others know", async || {
+        nodes[..2].iter().all(|node| {
+            node.shared.table.used(node.shared.table.fingerprint(key.as_bytes()), &node.shared.clock.now()) == 3
+        })
+    })
+    .await;
+    let [first, second, dead] = nodes;
+    drop(dead);
+    eventually("another node is home", async || Query::strict(&keys).peek().of(&first, |_| ()).await.is_ok()).await;
+    assert!(Query::strict(&keys).passes(&first).await);
+    assert!(!Query::strict(&keys).passes(&second).await);
+}
+
+#[tokio::test]
+async fn node_alone_of_three_decides_no_strict_rule_and_goes_on_with_eventual_ones() {
+    let (_, nodes) = three().await;
+    let [first, second, third] = nodes;
+    drop((second, third));
+    let key = ["k"];
+    eventually("it notices that it is alone", async || !first.has_majority()).await;
+    let error = Query::strict(&key).of(&first, |_| ()).await.unwrap_err();
+    assert!(matches!(&error, StoreError::Unavailable { why } if why.contains("majority")), "{error}");
+    assert!(Query::eventual(&key).passes(&first).await);
+}
+
+#[tokio::test]
+async fn wrong_secret_other_cluster_and_second_node_of_a_name_are_refused_and_others_unharmed() {
+    let folder = tempfile::tempdir().unwrap();
+    let secret = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text.repeat(32)).unwrap();
+        format!("?secret_file={}", path.display())
+    };
+    let (right, wrong) = (secret("right", "a"), secret("wrong", "b"));
+    let all = addresses::<5>();
+    let nodes = [0, 1].map(|index| PeerStore::start(config(all[index], &all[..2], &right)).unwrap());
+    for node in &nodes {
+        node.joined().await;
+    }
+    agree(&nodes).await;
+    let start_refused = |index: usize, options: &str, name: &str| {
+        let config = config(all[index], &all[..2], options).named(name).unwrap();
+        PeerStore::start(config).unwrap()
+    };
+    let refused_nodes = [
+        start_refused(2, &wrong, "wrong-secret"),
+        start_refused(3, &format!("{right}&cluster=other"), "other-cluster"),
+        start_refused(4, &right, &all[0].to_string()),
+    ];
+    eventually("all of them are refused", async || nodes[0].status().links.refused >= 3).await;
+    for refused in &refused_nodes {
+        // It knows of no other node, so it is the first of a cluster of its own.
+        assert_eq!(refused.joined().await, Stage::Ready { complete: true });
+        assert_eq!(refused.status().nodes, 1, "{:?}", refused.status());
+    }
+    assert_eq!(nodes.each_ref().map(|node| node.status().nodes), [2, 2]);
+    let keys = ["k"];
+    let mut admitted = 0;
+    for turn in 0..6 {
+        admitted += u64::from(Query::strict(&keys).passes(&nodes[turn % 2]).await);
+    }
+    assert_eq!(admitted, 4);
+}
+
+#[tokio::test]
+async fn garbage_and_peers_that_never_read_are_cut_and_others_unharmed() {
+    let (all, nodes) = three().await;
+    let garbage: [&[u8]; 5] =
+        [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff\xff", b"\x05\0\0\0\xf0abcd", &[0; 64]];
+    for bytes in garbage {
+        let mut stream = TcpStream::connect(all[0]).unwrap();
+        stream.write_all(bytes).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let closed = tokio::task::spawn_blocking(move || stream.read_to_end(&mut Vec::new()).map(drop));
+        // Closed with or without a reset.
+        drop(closed.await.unwrap());
+    }
+    // A peer that introduces itself and then never reads nor writes is silent, and cut.
+    let mut silent = TcpStream::connect(all[0]).unwrap();
+    let mut greeting = Vec::new();
+    let record = crate::greeting::Record {
+        node: NodeId(u64::MAX),
+        heartbeat: 1,
+        state: crate::mesh::MemberState::Ready,
+        address: addresses::<1>()[0],
+        name: "silent".to_owned(),
+    };
+    crate::greeting::push_greeting(&mut greeting, nodes[0].shared.cluster, &record);
+    crate::greeting::push_accepted(&mut greeting);
+    silent.write_all(&greeting).unwrap();
+    let is_linked = || nodes[0].shared.outboxes.load().contains_key(&NodeId(u64::MAX));
+    eventually("it is linked", async || is_linked()).await;
+    eventually("it is cut", async || !is_linked()).await;
+    let keys = ["k"];
+    let mut admitted = 0;
+    for turn in 0..9 {
+        admitted += u64::from(Query::strict(&keys).passes(&nodes[turn % 3]).await);
+    }
+    assert_eq!(admitted, 4);
+}

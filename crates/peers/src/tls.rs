@@ -1,0 +1,236 @@
+//! Encryption of links: TLS 1.3, both sides with a key pair that is derived from the cluster secret.
+//!
+//! There are no certificates: both sides present a raw public key (RFC 7250), and each accepts only the key that it has itself.
+//! The signature that TLS 1.3 requires of both sides proves that they have the private key, and so the secret. Client and
+//! server sign different strings, so a signature cannot be sent back to its author.
+//!
+//! Alternatives: certificates have names and expiry dates, which mean nothing here and stop a cluster on some day; an HMAC over
+//! the exporter of an unauthenticated session proves the same, with a protocol of our own.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::client::AlwaysResolvesClientRawPublicKeys;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls13_signature_with_raw_key};
+use tokio_rustls::rustls::pki_types::{
+    CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
+use tokio_rustls::rustls::server::AlwaysResolvesServerRawPublicKeys;
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::sign::CertifiedKey;
+use tokio_rustls::rustls::version::TLS13;
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, ServerConfig,
+    SignatureScheme,
+};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::secret::ClusterSecret;
+
+/// The header of an Ed25519 private key in PKCS#8; the seed comes after it.
+const PKCS8_HEAD: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+
+/// Both ends of encrypted links.
+#[derive(Clone)]
+pub(crate) struct LinkTls {
+    pub(crate) connector: TlsConnector,
+    pub(crate) acceptor: TlsAcceptor,
+}
+
+impl LinkTls {
+    /// Derives the key pair from the secret.
+    ///
+    /// # Errors
+    /// If the cryptography provider refuses the key, which it does not.
+    pub(crate) fn new(secret: &ClusterSecret) -> Result<Self, Error> {
+        let provider = Arc::new(ring::default_provider());
+        let key = [&PKCS8_HEAD[..], &secret.derive("tollgate peers tls")].concat();
+        let key = provider.key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into())?;
+        let public = key.public_key().ok_or(Error::General("no public key".to_owned()))?.to_vec();
+        let certified = Arc::new(CertifiedKey::new(vec![CertificateDer::from(public.clone())], key));
+        let same_key = Arc::new(SameKey { public, provider: provider.clone() });
+        let client = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(same_key.clone())
+            .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(certified.clone())));
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(same_key)
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified)));
+        // A resumed session would not prove the key again.
+        server.send_tls13_tickets = 0;
+        Ok(Self { connector: Arc::new(client).into(), acceptor: Arc::new(server).into() })
+    }
+}
+
+/// Accepts the own public key and no other.
+#[derive(Debug)]
+struct SameKey {
+    public: Vec<u8>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl SameKey {
+    fn check(&self, presented: &CertificateDer<'_>) -> Result<(), Error> {
+        if presented.as_ref() == self.public {
+            return Ok(());
+        }
+        Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+    }
+
+    fn verify(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+        verify_tls13_signature_with_raw_key(message, &key, signature, &self.provider.signature_verification_algorithms)
+    }
+}
+
+const NO_TLS12: Error = Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered);
+
+impl ServerCertVerifier for SameKey {
+    fn verify_server_cert(
+        &self,
+        presented: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check(presented).map(|()| ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(NO_TLS12)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify(message, key, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+impl ClientCertVerifier for SameKey {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        presented: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check(presented).map(|()| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(NO_TLS12)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verify(message, key, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    fn tls(byte: u8) -> LinkTls {
+        LinkTls::new(&ClusterSecret::new(&[byte; 32]).unwrap()).unwrap()
+    }
+
+    /// Connects two ends, sends a byte to the server, and returns whether both sides succeeded.
+    async fn handshake(client: LinkTls, server: LinkTls) -> bool {
+        let (near, far) = duplex(1 << 16);
+        let name = ServerName::try_from("tollgate").unwrap();
+        let connect = async {
+            let mut stream = client.connector.connect(name, near).await?;
+            stream.write_all(b"x").await?;
+            stream.flush().await?;
+            stream.read_u8().await
+        };
+        let accept = async {
+            let mut stream = server.acceptor.accept(far).await?;
+            let byte = stream.read_u8().await?;
+            stream.write_u8(byte).await?;
+            stream.flush().await?;
+            Ok::<u8, std::io::Error>(byte)
+        };
+        let (connected, accepted) = tokio::join!(connect, accept);
+        connected.is_ok() && accepted.is_ok()
+    }
+
+    #[tokio::test]
+    async fn nodes_with_the_same_secret_connect_and_others_do_not() {
+        assert!(handshake(tls(1), tls(1)).await);
+        assert!(!handshake(tls(1), tls(2)).await);
+    }
+
+    #[tokio::test]
+    async fn client_without_a_key_is_refused() {
+        let server = tls(1);
+        let provider = Arc::new(ring::default_provider());
+        let any = Arc::new(SameKey {
+            public: SubjectPublicKeyInfoDer::from(tls_public(&ClusterSecret::new(&[1; 32]).unwrap())).to_vec(),
+            provider: provider.clone(),
+        });
+        let client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(any)
+            .with_no_client_auth();
+        let client = LinkTls { connector: Arc::new(client).into(), acceptor: server.acceptor.clone() };
+        assert!(!handshake(client, server).await);
+    }
+
+    fn tls_public(secret: &ClusterSecret) -> Vec<u8> {
+        let provider = ring::default_provider();
+        let key = [&PKCS8_HEAD[..], &secret.derive("tollgate peers tls")].concat();
+        let key = provider.key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into()).unwrap();
+        key.public_key().unwrap().to_vec()
+    }
+}

@@ -1,0 +1,62 @@
+//! `tollgate nodes`: shows the servers that share limits with a server.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::Value;
+
+use super::exit_code;
+use super::remote::output::{self, OutputArgs, TextTable};
+use super::remote::{Remote, ServerArgs};
+use crate::observe::peers::{Peer, PeersPage};
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct NodesArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  tollgate nodes
+  tollgate nodes --server https://10.0.0.9:8080 --json
+
+For servers with `--store peers://…`. LAG is what the other server has not acknowledged, and what is missing here. The status is
+1 if the server sees no majority of the others, or has no link to one of them.";
+
+/// Prints the servers as one of them sees them.
+///
+/// # Errors
+/// When the server cannot be reached, or refuses.
+pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
+    let answer = Remote::new(&args.server)?.get(&["v1", "peers"])?;
+    let page: PeersPage = answer.parse()?;
+    if args.output.json {
+        output::json(&answer.parse::<Value>()?)?;
+        return Ok(exit_code(is_well(&page)));
+    }
+    let Some(node) = &page.node else {
+        writeln!(std::io::stdout(), "this server shares its limits with no other by --store peers://…")?;
+        return Ok(exit_code(true));
+    };
+    let mut table = TextTable::new(&["NODE", "ADDRESS", "STATE", "LINK", "LAG"]);
+    table.row([node.name.clone(), node.address.clone(), node.state.clone(), "this server".to_owned(), String::new()]);
+    for Peer { node, linked, unacknowledged, missing, .. } in &page.peers {
+        let link = if *linked { "linked" } else { "no link" };
+        let lag = format!("{unacknowledged} sent, {missing} missing");
+        table.row([node.name.clone(), node.address.clone(), node.state.clone(), link.to_owned(), lag]);
+    }
+    table.print("")?;
+    let majority = if page.majority { "a majority" } else { "no majority: on_fault decides about strict rules" };
+    let PeersPage { nodes, keys, overshoot, .. } = page;
+    writeln!(std::io::stdout(), "{nodes} share limits, {majority}; {keys} keys, {overshoot} tokens beyond a limit")?;
+    Ok(exit_code(is_well(&page)))
+}
+
+fn is_well(page: &PeersPage) -> bool {
+    page.majority && page.peers.iter().all(|peer| peer.linked)
+}

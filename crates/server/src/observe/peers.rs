@@ -1,0 +1,206 @@
+//! What this server knows of the servers that it shares limits with: a page and metrics.
+
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use tollgate_peers::{NodeInfo, NodeStatus, Stage};
+use utoipa::ToSchema;
+
+use super::metrics::MetricsText;
+use super::rule_metrics::escape;
+
+/// The last status of the peers; none with another store.
+#[derive(Debug, Default)]
+pub struct Peers(Mutex<Option<NodeStatus>>);
+
+/// What `GET /v1/peers` returns.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PeersPage {
+    /// This server; none if its store is not `peers`.
+    #[schema(inline)]
+    pub node: Option<Node>,
+    /// How many servers share the limits, this one included.
+    pub nodes: u32,
+    /// Whether this server sees a majority of them. Without one, `on_fault` decides about strict rules.
+    pub majority: bool,
+    /// Whether this server had the states of the others when it became ready; false if others were ready and sent none in time.
+    pub complete: bool,
+    /// The keys that this server keeps.
+    pub keys: u64,
+    /// The tokens that all servers together admitted beyond a limit, as far as this one has seen.
+    pub overshoot: u64,
+    /// The other servers that are alive.
+    #[schema(inline)]
+    pub peers: Vec<Peer>,
+}
+
+/// A server of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Node {
+    /// Its id, which is another after a restart.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// The address at which others reach it.
+    pub address: String,
+    /// `joining`, `ready` or `leaving`. Ready servers are the homes of keys.
+    pub state: String,
+}
+
+/// Another server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Peer {
+    /// Which one.
+    #[serde(flatten)]
+    #[schema(inline)]
+    pub node: Node,
+    /// Whether this server has a link to it.
+    pub linked: bool,
+    /// The deltas of this server that it has not acknowledged.
+    pub unacknowledged: u64,
+    /// The deltas of it that are missing here.
+    pub missing: u64,
+    /// The bytes that wait to be written to it.
+    pub queued_bytes: u64,
+}
+
+impl From<&NodeInfo> for Node {
+    fn from(info: &NodeInfo) -> Self {
+        let NodeInfo { node, name, address, state } = info;
+        Self { id: node.to_string(), name: name.clone(), address: address.clone(), state: (*state).to_owned() }
+    }
+}
+
+impl Peers {
+    /// Sets the status.
+    pub fn set(&self, status: NodeStatus) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+
+    /// Returns the page.
+    pub fn page(&self) -> PeersPage {
+        let status = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(status) = &*status else {
+            let (nodes, majority, complete) = (1, true, true);
+            return PeersPage { node: None, nodes, majority, complete, keys: 0, overshoot: 0, peers: Vec::new() };
+        };
+        let peers = status.peers.iter().map(|peer| Peer {
+            node: Node::from(&peer.info),
+            linked: peer.linked,
+            unacknowledged: peer.unacknowledged,
+            missing: peer.missing,
+            queued_bytes: peer.queued_bytes as u64,
+        });
+        PeersPage {
+            node: Some(Node::from(&status.info)),
+            nodes: status.nodes,
+            majority: status.has_majority,
+            complete: status.stage == Stage::Ready { complete: true },
+            keys: status.table.keys,
+            overshoot: status.table.overshoot,
+            peers: peers.collect(),
+        }
+    }
+
+    /// Writes the metrics, if the store is `peers`.
+    pub(super) fn write(&self, page: &mut MetricsText) {
+        let status = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(status) = &*status else { return };
+        page.gauge("tollgate_peers_nodes", "Servers that share the limits, this one included.", status.nodes.into());
+        page.gauge(
+            "tollgate_peers_majority",
+            "1 while this server sees a majority of them.",
+            status.has_majority.into(),
+        );
+        page.head("tollgate_peers_linked", "gauge", "1 while there is a link to a server that is alive, by its name.");
+        for peer in &status.peers {
+            page.line(&label(&peer.info), u8::from(peer.linked));
+        }
+        page.head("tollgate_peers_unacknowledged", "gauge", "Deltas that a server has not acknowledged, by its name.");
+        for peer in &status.peers {
+            page.line(&label(&peer.info), peer.unacknowledged);
+        }
+        let NodeStatus { table, mesh, links, .. } = status;
+        page.gauge("tollgate_peers_keys", "Keys that this server keeps for all servers.", table.keys);
+        page.counter(
+            "tollgate_peers_overshoot_tokens_total",
+            "Tokens that all servers together admitted beyond a limit, as this one has seen.",
+            table.overshoot,
+        );
+        page.counter(
+            "tollgate_peers_forgiven_tokens_total",
+            "Tokens taken on other servers that arrived too late to be charged in full.",
+            table.forgiven,
+        );
+        page.counter(
+            "tollgate_peers_dropped_total",
+            "Updates of other servers that were dropped for lack of room.",
+            table.dropped,
+        );
+        page.counter("tollgate_peers_deltas_total", "Deltas that this server has sent.", mesh.deltas);
+        page.counter("tollgate_peers_applied_total", "Deltas of other servers that were applied.", mesh.applied);
+        page.counter("tollgate_peers_snapshots_total", "Snapshots of other servers that were merged.", mesh.snapshots);
+        page.counter("tollgate_peers_received_bytes_total", "Bytes received from other servers.", links.received);
+        page.counter("tollgate_peers_asked_total", "Requests that were decided by another server.", links.asked);
+        page.counter("tollgate_peers_answered_total", "Requests of other servers that arrived here.", links.answered);
+        page.counter(
+            "tollgate_peers_refused_links_total",
+            "Connections of other servers that were refused.",
+            links.refused,
+        );
+    }
+}
+
+/// Returns the label of a peer. Other servers choose their names, so they are escaped.
+fn label(info: &NodeInfo) -> String {
+    format!("{{peer=\"{}\"}}", escape(&info.name))
+}
+
+/// Returns a status with a value for everything, for the list of all metrics.
+#[cfg(test)]
+pub(super) fn sample() -> NodeStatus {
+    use tollgate_peers::mesh::MeshCounts;
+    use tollgate_peers::table::TableCounts;
+    use tollgate_peers::{LinkCounts, NodeId, PeerStatus};
+    let info = |node: u64| NodeInfo {
+        node: NodeId(node),
+        name: format!("n{node}"),
+        address: format!("10.0.0.{node}:7400"),
+        state: "ready",
+    };
+    NodeStatus {
+        info: info(1),
+        stage: Stage::Ready { complete: true },
+        nodes: 2,
+        has_majority: true,
+        peers: vec![PeerStatus { info: info(2), linked: true, queued_bytes: 3, unacknowledged: 4, missing: 5 }],
+        ring_bytes: 6,
+        mesh: MeshCounts { deltas: 7, applied: 8, snapshots: 9, ..MeshCounts::default() },
+        table: TableCounts { keys: 10, dropped: 11, forgiven: 12, overshoot: 13, overflowed: 0 },
+        links: LinkCounts { received: 14, asked: 15, answered: 16, refused: 17 },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_peers_are_escaped_in_labels() {
+        let info = NodeInfo { name: r#"a"} 1 \n"#.to_owned(), ..sample().info };
+        assert_eq!(label(&info), r#"{peer="a\"} 1 \\n"}"#);
+    }
+
+    #[test]
+    fn page_shows_this_server_and_the_others() {
+        let peers = Peers::default();
+        assert_eq!((peers.page().node, peers.page().nodes), (None, 1));
+        peers.set(sample());
+        let page = peers.page();
+        assert_eq!(page.node.as_ref().map(|node| &*node.name), Some("n1"));
+        assert_eq!((page.peers[0].unacknowledged, page.peers[0].missing, page.overshoot), (4, 5, 13));
+        let json = serde_json::to_value(&page).unwrap();
+        assert_eq!(json["peers"][0]["address"], "10.0.0.2:7400");
+        assert_eq!(serde_json::from_value::<PeersPage>(json).unwrap(), page);
+    }
+}
