@@ -31,7 +31,7 @@ pub mod striped;
 
 pub use counter::{Counter, RuleOutcome};
 pub use decision::{Decision, Decisions, LimitReport, MatchEffect, RuleMatch, Standing};
-pub use engine::{Enforcement, Engine, EngineError, Settled, Taking};
+pub use engine::{Enforcement, Engine, EngineError, ExplanationContext, Settled, Taking};
 pub use explain::{
     AppliedOverride, BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HeldCondition, Length,
     LimitState, MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill,

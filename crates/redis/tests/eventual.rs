@@ -144,11 +144,11 @@ fn payload_whose_answers_are_lost_counts_once() {
     on_both(async |server| {
         let proxy = Proxy::to(server.port());
         let url = format!("redis://127.0.0.1:{}", proxy.port());
-        let node = RedisStore::connect(Config::from_url(&url).unwrap().deadline(Duration::from_millis(150))).await;
+        let node = RedisStore::connect(Config::from_url(&url).unwrap().deadline(Duration::from_secs(1))).await;
         let observer = store(&server).await;
         assert!(check(&node, "k", bucket(100)).await);
         wait_for_left(&observer, "k", bucket(100), 99).await;
-        proxy.slow(Duration::from_millis(200));
+        proxy.slow(Duration::from_millis(1_300));
         for _ in 0..7 {
             assert!(check(&node, "k", bucket(100)).await);
         }

@@ -77,7 +77,11 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
             assert!(decision["banned"] == true || decision["banned"] == 1, "{decision}");
             decision["retry_after_ms"].as_u64().expect("a wait")
         };
-        let assert_banned = |decision: &Value| assert_eq!(wait_of_banned(decision), BAN_MS, "{decision}");
+        // The whole ban, less the time between the clock readings of a thread that had to wait for its turn.
+        let assert_banned = |decision: &Value| {
+            let wait = wait_of_banned(decision);
+            assert!((BAN_MS - 60_000..=BAN_MS).contains(&wait), "{decision}");
+        };
         let mine = asked("/login", "a");
         assert_eq!(post(server, "/v1/check", &mine).0, 200);
         let (status, first) = post(server, "/v1/check", &mine);
@@ -85,9 +89,9 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
         assert_banned(&first);
         let line = server.wait_for_line("INFO refused ");
         for expected in [
-            &format!("rule=\"login\" key=\"ip=a\" retry_after_ms={BAN_MS} "),
+            "rule=\"login\" key=\"ip=a\" retry_after_ms=",
             "banned=true",
-            "costs 1: banned, banned for 2d more, until 20",
+            "costs 1: banned, banned for ",
             "a refusal leads to a ban of 2d",
         ] {
             assert!(line.contains(expected), "no {expected} in\n{line}");
@@ -98,9 +102,7 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
         let (_, batch) = post(server, "/v1/check", &batch);
         assert_eq!((&batch[0]["allowed"], &batch[3]["allowed"]), (&json!(true), &json!(true)), "{batch}");
         assert_banned(&batch[1]);
-        // The ban has begun with the decision before, and the store decides them one after the other.
-        let wait = wait_of_banned(&batch[2]);
-        assert!((BAN_MS - 60_000..=BAN_MS).contains(&wait), "{batch}");
+        assert_banned(&batch[2]);
 
         let resp = |ip: &str| -> Value {
             let args = ["-p", &server.resp_port(), "-3", "--json", "TG.CHECK", "api", "1", "path", "/login", "ip", ip];

@@ -26,28 +26,45 @@ const MAX_UNMET: usize = 100;
 /// Maximum length of a value, in characters.
 const SHOWN: usize = 64;
 
-/// See [`Engine::explain`].
-pub(super) async fn explain<S: Store, F: Store>(
+/// The rules and the time of a request that was decided to be explained.
+#[derive(Debug)]
+pub struct ExplanationContext {
+    rules: Arc<RulesInForce>,
+    at: Time<Wall>,
+}
+
+impl ExplanationContext {
+    /// Explains how the request would be decided. Takes milliseconds if the domain has thousands of rules.
+    ///
+    /// # Errors
+    /// If the request could not be decided.
+    pub fn explain(&self, domain: &[u8], item: &Item<'_>, decisions: &Decisions) -> Result<Explanation, RequestError> {
+        self.rules.explain(&Request { domain, items: std::slice::from_ref(item) }, decisions, 0, self.at)
+    }
+}
+
+/// See [`Engine::decide_to_explain`].
+pub(super) async fn decide_to_explain<S: Store, F: Store>(
     engine: &Engine<S, F>,
     domain: &[u8],
     item: &Item<'_>,
     decisions: &mut Decisions,
-) -> Result<Explanation, RequestError> {
+) -> Result<ExplanationContext, RequestError> {
     let request = Request { domain, items: std::slice::from_ref(item) };
-    let running = loop {
+    let rules = loop {
         decide(engine, StoreVerb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
         // If the rules were replaced twice in the meantime, the request is decided again.
-        if let Some(running) = rules_at_version(engine, decisions.version) {
-            break running;
+        if let Some(rules) = rules_at_version(engine, decisions.version) {
+            break rules;
         }
     };
     // A request that waited for the store without an answer does not wait again, and a denied one
     // has no ban to look up.
     let has_answer = decisions.get(0)?.standing() != Standing::Fallback;
     if has_answer && !decisions.plan.asked[0].denied {
-        bans::read_refusals(engine, 0, &running, decisions).await;
+        bans::read_refusals(engine, 0, &rules, decisions).await;
     }
-    running.explain(&request, decisions, 0, (engine.wall)())
+    Ok(ExplanationContext { rules, at: (engine.wall)() })
 }
 
 /// See [`Engine::explain_decided`].

@@ -36,6 +36,7 @@ use crate::rules::{Mistake, Mistakes, Notes, Rules};
 use crate::ruleset::{INLINE_IDS, RuleSet, limits_of_ban};
 use crate::store::{Store, StoreError};
 pub(crate) use bans::RefusalCount;
+pub use explain::ExplanationContext;
 use last_seen::LastSeen;
 pub use settle::Settled;
 use shares::Shares;

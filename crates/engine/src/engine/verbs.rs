@@ -3,7 +3,7 @@
 use tollgate::core::Cost;
 
 use super::decide::decide;
-use super::{Engine, EngineError, Settled, Taking, explain, settle, undo};
+use super::{Engine, EngineError, ExplanationContext, Settled, Taking, explain, settle, undo};
 use crate::decision::{Decision, Decisions};
 use crate::explain::Explanation;
 use crate::receipt::Receipt;
@@ -139,7 +139,21 @@ impl<S: Store, F: Store> Engine<S, F> {
         item: &Item<'_>,
         decisions: &mut Decisions,
     ) -> Result<Explanation, RequestError> {
-        explain::explain(self, domain, item, decisions).await
+        self.decide_to_explain(domain, item, decisions).await?.explain(domain, item, decisions)
+    }
+
+    /// Decides a request without taking anything, to be explained afterwards: on another thread where many rules take long
+    /// to compare.
+    ///
+    /// # Errors
+    /// When the request cannot be decided.
+    pub async fn decide_to_explain(
+        &self,
+        domain: &[u8],
+        item: &Item<'_>,
+        decisions: &mut Decisions,
+    ) -> Result<ExplanationContext, RequestError> {
+        explain::decide_to_explain(self, domain, item, decisions).await
     }
 
     /// Explains how the request at index `place` of a batch was decided, with the state at that time. If the request

@@ -15,7 +15,7 @@ use super::bounds::{MAX_ANSWER, MAX_EXPLAINED};
 use super::problem::Problem;
 use super::serve::{HttpResponse, response};
 use super::wire::{Body, WireRequest};
-use super::{json, route, translate};
+use super::{explain, json, route, translate};
 use crate::app::App;
 use crate::control::auth::Access;
 use crate::net::protocol::Protocol;
@@ -40,7 +40,8 @@ pub(super) async fn call<S: Store>(
     body: &[u8],
 ) -> Result<HttpResponse, Problem> {
     let is_full = AtomicBool::new(false);
-    let caller = Caller { protocol: Protocol::Http, access, is_full: Some(&is_full) };
+    let format_explanation = |explanation: &_| explain::to_json(explanation).to_string();
+    let caller = Caller { protocol: Protocol::Http, access, is_full: Some(&is_full), format_explanation };
     let key = match key.filter(|_| spec.keyed) {
         None => KeyLookup::NoKey,
         Some(key) => app

@@ -1,6 +1,5 @@
 //! Writes outputs as JSON without serde, which would escape every field name again for each decision.
 
-use super::explain;
 use crate::ops::view::{Field, FieldValue, Output, limit_fields, settled_fields};
 
 /// Writes an output as JSON.
@@ -11,7 +10,7 @@ pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
         Output::Renewed(renewed) => write_fields(out, &[("renewed", FieldValue::Bool(*renewed))]),
         Output::Settled(settled) => write_fields(out, &settled_fields(settled)),
         Output::Reset(counters) => write_fields(out, &[("reset", FieldValue::Number(*counters as u64))]),
-        Output::Explained(explanation) => put(out, &explain::to_json(explanation).to_string()),
+        Output::Explained(explanation) => put(out, explanation),
         Output::Page(page) => out.extend_from_slice(&page.body),
     }
 }

@@ -65,7 +65,7 @@ impl BackgroundThread {
 const NICE: i32 = 10;
 
 /// Lowers the priority below that of the threads that decide.
-fn lower_priority() {
-    // It affects this thread only, and a failure is harmless.
-    let _ = rustix::process::nice(NICE);
+pub(super) fn lower_priority() {
+    // It affects this thread only, and a failure is harmless. Not `nice`, which adds to the value that a thread inherits.
+    let _ = rustix::process::setpriority_process(None, NICE);
 }

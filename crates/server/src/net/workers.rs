@@ -13,8 +13,13 @@ use std::thread::JoinHandle;
 
 use tokio::sync::mpsc;
 
+use super::background::lower_priority;
+
 /// Connections queued per thread; more stay in the kernel's queue.
 const BACKLOG: usize = 128;
+
+/// The threads for blocking work, per worker thread. More work waits for its turn.
+const BLOCKING_THREADS: usize = 2;
 
 /// Threads that each run `serve` on the connections they are given.
 #[derive(Debug)]
@@ -38,7 +43,12 @@ impl<T: Send + 'static> Workers<T> {
         let mut workers = Self { queues: Vec::new(), threads: Vec::new(), turn: AtomicUsize::new(0) };
         for number in 0..count.max(1) {
             let (queue, mut connections) = mpsc::channel::<(TcpStream, T)>(BACKLOG);
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                // Blocking work, such as explanations, must not take the processors from the worker threads.
+                .on_thread_start(lower_priority)
+                .max_blocking_threads(BLOCKING_THREADS)
+                .build()?;
             let serve = serve.clone();
             let run = move || {
                 runtime.block_on(async {

@@ -6,6 +6,7 @@
 
 pub mod acquire;
 pub mod error;
+mod explain;
 pub mod idempotency;
 pub mod inline_limit;
 pub mod input;

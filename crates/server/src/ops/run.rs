@@ -1,14 +1,14 @@
 //! Runs operations: rights, idempotency, the engine, metrics and the audit log, the same for every protocol.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use tokio::task::yield_now;
 use tollgate::core::Nanos;
-use tollgate_engine::{Decisions, Enforcement, Item, PooledDecisions, Request, Store};
+use tollgate_engine::{Decisions, Enforcement, Explanation, Item, PooledDecisions, Request, Store};
 
 use super::error::OpError;
+use super::explain::explain;
 use super::idempotency::KeyLookup;
 use super::input::{Input, RequestInput};
 use super::view::{DecisionView, Output, ViewOptions};
@@ -30,6 +30,8 @@ pub struct Caller<'a> {
     pub access: &'a Access,
     /// Set by the front end when its response is full. Relaxed: only the caller's own task uses it.
     pub is_full: Option<&'a AtomicBool>,
+    /// Writes an explanation in the format of the protocol.
+    pub format_explanation: fn(&Explanation) -> String,
 }
 
 /// One call of an operation.
@@ -66,7 +68,7 @@ pub async fn run<S: Store>(
     if let Op::Decide(verb) = spec.op {
         // A long list is decided in parts, so that other connections have their turn in between.
         let is_shared = app.engine.store().can_fail();
-        let part = if is_shared { MAX_SHARED_PART } else { MAX_PART };
+        let part = if is_shared { MAX_SHARED_PART } else { 1 };
         let mut turn = (!is_shared && calls.len() > part).then(|| app.now());
         for (number, part_of) in calls.chunks_mut(part).enumerate() {
             if number > 0 && turn.is_none_or(|turn| app.now().since(turn) >= MAX_TURN) {
@@ -99,10 +101,9 @@ pub async fn run<S: Store>(
     resets.finish(caller.access);
 }
 
-/// The time after which a long list lets other connections have their turn, and the requests that are decided before it looks at
-/// the time again. A request may match 256 rules, which takes about 0.2 ms.
+/// The time after which a long list lets other connections have their turn. It looks at the time after each request, because
+/// one that matches 256 rules for the first time takes about a millisecond.
 const MAX_TURN: Nanos = Nanos::from_micros(250);
-const MAX_PART: usize = 4;
 
 /// The requests of a list that are decided in one turn where the store is shared, and each part is a round trip.
 const MAX_SHARED_PART: usize = 64;
@@ -343,11 +344,7 @@ async fn run_one<'a, S: Store>(
             resets.add(input);
             Ok(Output::Reset(counters))
         }
-        (Op::Explain, Input::Request(input)) => {
-            let explanation =
-                app.engine.explain(input.domain(), &input.item(input.cost), &mut PooledDecisions::take()).await?;
-            Ok(Output::Explained(Arc::new(explanation)))
-        }
+        (Op::Explain, Input::Request(input)) => explain(app, caller, input).await,
         (Op::SetEnforcement, Input::Enforcement(enforcement)) => {
             set_enforcement(app, caller, *enforcement)?;
             Ok(Output::Page(pages::page(app, super::ServerPage::Enforcement)))

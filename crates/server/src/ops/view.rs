@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tollgate::core::Cost;
 use tollgate::{Outcome, Retry};
-use tollgate_engine::{Decision, Explanation, LimitReport, Settled, Standing};
+use tollgate_engine::{Decision, LimitReport, Settled, Standing};
 
 /// What an operation returns. `'d` is the lifetime of the engine's buffers.
 #[derive(Clone, Debug)]
@@ -21,8 +21,8 @@ pub enum Output<'d> {
     Settled(Settled),
     /// How many counters were reset.
     Reset(usize),
-    /// An explanation.
-    Explained(Arc<Explanation>),
+    /// An explanation, in the format of the caller's protocol.
+    Explained(Arc<str>),
     /// A page about the server.
     Page(PageView),
 }

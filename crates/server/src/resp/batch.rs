@@ -136,7 +136,8 @@ impl<'a> Batch<'a> {
 
     /// Runs the commands and writes the replies in order.
     pub(super) async fn run<S: Store>(mut self, app: &App<S>, access: &Access, replies: &mut Replies) {
-        let caller = Caller { protocol: Protocol::Resp, access, is_full: None };
+        let caller =
+            Caller { protocol: Protocol::Resp, access, is_full: None, format_explanation: ToString::to_string };
         let throttles = &self.throttles;
         run(app, caller, self.spec, &mut self.calls, |Reply { index, result, replayed }| match result {
             Ok(output) => match (throttles.get(index), output) {

@@ -22,7 +22,7 @@ pub(super) fn write(replies: &mut Replies, output: &Output<'_>, replayed: bool) 
         Output::Refunded(cost) => replies.integer(saturate(cost.get())),
         Output::Renewed(renewed) => replies.integer((*renewed).into()),
         Output::Reset(counters) => replies.integer(saturate(*counters as u64)),
-        Output::Explained(explanation) => replies.bulk(explanation.to_string()),
+        Output::Explained(explanation) => replies.bulk(explanation.as_bytes()),
         Output::Page(page) => replies.bulk(&page.body),
     }
 }

@@ -114,7 +114,9 @@ pub(super) async fn answer<S: Store>(
     let limits = LimitsInput::Rules { domain: target.domain.as_bytes(), entries };
     let calls = &mut [Call::new(Ok(Input::Request(RequestInput::new(limits, None))))];
     let mut answer = None;
-    run(app, Caller { protocol: Protocol::Forward, access, is_full: None }, CHECK, calls, |reply| {
+    let format_explanation = ToString::to_string;
+    let caller = Caller { protocol: Protocol::Forward, access, is_full: None, format_explanation };
+    run(app, caller, CHECK, calls, |reply| {
         answer = Some(match reply.result {
             Ok(Output::Decision(decision)) => Ok((respond(decision, target.refuse), decision.outcome)),
             Ok(_) => Err(Problem::bug()),

@@ -1,0 +1,68 @@
+//! Explains requests on another thread: comparing a request with ten thousand rules, and writing down the result, takes
+//! milliseconds, in which the connections of this thread would wait.
+
+use std::sync::Arc;
+
+use tokio::task::spawn_blocking;
+use tollgate::core::Cost;
+use tollgate_engine::{Entry, InlineLimits, Item, PooledDecisions, Store};
+
+use super::error::OpError;
+use super::input::{LimitsInput, RequestInput};
+use super::run::Caller;
+use super::view::Output;
+use crate::app::App;
+
+/// Explains a request, in the format of the caller's protocol.
+///
+/// # Errors
+/// When the request is invalid.
+pub(super) async fn explain<S: Store>(
+    app: &App<S>,
+    caller: Caller<'_>,
+    input: &RequestInput<'_>,
+) -> Result<Output<'static>, OpError> {
+    let mut decisions = PooledDecisions::take();
+    let context = app.engine.decide_to_explain(input.domain(), &input.item(input.cost), &mut decisions).await?;
+    let (request, format) = (OwnedRequest::new(input), caller.format_explanation);
+    let explain = move || {
+        request
+            .with_item(|domain, item| context.explain(domain, item, &decisions))
+            .map(|explanation| format(&explanation))
+    };
+    let text = spawn_blocking(explain).await.map_err(|_| OpError::invalid("", "the request was not explained"))??;
+    Ok(Output::Explained(text.into()))
+}
+
+/// A request that borrows nothing, so that another thread can use it.
+struct OwnedRequest {
+    domain: Vec<u8>,
+    /// Names and values.
+    entries: Vec<(Vec<u8>, Vec<u8>)>,
+    inline: Option<(Vec<u8>, Arc<InlineLimits>)>,
+    cost: Option<Cost>,
+}
+
+impl OwnedRequest {
+    fn new(input: &RequestInput<'_>) -> Self {
+        let (domain, cost) = (input.domain().to_vec(), input.cost);
+        match &input.limits {
+            LimitsInput::Rules { entries, .. } => {
+                let entries = entries.iter().map(|entry| (entry.name.to_vec(), entry.value.to_vec())).collect();
+                Self { domain, entries, inline: None, cost }
+            }
+            LimitsInput::Inline { key, limits } => {
+                Self { domain, entries: Vec::new(), inline: Some((key.to_vec(), limits.clone())), cost }
+            }
+        }
+    }
+
+    fn with_item<T>(&self, with: impl FnOnce(&[u8], &Item<'_>) -> T) -> T {
+        let entries: Vec<Entry<'_>> = self.entries.iter().map(|(name, value)| Entry::new(name, value)).collect();
+        let item = match &self.inline {
+            None => Item::new(&entries),
+            Some((key, limits)) => Item::inline(key, limits),
+        };
+        with(&self.domain, &Item { cost: self.cost, ..item })
+    }
+}
