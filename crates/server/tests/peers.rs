@@ -2,23 +2,29 @@
 
 use crate::common;
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use common::cli::Cli;
+use common::load::{Clients, StopOnDrop};
 use common::service::{get, metric};
 use common::{Client, Folder, Server, eventually, signal};
 use serde_json::{Value, json};
+use tokio::time::Instant;
+use tollgate_testkit::history::{Bound, excess_observed};
 use tollgate_testkit::servers::free_port;
 
-/// Long periods, so that the duration of a test does not matter.
+/// The first two have long periods, so that the duration of a test does not matter.
 const RULES: &str = "\
 domain: api
 rules:
 - {id: seen, when: {kind: eventual}, per: [key], limit: 4/h, consistency: eventual}
 - {id: exact, when: {kind: strict}, per: [key], limit: 50/day, on_fault: closed}
+- {id: example, when: {kind: example}, per: [key], limit: 4/s, consistency: eventual}
+- {id: seen-rate, when: {kind: seen-rate}, limit: 20/s, burst: 40, consistency: eventual}
+- {id: exact-rate, when: {kind: exact-rate}, limit: 20/s, burst: 40, on_fault: closed}
 ";
 
 /// The addresses and files of three servers.
@@ -97,9 +103,9 @@ fn passes(server: &Server, kind: &str, key: &str) -> bool {
 }
 
 /// Sends four checks to each server at the same time, and returns how many passed.
-fn twelve_at_once(servers: &[Server], key: &str) -> u64 {
+fn twelve_at_once(servers: &[Server], kind: &str, key: &str) -> u64 {
     let barrier = Barrier::new(servers.len());
-    let body = json!({"domain": "api", "attributes": {"kind": "eventual", "key": key}});
+    let body = json!({"domain": "api", "attributes": {"kind": kind, "key": key}});
     let four = json!([body, body, body, body]).to_string();
     let at_once = &|address: SocketAddr| {
         let mut client = Client::connect(address);
@@ -121,7 +127,7 @@ fn twelve_at_once_against_four_tokens_pass_and_are_owed() {
     // Servers report what they took at once, so only requests of nearly the same instant all pass.
     let all_pass = (0..60).any(|turn| {
         let key = format!("key {turn}");
-        let passed = twelve_at_once(&servers, &key);
+        let passed = twelve_at_once(&servers, "eventual", &key);
         assert!((4..=12).contains(&passed), "{passed}");
         for server in &servers {
             // A token comes back every 900 seconds: the next request waits for all that is owed and one more.
@@ -144,51 +150,92 @@ fn strict_limits_are_exact_on_all_servers_together() {
     let folder = Folder::new();
     let secret = folder.file("secret", "0123456789abcdef".repeat(4));
     let servers = Three::with(&format!("?secret_file={secret}")).start_all();
-    let admitted: usize = std::thread::scope(|scope| {
-        let thirty = |address| {
-            let passed = move |_: &i32| ask_at(address, "check", "strict", "k")["allowed"] == true;
-            scope.spawn(move || (0..30).filter(passed).count())
-        };
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let thirty =
+            |address| scope.spawn(move || (0..30).map(|_| ask_at(address, "check", "strict", "k")).collect::<Vec<_>>());
         let sent: Vec<_> = addresses(&servers).into_iter().map(thirty).collect();
-        sent.into_iter().map(|sent| sent.join().expect("no panic")).sum()
+        sent.into_iter().flat_map(|sent| sent.join().expect("no panic")).collect()
     });
-    assert_eq!(admitted, 50);
+    let admitted = answers.iter().filter(|answer| answer["allowed"] == true).count();
+    // On a busy machine a link may break, and an answer be lost.
+    let unanswered = answers.iter().filter(|answer| answer["standing"] != "exact").count();
+    assert!(admitted <= 50 && admitted + unanswered >= 50, "{admitted} admitted, {unanswered} unanswered");
     let asked = |server: &Server| metric(server, "tollgate_peers_asked_total").unwrap_or_default();
-    eventually("two of three servers asked the home of the key", || servers.iter().map(asked).sum::<u64>() >= 60);
+    eventually("two of three servers asked the home of the key", || servers.iter().map(asked).sum::<u64>() >= 50);
     let shown = Cli::of(&servers[0]).run(&["nodes"]).done();
     assert_eq!(shown.lines().filter(|line| line.contains("ready")).count(), 3, "{shown}");
 }
 
 #[test]
-fn rolling_restart_under_load_resets_nothing() {
+fn twelve_at_once_against_four_tokens_a_second_are_followed_by_two_seconds_of_refusals() {
+    let servers = Three::new().start_all();
+    // On a busy machine a server may hear of the others before it has admitted its four, or a token may come back before all
+    // have heard. So the example is repeated until a turn shows it.
+    let shows = |turn: u32| {
+        let key = format!("key {turn}");
+        let start = Instant::now();
+        if twelve_at_once(&servers, "example", &key) < 12 {
+            return false;
+        }
+        // The balance is -8: a token comes back every 250 ms, and the ninth is the first that can be taken.
+        let owes_all = |server: &Server| {
+            let answer = ask(server, "peek", "example", &key);
+            let elapsed = start.elapsed().as_millis() as u64;
+            // Ages of deltas are rounded.
+            answer["retry_after_ms"].as_u64().is_some_and(|wait| wait <= 2_250 && wait + elapsed + 10 >= 2_250)
+        };
+        let mut owes = [false; 3];
+        while start.elapsed() < Duration::from_millis(250) && owes != [true; 3] {
+            owes = [0, 1, 2].map(|index| owes_all(&servers[index]));
+        }
+        if owes != [true; 3] {
+            return false;
+        }
+        eventually("a token can be taken again", || servers.iter().any(|server| passes(server, "example", &key)));
+        let refused_for = start.elapsed();
+        assert!(refused_for >= Duration::from_secs(2), "refused for {refused_for:?}");
+        true
+    };
+    assert!((0..100).any(shows), "no turn shows the example");
+}
+
+#[test]
+fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     let three = Three::new();
-    let servers = three.start_all();
-    for number in 0..50 {
-        assert!(passes(&servers[number % 3], "strict", "k"));
+    let mut servers = three.start_all();
+    for (kind, standing) in [("strict", "exact"), ("eventual", "eventual")] {
+        for server in &servers {
+            eventually("the key is used up", || {
+                let answer = ask(server, "check", kind, "k");
+                answer["allowed"] == false && answer["standing"] == standing
+            });
+        }
     }
-    let body = r#"{"domain":"api","attributes":{"kind":"strict","key":"k"}}"#;
-    let request = format!(
-        "POST /v1/check HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len()
-    );
-    let stop = AtomicBool::new(false);
-    let first = addresses(&servers);
-    let admitted_by_load = std::thread::scope(|scope| {
-        let load = scope.spawn(|| {
-            let mut admitted = 0_u64;
-            while !stop.load(Ordering::Relaxed) {
-                for address in &first {
-                    // A server that restarts has another port and does not answer here.
-                    let Ok(mut stream) = TcpStream::connect(address) else { continue };
-                    let mut answer = String::new();
-                    let sent = stream.write_all(request.as_bytes());
-                    let _ = sent.and_then(|()| stream.read_to_string(&mut answer));
-                    admitted += u64::from(answer.starts_with("HTTP/1.1 200"));
-                }
-            }
-            admitted
-        });
-        let mut servers = servers;
+    let kinds = ["exact-rate", "seen-rate", "strict"];
+    let clients: Vec<[Clients; 3]> = (0..6)
+        .map(|_| {
+            kinds.map(|kind| {
+                let body = json!({"domain": "api", "attributes": {"kind": kind, "key": "k"}});
+                Clients::new(&body, Duration::from_millis(10))
+            })
+        })
+        .collect();
+    let (epoch, over) = (Instant::now(), AtomicBool::new(false));
+    let [exact, seen, used_up] = std::thread::scope(|scope| {
+        let stop = StopOnDrop(&over);
+        let load = |clients, server: &Server| {
+            let (address, over): (_, &AtomicBool) = (server.http.expect("HTTP is on"), &over);
+            let clients: &[Clients; 3] = clients;
+            clients.each_ref().map(|clients| scope.spawn(move || clients.run(address, epoch, over)))
+        };
+        // The servers compete for the tokens, so a single one may get none for a while.
+        let until_admitted = |more: u64| {
+            let admitted = || clients.iter().map(|clients| clients[0].admitted() + clients[1].admitted()).sum::<u64>();
+            let end = admitted() + more;
+            eventually("requests are admitted", || admitted() >= end);
+        };
+        let mut running: Vec<_> = clients.iter().zip(&servers).map(|(clients, server)| load(clients, server)).collect();
+        until_admitted(20);
         for index in 0..3 {
             let stopping = servers.remove(0);
             assert!(stopping.last_lines().iter().any(|line| line.contains("stopped")));
@@ -196,22 +243,36 @@ fn rolling_restart_under_load_resets_nothing() {
             agree(&servers);
             for server in &servers {
                 assert!(!passes(server, "strict", "k"), "after the restart of server {index}");
+                assert!(!passes(server, "eventual", "k"), "after the restart of server {index}");
             }
+            running.push(load(&clients[3 + index], &servers[2]));
+            until_admitted(20);
         }
-        stop.store(true, Ordering::Relaxed);
-        load.join().expect("no panic")
+        drop(stop);
+        running.into_iter().fold([const { Vec::new() }; 3], |mut histories, threads| {
+            for (history, thread) in histories.iter_mut().zip(threads) {
+                history.extend(thread.join().expect("a history"));
+            }
+            histories
+        })
     });
-    assert_eq!(admitted_by_load, 0, "a key that is used up stays so");
+    assert_eq!(used_up.len(), 0, "a key that is used up stays so");
+    // Three servers, each with a view that is at most three seconds old on a busy machine: E is 2 * (B + r * 3 s).
+    let bound = |burst| Bound::new(burst, 20, 1_000_000_000);
+    for (history, kind) in [(exact, "strict"), (seen, "eventual")] {
+        assert_eq!(excess_observed(&bound(40 + 2 * (40 + 60)), &history), None, "{kind}: {} admitted", history.len());
+        assert!(excess_observed(&bound(20), &history).is_some(), "{kind}: the load reaches the limit");
+    }
 }
 
 #[test]
 fn killed_server_changes_nothing_for_callers_of_the_others() {
     let servers = Three::new().start_all();
     // Keys of all three homes, half used.
-    let keys: Vec<String> = (0..12).map(|number| format!("key {number}")).collect();
+    let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     for key in &keys {
         for number in 0..25 {
-            assert!(passes(&servers[number % 3], "strict", key));
+            assert!(passes(&servers[number % 3], "strict", key), "{key}: {number}");
         }
     }
     let ask_all = |server: &Server| keys.iter().map(|key| ask(server, "peek", "strict", key)).collect::<Vec<_>>();
@@ -221,16 +282,21 @@ fn killed_server_changes_nothing_for_callers_of_the_others() {
     }
     // What the killed server took in its last tick may be lost; here the others know all of it.
     signal(servers[2].id(), "KILL");
-    let mut admitted = vec![0; keys.len()];
-    for server in &servers[..2] {
-        for (key, admitted) in keys.iter().zip(&mut admitted) {
-            for _ in 0..30 {
+    for key in &keys {
+        let (mut admitted, mut unanswered) = (0, 0);
+        for server in &servers[..2] {
+            let mut decided = 0;
+            eventually("the other servers decide", || {
+                // The rule is closed while no home answers; the request may have been charged there.
                 let answer = ask(server, "check", "strict", key);
-                *admitted += u64::from(answer["allowed"] == true && answer["standing"] == "exact");
-            }
+                let is_exact = answer["standing"] == "exact";
+                (decided, unanswered) = (decided + u64::from(is_exact), unanswered + u64::from(!is_exact));
+                admitted += u64::from(is_exact && answer["allowed"] == true);
+                decided == 30
+            });
         }
+        assert!(admitted <= 25 && admitted + unanswered >= 25, "{key}: {admitted} admitted, {unanswered} unanswered");
     }
-    assert!(admitted.iter().all(|admitted| *admitted == 25), "{admitted:?}");
 }
 
 #[test]

@@ -1,0 +1,103 @@
+//! Clients that send checks to a server all the time and record what was admitted.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::time::Instant;
+use tollgate_testkit::history::ObservedRequest;
+
+use super::{PATIENCE, eventually};
+
+/// The clients of one server.
+pub struct Clients {
+    request: String,
+    pause: Duration,
+    admitted: AtomicU64,
+    is_cut: AtomicBool,
+}
+
+impl Clients {
+    /// Makes clients that send a check with this body, then pause.
+    pub fn new(body: &Value, pause: Duration) -> Self {
+        let body = body.to_string();
+        let head = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
+        Self { request: head + &body, pause, admitted: AtomicU64::new(0), is_cut: AtomicBool::new(false) }
+    }
+
+    /// Sends checks until `over` is set or the server has closed the connection; returns what was admitted.
+    pub fn run(&self, address: SocketAddr, epoch: Instant, over: &AtomicBool) -> Vec<ObservedRequest> {
+        let stream = TcpStream::connect(address).expect("the server listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        let (mut stream, mut history) = (BufReader::new(stream), Vec::new());
+        while !over.load(Ordering::Relaxed) {
+            let asked = epoch.elapsed().as_nanos() as u64;
+            match ask(&mut stream, &self.request) {
+                Ok(true) => {
+                    let answered = epoch.elapsed().as_nanos() as u64;
+                    history.push(ObservedRequest { asked, answered, cost: 1 });
+                    self.admitted.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(false) => {}
+                Err(_) => {
+                    self.is_cut.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+            std::thread::park_timeout(self.pause);
+        }
+        history
+    }
+
+    /// Returns how many requests were admitted.
+    pub fn admitted(&self) -> u64 {
+        self.admitted.load(Ordering::Relaxed)
+    }
+
+    /// Waits until this many more are admitted.
+    pub fn until_admitted(&self, more: u64) {
+        let end = self.admitted() + more;
+        eventually("requests are admitted", || self.admitted() >= end);
+    }
+
+    /// Waits until the server has closed the connection.
+    pub fn until_cut(&self) {
+        eventually("the server is gone", || self.is_cut.load(Ordering::Relaxed));
+    }
+}
+
+/// Ends the clients when it is dropped, also by a failed assertion: the scope of their threads would otherwise never end.
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Sends a check; returns whether it was admitted.
+fn ask(stream: &mut BufReader<TcpStream>, request: &str) -> Result<bool> {
+    stream.get_mut().write_all(request.as_bytes())?;
+    let (mut line, mut status, mut length) = (String::new(), None, 0);
+    loop {
+        line.clear();
+        if stream.read_line(&mut line)? == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        let text = line.trim_end();
+        match text.split_once(": ") {
+            Some(("content-length", value)) => length = value.parse().expect("a length"),
+            Some(_) => {}
+            None if text.is_empty() => break,
+            None => status = text.split(' ').nth(1).map(str::to_owned),
+        }
+    }
+    stream.read_exact(&mut vec![0; length])?;
+    match status.as_deref() {
+        Some("200") => Ok(true),
+        Some("429") => Ok(false),
+        other => panic!("unexpected status {other:?}"),
+    }
+}
