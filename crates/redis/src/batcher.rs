@@ -3,13 +3,15 @@
 //!
 //! A request that finds the link idle is sent immediately. While a call is in progress, further requests queue up and
 //! are sent together in the next call: the busier the link, the more requests share the cost of a call, and none waits
-//! for a batch to fill.
+//! for a batch to fill. When many are queued, they are sent before the answer: then the store works on one call while the
+//! answers to the other are passed to their callers.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::task::JoinSet;
 use tollgate_engine::store::StoreError;
 
 use crate::breaker::Breaker;
@@ -119,6 +121,12 @@ pub(crate) struct Batcher {
     pub(crate) changed: Option<Arc<Notify>>,
 }
 
+/// Maximum number of calls in progress.
+const MAX_CALLS: usize = 2;
+/// The number of queued charges that are sent while another call is in progress. Fewer wait for it, and more share the cost of
+/// the next call.
+const SECOND_CALL: usize = 32;
+
 /// Why serving ended.
 enum ServeEnd {
     /// The store was dropped.
@@ -175,44 +183,121 @@ impl Batcher {
         }
     }
 
-    async fn serve(&mut self, mut link: Link) -> ServeEnd {
+    async fn serve(&mut self, link: Link) -> ServeEnd {
+        let sender = Arc::new(BatchSender {
+            config: self.config.clone(),
+            scripts: self.scripts.clone(),
+            counters: self.counters.clone(),
+        });
         let mut breaker = Breaker::default();
-        let mut batch = Vec::new();
-        let mut left_over = None;
+        let mut calls = JoinSet::new();
+        let mut batch = Batch::default();
         loop {
-            let first = match left_over.take() {
-                Some(waiting) => Some(waiting),
-                None => self.queue.recv().await,
-            };
-            let Some(first) = first else { return ServeEnd::Closed };
-            left_over = self.gather(first, &mut batch);
-            if batch.is_empty() {
-                continue;
+            tokio::select! {
+                biased;
+                Some(done) = calls.join_next(), if !calls.is_empty() => {
+                    // A call that panicked has dropped its callers, who get an error.
+                    let failure: Option<CallError> = done.ok().flatten();
+                    self.counters.failures.fetch_add(failure.is_some().into(), Ordering::Relaxed);
+                    let trips = breaker.note(failure.is_some());
+                    if let Some(error) = failure
+                        && (trips || matches!(error, CallError::Lost(_) | CallError::ReadOnly(_)))
+                    {
+                        let why = error.describe(&self.config);
+                        self.refuse(batch, &why);
+                        // The other call answers its callers itself.
+                        calls.detach_all();
+                        return ServeEnd::Failed(why);
+                    }
+                }
+                request = self.queue.recv(), if batch.has_room() => {
+                    let Some(request) = request else {
+                        calls.detach_all();
+                        return ServeEnd::Closed;
+                    };
+                    batch.push(request);
+                }
             }
-            let failure = self.decide(&mut link, &mut batch).await;
-            self.counters.failures.fetch_add(failure.is_some().into(), Ordering::Relaxed);
-            let trips = breaker.note(failure.is_some());
-            if let Some(error) = failure
-                && (trips || matches!(error, CallError::Lost(_) | CallError::ReadOnly(_)))
+            while batch.has_room()
+                && let Ok(request) = self.queue.try_recv()
             {
-                let why = error.describe(&self.config);
-                self.refuse(left_over, &why);
-                return ServeEnd::Failed(why);
+                batch.push(request);
+            }
+            if calls.is_empty() || calls.len() < MAX_CALLS && batch.charges >= SECOND_CALL {
+                let (sender, link, requests) = (sender.clone(), link.clone(), batch.take());
+                if !requests.is_empty() {
+                    calls.spawn(async move { sender.decide(link, requests).await });
+                }
             }
         }
     }
 
+    fn refuse(&self, batch: Batch, why: &str) {
+        for request in batch.requests.into_iter().chain(batch.left_over) {
+            let error = unavailable(&self.config, &Health::Down { why: why.to_owned() });
+            // A caller that gave up needs no answer.
+            let _ = request.reply.send(Err(error));
+        }
+    }
+}
+
+/// Requests to be sent in one call.
+#[derive(Default)]
+struct Batch {
+    requests: Vec<QueuedRequest>,
+    charges: usize,
+    /// A request that does not fit.
+    left_over: Option<QueuedRequest>,
+}
+
+impl Batch {
+    fn has_room(&self) -> bool {
+        self.charges < BATCH && self.left_over.is_none()
+    }
+
+    fn push(&mut self, request: QueuedRequest) {
+        let charges = request.charges();
+        if self.charges > 0 && self.charges + charges > BATCH {
+            self.left_over = Some(request);
+        } else {
+            self.charges += charges;
+            self.requests.push(request);
+        }
+    }
+
+    /// Returns the requests to send now, without those whose callers gave up. The one that did not fit is the first of the next
+    /// batch.
+    fn take(&mut self) -> Vec<QueuedRequest> {
+        let mut requests = std::mem::take(&mut self.requests);
+        requests.retain(|request| request.claim.take());
+        self.charges = 0;
+        if let Some(request) = self.left_over.take() {
+            self.push(request);
+        }
+        requests
+    }
+}
+
+/// Sends batches. The calls in progress share it.
+struct BatchSender {
+    config: Config,
+    scripts: Arc<Scripts>,
+    counters: Arc<CallCounters>,
+}
+
+impl BatchSender {
     /// Sends a batch and answers its callers; returns the first failure, if there was any.
-    async fn decide(&self, link: &mut Link, batch: &mut Vec<QueuedRequest>) -> Option<CallError> {
+    async fn decide(&self, mut link: Link, batch: Vec<QueuedRequest>) -> Option<CallError> {
+        self.counters.charges.fetch_add(batch.iter().map(|request| request.charges() as u64).sum(), Ordering::Relaxed);
         let groups: Vec<&QueuedGroup> = batch.iter().flat_map(|request| &request.groups).collect();
         let mut replies: Vec<Option<Result<ReplyPart, CallError>>> = groups.iter().map(|_| None).collect();
         let with_special = self.scripts.special.is_some();
-        self.call(link, &groups, &mut replies, with_special).await;
+        self.call(&mut link, &groups, &mut replies, with_special).await;
         // The special script has changed nothing about the charges that it left to the general one.
         let left = |reply: &Option<Result<ReplyPart, CallError>>| matches!(reply, Some(Ok(part)) if is_left_to_general(part.bytes()));
         if replies.iter().any(left) {
             replies.iter_mut().filter(|reply| left(reply)).for_each(|reply| *reply = None);
-            self.call(link, &groups, &mut replies, false).await;
+            self.call(&mut link, &groups, &mut replies, false).await;
         }
         let mut failure = None;
         let mut replies = replies.into_iter().map(|reply| match reply {
@@ -227,7 +312,7 @@ impl Batcher {
             }
             None => Err(NoReply::Failed(StoreError::Unknown { why: "no call for a group".to_owned() })),
         });
-        for request in batch.drain(..) {
+        for request in batch {
             // A caller that gave up needs no answer.
             let _ = request.reply.send(Ok(replies.by_ref().take(request.groups.len()).collect()));
         }
@@ -255,26 +340,6 @@ impl Batcher {
         }
     }
 
-    /// Collects everything queued that fits a call; returns the first request that does not.
-    fn gather(&mut self, first: QueuedRequest, batch: &mut Vec<QueuedRequest>) -> Option<QueuedRequest> {
-        let mut charges = 0;
-        let mut next = Some(first);
-        while let Some(waiting) = next.take() {
-            let more = waiting.charges();
-            if charges > 0 && charges + more > BATCH {
-                next = Some(waiting);
-                break;
-            }
-            if waiting.claim.take() {
-                charges += more;
-                batch.push(waiting);
-            }
-            next = self.queue.try_recv().ok();
-        }
-        self.counters.charges.fetch_add(charges as u64, Ordering::Relaxed);
-        next
-    }
-
     /// Returns the error of a caller whose group was part of a failed call.
     fn error(&self, error: &CallError) -> StoreError {
         let why = format!("{}: {}", self.config.address, error.describe(&self.config));
@@ -285,13 +350,6 @@ impl Batcher {
             | CallError::Ask(_)
             | CallError::TryAgain => StoreError::Unavailable { why },
             CallError::Late | CallError::Lost(_) | CallError::Unreplicated(_) => StoreError::Unknown { why },
-        }
-    }
-
-    fn refuse(&self, waiting: Option<QueuedRequest>, why: &str) {
-        if let Some(waiting) = waiting {
-            let error = unavailable(&self.config, &Health::Down { why: why.to_owned() });
-            let _ = waiting.reply.send(Err(error));
         }
     }
 }

@@ -16,7 +16,8 @@ use crate::params::EncodedLimits;
 use crate::request::{Call, Decider, QueuedCharge, QueuedGroup, Route, calls};
 use crate::script::{Script, Scripts};
 
-/// A connection on which the scripts were probed.
+/// A connection on which the scripts were probed. Clones share it, and their calls are sent in order.
+#[derive(Clone)]
 pub(crate) struct Link {
     connection: MultiplexedConnection,
     scripts: Arc<Scripts>,
