@@ -5,8 +5,8 @@
 //! with `> `. The other lines are its expected output, on both streams. In them `…` stands for
 //! anything within a line, and alone for any number of lines. A command that ends with `&` starts a
 //! server, and the script continues when the server answers. After a `sleep`, which is for a change to
-//! arrive, it continues when the servers that follow another have the rules of that. Ports are replaced by
-//! free ones.
+//! arrive, it continues when the servers that follow another have the rules of that, and when servers that
+//! share limits with each other are linked. Ports are replaced by free ones.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -92,7 +92,7 @@ impl Ports {
             u16::try_from(port).ok()
         })
         .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-        let named = ["8080", "6380", "8081", "8082", "8083", "8084", "8443"];
+        let named = ["8080", "6380", "8081", "8082", "8083", "8084", "8443", "7401", "7402", "7403"];
         Self(named.into_iter().map(|name| (name, free.next().expect("a free port"))).collect())
     }
 
@@ -122,6 +122,13 @@ sleep() {
       command sleep 0.1
     done
   done
+  for peer in $peers; do
+    for try in $(seq 300); do
+      [ "$(curl -s "$peer/v1/peers" | grep -o '"state":"ready","linked":true' | wc -l)" = $(($(wc -w <<< "$peers") - 1)) ] && break
+      command sleep 0.1
+    done
+  done
+  peers=
 }
 "#;
 
@@ -140,6 +147,9 @@ fn script(steps: &[Step], address: &str) -> String {
         let scheme = if server.contains("--tls-cert") { "https" } else { "http" };
         if server.contains("--rules http") {
             let _ = writeln!(script, "followers+=' {scheme}://{address}'");
+        }
+        if server.contains("--peers-listen") {
+            let _ = writeln!(script, "peers+=' {scheme}://{address}'");
         }
         let _ = writeln!(
             script,
@@ -174,6 +184,8 @@ fn run(name: &str, folder: &Folder) {
         .current_dir(folder.path())
         .env("PATH", format!("{}:{}", program.display(), std::env::var("PATH").unwrap_or_default()))
         .env("TZ", "UTC")
+        // Far longer than by default: a busy machine must not change what is decided.
+        .env("TOLLGATE_STORE_DEADLINE", "20000")
         .env("TOLLGATE_HTTP", ports.address(0))
         .env("TOLLGATE_RESP", ports.address(1))
         .env("TOLLGATE_SERVER", format!("http://{}", ports.address(0)))
@@ -223,6 +235,11 @@ fn run_with_rules(name: &str) {
 #[test]
 fn verbs_page_examples_run() {
     run_with_rules("docs/verbs.md");
+}
+
+#[test]
+fn sharing_page_examples_run() {
+    run_with_rules("docs/sharing.md");
 }
 
 #[test]

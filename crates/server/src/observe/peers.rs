@@ -29,7 +29,7 @@ pub struct PeersPage {
     pub keys: u64,
     /// The tokens that all servers together admitted beyond a limit, as far as this one has seen.
     pub overshoot: u64,
-    /// The other servers that are alive.
+    /// The other servers that are alive, by name.
     #[schema(inline)]
     pub peers: Vec<Peer>,
 }
@@ -91,6 +91,8 @@ impl Peers {
             missing: peer.missing,
             queued_bytes: peer.queued_bytes as u64,
         });
+        let mut peers: Vec<Peer> = peers.collect();
+        peers.sort_by(|one, other| one.node.name.cmp(&other.node.name));
         PeersPage {
             node: Some(Node::from(&status.info)),
             nodes: status.nodes,
@@ -98,7 +100,7 @@ impl Peers {
             complete: status.stage == Stage::Ready { complete: true },
             keys: status.table.keys,
             overshoot: status.table.overshoot,
-            peers: peers.collect(),
+            peers,
         }
     }
 
