@@ -5,15 +5,7 @@ import { fill, h } from "./dom.js";
 import { live, follow, onEvent } from "./live.js";
 import { confirm, empty, errorBox, heading, link, toast } from "./parts.js";
 import { logout, may, needs, session, start } from "./session.js";
-import { audit } from "./audit.js";
-import { editor } from "./editor.js";
-import { keys } from "./keys.js";
-import { nodes } from "./nodes.js";
 import { overview } from "./overview.js";
-import { rule } from "./rule.js";
-import { rules } from "./rules.js";
-import { tokens } from "./tokens.js";
-import { tryPage } from "./try.js";
 
 /** @typedef {import("./parts.js").Page} Page */
 
@@ -29,16 +21,18 @@ const PAGES = [
   { path: "tokens", name: "Tokens", key: "s", role: "admin" },
 ];
 
-/** @type {Record<string, (page: Page) => HTMLElement>} */
+/** @typedef {(page: Page) => HTMLElement} Render */
+
+/** Loads the code of a page, if it is not the first page that most people see. @type {Record<string, (parts: string[]) => Render | Promise<Render>>} */
 const RENDER = {
-  "": overview,
-  rules: (page) => (page.parts.length >= 2 ? rule(page) : rules(page)),
-  editor,
-  try: tryPage,
-  keys,
-  nodes,
-  audit,
-  tokens,
+  "": () => overview,
+  rules: async (parts) => (parts.length >= 2 ? (await import("./rule.js")).rule : (await import("./rules.js")).rules),
+  editor: async () => (await import("./editor.js")).editor,
+  try: async () => (await import("./try.js")).tryPage,
+  keys: async () => (await import("./keys.js")).keys,
+  nodes: async () => (await import("./nodes.js")).nodes,
+  audit: async () => (await import("./audit.js")).audit,
+  tokens: async () => (await import("./tokens.js")).tokens,
 };
 
 const main = h("main", { id: "main", tabindex: "-1" });
@@ -48,18 +42,14 @@ const state = h("div.state");
 let leaving = new AbortController();
 
 /** Shows the page of the address. */
-function show() {
+async function show() {
   leaving.abort();
   leaving = new AbortController();
+  const { signal } = leaving;
   const url = new URL(location.href);
   const [name = "", ...parts] = url.pathname.split("/").slice(2).map(decode);
   const known = PAGES.find((page) => page.path === name);
-  const page = { parts: parts.filter((part) => part !== ""), query: url.searchParams, signal: leaving.signal, setQuery };
-  try {
-    fill(main, known ? RENDER[known.path](page) : nothing(url.pathname));
-  } catch (error) {
-    fill(main, heading("Error"), errorBox(error));
-  }
+  const page = { parts: parts.filter((part) => part !== ""), query: url.searchParams, signal, setQuery };
   document.title = known ? `${known.name} · Tollgate` : "Tollgate";
   fill(
     navigation,
@@ -67,6 +57,15 @@ function show() {
       h("a", { href: `/console${path && `/${path}`}`, "aria-current": path === name ? "page" : null }, text),
     ),
   );
+  try {
+    let render = known ? RENDER[known.path](page.parts) : () => nothing(url.pathname);
+    // The overview does not wait: a wait would show an empty page first.
+    if (render instanceof Promise) render = await render;
+    // The reader may have opened another page in the meantime.
+    if (!signal.aborted) fill(main, render(page));
+  } catch (error) {
+    if (!signal.aborted) fill(main, heading("Error"), errorBox(error));
+  }
 }
 
 /** @param {string} part */
@@ -92,9 +91,9 @@ function setQuery(changes) {
 }
 
 /** Opens an address of the console. @param {string} path */
-export function navigate(path) {
+export async function navigate(path) {
   history.pushState(null, "", path);
-  show();
+  await show();
   scrollTo(0, 0);
   /** @type {HTMLElement | null} */ (main.querySelector("h1"))?.focus();
 }
@@ -190,7 +189,10 @@ function onClick(event) {
 }
 
 async function begin() {
-  await start();
+  // The history is read while the session is, and the page shows it at once if it is there.
+  const started = start();
+  follow();
+  await started;
   const user = h("div.user");
   const showUser = () =>
     fill(
@@ -222,9 +224,10 @@ async function begin() {
   show();
   // For measurements: the first data is on the page.
   const first = new AbortController();
-  onEvent(() => (performance.mark("console-shown"), first.abort()), first.signal);
+  const mark = () => (performance.mark("console-shown"), first.abort());
+  onEvent(mark, first.signal);
+  if (live.last) mark();
   showState();
-  await follow();
 }
 
 begin().catch((error) => fill(document.body, h("main", {}, h("h1", {}, "Tollgate"), errorBox(error))));
