@@ -4,17 +4,17 @@
 
 use std::fmt;
 
-pub(crate) use crate::wire::MAX_FRAME;
+use crate::wire::MAX_FRAME;
 
 /// The first kind of the frames that are defined here and in `greeting.rs`.
-pub(crate) const FIRST_OWN: u8 = 0xF0;
+pub const FIRST_OWN: u8 = 0xF0;
 
 /// The bytes of a length.
 const HEAD: usize = 4;
 
 /// A frame that is longer than [`MAX_FRAME`], or empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LengthError {
+pub struct LengthError {
     length: usize,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for LengthError {
 impl std::error::Error for LengthError {}
 
 /// Appends a frame of a kind, whose body `encode` appends. A frame that is too long is left out.
-pub(crate) fn push(to: &mut Vec<u8>, kind: u8, encode: impl FnOnce(&mut Vec<u8>)) {
+pub fn push(to: &mut Vec<u8>, kind: u8, encode: impl FnOnce(&mut Vec<u8>)) {
     let start = to.len();
     to.extend_from_slice(&[0, 0, 0, 0, kind]);
     encode(to);
@@ -39,13 +39,13 @@ pub(crate) fn push(to: &mut Vec<u8>, kind: u8, encode: impl FnOnce(&mut Vec<u8>)
 }
 
 /// Returns the kind and the body of a whole frame.
-pub(crate) fn parts(frame: &[u8]) -> (u8, &[u8]) {
+pub fn parts(frame: &[u8]) -> (u8, &[u8]) {
     frame.get(HEAD..).and_then(<[u8]>::split_first).map_or((0, &[]), |(kind, body)| (*kind, body))
 }
 
 /// Received bytes that are taken out frame by frame.
 #[derive(Debug, Default)]
-pub(crate) struct Frames {
+pub struct Frames {
     bytes: Vec<u8>,
     /// What was taken out.
     taken: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Frames {
 
 impl Frames {
     /// Returns the buffer to append received bytes to. What was taken out is dropped first.
-    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
         if self.taken == self.bytes.len() {
             self.bytes.clear();
         } else {
@@ -67,7 +67,7 @@ impl Frames {
     ///
     /// # Errors
     /// If it is longer than [`MAX_FRAME`] or empty, before anything of it is kept.
-    pub(crate) fn next(&mut self) -> Result<Option<&[u8]>, LengthError> {
+    pub fn next_frame(&mut self) -> Result<Option<&[u8]>, LengthError> {
         let rest = &self.bytes[self.taken..];
         let Some(head) = rest.first_chunk::<HEAD>() else { return Ok(None) };
         let length = u32::from_le_bytes(*head) as usize;
@@ -94,7 +94,7 @@ mod tests {
             let (mut frames, mut lengths) = (Frames::default(), Vec::new());
             for part in sent.chunks(step) {
                 frames.buffer().extend_from_slice(part);
-                while let Some(frame) = frames.next().unwrap() {
+                while let Some(frame) = frames.next_frame().unwrap() {
                     let (kind, body) = parts(frame);
                     assert!(kind == 0xF7 && body.iter().all(|byte| *byte == 7));
                     lengths.push(body.len());
@@ -109,7 +109,7 @@ mod tests {
         for length in [0, MAX_FRAME as u32 + 1, u32::MAX] {
             let mut frames = Frames::default();
             frames.buffer().extend_from_slice(&length.to_le_bytes());
-            assert_eq!(frames.next(), Err(LengthError { length: length as usize }));
+            assert_eq!(frames.next_frame(), Err(LengthError { length: length as usize }));
         }
         let mut sent = vec![1];
         push(&mut sent, 0xF7, |to| to.resize(to.len() + MAX_FRAME, 0));

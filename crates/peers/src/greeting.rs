@@ -27,28 +27,39 @@ const ACCEPTED: u8 = FIRST_OWN + 3;
 const MAGIC: [u8; 8] = *b"tollgate";
 
 /// The maximum length of a name.
-pub(crate) const MAX_NAME: usize = 64;
+pub const MAX_NAME: usize = 64;
 /// The maximum length of a reason.
 const MAX_REASON: usize = 255;
 /// The maximum number of records in a gossip: as many as there are members.
-pub(crate) const MAX_RECORDS: usize = 256;
+pub const MAX_RECORDS: usize = 256;
 
 /// What a node says of itself. Others pass it on unchanged; the one with the highest heartbeat is the newest.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
-    pub(crate) node: NodeId,
-    pub(crate) heartbeat: u64,
-    pub(crate) state: MemberState,
+pub struct Record {
+    /// The node.
+    pub node: NodeId,
+    /// Rises with every heartbeat.
+    pub heartbeat: u64,
+    /// Its state.
+    pub state: MemberState,
     /// Where others reach it.
-    pub(crate) address: SocketAddr,
-    pub(crate) name: String,
+    pub address: SocketAddr,
+    /// Its name, for people.
+    pub name: String,
 }
 
 /// A frame of the links themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum OwnFrame {
+pub enum OwnFrame {
     /// Introduces the sender.
-    Greeting { version: u16, cluster: u64, record: Record },
+    Greeting {
+        /// The version of the protocol.
+        version: u16,
+        /// Identifies the cluster.
+        cluster: u64,
+        /// The record of the sender; empty if the version is another.
+        record: Record,
+    },
     /// The members that the sender believes to be alive.
     Gossip(Vec<Record>),
     /// The sender refuses the link.
@@ -57,8 +68,20 @@ pub(crate) enum OwnFrame {
     Accepted,
 }
 
+impl OwnFrame {
+    /// Appends the frame, with its length in front.
+    pub fn encode(&self, to: &mut Vec<u8>) {
+        match self {
+            Self::Greeting { cluster, record, .. } => push_greeting(to, *cluster, record),
+            Self::Gossip(records) => push_gossip(to, records),
+            Self::Refused(reason) => push_refused(to, reason),
+            Self::Accepted => push_accepted(to),
+        }
+    }
+}
+
 /// Appends a greeting.
-pub(crate) fn push_greeting(to: &mut Vec<u8>, cluster: u64, record: &Record) {
+pub fn push_greeting(to: &mut Vec<u8>, cluster: u64, record: &Record) {
     frame::push(to, GREETING, |to| {
         to.extend_from_slice(&MAGIC);
         to.extend_from_slice(&VERSION.to_le_bytes());
@@ -68,17 +91,17 @@ pub(crate) fn push_greeting(to: &mut Vec<u8>, cluster: u64, record: &Record) {
 }
 
 /// Appends records.
-pub(crate) fn push_gossip<'a>(to: &mut Vec<u8>, records: impl IntoIterator<Item = &'a Record>) {
+pub fn push_gossip<'a>(to: &mut Vec<u8>, records: impl IntoIterator<Item = &'a Record>) {
     frame::push(to, GOSSIP, |to| records.into_iter().take(MAX_RECORDS).for_each(|record| push_record(to, record)));
 }
 
 /// Appends the reason why a link is refused.
-pub(crate) fn push_refused(to: &mut Vec<u8>, reason: &str) {
+pub fn push_refused(to: &mut Vec<u8>, reason: &str) {
     frame::push(to, REFUSED, |to| push_text(to, reason, MAX_REASON));
 }
 
 /// Appends the acceptance of a link.
-pub(crate) fn push_accepted(to: &mut Vec<u8>) {
+pub fn push_accepted(to: &mut Vec<u8>) {
     frame::push(to, ACCEPTED, |_| ());
 }
 
@@ -101,7 +124,7 @@ fn push_text(to: &mut Vec<u8>, text: &str, max: usize) {
 }
 
 /// Returns whether a frame is one of these.
-pub(crate) fn is_own(frame: &[u8]) -> bool {
+pub fn is_own(frame: &[u8]) -> bool {
     frame::parts(frame).0 >= FIRST_OWN
 }
 
@@ -109,7 +132,7 @@ pub(crate) fn is_own(frame: &[u8]) -> bool {
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
+pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
     let (kind, body) = frame::parts(frame);
     let mut body = Reader(body);
     let decoded = match kind {
@@ -147,7 +170,7 @@ pub(crate) fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
 
 /// A frame that does not have the form above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FrameError(&'static str);
+pub struct FrameError(&'static str);
 
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

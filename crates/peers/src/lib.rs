@@ -12,6 +12,7 @@
 //! | [`ask`] | decides what another node asks its home, or passes it on once |
 //! | [`mesh`] | replicates: deltas, acknowledgements, snapshots for nodes that join or missed too much; majorities |
 //! | [`wire`] | frames as bytes |
+//! | [`frame`], [`greeting`] | the frames of a connection, and those by which nodes introduce themselves |
 //!
 //! None of these reads a clock, opens a socket or starts a task. The simulator of `tollgate-testkit` runs them
 //! on up to a hundred nodes with faults and checks the bounds that `mesh` states.
@@ -22,8 +23,8 @@
 pub mod ask;
 mod asks;
 mod config;
-mod frame;
-mod greeting;
+pub mod frame;
+pub mod greeting;
 pub mod homes;
 mod hub;
 mod link;

@@ -187,7 +187,7 @@ pub(crate) trait Receive {
 async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to: &mut impl Receive) -> LinkEnd {
     loop {
         loop {
-            match frames.next() {
+            match frames.next_frame() {
                 Ok(Some(frame)) => {
                     if let Err(why) = to.frame(frame) {
                         return LinkEnd::BadMessage(why);

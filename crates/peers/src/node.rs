@@ -134,7 +134,9 @@ async fn connect(shared: &Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>
 }
 
 fn tls_problem(error: &io::Error) -> String {
-    format!("no TLS with the peer: {error}; all nodes need the same secret")
+    // The kind of the errors of rustls.
+    let hint = if error.kind() == io::ErrorKind::InvalidData { "; all nodes need the same secret" } else { "" };
+    format!("no TLS with the peer: {error}{hint}")
 }
 
 /// Introduces this node, and runs the link until it ends.
@@ -221,7 +223,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
 /// Reads a frame of the greeting.
 async fn next_frame<S: AsyncRead + Unpin>(stream: &mut S, frames: &mut Frames) -> Result<OwnFrame, NoGreeting> {
     loop {
-        let decoded = match frames.next() {
+        let decoded = match frames.next_frame() {
             Ok(Some(frame)) => greeting::decode(frame),
             Ok(None) => {
                 link::read_more(stream, frames).await.map_err(|end| NoGreeting::Failed(end.to_string()))?;

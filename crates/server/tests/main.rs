@@ -2,6 +2,7 @@
 //! linking one per file would take most of the time of a test run.
 
 mod answers;
+mod bad_peers;
 mod broken_service;
 mod browser;
 mod clients;

@@ -1,11 +1,14 @@
 // Properties that hold for any bytes from another node. Included by the fuzz target and by the test that replays its
 // corpus.
 
+use tollgate_peers::frame::Frames;
+use tollgate_peers::greeting::{self, OwnFrame};
 use tollgate_peers::wire::limits::{decode_limits, encode_limits};
-use tollgate_peers::wire::{DeltaBody, Frame, MAX_FRAME, PartBody, decode, encode};
+use tollgate_peers::wire::{DeltaBody, Frame, MAX_FRAME, PartBody, VERSION, decode, encode};
 
 /// Every frame of the input is decoded within the limits or refused, and means the same when it is encoded again.
 pub fn check(input: &[u8]) {
+    check_connection(input);
     let mut rest = input;
     while let Ok(Some((frame, length))) = decode(rest) {
         assert!(length <= 4 + MAX_FRAME && length <= rest.len());
@@ -20,6 +23,37 @@ pub fn check(input: &[u8]) {
         let mut bytes = Vec::new();
         encode(&frame, &mut bytes);
         assert_eq!(decode(&bytes), Ok(Some((frame, bytes.len()))));
+    }
+}
+
+/// The input is split into the same frames however it arrives, and the frames of the greeting are decoded or refused.
+fn check_connection(input: &[u8]) {
+    let split = |size: usize| {
+        let (mut frames, mut found) = (Frames::default(), Vec::new());
+        for part in input.chunks(size) {
+            frames.buffer().extend_from_slice(part);
+            loop {
+                match frames.next_frame() {
+                    Ok(Some(frame)) => found.push(frame.to_vec()),
+                    Ok(None) => break,
+                    Err(error) => return (found, Some(error)),
+                }
+            }
+        }
+        (found, None)
+    };
+    let (frames, error) = split(input.len().max(1));
+    for size in [1, 5, 64] {
+        assert_eq!(split(size), (frames.clone(), error));
+    }
+    for frame in frames.iter().filter(|frame| greeting::is_own(frame)) {
+        let Ok(decoded) = greeting::decode(frame) else { continue };
+        let mut again = Vec::new();
+        decoded.encode(&mut again);
+        // Of another version, only the version and the cluster are read.
+        if !matches!(decoded, OwnFrame::Greeting { version, .. } if version != VERSION) {
+            assert_eq!(greeting::decode(&again), Ok(decoded));
+        }
     }
 }
 

@@ -1,0 +1,166 @@
+//! Servers that share limits are connected to by others that do not belong to them, or that send anything else: these are
+//! refused, each reason is logged once, and nothing changes for the rest.
+
+use crate::common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+
+use common::service::metric;
+use common::{Folder, PATIENCE, Server, eventually};
+
+use crate::peers::{Three, admits_fifty, agree};
+
+const GREETING: u8 = 0xF0;
+const REFUSED: u8 = 0xF2;
+const ACCEPTED: u8 = 0xF3;
+
+/// The bytes of a greeting before the version, the cluster, and after it.
+const VERSION_AT: usize = 13;
+const CLUSTER_AT: usize = 15;
+const RECORD_AT: usize = 23;
+
+/// How often each of them connects.
+const TIMES: usize = 3;
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("the server listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+}
+
+/// Reads a frame; returns its length, kind and body.
+fn read_frame(stream: &mut TcpStream) -> Vec<u8> {
+    let mut frame = vec![0; 4];
+    stream.read_exact(&mut frame).expect("a length");
+    let length = u32::from_le_bytes([frame[0], frame[1], frame[2], frame[3]]) as usize;
+    frame.resize(4 + length, 0);
+    stream.read_exact(&mut frame[4..]).expect("a body");
+    frame
+}
+
+fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
+    let length = (1 + body.len() as u32).to_le_bytes();
+    [&length[..], &[kind], body].concat()
+}
+
+/// Returns the greeting of a server, as another server could send it.
+fn greeting_like(theirs: &[u8], version: u8, cluster_change: u8, name: &str) -> Vec<u8> {
+    let mut body = theirs[5..RECORD_AT].to_vec();
+    body[VERSION_AT - 5] = version;
+    body[CLUSTER_AT - 5] ^= cluster_change;
+    // Node, heartbeat, and the state of a node that joins.
+    body.extend_from_slice(&[9; 16]);
+    body.push(0);
+    for text in ["127.0.0.1:9", name] {
+        body.push(text.len() as u8);
+        body.extend_from_slice(text.as_bytes());
+    }
+    frame(GREETING, &body)
+}
+
+/// Sends a greeting, and returns the answer.
+fn greet(address: SocketAddr, version: u8, cluster_change: u8, name: &str) -> (TcpStream, Vec<u8>) {
+    let mut stream = connect(address);
+    let theirs = read_frame(&mut stream);
+    assert_eq!(theirs[4], GREETING);
+    stream.write_all(&greeting_like(&theirs, version, cluster_change, name)).expect("it is sent");
+    let answer = read_frame(&mut stream);
+    (stream, answer)
+}
+
+/// Sends bytes and waits until the server closes the connection.
+fn send(address: SocketAddr, bytes: &[u8]) {
+    let mut stream = connect(address);
+    read_frame(&mut stream);
+    stream.write_all(bytes).expect("it is sent");
+    stream.shutdown(Shutdown::Write).expect("it is open");
+    // Closed with or without a reset.
+    let _ = stream.read_to_end(&mut Vec::new());
+}
+
+fn refused_links(server: &Server) -> usize {
+    metric(server, "tollgate_peers_refused_links_total").unwrap_or_default() as usize
+}
+
+/// Stops a server and checks that its log has each of these texts in one line.
+fn logged_once(server: Server, texts: &[&str]) {
+    let lines = server.last_lines();
+    for text in texts {
+        let count = lines.iter().filter(|line| line.contains("no link with peer") && line.contains(text)).count();
+        assert_eq!(count, 1, "{text} in {lines:#?}");
+    }
+}
+
+#[test]
+fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
+    let three = Three::new();
+    let mut servers = three.start_all();
+    let address = three.address(0);
+    let taken = three.address(1).to_string();
+    let refusals = [
+        (2, 0, "x", "version 2 of the protocol instead of 1".to_owned()),
+        (1, 1, "x", "another cluster".to_owned()),
+        (1, 0, &*taken, format!("the name {taken} is taken")),
+    ];
+    for (version, cluster_change, name, expected) in &refusals {
+        for _ in 0..TIMES {
+            let (mut stream, answer) = greet(address, *version, *cluster_change, name);
+            let text = String::from_utf8_lossy(&answer[5..]);
+            assert!(answer[4] == REFUSED && text.contains(expected), "{text}");
+            assert_eq!(stream.read(&mut [0]).expect("it is closed"), 0);
+        }
+    }
+    let others: [(&[u8], &str); 4] = [
+        (b"GET / HTTP/1.1\r\n\r\n", "frame of 542393671 bytes (1 to 1048576)"),
+        (&[0xFF; 64], "frame of 4294967295 bytes (1 to 1048576)"),
+        (&[40, 0, 0, 0, GREETING, b't', b'o'], "closed by the peer"),
+        (&[6, 0, 0, 0, GREETING, 1, 2, 3, 4, 5], "too short"),
+    ];
+    for (bytes, _) in others {
+        (0..TIMES).for_each(|_| send(address, bytes));
+    }
+    // Accepted, and then it breaks the protocol: the link ends.
+    let (mut stream, answer) = greet(address, 1, 0, "late");
+    assert_eq!(answer[4], ACCEPTED);
+    stream.write_all(&[frame(ACCEPTED, b""), frame(ACCEPTED, b"")].concat()).expect("it is sent");
+    let _ = stream.read_to_end(&mut Vec::new());
+    let all = TIMES * (refusals.len() + others.len());
+    eventually("all are counted", || refused_links(&servers[0]) == all);
+    agree(&servers);
+    admits_fifty(&servers, "k");
+    let reasons = refusals.iter().map(|(.., expected)| &**expected).chain(others.map(|(_, expected)| expected));
+    logged_once(servers.remove(0), &reasons.collect::<Vec<_>>());
+}
+
+#[test]
+fn servers_with_another_secret_cluster_or_a_taken_name_stay_alone_and_are_logged_once() {
+    let folder = Folder::new();
+    let (right, wrong) = (folder.file("right", "a".repeat(32)), folder.file("wrong", "b".repeat(32)));
+    let three = Three::with(&format!("?secret_file={right}"));
+    let mut servers = three.start_all();
+    let taken = three.address(1).to_string();
+    let started = [
+        three.start_other(&format!("?secret_file={wrong}"), "wrong-secret"),
+        three.start_other(&format!("?secret_file={right}&cluster=other"), "other-cluster"),
+        three.start_other(&format!("?secret_file={right}"), &taken),
+    ];
+    // Each dials again and again.
+    eventually("all were refused several times", || refused_links(&servers[0]) >= 4 * started.len());
+    for (server, expected) in started.iter().zip([
+        "all nodes need the same secret",
+        "another cluster: its name or secret differs",
+        "is taken by the node at",
+    ]) {
+        let alone = crate::peers::page(server);
+        assert_eq!((&alone["nodes"], &alone["peers"]), (&1.into(), &serde_json::json!([])));
+        let says = |line: &String| line.contains("no link with peer") && line.contains(expected);
+        let lines = server.start_log.iter().filter(|line| says(line)).count();
+        assert!((1..=3).contains(&lines), "once for each address: {:#?}", server.start_log);
+    }
+    agree(&servers);
+    admits_fifty(&servers, "k");
+    drop(started);
+    let name = format!("the name {taken} is taken");
+    logged_once(servers.remove(0), &["all nodes need the same secret", "another cluster", &name]);
+}
