@@ -43,6 +43,19 @@ fn rule_shadowed_by_an_allow_rule_causes_a_warning() {
 }
 
 #[test]
+fn lease_that_does_not_pay_causes_a_warning() {
+    check(
+        "small_leases",
+        &[
+            "- {id: slow, limit: 100/s, burst: 1000, consistency: leased}\n",
+            "- {id: small, limit: 1000/s, burst: 10, consistency: leased}\n",
+            "- {id: window, limit: 6000/m, algorithm: fixed_window, consistency: leased}\n",
+        ],
+    );
+    check_silent("- {id: r, limit: 1000/s, consistency: leased}\n- {id: s, limit: 10/s}\n");
+}
+
+#[test]
 fn override_that_never_applies_causes_a_warning() {
     check(
         "shadowed_overrides",

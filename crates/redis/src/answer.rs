@@ -29,6 +29,11 @@ impl<'a> Bytes<'a> {
         Ok(taken)
     }
 
+    /// Returns what is left.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+
     /// Reads an integer of at most eight bytes.
     pub(crate) fn number(&mut self, width: usize) -> Result<u64, TooShort> {
         let mut wide = [0; 8];

@@ -57,7 +57,7 @@ pub(crate) struct QueuedRequest {
 
 impl QueuedRequest {
     fn charges(&self) -> usize {
-        self.groups.iter().map(|group| group.charges.len()).sum()
+        self.groups.iter().map(QueuedGroup::weight).sum()
     }
 }
 

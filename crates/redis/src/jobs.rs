@@ -35,11 +35,11 @@ pub(crate) struct Sent {
 
 impl Outbox {
     pub(crate) fn is_full_for(&self, group: &QueuedGroup) -> bool {
-        !self.groups.is_empty() && self.charges + group.charges.len() > BATCH
+        !self.groups.is_empty() && self.charges + group.weight() > BATCH
     }
 
     pub(crate) fn push(&mut self, index: usize, group: QueuedGroup) {
-        self.charges += group.charges.len();
+        self.charges += group.weight();
         self.indexes.push(index);
         self.groups.push(group);
     }

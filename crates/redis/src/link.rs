@@ -13,7 +13,7 @@ use tollgate_engine::store::{Charge, Consistency, StoreVerb};
 use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::lanes::TAGS;
 use crate::params::EncodedLimits;
-use crate::request::{Call, Decider, QueuedCharge, QueuedGroup, Route, calls};
+use crate::request::{Call, Decider, GroupKind, QueuedCharge, QueuedGroup, Route, calls};
 use crate::script::{Script, Scripts};
 
 /// A connection on which the scripts were probed. Clones share it, and their calls are sent in order.
@@ -139,6 +139,7 @@ impl Link {
             Decider::Special => self.scripts.special.as_ref().unwrap_or(&self.scripts.general),
             Decider::General => &self.scripts.general,
             Decider::Merge => &self.scripts.merge,
+            Decider::Exchange => &self.scripts.exchange,
         }
     }
 
@@ -280,7 +281,7 @@ fn probe(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], St
     let group = |verb| QueuedGroup {
         charges: vec![QueuedCharge::new(verb, &charge, 0, key.clone(), encoded.clone())],
         route: Route::default(),
-        merge: None,
+        kind: GroupKind::Charges,
     };
     let three = (0..3).map(|_| group(StoreVerb::Check)).collect();
     Ok([three, vec![group(StoreVerb::Reset)], vec![group(StoreVerb::Peek)]])

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Ask, Cost, Limits, Stamps};
 use tollgate_engine::store::{Charge, StoreVerb};
+use tollgate_share::lease::{Exchange, Need};
 
 use crate::params::{EXACT, EncodedLimits};
 
@@ -156,8 +157,18 @@ fn push_number(bytes: &mut Vec<u8>, number: u64) {
 pub(crate) struct QueuedGroup {
     pub(crate) charges: Vec<QueuedCharge>,
     pub(crate) route: Route,
-    /// If it is a merge: its charges are counted once, each by itself, in a call of their own.
-    pub(crate) merge: Option<MergeHead>,
+    pub(crate) kind: GroupKind,
+}
+
+/// What is done with a group.
+#[derive(Clone, Debug)]
+pub(crate) enum GroupKind {
+    /// Its charges are decided, all or none.
+    Charges,
+    /// Its charges are counted once, each by itself, in a call of their own.
+    Merge(MergeHead),
+    /// Leases are exchanged. It has no charges.
+    Exchange(QueuedExchange),
 }
 
 /// What identifies a merge.
@@ -170,6 +181,56 @@ pub(crate) struct MergeHead {
     pub(crate) age: u64,
 }
 
+/// An exchange of leases, to be sent.
+#[derive(Clone, Debug)]
+pub(crate) struct QueuedExchange {
+    key: Vec<u8>,
+    encoded: Arc<EncodedLimits>,
+    /// Everything after the key and the parameters.
+    rest: Vec<u8>,
+}
+
+impl QueuedExchange {
+    /// Encodes an exchange; `name` is the name of the key in the store. Amounts and instants are rounded as the script knows them.
+    pub(crate) fn new(key: &[u8], name: Vec<u8>, encoded: Arc<EncodedLimits>, exchange: &Exchange) -> Self {
+        let (holds, need) = match exchange.need {
+            Need::Hold(amount) => (1, amount),
+            Need::Spend(amount) => (0, amount),
+            // The store decides these verbs by charges.
+            Need::UpTo(_) | Need::Regardless(_) | Need::Refund(_) | Need::Reset => (0, 0),
+        };
+        let mut rest = vec![holds];
+        for number in [need.min(EXACT), exchange.wants.min(EXACT), spread(key)] {
+            push_number(&mut rest, number);
+        }
+        let settle = &exchange.settle[..exchange.settle.len().min(usize::from(u8::MAX))];
+        rest.push(settle.len() as u8);
+        for lease in settle {
+            for number in [lease.epoch, lease.slice / 1_000, lease.spent, lease.back, lease.held] {
+                push_number(&mut rest, number);
+            }
+        }
+        Self { key: name, encoded, rest }
+    }
+
+    /// Returns where the answer ends, if it begins at `at`; `None` if the reply is too short.
+    fn answer_end(&self, reply: &[u8], at: usize) -> Option<usize> {
+        let end = match reply.get(at)? {
+            0 | 1 => {
+                let slices = usize::from(*reply.get(at + EXCHANGED - 1)?);
+                at + EXCHANGED + 14 * slices + self.encoded.reply_len()
+            }
+            2 => at + 8,
+            _ => at + 1,
+        };
+        (end <= reply.len()).then_some(end)
+    }
+}
+
+/// The length of an answer to an exchange before its slices and its state: status, epoch, what is leased and until when, whether
+/// the pool is hungry, and the number of slices.
+const EXCHANGED: usize = 1 + 7 + 7 + 7 + 1 + 1;
+
 /// The lane of a group: a call has only groups of one lane. Outside of a cluster all groups have the same lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Route {
@@ -181,10 +242,15 @@ pub(crate) struct Route {
 }
 
 impl QueuedGroup {
+    /// Returns how much of a call it takes up, in charges.
+    pub(crate) fn weight(&self) -> usize {
+        self.charges.len().max(1)
+    }
+
     /// Returns the key and the parameters for the special script, if it can decide this group.
     fn special(&self) -> Option<(&[u8], &[u8])> {
-        match &*self.charges {
-            [charge] if charge.verb == EXACTLY && charge.cost > 0 && self.merge.is_none() => {
+        match (&*self.charges, &self.kind) {
+            ([charge], GroupKind::Charges) if charge.verb == EXACTLY && charge.cost > 0 => {
                 Some((&charge.key, charge.encoded.special()?))
             }
             _ => None,
@@ -193,8 +259,10 @@ impl QueuedGroup {
 
     /// Returns where in a reply the answer to this group ends, if it begins at `at`; `None` if the reply is too short.
     pub(crate) fn answer_end(&self, reply: &[u8], mut at: usize, decider: Decider) -> Option<usize> {
-        if decider == Decider::Merge {
-            return Some(reply.len());
+        match &self.kind {
+            GroupKind::Merge(_) => return Some(reply.len()),
+            GroupKind::Exchange(exchange) => return exchange.answer_end(reply, at),
+            GroupKind::Charges => {}
         }
         let status = *reply.get(at)?;
         at += 1;
@@ -225,6 +293,7 @@ pub(crate) enum Decider {
     General,
     Special,
     Merge,
+    Exchange,
 }
 
 /// One call of a script: several groups, with each key and each set of parameters once.
@@ -266,10 +335,11 @@ pub(crate) fn calls<'a>(
     let mut calls: Vec<Call<'a>> = Vec::with_capacity(2);
     for (index, group) in groups {
         let special = group.special().filter(|(key, _)| with_special && !general_keys.contains(key));
-        let decider = match (&group.merge, special) {
-            (Some(_), _) => Decider::Merge,
-            (None, Some(_)) => Decider::Special,
-            (None, None) => Decider::General,
+        let decider = match (&group.kind, special) {
+            (GroupKind::Merge(_), _) => Decider::Merge,
+            (GroupKind::Exchange(_), _) => Decider::Exchange,
+            (GroupKind::Charges, Some(_)) => Decider::Special,
+            (GroupKind::Charges, None) => Decider::General,
         };
         let is_alone = group.route.alone || decider == Decider::Merge;
         let fits = |call: &Call<'_>| call.decider == decider && call.route == group.route && !is_alone;
@@ -279,10 +349,13 @@ pub(crate) fn calls<'a>(
         });
         let call = &mut calls[at];
         call.groups.push(index);
-        call.merge = group.merge.as_ref();
-        match special {
-            Some((key, parameters)) => call.push_special(key, parameters, group.charges[0].cost),
-            None => group.charges.iter().for_each(|charge| call.push(charge)),
+        match (&group.kind, special) {
+            (GroupKind::Exchange(exchange), _) => call.push_exchange(exchange),
+            (_, Some((key, parameters))) => call.push_special(key, parameters, group.charges[0].cost),
+            (kind, None) => {
+                call.merge = if let GroupKind::Merge(merge) = kind { Some(merge) } else { None };
+                group.charges.iter().for_each(|charge| call.push(charge));
+            }
         }
     }
     calls.iter_mut().for_each(Call::end_run);
@@ -309,6 +382,12 @@ impl<'a> Call<'a> {
         self.charges.extend([self.parameters.index_of(entry.encoded.bytes()) as u8, entry.verb]);
         push_number(&mut self.charges, entry.cost);
         self.charges.extend(&entry.more);
+    }
+
+    fn push_exchange(&mut self, exchange: &'a QueuedExchange) {
+        self.charges.extend(self.keys.index_of(&exchange.key).to_le_bytes());
+        self.charges.push(self.parameters.index_of(exchange.encoded.bytes()) as u8);
+        self.charges.extend(&exchange.rest);
     }
 
     fn push_special(&mut self, key: &'a [u8], parameters: &'a [u8], cost: u64) {
@@ -392,7 +471,7 @@ mod tests {
         };
         let encoded = Arc::new(EncodedLimits::new(&limits).unwrap());
         let charges = vec![QueuedCharge::new(verb, &charge, 0, key.as_bytes().to_vec(), encoded)];
-        QueuedGroup { charges, route: Route::default(), merge: None }
+        QueuedGroup { charges, route: Route::default(), kind: GroupKind::Charges }
     }
 
     /// Checks which groups go to the special script, and which to the general one.

@@ -19,6 +19,7 @@ macro_rules! assemble_charges {
     ($start:expr) => {
         assemble!(
             "main",
+            "pool",
             "arithmetic",
             "bucket",
             "interval_bucket",
@@ -39,6 +40,10 @@ pub const SOURCE: &str = assemble_charges!("return chunk('main', KEYS, 0, false)
 
 /// The source of the script that merges what nodes took under `consistency: eventual`; the header of `merge.lua` describes it.
 pub const MERGE_SOURCE: &str = assemble_charges!(include_str!("script/merge.lua"));
+
+/// The source of the script that grants leases under `consistency: leased`; the header of `exchange.lua` describes it.
+pub const EXCHANGE_SOURCE: &str =
+    assemble!("pool", "arithmetic", "bucket", "fixed_window"; include_str!("script/exchange.lua"));
 
 /// The source of the script for the most common kind of charge; its header describes it.
 pub const SPECIAL_SOURCE: &str = include_str!("script/special.lua");
@@ -76,6 +81,8 @@ pub struct Scripts {
     pub(crate) special: Option<Script>,
     /// Merges what nodes took by their own views.
     pub(crate) merge: Script,
+    /// Grants leases.
+    pub(crate) exchange: Script,
     /// Whether the store's own clock decides.
     pub(crate) is_own_clock: bool,
 }
@@ -93,12 +100,12 @@ impl Scripts {
 
     fn of(script: impl Fn(&str) -> Script, is_own_clock: bool) -> Self {
         let (general, special) = (script(SOURCE), Some(script(SPECIAL_SOURCE)));
-        Self { general, special, merge: script(MERGE_SOURCE), is_own_clock }
+        Self { general, special, merge: script(MERGE_SOURCE), exchange: script(EXCHANGE_SOURCE), is_own_clock }
     }
 
     /// Returns all scripts.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Script> {
-        [Some(&self.general), self.special.as_ref(), Some(&self.merge)].into_iter().flatten()
+        [&self.general, &self.merge, &self.exchange].into_iter().chain(self.special.as_ref())
     }
 
     /// Makes the general script decide everything, for tests that compare the two.

@@ -24,7 +24,7 @@ use crate::params::{EncodedLimits, refusals_change_nothing};
 use crate::parts::Merged;
 use crate::primary::Primary;
 use crate::refusals::{self, Refusals, Repetition};
-use crate::request::{MAX_CHARGES, QueuedCharge, QueuedGroup, Route, is_plain_refusal};
+use crate::request::{GroupKind, MAX_CHARGES, QueuedCharge, QueuedGroup, Route, is_plain_refusal};
 use crate::script::Scripts;
 use crate::sharing::{Shared, Sharing, is_shared};
 use crate::suspects::Suspects;
@@ -124,8 +124,8 @@ impl RedisStore {
         self.membership.clone()
     }
 
-    /// Sends what this node took and the store has not counted yet, for a node that stops. Returns when the store has answered or
-    /// has failed to.
+    /// Sends what this node took and the store has not counted yet, and returns all leases, for a node that stops. Returns when the
+    /// store has answered or has failed to.
     pub async fn flush(&self) {
         self.sharing.flush().await;
     }
@@ -151,7 +151,7 @@ impl RedisStore {
         self.servers.key(&self.config.namespace, key, lane)
     }
 
-    fn encoded(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
+    pub(crate) fn encoded(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
         let known = self.encoded.read().unwrap_or_else(PoisonError::into_inner).get(&charge.limits_id).cloned();
         // Ids wrap around after four billion limits.
         if let Some(encoded) = known.filter(|encoded| encoded.limits() == charge.limits) {
@@ -186,13 +186,17 @@ impl RedisStore {
             let rest = group.charges.len() - 1 - place;
             charges.push(QueuedCharge::new(group.verb, charge, rest, self.key(charge.key, route.lane), encoded));
         }
-        Ok(QueuedGroup { charges, route, merge: None })
+        Ok(QueuedGroup { charges, route, kind: GroupKind::Charges })
     }
 
     /// Has the store decide all groups.
     pub(crate) async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
+        self.answer_by(batch, Instant::now() + self.config.deadline, answers).await;
+    }
+
+    /// Has the store decide all groups until this deadline.
+    pub(crate) async fn answer_by(&self, batch: Batch<'_>, deadline: Instant, answers: &mut Answers) {
         let asked = Instant::now();
-        let deadline = asked + self.config.deadline;
         let mut replies: Vec<Option<Reply>> = Vec::with_capacity(batch.groups.len());
         let mut tickets = Vec::with_capacity(batch.groups.len());
         for group in batch.groups {

@@ -10,6 +10,7 @@ mod conformance;
 mod eventual;
 mod faults;
 mod keys;
+mod leased;
 mod outages;
 mod refusals;
 mod rule_model;

@@ -52,7 +52,7 @@ pub const FILE: &[Key] = &[
 /// Keys of one entry of `domains`.
 pub(crate) const DOMAIN: &[Key] = FILE.split_at(2).0;
 
-const CONSISTENCIES: &str = "`strict` or `eventual`";
+const CONSISTENCIES: &str = "`strict`, `leased` or `eventual`";
 
 /// Keys of a rule. The keys of a limit are allowed beside `limit` as well.
 pub const RULE: &[Key] = &[
@@ -180,7 +180,7 @@ pub const RULE: &[Key] = &[
         CONSISTENCIES,
         "`strict`",
         "how nodes that share a store agree; [Consistency](#consistency) compares them",
-        "{id: exact, limit: 100/s, consistency: strict}",
+        "{id: steady, per: [user], limit: 1000/s, consistency: leased}",
     ),
     key(
         "sync_every",

@@ -341,7 +341,20 @@ the rate, `N` the number of nodes. In the memory of one process all of them deci
 | `consistency` | a decision | admitted in a time T, at most | algorithms |
 |---|---|---|---|
 | `strict` | a round trip to the store | B + r·T | all |
+| `leased` | in memory, from tokens granted in advance | B + r·T | `token_bucket`, `fixed_window`, without windows of the calendar and `phase: first_request`; no `ban` |
 | `eventual` | in memory, by what the node knows | B + r·T + (N − 1)·(B + r·δ) | `token_bucket`, `fixed_window`, `sliding_window`, `sliding_slices`, without windows of the calendar |
+
+With `leased` the store grants a node tokens before it needs them, about as many as it is likely to need
+in the next second, and the node spends them without asking. It asks for more when less than a quarter is
+left, reports every second, and returns what it does not need when it is idle, when another node needs it,
+and when it stops. Leases pay for keys in steady use, from about 50 requests a second and a burst of 8 for
+each node; `tollgate check` warns below that. What a node holds when it is killed counts as spent, and is
+restored by the rate after at most 6 seconds. While the store does not answer, leases are spent first, then
+`on_fault` decides. `remaining` is what the node holds and what the store had left when it last answered,
+and `standing` is `leased`. A refusal is repeated for at most 100 ms without asking the store. Requests that
+do not take an exact amount (`charge`, `take-up-to`, a cost of 0, rules with `postpaid`), refunds and resets
+return the leases of their key first, and the store decides them. A key may be charged under other limits,
+such as those of an override; then the store decides too, until the leases under the old ones have ended.
 
 With `eventual` a node decides by the state of the key in the store as it last saw it, and what it took
 itself since. It sends what it took every `sync_every`, and at once when that is a sixteenth of B;

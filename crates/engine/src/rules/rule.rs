@@ -388,7 +388,7 @@ pub enum Consistency {
 }
 
 impl Consistency {
-    pub(crate) const WORDS: &[&str] = &["strict", "eventual"];
+    pub(crate) const WORDS: &[&str] = &["strict", "leased", "eventual"];
 
     /// Returns the name.
     pub const fn as_str(self) -> &'static str {

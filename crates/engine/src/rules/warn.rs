@@ -4,6 +4,7 @@
 //! by matching a request that has exactly these values.
 
 mod costs;
+mod leases;
 mod overrides;
 mod texts;
 
@@ -23,6 +24,7 @@ use crate::key;
 use crate::request::Entry;
 use crate::ruleset::{Index, IndexEntry, Matched, RuleSet, windows_of};
 use costs::costs_above_capacity;
+use leases::leases_that_do_not_pay;
 use overrides::{contradicting_overrides, shadowed_overrides};
 use texts::{captures_missed, compared_literally, counted_literally};
 
@@ -53,6 +55,7 @@ pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec
             compared_literally(rule, &mut notes);
             costs_above_capacity(rule, &mut notes);
             slots_without_lease(rule, &mut notes);
+            leases_that_do_not_pay(rule, &mut notes);
             shadowed_overrides(rule, now, &mut notes);
             contradicting_overrides(rule, &mut notes);
             jumped_limits(domain.name(), rule, running, &mut notes);

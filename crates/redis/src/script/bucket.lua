@@ -185,6 +185,19 @@ function bucket.used(limit, cells)
   return n, w * limit.ticks + p, limit.unit
 end
 
+-- Writes that at least these units are owed at an instant.
+function bucket.at_least(limit, cells, at, used)
+  local cell, whole, part = limit.cell, ticks(limit, used)
+  whole = at + whole
+  if cells[cell] < whole or (cells[cell] == whole and cells[cell + 1] < part) then cells[cell], cells[cell + 1] = whole, part end
+end
+
+-- Writes the repair of a clock step.
+function bucket.refresh(limit, cells)
+  local whole, part, stepped_back = owed(limit, cells)
+  if stepped_back then owe(limit, cells, whole, part) end
+end
+
 -- A part of a token is rounded up to a tick.
 function bucket.start_with(limit, cells, whole, part, per)
   if whole > limit.deepest then return false end

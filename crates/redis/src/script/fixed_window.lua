@@ -122,6 +122,22 @@ function window.used(limit, cells)
   return used, 0, 1
 end
 
+-- Writes that at least this is counted, if an instant is in the window.
+function window.at_least(limit, cells, at, used)
+  local cell = limit.cell
+  if at < cells[cell] and cells[cell + 1] < used then cells[cell + 1] = used end
+end
+
+-- Writes the state of the present window.
+function window.refresh(limit, cells)
+  write(limit, cells, current(limit, cells))
+end
+
+-- Returns the end of the present window, which is not one of a calendar.
+function window.window_end(limit)
+  return (enter(limit, 0, 0))
+end
+
 function window.start_with(limit, cells, spent, part)
   if part > 0 then spent = spent + 1 end
   if spent > limit.deepest then return false end

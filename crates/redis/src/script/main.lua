@@ -35,7 +35,8 @@
 --
 -- Value    the head, which is the version of the format (1) and the parameters of the state (2 bytes for the length, then as in
 --          ARGV), and then the cells of each limit. The version is 2. A value of version 1, which was never released, is replaced
---          as if the key were new. `special.lua` marks values of its own, which is removed here.
+--          as if the key were new. `special.lua` marks values of its own, which is removed here. A value of version 3 has a pool
+--          before the state: `pool.lua` describes it, and keeps its floor in whatever is written here.
 -- Law      the state of a key belongs to the parameters it was last charged under, its own. Time acts on it by these. A take under
 --          other parameters is admitted if what is spent by the state's own parameters and the cost together fit the capacity
 --          of the request's parameters; only then is the state converted and written. Refusals and peeks leave state and
@@ -58,7 +59,7 @@ local floor = math.floor
 local pack, read, unpack = struct.pack, struct.unpack, unpack
 local call, arguments = redis.call, ARGV
 
-local VERSION = 2
+local VERSION, POOLED = 2, 3
 local EXACTLY, UP_TO, REGARDLESS = 1, 2, 3
 local TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG = 1, 2, 3, 4, 5
 local CONCURRENCY, UNLIMITED, DENY_ALL, INTERVAL_BUCKET, SLIDING_SLICES = 6, 7, 8, 9, 10
@@ -95,6 +96,8 @@ local context = {
 --   used(limit, cells)                 returns what is used up, with debt: whole tokens, and a fraction as part and whole
 --   start_with(limit, cells, whole, part, per)   writes the state that has just that used up, rounded up to what the limit
 --                                      distinguishes; returns false if it is more than the limit can hold
+--   at_least, refresh, window_end      only where `exchange.lua` grants leases: the floor of `pool.lua`, the state as of now, and
+--                                      the end of the window
 --   convert(limit, cells, own, before) writes `cells` with what `before` says, a state of the same algorithm under the
 --                                      parameters `own`; returns false if `start_with` what is used up does as well or has to do
 --   until_unused(limit, cells)         returns the microseconds until the state is unused
@@ -189,14 +192,21 @@ local values = {}
 --   gap_passed  true in a converted log: the minimum gap has passed, so it is not to be judged by entries that were moved
 --   status    3 or 4 if the key cannot be used
 local records = {}
+-- The pools of keys that have one, by the index of the key.
+local pools, has_pools, pooled = nil, false, {}
 
 if #keys > 0 and not left_out then
   values = call('MGET', unpack(keys))
   for key = 1, #keys do
     local value = values[key]
-    -- The mark of `special.lua`, in a value with at least a head.
-    if value and string.byte(value, 6) == 204 and string.byte(value) == VERSION and #value > 7 then
-      values[key] = pack('<BI2', VERSION, read('<I2', value, 2) - 1) .. string.sub(value, 4, 5) .. string.sub(value, 7)
+    if value then
+      local version, _, _, _, _, mark = string.byte(value, 1, 6)
+      if version == POOLED then
+        has_pools = true
+      elseif mark == 204 and version == VERSION and #value > 7 then
+        -- The mark of `special.lua`, in a value with at least a head.
+        values[key] = pack('<BI2', VERSION, read('<I2', value, 2) - 1) .. string.sub(value, 4, 5) .. string.sub(value, 7)
+      end
     end
   end
   -- A key of another type reads as absent, so the absent ones are counted.
@@ -213,8 +223,9 @@ end
 
 -- Writes a value that will be unused after these microseconds. The expiry is an instant, since the store would otherwise convert
 -- it for its replicas, and a multiple of a quarter of a second, since most are then equal: formatting takes a tenth of all time.
-local expiries = {}
+local expiries, slow_path = {}, nil
 local function write(key, value, unused)
+  if pooled[key] then value, unused = slow_path().with_pool(pools, pooled[key], value) end
   local steps = floor((now + unused) / 250000) + 1 + MARGIN
   local expiry = expiries[steps]
   if not expiry then
@@ -231,7 +242,7 @@ local reply, replies = { pack('<I7', now + age) }, 1
 local ADMITTED = '\0\0'
 
 local slow
-local function slow_path()
+slow_path = function()
   if not slow then
     slow = chunk('slow_path', {
       context = context, values = values, records = records, reply = reply, parsed = parsed, parse = parse,
@@ -239,6 +250,19 @@ local function slow_path()
     })
   end
   return slow
+end
+
+-- What is left of leases is taken into account before anything is decided. A value that cannot be read stays, and is not ours.
+if has_pools then
+  pools = chunk('pool', now)
+  for key = 1, #keys do
+    local value = values[key]
+    if value and string.byte(value) == POOLED then
+      local pool, state = pools.open(value)
+      local touched = pool and slow_path().touched(pools, pool, state)
+      if touched then values[key], pooled[key] = touched, pools.needed_until(pool) > 0 and pool or nil end
+    end
+  end
 end
 
 while position <= #charges do
@@ -336,7 +360,8 @@ for key, record in pairs(records) do
     if unused == UNKNOWN then unused = slow_path().until_unused(record) end
     write(key, values[key] or slow_path().value_of(record), unused)
   elseif record.delete then
-    call('DEL', keys[key])
+    -- A reset leaves the leases of nodes as they are.
+    if pooled[key] then write(key, slow_path().value_of(record), 0) else call('DEL', keys[key]) end
   end
 end
 return table.concat(reply)

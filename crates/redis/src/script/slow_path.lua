@@ -548,4 +548,21 @@ local function until_unused(record)
   return unused
 end
 
-return { decide = decide, refuse = refuse, value_of = value_of, until_unused = until_unused }
+-- Returns the value of a state with the floor of its pool as of now; nil if it is not a state.
+local function touched(pools, pool, state)
+  local record = decode(state)
+  if not record then return nil end
+  pools.touch(record.limits, record, pool)
+  return value_of(record)
+end
+
+-- Returns the value of a state together with its pool, and how long until both are unused.
+local function with_pool(pools, pool, value)
+  local record = decode(value)
+  pools.raise_floor(record.limits, record, pool, now)
+  return pools.close(pool, value_of(record)), max(until_unused(record), pools.needed_until(pool) - now)
+end
+
+return {
+  decide = decide, refuse = refuse, value_of = value_of, until_unused = until_unused, touched = touched, with_pool = with_pool,
+}

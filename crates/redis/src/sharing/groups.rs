@@ -6,11 +6,13 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, Outcome, Stamps, Time};
 use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreError, StoreVerb};
+use tollgate_share::lease::Reservation;
 
 use super::eventual::{Cycle, Indebted, Taken, Undecided};
+use super::leased::{Leases, NoLease};
 use super::states::{AskedState, read_states};
 use super::sync::{charge_of, now_of};
-use crate::request::{QueuedCharge, QueuedGroup, Route};
+use crate::request::{GroupKind, QueuedCharge, QueuedGroup, Route};
 use crate::store::RedisStore;
 
 /// A charge that this node decides. What it reserved is given back if it is dropped.
@@ -37,6 +39,23 @@ impl Drop for Local<'_> {
     fn drop(&mut self) {
         if let Some(taken) = self.taken.filter(|_| self.reserved > Cost::ZERO) {
             self.cycle.release(&self.charge, self.reserved, taken.stamps);
+        }
+    }
+}
+
+/// A charge that this node decides from leases. What it took of them is put back if it is dropped.
+struct Lent<'a> {
+    /// Its position in the group.
+    place: usize,
+    charge: Charge<'a>,
+    leases: &'a Leases,
+    reservation: Option<Reservation>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(reservation) = &self.reservation {
+            self.leases.put_back(&self.charge, reservation);
         }
     }
 }
@@ -74,6 +93,9 @@ impl RedisStore {
     /// Decides a group of one charge, the first of `groups`. If its key has to be read, those of the others are read with it.
     async fn decide_one(&self, batch: Batch<'_>, charge: &Charge<'_>, groups: &[Group<'_>], answers: &mut Answers) {
         let verb = groups.first().map_or(StoreVerb::Check, |group| group.verb);
+        if charge.consistency == Consistency::Leased {
+            return self.decide_leased(batch, verb, charge, answers).await;
+        }
         let Some(cycle) = self.cycle_of(charge) else {
             return self.decide_strictly(batch, verb, std::slice::from_ref(charge), answers).await;
         };
@@ -102,6 +124,27 @@ impl RedisStore {
         }
     }
 
+    /// Decides a group of one charge from leases.
+    async fn decide_leased(&self, batch: Batch<'_>, verb: StoreVerb, charge: &Charge<'_>, answers: &mut Answers) {
+        let decided = match verb {
+            StoreVerb::Peek => self.peek_leased(charge, answers),
+            StoreVerb::Check | StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
+                self.take_leased(charge, false, None, answers).await
+            }
+        };
+        match decided {
+            Ok(decision) => answers.end_group(decision.taken.at),
+            Err(NoLease::Failed(error)) => answers.fail_group(error),
+            Err(NoLease::Strict) => {
+                // What this node holds may be enough for what the store has too little of.
+                if verb == StoreVerb::Peek {
+                    self.settle_lease(charge).await;
+                }
+                self.decide_strictly(batch, verb, std::slice::from_ref(charge), answers).await;
+            }
+        }
+    }
+
     /// Has the store decide charges of any consistency.
     async fn decide_strictly(&self, batch: Batch<'_>, verb: StoreVerb, charges: &[Charge<'_>], answers: &mut Answers) {
         let strict: Vec<Charge<'_>> = charges.iter().map(strictly).collect();
@@ -111,6 +154,7 @@ impl RedisStore {
 
     /// Decides a group of several charges.
     async fn decide_several(&self, batch: Batch<'_>, group: &Group<'_>, answers: &mut Answers) {
+        let deadline = Instant::now() + self.config.deadline;
         let mut locals: Vec<Local<'_>> = Vec::with_capacity(group.charges.len());
         for (place, charge) in group.charges.iter().enumerate() {
             if let Some(cycle) = self.cycle_of(charge) {
@@ -120,15 +164,37 @@ impl RedisStore {
         if let Some(error) = self.read_views(locals.iter().map(|local| &local.charge)).await {
             return answers.fail_group(error);
         }
+        let (mut lent, mut from_leases, mut refused) = (Vec::<Lent<'_>>::new(), Answers::default(), false);
+        for (place, charge) in group.charges.iter().enumerate() {
+            if charge.consistency != Consistency::Leased {
+                continue;
+            }
+            let decided = if group.verb == StoreVerb::Peek || refused {
+                self.peek_leased(charge, &mut from_leases)
+            } else {
+                self.take_leased(charge, true, Some(deadline), &mut from_leases).await
+            };
+            match decided {
+                Ok(decision) => {
+                    from_leases.end_group(decision.taken.at);
+                    refused |= !decision.taken.outcome.is_admitted();
+                    let (leases, reservation) = (&self.sharing.leases, decision.reservation);
+                    lent.push(Lent { place, charge: *charge, leases, reservation });
+                }
+                Err(NoLease::Strict) if group.verb == StoreVerb::Peek => self.settle_lease(charge).await,
+                Err(NoLease::Strict) => {}
+                Err(NoLease::Failed(error)) => return answers.fail_group(error),
+            }
+        }
         // What cannot be decided here is decided by the store.
         let is_unread = |local: &Local<'_>| local.cycle.to_read(&local.charge).map_or(true, |unread| unread.is_some());
         locals.retain(|local| !is_unread(local));
-        let is_local = |place: usize| locals.iter().any(|local| local.place == place);
+        let is_lent = |place: usize| lent.iter().any(|lent| lent.place == place);
+        let is_local = |place: usize| is_lent(place) || locals.iter().any(|local| local.place == place);
         let strict: Vec<usize> = (0..group.charges.len()).filter(|place| !is_local(*place)).collect();
 
         let mut reported = Answers::default();
         let mut least = least_of(&locals, &mut reported);
-        let mut refused = false;
         for local in &mut locals {
             local.charge.ask = limited(local.charge.ask, least);
             let decided = if group.verb == StoreVerb::Peek || refused {
@@ -155,7 +221,7 @@ impl RedisStore {
                 .map(|charge| Charge { ask: limited(charge.ask, least), ..charge })
                 .collect();
             let groups = [Group { verb: group.verb, charges: &charges }];
-            self.answer(Batch { groups: &groups, ..batch }, &mut by_store).await;
+            self.answer_by(Batch { groups: &groups, ..batch }, deadline, &mut by_store).await;
             match by_store.group(0) {
                 Ok(answer) => {
                     refused |= !answer.outcome().is_admitted();
@@ -169,13 +235,16 @@ impl RedisStore {
             for local in &mut locals {
                 local.keep(if is_up_to(local.charge.ask) { least.unwrap_or(Cost::MAX) } else { Cost::MAX });
             }
+            lent.iter_mut().for_each(|lent| lent.reservation = None);
         }
         let mut at = locals.iter().filter_map(|local| local.taken.map(|taken| taken.at)).max().unwrap_or(Time::ZERO);
         for place in 0..group.charges.len() {
             let local = locals.iter().position(|local| local.place == place);
-            let (from, number, index) = match local {
-                Some(index) => (&reported, index, 0),
-                None => (&by_store, 0, strict.iter().position(|strict| *strict == place).unwrap_or(0)),
+            let from_lease = lent.iter().position(|lent| lent.place == place);
+            let (from, number, index) = match (local, from_lease) {
+                (Some(index), _) => (&reported, index, 0),
+                (None, Some(index)) => (&from_leases, index, 0),
+                (None, None) => (&by_store, 0, strict.iter().position(|strict| *strict == place).unwrap_or(0)),
             };
             let Some(answer) = from.group(number).ok().and_then(|group| Some((group, group.charges().get(index)?)))
             else {
@@ -202,6 +271,9 @@ impl RedisStore {
         let mut rest: Vec<Charge<'_>> = Vec::with_capacity(group.charges.len());
         for (charge, back) in group.charges.iter().zip(&mut back) {
             let cost = charge.ask.cost();
+            if charge.consistency == Consistency::Leased {
+                self.settle_lease(charge).await;
+            }
             if let Some(cycle) = self.cycle_of(charge) {
                 *back = cycle.put_back(charge, cost, charge.stamps.copied().unwrap_or_default());
                 cycle.lock(cycle.lane_of(charge)).tally.expire(charge.key);
@@ -212,6 +284,7 @@ impl RedisStore {
         let mut by_store = Answers::default();
         let groups = [Group { verb: StoreVerb::Refund, charges: &rest }];
         self.answer(Batch { groups: &groups, ..batch }, &mut by_store).await;
+        group.charges.iter().for_each(|charge| self.sharing.leases.forget_refusal(charge));
         let refunded = match by_store.group(0) {
             Ok(refunded) => refunded,
             Err(error) => return answers.fail_group(error),
@@ -226,11 +299,15 @@ impl RedisStore {
 
     /// Resets keys in the store, and forgets what this node knows of them.
     async fn reset_shared(&self, batch: Batch<'_>, group: &Group<'_>, answers: &mut Answers) {
+        for charge in group.charges.iter().filter(|charge| charge.consistency == Consistency::Leased) {
+            self.settle_lease(charge).await;
+        }
         let forget = || {
             for charge in group.charges {
                 if let Some(cycle) = self.cycle_of(charge) {
                     cycle.lock(cycle.lane_of(charge)).tally.forget(charge.key);
                 }
+                self.sharing.leases.forget_refusal(charge);
             }
         };
         forget();
@@ -261,7 +338,7 @@ impl RedisStore {
             let name = self.key(charge.key, *lane);
             let charge = charge_of(charge.key, &indebted.with_debt, Ask::Exactly(Cost::ZERO));
             let charges = vec![QueuedCharge::new(StoreVerb::Peek, &charge, 0, name, indebted.encoded.clone())];
-            QueuedGroup { charges, route: Route { lane: *lane, ..Route::default() }, merge: None }
+            QueuedGroup { charges, route: Route { lane: *lane, ..Route::default() }, kind: GroupKind::Charges }
         };
         let groups = reads.iter().map(group).collect();
         let replies = self.servers.send(&self.config, groups, Instant::now() + self.config.deadline).await;

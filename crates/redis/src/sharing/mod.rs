@@ -5,10 +5,14 @@
 //! | `groups.rs` | groups of charges, some of which are decided here and some by the store |
 //! | `eventual.rs` | the views by which keys of `consistency: eventual` are decided |
 //! | `sync.rs` | the task that exchanges what was taken with the store |
+//! | `leased.rs` | the leases by which keys of `consistency: leased` are decided |
+//! | `exchange.rs` | exchanges of leases with the store |
 //! | `states.rs` | states in replies of the store |
 
 mod eventual;
+mod exchange;
 mod groups;
+mod leased;
 mod states;
 mod sync;
 
@@ -22,6 +26,7 @@ use tollgate_engine::store::{Consistency, Group, SyncEvery, rule_of_key};
 use crate::config::Config;
 use crate::store::Servers;
 use eventual::Cycle;
+use leased::Leases;
 
 /// The most rules that overshoot is counted for separately: the first ones. That of others is counted together.
 const MAX_RULES: usize = 1_000;
@@ -36,6 +41,7 @@ pub(crate) struct Sharing {
     /// Random for each process, so that no two have the same counters of merges.
     node: String,
     cycles: RwLock<HashMap<SyncEvery, Arc<Cycle>>>,
+    leases: Leases,
     /// Tokens admitted beyond a limit, by domain and rule.
     overshoot: Mutex<HashMap<(String, String), u64>>,
 }
@@ -55,6 +61,7 @@ impl Sharing {
             runtime: Handle::current(),
             node: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             cycles: RwLock::default(),
+            leases: Leases::new(config.cluster.is_some()),
             overshoot: Mutex::default(),
         })
     }
@@ -77,8 +84,9 @@ impl Sharing {
         self.cycles.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Sends what is unsent, for a node that stops. Returns when the store has answered or failed.
-    pub(crate) async fn flush(&self) {
+    /// Sends what is unsent and returns all leases, for a node that stops. Returns when the store has answered or failed.
+    pub(crate) async fn flush(self: &Arc<Self>) {
+        self.return_leases().await;
         for cycle in self.all_cycles() {
             self.sync(&cycle).await;
         }
@@ -107,7 +115,8 @@ impl Sharing {
             rule: rule.clone(),
             tokens: *tokens,
         });
-        let mut shared = Shared { overshoot: overshoot.collect(), ..Shared::default() };
+        let (leased_keys, leased_tokens) = self.leases.held();
+        let mut shared = Shared { overshoot: overshoot.collect(), leased_keys, leased_tokens, ..Shared::default() };
         shared.overshoot.sort_unstable_by(|one, other| (&one.domain, &one.rule).cmp(&(&other.domain, &other.rule)));
         for cycle in self.all_cycles() {
             for lane in 0..cycle.lanes.len() as u8 {
@@ -129,6 +138,10 @@ pub struct Shared {
     pub views: usize,
     /// Tokens that this node took and could not count in the store, because there were too many or they became too old.
     pub dropped: u64,
+    /// The number of keys of which this node holds leases, or has spent some of them and not reported it.
+    pub leased_keys: usize,
+    /// Tokens that this node holds in leases.
+    pub leased_tokens: u64,
 }
 
 /// The overshoot of a rule.

@@ -19,7 +19,7 @@ use super::states::{AskedState, read_states};
 use crate::batcher::ReplyPart;
 use crate::lanes::TAGS;
 use crate::params::EncodedLimits;
-use crate::request::{MergeHead, QueuedCharge, QueuedGroup, Route, spread};
+use crate::request::{GroupKind, MergeHead, QueuedCharge, QueuedGroup, Route, spread};
 use crate::store::Servers;
 
 /// The least time between two exchanges.
@@ -129,7 +129,7 @@ impl Sharing {
         Ok(match message {
             Message::Read(key, limits) => {
                 let charges = vec![charge(StoreVerb::Peek, key, limits, Ask::Exactly(Cost::ZERO))?];
-                QueuedGroup { charges, route, merge: None }
+                QueuedGroup { charges, route, kind: GroupKind::Charges }
             }
             Message::Merge(payload, is_recent) => {
                 let at = cycle.now();
@@ -140,8 +140,8 @@ impl Sharing {
                     .collect::<Result<_, StoreError>>()?;
                 let counter = self.counter(cycle, lane);
                 let age = payload.age(at).as_nanos() / 1_000;
-                let merge = Some(MergeHead { counter, sequence: payload.sequence, age });
-                QueuedGroup { charges, route, merge }
+                let kind = GroupKind::Merge(MergeHead { counter, sequence: payload.sequence, age });
+                QueuedGroup { charges, route, kind }
             }
         })
     }

@@ -317,6 +317,12 @@ fn write_shared(page: &mut MetricsText, shared: &Shared) {
         "Tokens that were taken without the store and could not be counted there, because they were too many or too old.",
         shared.dropped,
     );
+    page.gauge(
+        "tollgate_leased_keys",
+        "Keys of rules with consistency leased of which this node holds leases.",
+        shared.leased_keys as u64,
+    );
+    page.gauge("tollgate_leased_tokens", "Tokens that this node holds in leases.", shared.leased_tokens);
 }
 
 /// A page in the text format of Prometheus.
@@ -371,7 +377,7 @@ mod tests {
         metrics.peers.set(crate::observe::peers::sample());
         metrics.set_store(StoreCounts { calls: 20, charges: 50, failures: 0, durations });
         let overshoot = vec![Overshoot { domain: "a".into(), rule: "b".into(), tokens: 8 }];
-        metrics.set_shared(Shared { overshoot, views: 2, dropped: 3 });
+        metrics.set_shared(Shared { overshoot, views: 2, dropped: 3, leased_keys: 4, leased_tokens: 5 });
         let engine = Engine::new(MemoryStore::new(10).unwrap()).unwrap();
         let text = "domain: a\nrules:\n- {id: b, limit: 1/s}\n";
         engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();

@@ -14,8 +14,15 @@ const EVERY: u64 = SECOND;
 /// Below this time between exchanges, no further one is made only because the pool is hungry or little is held.
 const APART: u64 = 20 * MILLI;
 
-/// The longest time that a refusal of the pool is repeated without asking it.
+/// The time for which requests are refused without asking after a grant that falls short.
 const REFUSE_FOR: u64 = 20 * MILLI;
+
+/// The longest time that a refusal of the pool is repeated without asking it. Until the wait has passed, only what other nodes
+/// return can meet the need.
+const REPEAT_FOR: u64 = 100 * MILLI;
+
+/// The most leases that one exchange reports; further ones are reported with the next.
+const MAX_REPORTS: usize = 64;
 
 /// The interval in which demand is counted.
 const TICK: u64 = 100 * MILLI;
@@ -32,8 +39,9 @@ pub struct Holder {
     left: u64,
     /// Until when the pool's report is used: by then everything is restored.
     reset_at: u64,
-    /// Requests are refused until this instant, without asking the pool.
+    /// Requests of at least `refused_cost` that are not held are refused until this instant, without asking the pool.
     refused_until: u64,
+    refused_cost: u64,
     /// When the refused need can be met.
     retry_at: u64,
     hungry: bool,
@@ -56,6 +64,7 @@ struct Piece {
 #[derive(Clone, Debug)]
 struct InFlight {
     sent_at: u64,
+    need: Need,
     settle: Vec<Settle>,
     wants: u64,
     returning: bool,
@@ -76,7 +85,27 @@ pub enum Taking {
 
 /// What was taken from which leases, so that it can be put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reservation(Vec<(u64, u64, u64)>);
+pub struct Reservation {
+    first: Taken,
+    /// Nearly always empty, so nothing is allocated.
+    more: Vec<Taken>,
+}
+
+/// What was taken from one lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Taken {
+    epoch: u64,
+    slice: u64,
+    amount: u64,
+}
+
+impl Reservation {
+    /// Returns the expiry of the slice of its first lease. A lease of a window ends with the window at the latest, so the window
+    /// of the instant before it is that of the whole reservation.
+    pub fn slice(&self) -> u64 {
+        self.first.slice
+    }
+}
 
 impl Holder {
     /// Takes `cost` from what is held, earliest deadline first.
@@ -90,7 +119,7 @@ impl Holder {
         if self.in_flight.is_some() {
             return Taking::Wait;
         }
-        if now < self.refused_until {
+        if now < self.refused_until && cost >= self.refused_cost {
             return Taking::Refused(self.retry_at.saturating_sub(now).max(1));
         }
         Taking::Ask
@@ -98,11 +127,11 @@ impl Holder {
 
     /// Puts back what was taken for a request that is not admitted. What expired meanwhile stays spent.
     pub fn put_back(&mut self, reservation: &Reservation) {
-        for (epoch, slice, taken) in &reservation.0 {
+        for Taken { epoch, slice, amount } in std::iter::once(&reservation.first).chain(&reservation.more) {
             let piece = self.pieces.iter_mut().find(|piece| (piece.epoch, piece.slice) == (*epoch, *slice));
             if let Some(piece) = piece {
                 // What was reported meanwhile counts as spent in the pool.
-                let taken = (*taken).min(piece.spent);
+                let taken = (*amount).min(piece.spent);
                 piece.spent -= taken;
                 piece.left += taken;
             }
@@ -112,6 +141,16 @@ impl Holder {
     /// Returns what is held.
     pub fn held(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.left).sum()
+    }
+
+    /// Asks the pool again although it has just refused: something was given back.
+    pub fn forget_refusal(&mut self) {
+        self.refused_until = 0;
+    }
+
+    /// Returns whether anything is held or unreported.
+    pub fn has_leases(&self) -> bool {
+        self.pieces.iter().any(|piece| piece.left > 0 || piece.spent > 0)
     }
 
     /// Returns what remains as far as this node knows: what it holds, and what the pool last had left.
@@ -168,13 +207,7 @@ impl Holder {
 
     /// The pool answered. Returns whether it met the need.
     pub fn answered(&mut self, now: u64, grant: &Grant) -> bool {
-        let Some(flight) = self.in_flight.take() else { return grant.refused.is_none() };
-        // A pool with another epoch has received a report of what is held, and counts it from now on.
-        for piece in self.pieces.iter_mut().filter(|piece| piece.epoch != grant.epoch) {
-            if flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (piece.epoch, piece.slice)) {
-                piece.epoch = grant.epoch;
-            }
-        }
+        let Some(flight) = self.settle(grant.epoch) else { return grant.refused.is_none() };
         self.left = grant.left;
         self.reset_at = now.saturating_add(grant.reset);
         self.hungry = grant.hungry;
@@ -189,13 +222,34 @@ impl Holder {
         // A grant that falls short, from a pool with less than an eighth of a second's demand left: asking again at once
         // would bring a few tokens per call.
         let is_short = !flight.returning && grant.leased < flight.wants && grant.left < flight.wants / 8;
-        let wait = grant.refused.or(is_short.then_some(REFUSE_FOR));
-        if let Some(wait) = wait {
-            self.refused_until = now.saturating_add(wait.min(REFUSE_FOR));
+        if let Some(wait) = grant.refused {
+            self.refused_until = now.saturating_add(wait.min(REPEAT_FOR));
+            self.refused_cost = flight.need.amount();
             self.retry_at = now.saturating_add(wait);
+        } else if is_short {
+            self.refused_until = now.saturating_add(REFUSE_FOR);
+            self.refused_cost = 0;
+            self.retry_at = self.refused_until;
         }
         self.expire(now);
         grant.refused.is_none()
+    }
+
+    /// The pool received the report, and has granted nothing because the store has other parameters for the key.
+    pub fn settled(&mut self, now: u64, epoch: u64) {
+        self.settle(epoch);
+        self.expire(now);
+    }
+
+    /// Ends the exchange in flight. A pool with another epoch has received a report of what is held, and counts it from now on.
+    fn settle(&mut self, epoch: u64) -> Option<InFlight> {
+        let flight = self.in_flight.take()?;
+        for piece in self.pieces.iter_mut().filter(|piece| piece.epoch != epoch) {
+            if flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (piece.epoch, piece.slice)) {
+                piece.epoch = epoch;
+            }
+        }
+        Some(flight)
     }
 
     /// No answer came, and the exchange may have been carried out. It is not repeated: what it reported and returned is
@@ -219,9 +273,9 @@ impl Holder {
     fn begin(&mut self, now: u64, need: Need, keep: u64) -> Exchange {
         self.expire(now);
         let mut back = self.held().saturating_sub(keep);
-        let mut settle: Vec<Settle> = Vec::with_capacity(self.pieces.len());
+        let mut settle: Vec<Settle> = Vec::with_capacity(self.pieces.len().min(MAX_REPORTS));
         // Leases that end first are returned first, because they are of least use.
-        for piece in &mut self.pieces {
+        for piece in self.pieces.iter_mut().take(MAX_REPORTS) {
             let returned = back.min(piece.left);
             back -= returned;
             piece.left -= returned;
@@ -232,8 +286,12 @@ impl Holder {
             settle.push(entry);
         }
         let returning = keep == 0;
+        if returning {
+            // Nothing is asked for ahead until a request needs something.
+            self.granted = 0;
+        }
         let wants = if returning { 0 } else { self.wants(now).saturating_sub(self.held()) };
-        self.in_flight = Some(InFlight { sent_at: now, settle: settle.clone(), wants, returning });
+        self.in_flight = Some(InFlight { sent_at: now, need, settle: settle.clone(), wants, returning });
         self.exchanged_at = now;
         self.hungry = false;
         Exchange { need, wants, settle }
@@ -252,7 +310,7 @@ impl Holder {
     }
 
     fn reserve(&mut self, cost: u64) -> Reservation {
-        let (mut rest, mut from) = (cost, Vec::with_capacity(1));
+        let (mut rest, mut from) = (cost, Reservation::default());
         self.pieces.sort_by_key(|piece| piece.deadline);
         for piece in &mut self.pieces {
             let taken = rest.min(piece.left);
@@ -260,10 +318,15 @@ impl Holder {
                 piece.left -= taken;
                 piece.spent += taken;
                 rest -= taken;
-                from.push((piece.epoch, piece.slice, taken));
+                let taken = Taken { epoch: piece.epoch, slice: piece.slice, amount: taken };
+                if from.first.amount == 0 {
+                    from.first = taken;
+                } else {
+                    from.more.push(taken);
+                }
             }
         }
-        Reservation(from)
+        from
     }
 
     /// Returns the amount that is likely to be needed in the next second.
@@ -353,7 +416,9 @@ mod tests {
         assert_eq!(holder.take(NOW, 5), Taking::Ask);
         assert!(!ask(&mut holder, &mut pool, NOW, Need::Spend(5)));
         assert_eq!(holder.take(NOW, 5), Taking::Refused(50 * MILLI));
-        assert_eq!(holder.take(NOW + REFUSE_FOR, 5), Taking::Ask);
+        assert_eq!(holder.take(NOW, 4), Taking::Ask, "a smaller cost may fit");
+        assert_eq!(holder.take(NOW + 49 * MILLI, 5), Taking::Refused(MILLI));
+        assert_eq!(holder.take(NOW + 50 * MILLI, 5), Taking::Ask);
     }
 
     #[test]
@@ -367,6 +432,14 @@ mod tests {
         assert!(holder.is_due(later));
         assert!(ask(&mut holder, &mut pool, later, Need::default()));
         assert_eq!((holder.held(), pool.outstanding(), holder.is_idle(later)), (0, 0, true));
+        for _ in 0..10 {
+            holder.take(later, 1);
+        }
+        assert!(ask(&mut holder, &mut pool, later, Need::Spend(1)) && holder.held() > 0);
+        let sent = holder.drain(later, Need::default());
+        let grant = pool.exchange(&LIMITS, later, &sent);
+        assert!(holder.answered(later, &grant));
+        assert!(!holder.is_due(later + APART), "a node that stops does not ask for more");
     }
 
     #[test]

@@ -139,14 +139,13 @@ impl Meter {
                 if ticks > most + wide(STALE) * wide(count) { Level::Bucket { ticks: most } } else { level }
             }
             (Self::Window { limit, length, .. }, Level::Window { end, used }) => {
-                let present = self.window_end(now);
-                if now < end {
-                    // A later window than the present one: the clock was set back, by less than a window, or a second.
-                    if end <= present.saturating_add(length.max(STALE)) {
-                        level
-                    } else {
-                        Level::Window { end: present, used: used.min(self.deepest()) }
-                    }
+                let (present, used) = (self.window_end(now), used.min(self.deepest()));
+                // A later window than the present one: the clock was set back, by less than a window, or a second.
+                let most = now.saturating_add(length).saturating_add(length.max(STALE));
+                if used > 0 && now < end && end <= most {
+                    Level::Window { end, used }
+                } else if used == 0 || end > present {
+                    Level::Window { end: present, used }
                 } else {
                     // What was counted beyond the limit is paid off by each window that has begun since.
                     let begun = 1 + (now - end) / length;
@@ -203,7 +202,10 @@ impl Meter {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
                 Level::Bucket { ticks: ticks.max(wide(now) * wide(count)) + wide(tokens) * wide(per) }
             }
-            (_, Level::Window { end, used }) => Level::Window { end, used: used.saturating_add(tokens) },
+            // A window counts no more than it may owe, as the algorithm does.
+            (_, Level::Window { end, used }) => {
+                Level::Window { end, used: used.saturating_add(tokens).min(self.deepest()) }
+            }
             (Self::Window { .. }, level) => level,
         }
     }

@@ -1,6 +1,6 @@
 //! The store's side of leases: a pure function from a pool, an exchange and the store's time to a grant.
 //!
-//! Times are nanoseconds of the store's clock. A script of the store would compute the same with whole microseconds.
+//! Times are nanoseconds of the store's clock. The scripts of `tollgate-redis` compute the same with whole microseconds.
 
 use super::{HUNGRY, Level, Meter, TTL};
 
@@ -58,6 +58,16 @@ pub enum Need {
     Refund(u64),
     /// Forgets what was spent; leases stay out.
     Reset,
+}
+
+impl Need {
+    /// Returns the amount that a request needs.
+    pub const fn amount(self) -> u64 {
+        match self {
+            Self::Spend(amount) | Self::Hold(amount) | Self::UpTo(amount) | Self::Regardless(amount) => amount,
+            Self::Refund(_) | Self::Reset => 0,
+        }
+    }
 }
 
 impl Default for Need {
@@ -215,7 +225,7 @@ impl Pool {
             let live = settle.slice > now;
             let asserted = settle.spent.saturating_add(settle.held);
             for (meter, level) in self.meters.iter().zip(&mut self.levels) {
-                *level = meter.take(*level, now, asserted);
+                *level = meter.current(meter.take(*level, now, asserted), now);
             }
             if live && settle.held > 0 {
                 self.add(settle.slice, settle.held, 1);
@@ -235,7 +245,7 @@ impl Pool {
             self.slices.remove(at);
         }
         for (meter, level) in self.meters.iter().zip(&mut self.levels) {
-            *level = meter.give(*level, back);
+            *level = meter.current(meter.give(*level, back), now);
         }
         self.raise_floor(now);
     }

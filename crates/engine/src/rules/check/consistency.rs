@@ -24,11 +24,7 @@ pub(super) fn check_consistency(
     }
     let (Some(raw_choice), true) = (&raw.consistency, chosen != "strict") else { return Consistency::Strict };
     let consistency = match chosen {
-        "leased" => {
-            let problem = "`consistency: leased` is not supported";
-            notes.add_with_help(raw_choice.position, problem, "write `strict` or `eventual`");
-            return Consistency::Strict;
-        }
+        "leased" => Consistency::Leased,
         "eventual" => {
             let every = sync_every.map_or(Some(SyncEvery::default()), |(_, every)| every);
             Consistency::Eventual(every.unwrap_or_default())

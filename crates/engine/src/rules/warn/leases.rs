@@ -1,0 +1,40 @@
+//! Leased limits that are too small to be leased.
+
+use tollgate::core::{Algorithm, Params};
+
+use super::super::mistake::Notes;
+use super::super::rule::{Consistency, Rule};
+
+/// The number of nodes that the warning assumes, and states: rules do not know it.
+const NODES: u64 = 3;
+/// Below this rate for each node, leases expire unused more often than they save a call.
+const MIN_RATE: u64 = 50;
+/// Below this burst for each node, leases strand a large part of the limit.
+const MIN_BURST: u64 = 8;
+
+/// A rule with `consistency: leased` and a limit of which leases would strand a large part, or save few calls.
+pub(super) fn leases_that_do_not_pay(rule: &Rule, notes: &mut Notes) {
+    if rule.consistency() != Consistency::Leased {
+        return;
+    }
+    for limit in rule.limits().map_or(&[][..], |limits| limits.as_slice()) {
+        let (count, per) = match limit.params() {
+            Params::TokenBucket(bucket) => (u64::from(bucket.rate.count()), bucket.rate.per().as_nanos()),
+            Params::FixedWindow { window, .. } => (window.limit, window.length.as_nanos()),
+            _ => continue,
+        };
+        let per_second = u128::from(count) * 1_000_000_000 / u128::from(per.max(1));
+        let capacity = limit.capacity();
+        let why = if capacity < MIN_BURST * NODES {
+            format!("leases strand much of a capacity below {} (here {capacity})", MIN_BURST * NODES)
+        } else if per_second < u128::from(MIN_RATE * NODES) {
+            format!("leases save few calls below {} requests a second (here {per_second})", MIN_RATE * NODES)
+        } else {
+            continue;
+        };
+        let problem = format!("`{}` gains little from `consistency: leased`: with {NODES} nodes, {why}", rule.id());
+        let help = "write `consistency: strict`, or `eventual` if some excess is acceptable";
+        notes.add_with_help(rule.position().position, problem, help);
+        return;
+    }
+}

@@ -1,0 +1,230 @@
+//! Exchanges of leases with the store: what is sent, what is answered, and the task that reports and returns leases in time.
+//!
+//! An exchange runs in a task of its own, so that its outcome is noted even if the request that needed it has given up.
+
+#[cfg(test)]
+mod traces;
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep};
+use tollgate_core::{Algorithm, Cost, Limits, Now, Retry};
+use tollgate_engine::store::{StoreError, rule_of_key};
+use tollgate_share::lease::{Exchange, Grant, Need};
+
+use super::Sharing;
+use super::leased::{Entry, NoLease, now};
+use crate::answer::{Bytes, TooShort, nanos};
+use crate::batcher::ReplyPart;
+use crate::own::OwnState;
+use crate::params::EncodedLimits;
+use crate::request::{GroupKind, QueuedExchange, QueuedGroup, Route, spread};
+
+/// How often leases are looked through for some that have to be reported or returned.
+const SWEEP_EVERY: Duration = Duration::from_millis(100);
+/// The most exchanges that a sweep starts; the next one goes on. It leaves most of the queue to requests.
+const MAX_STARTED: usize = 1_024;
+/// The most leases that are returned at the same time by a node that stops.
+const RETURNED_TOGETHER: usize = 256;
+
+/// What the store granted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Granted {
+    pub(super) grant: Grant,
+    /// The store's time, in nanoseconds.
+    pub(super) at: u64,
+}
+
+pub(super) type ExchangeResult = Result<Granted, NoLease>;
+
+/// What the store answered.
+#[derive(Debug)]
+enum Exchanged {
+    Granted(Grant),
+    /// The leases are settled. Nothing is granted, because the state is under other parameters.
+    Settled(u64),
+    /// The key is of another type or holds a value of another program.
+    NotOurs,
+}
+
+impl Sharing {
+    /// Starts an exchange; none may be in flight. With `drains`, everything is returned.
+    pub(super) fn start_exchange(
+        self: &Arc<Self>,
+        lane: u8,
+        key: &Arc<[u8]>,
+        entry: &mut Entry,
+        need: Need,
+        drains: bool,
+    ) -> oneshot::Receiver<ExchangeResult> {
+        let at = now();
+        let exchange = if drains { entry.holder.drain(at, need) } else { entry.holder.exchange(at, need) };
+        let (done, answer) = oneshot::channel();
+        let (sharing, key, encoded) = (self.clone(), key.clone(), entry.encoded.clone());
+        self.runtime.spawn(async move {
+            let result = sharing.exchange(lane, &key, &encoded, &exchange).await;
+            let result = sharing.conclude(lane, &key, result);
+            // A caller that gave up needs no answer.
+            let _ = done.send(result);
+        });
+        answer
+    }
+
+    async fn exchange(
+        &self,
+        lane: u8,
+        key: &[u8],
+        encoded: &Arc<EncodedLimits>,
+        exchange: &Exchange,
+    ) -> Result<(Exchanged, u64), StoreError> {
+        let gone = || StoreError::Unavailable { why: "the store is closed".to_owned() };
+        let servers = self.servers.upgrade().ok_or_else(gone)?;
+        let name = servers.key(&self.config.namespace, key, lane);
+        let queued = QueuedExchange::new(key, name, encoded.clone(), exchange);
+        let route = Route { lane, ..Route::default() };
+        let group = QueuedGroup { charges: Vec::new(), route, kind: GroupKind::Exchange(queued) };
+        let replies = servers.send(&self.config, vec![group], Instant::now() + self.config.deadline).await.pop();
+        let unknown = |why: &str| StoreError::Unknown { why: why.to_owned() };
+        let part = replies.unwrap_or_else(|| Err(unknown("no reply for an exchange")))?;
+        let exchanged = read(&part, key, encoded.limits(), exchange.need);
+        let exchanged = exchanged.map_err(|_| unknown("the reply of the script is too short"))?;
+        Ok((exchanged, nanos(part.now)))
+    }
+
+    /// Notes the outcome of an exchange.
+    fn conclude(&self, lane: u8, key: &[u8], result: Result<(Exchanged, u64), StoreError>) -> ExchangeResult {
+        let mut shard = self.leases.lock(lane);
+        let Some(entry) = shard.get_mut(key) else { return Err(NoLease::Strict) };
+        let holder = &mut entry.holder;
+        let result = match result {
+            Ok((Exchanged::Granted(grant), at)) => {
+                self.leases.note_time(at);
+                holder.answered(now(), &grant);
+                Ok(Granted { grant, at })
+            }
+            Ok((Exchanged::Settled(epoch), _)) => {
+                holder.settled(now(), epoch);
+                Err(NoLease::Strict)
+            }
+            Ok((Exchanged::NotOurs, _)) => {
+                holder.unavailable();
+                let why = "the key of a limit holds another type or a value of another program";
+                let why = format!("{why} (rule: {})", rule_of_key(key).1);
+                Err(NoLease::Failed(StoreError::Rejected { why }))
+            }
+            Err(error) => {
+                match error {
+                    StoreError::Unavailable { .. } | StoreError::Rejected { .. } => holder.unavailable(),
+                    StoreError::Unknown { .. } | StoreError::Stale { .. } => holder.unknown(),
+                }
+                Err(NoLease::Failed(error))
+            }
+        };
+        entry.answered.notify_waiters();
+        result
+    }
+
+    /// Returns all leases, for a node that stops.
+    pub(super) async fn return_leases(self: &Arc<Self>) {
+        let mut open = Vec::new();
+        for lane in self.leases.lanes() {
+            open.extend(self.leases.lock(lane).keys().map(|key| (lane, key.clone())));
+        }
+        for some in open.chunks(RETURNED_TOGETHER) {
+            let start = |(lane, key): &(u8, Arc<[u8]>)| {
+                let (sharing, lane, key) = (self.clone(), *lane, key.clone());
+                self.runtime.spawn(async move { sharing.return_lease(lane, &key).await })
+            };
+            let returning: Vec<_> = some.iter().map(start).collect();
+            for task in returning {
+                // A task fails only if the runtime ends, and then the leases expire.
+                let _ = task.await;
+            }
+        }
+    }
+
+    pub(super) fn start_sweeping(self: &Arc<Self>) {
+        if !self.leases.is_swept.swap(true, Ordering::Relaxed) {
+            self.runtime.spawn(sweep(Arc::downgrade(self)));
+        }
+    }
+}
+
+/// Reports and returns leases in time, until the store is dropped.
+async fn sweep(sharing: Weak<Sharing>) {
+    loop {
+        sleep(SWEEP_EVERY).await;
+        let Some(sharing) = sharing.upgrade().filter(|sharing| sharing.servers.strong_count() > 0) else { return };
+        let mut started = 0;
+        for lane in sharing.leases.lanes() {
+            let mut shard = sharing.leases.lock(lane);
+            let at = now();
+            shard.retain(|_, entry| !entry.holder.is_idle(at));
+            for (key, entry) in shard.iter_mut() {
+                if started < MAX_STARTED && entry.holder.is_due(at) {
+                    started += 1;
+                    drop(sharing.start_exchange(lane, key, entry, Need::default(), false));
+                }
+            }
+        }
+    }
+}
+
+/// Reads the reply to an exchange, as `exchange.lua` describes it.
+fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exchanged, TooShort> {
+    let time = nanos(part.now);
+    let now = Now::at(time).with_spread(spread(key).wrapping_mul(1_000));
+    let mut bytes = Bytes::new(part.bytes());
+    let status = bytes.number(1)?;
+    if status > 2 {
+        return Ok(Exchanged::NotOurs);
+    }
+    let epoch = bytes.number(7)?;
+    if status == 2 {
+        return Ok(Exchanged::Settled(epoch));
+    }
+    let (leased, slice) = (bytes.number(7)?, nanos(bytes.number(7)?));
+    let (hungry, count) = (bytes.number(1)? == 1, bytes.number(1)?);
+    let mut slices = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        slices.push((nanos(bytes.number(7)?), bytes.number(7)?));
+    }
+    let Ok(own) = OwnState::decode(bytes.rest(), limits, &now) else { return Ok(Exchanged::NotOurs) };
+    let amount = need.amount();
+    let reports = || limits.reports(&*own.words, &now, Cost::new(amount));
+    let refill = reports().fold(0, |wait, report| match report.retry {
+        Retry::After(after) => after.as_nanos().max(wait),
+        Retry::Never | Retry::OnRelease => u64::MAX,
+    });
+    let until_slices_end = |capacity: u64| until_slices_end(capacity, amount, &slices, time);
+    let wait = limits.as_slice().iter().map(|limit| until_slices_end(limit.capacity())).fold(refill, u64::max);
+    Ok(Exchanged::Granted(Grant {
+        taken: if status == 0 { amount } else { 0 },
+        refused: (status == 1).then_some(wait),
+        leased,
+        slice,
+        lasts: slice.saturating_sub(time),
+        epoch,
+        left: reports().map(|report| report.remaining).min().unwrap_or(0),
+        reset: reports().map(|report| report.reset.as_nanos()).max().unwrap_or(0),
+        hungry,
+    }))
+}
+
+/// Returns how long until the slices end that leave too little for the need.
+fn until_slices_end(capacity: u64, need: u64, slices: &[(u64, u64)], now: u64) -> u64 {
+    let Some(most) = capacity.checked_sub(need) else { return u64::MAX };
+    let mut outstanding: u64 = slices.iter().map(|(_, sum)| sum).sum();
+    let mut wait = 0;
+    for (expiry, sum) in slices {
+        if outstanding <= most {
+            break;
+        }
+        outstanding -= sum;
+        wait = expiry.saturating_sub(now);
+    }
+    wait
+}

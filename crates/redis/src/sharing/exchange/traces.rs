@@ -1,0 +1,228 @@
+//! Random exchanges and charges, carried out by the scripts in real servers and by the pool in Rust, compared one by one to the
+//! microsecond.
+
+use tollgate::ledger::LimitTable;
+use tollgate_core::{Ask, FixedWindow, Limit, Nanos, Phase, TokenBucket};
+use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreVerb};
+use tollgate_share::lease::{Meter, Pool, Settle};
+use tollgate_testkit::servers::{Kind, Link, Server};
+use tollgate_testkit::simulator::{Random, run_seeds};
+
+use super::*;
+use crate::store::RedisStore;
+use crate::{Config, Scripts};
+
+/// In 2026.
+const START: u64 = 1_790_000_000_000_000;
+const KEY: &[u8] = b"k";
+
+struct NoLimitTable;
+
+impl LimitTable for NoLimitTable {
+    fn get(&self, _: u32) -> Option<&Limits> {
+        None
+    }
+}
+
+/// Returns the scripts with a clock that stands where the test sets it, and with expiries some fifty years later.
+fn scripts() -> Scripts {
+    Scripts::with_clock(|source| {
+        source
+            .replace("redis.call('TIME')", "redis.call('MGET', 'clock:seconds', 'clock:micros')")
+            .replace("local MARGIN = 4", "local MARGIN = 6000000000")
+    })
+}
+
+fn draw_limit(random: &mut Random) -> Limit {
+    let burst = random.pick(&[1, 3, 10, 50, 200, 1_000]);
+    let max_debt = random.pick(&[0, 5, 100]);
+    if random.percent(60) {
+        let rate = random.pick(&["7/s", "100/s", "7777/s", "3/min", "1/day", "1000/s"]);
+        TokenBucket::new(rate.parse().unwrap(), burst).unwrap().max_debt(max_debt).unwrap().into()
+    } else {
+        let length = Nanos::from_millis(random.pick(&[500, 1_000, 3_000, 60_000]));
+        let window = FixedWindow::new(burst, length).unwrap().max_debt(max_debt).unwrap();
+        window.phase(random.pick(&[Phase::Epoch, Phase::Spread])).into()
+    }
+}
+
+struct Trace<'a> {
+    random: Random,
+    store: &'a RedisStore,
+    clock: &'a mut Link,
+    limits: Limits,
+    encoded: Arc<EncodedLimits>,
+    meters: Vec<Meter>,
+    pool: Pool,
+    /// Whether the store has kept the pool.
+    is_kept: bool,
+    /// Whether the key does not exist.
+    is_absent: bool,
+    /// The leases of all nodes: epoch, slice and what is left.
+    leases: Vec<(u64, u64, u64)>,
+    now: u64,
+}
+
+impl Trace<'_> {
+    fn nanos(&self) -> u64 {
+        self.now * 1_000
+    }
+
+    fn step(&mut self) {
+        let random = &mut self.random;
+        self.now += match random.below(6) {
+            0 | 1 => 0,
+            2 => random.below(20),
+            3 => random.below(200_000),
+            4 => random.below(1_500_000),
+            _ => random.below(9_000_000),
+        };
+        if random.percent(3) {
+            self.now -= random.pick(&[1, 1_000, 999_999, 1_000_001, 3_000_000, 20_000_000]);
+        }
+        let (seconds, micros) = ((self.now / 1_000_000).to_string(), (self.now % 1_000_000).to_string());
+        self.clock.command(&["MSET", "clock:seconds", &seconds, "clock:micros", &micros]);
+        if self.random.percent(2) {
+            self.clock.command(&["DEL", "tollgate:{k}"]);
+            self.is_absent = true;
+        }
+        if self.is_absent {
+            self.pool = Pool::new(&self.meters, 0, self.nanos());
+            self.is_kept = false;
+        }
+    }
+
+    /// The store keeps a pool only while tokens are out or nodes are hungry, and creates another one when it is needed again.
+    fn note_kept(&mut self) {
+        self.is_kept = !self.pool.slices.is_empty() || self.pool.hungry_until > self.nanos();
+    }
+
+    fn draw_exchange(&mut self) -> Exchange {
+        let random = &mut self.random;
+        let mut settle = Vec::new();
+        for _ in 0..random.below(3) {
+            if self.leases.is_empty() {
+                break;
+            }
+            let lease = random.below(self.leases.len() as u64) as usize;
+            let (epoch, slice, left) = self.leases.swap_remove(lease);
+            let spent = random.below(left + 1);
+            let back = if random.percent(50) { 0 } else { random.below(left - spent + 1) };
+            let held = left - spent - back;
+            settle.push(Settle { epoch, slice, spent, back, held });
+        }
+        let most = self.meters.iter().map(Meter::capacity).min().unwrap_or(1);
+        let need = match random.below(4) {
+            0 => 0,
+            1 => 1,
+            2 => random.below(most / 2 + 2),
+            _ => random.below(most + 3),
+        };
+        let need = if random.percent(30) { Need::Hold(need) } else { Need::Spend(need) };
+        let wants = random.pick(&[0, 1, 5, most / 4, most, 10 * most]);
+        Exchange { need, wants, settle }
+    }
+
+    async fn exchange(&mut self) {
+        let exchange = self.draw_exchange();
+        let place = format!("at {}: {exchange:?} of {:?} by {:?}", self.now, self.pool, self.limits);
+        if !self.is_kept {
+            (self.pool.epoch, self.pool.hungry_until) = (self.now, 0);
+        }
+        let (said, _) = self.store.sharing.exchange(0, KEY, &self.encoded, &exchange).await.unwrap();
+        let expected = self.pool.exchange(&self.meters, self.nanos(), &exchange);
+        let Exchanged::Granted(grant) = said else { panic!("{said:?} {place}") };
+        assert_eq!(grant, expected, "{place}");
+        self.is_absent = false;
+        self.note_kept();
+        // The holders learn the epoch of the pool that they reported to.
+        let now = self.nanos();
+        for settle in exchange.settle.iter().filter(|settle| settle.held > 0 && settle.slice > now) {
+            self.leases.push((grant.epoch, settle.slice, settle.held));
+        }
+        if grant.leased > 0 {
+            self.leases.push((grant.epoch, grant.slice, grant.leased));
+        }
+    }
+
+    /// A charge that does not know of leases must decide by the same state.
+    async fn charge(&mut self) {
+        let most = self.meters.iter().map(Meter::capacity).min().unwrap_or(1);
+        let cost = self.random.below(most + 2).max(1);
+        let (verb, ask, need) = match self.random.below(6) {
+            0 | 1 => (StoreVerb::Check, Ask::Exactly(Cost::new(cost)), Need::Spend(cost)),
+            2 => (StoreVerb::Check, Ask::UpTo(Cost::new(cost)), Need::UpTo(cost)),
+            3 => (StoreVerb::Check, Ask::Regardless(Cost::new(cost)), Need::Regardless(cost)),
+            4 => (StoreVerb::Refund, Ask::Exactly(Cost::new(cost)), Need::Refund(cost)),
+            _ => (StoreVerb::Reset, Ask::Exactly(Cost::new(cost)), Need::Reset),
+        };
+        let (limits, consistency) = (&self.limits, Consistency::Strict);
+        let charge =
+            Charge { key: KEY, limits_id: 0, limits, earlier: &[], ask, stamps: None, windows: &[], consistency };
+        let (charges, mut answers) = ([charge], Answers::default());
+        let groups = [Group { verb, charges: &charges }];
+        let place = format!("at {}: {verb:?} {ask:?} of {:?} by {:?}", self.now, self.pool, self.limits);
+        self.store.answer(Batch { limit_table: &NoLimitTable, groups: &groups }, &mut answers).await;
+        let answer = answers.group(0).unwrap();
+        let (said, before) = (&answer.charges()[0], self.pool.clone());
+        if verb == StoreVerb::Refund && self.is_absent {
+            return;
+        }
+        let grant = self.pool.exchange(&self.meters, self.nanos(), &Exchange { need, ..Exchange::default() });
+        self.pool.hungry_until = before.hungry_until;
+        if verb == StoreVerb::Check {
+            assert_eq!(said.outcome.is_admitted(), grant.refused.is_none(), "{place}");
+            let taken = if said.outcome.is_admitted() { said.taken.get() } else { 0 };
+            assert_eq!(taken, grant.taken, "{place}");
+            let left = answer.reports(said).iter().map(|report| report.remaining).min().unwrap_or(0);
+            assert_eq!(left, grant.left, "{place}");
+        }
+        // What changes nothing is not written, so the store may keep an expired pool, with the epoch that nodes know.
+        if said.taken > Cost::ZERO || grant.taken > 0 || verb == StoreVerb::Reset {
+            self.note_kept();
+            self.is_absent = verb == StoreVerb::Reset && !self.is_kept;
+        } else {
+            self.pool = before;
+        }
+    }
+}
+
+/// Runs traces on both servers. `TOLLGATE_SEEDS` sets their number.
+#[test]
+fn pools_of_the_scripts_are_those_of_rust() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for kind in Kind::ALL {
+        let server = Server::start(kind);
+        let mut clock = server.connect();
+        clock.command(&["MSET", "clock:seconds", "0", "clock:micros", "0"]);
+        let config = Config::from_url(&server.url()).unwrap().deadline(Duration::from_secs(5));
+        let store = runtime.block_on(RedisStore::with_scripts(config, scripts()));
+        let clock = std::cell::RefCell::new(clock);
+        run_seeds(40, |seed| {
+            println!("{kind:?}, seed {seed}");
+            let mut random = Random::new(seed);
+            let mut limits = vec![draw_limit(&mut random)];
+            if random.percent(25) {
+                limits.push(draw_limit(&mut random));
+            }
+            let limits = Limits::new(limits).unwrap();
+            let offset = spread(KEY).wrapping_mul(1_000);
+            let meters: Vec<Meter> = limits.as_slice().iter().map(|limit| Meter::new(limit, offset).unwrap()).collect();
+            let encoded = Arc::new(EncodedLimits::new(&limits).unwrap());
+            let pool = Pool::new(&meters, 0, START * 1_000);
+            let mut clock = clock.borrow_mut();
+            clock.command(&["DEL", "tollgate:{k}"]);
+            let (store, clock, leases) = (&store, &mut *clock, Vec::new());
+            let (is_kept, is_absent, now) = (false, true, START);
+            let mut trace =
+                Trace { random, store, clock, limits, encoded, meters, pool, is_kept, is_absent, leases, now };
+            runtime.block_on(async {
+                for _ in 0..120 {
+                    trace.step();
+                    if trace.random.percent(20) { trace.charge().await } else { trace.exchange().await }
+                }
+            });
+            Ok(())
+        });
+    }
+}

@@ -1,0 +1,345 @@
+//! `consistency: leased`: this node spends tokens that the store granted it in advance.
+//!
+//! The state machines are those of [`tollgate_share::lease`]: a [`Holder`] for each key here, the pool in `exchange.lua`. Here are
+//! the clock, the locks and the decisions; `exchange.rs` has the messages. Only charges of an exact amount are decided here.
+//! All others return the leases of their key and are decided by the store.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::futures::OwnedNotified;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, timeout_at};
+use tollgate_core::{Algorithm, Ask, Cost, Limit, Nanos, Outcome, Report, Retry, Stamp, Stamps, Time, Wall};
+use tollgate_engine::Standing;
+use tollgate_engine::store::{Answers, Charge, StoreError};
+use tollgate_share::lease::{Holder, Meter, Need, Reservation, Taking};
+
+use super::Sharing;
+use super::eventual::Taken;
+use super::exchange::ExchangeResult;
+use crate::lanes::{LANES, lane_of};
+use crate::params::EncodedLimits;
+use crate::request::spread;
+use crate::store::RedisStore;
+
+/// The most keys with leases. Others are decided by the store.
+const MAX_KEYS: usize = 1 << 18;
+
+/// The leases of this node.
+pub(super) struct Leases {
+    /// By lane. On one server a lane only divides the work between threads.
+    shards: Box<[Mutex<Shard>]>,
+    /// The store's time less this node's, in nanoseconds, by the last answer.
+    offset: AtomicI64,
+    /// Whether the task that reports and returns leases was started.
+    pub(super) is_swept: AtomicBool,
+}
+
+/// The leases of the keys of a lane.
+pub(super) type Shard = HashMap<Arc<[u8]>, Entry>;
+
+/// The leases of one key.
+pub(super) struct Entry {
+    pub(super) holder: Holder,
+    pub(super) encoded: Arc<EncodedLimits>,
+    meters: Box<[Meter]>,
+    /// Notified when an exchange has ended.
+    pub(super) answered: Arc<Notify>,
+}
+
+/// A decision about a charge.
+pub(super) struct LeaseDecision {
+    pub(super) taken: Taken,
+    /// What was taken from leases, so that it can be put back; `None` if nothing was, or the store took it.
+    pub(super) reservation: Option<Reservation>,
+}
+
+/// Why this node does not decide a charge.
+pub(super) enum NoLease {
+    /// The store has to: the charge is not of an exact amount, the state is under other parameters, or there are too many keys.
+    Strict,
+    Failed(StoreError),
+}
+
+/// What a request waits for.
+enum Step {
+    Decided(LeaseDecision),
+    Wait(OwnedNotified),
+    Asked(oneshot::Receiver<ExchangeResult>),
+}
+
+/// How a charge was decided.
+enum Decided {
+    Held(Reservation),
+    /// The store took it at this time of its own.
+    Spent(u64),
+    /// Refused for this long.
+    Refused(u64),
+}
+
+impl Leases {
+    pub(super) fn new(is_cluster: bool) -> Self {
+        let count = if is_cluster { LANES } else { LANES / 8 };
+        Self {
+            shards: (0..count).map(|_| Mutex::default()).collect(),
+            offset: AtomicI64::new(0),
+            is_swept: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn lane_of(&self, charge: &Charge<'_>) -> u8 {
+        (lane_of(charge.placed_by()) % self.shards.len()) as u8
+    }
+
+    /// Returns the lanes.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = u8> + use<> {
+        0..self.shards.len() as u8
+    }
+
+    pub(super) fn lock(&self, lane: u8) -> MutexGuard<'_, Shard> {
+        self.shards[usize::from(lane)].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the store's time, in nanoseconds, of an answer that just arrived.
+    pub(super) fn note_time(&self, time: u64) {
+        let offset = i128::from(time) - i128::from(now());
+        self.offset.store(i64::try_from(offset).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Returns the store's time as this node estimates it.
+    fn estimate(&self, now: u64) -> Time<Wall> {
+        Time::from_nanos(now.saturating_add_signed(self.offset.load(Ordering::Relaxed)))
+    }
+
+    /// Returns the number of keys with leases, and the tokens held.
+    pub(super) fn held(&self) -> (usize, u64) {
+        let of_lane = |lane| {
+            let shard = self.lock(lane);
+            let holders = shard.values().map(|entry| &entry.holder).filter(|holder| holder.has_leases());
+            holders.fold((0, 0_u64), |(keys, tokens), holder| (keys + 1, tokens.saturating_add(holder.held())))
+        };
+        self.lanes()
+            .map(of_lane)
+            .fold((0, 0), |(keys, tokens), (more, held)| (keys + more, tokens.saturating_add(held)))
+    }
+
+    /// Adds the answer to a charge that was decided here.
+    fn report(
+        &self,
+        entry: Option<&Entry>,
+        charge: &Charge<'_>,
+        decided: Decided,
+        at: u64,
+        answers: &mut Answers,
+    ) -> LeaseDecision {
+        let remaining = entry.map_or(0, |entry| entry.holder.remaining());
+        let reset = Nanos::from_nanos(entry.map_or(0, |entry| entry.holder.reset(at)));
+        let cost = charge.ask.cost();
+        let stamps = |window_at: u64| entry.map(|entry| stamps_of(&entry.meters, window_at)).unwrap_or_default();
+        let (outcome, taken, stamps) = match &decided {
+            // The lease was granted in the window in which it ends.
+            Decided::Held(from) => (Outcome::Allow, cost, stamps(from.slice().saturating_sub(1))),
+            Decided::Spent(time) => (Outcome::Allow, cost, stamps(*time)),
+            Decided::Refused(u64::MAX) => (Outcome::Deny(Retry::Never), Cost::ZERO, Stamps::default()),
+            Decided::Refused(wait) => {
+                (Outcome::Deny(Retry::After(Nanos::from_nanos((*wait).max(1)))), Cost::ZERO, Stamps::default())
+            }
+        };
+        let retry = match outcome {
+            Outcome::Deny(retry) => retry,
+            Outcome::Allow | Outcome::Delay(_) if cost.get() <= remaining => Retry::NOW,
+            Outcome::Allow | Outcome::Delay(_) => Retry::After(reset),
+        };
+        let report = |limit: &Limit| {
+            let capacity = limit.capacity();
+            Report { limit: capacity, remaining: remaining.min(capacity), retry, reset }
+        };
+        answers.charge_by(Standing::Leased, outcome, taken, stamps, charge.limits.as_slice().iter().map(report));
+        let reservation = if let Decided::Held(reservation) = decided { Some(reservation) } else { None };
+        LeaseDecision { taken: Taken { taken, stamps, outcome, at: self.estimate(at) }, reservation }
+    }
+
+    /// Makes requests for a key ask the store again, because something was given back to it.
+    pub(super) fn forget_refusal(&self, charge: &Charge<'_>) {
+        if let Some(entry) = self.lock(self.lane_of(charge)).get_mut(charge.key) {
+            entry.holder.forget_refusal();
+        }
+    }
+
+    /// Gives back what was taken from leases.
+    pub(super) fn put_back(&self, charge: &Charge<'_>, reservation: &Reservation) {
+        if let Some(entry) = self.lock(self.lane_of(charge)).get_mut(charge.key) {
+            entry.holder.put_back(reservation);
+        }
+    }
+}
+
+/// Returns where a take at this time of the store is refunded: windows accept refunds only before they end.
+fn stamps_of(meters: &[Meter], at: u64) -> Stamps {
+    Stamps::from_stamps(meters.iter().map(|meter| match meter {
+        Meter::Bucket { .. } => Stamp::NONE,
+        Meter::Window { .. } => Stamp::from_bits(meter.window_end(at)),
+    }))
+}
+
+/// Returns the time of a clock that only goes forward, also while the machine sleeps: a lease must not outlast its slice.
+pub(super) fn now() -> u64 {
+    let time = rustix::time::clock_gettime(CLOCK);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
+}
+
+#[cfg(target_os = "linux")]
+const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+/// It counts the time asleep on macOS.
+#[cfg(not(target_os = "linux"))]
+const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
+impl RedisStore {
+    /// Decides a charge from leases, or asks the pool for what it needs. With `holds`, what the pool gives becomes part of a lease,
+    /// for a group that may still be refused. The answer is added to `answers`.
+    pub(super) async fn take_leased(
+        &self,
+        charge: &Charge<'_>,
+        holds: bool,
+        deadline: Option<Instant>,
+        answers: &mut Answers,
+    ) -> Result<LeaseDecision, NoLease> {
+        let Ask::Exactly(cost) = charge.ask else {
+            self.settle_lease(charge).await;
+            return Err(NoLease::Strict);
+        };
+        // A cost of zero is refused only by a limit in debt, which the pool knows.
+        if cost == Cost::ZERO {
+            return Err(NoLease::Strict);
+        }
+        let mut deadline = deadline;
+        loop {
+            let step = self.try_lease(charge, holds, answers)?;
+            let limit = || Instant::now() + self.config.deadline;
+            match step {
+                Step::Decided(decision) => return Ok(decision),
+                Step::Wait(answered) => {
+                    if timeout_at(*deadline.get_or_insert_with(limit), answered).await.is_err() {
+                        let why = format!("no lease within {:?}", self.config.deadline);
+                        return Err(NoLease::Failed(StoreError::Unavailable { why }));
+                    }
+                }
+                Step::Asked(answer) => {
+                    let result = timeout_at(*deadline.get_or_insert_with(limit), answer).await;
+                    let unknown = |why: String| NoLease::Failed(StoreError::Unknown { why });
+                    let late = |_| unknown(format!("no answer about a lease within {:?}", self.config.deadline));
+                    let gone = |_| unknown("the runtime of the connection has ended".to_owned());
+                    let granted = result.map_err(late)?.map_err(gone)??;
+                    let decided = match granted.grant.refused {
+                        Some(wait) => Decided::Refused(wait),
+                        None if holds => continue,
+                        None => Decided::Spent(granted.at),
+                    };
+                    let leases = &self.sharing.leases;
+                    let shard = leases.lock(leases.lane_of(charge));
+                    return Ok(leases.report(shard.get(charge.key), charge, decided, now(), answers));
+                }
+            }
+        }
+    }
+
+    fn try_lease(&self, charge: &Charge<'_>, holds: bool, answers: &mut Answers) -> Result<Step, NoLease> {
+        let (sharing, cost) = (&self.sharing, charge.ask.cost().get());
+        let (leases, at) = (&sharing.leases, now());
+        let lane = leases.lane_of(charge);
+        let mut shard = leases.lock(lane);
+        if !shard.contains_key(charge.key) {
+            if shard.len() >= MAX_KEYS / leases.shards.len() {
+                return Err(NoLease::Strict);
+            }
+            sharing.start_sweeping();
+            shard.insert(Arc::from(charge.key), self.new_entry(charge)?);
+        }
+        let Some(entry) = shard.get_mut(charge.key) else { return Err(NoLease::Strict) };
+        // A lease belongs to the parameters that it was granted under. It is returned when it was not used for a second.
+        if entry.encoded.limits() != charge.limits {
+            return Err(NoLease::Strict);
+        }
+        if entry.meters.iter().any(|meter| meter.capacity() < cost) {
+            return Ok(Step::Decided(leases.report(Some(entry), charge, Decided::Refused(u64::MAX), at, answers)));
+        }
+        let decided = match entry.holder.take(at, cost) {
+            Taking::Held(reservation) => {
+                if entry.holder.is_due(at) {
+                    drop(sharing.start_exchange(lane, &Arc::from(charge.key), entry, Need::default(), false));
+                }
+                Decided::Held(reservation)
+            }
+            Taking::Refused(wait) => Decided::Refused(wait),
+            Taking::Wait => return Ok(Step::Wait(entry.answered.clone().notified_owned())),
+            Taking::Ask => {
+                let need = if holds { Need::Hold(cost) } else { Need::Spend(cost) };
+                return Ok(Step::Asked(sharing.start_exchange(lane, &Arc::from(charge.key), entry, need, false)));
+            }
+        };
+        Ok(Step::Decided(leases.report(Some(entry), charge, decided, at, answers)))
+    }
+
+    fn new_entry(&self, charge: &Charge<'_>) -> Result<Entry, NoLease> {
+        let encoded = self.encoded(charge).map_err(|why| NoLease::Failed(StoreError::Rejected { why }))?;
+        let offset = spread(charge.key).wrapping_mul(1_000);
+        // An override may have limits without a state, which cannot be leased.
+        let meters = charge.limits.as_slice().iter().map(|limit| Meter::new(limit, offset)).collect::<Option<_>>();
+        let meters = meters.ok_or(NoLease::Strict)?;
+        Ok(Entry { holder: Holder::default(), encoded, meters, answered: Arc::default() })
+    }
+
+    /// Returns what [`take_leased`](Self::take_leased) would, if this node holds as much as the charge needs. Takes nothing.
+    pub(super) fn peek_leased(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LeaseDecision, NoLease> {
+        let (leases, at) = (&self.sharing.leases, now());
+        let shard = leases.lock(leases.lane_of(charge));
+        let Some(entry) = shard.get(charge.key) else { return Err(NoLease::Strict) };
+        let is_exact = matches!(charge.ask, Ask::Exactly(cost) if cost > Cost::ZERO);
+        if !is_exact || charge.ask.cost().get() > entry.holder.held() || entry.encoded.limits() != charge.limits {
+            return Err(NoLease::Strict);
+        }
+        let decision = leases.report(Some(entry), charge, Decided::Held(Reservation::default()), at, answers);
+        Ok(LeaseDecision { reservation: None, ..decision })
+    }
+
+    /// Reports and returns the leases of a key, so that the store alone knows its state.
+    pub(super) async fn settle_lease(&self, charge: &Charge<'_>) {
+        let leases = &self.sharing.leases;
+        self.sharing.return_lease(leases.lane_of(charge), charge.key).await;
+    }
+}
+
+impl Sharing {
+    /// Reports and returns the leases of a key. If that fails they expire, and count as spent.
+    pub(super) async fn return_lease(self: &Arc<Self>, lane: u8, key: &[u8]) {
+        let deadline = Instant::now() + self.config.deadline;
+        loop {
+            let step = {
+                let mut shard = self.leases.lock(lane);
+                let Some(entry) = shard.get_mut(key) else { return };
+                if entry.holder.is_in_flight() {
+                    Step::Wait(entry.answered.clone().notified_owned())
+                } else if entry.holder.has_leases() {
+                    Step::Asked(self.start_exchange(lane, &Arc::from(key), entry, Need::default(), true))
+                } else {
+                    return;
+                }
+            };
+            let is_settled = match step {
+                Step::Wait(answered) => timeout_at(deadline, answered).await.is_err(),
+                Step::Asked(answer) => {
+                    // What is not answered expires.
+                    let _ = timeout_at(deadline, answer).await;
+                    true
+                }
+                Step::Decided(_) => true,
+            };
+            if is_settled {
+                return;
+            }
+        }
+    }
+}

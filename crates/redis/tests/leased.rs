@@ -1,0 +1,340 @@
+//! `consistency: leased` on real servers: several nodes that spend tokens which the store granted them in advance.
+
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+use crate::support;
+
+use std::time::Duration;
+
+use support::{Hand, Owned, Said, bucket, config, name_of, on_both, run, scripts_by_hand, store, wait_until_up};
+use tokio::time::Instant;
+use tollgate_core::{Ask, Cost, FixedWindow, Limit, Limits, Nanos, Outcome, Retry, TokenBucket};
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::store::{Consistency, StoreError, StoreVerb};
+use tollgate_engine::{Decisions, Engine, Entry, Item, Request, Standing, Store};
+use tollgate_redis::{Config, RedisStore};
+use tollgate_testkit::servers::{Cluster, Kind, Reply};
+
+fn charge(key: &str, limits: impl Into<Limits>, cost: u64) -> Owned {
+    Owned { consistency: Consistency::Leased, ..Owned::new(key, limits, cost) }
+}
+
+async fn ask(store: &impl Store, verb: StoreVerb, charges: Vec<Owned>) -> Result<Vec<Said>, StoreError> {
+    run(store, &[(verb, charges)]).await.remove(0)
+}
+
+async fn check(store: &impl Store, key: &str, limits: impl Into<Limits>) -> bool {
+    ask(store, StoreVerb::Check, vec![charge(key, limits, 1)]).await.unwrap()[0].outcome.is_admitted()
+}
+
+/// How much the store has left beside what is leased.
+async fn left_in_store(store: &RedisStore, key: &str, limits: impl Into<Limits>) -> u64 {
+    let charge = Owned::new(key, limits, 1);
+    run(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
+}
+
+async fn wait_for(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so().await {
+        assert!(start.elapsed() < Duration::from_secs(40), "not within 40 s: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Takes until the node holds some tokens in advance; returns how many were taken.
+async fn take_until_held(node: &RedisStore, key: &str, limits: impl Into<Limits> + Clone) -> u64 {
+    let mut taken = 0;
+    while node.shared().leased_tokens == 0 {
+        assert!(check(node, key, limits.clone()).await);
+        taken += 1;
+    }
+    taken
+}
+
+/// Rules, engine and store together: most decisions take no call, and all are exact.
+#[test]
+fn requests_cost_few_calls_and_are_leased() {
+    on_both(async |server| {
+        let engine = Engine::new(store(&server).await).unwrap();
+        let text = b"{domain: d, rules: [{id: r, per: [user], limit: 100000/day, consistency: leased}]}";
+        engine.put(&Rules::read(&[Source { name: "rules", text }]).unwrap()).unwrap();
+        let (entries, mut decisions) = ([Entry::new("user", "x")], Decisions::default());
+        let items = [Item::new(&entries)];
+        let request = Request::new("d", &items);
+        let (before, mut remaining) = (engine.store().counts().calls, u64::MAX);
+        for _ in 0..5_000 {
+            let decision = engine.check(&request, &mut decisions).await.unwrap();
+            assert!(decision.is_allowed());
+            assert_eq!(decision.standing(), Standing::Leased);
+            let left = decision.reports().next().unwrap().report.remaining;
+            assert!(left < 100_000 && left <= remaining, "{left} are left after {remaining}");
+            remaining = left;
+        }
+        let calls = engine.store().counts().calls - before;
+        assert!(calls * 4 <= 5_000, "{calls} calls for 5000 requests");
+        engine.store().flush().await;
+        assert_eq!(engine.store().shared().leased_tokens, 0);
+        let decision = engine.peek(&request, &mut decisions).await.unwrap();
+        assert_eq!(
+            decision.reports().next().unwrap().report.remaining,
+            95_000,
+            "a node that stops returns what it holds"
+        );
+        assert_eq!(decision.standing(), Standing::Exact);
+    });
+}
+
+/// Of 300 tokens, 300 are admitted by three nodes that ask at the same time and as long as needed, and not one more.
+#[test]
+fn nodes_together_admit_exactly_the_limit() {
+    let window = FixedWindow::new(300, Nanos::from_secs(1_000_000)).unwrap();
+    on_both(async |server| {
+        for limit in [bucket(300), window.into()] {
+            server.command(&["FLUSHALL"]);
+            let nodes = [store(&server).await, store(&server).await, store(&server).await];
+            let mut admitted = 0;
+            wait_for("all 300 are admitted", async || {
+                let (one, two, three) = tokio::join!(
+                    check(&nodes[0], "k", limit),
+                    check(&nodes[1], "k", limit),
+                    check(&nodes[2], "k", limit)
+                );
+                admitted += u64::from(one) + u64::from(two) + u64::from(three);
+                admitted >= 300
+            })
+            .await;
+            assert_eq!(admitted, 300);
+            for node in &nodes {
+                node.flush().await;
+            }
+            for node in &nodes {
+                assert!(!check(node, "k", limit).await, "one more than 300");
+            }
+        }
+    });
+}
+
+#[test]
+fn idle_nodes_return_their_leases() {
+    on_both(async |server| {
+        let (node, observer) = (store(&server).await, store(&server).await);
+        let taken = take_until_held(&node, "k", bucket(1_000)).await;
+        let expected = 1_000 - taken;
+        wait_for("the leases are returned", async || left_in_store(&observer, "k", bucket(1_000)).await == expected)
+            .await;
+        assert_eq!((node.shared().leased_keys, node.shared().leased_tokens), (0, 0));
+    });
+}
+
+/// One node holds tokens that it does not use; another one needs them.
+#[test]
+fn hungry_nodes_get_what_others_hold() {
+    on_both(async |server| {
+        let (one, other) = (store(&server).await, store(&server).await);
+        let mut taken = take_until_held(&one, "k", bucket(40)).await;
+        wait_for("all 40 are admitted", async || {
+            taken += u64::from(check(&other, "k", bucket(40)).await);
+            taken >= 40
+        })
+        .await;
+        assert_eq!(taken, 40);
+    });
+}
+
+/// What a node held when it was lost counts as spent: when the lease has ended, the pool is gone and nothing has come back.
+#[test]
+fn lease_of_a_lost_node_expires_and_counts_as_spent() {
+    on_both(async |server| {
+        let observer = store(&server).await;
+        let node = store(&server).await;
+        let taken = take_until_held(&node, "k", bucket(50_000)).await;
+        // Its tasks end with it, so nothing is returned.
+        drop(node);
+        let mut left = left_in_store(&observer, "k", bucket(50_000)).await;
+        assert!(left < 50_000 - taken, "{left} are left of 50000 after {taken}");
+        wait_for("the lease expires", async || {
+            // A charge writes the state, with version 2 if it is alone and 3 if there is a pool.
+            left -= 1;
+            assert!(support::check(&observer, "k", bucket(50_000)).await.unwrap());
+            server.command(&["GETRANGE", &name_of("k"), "0", "0"]) == Reply::Bytes(vec![2])
+        })
+        .await;
+        assert_eq!(left_in_store(&observer, "k", bucket(50_000)).await, left);
+    });
+}
+
+/// The store refills to the burst less what is leased, whoever asks: here charges that know nothing of leases, and a clock that
+/// stands still while the node holds its lease.
+#[test]
+fn strict_charges_find_the_burst_less_what_is_leased() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    for kind in Kind::ALL {
+        runtime.block_on(async {
+            let limit = TokenBucket::new("1000/s".parse().unwrap(), 100).unwrap();
+            let (server, node, mut hand): (_, RedisStore, Hand) = support::by_hand(kind).await;
+            let strict = RedisStore::with_scripts(config(&server), scripts_by_hand()).await;
+            let start = 1_790_000_000_000_000;
+            hand.set(start);
+            take_until_held(&node, "k", limit).await;
+            let held = node.shared().leased_tokens;
+            hand.set(start + 2_000_000);
+            let all = Owned { ask: Ask::UpTo(Cost::new(1_000)), ..Owned::new("k", Limit::from(limit), 0) };
+            let mut admitted = ask(&strict, StoreVerb::Check, vec![all]).await.unwrap()[0].taken;
+            assert!(admitted + held <= 100 || node.shared().leased_tokens == 0, "{admitted} taken beside {held}");
+            for _ in 0..held + 5 {
+                admitted += u64::from(check(&node, "k", limit).await);
+            }
+            assert_eq!(admitted, 100);
+        });
+    }
+}
+
+#[test]
+fn groups_with_strict_charges_are_all_or_none() {
+    on_both(async |server| {
+        let node = store(&server).await;
+        let strict = |limit: Limit, cost| Owned::new("strict", limit, cost);
+        let both = |cost| vec![strict(bucket(3), cost), charge("k", bucket(100), cost)];
+        let said = ask(&node, StoreVerb::Check, both(2)).await.unwrap();
+        assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(said[0].reports[0].remaining, 1);
+        let said = ask(&node, StoreVerb::Check, both(2)).await.unwrap();
+        assert_eq!(said.iter().map(|said| said.outcome.is_admitted()).collect::<Vec<_>>(), [false, true]);
+        let up_to = |owned: Owned, most| Owned { ask: Ask::UpTo(Cost::new(most)), ..owned };
+        let group = vec![up_to(strict(bucket(3), 0), 5), up_to(charge("k", bucket(100), 0), 5)];
+        let said = ask(&node, StoreVerb::Check, group).await.unwrap();
+        assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [1, 1]);
+        node.flush().await;
+        assert_eq!(left_in_store(&node, "k", bucket(100)).await, 97, "what was not admitted was put back");
+        let group = vec![charge("k", bucket(100), 7), charge("other", bucket(1), 2)];
+        let said = ask(&node, StoreVerb::Check, group).await.unwrap();
+        assert_eq!(said.iter().map(|said| said.outcome.is_admitted()).collect::<Vec<_>>(), [true, false]);
+        assert_eq!(said[1].outcome, Outcome::Deny(Retry::Never), "more than the burst");
+        node.flush().await;
+        assert_eq!(left_in_store(&node, "k", bucket(100)).await, 97);
+        let eventual =
+            Owned { consistency: Consistency::Eventual(Default::default()), ..Owned::new("e", bucket(9), 3) };
+        let said = ask(&node, StoreVerb::Check, vec![charge("k", bucket(100), 3), eventual]).await.unwrap();
+        assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [3, 3]);
+    });
+}
+
+#[test]
+fn refunds_resets_and_debts_reach_the_store() {
+    on_both(async |server| {
+        let node = store(&server).await;
+        let bucket = TokenBucket::new("1/day".parse().unwrap(), 100).unwrap().max_debt(2).unwrap();
+        let window = FixedWindow::new(100, Nanos::from_secs(1_000_000)).unwrap().max_debt(2).unwrap();
+        for (key, limit) in [("b", Limit::from(bucket)), ("w", window.into())] {
+            for _ in 0..30 {
+                assert!(check(&node, key, limit).await);
+            }
+            let said = ask(&node, StoreVerb::Check, vec![charge(key, limit, 1)]).await.unwrap();
+            let refund = |cost| Owned { stamps: Some(said[0].stamps), ..charge(key, limit, cost) };
+            assert_eq!(ask(&node, StoreVerb::Refund, vec![refund(1)]).await.unwrap()[0].taken, 1, "{key}");
+            assert_eq!(left_in_store(&node, key, limit).await, 70, "{key}: all leases were returned");
+            let regardless = |cost| Owned { ask: Ask::Regardless(Cost::new(cost)), ..charge(key, limit, cost) };
+            assert!(check(&node, key, limit).await);
+            let said = ask(&node, StoreVerb::Check, vec![regardless(71)]).await.unwrap();
+            assert!(said[0].outcome.is_admitted(), "{key}, two into debt: {said:?}");
+            let said = ask(&node, StoreVerb::Check, vec![charge(key, limit, 0)]).await.unwrap();
+            assert!(!said[0].outcome.is_admitted(), "{key}: a cost of 0 is refused by a limit in debt");
+            assert!(!check(&node, key, limit).await);
+            assert!(ask(&node, StoreVerb::Reset, vec![charge(key, limit, 1)]).await.is_ok());
+            let said = ask(&node, StoreVerb::Check, vec![charge(key, limit, 50)]).await.unwrap();
+            assert!(said[0].outcome.is_admitted(), "{key}: {said:?}");
+        }
+    });
+}
+
+#[test]
+fn usage_is_kept_when_the_rule_changes() {
+    on_both(async |server| {
+        let node = store(&server).await;
+        let strict = ask(&node, StoreVerb::Check, vec![Owned::new("k", bucket(100), 4)]).await.unwrap();
+        assert_eq!(strict[0].reports[0].remaining, 96);
+        for _ in 0..10 {
+            assert!(check(&node, "k", bucket(100)).await);
+        }
+        // Other limits: decided by the store, which still knows what is leased under the old ones.
+        let larger = || Owned { limits_id: 7, ..charge("k", bucket(200), 1) };
+        let said = ask(&node, StoreVerb::Check, vec![larger()]).await.unwrap();
+        assert!(said[0].outcome.is_admitted() && said[0].reports[0].remaining <= 185, "{said:?}");
+        node.flush().await;
+        assert_eq!(left_in_store(&node, "k", bucket(200)).await, 185);
+        wait_for("the key is leased under the new limits", async || {
+            assert!(ask(&node, StoreVerb::Check, vec![larger()]).await.unwrap()[0].outcome.is_admitted());
+            node.shared().leased_tokens > 0
+        })
+        .await;
+    });
+}
+
+#[test]
+fn without_the_store_leases_are_spent_and_then_it_is_unavailable() {
+    on_both(async |mut server| {
+        let node = store(&server).await;
+        take_until_held(&node, "k", bucket(10_000)).await;
+        server.kill();
+        let mut spent = 0;
+        let error = loop {
+            match ask(&node, StoreVerb::Check, vec![charge("k", bucket(10_000), 1)]).await {
+                Ok(said) => spent += u64::from(said[0].outcome.is_admitted()),
+                Err(error) => break error,
+            }
+        };
+        assert!(spent > 0, "{error}");
+        server.restart();
+        wait_until_up(&node).await;
+        // The store lost its state. What was spent and held is asserted again.
+        wait_for("the node has a lease again", async || {
+            assert!(check(&node, "k", bucket(10_000)).await);
+            node.shared().leased_tokens > 0
+        })
+        .await;
+        node.flush().await;
+        assert!(left_in_store(&node, "k", bucket(10_000)).await < 10_000);
+    });
+}
+
+#[test]
+fn keys_that_are_not_ours_are_rejected() {
+    on_both(async |server| {
+        let node = store(&server).await;
+        server.command(&["LPUSH", &name_of("list"), "x"]);
+        server.command(&["SET", &name_of("other"), "a value of another program"]);
+        server.command(&["SET", &name_of("damaged"), "\u{3}damaged"]);
+        for key in ["list", "other", "damaged"] {
+            let said = ask(&node, StoreVerb::Check, vec![charge(key, bucket(10), 1)]).await;
+            assert!(matches!(said, Err(StoreError::Rejected { .. })), "{key}: {said:?}");
+            let said = ask(&node, StoreVerb::Check, vec![Owned::new(key, bucket(10), 1)]).await;
+            assert!(matches!(said, Err(StoreError::Rejected { .. })), "{key}, strict: {said:?}");
+        }
+        assert!(check(&node, "k", bucket(10)).await);
+    });
+}
+
+#[test]
+fn lanes_of_a_cluster_have_their_own_pools() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    for kind in Kind::ALL {
+        runtime.block_on(async {
+            let cluster = Cluster::start(kind);
+            let config = Config::from_url(&cluster.url()).unwrap().deadline(support::UNHURRIED);
+            let (node, other) = (RedisStore::connect(config.clone()).await, RedisStore::connect(config).await);
+            wait_until_up(&node).await;
+            wait_until_up(&other).await;
+            for key in 0..50 {
+                for _ in 0..5 {
+                    assert!(check(&node, &format!("k{key}"), bucket(100)).await);
+                }
+                assert!(check(&other, &format!("k{key}"), bucket(100)).await);
+            }
+            node.flush().await;
+            other.flush().await;
+            for key in 0..50 {
+                assert_eq!(left_in_store(&other, &format!("k{key}"), bucket(100)).await, 94, "k{key}");
+            }
+        });
+    }
+}
