@@ -300,6 +300,27 @@ mod tests {
     }
 
     #[test]
+    fn limits_return_the_parameters_that_they_were_made_with() {
+        let secs = Nanos::from_secs;
+        let token = TokenBucket::new(rate("20/4s"), 9).unwrap();
+        assert_eq!((token.rate(), token.burst(), token.fits_a_word()), (rate("5/s"), 9, true));
+        let leaky = LeakyBucket::new(rate("7777/s"), 8).unwrap();
+        assert_eq!((leaky.rate(), leaky.burst(), leaky.fits_a_word()), (rate("7777/s"), 8, false));
+        let interval = IntervalBucket::new(7, secs(6)).unwrap();
+        assert_eq!((interval.refill(), interval.period()), (7, secs(6)));
+        let fixed = FixedWindow::new(5, secs(4)).unwrap();
+        assert_eq!((fixed.limit(), fixed.length()), (5, secs(4)));
+        let sliding = SlidingWindow::new(6, secs(3)).unwrap();
+        assert_eq!((sliding.limit(), sliding.length()), (6, secs(3)));
+        let slices = SlidingSlices::new(4, secs(20), secs(5)).unwrap();
+        assert_eq!((slices.limit(), slices.length(), slices.precision()), (4, secs(20), secs(5)));
+        let log = SlidingLog::new(3, secs(8)).unwrap();
+        assert_eq!((log.limit(), log.length()), (3, secs(8)));
+        let leases = Concurrency::new(2, secs(9)).unwrap();
+        assert_eq!((leases.limit(), leases.lease()), (2, secs(9)));
+    }
+
+    #[test]
     fn invalid_parameters_are_errors() {
         let bucket = BucketParams { rate: rate("10/s"), burst: 9, max_debt: 4, initial: 10 };
         assert!(Limit::from_params(Params::TokenBucket(bucket)).is_err());

@@ -308,6 +308,10 @@ mod tests {
         assert_eq!((refused.outcome(), refused.taken()), (Outcome::Deny(Retry::Never), Cost::ZERO));
         assert_eq!(Verdict::<Stamp>::default(), Verdict::allow(Cost::ZERO));
         assert_eq!(Stamp::from_bits(7).to_bits(), 7);
+        let report = |retry| Report { limit: 1, remaining: 0, retry, reset: wait };
+        assert_eq!(report(Retry::After(wait)).retry_after(), Some(second));
+        assert_eq!([Retry::OnRelease, Retry::Never].map(|retry| report(retry).retry_after()), [None; 2]);
+        assert_eq!(report(Retry::Never).reset_after(), second);
         let asks = [Ask::Exactly(Cost::ONE), Ask::UpTo(Cost::ONE), Ask::Regardless(Cost::ONE)];
         assert!(asks.iter().all(|ask| ask.cost() == Cost::ONE));
     }

@@ -204,10 +204,10 @@ impl IntervalBucket {
         (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill)
     }
 
-    const fn with_bounds(self) -> Self {
+    fn with_bounds(self) -> Self {
         // Requests that wait can take from the steps within `max_wait`: less than 2⁶² plus one step.
         let sold = if self.max_wait == 0 { 0 } else { (self.max_wait / self.period + 1) * self.refill };
-        let deepest = self.burst + if sold > self.max_debt { sold } else { self.max_debt };
+        let deepest = self.burst + sold.max(self.max_debt);
         let max_plausible = deepest.saturating_add((STALE.as_nanos() / self.period + 1) * self.refill);
         Self { deepest, max_plausible, ..self }
     }

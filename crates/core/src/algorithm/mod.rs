@@ -312,23 +312,4 @@ impl<const N: usize> CellsMut for [u64; N] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn first<C: Cells>(cells: C) -> u64 {
-        cells.get(0)
-    }
-
-    fn write<C: CellsMut>(mut cells: C) {
-        cells.set(1, 9);
-        cells.set(7, 9);
-    }
-
-    #[test]
-    fn words_are_reached_through_references_and_beyond_the_end_there_are_none() {
-        let mut words = [3, 4];
-        assert_eq!((first(&words[..]), first(&mut words[..]), first(&words[..0])), (3, 3, 0));
-        write(&mut words[..]);
-        assert_eq!(words, [3, 9]);
-    }
-}
+mod tests;

@@ -124,7 +124,11 @@ fn fast_paths_decide_as_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
             *word = limit.take_from_word(*word, now, cost)?;
             Some(Verdict::granted(cost))
         }
-        words => limit.take_from_words(words, now, cost).map(|stamp| Verdict::stamped(cost, stamp)),
+        words => {
+            let stamp = limit.take_from_words(words, now, cost)?;
+            assert!(limit.takes_from_words(), "the fast path applies, and callers do not try it");
+            Some(Verdict::stamped(cost, stamp))
+        }
     });
 }
 

@@ -134,6 +134,7 @@ fn minimum_gap_applies_to_requests_only() {
     let mut key = Account::new(log(5).into(), 0);
     let _ = key.ask(&log(5).into(), 0, exactly(1));
     assert_eq!(key.ask(&gapped, SECOND, exactly(1)).outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(2))));
+    assert!(key.ask(&gapped, SECOND, exactly(0)).is_admitted(), "a cost of zero is exempt");
     assert!(key.ask(&gapped, 3 * SECOND, exactly(1)).is_admitted());
     let mut key = Account::new(token("1/h", 5), 0);
     let _ = key.ask(&token("1/h", 5), 0, exactly(4));
@@ -343,4 +344,65 @@ fn debt_of_another_calendar_is_paid_off_by_the_length_of_its_own_windows() {
     let now = Now::at(165 * SECOND).with_windows(&windows);
     let own = of(5).max_debt(7).unwrap();
     assert_eq!(of(20).report_from(&own, &[160 * SECOND, 12], &now, Cost::ONE).remaining, 13);
+}
+
+#[test]
+fn limit_without_a_state_decides_as_it_does_alone() {
+    let bucket = token("1/h", 5);
+    let mut key = Account::new(bucket, 0);
+    let _ = key.ask(&bucket, 0, exactly(5));
+    for limit in [Limit::Unlimited, Limit::DenyAll] {
+        for cost in [0, 1, u64::MAX].map(Cost::new) {
+            for ask in [Ask::Exactly(cost), Ask::UpTo(cost), Ask::Regardless(cost)] {
+                assert_eq!(key.ask(&limit, 0, ask), limit.weigh(&[0; 0], &Now::at(0), ask), "{ask:?} by {limit:?}");
+            }
+            assert_eq!(key.report(&limit, 0, cost.get()), limit.report(&[0; 0], &Now::at(0), cost));
+        }
+    }
+}
+
+/// Returns the limit with another `max_debt`.
+fn with_debt(limit: &Limit, max_debt: u64) -> Limit {
+    use crate::Params;
+    let mut params = limit.params();
+    match &mut params {
+        Params::Unlimited | Params::DenyAll => {}
+        Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => bucket.max_debt = max_debt,
+        Params::FixedWindow { window, .. }
+        | Params::SlidingWindow(window)
+        | Params::SlidingSlices { window, .. }
+        | Params::SlidingLog { window, .. } => window.max_debt = max_debt,
+        Params::IntervalBucket { max_debt: debt, .. } | Params::Concurrency { max_debt: debt, .. } => *debt = max_debt,
+    }
+    Limit::from_params(params).unwrap()
+}
+
+#[test]
+fn limit_that_differs_in_its_debt_only_decides_everything_else_the_same() {
+    for (own, max_debt) in varied_limits().iter().flat_map(|own| [2, 20].map(|debt| (own, debt))) {
+        let other = with_debt(own, max_debt);
+        let mut seed = max_debt;
+        let (mut key, mut at) = (Account::new(*own, 100 * SECOND), 100 * SECOND);
+        for _ in 0..100 {
+            at += random(&mut seed, 3) * random(&mut seed, SECOND);
+            let now = Now::at(at);
+            for cost in (0..12).map(Cost::new) {
+                let what = format!("{cost:?} at {at} under {other:?}");
+                for ask in [Ask::Exactly(cost), Ask::UpTo(cost)] {
+                    let [expected, changed] = [own, &other].map(|limit| limit.weigh_from(own, &*key.words, &now, ask));
+                    let parts = |verdict: Verdict| (verdict.outcome(), verdict.taken());
+                    assert_eq!(parts(changed), parts(expected), "{what}");
+                }
+                let [expected, changed] = [own, &other].map(|limit| key.report(limit, at, cost.get()));
+                assert_eq!(changed, expected, "{what}");
+                let wait = match own.weigh(&*key.words, &now, Ask::Exactly(cost)).outcome() {
+                    Outcome::Allow => Retry::NOW,
+                    Outcome::Delay(wait) => Retry::After(wait),
+                    Outcome::Deny(retry) => retry,
+                };
+                assert_eq!(other.wait_behind_from(own, &*key.words, &now, cost), wait, "{what}");
+            }
+            let _ = key.ask(own, at, exactly(random(&mut seed, 5)));
+        }
+    }
 }

@@ -391,3 +391,30 @@ fn taking_up_to_an_amount_is_refused_when_nothing_is_left_unless_the_amount_is_z
         assert_eq!([take(3), take(1), take(0)], [(false, 0), (false, 0), (true, 0)], "{limit:?}");
     }
 }
+
+#[test]
+fn group_of_one_has_the_fast_paths_of_its_limit_and_a_larger_group_none() {
+    let odd: Limit = TokenBucket::new("7777/s".parse().unwrap(), 9).unwrap().into();
+    let (now, cost) = (Now::at(0), Cost::new(4));
+    let paths = |limits: &Limits| {
+        let mut state = state_of(limits);
+        let word = limits.take_from_word(state[0], &now, cost);
+        let applies = limits.takes_from_words();
+        let stamps =
+            applies.then(|| limits.take_from_words(&mut *state.clone(), &now, cost).map(|stamps| stamps.count()));
+        let verdict =
+            limits.decide_fast(&mut *state, &now, cost).map(|verdict| (verdict.is_admitted(), verdict.stamp().count()));
+        (word, stamps, verdict)
+    };
+    assert_eq!(paths(&bucket(9).into()), (Some(4_000_000_000), None, Some((true, 1))));
+    assert_eq!(paths(&bucket(3).into()), (None, None, None));
+    assert_eq!(paths(&odd.into()), (None, Some(Some(1)), Some((true, 1))));
+    for limits in [[bucket(9), bucket(9)], [odd, odd]] {
+        assert_eq!(paths(&Limits::new(limits).unwrap()), (None, None, None));
+    }
+    let mut state = state_of(&bucket(9).into());
+    let one = Limits::from(bucket(9));
+    assert!(one.decide_fast(&mut *state, &now, Cost::new(9)).unwrap().is_admitted());
+    let refused = one.decide_fast(&mut *state, &now, Cost::ONE).unwrap();
+    assert_eq!((refused.outcome(), refused.stamp().has_refused(0)), (Outcome::Deny(Retry::After(SECOND)), true));
+}

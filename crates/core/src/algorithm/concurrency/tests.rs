@@ -300,3 +300,54 @@ fn no_words_time_or_cost_cause_a_panic() {
         limit.release(&mut state, &now, Stamp::from_bits(any()));
     }
 }
+
+#[test]
+fn lease_that_never_ends_stays_so_on_another_clock() {
+    let limit = leases(3, 10);
+    let mut state = vec![0; limit.words()];
+    let last = u64::MAX - 5;
+    assert!(limit.decide(state.as_mut_slice(), &Now::at(last), exactly(2)).is_admitted());
+    limit.rebase(state.as_mut_slice(), Time::from_nanos(last), Time::from_nanos(1_000));
+    assert_eq!(limit.used(state.as_slice(), &Now::at(2_000)), Tokens::whole(2));
+}
+
+/// Words that count how often they are read.
+struct Counted {
+    words: Vec<u64>,
+    reads: core::cell::Cell<usize>,
+}
+
+impl Cells for Counted {
+    fn get(&self, index: usize) -> u64 {
+        self.reads.set(self.reads.get() + 1);
+        self.words[index]
+    }
+}
+
+impl CellsMut for Counted {
+    fn set(&mut self, index: usize, word: u64) {
+        self.words[index] = word;
+    }
+}
+
+#[test]
+fn decisions_renewals_and_releases_read_the_same_number_of_words_whatever_the_limit() {
+    let reads = |count: u64| {
+        let limit = leases(count, 1_000);
+        let mut state = Counted { words: vec![0; limit.words()], reads: 0.into() };
+        let stamps: Vec<_> = (0..count).map(|at| limit.decide(&mut state, &Now::at(at), CHECK).stamp()).collect();
+        let middle = stamps[stamps.len() / 2];
+        state.reads.set(0);
+        assert!(limit.renew(&mut state, &Now::at(count), middle));
+        assert_eq!(limit.release(&mut state, &Now::at(count), middle), Cost::ONE);
+        // Leases stay where they are when only their length changes.
+        let changed = leases(count, 2_000);
+        changed.convert(&limit, &mut state, &Now::at(count));
+        let released = state.reads.replace(0);
+        assert_eq!(changed.release(&mut state, &Now::at(count), stamps[1]), Cost::ONE);
+        // Of the leases that have ended, only as many are read as the request needs.
+        assert!(limit.weigh(&state, &Now::at(9_000), exactly(3)).is_admitted());
+        (released, state.reads.get())
+    };
+    assert_eq!([5, 64, 300].map(reads), [reads(10); 3]);
+}

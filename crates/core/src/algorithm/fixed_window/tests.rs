@@ -242,3 +242,8 @@ fn calendar_of_a_count_is_known_by_the_end_of_its_window() {
     assert!(!is_same(given(7, 61), 160, 1) && !is_same(given(7, 60).phase(Phase::Given(1)), 160, 1));
     assert!(given(7, 60).has_windows_of(&given(5, 60), &[161 * S, 1], &Now::at(110 * S)), "no window is given");
 }
+
+#[test]
+fn window_from_the_first_request_begins_only_with_the_next_request() {
+    check(&limit().phase(Phase::FirstRequest), Now::at, "5@70 5@140 1@190 1@199 1@200", "0 0 no10 no1 4");
+}

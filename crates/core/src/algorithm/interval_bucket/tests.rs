@@ -221,3 +221,49 @@ fn last_instant_does_not_restart_the_count_with_every_request() {
         }
     }
 }
+
+/// Requests that wait 20 s take from the three steps within that time at most: 15.
+#[test]
+fn after_a_clock_step_back_the_most_that_can_be_owed_counts() {
+    let short_of = |max_debt| limit().max_debt(max_debt).unwrap();
+    let patient = |max_debt| short_of(max_debt).max_wait(Nanos::from_secs(20)).unwrap();
+    for (limit, most) in [(short_of(3), 5 + 3), (short_of(9), 5 + 9), (patient(3), 5 + 15), (patient(40), 5 + 40)] {
+        let mut state = [0];
+        let _ = limit.decide(&mut state, &Now::at(1_000_000 * S), Ask::Exactly(Cost::ONE));
+        assert_eq!(limit.used(&state, &Now::at(30 * S)), Tokens::whole(most), "{limit:?}");
+    }
+}
+
+/// The steps are at multiples of 300 ms. A second before 9 s, four of them are still to come.
+#[test]
+fn steps_of_the_last_second_are_owed_again_by_a_reading_that_old() {
+    let limit = IntervalBucket::new(2, Nanos::from_millis(300)).unwrap();
+    let mut state = [0];
+    let _ = limit.decide(&mut state, &Now::at(9 * S), Ask::Regardless(Cost::new(4)));
+    let owed = |at| limit.used(&state, &Now::at(at)).ceil();
+    let earliest = 7_800_000_000;
+    assert_eq!([9 * S, 9 * S - 1, 8 * S, earliest, earliest - 1].map(owed), [4, 6, 12, 12, 4]);
+}
+
+#[test]
+fn damaged_state_is_paid_off_like_the_largest_debt() {
+    for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
+        for mark in [u64::MAX, u64::MAX - 1, 1 << 40] {
+            let (limit, mut state) = (limit().steps(steps), [mark, 0]);
+            assert!(!limit.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::ONE)).is_admitted());
+            assert_eq!(limit.report(&state, &Now::at(35 * S), Cost::ONE).reset, Nanos::from_secs(15), "{steps:?}");
+        }
+    }
+}
+
+/// At 3 s, with 4 of 5 taken. After requests of 7, a cost of 5 needs three more steps.
+#[test]
+fn wait_behind_other_requests_is_until_the_steps_that_they_leave() {
+    let mut state = [0];
+    let now = Now::at(3 * S);
+    let _ = limit().decide(&mut state, &now, Ask::Exactly(Cost::new(4)));
+    let wait = |ahead, cost| limit().wait_behind(&state, &now, Cost::new(ahead), Cost::new(cost));
+    let after = |secs| Retry::After(Nanos::from_secs(secs));
+    assert_eq!([wait(0, 1), wait(0, 2), wait(1, 5), wait(2, 5)], [after(0), after(7), after(7), after(17)]);
+    assert_eq!([wait(7, 5), wait(0, 6), wait(0, 7)], [after(27), Retry::Never, Retry::Never]);
+}

@@ -403,3 +403,42 @@ fn takings_at_the_first_two_instants_of_the_clock_are_refunded_separately() {
     assert_eq!(refund(Stamp::NONE), 0, "nothing was taken");
     assert_eq!([refund(first), refund(first), refund(second)], [1, 0, 1]);
 }
+
+#[test]
+fn limit_holds_after_a_damaged_word() {
+    let limit = log(3, 10);
+    for next in 0..20 {
+        let mut state = [next << 32, 0, 0, 0];
+        let passed = (0..9).filter(|_| limit.decide(&mut state, &Now::at(1_000), CHECK).is_admitted());
+        assert_eq!(passed.count(), 3, "the next entry goes to slot {next}");
+    }
+}
+
+/// Of 3, 2 are withheld at 100. What is refunded without a stamp is the oldest: first what was withheld.
+#[test]
+fn refund_without_a_stamp_keeps_the_gap_after_the_last_request() {
+    let limit = log(3, 10).initial(1).unwrap().minimum_gap(Nanos::from_nanos(4)).unwrap();
+    for refunded in 0..=3 {
+        let mut state = [0; 4];
+        limit.init(&mut state, &Now::at(100));
+        assert!(limit.decide(&mut state, &Now::at(101), CHECK).is_admitted());
+        assert_eq!(limit.refund(&mut state, &Now::at(102), Cost::new(refunded), None), Cost::new(refunded));
+        let report = limit.report(&state, &Now::at(102), Cost::ZERO);
+        assert_eq!(report.remaining, refunded);
+        let has_gap =
+            limit.weigh(&state, &Now::at(104), CHECK).outcome() == Outcome::Deny(Retry::After(Nanos::from_nanos(1)));
+        assert_eq!(has_gap, refunded == 1 || refunded == 2, "{refunded} of the entries are refunded");
+    }
+}
+
+#[test]
+fn withheld_amount_belongs_to_no_request_under_new_parameters_either() {
+    let gapped = |limit| log(limit, 10).minimum_gap(Nanos::from_nanos(4)).unwrap();
+    let (old, new) = (gapped(3).initial(1).unwrap(), gapped(4));
+    let mut state = [0; 5];
+    old.init(&mut state, &Now::at(100));
+    new.convert(&old, &mut state, &Now::at(101));
+    assert_eq!(new.report(&state, &Now::at(101), Cost::ONE).remaining, 2);
+    assert!(new.decide(&mut state, &Now::at(101), CHECK).is_admitted(), "no gap after what was withheld");
+    assert!(!new.weigh(&state, &Now::at(104), CHECK).is_admitted());
+}

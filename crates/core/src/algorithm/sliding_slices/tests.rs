@@ -196,3 +196,39 @@ fn fast_path_does_not_apply_when_the_clock_was_set_back_far() {
     let earliest = end - limit().max_plausible;
     assert_eq!([end, end - 1, earliest, earliest - 1].map(applies), [false, true, true, false]);
 }
+
+#[test]
+fn fast_path_applies_while_older_slices_are_counted() {
+    let mut state = vec![0; limit().words()];
+    for second in [100, 110] {
+        assert!(limit().decide(&mut *state, &Now::at(second * S), Ask::Exactly(Cost::new(3))).is_admitted());
+    }
+    let fast = |cost| limit().decide_fast(&mut *state.clone(), &Now::at(111 * S), Cost::new(cost)).is_some();
+    assert_eq!([1, 4, 5, 11].map(fast), [true, true, false, false]);
+}
+
+#[test]
+fn slices_are_shorter_than_asked_for_if_that_divides_the_window() {
+    let slice = |length, precision| {
+        SlidingSlices::new(5, Nanos::from_secs(length), Nanos::from_secs(precision)).unwrap().precision()
+    };
+    assert_eq!([slice(10, 6), slice(60, 7), slice(60, 10)], [5, 6, 10].map(Nanos::from_secs));
+    // No number of slices up to 64 divides a window of 67 ns, so six of 12 ns reach beyond it.
+    let prime = SlidingSlices::new(5, Nanos::from_nanos(67), Nanos::from_nanos(12)).unwrap();
+    assert_eq!(prime.precision(), Nanos::from_nanos(12));
+}
+
+/// Slice 12 is that from 110 s to 120 s; the counts are at the number of their slice modulo six.
+#[test]
+fn restored_counts_expire_with_their_slices() {
+    for amount in [10, 300, 1 << 40] {
+        let limit = SlidingSlices::new(amount, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap();
+        let mut state = vec![0; limit.words()];
+        limit.restore(&mut *state, 120 * S, 2, &[0, 0, 0, 0, 3, 1]);
+        let used = |second| limit.used(&*state, &Now::at(second * S)).ceil();
+        assert_eq!([119, 159, 160, 169, 170, 179, 180].map(used), [6, 6, 3, 3, 2, 2, 0], "{amount}");
+        // More than the limit and its debt is not counted.
+        limit.restore(&mut *state, 120 * S, 1, &[u64::MAX; 6]);
+        assert_eq!(limit.used(&*state, &Now::at(119 * S)).ceil(), 2 * amount);
+    }
+}

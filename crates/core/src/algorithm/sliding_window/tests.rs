@@ -176,3 +176,16 @@ fn windows_of_the_same_length_keep_both_counts_under_another_limit() {
         assert_eq!(larger.used(&converted, &now), limit().used(&state, &now), "{second}");
     }
 }
+
+/// At 90 s half of the previous window counts.
+#[test]
+fn previous_count_is_kept_if_the_other_limit_can_hold_it_and_rounded_up_if_not() {
+    let six = SlidingWindow::new(3, Nanos::from_secs(60)).unwrap();
+    for (previous, at_90, at_105) in [(5, 3, 2), (6, 3, 2), (7, 4, 4)] {
+        let mut state = [0; 2];
+        let _ = limit().decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(previous)));
+        six.convert(&limit(), &mut state, &Now::at(90 * S));
+        let used = |second| six.used(&state, &Now::at(second * S)).ceil();
+        assert_eq!((used(90), used(105)), (at_90, at_105), "{previous} in the previous window");
+    }
+}

@@ -232,3 +232,17 @@ fn spent_is_a_fraction_of_the_burst() {
     let _ = limit.decide(&mut state, &Now::at(0), Ask::UpTo(Cost::MAX));
     assert_eq!(limit.spent(&state, &Now::at(0)), Spent::ALL);
 }
+
+/// At a million ticks to the nanosecond, an instant after 11 days does not fit 64 bits.
+#[test]
+fn instants_beyond_64_bits_are_exact() {
+    let limit = TokenBucket::new("1000003/s".parse().unwrap(), 5).unwrap();
+    assert_eq!(limit.words(), 2);
+    let (mut state, at) = ([0; 2], 1_000_000_000_000_000);
+    limit.init(&mut state, &Now::at(at));
+    assert!(limit.decide(&mut state, &Now::at(at), Ask::Exactly(Cost::new(5))).is_admitted());
+    let refused = Outcome::Deny(Retry::After(Nanos::from_nanos(1_000)));
+    assert_eq!(limit.decide(&mut state, &Now::at(at), Ask::Exactly(Cost::ONE)).outcome(), refused);
+    assert!(!limit.weigh(&state, &Now::at(at + 999), Ask::Exactly(Cost::ONE)).is_admitted());
+    assert_eq!(limit.report(&state, &Now::at(at + 1_000), Cost::ONE).remaining, 1);
+}
