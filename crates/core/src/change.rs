@@ -131,8 +131,9 @@ pub(crate) fn commit<S: CellsMut + ?Sized>(
         new.commit(state, now, verdict);
         return true;
     }
+    // Of the verdicts that take nothing, only a refusal that a log counts has a stamp.
     let counted = match (new, own) {
-        (Limit::SlidingLog(_), Limit::SlidingLog(_)) if !verdict.is_admitted() => verdict.stamp(),
+        (Limit::SlidingLog(_), Limit::SlidingLog(_)) => verdict.stamp(),
         _ => Stamp::NONE,
     };
     // Written under the state's own parameters: counted refusals and the repair of a clock step.

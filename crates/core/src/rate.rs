@@ -243,5 +243,6 @@ mod tests {
             Err(LimitError::RateTooFine { count: 99_999_999_977, per: Nanos::from_secs(86_400) })
         );
         assert!(Rate::new(u64::from(u32::MAX), Nanos::from_nanos(2)).is_ok());
+        assert!(Rate::new(1, Rate::MAX_PERIOD).is_ok());
     }
 }

@@ -122,19 +122,8 @@ impl IntervalBucket {
         let period = check_length(period, "the period")?.as_nanos();
         LimitError::check_range("the refill of an interval bucket (at most one per nanosecond)", refill, 1, period)?;
         let steps = Steps::Aligned(Nanos::ZERO);
-        let (max_wait, deepest, max_plausible) = (0, 0, 0);
-        let limit = Self {
-            refill,
-            period,
-            burst: refill,
-            steps,
-            max_wait,
-            max_debt: refill,
-            initial: refill,
-            deepest,
-            max_plausible,
-        };
-        Ok(Self { max_debt: refill.min(limit.most() - refill), ..limit }.with_bounds())
+        let (max_wait, max_debt, initial, deepest, max_plausible) = (0, 0, 0, 0, 0);
+        Self { refill, period, burst: 0, steps, max_wait, max_debt, initial, deepest, max_plausible }.burst(refill)
     }
 
     /// Sets the capacity, which is one refill by default. Starts full, with debt bounded by another burst.

@@ -85,3 +85,29 @@ fn cost_of_zero_and_refusals_write_nothing() {
         }
     }
 }
+
+#[test]
+fn taking_up_to_an_amount_is_refused_when_nothing_is_left_unless_the_amount_is_zero() {
+    for limit in every_algorithm() {
+        let mut state = vec![0; limit.words()];
+        limit.init(&mut *state, &Now::at(0));
+        let mut take = |cost| {
+            let verdict = limit.decide(&mut *state, &Now::at(0), Ask::UpTo(Cost::new(cost)));
+            (verdict.is_admitted(), verdict.taken().get())
+        };
+        assert_eq!((take(u64::MAX), limit.capacity()), ((true, 9), 9), "{limit:?}");
+        assert_eq!([take(3), take(1), take(0)], [(false, 0), (false, 0), (true, 0)], "{limit:?}");
+    }
+}
+
+#[test]
+fn callers_know_which_states_of_several_words_have_a_fast_path() {
+    let wide = SlidingSlices::new(1 << 40, SECOND, SECOND).unwrap().into();
+    for limit in every_algorithm().into_iter().chain([wide]).filter(|limit| limit.words() > 1) {
+        let mut state = vec![0; limit.words()];
+        limit.init(&mut *state, &Now::at(1));
+        let _ = limit.decide(&mut *state, &Now::at(1), Ask::Exactly(Cost::ONE));
+        let applies = limit.take_from_words(&mut *state, &Now::at(2), Cost::ONE).is_some();
+        assert_eq!(limit.takes_from_words(), applies, "{limit:?}");
+    }
+}

@@ -263,10 +263,10 @@ fn group_has_what_any_or_each_of_its_limits_has() {
     let first = [window.phase(Phase::FirstRequest).into(), interval.steps(Steps::FirstRequest).into(), leases];
     assert_eq!(first.map(by_wall), [false; 3]);
     let aligned = interval.steps(Steps::Aligned(Nanos::ZERO)).into();
-    assert_eq!(
-        [window.phase(Phase::Spread).into(), window.phase(Phase::Given(0)).into(), aligned].map(by_wall),
-        [true; 3]
-    );
+    let sliding = SlidingWindow::new(3, SECOND).unwrap().into();
+    let slices = SlidingSlices::new(3, SECOND, SECOND).unwrap().into();
+    let by_calendar = [window.phase(Phase::Spread).into(), window.phase(Phase::Given(0)).into()];
+    assert!(by_calendar.into_iter().chain([aligned, sliding, slices]).all(by_wall));
 }
 
 #[test]
@@ -379,20 +379,6 @@ fn refusal_under_other_limits_is_counted_by_the_log_that_refused() {
 }
 
 #[test]
-fn taking_up_to_an_amount_is_refused_when_nothing_is_left_unless_the_amount_is_zero() {
-    for limit in one_of_each().as_slice().iter().filter(|limit| **limit != Limit::Unlimited) {
-        let mut state = vec![0; limit.words()];
-        limit.init(&mut *state, &Now::at(0));
-        let mut take = |cost| {
-            let verdict = limit.decide(&mut *state, &Now::at(0), Ask::UpTo(Cost::new(cost)));
-            (verdict.is_admitted(), verdict.taken().get())
-        };
-        assert_eq!(take(u64::MAX), (true, limit.capacity()), "{limit:?}");
-        assert_eq!([take(3), take(1), take(0)], [(false, 0), (false, 0), (true, 0)], "{limit:?}");
-    }
-}
-
-#[test]
 fn group_of_one_has_the_fast_paths_of_its_limit_and_a_larger_group_none() {
     let odd: Limit = TokenBucket::new("7777/s".parse().unwrap(), 9).unwrap().into();
     let (now, cost) = (Now::at(0), Cost::new(4));
@@ -400,8 +386,10 @@ fn group_of_one_has_the_fast_paths_of_its_limit_and_a_larger_group_none() {
         let mut state = state_of(limits);
         let word = limits.take_from_word(state[0], &now, cost);
         let applies = limits.takes_from_words();
-        let stamps =
-            applies.then(|| limits.take_from_words(&mut *state.clone(), &now, cost).map(|stamps| stamps.count()));
+        let (mut fast, mut slow) = (state.clone(), state.clone());
+        let stamps = applies.then(|| limits.take_from_words(&mut *fast, &now, cost).map(|stamps| stamps.count()));
+        let _ = limits.decide_slow(&mut *slow, &now, Ask::Exactly(cost));
+        assert!(!applies || fast == slow, "{limits:?}");
         let verdict =
             limits.decide_fast(&mut *state, &now, cost).map(|verdict| (verdict.is_admitted(), verdict.stamp().count()));
         (word, stamps, verdict)
@@ -417,4 +405,20 @@ fn group_of_one_has_the_fast_paths_of_its_limit_and_a_larger_group_none() {
     assert!(one.decide_fast(&mut *state, &now, Cost::new(9)).unwrap().is_admitted());
     let refused = one.decide_fast(&mut *state, &now, Cost::ONE).unwrap();
     assert_eq!((refused.outcome(), refused.stamp().has_refused(0)), (Outcome::Deny(Retry::After(SECOND)), true));
+}
+
+#[test]
+fn group_starts_with_the_initial_amounts_and_is_new_when_each_limit_is() {
+    let partial = |initial| TokenBucket::new("1/s".parse().unwrap(), 4).unwrap().initial(initial).unwrap().into();
+    let limits = Limits::new([partial(3), partial(2)]).unwrap();
+    let state = state_of(&limits);
+    let remaining: Vec<u64> = limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
+    assert_eq!(remaining, [3, 2]);
+    let at = |second: u64| Now::at(second * 1_000_000_000);
+    assert_eq!(
+        [0, 1, 2].map(|second| limits.spent(&*state, &at(second))),
+        [Spent::of(2, 4), Spent::of(1, 4), Spent::NOTHING]
+    );
+    assert_eq!([0, 1, 2].map(|second| limits.is_new(&*state, &at(second))), [false, false, true]);
+    assert_eq!(limits.as_slice(), [partial(3), partial(2)]);
 }

@@ -264,7 +264,7 @@ impl LeaseList {
     pub(super) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         for link in 1..=self.touched {
             let lease = self.lease(state, link);
-            if lease.weight > 0 && lease.ends.as_nanos() < u64::MAX {
+            if lease.ends.as_nanos() < u64::MAX {
                 self.write(state, link, Lease { ends: lease.ends.rebased(from, to), ..lease });
             }
         }
@@ -313,8 +313,7 @@ impl LeaseList {
         let likely = (stamp.to_bits() & self.slot_mask()) as Link + 1;
         // A change of the limit may have moved it to another slot.
         let link = if likely <= self.touched && is_it(&likely) { likely } else { (1..=self.touched).find(is_it)? };
-        let lease = self.lease(state, link);
-        (lease.weight > 0 && lease.left(now) > Nanos::ZERO).then_some(link)
+        (self.lease(state, link).left(now) > Nanos::ZERO).then_some(link)
     }
 }
 

@@ -351,3 +351,15 @@ fn decisions_renewals_and_releases_read_the_same_number_of_words_whatever_the_li
     };
     assert_eq!([5, 64, 300].map(reads), [reads(10); 3]);
 }
+
+#[test]
+fn lease_of_a_thread_with_an_earlier_reading_ends_first() {
+    let limit = leases(2, 10);
+    let mut state = vec![0; limit.words()];
+    for at in [100, 95] {
+        assert!(limit.decide(state.as_mut_slice(), &Now::at(at), CHECK).is_admitted());
+    }
+    assert_sound(&limit, &state, "the second lease ends first");
+    let used = |at| limit.used(state.as_slice(), &Now::at(at)).ceil();
+    assert_eq!([104, 105, 109, 110].map(used), [2, 1, 1, 0]);
+}

@@ -247,3 +247,14 @@ fn calendar_of_a_count_is_known_by_the_end_of_its_window() {
 fn window_from_the_first_request_begins_only_with_the_next_request() {
     check(&limit().phase(Phase::FirstRequest), Now::at, "5@70 5@140 1@190 1@199 1@200", "0 0 no10 no1 4");
 }
+
+/// Twelve of five were taken in the window until 60 s, and windows last about 60 s.
+#[test]
+fn windows_without_a_request_are_counted_to_the_nearest_whole_number() {
+    let limit = limit().max_debt(7).unwrap().phase(Phase::Given(0));
+    let used = |end| {
+        let windows = [window(80 * S, end * S)];
+        limit.used(&[60 * S, 12], &Now::at(80 * S).with_windows(&windows)).ceil()
+    };
+    assert_eq!([81, 120, 149, 150, 209, 210].map(used), [7, 7, 7, 2, 2, 0]);
+}

@@ -251,7 +251,8 @@ fn damaged_state_is_paid_off_like_the_largest_debt() {
         for mark in [u64::MAX, u64::MAX - 1, 1 << 40] {
             let (limit, mut state) = (limit().steps(steps), [mark, 0]);
             assert!(!limit.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::ONE)).is_admitted());
-            assert_eq!(limit.report(&state, &Now::at(35 * S), Cost::ONE).reset, Nanos::from_secs(15), "{steps:?}");
+            let reset = |second| limit.report(&state, &Now::at(second * S), Cost::ONE).reset;
+            assert_eq!([35, 45, 50].map(reset), [15, 5, 0].map(Nanos::from_secs), "{mark} with {steps:?}");
         }
     }
 }
@@ -266,4 +267,26 @@ fn wait_behind_other_requests_is_until_the_steps_that_they_leave() {
     let after = |secs| Retry::After(Nanos::from_secs(secs));
     assert_eq!([wait(0, 1), wait(0, 2), wait(1, 5), wait(2, 5)], [after(0), after(7), after(7), after(17)]);
     assert_eq!([wait(7, 5), wait(0, 6), wait(0, 7)], [after(27), Retry::Never, Retry::Never]);
+}
+
+/// Of 2 every 300 ms, with at most 4 owed. A mark of 10 is three steps after the first request, and one of 12 four steps,
+/// which take more than the second that a reading of the clock may be old.
+#[test]
+fn steps_since_the_first_request_count_towards_a_clock_step() {
+    let limit = IntervalBucket::new(2, Nanos::from_millis(300)).unwrap().steps(Steps::FirstRequest);
+    let owed = |mark, early| limit.used(&[mark, 10 * S], &Now::at(10 * S - early)).ceil();
+    assert_eq!([owed(4, S), owed(4, S + 1), owed(5, S + 1)], [4, 4, 4]);
+    assert_eq!([owed(10, 1), owed(10, S / 10), owed(10, S / 10 + 1), owed(12, 1)], [10, 10, 4, 4]);
+}
+
+#[test]
+fn debt_may_be_as_large_as_the_burst_within_the_longest_refill() {
+    let debt = |limit: IntervalBucket| match limit.params() {
+        Params::IntervalBucket { max_debt, .. } => max_debt,
+        params => panic!("{params:?}"),
+    };
+    let yearly = IntervalBucket::new(10, Nanos::from_secs(365 * 86_400)).unwrap();
+    assert_eq!([yearly, yearly.burst(700).unwrap(), yearly.burst(1_000).unwrap()].map(debt), [10, 700, 460]);
+    assert_eq!(debt(IntervalBucket::new(10, Rate::MAX_PERIOD).unwrap()), 0);
+    assert_eq!(debt(yearly.max_debt(1_450).unwrap()), 1_450);
 }

@@ -364,6 +364,7 @@ fn invalid_parameters_are_errors_with_the_valid_range() {
     check(log(1, 1).minimum_gap(Nanos::MAX), long);
     check(log(24, 1).max_debt(1001), "the debt of a sliding log is 1001, it must be between 0 and 1000");
     check(log(24, 1).initial(25), "the initial amount is 25, it must be between 0 and 24");
+    assert!(log(24, 1).initial(24).is_ok() && log(1, 1).minimum_gap(Rate::MAX_PERIOD).is_ok());
     assert_eq!(log(1024, 1).words(), 1025);
     assert_eq!(log(24, 1).max_debt(1000).unwrap().words(), 1025);
 }
@@ -441,4 +442,23 @@ fn withheld_amount_belongs_to_no_request_under_new_parameters_either() {
     assert_eq!(new.report(&state, &Now::at(101), Cost::ONE).remaining, 2);
     assert!(new.decide(&mut state, &Now::at(101), CHECK).is_admitted(), "no gap after what was withheld");
     assert!(!new.weigh(&state, &Now::at(104), CHECK).is_admitted());
+}
+
+#[test]
+fn restored_entries_count_like_those_of_requests() {
+    let limit = log(4, 10).minimum_gap(Nanos::from_nanos(3)).unwrap();
+    let mut state = [0; 5];
+    limit.restore(&mut state, 1, [90, 95, 97].into_iter());
+    let used = |at| limit.used(&state, &Now::at(at)).ceil();
+    assert_eq!([99, 100, 104, 105, 107].map(used), [3, 2, 2, 1, 0]);
+    assert!(!limit.weigh(&state, &Now::at(99), CHECK).is_admitted(), "a gap of 3 from 97");
+    limit.restore(&mut state, 9, [97].into_iter());
+    assert!(limit.weigh(&state, &Now::at(99), CHECK).is_admitted(), "no entry is of a request");
+}
+
+#[test]
+fn another_thread_with_a_later_reading_is_not_waited_for_without_a_gap() {
+    let mut state = [0; 5];
+    assert!(log(3, 10).decide(&mut state, &Now::at(100), CHECK).is_admitted());
+    assert!(log(4, 10).weigh_from(&log(3, 10), &state, &Now::at(95), CHECK).is_admitted());
 }

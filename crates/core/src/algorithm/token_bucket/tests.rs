@@ -246,3 +246,23 @@ fn instants_beyond_64_bits_are_exact() {
     assert!(!limit.weigh(&state, &Now::at(at + 999), Ask::Exactly(Cost::ONE)).is_admitted());
     assert_eq!(limit.report(&state, &Now::at(at + 1_000), Cost::ONE).remaining, 1);
 }
+
+#[test]
+fn debt_may_be_as_large_as_the_burst_within_the_longest_refill() {
+    let debt = |burst| TokenBucket::new("10/365day".parse().unwrap(), burst).unwrap().bucket_params().max_debt;
+    assert_eq!([10, 700, 1_000, 1_462].map(debt), [10, 700, 462, 0]);
+}
+
+#[test]
+fn reading_of_the_clock_that_is_a_second_old_is_no_clock_step() {
+    let limit = TokenBucket::new("1/s".parse().unwrap(), 5).unwrap();
+    let (mut state, second) = ([0], 1_000_000_000);
+    assert!(limit.decide(&mut state, &Now::at(100 * second), Ask::Regardless(Cost::new(10))).is_admitted());
+    let before = state;
+    assert!(!limit.decide(&mut state, &Now::at(99 * second), Ask::UpTo(Cost::ONE)).is_admitted());
+    assert_eq!(state, before);
+    let stepped = Now::at(99 * second - 1);
+    assert!(!limit.decide(&mut state, &stepped, Ask::UpTo(Cost::ONE)).is_admitted());
+    assert_eq!(limit.report(&state, &stepped, Cost::ONE).reset, Nanos::from_secs(10));
+    assert_ne!(state, before, "what is owed refills from this instant on");
+}
