@@ -128,7 +128,7 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
         (Consistency::Eventual(_), Fault::StoreGone) => {
             return at_most((nodes - 1) * kept(given.length), "(N − 1)·(B + r·P)");
         }
-        (Consistency::Eventual(_), Fault::Resharding) => return at_most(0, "0"),
+        (Consistency::Leased | Consistency::Eventual(_), Fault::Resharding) => return at_most(0, "0"),
         (Consistency::Eventual(every), Fault::NodeLost) => return at_most(kept(every.length()), "B + r·sync_every"),
         (Consistency::Strict | Consistency::Leased | Consistency::Eventual(_), _) => {}
     }
@@ -265,6 +265,13 @@ mod tests {
         let strict = numbers("limit: 100/s, burst: 200");
         assert_eq!((&*eventual[0], &*eventual[4], &*eventual[6]), ("3600", "0", "210"));
         assert_eq!(eventual[1..4], strict[1..4]);
+    }
+
+    #[test]
+    fn leases_are_bounded_as_strict_rules_are() {
+        let leased = numbers("limit: 100/s, burst: 200, consistency: leased");
+        let strict = numbers("limit: 100/s, burst: 200");
+        assert_eq!((&leased[..4], &*leased[4], &leased[5..]), (&strict[..4], "0", &strict[5..]));
     }
 
     #[test]

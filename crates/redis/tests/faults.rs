@@ -1,10 +1,13 @@
-//! The fault contract of `docs/faults.md` for strict rules: real servers, real faults, and histories.
+//! The fault contract of `docs/faults.md`: real servers, real faults, and histories. Here are strict rules; `faults/shared.rs` has
+//! those with another consistency.
 //!
 //! Nodes are stores without an engine, so a request that the store does not answer is refused, as by `on_fault: closed`, and the
 //! fallback adds nothing. Each test checks that the history of a key stays within `B + r·T + E`, and that the fault took effect:
 //! where `E > 0`, the history exceeds `B + r·T`.
 
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+mod shared;
 
 use crate::support;
 
@@ -18,7 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tollgate_core::{FixedWindow, Limit, Nanos, TokenBucket};
 use tollgate_engine::Store;
-use tollgate_engine::store::StoreVerb;
+use tollgate_engine::store::{Consistency, StoreVerb};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::history::{Bound, Checker, ObservedRequest, excess_observed};
 use tollgate_testkit::servers::{Cluster, FAR_SIDE, Kind, MASTER, Reply, Sentinels, Server};
@@ -70,9 +73,14 @@ struct Counts {
 impl Load {
     /// Starts two callers for each node, each of which asks for all of the keys at once.
     fn start(nodes: &[Arc<RedisStore>], keys: &[&str], epoch: Instant) -> Self {
+        Self::of(Consistency::Strict, nodes, keys, epoch)
+    }
+
+    fn of(consistency: Consistency, nodes: &[Arc<RedisStore>], keys: &[&str], epoch: Instant) -> Self {
         let (counts, ended) = (Arc::<Counts>::default(), Arc::<AtomicBool>::default());
         let caller = |node: &Arc<RedisStore>| {
-            let group: Vec<Owned> = keys.iter().map(|key| Owned::new(key, limit(), 1)).collect();
+            let charge = |key: &&str| Owned { consistency, ..Owned::new(key, limit(), 1) };
+            let group: Vec<Owned> = keys.iter().map(charge).collect();
             tokio::spawn(ask(node.clone(), group, epoch, counts.clone(), ended.clone()))
         };
         let callers = nodes.iter().flat_map(|node| [caller(node), caller(node)]).collect();
@@ -228,13 +236,14 @@ fn stop_replication(primary: &Server) {
 
 /// Takes all of two keys of a server while its replicas do not follow, the second with `?wait=1`, then kills the server.
 /// If the new primary has a replica itself, `?wait=1` is usable again.
-async fn fail_over(url: &str, keys: [&str; 2], primary: &mut Server, keeps_a_replica: bool) {
+async fn fail_over(consistency: Consistency, url: &str, keys: [&str; 2], primary: &mut Server, keeps_a_replica: bool) {
     let (plain, waiting) = (connect(url, UNHURRIED).await, connect(&format!("{url}?wait=1"), UNHURRIED).await);
     let epoch = Instant::now();
     assert_eq!(check(&*plain, keys[0], limit()).await, Ok(true));
     assert_eq!(check(&*waiting, keys[1], limit()).await, Ok(true), "a replica acknowledges it");
     stop_replication(primary);
-    let (load, careful) = (Load::start(&[plain], &keys[..1], epoch), Load::start(&[waiting], &keys[1..], epoch));
+    let load = |node, keys: &[&str]| Load::of(consistency, &[node], keys, epoch);
+    let (load, careful) = (load(plain, &keys[..1]), load(waiting, &keys[1..]));
     load.until_refused().await;
     careful.until_failed().await;
     primary.kill();
@@ -255,7 +264,7 @@ fn failover_by_sentinel_forgets_at_most_one_burst_and_nothing_that_replicas_ackn
     block_on(async {
         let mut sentinels = Sentinels::start(Kind::Redis, "");
         let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
-        fail_over(&url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
+        fail_over(Consistency::Strict, &url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
         assert_ne!(sentinels.primary(), 0);
     });
 }
@@ -274,7 +283,7 @@ fn failover_in_a_cluster_forgets_at_most_one_burst_and_nothing_that_replicas_ack
             }
         }
         let keys = [keys[0], second.expect("a key at the same primary")];
-        fail_over(&url, keys, &mut cluster.servers[primary], false).await;
+        fail_over(Consistency::Strict, &url, keys, &mut cluster.servers[primary], false).await;
     });
 }
 
@@ -301,11 +310,15 @@ async fn uses(node: &RedisStore, server: &Server, probe: &str) -> bool {
 /// Replicas and sentinels are cut off from the primary and from nothing else, so they replace it; a node goes on using it.
 #[test]
 fn replaced_primary_that_serves_on_admits_at_most_what_one_more_bucket_would() {
+    replace_primary(Consistency::Strict);
+}
+
+fn replace_primary(consistency: Consistency) {
     block_on(async {
         let (sentinels, proxy) = Sentinels::start_behind_proxy(Kind::Valkey);
         let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
         let (near, epoch) = (connect(&url, UNHURRIED).await, Instant::now());
-        let near_load = Load::start(std::slice::from_ref(&near), &["k"], epoch);
+        let near_load = Load::of(consistency, std::slice::from_ref(&near), &["k"], epoch);
         near_load.until_refused().await;
         proxy.cut_off(FAR_SIDE);
         let cut = epoch.elapsed();
@@ -327,7 +340,7 @@ fn replaced_primary_that_serves_on_admits_at_most_what_one_more_bucket_would() {
             unreachable!("the loop ends by returning")
         };
         let (new, far) = tokio::time::timeout(Duration::from_secs(30), replaced).await.expect("a replica takes over");
-        let far_load = Load::start(&[far], &["k"], epoch);
+        let far_load = Load::of(consistency, &[far], &["k"], epoch);
         far_load.until_refused().await;
         near_load.until_refused().await;
         assert_eq!(near_load.counts.failed.load(Ordering::Relaxed), 0, "the old primary serves on");

@@ -14,9 +14,19 @@ use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
 #[test]
 fn nodes_that_are_killed_or_stopped_join_or_leave_admit_nothing_more() {
+    lose_nodes("strict");
+}
+
+#[test]
+fn nodes_with_leases_that_are_killed_or_stopped_join_or_leave_admit_nothing_more() {
+    lose_nodes("leased");
+}
+
+fn lose_nodes(consistency: &str) {
     let store = StoreServer::start(Kind::Redis);
     // Refused while the store is late, so that a busy machine admits no more either.
-    let rules = Rules::new("domain: d\nrules:\n- {id: all, limit: 50/s, burst: 100, on_fault: closed}\n");
+    let rule = format!("{{id: all, limit: 50/s, burst: 100, on_fault: closed, consistency: {consistency}}}");
+    let rules = Rules::new(&format!("domain: d\nrules:\n- {rule}\n"));
     let start = || Server::start(&["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "2000"]);
     let (killed, stopped, mut leaving) = (start(), start(), start());
     let body = json!({"domain": "d", "attributes": {}});

@@ -320,6 +320,8 @@ impl Sharing {
             let step = {
                 let mut shard = self.leases.lock(lane);
                 let Some(entry) = shard.get_mut(key) else { return };
+                // The store decides the next request, by what is given back.
+                entry.holder.forget_refusal();
                 if entry.holder.is_in_flight() {
                     Step::Wait(entry.answered.clone().notified_owned())
                 } else if entry.holder.has_leases() {

@@ -5,7 +5,7 @@ use std::io::Write;
 use clap::Args;
 use tollgate::core::Nanos;
 use tollgate_engine::faults::{Circumstances, Fault, bound, parameters};
-use tollgate_engine::rules::{OnExceed, Rule, Rules};
+use tollgate_engine::rules::{Consistency, OnExceed, Rule, Rules};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct FaultArgs {
@@ -56,7 +56,14 @@ fn print_rule(out: &mut impl Write, domain: &str, rule: &Rule, given: &Circumsta
         return Ok(());
     }
     for limit in limits.as_slice() {
-        writeln!(out, "\n{domain}/{}: {}", rule.id(), parameters(limit))?;
+        let consistency = match rule.consistency() {
+            Consistency::Strict => String::new(),
+            other => format!(", {}", other.as_str()),
+        };
+        writeln!(out, "\n{domain}/{}: {}{consistency}", rule.id(), parameters(limit))?;
+        if let Consistency::Eventual(_) = rule.consistency() {
+            writeln!(out, "  and (N − 1)·(B + r·δ) without a fault, which is owed and paid back")?;
+        }
         for fault in Fault::ALL {
             let bound = bound(fault, limit, rule, given);
             writeln!(out, "  {:<38} E = {:<10} {}", fault.to_string(), bound.excess, bound.formula)?;

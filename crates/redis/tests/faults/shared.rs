@@ -1,0 +1,212 @@
+//! The fault contract for rules with `consistency: leased` and `eventual`.
+//!
+//! Under `eventual` the excess without a fault is (N − 1)·(B + r·δ), so most of these tests have one node, which admits nothing beyond
+//! the limit by itself.
+
+use super::*;
+
+use support::bucket;
+use tollgate_engine::store::SyncEvery;
+
+const LEASED: Consistency = Consistency::Leased;
+const EVENTUAL: Consistency = Consistency::Eventual(SyncEvery::DEFAULT);
+
+/// What a node admits by an estimate of the store's clock that is half a second wrong.
+const ESTIMATE: u64 = 5;
+
+async fn take(node: &RedisStore, consistency: Consistency, key: &str) -> bool {
+    let charge = Owned { consistency, ..Owned::new(key, limit(), 1) };
+    run(node, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap()[0].outcome.is_admitted()
+}
+
+#[test]
+fn flushed_store_admits_at_most_one_burst_more_from_leases() {
+    on_both(async |server| {
+        let nodes = two_nodes(&server).await;
+        let load = Load::of(LEASED, &nodes, &["k"], Instant::now());
+        load.until_refused().await;
+        server.command(&["FLUSHALL"]);
+        load.until_taken_again().await;
+        let history = load.end().await;
+        assert_within(&history, BURST);
+        assert_exceeded(&history);
+    });
+}
+
+#[test]
+fn flushed_store_admits_at_most_one_burst_more_by_views() {
+    on_both(async |server| {
+        let nodes = [Arc::new(store(&server).await)];
+        let load = Load::of(EVENTUAL, &nodes, &["k"], Instant::now());
+        load.until_refused().await;
+        nodes[0].flush().await;
+        server.command(&["FLUSHALL"]);
+        load.until_taken_again().await;
+        let history = load.end().await;
+        assert_within(&history, BURST + ESTIMATE);
+        assert_exceeded(&history);
+    });
+}
+
+/// While the store is gone only leases are spent, and after that requests fail; it comes back empty.
+#[test]
+fn killed_store_admits_what_is_leased_and_one_burst_when_it_is_back() {
+    on_both(async |mut server| {
+        let nodes = two_nodes(&server).await;
+        let load = Load::of(LEASED, &nodes, &["k"], Instant::now());
+        load.until_refused().await;
+        server.kill();
+        load.until_failed().await;
+        server.restart();
+        load.until_taken_again().await;
+        let history = load.end().await;
+        assert_within(&history, BURST);
+        assert_exceeded(&history);
+    });
+}
+
+/// A stopped store loses nothing, and the leases that nodes hold were granted before: nothing more than the limit is admitted.
+#[test]
+fn stopped_store_admits_nothing_more_than_was_leased() {
+    on_both(async |server| {
+        let nodes = [connect(&server.url(), Duration::from_millis(200)).await];
+        let load = Load::of(LEASED, &nodes, &["k"], Instant::now());
+        load.until_more("admitted", |counts| &counts.admitted, 10).await;
+        server.pause();
+        load.until_failed().await;
+        server.resume();
+        load.until_more("admitted", |counts| &counts.admitted, 10).await;
+        load.until_refused().await;
+        assert_within(&load.end().await, 0);
+    });
+}
+
+/// Both nodes go on by what they know while the store is stopped for a time P, and together admit twice the rate.
+#[test]
+fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
+    block_on(async {
+        let server = Server::start(Kind::Redis);
+        let nodes = [connect(&server.url(), Duration::from_millis(200)).await, connect(&server.url(), UNHURRIED).await];
+        let epoch = Instant::now();
+        let load = Load::of(EVENTUAL, &nodes, &["k"], epoch);
+        load.until_refused().await;
+        server.pause();
+        load.until_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
+        server.resume();
+        // Counted from the beginning, since the overshoot without a fault is a part of it.
+        let length = epoch.elapsed().as_nanos() as u64;
+        load.until_refused().await;
+        let history = load.end().await;
+        assert_within(&history, BURST + length.div_ceil(100_000_000) + 2 * ESTIMATE);
+        assert_exceeded(&history);
+    });
+}
+
+#[test]
+fn failover_by_sentinel_forgets_at_most_one_burst_of_leases_and_nothing_that_replicas_acknowledged() {
+    block_on(async {
+        let mut sentinels = Sentinels::start(Kind::Valkey, "");
+        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
+        fail_over(LEASED, &url, ["plain", "waiting"], &mut sentinels.servers[0], true).await;
+        assert_ne!(sentinels.primary(), 0);
+    });
+}
+
+#[test]
+fn failover_by_sentinel_forgets_at_most_one_burst_of_views() {
+    block_on(async {
+        let mut sentinels = Sentinels::start(Kind::Redis, "");
+        let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
+        let node = connect(&url, UNHURRIED).await;
+        assert!(take(&node, EVENTUAL, "k").await);
+        node.flush().await;
+        stop_replication(&sentinels.servers[0]);
+        let load = Load::of(EVENTUAL, std::slice::from_ref(&node), &["k"], Instant::now());
+        load.until_refused().await;
+        node.flush().await;
+        sentinels.servers[0].kill();
+        // The view decides until the new primary answers, which knows nothing of what was taken.
+        load.until_taken_again().await;
+        wait_until_up(&node).await;
+        load.until_taken_again().await;
+        assert_ne!(sentinels.primary(), 0);
+        assert_eq!(load.counts.failed.load(Ordering::Relaxed), 0, "the view decides all requests");
+        let history = load.end().await;
+        assert_within(&history, BURST + ESTIMATE);
+        assert_exceeded(&history);
+    });
+}
+
+#[test]
+fn replaced_primary_that_serves_on_grants_at_most_what_one_more_bucket_would() {
+    replace_primary(LEASED);
+}
+
+#[test]
+fn replaced_primary_that_serves_on_merges_at_most_what_one_more_bucket_would() {
+    replace_primary(EVENTUAL);
+}
+
+#[test]
+fn moved_slots_lose_no_lease_and_no_merge() {
+    block_on(async {
+        let cluster = Cluster::start(Kind::Valkey);
+        let nodes = [connect(&cluster.url(), Duration::from_millis(500)).await];
+        for (key, consistency, excess) in [("leased", LEASED, 0), ("eventual", EVENTUAL, ESTIMATE)] {
+            let from = primary_of_key(&cluster, &nodes[0], key).await;
+            let name = cluster.servers[from].command(&["KEYS", &format!("*}}{key}")]).list().remove(0).bytes();
+            let name = String::from_utf8(name).unwrap();
+            let slot = cluster.servers[from].command(&["CLUSTER", "KEYSLOT", &name]).number() as u16;
+            let load = Load::of(consistency, &nodes, &[key], Instant::now());
+            load.until_refused().await;
+            move_slot(&cluster, slot, (from + 1) % 3);
+            load.until_more("admitted", |counts| &counts.admitted, 5).await;
+            assert_ne!(cluster.primary_of(slot), from, "the slot has moved under load");
+            let history = load.end().await;
+            assert_eq!(excess_observed(&bound(excess), &history), None, "{consistency:?}: {} admitted", history.len());
+        }
+    });
+}
+
+/// The clock is that of the script, which the test sets. Leases are returned before each step, so that the store decides what is left.
+#[test]
+fn clock_step_of_the_store_grants_at_most_what_it_refills() {
+    const START: u64 = 1_790_000_010_000_000;
+    block_on(async {
+        for kind in Kind::ALL {
+            let (_server, node, mut hand): (Server, RedisStore, Hand) = by_hand(kind).await;
+            let mut taken = Vec::new();
+            for clock in [0, 2_000_000, 0] {
+                hand.set(START + clock);
+                let mut admitted = 0;
+                // What is returned may be taken once more, so it is empty when it refuses after that.
+                for _ in 0..2 {
+                    while take(&node, LEASED, "k").await {
+                        admitted += 1;
+                    }
+                    node.flush().await;
+                }
+                taken.push(admitted);
+            }
+            assert_eq!(taken, [40, 20, 0], "{kind:?}: what the step refills, and nothing for a step back");
+        }
+    });
+}
+
+/// What a killed node took and did not send is lost: less than what it may take in an interval. A sixteenth of the burst is sent at
+/// once, so it takes less.
+#[test]
+fn killed_node_loses_what_it_has_not_sent() {
+    on_both(async |server| {
+        let (node, observer) = (store(&server).await, store(&server).await);
+        let seldom = Consistency::Eventual(SyncEvery::new(Nanos::from_secs(10)).unwrap());
+        for _ in 0..50 {
+            let charge = Owned { consistency: seldom, ..Owned::new("k", bucket(1_000), 1) };
+            let said = run(&node, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap();
+            assert!(said[0].outcome.is_admitted());
+        }
+        drop(node);
+        let left = support::remaining(&observer, "k", bucket(1_000)).await;
+        assert!(left > 950, "nothing was lost: {left} are left");
+    });
+}
