@@ -26,7 +26,7 @@ fn lose_nodes(consistency: &str) {
     let store = StoreServer::start(Kind::Redis);
     // Refused while the store is late, so that a busy machine admits no more either.
     let rule = format!("{{id: all, limit: 50/s, burst: 100, on_fault: closed, consistency: {consistency}}}");
-    let rules = Rules::new(&format!("domain: d\nrules:\n- {rule}\n"));
+    let rules = Rules::new(format!("domain: d\nrules:\n- {rule}\n"));
     let start = || Server::start(&["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "2000"]);
     let (killed, stopped, mut leaving) = (start(), start(), start());
     let body = json!({"domain": "d", "attributes": {}});
