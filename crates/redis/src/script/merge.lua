@@ -3,8 +3,8 @@
 --
 -- KEYS     the keys of the states, and as the last one the counter of the node: the sequence number of its last merge.
 -- ARGV     as for `main.lua`, and as the last one the sequence number of this merge (7) and the age of the charges in
---          microseconds (7). Each charge is a group of its own: verb 3 (take regardless), or 2 (take up to) for charges that are
---          older than a second, which never take a balance below zero.
+--          microseconds (7), at most a second. Each charge is a group of its own: verb 3 (take regardless), or 2 (take up to)
+--          for charges that are older than a second, which never take a balance below zero.
 --
 -- Reply    that of `main.lua`; without any group if the merge was counted before. So a merge may be sent any number of times.
 -- Expiry   of the counter: a day. A node gives up a merge that has had no answer for nearly as long.

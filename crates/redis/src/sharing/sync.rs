@@ -139,7 +139,7 @@ impl Sharing {
                     .map(|item| charge(StoreVerb::Check, &item.key, &item.limits, ask(Cost::new(item.cost))))
                     .collect::<Result<_, StoreError>>()?;
                 let counter = self.counter(cycle, lane);
-                let age = payload.age(at).as_nanos() / 1_000;
+                let age = payload.charged_age(at).as_nanos() / 1_000;
                 let kind = GroupKind::Merge(MergeHead { counter, sequence: payload.sequence, age });
                 QueuedGroup { charges, route, kind }
             }

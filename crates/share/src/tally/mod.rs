@@ -14,8 +14,8 @@
 //!   nodes admitted at once leave −8, and all nodes refuse until that is repaid. Debt is bounded by
 //!   [`DEBT`] capacities, which does not depend on the number of nodes.
 //! - **Age.** A payload carries how long ago it was taken, computed again for each resend, so clocks
-//!   cancel. It counts as of the last take in it, and so in the window it was taken in. What is older than a second never
-//!   takes a balance below zero, so that a fault is not followed by a debt of its length; what is
+//!   cancel. It counts as of the last take in it, and so in the window it was taken in. What is older than a second is
+//!   charged as of a second ago and never takes a balance below zero, so that a fault is not followed by a debt of its length; what is
 //!   older than the time in which the whole limit comes back is dropped, since it no longer counts.
 //! - **First touch.** A key without a view, or with one that the store has not renewed for a while, is
 //!   read from the store before it is decided, so a node that joins does not start with a full limit.

@@ -29,6 +29,12 @@ impl Payload {
         Nanos::from_nanos(at.saturating_sub(self.taken_at))
     }
 
+    /// Returns how long ago the store charges it. What is older is charged as of a second ago: the store takes an instant longer
+    /// before its states for a clock that was set back, and would repair them by forgetting what other nodes took.
+    pub fn charged_age(&self, at: u64) -> Nanos {
+        self.age(at).min(Nanos::from_nanos(RECENT))
+    }
+
     /// Returns whether it may still take balances below zero.
     pub fn is_recent(&self, at: u64) -> bool {
         self.age(at).as_nanos() <= RECENT

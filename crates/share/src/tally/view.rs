@@ -153,7 +153,8 @@ pub(super) fn debt(limits: &Limits, words: &[u64], now: &Now<'_>) -> u64 {
 /// Charges what a node took earlier, as of `now`: a recent take may go into debt, an older one takes only what is left. Returns what was taken;
 /// what is beyond the debt that the limits allow is not.
 ///
-/// This is what a store does with an item of a payload. `now` is the store's time less the age of the payload.
+/// This is what a store does with an item of a payload. `now` is the store's time less the [age](super::Payload::charged_age) that
+/// the payload is charged with.
 pub fn merge(limits: &Limits, words: &mut [u64], now: &Now<'_>, cost: u64, recent: bool) -> u64 {
     let cost = Cost::new(cost);
     let ask = if recent { Ask::Regardless(cost) } else { Ask::UpTo(cost) };

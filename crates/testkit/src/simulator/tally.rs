@@ -288,7 +288,7 @@ impl Simulation {
             sequence = payload.sequence;
             if payload.sequence > *seen || self.defect == Defect::MergedTwice {
                 *seen = payload.sequence;
-                let age = payload.age(message.sent).as_nanos();
+                let age = payload.charged_age(message.sent).as_nanos();
                 for item in &payload.items {
                     let as_of = Now::at(time - age.min(time));
                     merge(&item.limits, words, &as_of, item.cost, payload.is_recent(message.sent));
