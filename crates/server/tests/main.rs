@@ -24,6 +24,7 @@ mod history;
 mod http;
 mod http2;
 mod import;
+mod leased_cluster;
 mod lifecycle;
 mod limits;
 mod messages;

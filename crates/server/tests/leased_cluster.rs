@@ -1,0 +1,67 @@
+//! Two servers with a leased rule on a Redis Cluster of which a primary is killed under load: what `docs/sharing.md` says is seen.
+
+use crate::common;
+
+use common::{PATIENCE, Rules, Server};
+use serde_json::Value;
+use tokio::time::Instant;
+use tollgate_testkit::servers::{Cluster, Kind};
+
+/// Asks a server for a user; returns how it was decided. Every request has an answer.
+fn standing(server: &Server, user: &str) -> String {
+    let body = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}}}}"#);
+    let (status, reply) = server.connect_http().post("/v1/check", &body);
+    assert!(status == 200 || status == 429, "{status}: {reply}");
+    let reply: Value = serde_json::from_str(&reply).expect("JSON");
+    reply["standing"].as_str().expect("a standing").to_owned()
+}
+
+/// Asks both servers for users until one of the answers for the first is this; the others are never decided by the fallback.
+fn ask_until(servers: &[Server; 2], users: [&str; 2], wanted: &str) {
+    let start = Instant::now();
+    loop {
+        let found: Vec<String> = servers.iter().map(|server| standing(server, users[0])).collect();
+        for server in servers {
+            assert_ne!(standing(server, users[1]), "fallback", "another primary is not affected");
+        }
+        if found.iter().all(|found| found == wanted) {
+            return;
+        }
+        assert!(start.elapsed() < PATIENCE, "{found:?}, not {wanted}");
+    }
+}
+
+/// Returns the index of the primary that has the state of a user.
+fn primary_of(cluster: &Cluster, user: &str) -> usize {
+    let holds = |at: &usize| !cluster.servers[*at].command(&["KEYS", &format!("*{user}*")]).list().is_empty();
+    (0..3).find(holds).unwrap_or_else(|| panic!("no primary has {user}"))
+}
+
+#[test]
+fn leased_rule_goes_on_by_leases_and_the_fallback_until_a_replica_takes_over() {
+    let mut cluster = Cluster::start(Kind::Redis);
+    let rule = "{id: per-user, per: [user], limit: 500/s, burst: 1000, consistency: leased}";
+    let rules = Rules::new(format!("domain: api\nrules:\n- {rule}\n"));
+    // A busy machine misses the default deadline.
+    let start = || Server::start(&["--rules", rules.path(), "--store", &cluster.url(), "--store-deadline", "1000"]);
+    let servers = [start(), start()];
+    ask_until(&servers, ["alice", "alice"], "leased");
+    let primary = primary_of(&cluster, "alice");
+    let other = ["bob", "carol", "dave", "erin", "frank", "grace", "heidi"].into_iter().find(|user| {
+        ask_until(&servers, [*user, *user], "leased");
+        primary_of(&cluster, user) != primary
+    });
+    let users = ["alice", other.expect("a user at another primary")];
+    // The replica is stopped, so that it does not take over before the leases are spent.
+    let port = cluster.servers[primary].port();
+    let follows = |at: &usize| {
+        let text = cluster.servers[*at].command(&["INFO", "replication"]).bytes();
+        String::from_utf8_lossy(&text).contains(&format!("master_port:{port}"))
+    };
+    let replica = (3..6).find(follows).expect("the primary has a replica");
+    cluster.servers[replica].pause();
+    cluster.servers[primary].kill();
+    ask_until(&servers, users, "fallback");
+    cluster.servers[replica].resume();
+    ask_until(&servers, users, "leased");
+}
