@@ -1,0 +1,342 @@
+//! Measures limits that three servers share among themselves: `eventual` decisions beside those of the memory store, `strict` ones
+//! of another node beside a bare echo over TCP, their processor time, the bytes of an update, and a node that joins.
+//!
+//! This process is one of the nodes; the others are processes of their own on the same machine. What is compared takes turns.
+
+mod node;
+
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use node::{ECHO, Node, processor_time};
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request, Store};
+use tollgate_peers::PeerStore;
+
+const RULES: &str = "\
+domain: api
+rules:
+- {id: seen, when: {kind: eventual}, per: [key], limit: 1000000/s, consistency: eventual}
+- {id: exact, when: {kind: strict}, per: [key], limit: 1000000/s, on_fault: closed}
+- {id: joined, when: {kind: joined}, per: [key], limit: 1000/day, consistency: eventual}
+";
+
+const CALLERS: usize = 64;
+const KEYS: usize = 1_000;
+
+type Peers = Engine<Arc<PeerStore>>;
+
+/// How much is measured. A short run shows that everything works.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    turns: usize,
+    decisions: usize,
+    round_trips: usize,
+    load: Duration,
+    joined_keys: u64,
+}
+
+impl Sizes {
+    const ALL: Self = Self {
+        turns: 11,
+        decisions: 400_000,
+        round_trips: 4_000,
+        load: Duration::from_secs(2),
+        joined_keys: 1_000_000,
+    };
+    const SHORT: Self =
+        Self { turns: 3, decisions: 20_000, round_trips: 500, load: Duration::from_millis(300), joined_keys: 50_000 };
+}
+
+fn main() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match *words {
+        ["node", own, seeds, max_keys] => runtime.block_on(node::run(own, seeds, max_keys)),
+        [] | ["short"] => {
+            let sizes = if words.is_empty() { Sizes::ALL } else { Sizes::SHORT };
+            let missed = runtime.block_on(measure(sizes))?;
+            std::process::exit(missed.into())
+        }
+        _ => anyhow::bail!("usage: bench-peers [short]"),
+    }
+}
+
+/// Returns whether a goal was missed.
+async fn measure(sizes: Sizes) -> Result<bool> {
+    let addresses: Vec<SocketAddr> = {
+        let listeners: Result<Vec<_>, _> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
+        listeners?.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?
+    };
+    let seeds = addresses[..3].iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",");
+    let max_keys = 2 * sizes.joined_keys as usize;
+    let store = Arc::new(PeerStore::start(node::config(addresses[0], &seeds, max_keys)?)?);
+    let mut others = [Node::start(addresses[1], &seeds, max_keys)?, Node::start(addresses[2], &seeds, max_keys)?];
+    store.joined().await;
+    wait_until(|| Ok(store.nodes() == 3)).await?;
+    let engine: Peers = Engine::new(store.clone())?;
+    engine.put(&Rules::read(&[Source { name: "bench", text: RULES.as_bytes() }])?)?;
+    let engine = Arc::new(engine);
+    let mut bars = Bars::default();
+    eventual(&engine, sizes, &mut bars)?;
+    let (here, elsewhere) = keys_by_home(&engine, &store).await?;
+    strict(&engine, &elsewhere, &others[0], sizes, &mut bars).await?;
+    load(&engine, &here, &elsewhere, &others, sizes, &mut bars).await?;
+    bytes(&engine, &mut others, &mut bars).await?;
+    join(&engine, &mut others, (addresses[3], &seeds, max_keys), sizes, &mut bars).await?;
+    Ok(bars.missed)
+}
+
+/// `eventual` decisions beside those of the memory store, on one thread.
+fn eventual(peers: &Peers, sizes: Sizes, bars: &mut Bars) -> Result<()> {
+    let memory = Engine::new(MemoryStore::new(100_000)?)?;
+    memory.put(&Rules::read(&[Source { name: "bench", text: RULES.as_bytes() }])?)?;
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("key {number}")).collect();
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..sizes.turns {
+        ours.push(nanos_of(peers, "eventual", &keys, sizes.decisions)?);
+        theirs.push(nanos_of(&memory, "eventual", &keys, sizes.decisions)?);
+    }
+    let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours).collect();
+    println!("an eventual decision: {:.0} ns, of the memory store {:.0} ns", median(&ours), median(&theirs));
+    bars.at_least("speed of eventual decisions beside the memory store", median(&ratios), 0.66);
+    Ok(())
+}
+
+/// Returns the nanoseconds of a decision that waits for nothing.
+fn nanos_of<S: Store>(engine: &Engine<S>, kind: &str, keys: &[String], decisions: usize) -> Result<f64> {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    let (mut buffers, mut allowed) = (Decisions::default(), 0);
+    let start = Instant::now();
+    for number in 0..decisions {
+        let entries = [Entry::new("kind", kind), Entry::new("key", &keys[number % keys.len()])];
+        let items = [Item::new(&entries)];
+        let request = Request::new("api", &items);
+        if let std::task::Poll::Ready(decision) =
+            std::pin::pin!(engine.check(&request, &mut buffers)).poll(&mut context)
+        {
+            allowed += usize::from(decision.is_ok_and(|decision| decision.is_allowed()));
+        }
+    }
+    let elapsed = start.elapsed();
+    ensure!(allowed == decisions, "{allowed} of {decisions} were admitted");
+    Ok(elapsed.as_nanos() as f64 / decisions as f64)
+}
+
+async fn check(engine: &Peers, kind: &str, key: &str, decisions: &mut Decisions) -> Result<()> {
+    let entries = [Entry::new("kind", kind), Entry::new("key", key)];
+    let items = [Item::new(&entries)];
+    let decision = engine.check(&Request::new("api", &items), decisions).await?;
+    ensure!(decision.is_allowed(), "refused: {key}");
+    Ok(())
+}
+
+/// Returns keys of which this node is home, and keys of other homes.
+async fn keys_by_home(engine: &Peers, store: &PeerStore) -> Result<(Vec<String>, Vec<String>)> {
+    let (mut here, mut elsewhere, mut decisions) = (Vec::new(), Vec::new(), Decisions::default());
+    for number in 0.. {
+        if here.len() >= KEYS && elsewhere.len() >= KEYS {
+            break;
+        }
+        let (key, before) = (format!("key {number}"), store.status().links.asked);
+        check(engine, "strict", &key, &mut decisions).await?;
+        let is_asked = store.status().links.asked > before;
+        if is_asked { elsewhere.push(key) } else { here.push(key) }
+    }
+    Ok((here, elsewhere))
+}
+
+/// A `strict` decision of another node beside a bare echo, one after the other.
+async fn strict(engine: &Peers, keys: &[String], other: &Node, sizes: Sizes, bars: &mut Bars) -> Result<()> {
+    let mut stream = other.connect_echo()?;
+    let (mut ours, mut bare, mut decisions) = (Vec::new(), Vec::new(), Decisions::default());
+    for _ in 0..sizes.turns {
+        let (mut asked, mut echoed) = (Vec::new(), Vec::new());
+        for number in 0..sizes.round_trips {
+            let start = Instant::now();
+            check(engine, "strict", &keys[number % keys.len()], &mut decisions).await?;
+            asked.push(start.elapsed().as_nanos() as f64);
+        }
+        let mut message = [7; ECHO];
+        for _ in 0..sizes.round_trips {
+            let start = Instant::now();
+            stream.write_all(&message)?;
+            stream.read_exact(&mut message)?;
+            echoed.push(start.elapsed().as_nanos() as f64);
+        }
+        ours.push(median(&asked));
+        bare.push(median(&echoed));
+    }
+    let ratios: Vec<f64> = ours.iter().zip(&bare).map(|(ours, bare)| ours / bare).collect();
+    println!(
+        "a strict decision of another node: p50 {:.1} µs, a bare echo {:.1} µs",
+        median(&ours) / 1e3,
+        median(&bare) / 1e3
+    );
+    bars.at_most("p50 of strict decisions beside a bare echo", median(&ratios), 2.0);
+    Ok(())
+}
+
+/// Processor time of all nodes for a decision: of another node beside this one, with many callers.
+async fn load(
+    engine: &Arc<Peers>,
+    here: &[String],
+    elsewhere: &[String],
+    others: &[Node],
+    sizes: Sizes,
+    bars: &mut Bars,
+) -> Result<()> {
+    let used = || -> Result<f64> {
+        let others: Result<Vec<f64>> = others.iter().map(Node::processor_time).collect();
+        Ok(processor_time("self")? + others?.iter().sum::<f64>())
+    };
+    let (mut local, mut asked, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..sizes.turns {
+        for (keys, micros) in [(here, &mut local), (elsewhere, &mut asked)] {
+            let before = used()?;
+            let made = many_callers(engine, keys, sizes.load).await?;
+            micros.push((used()? - before) * 1e6 / made as f64);
+            rates.push(made as f64 / sizes.load.as_secs_f64());
+        }
+    }
+    println!(
+        "processor time of a strict decision, {CALLERS} callers: {:.2} µs here, {:.2} µs of another node; {:.0} and {:.0} a second",
+        median(&local),
+        median(&asked),
+        median(&rates.iter().step_by(2).copied().collect::<Vec<_>>()),
+        median(&rates.iter().skip(1).step_by(2).copied().collect::<Vec<_>>()),
+    );
+    bars.at_most("processor time of a decision of another node beside one here", median(&asked) / median(&local), 3.0);
+    Ok(())
+}
+
+/// Returns the decisions that tasks make in a time.
+async fn many_callers(engine: &Arc<Peers>, keys: &[String], time: Duration) -> Result<u64> {
+    let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let tasks: Vec<_> = (0..CALLERS)
+        .map(|caller| {
+            let (engine, stop, made, keys) = (engine.clone(), stop.clone(), made.clone(), keys.to_vec());
+            tokio::spawn(async move {
+                let (mut decisions, mut number) = (Decisions::default(), caller);
+                while !stop.load(Ordering::Relaxed) {
+                    check(&engine, "strict", &keys[number % keys.len()], &mut decisions).await?;
+                    made.fetch_add(1, Ordering::Relaxed);
+                    number += CALLERS + 1;
+                    // A decision here waits for nothing, and other tasks have to run.
+                    tokio::task::yield_now().await;
+                }
+                anyhow::Ok(())
+            })
+        })
+        .collect();
+    tokio::time::sleep(time).await;
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await??;
+    }
+    Ok(made.load(Ordering::Relaxed))
+}
+
+/// The bytes that another node receives for an update of a key.
+async fn bytes(engine: &Peers, others: &mut [Node; 2], bars: &mut Bars) -> Result<()> {
+    const UPDATES: u64 = 20_000;
+    let mut decisions = Decisions::default();
+    let (before, keys) = others[0].state()?;
+    for number in 0..UPDATES {
+        check(engine, "eventual", &format!("update {number}"), &mut decisions).await?;
+    }
+    wait_until(|| Ok(others[0].state()?.1 >= keys + UPDATES)).await?;
+    let received = others[0].state()?.0 - before;
+    bars.at_most("bytes per update of a key and peer", received as f64 / UPDATES as f64, 24.0);
+    Ok(())
+}
+
+/// A node that joins when the others have many keys, and decisions meanwhile.
+async fn join(
+    engine: &Arc<Peers>,
+    others: &mut [Node; 2],
+    (own, seeds, max_keys): (SocketAddr, &str, usize),
+    sizes: Sizes,
+    bars: &mut Bars,
+) -> Result<()> {
+    let mut decisions = Decisions::default();
+    let keys = others[0].state()?.1;
+    for number in 0..sizes.joined_keys {
+        check(engine, "joined", &format!("{number}"), &mut decisions).await?;
+        if number % 4_096 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    for other in others.iter_mut() {
+        wait_until(|| Ok(other.state()?.1 >= keys + sizes.joined_keys / 2)).await?;
+    }
+    let asked: Vec<String> = (0..KEYS).map(|number| format!("key {number}")).collect();
+    let (decided, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (undisturbed, during, seconds, mut joined) = std::thread::scope(|scope| -> Result<_> {
+        let deciding = scope.spawn(|| -> Result<()> {
+            while !stop.load(Ordering::Relaxed) {
+                nanos_of(engine, "eventual", &asked, KEYS)?;
+                decided.fetch_add(KEYS as u64, Ordering::Relaxed);
+            }
+            Ok(())
+        });
+        let rate = |begun: Instant, before: u64| {
+            (decided.load(Ordering::Relaxed) - before) as f64 / begun.elapsed().as_secs_f64()
+        };
+        let (begun, before) = (Instant::now(), decided.load(Ordering::Relaxed));
+        std::thread::sleep(sizes.load);
+        let undisturbed = rate(begun, before);
+        let (begun, before) = (Instant::now(), decided.load(Ordering::Relaxed));
+        let joined = Node::start(own, seeds, max_keys);
+        let (during, seconds) = (rate(begun, before), begun.elapsed().as_secs_f64());
+        stop.store(true, Ordering::Relaxed);
+        deciding.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
+        Ok((undisturbed, during, seconds, joined?))
+    })?;
+    println!("a node joined with {} keys after {seconds:.2} s", joined.state()?.1);
+    bars.at_most("seconds to join", seconds, 5.0);
+    bars.at_least("decisions elsewhere during a join", during / undisturbed, 0.9);
+    Ok(())
+}
+
+/// Polls until a condition holds.
+async fn wait_until(mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !condition()? {
+        ensure!(start.elapsed() < Duration::from_secs(60), "waited for a minute");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Bars {
+    missed: bool,
+}
+
+impl Bars {
+    fn at_most(&mut self, what: &str, value: f64, bar: f64) {
+        self.print(what, value, value <= bar, &format!("at most {bar:.2}"));
+    }
+
+    fn at_least(&mut self, what: &str, value: f64, bar: f64) {
+        self.print(what, value, value >= bar, &format!("at least {bar:.2}"));
+    }
+
+    fn print(&mut self, what: &str, value: f64, holds: bool, bar: &str) {
+        println!("{} {what}: {value:.2} ({bar})", if holds { "ok    " } else { "MISSED" });
+        self.missed |= !holds;
+    }
+}
+
+fn median(figures: &[f64]) -> f64 {
+    let mut sorted = figures.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
