@@ -283,6 +283,17 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     }
 }
 
+/// Waits until the others know all that the third server took. Deltas are applied in order, so they know what it took before the
+/// last one that they have seen.
+fn others_know_all(servers: &[Server]) {
+    assert!(passes(&servers[2], "eventual", "marker"));
+    for server in &servers[..2] {
+        eventually("the others know all that it took", || {
+            ask(server, "peek", "eventual", "marker")["limits"][0]["remaining"] == 3
+        });
+    }
+}
+
 #[test]
 fn killed_server_changes_nothing_for_callers_of_the_others() {
     let servers = Three::new().start_all();
@@ -293,14 +304,8 @@ fn killed_server_changes_nothing_for_callers_of_the_others() {
             assert!(passes(&servers[number % 3], "strict", key), "{key}: {number}");
         }
     }
-    // What the killed server took in its last tick may be lost. Here the others know all of it: deltas are applied in order, so
-    // they know what it took before the last one that they have seen.
-    assert!(passes(&servers[2], "eventual", "marker"));
-    for server in &servers[..2] {
-        eventually("the others know all that it took", || {
-            ask(server, "peek", "eventual", "marker")["limits"][0]["remaining"] == 3
-        });
-    }
+    // What the killed server took in its last tick may be lost. Here the others know all of it.
+    others_know_all(&servers);
     signal(servers[2].id(), "KILL");
     for key in &keys {
         let (mut admitted, mut unanswered) = (0, 0);
@@ -316,6 +321,41 @@ fn killed_server_changes_nothing_for_callers_of_the_others() {
             });
         }
         assert!(admitted <= 25 && admitted + unanswered >= 25, "{key}: {admitted} admitted, {unanswered} unanswered");
+    }
+}
+
+#[test]
+fn paused_server_is_replaced_as_home_and_learns_what_it_missed() {
+    let servers = Three::new().start_all();
+    // Keys of all three homes, used up.
+    let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
+    let is_used_up = |server: &Server, key: &str| {
+        let answer = ask(server, "check", "strict", key);
+        answer["allowed"] == false && answer["standing"] == "exact"
+    };
+    for key in &keys {
+        eventually("the key is used up", || is_used_up(&servers[0], key));
+    }
+    others_know_all(&servers);
+    servers[2].pause();
+    for key in &keys {
+        for server in &servers[..2] {
+            eventually("one of the others is home, and refuses", || {
+                let answer = ask(server, "check", "strict", key);
+                assert_eq!(answer["allowed"], false, "{key}");
+                answer["standing"] == "exact"
+            });
+        }
+    }
+    // Taken while the third one is paused.
+    eventually("the new key is used up", || is_used_up(&servers[0], "new"));
+    servers[2].signal("CONT");
+    agree(&servers);
+    for server in &servers {
+        eventually("all have heard of it", || is_used_up(server, "new"));
+        for key in &keys {
+            assert!(!passes(server, "strict", key), "{key}");
+        }
     }
 }
 
