@@ -307,6 +307,7 @@ mod tests {
         let leaky = LeakyBucket::new(rate("7777/s"), 8).unwrap();
         assert_eq!((leaky.rate(), leaky.burst(), leaky.fits_a_word()), (rate("7777/s"), 8, false));
         assert!(LeakyBucket::new(rate("1/s"), 8).unwrap().fits_a_word());
+        assert_eq!((leaky.words(), LeakyBucket::new(rate("1/s"), 8).unwrap().words()), (2, 1));
         let interval = IntervalBucket::new(7, secs(6)).unwrap();
         assert_eq!((interval.refill(), interval.period()), (7, secs(6)));
         let fixed = FixedWindow::new(5, secs(4)).unwrap();

@@ -393,6 +393,9 @@ fn limit_that_differs_in_its_debt_only_decides_everything_else_the_same() {
                     let parts = |verdict: Verdict| (verdict.outcome(), verdict.taken());
                     assert_eq!(parts(changed), parts(expected), "{what}");
                 }
+                let charge = other.weigh_from(own, &*key.words, &now, Ask::Regardless(cost));
+                let room = (own.capacity() + max_debt).checked_sub(cost.get());
+                assert_eq!(charge.is_admitted(), room.is_some_and(|room| key.used(at).ceil() <= room), "{what}");
                 let [expected, changed] = [own, &other].map(|limit| key.report(limit, at, cost.get()));
                 assert_eq!(changed, expected, "{what}");
                 let wait = match own.weigh(&*key.words, &now, Ask::Exactly(cost)).outcome() {

@@ -277,6 +277,11 @@ fn report_is_of_the_tightest_limit_with_the_longest_times() {
     let report = limits.report(&*state, &Now::at(0), Cost::new(2));
     assert_eq!((report.limit, report.remaining), (3, 0));
     assert_eq!((report.retry, report.reset), (Retry::After(Nanos::from_secs(2)), Nanos::from_secs(10)));
+    // Of several with as little left, the first is reported.
+    let limits = Limits::new([bucket(5), bucket(6)]).unwrap();
+    let mut state = state_of(&limits);
+    let _ = limits.decide(&mut *state, &Now::at(0), Ask::Regardless(Cost::new(7)));
+    assert_eq!(limits.report(&*state, &Now::at(0), Cost::ONE).limit, 5);
 }
 
 #[test]

@@ -196,7 +196,7 @@ fn scaling_is_exact_where_the_product_does_not_fit() {
 /// With a cold factor of 3, as much is stored as accrues in the time of the warm-up.
 #[test]
 fn stored_permits_are_returned_as_they_were_given() {
-    let pacing = Pacing::warm_up(rate("2/s"), Nanos::from_secs(4), 3_000).unwrap();
+    let pacing = Pacing::warm_up(rate("3/s"), Nanos::from_secs(4), 3_000).unwrap();
     assert_eq!(pacing.stored(&pacing.start(at(0)), at(0)), Nanos::from_secs(4));
     for stored in [0, 1, 3_999].map(Nanos::from_millis) {
         assert_eq!(pacing.stored(&pacing.resume(at(5_000), stored), at(5_000)), stored);

@@ -333,21 +333,27 @@ impl CellsMut for Counted {
 #[test]
 fn decisions_renewals_and_releases_read_the_same_number_of_words_whatever_the_limit() {
     let reads = |count: u64| {
-        let limit = leases(count, 1_000);
+        let limit = leases(count, 100_000);
         let mut state = Counted { words: vec![0; limit.words()], reads: 0.into() };
-        let stamps: Vec<_> = (0..count).map(|at| limit.decide(&mut state, &Now::at(at), CHECK).stamp()).collect();
-        let middle = stamps[stamps.len() / 2];
+        let stamps: Vec<_> = (0..count).map(|nth| limit.decide(&mut state, &Now::at(7 * nth), CHECK).stamp()).collect();
+        let now = Now::at(7 * count);
         state.reads.set(0);
-        assert!(limit.renew(&mut state, &Now::at(count), middle));
-        assert_eq!(limit.release(&mut state, &Now::at(count), middle), Cost::ONE);
+        let renewals = stamps.iter().map(|stamp| {
+            assert!(limit.renew(&mut state, &now, *stamp));
+            state.reads.replace(0)
+        });
+        let renewal = renewals.max();
+        assert_eq!(limit.release(&mut state, &now, stamps[2]), Cost::ONE);
+        let release = state.reads.replace(0);
         // Leases stay where they are when only their length changes.
-        let changed = leases(count, 2_000);
-        changed.convert(&limit, &mut state, &Now::at(count));
-        let released = state.reads.replace(0);
-        assert_eq!(changed.release(&mut state, &Now::at(count), stamps[1]), Cost::ONE);
+        let changed = leases(count, 200_000);
+        changed.convert(&limit, &mut state, &now);
+        state.reads.set(0);
+        assert_eq!(changed.release(&mut state, &now, stamps[1]), Cost::ONE);
+        let changed = state.reads.replace(0);
         // Of the leases that have ended, only as many are read as the request needs.
-        assert!(limit.weigh(&state, &Now::at(9_000), exactly(3)).is_admitted());
-        (released, state.reads.get())
+        assert!(limit.weigh(&state, &Now::at(300_000), exactly(3)).is_admitted());
+        (renewal, release, changed, state.reads.get())
     };
     assert_eq!([5, 64, 300].map(reads), [reads(10); 3]);
 }
@@ -362,4 +368,14 @@ fn lease_of_a_thread_with_an_earlier_reading_ends_first() {
     assert_sound(&limit, &state, "the second lease ends first");
     let used = |at| limit.used(state.as_slice(), &Now::at(at)).ceil();
     assert_eq!([104, 105, 109, 110].map(used), [2, 1, 1, 0]);
+}
+
+/// So that the numbers of a key that was forgotten and comes back a microsecond later are new.
+#[test]
+fn number_of_a_lease_is_less_than_a_microsecond_and_a_slot_ahead_of_the_clock() {
+    let limit = leases(512, 10);
+    for at in (0..3_000).chain([1 << 40]) {
+        let number = limit.weigh(vec![0; limit.words()].as_slice(), &Now::at(at), CHECK).stamp().to_bits();
+        assert!((at.max(1)..at.max(1) + 1_024).contains(&number), "number {number} at {at}");
+    }
 }

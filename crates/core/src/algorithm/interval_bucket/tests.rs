@@ -40,6 +40,7 @@ fn with_a_max_wait_later_steps_are_granted() {
 fn debt_is_bounded_and_paid_off_step_by_step() {
     let limit = limit().max_debt(7).unwrap();
     check(&limit, "+13@0 +12@1 +1@1 1@1 3@20 4@20 5@30", "Never 0 no9 no19 0 no10 0");
+    check(&limit, "1@0 +12@1 +12@10", "4 no9 0");
 }
 
 #[test]

@@ -261,7 +261,9 @@ fn reading_of_the_clock_that_is_a_second_old_is_no_clock_step() {
     let before = state;
     assert!(!limit.decide(&mut state, &Now::at(99 * second), Ask::UpTo(Cost::ONE)).is_admitted());
     assert_eq!(state, before);
+    assert_eq!(limit.report(&state, &Now::at(99 * second), Cost::ONE).reset, Nanos::from_secs(11));
     let stepped = Now::at(99 * second - 1);
+    assert_eq!(limit.report(&state, &stepped, Cost::ONE).reset, Nanos::from_secs(10));
     assert!(!limit.decide(&mut state, &stepped, Ask::UpTo(Cost::ONE)).is_admitted());
     assert_eq!(limit.report(&state, &stepped, Cost::ONE).reset, Nanos::from_secs(10));
     assert_ne!(state, before, "what is owed refills from this instant on");
