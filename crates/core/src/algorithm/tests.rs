@@ -110,4 +110,5 @@ fn callers_know_which_states_of_several_words_have_a_fast_path() {
         let applies = limit.take_from_words(&mut *state, &Now::at(2), Cost::ONE).is_some();
         assert_eq!(limit.takes_from_words(), applies, "{limit:?}");
     }
+    assert!(!FixedWindow::new(9, SECOND).unwrap().takes_from_words(), "the default");
 }

@@ -229,6 +229,7 @@ fn restored_counts_expire_with_their_slices() {
         assert_eq!([119, 159, 160, 169, 170, 179, 180].map(used), [6, 6, 3, 3, 2, 2, 0], "{amount}");
         // More than the limit and its debt is not counted.
         limit.restore(&mut *state, 120 * S, 3, &[u64::MAX; 6]);
-        assert_eq!(limit.used(&*state, &Now::at(119 * S)).ceil(), 2 * amount);
+        let used = |second| limit.used(&*state, &Now::at(second * S)).ceil();
+        assert_eq!([119, 120, 179, 180].map(used), [2 * amount, 3, 3, 0], "the oldest slice has the rest");
     }
 }
