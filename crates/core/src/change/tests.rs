@@ -344,6 +344,8 @@ fn debt_of_another_calendar_is_paid_off_by_the_length_of_its_own_windows() {
     let now = Now::at(165 * SECOND).with_windows(&windows);
     let own = of(5).max_debt(7).unwrap();
     assert_eq!(of(20).report_from(&own, &[160 * SECOND, 12], &now, Cost::ONE).remaining, 13);
+    // A window that ended at 150 s is of the same calendar, and the given one counts as three of a minute.
+    assert_eq!(of(20).report_from(&own, &[150 * SECOND, 12], &now, Cost::ONE).remaining, 20);
 }
 
 #[test]
