@@ -169,6 +169,41 @@ fn payload_whose_answers_are_lost_counts_once() {
     });
 }
 
+/// Takes go on while the store does not answer, and after it. What was taken before is sent soon, and the store is not
+/// behind for as long as they go on.
+#[test]
+fn store_catches_up_while_takes_go_on() {
+    on_both(async |server| {
+        let proxy = Proxy::to(server.port());
+        let url = format!("redis://127.0.0.1:{}", proxy.port());
+        let node = RedisStore::connect(Config::from_url(&url).unwrap()).await;
+        wait_until_up(&node).await;
+        let (observer, limit) = (store(&server).await, bucket(5_000));
+        let mut taken = 0;
+        let mut take = async |times: u64| {
+            for _ in 0..times {
+                assert!(check(&node, "k", limit).await);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            taken += times;
+            taken
+        };
+        take(10).await;
+        proxy.stall();
+        take(400).await;
+        proxy.clear();
+        let start = Instant::now();
+        loop {
+            let taken = take(1).await;
+            let behind = taken - (5_000 - left_in_store(&observer, "k", limit).await);
+            if behind < 50 {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(20), "the store is {behind} takes behind");
+        }
+    });
+}
+
 #[test]
 fn without_the_store_views_decide_and_what_they_took_is_merged_afterwards() {
     on_both(async |mut server| {

@@ -202,9 +202,8 @@ fn collect(lane: &mut Lane, at: u64, number: u8, messages: &mut Vec<(u8, Message
         lane.tally.give_up();
     }
     let payload = lane.tally.payload(at).cloned();
-    let mut is_full = false;
+    let mut is_full = lane.tally.is_behind();
     if let Some(payload) = payload {
-        is_full = payload.items.len() >= MAX_ITEMS;
         let is_recent = payload.is_recent(at);
         messages.push((number, Message::Merge(payload, is_recent)));
     }

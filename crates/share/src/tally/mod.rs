@@ -304,7 +304,7 @@ impl Tally {
     /// time.
     pub fn payload(&mut self, at: u64) -> Option<&Payload> {
         if self.frozen.is_none() {
-            self.seal();
+            self.seal_unless_behind();
             let frozen = self.unsent.freeze(at);
             self.dropped = self.dropped.saturating_add(frozen.outdated.iter().map(|item| item.cost).sum());
             for item in &frozen.outdated {
@@ -325,7 +325,7 @@ impl Tally {
     /// Returns up to `most` keys that were used since they were last read, and of which nothing is being sent; with the limits that
     /// they were used under.
     pub fn reads(&mut self, most: usize) -> Vec<(Key, Arc<Limits>)> {
-        self.seal();
+        self.seal_unless_behind();
         let Self { unsent, views, .. } = self;
         let read = |key: Key| {
             let view = views.get_mut(&key)?;
@@ -368,6 +368,11 @@ impl Tally {
         self.frozen.is_some()
     }
 
+    /// Returns whether ticks are unsent that ended before: more than one payload has to be sent.
+    pub fn is_behind(&self) -> bool {
+        self.unsent.has_ticks()
+    }
+
     /// Returns whether anything has to be sent.
     pub fn has_unsent(&self) -> bool {
         self.frozen.is_some() || !self.unsent.is_empty() || self.views.values().any(|view| view.unsent > 0)
@@ -391,6 +396,14 @@ impl Tally {
     /// Returns whether no key has a view.
     pub fn is_empty(&self) -> bool {
         self.views.is_empty()
+    }
+
+    /// Ends the present tick if no earlier one is unsent. If every payload ended one, there would be as many ticks to send after it
+    /// as before, for as long as takes go on.
+    fn seal_unless_behind(&mut self) {
+        if !self.is_behind() {
+            self.seal();
+        }
     }
 
     /// Ends the present tick: what was taken in it goes into payloads, and what was only looked at is to be read.

@@ -94,6 +94,11 @@ impl Unsent {
         self.entries == 0 && self.noted.is_empty()
     }
 
+    /// Returns whether earlier ticks are unsent.
+    pub(super) fn has_ticks(&self) -> bool {
+        !self.ticks.is_empty()
+    }
+
     /// Returns whether the present tick has lasted a second.
     pub(super) fn is_over(&self, at: u64) -> bool {
         at >= self.start.saturating_add(RECENT) && !(self.open.is_empty() && self.noted.is_empty())
