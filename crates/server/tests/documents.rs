@@ -13,12 +13,10 @@ use crate::common;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::Folder;
+use common::{Folder, stable_port};
 use tollgate_testkit::servers::Postgres;
 
 /// A command of a document with its expected output.
@@ -83,17 +81,9 @@ fn line_matches(expected: &str, printed: &str) -> bool {
 struct Ports(Vec<(&'static str, u16)>);
 
 impl Ports {
-    /// Below the ephemeral ports: a server of a document starts late, and the system could assign
-    /// its port to another test meanwhile.
     fn new() -> Self {
-        static TAKEN: AtomicU32 = AtomicU32::new(0);
-        let mut free = std::iter::from_fn(|| {
-            let port = 10_000 + (std::process::id() * 50 + TAKEN.fetch_add(1, Ordering::Relaxed)) % 20_000;
-            u16::try_from(port).ok()
-        })
-        .filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
         let named = ["8080", "6380", "8081", "8082", "8083", "8084", "8443", "7401", "7402", "7403"];
-        Self(named.into_iter().map(|name| (name, free.next().expect("a free port"))).collect())
+        Self(named.into_iter().map(|name| (name, stable_port())).collect())
     }
 
     fn address(&self, index: usize) -> String {

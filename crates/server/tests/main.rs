@@ -29,6 +29,7 @@ mod lifecycle;
 mod limits;
 mod messages;
 mod outage;
+mod partitions;
 mod peers;
 mod prometheus;
 mod proxies;

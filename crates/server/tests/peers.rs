@@ -10,14 +10,13 @@ use std::time::Duration;
 use common::cli::Cli;
 use common::load::{Clients, StopOnDrop};
 use common::service::{get, metric};
-use common::{Client, Folder, Server, eventually, signal};
+use common::{Client, Folder, Server, eventually, signal, stable_port};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tollgate_testkit::history::{Bound, excess_observed};
-use tollgate_testkit::servers::free_port;
 
 /// The first two have long periods, so that the duration of a test does not matter.
-const RULES: &str = "\
+pub(crate) const RULES: &str = "\
 domain: api
 rules:
 - {id: seen, when: {kind: eventual}, per: [key], limit: 4/h, consistency: eventual}
@@ -43,7 +42,7 @@ impl Three {
     pub(crate) fn with(options: &str) -> Self {
         let folder = Folder::new();
         folder.file("rules.yaml", RULES);
-        Self { folder, ports: [(); 3].map(|()| free_port()), options: options.to_owned() }
+        Self { folder, ports: [(); 3].map(|()| stable_port()), options: options.to_owned() }
     }
 
     /// Returns where other servers connect to a server.
@@ -57,7 +56,7 @@ impl Three {
 
     /// Starts a further server, with other options in the address of the store.
     pub(crate) fn start_other(&self, options: &str, name: &str) -> Server {
-        self.serve(options, &["--peers-listen", &format!("127.0.0.1:{}", free_port()), "--node", name])
+        self.serve(options, &["--peers-listen", &format!("127.0.0.1:{}", stable_port()), "--node", name])
     }
 
     fn serve(&self, options: &str, args: &[&str]) -> Server {
@@ -101,7 +100,7 @@ fn addresses(servers: &[Server]) -> Vec<SocketAddr> {
     servers.iter().map(|server| server.http.expect("HTTP is on")).collect()
 }
 
-fn ask(server: &Server, verb: &str, kind: &str, key: &str) -> Value {
+pub(crate) fn ask(server: &Server, verb: &str, kind: &str, key: &str) -> Value {
     ask_at(server.http.expect("HTTP is on"), verb, kind, key)
 }
 
@@ -111,7 +110,7 @@ fn ask_at(address: SocketAddr, verb: &str, kind: &str, key: &str) -> Value {
     serde_json::from_str(&answer).expect("JSON")
 }
 
-fn passes(server: &Server, kind: &str, key: &str) -> bool {
+pub(crate) fn passes(server: &Server, kind: &str, key: &str) -> bool {
     ask(server, "check", kind, key)["allowed"] == true
 }
 
@@ -369,7 +368,7 @@ fn rules_that_peers_cannot_share_are_refused_with_what_to_use() {
         ("limit: 2, algorithm: concurrency", "concurrency cannot be shared by peers; use a store on Redis"),
     ] {
         let rules = folder.file("rules.yaml", format!("domain: api\nrules:\n- {{id: one, {rule}}}\n"));
-        let listen = format!("127.0.0.1:{}", free_port());
+        let listen = format!("127.0.0.1:{}", stable_port());
         let store = format!("peers://{listen}");
         let error = Server::refuses(&["--rules", &rules, "--store", &store, "--peers-listen", &listen]);
         assert!(error.contains(expected), "{rule}: {error}");

@@ -10,9 +10,10 @@ pub mod proxy;
 pub mod rls_client;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
 use serde_json::Value;
@@ -21,6 +22,18 @@ use tempfile::TempDir;
 pub use eventually::{PATIENCE, eventually};
 
 pub mod service;
+
+/// Returns a free port below the ephemeral ones, for a server that starts late or again: the system could assign an ephemeral
+/// port to a connection of another test meanwhile.
+pub fn stable_port() -> u16 {
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    let next = || {
+        let port = 10_000 + (std::process::id().wrapping_mul(211) + TAKEN.fetch_add(1, Ordering::Relaxed)) % 20_000;
+        u16::try_from(port).ok()
+    };
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    std::iter::repeat_with(next).flatten().find(is_free).expect("a free port")
+}
 
 /// A running server; dropping it kills it.
 pub struct Server {

@@ -1,0 +1,194 @@
+//! Five real servers that share limits, and a network between them that is cut.
+
+use crate::common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use common::{Folder, Server, eventually, stable_port};
+
+use crate::peers::{RULES, admits_fifty, agree, ask, page, passes};
+
+const NODES: usize = 5;
+
+/// A network of loopback addresses, one for each server. Bytes that are sent in a direction that is cut wait until it is
+/// restored, as those of TCP do.
+struct Network {
+    /// The addresses by which servers reach each other.
+    addresses: [SocketAddr; NODES],
+    /// The addresses on which they listen.
+    targets: [SocketAddr; NODES],
+    cuts: Arc<Cuts>,
+}
+
+#[derive(Default)]
+struct Cuts {
+    /// Whether a direction is cut, by sender and receiver.
+    is_cut: Mutex<[[bool; NODES]; NODES]>,
+    changed: Condvar,
+}
+
+impl Cuts {
+    /// Waits until a direction is open.
+    fn wait(&self, from: usize, to: usize) {
+        let cut = self.is_cut.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.changed.wait_while(cut, |cut| cut[from][to]).unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Forwards bytes until one of the connections ends, then ends the other.
+    fn forward(&self, (from, to): (usize, usize), mut source: &TcpStream, mut target: &TcpStream) {
+        let mut bytes = [0; 4_096];
+        while let Ok(length @ 1..) = source.read(&mut bytes) {
+            self.wait(from, to);
+            if target.write_all(&bytes[..length]).is_err() {
+                break;
+            }
+        }
+        for stream in [source, target] {
+            // It may be closed already.
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+impl Network {
+    fn new() -> Self {
+        let listeners = [(); NODES].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let addresses = listeners.each_ref().map(|listener| listener.local_addr().expect("an address"));
+        let targets = [(); NODES].map(|()| SocketAddr::from(([127, 0, 0, 1], stable_port())));
+        let cuts = Arc::new(Cuts::default());
+        for (to, listener) in listeners.into_iter().enumerate() {
+            let cuts = cuts.clone();
+            std::thread::spawn(move || {
+                for client in listener.incoming().map_while(Result::ok) {
+                    let cuts = cuts.clone();
+                    // Ends with the connection.
+                    std::thread::spawn(move || connect(&cuts, &client, to, &addresses, targets[to]));
+                }
+            });
+        }
+        Self { addresses, targets, cuts }
+    }
+
+    /// Cuts these directions, and restores all others.
+    fn cut(&self, is_cut: impl Fn(usize, usize) -> bool) {
+        let cuts = std::array::from_fn(|from| std::array::from_fn(|to| is_cut(from, to)));
+        *self.cuts.is_cut.lock().unwrap_or_else(PoisonError::into_inner) = cuts;
+        self.cuts.changed.notify_all();
+    }
+}
+
+/// Connects a server with another. The first frame, its greeting, has the address of the one that connects.
+fn connect(
+    cuts: &Cuts,
+    client: &TcpStream,
+    to: usize,
+    addresses: &[SocketAddr; NODES],
+    target: SocketAddr,
+) -> Option<()> {
+    let mut greeting = vec![0; 4];
+    let mut reader = client;
+    reader.read_exact(&mut greeting).ok()?;
+    let length = u32::from_le_bytes(*greeting.first_chunk()?) as usize;
+    greeting.resize(4 + length.min(1_024), 0);
+    reader.read_exact(&mut greeting[4..]).ok()?;
+    let has = |address: &SocketAddr| {
+        let address = address.to_string();
+        greeting.windows(address.len()).any(|part| part == address.as_bytes())
+    };
+    let from = addresses.iter().position(has)?;
+    cuts.wait(from, to);
+    // It may not listen yet; then the connection ends.
+    let server = TcpStream::connect(target).ok()?;
+    (&server).write_all(&greeting).ok()?;
+    for stream in [client, &server] {
+        stream.set_nodelay(true).ok()?;
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| cuts.forward((from, to), client, &server));
+        cuts.forward((to, from), &server, client);
+    });
+    Some(())
+}
+
+/// Starts five servers on a network.
+fn start(network: &Network, folder: &Folder) -> Vec<Server> {
+    let rules = folder.file("rules.yaml", RULES);
+    let store = format!("peers://{}", network.addresses.map(|address| address.to_string()).join(","));
+    let (rules, store) = (&rules, &store);
+    let servers: Vec<Server> = std::thread::scope(|scope| {
+        let starting: Vec<_> = (0..NODES)
+            .map(|index| {
+                let (listen, advertise) = (network.targets[index].to_string(), network.addresses[index].to_string());
+                scope.spawn(move || {
+                    let addresses = ["--peers-listen", &listen, "--peers-advertise", &advertise];
+                    let args = ["--rules", rules, "--store", store, "--store-deadline", "20000"];
+                    Server::start(&[&args[..], &addresses].concat())
+                })
+            })
+            .collect();
+        starting.into_iter().map(|starting| starting.join().expect("it starts")).collect()
+    });
+    agree(&servers);
+    servers
+}
+
+#[test]
+fn two_halves_of_five_servers_meet_again_and_no_key_was_reset() {
+    let (network, folder) = (Network::new(), Folder::new());
+    let servers = start(&network, &folder);
+    let is_used_up = |server: &Server, key: &str| {
+        let answer = ask(server, "check", "strict", key);
+        answer["allowed"] == false && answer["standing"] == "exact"
+    };
+    eventually("the key is used up", || !passes(&servers[0], "strict", "used"));
+    // Deltas are applied in order, so what was taken before these is known as well.
+    for (index, server) in servers.iter().enumerate() {
+        let key = format!("marker {index}");
+        assert!(passes(server, "eventual", &key));
+        for other in &servers {
+            eventually("all know it", || ask(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3);
+        }
+    }
+    let is_minority = |index: usize| index < 2;
+    network.cut(|from, to| is_minority(from) != is_minority(to));
+    for (index, server) in servers.iter().enumerate() {
+        eventually("two of five have no majority, three have", || page(server)["majority"] == !is_minority(index));
+    }
+    eventually("the majority agrees about homes", || servers[2..].iter().all(|server| is_used_up(server, "used")));
+    for server in &servers[..2] {
+        let answer = ask(server, "check", "strict", "new");
+        assert!(answer["allowed"] == false && answer["standing"] != "exact", "the rule is closed: {answer}");
+        assert!(passes(server, "eventual", "new"), "eventual rules go on");
+    }
+    admits_fifty(&servers[2..], "new");
+    network.cut(|_, _| false);
+    agree(&servers);
+    for server in &servers {
+        eventually("what the others took is known", || is_used_up(server, "new"));
+        assert!(!passes(server, "strict", "used"), "a key that was used up before the cut");
+    }
+}
+
+#[test]
+fn strict_limits_stay_exact_when_a_server_does_not_hear_another() {
+    let (network, folder) = (Network::new(), Folder::new());
+    let servers = start(&network, &folder);
+    network.cut(|from, to| (from, to) == (0, 1));
+    let is_linked_with = |server: &Server, index: usize| {
+        let (page, name) = (page(server), network.addresses[index].to_string());
+        page["peers"].as_array().is_some_and(|peers| {
+            peers.iter().any(|peer| peer["address"] == name && peer["linked"] == true && peer["state"] == "ready")
+        })
+    };
+    eventually("the link between the two is given up", || !is_linked_with(&servers[1], 0));
+    for index in [0, 1] {
+        assert_eq!(page(&servers[index])["majority"], true, "the others are enough");
+    }
+    for number in 0..6 {
+        admits_fifty(&servers[..3], &format!("key {number}"));
+    }
+    network.cut(|_, _| false);
+    agree(&servers);
+}
