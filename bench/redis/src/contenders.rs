@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, bail};
 use redis::aio::MultiplexedConnection;
 use tollgate_core::{Ask, Cost, Limits};
 use tollgate_engine::Store;
@@ -34,8 +34,8 @@ impl Contender {
         }
     }
 
-    /// Makes one request for one of many keys; all pass.
-    pub(crate) async fn ask(&self, key: u32) -> Result<()> {
+    /// Makes one request for one of many keys; returns whether it passes.
+    pub(crate) async fn ask(&self, key: u32) -> Result<bool> {
         match self {
             Self::Ours(_, ours) => ours.ask(key).await,
             Self::Each(_, each) => each.ask(key).await,
@@ -47,9 +47,10 @@ impl Contender {
 /// Our store.
 #[derive(Clone, Debug)]
 pub(crate) struct Limited {
-    store: Arc<RedisStore>,
+    pub(crate) store: Arc<RedisStore>,
     limits: Arc<Limits>,
     keys: usize,
+    consistency: Consistency,
 }
 
 struct OneLimit<'a>(&'a Limits);
@@ -64,11 +65,24 @@ impl Limited {
     /// Charges several keys in one request.
     pub(crate) async fn new(server: &Server, limits: Limits, keys: usize) -> Result<Self> {
         let namespace = format!("ours{}x{keys}", limits.as_slice().len());
-        let config = Config::from_url(&server.url())?.namespace(&namespace)?.deadline(Duration::from_secs(1));
-        Ok(Self { store: Arc::new(RedisStore::connect(config).await), limits: Arc::new(limits), keys })
+        let mut one = Self::shared(server, &namespace, limits, Consistency::Strict).await?;
+        one.keys = keys;
+        Ok(one)
     }
 
-    async fn ask(&self, key: u32) -> Result<()> {
+    /// Charges one key under a consistency. All with the same namespace share their keys.
+    pub(crate) async fn shared(
+        server: &Server,
+        namespace: &str,
+        limits: Limits,
+        consistency: Consistency,
+    ) -> Result<Self> {
+        let config = Config::from_url(&server.url())?.namespace(namespace)?.deadline(Duration::from_secs(1));
+        let (store, limits) = (Arc::new(RedisStore::connect(config).await), Arc::new(limits));
+        Ok(Self { store, limits, keys: 1, consistency })
+    }
+
+    pub(crate) async fn ask(&self, key: u32) -> Result<bool> {
         let keys: Vec<Vec<u8>> =
             (0..self.keys).map(|place| format!("bench:{place}:user{key:06}").into_bytes()).collect();
         let charges: Vec<Charge<'_>> = keys
@@ -81,14 +95,13 @@ impl Limited {
                 ask: Ask::Exactly(Cost::ONE),
                 stamps: None,
                 windows: &[],
-                consistency: Consistency::Strict,
+                consistency: self.consistency,
             })
             .collect();
         let mut answers = Answers::default();
         let groups = [Group { verb: StoreVerb::Check, charges: &charges }];
         self.store.run(Batch { limit_table: &OneLimit(&self.limits), groups: &groups }, &mut answers).await;
-        ensure!(answers.group(0)?.outcome().is_admitted(), "everything passes here");
-        Ok(())
+        Ok(answers.group(0)?.outcome().is_admitted())
     }
 }
 
@@ -129,6 +142,11 @@ impl OneByOne {
         Self::new(server, PLAIN, "plain", vec![b"1".to_vec(), b"1000000".to_vec(), b"1".to_vec()]).await
     }
 
+    /// The usual one, with one token a day.
+    pub(crate) async fn plain_refusing(server: &Server) -> Result<Self> {
+        Self::new(server, PLAIN, "refusing", vec![b"86400000000".to_vec(), b"1".to_vec(), b"1".to_vec()]).await
+    }
+
     async fn new(server: &Server, source: &str, prefix: &'static str, arguments: Vec<Vec<u8>>) -> Result<Self> {
         let client = redis::Client::open(server.url())?;
         let mut connection = client.get_multiplexed_async_connection().await?;
@@ -137,13 +155,13 @@ impl OneByOne {
         Ok(Self { connection, sha, prefix, arguments })
     }
 
-    async fn ask(&self, key: u32) -> Result<()> {
+    async fn ask(&self, key: u32) -> Result<bool> {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&self.sha).arg(1).arg(format!("{}:{{bench:0:user{key:06}}}", self.prefix)).arg(&self.arguments);
         match command.query_async(&mut self.connection.clone()).await? {
-            redis::Value::BulkString(reply) if reply.get(7) == Some(&0) => Ok(()),
-            redis::Value::Array(reply) if reply.first() == Some(&redis::Value::Int(1)) => Ok(()),
-            other => bail!("everything passes here, and not {other:?}"),
+            redis::Value::BulkString(reply) => Ok(reply.get(7) == Some(&0)),
+            redis::Value::Array(reply) => Ok(reply.first() == Some(&redis::Value::Int(1))),
+            other => bail!("not a reply of a script: {other:?}"),
         }
     }
 }
@@ -161,10 +179,10 @@ impl Incr {
         Ok(Self { connection })
     }
 
-    async fn ask(&self, key: u32) -> Result<()> {
+    async fn ask(&self, key: u32) -> Result<bool> {
         let mut command = redis::cmd("INCR");
         command.arg(format!("incr:{key:06}"));
         let _: i64 = command.query_async(&mut self.connection.clone()).await?;
-        Ok(())
+        Ok(true)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use tollgate_testkit::servers::Server;
 
 use crate::contenders::Contender;
@@ -38,8 +38,30 @@ impl Figures {
     }
 }
 
-/// Runs `callers` tasks for a while; each sends one request after the other.
-pub(crate) async fn measure(server: &Server, contender: &Contender, callers: usize) -> Result<Figures> {
+/// The number of keys.
+const KEYS: u32 = 100_000;
+
+/// Asks once for every key.
+pub(crate) async fn ask_all(contender: &Contender, callers: usize) -> Result<()> {
+    let tasks: Vec<_> = (0..callers as u32)
+        .map(|caller| {
+            let contender = contender.clone();
+            tokio::spawn(async move {
+                for key in (caller..KEYS).step_by(callers) {
+                    contender.ask(key).await?;
+                }
+                anyhow::Ok(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
+}
+
+/// Runs `callers` tasks for a while; each sends one request after the other, all of which pass or all of which do not.
+pub(crate) async fn measure(server: &Server, contender: &Contender, callers: usize, passes: bool) -> Result<Figures> {
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let tasks: Vec<_> = (0..callers)
         .map(|caller| {
@@ -50,7 +72,8 @@ pub(crate) async fn measure(server: &Server, contender: &Contender, callers: usi
                 while !stop.load(Ordering::Relaxed) {
                     number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let start = Instant::now();
-                    contender.ask((number >> 33) as u32 % 100_000).await?;
+                    let passed = contender.ask((number >> 33) as u32 % KEYS).await?;
+                    ensure!(passed == passes, "{}: passes: {passed}", contender.name());
                     if count.load(Ordering::Relaxed) {
                         waits.push(start.elapsed().as_nanos() as u64);
                     }

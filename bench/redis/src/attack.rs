@@ -1,0 +1,48 @@
+//! One key that is refused, asked for again and again: how often the store is called.
+
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use tollgate_core::{Limit, TokenBucket};
+use tollgate_engine::store::Consistency;
+use tollgate_testkit::servers::{Kind, Server};
+
+use crate::bar;
+use crate::contenders::Limited;
+
+const REQUESTS: u32 = 100_000;
+const CALLERS: u32 = 64;
+const MOST_CALLS: f64 = 20.0;
+
+/// Returns whether a bar was missed.
+pub(crate) async fn attack(kind: Kind) -> Result<bool> {
+    let server = Server::start(kind);
+    println!("\n{kind:?}, {REQUESTS} requests for one refused key by {CALLERS} callers");
+    let mut missed = false;
+    for (name, consistency) in [("strict", Consistency::Strict), ("leased", Consistency::Leased)] {
+        let limit = Limit::from(TokenBucket::new("1/day".parse()?, 1)?);
+        let ours = Limited::shared(&server, name, limit.into(), consistency).await?;
+        while ours.ask(0).await? {}
+        let (before, start) = (ours.store.counts().calls, Instant::now());
+        let attackers: Vec<_> = (0..CALLERS)
+            .map(|_| {
+                let ours = ours.clone();
+                tokio::spawn(async move {
+                    for _ in 0..REQUESTS / CALLERS {
+                        ensure!(!ours.ask(0).await?, "nothing is left");
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        for attacker in attackers {
+            attacker.await??;
+        }
+        let (seconds, calls) = (start.elapsed().as_secs_f64(), ours.store.counts().calls - before);
+        // An attack shorter than a second may make the calls of a second.
+        let rate = calls as f64 / seconds.max(1.0);
+        let what = format!("{name}: calls of the store per second, {calls} in {seconds:.2} s");
+        missed |= bar(&what, rate, rate <= MOST_CALLS, "at most 20");
+    }
+    Ok(missed)
+}

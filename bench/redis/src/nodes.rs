@@ -1,0 +1,129 @@
+//! Rules with `consistency: leased` and `eventual`: what a decision costs this process beside one in memory, and how well three nodes
+//! share a limit that is asked for twice.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tollgate_core::{Limit, TokenBucket};
+use tollgate_engine::rules::{Rules, Source};
+use tollgate_engine::store::Consistency;
+use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request, Store};
+use tollgate_redis::{Config, RedisStore};
+use tollgate_testkit::servers::{Kind, Server};
+
+use crate::contenders::Limited;
+use crate::{TURNS, bar};
+
+/// How long a turn decides.
+const TURN: Duration = Duration::from_millis(1_000);
+/// How many decisions are made between two looks at the clock.
+const ROUND: u32 = 1_000;
+
+/// Compares decisions per CPU second of this process with those of the store in memory. Returns whether a bar was missed.
+pub(crate) async fn beside_memory(kind: Kind) -> Result<bool> {
+    let server = Server::start(kind);
+    let memory = with_rules(MemoryStore::new(1_000)?, "strict")?;
+    let leased = with_rules(connect(&server, "leased").await?, "leased")?;
+    let eventual = with_rules(connect(&server, "eventual").await?, "eventual")?;
+    let (mut of_leased, mut of_eventual) = (Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        let base = per_cpu_second(&memory).await?;
+        of_leased.push(per_cpu_second(&leased).await? / base);
+        of_eventual.push(per_cpu_second(&eventual).await? / base);
+    }
+    println!("\n{kind:?}, one key in steady use, decisions per CPU second of this process, medians of {TURNS} turns");
+    let (leased, eventual) = (median(&mut of_leased), median(&mut of_eventual));
+    let missed = bar("leased against the store in memory", leased, leased >= 0.5, "at least 0.50");
+    Ok(missed | bar("eventual against the store in memory", eventual, eventual >= 0.66, "at least 0.66"))
+}
+
+async fn connect(server: &Server, namespace: &str) -> Result<RedisStore> {
+    let config = Config::from_url(&server.url())?.namespace(namespace)?.deadline(Duration::from_secs(1));
+    Ok(RedisStore::connect(config).await)
+}
+
+fn with_rules<S: Store>(store: S, consistency: &str) -> Result<Engine<S>> {
+    let engine = Engine::new(store)?;
+    let rule = format!("{{id: r, per: [user], limit: 100000000/s, consistency: {consistency}}}");
+    let text = format!("{{domain: d, rules: [{rule}]}}");
+    let rules = Rules::read(&[Source { name: "rules", text: text.as_bytes() }]);
+    engine.put(&rules.map_err(|mistakes| anyhow::anyhow!("{mistakes}"))?)?;
+    Ok(engine)
+}
+
+async fn per_cpu_second<S: Store>(engine: &Engine<S>) -> Result<f64> {
+    let (entries, mut decisions) = ([Entry::new("user", "alice")], Decisions::default());
+    let items = [Item::new(&entries)];
+    let request = Request::new("d", &items);
+    let (start, cpu, mut decided) = (Instant::now(), processor_time()?, 0_u64);
+    while start.elapsed() < TURN {
+        for _ in 0..ROUND {
+            ensure!(engine.check(&request, &mut decisions).await?.is_allowed(), "everything passes here");
+        }
+        decided += u64::from(ROUND);
+        // Exchanges and merges are the work of other tasks.
+        tokio::task::yield_now().await;
+    }
+    Ok(decided as f64 / (processor_time()? - cpu).as_secs_f64())
+}
+
+/// Returns the CPU time of this process so far, in steps of 10 ms.
+fn processor_time() -> Result<Duration> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    let fields = stat.rsplit_once(") ").context("no name in /proc/self/stat")?.1;
+    let ticks = |index: usize| fields.split(' ').nth(index).and_then(|field| field.parse::<u64>().ok());
+    let (user, system) = ticks(11).zip(ticks(12)).context("no times in /proc/self/stat")?;
+    Ok(Duration::from_millis((user + system) * 10))
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The limit that three nodes share: a thousand a second.
+const RATE: u64 = 1_000;
+const LENGTH: Duration = Duration::from_secs(10);
+
+/// Three nodes with different parts of twice the limit. Returns whether a bar was missed.
+pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
+    let server = Server::start(kind);
+    let limit = Limit::from(TokenBucket::new(format!("{RATE}/s").parse()?, RATE)?);
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(Limited::shared(&server, "three", limit.into(), Consistency::Leased).await?);
+    }
+    let before: u64 = nodes.iter().map(|node| node.store.counts().calls).sum();
+    let start = Instant::now();
+    // The first has 6 of 11 requests, the second 3 and the third 2: as 1, 1/2 and 1/3.
+    let tasks: Vec<_> = nodes
+        .iter()
+        .zip([6, 3, 2])
+        .map(|(node, part)| tokio::spawn(demand(node.clone(), 2 * RATE * part / 11, start)))
+        .collect();
+    let mut admitted = 0;
+    for task in tasks {
+        admitted += task.await??;
+    }
+    let calls: u64 = nodes.iter().map(|node| node.store.counts().calls).sum::<u64>() - before;
+    let possible = RATE as f64 * (1.0 + start.elapsed().as_secs_f64());
+    println!("\n{kind:?}, three nodes with leases of {RATE} a second, asked for twice as much for {LENGTH:?}");
+    let share = admitted as f64 / possible;
+    let missed = bar("admitted of what may pass", share, share >= 0.97, "at least 0.97");
+    let per_request = calls as f64 / admitted as f64;
+    Ok(missed | bar("calls of the store per admitted request", per_request, per_request <= 0.25, "at most 0.25"))
+}
+
+/// Asks this often a second; returns how many were admitted.
+async fn demand(node: Limited, per_second: u64, start: Instant) -> Result<u64> {
+    let (mut asked, mut admitted) = (0, 0);
+    while start.elapsed() < LENGTH {
+        let due = (start.elapsed().as_micros() as u64 * per_second) / 1_000_000;
+        while asked < due {
+            asked += 1;
+            admitted += u64::from(node.ask(0).await?);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    Ok(admitted)
+}
