@@ -247,18 +247,32 @@ impl RedisStore {
     }
 
     fn try_lease(&self, charge: &Charge<'_>, holds: bool, answers: &mut Answers) -> Result<Step, NoLease> {
-        let (sharing, cost) = (&self.sharing, charge.ask.cost().get());
-        let (leases, at) = (&sharing.leases, now());
+        let leases = &self.sharing.leases;
         let lane = leases.lane_of(charge);
         let mut shard = leases.lock(lane);
-        if !shard.contains_key(charge.key) {
-            if shard.len() >= MAX_KEYS / leases.shards.len() {
-                return Err(NoLease::Strict);
-            }
-            sharing.start_sweeping();
-            shard.insert(Arc::from(charge.key), self.new_entry(charge)?);
+        if let Some(entry) = shard.get_mut(charge.key) {
+            return self.take_from(entry, lane, charge, holds, answers);
         }
-        let Some(entry) = shard.get_mut(charge.key) else { return Err(NoLease::Strict) };
+        if shard.len() >= MAX_KEYS / leases.shards.len() {
+            return Err(NoLease::Strict);
+        }
+        self.sharing.start_sweeping();
+        let mut entry = self.new_entry(charge)?;
+        let step = self.take_from(&mut entry, lane, charge, holds, answers);
+        shard.insert(Arc::from(charge.key), entry);
+        step
+    }
+
+    fn take_from(
+        &self,
+        entry: &mut Entry,
+        lane: u8,
+        charge: &Charge<'_>,
+        holds: bool,
+        answers: &mut Answers,
+    ) -> Result<Step, NoLease> {
+        let (sharing, cost) = (&self.sharing, charge.ask.cost().get());
+        let (leases, at) = (&sharing.leases, now());
         // A lease belongs to the parameters that it was granted under. It is returned when it was not used for a second.
         if entry.encoded.limits() != charge.limits {
             return Err(NoLease::Strict);
