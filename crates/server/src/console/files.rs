@@ -127,15 +127,23 @@ mod tests {
     }
 
     #[test]
-    fn every_file_is_served_and_loaded_with_the_document() {
+    fn every_file_is_served_and_those_of_the_first_view_are_loaded_with_the_document() {
         let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/console")).expect("the folder");
         for entry in folder {
             let name = entry.expect("an entry").file_name().into_string().expect("text");
             let is_served = name == "index.html" || FILES.iter().any(|(known, _)| *known == name);
             assert!(is_served || name == "tsconfig.json" || name == "types.d.ts", "{name} is not served");
         }
-        for (name, _) in FILES {
-            assert!(DOCUMENT.contains(&format!("\"{PLACEHOLDER}/{name}\"")), "the document does not load {name}");
+        let is_loaded = |name: &str| DOCUMENT.contains(&format!("\"{PLACEHOLDER}/{name}\""));
+        for (name, text) in FILES {
+            let import = format!("\"./{name}\"");
+            let is_imported = FILES.iter().any(|(_, text)| text.contains(&import));
+            assert!(is_loaded(name) || is_imported, "nothing loads {name}");
+            // What is imported at the start is loaded with the document, without a further round trip.
+            let imports = text.split("from \"./").skip(1).filter_map(|rest| rest.split('"').next());
+            for import in imports.filter(|_| is_loaded(name)) {
+                assert!(is_loaded(import), "{name} imports {import}, which the document does not load");
+            }
         }
     }
 
