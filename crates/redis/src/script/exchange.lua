@@ -49,7 +49,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local context = {
   now = now, STALE = 1000000, EXACTLY = EXACTLY, UP_TO = UP_TO, REGARDLESS = REGARDLESS, spread = 0, windows = {},
-  arithmetic = false,
+  arithmetic = false, knows_key = true,
 }
 local pools = chunk('pool', now)
 

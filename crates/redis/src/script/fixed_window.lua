@@ -122,15 +122,20 @@ function window.used(limit, cells)
   return used, 0, 1
 end
 
--- Writes that at least this is counted, if an instant is in the window.
+-- Writes that at least this is counted, if an instant is in the window. A state without a count is in no window
+-- yet: it enters the present one if the offset of the key is known.
 function window.at_least(limit, cells, at, used)
   local cell = limit.cell
+  if at == now and used > 0 and cells[cell + 1] == 0 and (context.knows_key or limit.phase ~= SPREAD) then
+    cells[cell] = enter(limit, 0, 0)
+  end
   if at < cells[cell] and cells[cell + 1] < used then cells[cell + 1] = used end
 end
 
 -- Writes the state of the present window.
 function window.refresh(limit, cells)
-  write(limit, cells, current(limit, cells))
+  local stop, used = current(limit, cells)
+  write(limit, cells, used > 0 and stop or 0, used)
 end
 
 -- Returns the end of the present window, which is not one of a calendar.

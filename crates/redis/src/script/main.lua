@@ -360,8 +360,13 @@ for key, record in pairs(records) do
     if unused == UNKNOWN then unused = slow_path().until_unused(record) end
     write(key, values[key] or slow_path().value_of(record), unused)
   elseif record.delete then
-    -- A reset leaves the leases of nodes as they are.
-    if pooled[key] then write(key, slow_path().value_of(record), 0) else call('DEL', keys[key]) end
+    if pooled[key] then
+      -- A reset leaves the leases of nodes as they are, in the window of the key.
+      context.spread, context.knows_key = record.spread or 0, true
+      write(key, slow_path().value_of(record), 0)
+    else
+      call('DEL', keys[key])
+    end
   end
 end
 return table.concat(reply)

@@ -54,8 +54,6 @@ struct Trace<'a> {
     encoded: Arc<EncodedLimits>,
     meters: Vec<Meter>,
     pool: Pool,
-    /// Whether the store has kept the pool.
-    is_kept: bool,
     /// Whether the key does not exist.
     is_absent: bool,
     /// The leases of all nodes: epoch, slice and what is left.
@@ -77,7 +75,10 @@ impl Trace<'_> {
             4 => random.below(1_500_000),
             _ => random.below(9_000_000),
         };
-        if random.percent(3) {
+        // A charge finds leases of a later window only if the clock was set back, and does not know where a spread window of its
+        // key begins before it is read. Then the windows differ, within what a step of the clock may admit.
+        let is_spread = |meter: &Meter| matches!(meter, Meter::Window { offset, .. } if *offset > 0);
+        if random.percent(3) && !self.meters.iter().any(is_spread) {
             self.now -= random.pick(&[1, 1_000, 999_999, 1_000_001, 3_000_000, 20_000_000]);
         }
         let (seconds, micros) = ((self.now / 1_000_000).to_string(), (self.now % 1_000_000).to_string());
@@ -88,13 +89,19 @@ impl Trace<'_> {
         }
         if self.is_absent {
             self.pool = Pool::new(&self.meters, 0, self.nanos());
-            self.is_kept = false;
         }
     }
 
     /// The store keeps a pool only while tokens are out or nodes are hungry, and creates another one when it is needed again.
-    fn note_kept(&mut self) {
-        self.is_kept = !self.pool.slices.is_empty() || self.pool.hungry_until > self.nanos();
+    fn note_epoch(&mut self, said: &Exchanged) {
+        self.pool.touch(self.nanos());
+        if let Exchanged::Granted(grant) = said
+            && grant.epoch != self.pool.epoch
+            && self.pool.slices.is_empty()
+        {
+            assert_eq!(grant.epoch, self.now, "a new pool");
+            (self.pool.epoch, self.pool.hungry_until) = (self.now, 0);
+        }
     }
 
     fn draw_exchange(&mut self) -> Exchange {
@@ -126,15 +133,12 @@ impl Trace<'_> {
     async fn exchange(&mut self) {
         let exchange = self.draw_exchange();
         let place = format!("at {}: {exchange:?} of {:?} by {:?}", self.now, self.pool, self.limits);
-        if !self.is_kept {
-            (self.pool.epoch, self.pool.hungry_until) = (self.now, 0);
-        }
         let (said, _) = self.store.sharing.exchange(0, KEY, &self.encoded, &exchange).await.unwrap();
+        self.note_epoch(&said);
         let expected = self.pool.exchange(&self.meters, self.nanos(), &exchange);
         let Exchanged::Granted(grant) = said else { panic!("{said:?} {place}") };
         assert_eq!(grant, expected, "{place}");
         self.is_absent = false;
-        self.note_kept();
         // The holders learn the epoch of the pool that they reported to.
         let now = self.nanos();
         for settle in exchange.settle.iter().filter(|settle| settle.held > 0 && settle.slice > now) {
@@ -178,9 +182,19 @@ impl Trace<'_> {
             assert_eq!(left, grant.left, "{place}");
         }
         // What changes nothing is not written, so the store may keep an expired pool, with the epoch that nodes know.
-        if said.taken > Cost::ZERO || grant.taken > 0 || verb == StoreVerb::Reset {
-            self.note_kept();
-            self.is_absent = verb == StoreVerb::Reset && !self.is_kept;
+        let is_written = match verb {
+            StoreVerb::Reset => true,
+            // Each limit of which something is used accepts it.
+            StoreVerb::Refund => {
+                let mut touched = before.clone();
+                touched.touch(self.nanos());
+                self.meters.iter().zip(&touched.levels).any(|(meter, level)| meter.used(*level, self.nanos()) > 0)
+            }
+            StoreVerb::Check | StoreVerb::Peek | StoreVerb::Renew => said.taken > Cost::ZERO,
+        };
+        if is_written {
+            let is_needed = !self.pool.slices.is_empty() || self.pool.hungry_until > self.nanos();
+            self.is_absent = verb == StoreVerb::Reset && !is_needed;
         } else {
             self.pool = before;
         }
@@ -213,9 +227,8 @@ fn pools_of_the_scripts_are_those_of_rust() {
             let mut clock = clock.borrow_mut();
             clock.command(&["DEL", "tollgate:{k}"]);
             let (store, clock, leases) = (&store, &mut *clock, Vec::new());
-            let (is_kept, is_absent, now) = (false, true, START);
-            let mut trace =
-                Trace { random, store, clock, limits, encoded, meters, pool, is_kept, is_absent, leases, now };
+            let (is_absent, now) = (true, START);
+            let mut trace = Trace { random, store, clock, limits, encoded, meters, pool, is_absent, leases, now };
             runtime.block_on(async {
                 for _ in 0..120 {
                     trace.step();
