@@ -10,7 +10,7 @@ use crate::{flood, instructions, memory};
 /// The first argument of a child.
 pub(crate) const CHILD: &str = "child";
 
-/// Runs a task in a fresh process and returns the numbers it answered with.
+/// Runs a task in a fresh process and returns the numbers it printed.
 pub(crate) fn ask(task: &[&str]) -> Result<Vec<f64>> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let output = Command::new(program)
@@ -31,7 +31,7 @@ pub(crate) fn answer(task: &[String]) -> Result<()> {
         ["memory", contender, keys, key_bytes] => memory::measure(contender, keys.parse()?, key_bytes.parse()?)?,
         ["flood", limit] => flood::measure(limit)?,
         ["instructions", contender] => {
-            instructions::region(contender)?;
+            instructions::run_counted_decisions(contender)?;
             Vec::new()
         }
         _ => bail!("unknown task {words:?}"),

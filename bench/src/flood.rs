@@ -13,7 +13,7 @@ use tollgate::core::{Algorithm, Nanos};
 use tollgate::{FixedWindow, Rate, TokenBucket};
 
 use crate::child::{ask, resident_bytes};
-use crate::keys::{KEY_BYTES, key, write_key};
+use crate::keys::{KEY_BYTES, numbered_key, write_key};
 use crate::report::{Bar, Report, Row};
 
 const CAPACITY: u64 = 1_000_000;
@@ -26,23 +26,23 @@ const DAY: Nanos = Nanos::from_secs(86_400);
 /// The limits under which it is tried.
 const LIMITS: [&str; 2] = ["token-bucket", "daily-window"];
 
-/// Runs the cases that the report wants.
+/// Runs the cases that the report includes.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
     for limit in LIMITS {
         let case = format!("flood-{limit}");
-        if !report.wants(&case) {
+        if !report.includes(&case) {
             continue;
         }
-        report.section(&format!("{case}: keys that kept their state, and bytes resident"));
+        report.print_section(&format!("{case}: keys that kept their state, and bytes resident"));
         let [unchanged, resident, said] = ask(&["flood", limit])?[..] else {
             bail!("the flood answered otherwise than expected");
         };
         let exactly = Some(Bar::EqualWithin(0.0));
         let peer = "keys-spent".to_owned();
-        report.row(Row { case: case.clone(), ours: unchanged, peer, theirs: VICTIMS as f64, bar: exactly });
+        report.add_row(Row { case: case.clone(), ours: unchanged, peer, theirs: VICTIMS as f64, bar: exactly });
         let within = Some(Bar::EqualWithin(0.01));
         let peer = "bytes-configured".to_owned();
-        report.row(Row { case: format!("{case}-memory"), ours: resident, peer, theirs: said, bar: within });
+        report.add_row(Row { case: format!("{case}-memory"), ours: resident, peer, theirs: said, bar: within });
     }
     Ok(())
 }
@@ -51,19 +51,19 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
 /// the size that the table reported.
 pub(crate) fn measure(limit: &str) -> Result<Vec<f64>> {
     match limit {
-        "token-bucket" => flood(TokenBucket::new(Rate::new(LIMIT, DAY)?, LIMIT)?),
-        "daily-window" => flood(FixedWindow::new(LIMIT, DAY)?),
+        "token-bucket" => flood_with_keys(TokenBucket::new(Rate::new(LIMIT, DAY)?, LIMIT)?),
+        "daily-window" => flood_with_keys(FixedWindow::new(LIMIT, DAY)?),
         _ => bail!("unknown limit {limit}"),
     }
 }
 
-fn flood<A: Algorithm>(limit: A) -> Result<Vec<f64>> {
+fn flood_with_keys<A: Algorithm>(limit: A) -> Result<Vec<f64>> {
     // Noon of a day, far from the edge of any window.
     let clock = Arc::new(ManualClock::at(20_000 * DAY.as_nanos() + DAY.as_nanos() / 2));
     let before = resident_bytes()?;
     let keyed = tollgate::Keyed::with_clock(limit, usize::try_from(CAPACITY)?, clock)?;
     for number in 0..VICTIMS {
-        ensure!(keyed.check(&key(number), SPENT).is_allowed(), "a new key could not spend");
+        ensure!(keyed.check(&numbered_key(number), SPENT).is_allowed(), "a new key could not spend");
     }
     let mut text = String::new();
     for number in VICTIMS..VICTIMS + FLOOD {
@@ -73,7 +73,7 @@ fn flood<A: Algorithm>(limit: A) -> Result<Vec<f64>> {
     let grown = resident_bytes()? - before;
     let unchanged = (0..VICTIMS)
         .filter(|&number| {
-            let (key, left) = (key(number), LIMIT - SPENT);
+            let (key, left) = (numbered_key(number), LIMIT - SPENT);
             keyed.report(&key, 1).remaining == left
                 && keyed.peek(&key, left).is_allowed()
                 && !keyed.peek(&key, left + 1).is_allowed()

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::child::CHILD;
 use crate::contender::{Contender, Empty};
-use crate::keys::key;
+use crate::keys::numbered_key;
 use crate::layer;
 use crate::ours;
 use crate::peers::governor;
@@ -36,23 +36,23 @@ const DENIED: &str = "ours-direct-denied";
 
 /// Runs the cases that the report selects; without valgrind it prints a note and runs none.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
-    let wants_layer = layer::CASES.iter().any(|(case, _)| report.wants(&format!("instructions-{case}")));
-    if !wants_layer && !CASES.iter().any(|(case, ..)| report.wants(case)) {
+    let wants_layer = layer::CASES.iter().any(|(case, _)| report.includes(&format!("instructions-{case}")));
+    if !wants_layer && !CASES.iter().any(|(case, ..)| report.includes(case)) {
         return Ok(());
     }
-    report.section("instructions per decision, hot key (callgrind)");
+    report.print_section("instructions per decision, hot key (callgrind)");
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("not measured: valgrind is not installed");
         return Ok(());
     }
     let bare_loop = count("empty-loop")?;
     for (case, ours, peers, bar) in CASES {
-        if !report.wants(case) {
+        if !report.includes(case) {
             continue;
         }
         let own = count(ours)? - bare_loop;
         for (index, peer) in peers.iter().enumerate() {
-            report.row(Row {
+            report.add_row(Row {
                 case: case.to_owned(),
                 ours: own,
                 peer: (*peer).to_owned(),
@@ -94,26 +94,26 @@ fn count(contender: &str) -> Result<f64> {
 }
 
 /// Runs in the child process: the counted decisions, after as many uncounted ones.
-pub(crate) fn region(contender: &str) -> Result<()> {
+pub(crate) fn run_counted_decisions(contender: &str) -> Result<()> {
     let expected = if contender.ends_with("-denied") { 0 } else { DECISIONS };
     let mut contender: Box<dyn Contender> = match contender {
         "empty-loop" => Box::new(Empty),
-        "ours-direct" => Box::new(ours::Direct::precise()?),
-        DENIED => Box::new(ours::Direct::denying()?),
+        "ours-direct" => Box::new(ours::Direct::with_precise_clock()?),
+        DENIED => Box::new(ours::Direct::refusing_everything()?),
         "ours-direct-odd-rate" => Box::new(ours::Direct::odd_rate()?),
-        "ours-acquire" => Box::new(ours::Acquiring::precise()?),
+        "ours-acquire" => Box::new(ours::Acquiring::with_precise_clock()?),
         "ours-sliding-slices" => Box::new(ours::Other::sliding_slices(1_000, u32::MAX.into())?),
         "ours" => Box::new(ours::Keyed::new(1_000)?),
         "ours-odd-rate" => Box::new(ours::Keyed::odd_rate(1_000)?),
         ours::BATCHED => Box::new(ours::Batched::new(1_000)?),
-        "governor-direct" => Box::new(governor::Direct::precise()),
-        "governor-direct-denied" => Box::new(governor::Direct::denying()?),
+        "governor-direct" => Box::new(governor::Direct::with_precise_clock()),
+        "governor-direct-denied" => Box::new(governor::Direct::refusing_everything()?),
         "governor-until-ready" => Box::new(governor::UntilReady::new()),
         "governor-dashmap" => Box::new(governor::Keyed::new()),
-        "governor-dashmap-ahash" => Box::new(governor::Keyed::ahash()),
-        _ => layer::contender(contender)?,
+        "governor-dashmap-ahash" => Box::new(governor::Keyed::with_ahash()),
+        _ => layer::contender_by_name(contender)?,
     };
-    let keys: Vec<String> = (0..DECISIONS).map(|_| key(0)).collect();
+    let keys: Vec<String> = (0..DECISIONS).map(|_| numbered_key(0)).collect();
     contender.fill(&keys[0]);
     contender.run(&keys);
     let allowed = callgrind_region(contender.as_mut(), &keys);

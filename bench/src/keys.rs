@@ -34,23 +34,23 @@ impl Pattern {
     }
 
     /// Returns a sequence of keys in access order; its length is a multiple of [`CHUNK`]. Another `seed`, another sequence.
-    pub(crate) fn sequence(self, seed: u64) -> Vec<String> {
+    pub(crate) fn access_sequence(self, seed: u64) -> Vec<String> {
         let mut random = Random::new(seed);
         let population = self.population();
         match self {
-            Pattern::Hot => (0..CHUNK).map(|_| key(0)).collect(),
-            Pattern::Thousand => (0..8 * CHUNK).map(|_| key(random.below(population))).collect(),
-            Pattern::Million => (0..2048 * CHUNK).map(|_| key(random.below(population))).collect(),
+            Pattern::Hot => (0..CHUNK).map(|_| numbered_key(0)).collect(),
+            Pattern::Thousand => (0..8 * CHUNK).map(|_| numbered_key(random.below(population))).collect(),
+            Pattern::Million => (0..2048 * CHUNK).map(|_| numbered_key(random.below(population))).collect(),
             Pattern::Zipf => {
                 let zipf = Zipf::new(population);
-                (0..2048 * CHUNK).map(|_| key(scatter(zipf.rank(&mut random), population))).collect()
+                (0..2048 * CHUNK).map(|_| numbered_key(scatter(zipf.draw_rank(&mut random), population))).collect()
             }
         }
     }
 }
 
 /// Returns the key with this number, [`KEY_BYTES`] long.
-pub(crate) fn key(number: u64) -> String {
+pub(crate) fn numbered_key(number: u64) -> String {
     let mut text = String::with_capacity(KEY_BYTES);
     write_key(&mut text, number, KEY_BYTES);
     text
@@ -120,7 +120,7 @@ impl Zipf {
     }
 
     /// Returns a rank from 0, the most frequent.
-    fn rank(&self, random: &mut Random) -> u64 {
+    fn draw_rank(&self, random: &mut Random) -> u64 {
         let total = self.cumulative.last().copied().unwrap_or(0.0);
         let target = random.unit() * total;
         self.cumulative.partition_point(|&sum| sum <= target) as u64
@@ -134,8 +134,8 @@ mod tests {
 
     #[test]
     fn keys_are_as_long_as_asked() {
-        assert_eq!(key(7), "user:000000000000007");
-        assert_eq!(key(7).len(), KEY_BYTES);
+        assert_eq!(numbered_key(7), "user:000000000000007");
+        assert_eq!(numbered_key(7).len(), KEY_BYTES);
         let mut text = String::new();
         write_key(&mut text, 123, 200);
         assert_eq!(text.len(), 200);
@@ -151,7 +151,7 @@ mod tests {
     fn zipf_gives_the_first_rank_its_share() {
         let zipf = Zipf::new(1_000_000);
         let mut random = Random::new(1);
-        let first = (0..100_000).filter(|_| zipf.rank(&mut random) == 0).count();
+        let first = (0..100_000).filter(|_| zipf.draw_rank(&mut random) == 0).count();
         // 1 / H(1,000,000) = 1 / 14.39 = 6.95 %.
         assert!((6_500..7_400).contains(&first), "{first}");
     }

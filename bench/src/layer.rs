@@ -18,7 +18,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::contender::Contender;
-use crate::keys::{Pattern, key};
+use crate::keys::{Pattern, numbered_key};
 use crate::measure::{Expect, Plan, race};
 use crate::ours;
 use crate::report::{Bar, Report, Row};
@@ -39,15 +39,15 @@ const SERVICE: &str = "service";
 
 /// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
-    if !CASES.iter().any(|(case, _)| report.wants(case)) {
+    if !CASES.iter().any(|(case, _)| report.includes(case)) {
         return Ok(());
     }
-    report.section("what the tower layer adds to a request, ns, and the bare check of a hot key");
-    let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours::Keyed::new(1_000)?), contender(SERVICE)?];
+    report.print_section("what the tower layer adds to a request, ns, and the bare check of a hot key");
+    let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours::Keyed::new(1_000)?), contender_by_name(SERVICE)?];
     for (case, _) in CASES {
-        contenders.push(contender(case)?);
+        contenders.push(contender_by_name(case)?);
     }
-    let medians = race(plan, Expect::Allowed, &mut contenders, &[Pattern::Hot.sequence(1)])?;
+    let medians = race(plan, Expect::Allowed, &mut contenders, &[Pattern::Hot.access_sequence(1)])?;
     let median = |name: &str| {
         let found = medians.iter().find(|(own, _)| *own == name);
         found.map(|(_, nanos)| *nanos).with_context(|| format!("{name} was not measured"))
@@ -71,38 +71,40 @@ fn add_rows(
 ) -> Result<()> {
     for (name, bar) in CASES {
         let case = format!("{prefix}{name}");
-        if report.wants(&case) {
+        if report.includes(&case) {
             let added = measured(name)? - measured(SERVICE)?;
             let peer = "bare-check".to_owned();
-            report.row(Row { case, ours: added, peer, theirs: check, bar: bar_of(bar) });
+            report.add_row(Row { case, ours: added, peer, theirs: check, bar: bar_of(bar) });
         }
     }
     Ok(())
 }
 
 /// Returns one of the contenders, or the service without a layer.
-pub(crate) fn contender(name: &str) -> Result<Box<dyn Contender>> {
+pub(crate) fn contender_by_name(name: &str) -> Result<Box<dyn Contender>> {
     let limiter = || anyhow::Ok(ours::Keyed::new(1_000)?.into_limiter());
     let by_header = || anyhow::Ok(LimitLayer::by_key(limiter()?, ByHeader::named("x-api-key")));
     let quiet = SendHeaders::OnRefusal;
     Ok(match name {
-        SERVICE => called(SERVICE, Nothing),
-        "layer-header" => called("layer-header", by_header()?.send_headers(quiet).layer(Nothing)),
+        SERVICE => boxed_service(SERVICE, Nothing),
+        "layer-header" => boxed_service("layer-header", by_header()?.send_headers(quiet).layer(Nothing)),
         "layer-address" => {
             let by_address = LimitLayer::by_key(limiter()?, ClientIp::direct()).send_headers(quiet);
-            called("layer-address", by_address.layer(Nothing))
+            boxed_service("layer-address", by_address.layer(Nothing))
         }
         "layer-forwarded" => {
             let proxies = TrustedProxies::parse(["10.0.0.0/8", "fd00::/8"])?;
             let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
-            called("layer-forwarded", LimitLayer::by_key(limiter()?, client).send_headers(quiet).layer(Nothing))
+            boxed_service("layer-forwarded", LimitLayer::by_key(limiter()?, client).send_headers(quiet).layer(Nothing))
         }
-        "layer-telling" => called("layer-telling", by_header()?.send_headers(SendHeaders::Always).layer(Nothing)),
+        "layer-telling" => {
+            boxed_service("layer-telling", by_header()?.send_headers(SendHeaders::Always).layer(Nothing))
+        }
         _ => bail!("unknown contender {name}"),
     })
 }
 
-fn called<S, B>(name: &'static str, service: S) -> Box<dyn Contender>
+fn boxed_service<S, B>(name: &'static str, service: S) -> Box<dyn Contender>
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + Send + 'static,
 {
@@ -119,7 +121,7 @@ fn new_request() -> Request<()> {
         .header("host", "example.org")
         .header("user-agent", "bench")
         .header("accept", "*/*")
-        .header("x-api-key", key(0))
+        .header("x-api-key", numbered_key(0))
         .header("x-forwarded-for", "203.0.113.7, 10.0.0.2")
         .extension(SocketAddr::from(([10, 0, 0, 1], 4711)))
         .body(())

@@ -19,7 +19,7 @@ pub(crate) enum Expect {
     Denied,
 }
 
-/// How long and how often.
+/// The length of a slice, and the number of repetitions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Repetitions counted, after one that is not.
@@ -50,7 +50,7 @@ pub(crate) fn race(
     contenders: &mut [Box<dyn Contender>],
     sequences: &[Vec<String>],
 ) -> Result<Vec<(&'static str, f64)>> {
-    let cores = cores(sequences.len())?;
+    let cores = cores_to_bind(sequences.len())?;
     let mut shares: Vec<Option<Vec<Box<dyn Contender>>>> =
         contenders.iter().map(|contender| (1..sequences.len()).map(|_| contender.share()).collect()).collect();
     let mut entrants: Vec<Entrant<'_>> = contenders
@@ -68,7 +68,7 @@ pub(crate) fn race(
     }
     for repetition in 0..=plan.repetitions {
         for entrant in &mut entrants {
-            let nanos = entrant.once(plan.slice, expect, sequences, &cores)?;
+            let nanos = entrant.run_slice_on_all(plan.slice, expect, sequences, &cores)?;
             if repetition > 0 {
                 entrant.nanos.push(nanos);
             }
@@ -90,7 +90,13 @@ impl<'a> Entrant<'a> {
     }
 
     /// Runs one slice on all threads, and returns the wall time divided by the decisions of all of them.
-    fn once(&mut self, slice: Duration, expect: Expect, sequences: &[Vec<String>], cores: &[CoreId]) -> Result<f64> {
+    fn run_slice_on_all(
+        &mut self,
+        slice: Duration,
+        expect: Expect,
+        sequences: &[Vec<String>],
+        cores: &[CoreId],
+    ) -> Result<f64> {
         let name = self.name;
         let waiting = AtomicUsize::new(self.lanes.len());
         let per_nano = std::thread::scope(|scope| {
@@ -103,7 +109,7 @@ impl<'a> Entrant<'a> {
                     let waiting = &waiting;
                     scope.spawn(move || {
                         core_affinity::set_for_current(*core);
-                        lane.slice(slice, expect, sequence, waiting)
+                        lane.decide_for_slice(slice, expect, sequence, waiting)
                     })
                 })
                 .collect();
@@ -121,18 +127,24 @@ impl<'a> Entrant<'a> {
 impl Lane<'_> {
     /// Decides until `slice` has passed; returns the decisions per nanosecond, or `None` if an outcome was not as
     /// expected.
-    fn slice(&mut self, slice: Duration, expect: Expect, sequence: &[String], waiting: &AtomicUsize) -> Option<f64> {
+    fn decide_for_slice(
+        &mut self,
+        slice: Duration,
+        expect: Expect,
+        sequence: &[String],
+        waiting: &AtomicUsize,
+    ) -> Option<f64> {
         // All threads leave together. Relaxed: the threads exchange nothing but the counter.
         waiting.fetch_sub(1, Ordering::Relaxed);
         while waiting.load(Ordering::Relaxed) > 0 {
             std::hint::spin_loop();
         }
         // One chunk is not timed, to bring code and stack into the cache.
-        let mut as_expected = self.chunk(expect, sequence);
+        let mut as_expected = self.decide_chunk(expect, sequence);
         let mut decisions = 0;
         let start = Instant::now();
         let elapsed = loop {
-            as_expected &= self.chunk(expect, sequence);
+            as_expected &= self.decide_chunk(expect, sequence);
             decisions += CHUNK;
             let elapsed = start.elapsed();
             if elapsed >= slice {
@@ -142,7 +154,7 @@ impl Lane<'_> {
         as_expected.then(|| decisions as f64 / elapsed.as_nanos() as f64)
     }
 
-    fn chunk(&mut self, expect: Expect, sequence: &[String]) -> bool {
+    fn decide_chunk(&mut self, expect: Expect, sequence: &[String]) -> bool {
         let keys = &sequence[self.cursor..self.cursor + CHUNK];
         self.cursor = (self.cursor + CHUNK) % sequence.len();
         let allowed = self.contender.run(keys);
@@ -154,7 +166,7 @@ impl Lane<'_> {
 }
 
 /// Returns the processors to bind `threads` threads to.
-fn cores(threads: usize) -> Result<Vec<CoreId>> {
+fn cores_to_bind(threads: usize) -> Result<Vec<CoreId>> {
     let mut cores = core_affinity::get_core_ids().context("cannot list the processors")?;
     ensure!(cores.len() >= threads, "{threads} threads need {threads} processors; this machine has {}", cores.len());
     cores.truncate(threads);

@@ -21,10 +21,10 @@ const CASES: [(&str, &str, u64, usize, Bar); 4] = [
 /// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
     for (case, ours, keys, key_bytes, bar) in CASES {
-        if !report.wants(case) {
+        if !report.includes(case) {
             continue;
         }
-        report.section(&format!("{case}, bytes per key of {key_bytes} bytes"));
+        report.print_section(&format!("{case}, bytes per key of {key_bytes} bytes"));
         let per_key = |contender| {
             let (keys, key_bytes) = (keys.to_string(), key_bytes.to_string());
             ask(&["memory", contender, &keys, &key_bytes])
@@ -32,9 +32,9 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         let [ours, remembered] = per_key(ours)?[..] else { bail!("ours answered otherwise than expected") };
         let [theirs, _] = per_key("governor-dashmap")?[..] else { bail!("governor answered otherwise than expected") };
         let peer = "governor-dashmap".to_owned();
-        report.row(Row { case: case.to_owned(), ours, peer, theirs, bar: Some(bar) });
+        report.add_row(Row { case: case.to_owned(), ours, peer, theirs, bar: Some(bar) });
         // A table of fixed size may reject keys before it is full; this line shows how many.
-        report.row(Row {
+        report.add_row(Row {
             case: format!("{case}-keys"),
             ours: remembered,
             peer: "keys-inserted".to_owned(),
@@ -63,7 +63,7 @@ fn fill_ours(mut ours: ours::Keyed, keys: u64, key_bytes: usize) -> Result<(u64,
     let mut remembered = 0;
     for number in 0..keys {
         write_key(&mut text, number, key_bytes);
-        remembered += u64::from(ours.remembers(&text));
+        remembered += u64::from(ours.has_usage(&text));
     }
     Ok((after, remembered))
 }

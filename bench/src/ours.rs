@@ -23,8 +23,8 @@ pub(crate) struct Direct<C> {
 
 impl Direct<PreciseClock> {
     /// With the default clock.
-    pub(crate) fn precise() -> Result<Self> {
-        Ok(Direct { limiter: Arc::new(Limiter::new(wide()?)) })
+    pub(crate) fn with_precise_clock() -> Result<Self> {
+        Ok(Direct { limiter: Arc::new(Limiter::new(wide_bucket()?)) })
     }
 
     /// A limiter with the default clock and a rate whose exact state has two words.
@@ -33,7 +33,7 @@ impl Direct<PreciseClock> {
     }
 
     /// With the default clock, refusing everything.
-    pub(crate) fn denying() -> Result<Self> {
+    pub(crate) fn refusing_everything() -> Result<Self> {
         let a_day = Rate::new(1, Nanos::from_secs(DENY_PERIOD_SECONDS))?;
         let limiter = Limiter::new(TokenBucket::new(a_day, 1)?);
         limiter.drain();
@@ -43,9 +43,9 @@ impl Direct<PreciseClock> {
 
 impl Direct<CachedClock> {
     /// With the cached clock, which a separate thread updates every millisecond.
-    pub(crate) fn cached() -> Result<Self> {
+    pub(crate) fn with_cached_clock() -> Result<Self> {
         let clock = CachedClock::start(Duration::from_millis(1))?;
-        Ok(Direct { limiter: Arc::new(Limiter::with_clock(wide()?, clock)) })
+        Ok(Direct { limiter: Arc::new(Limiter::with_clock(wide_bucket()?, clock)) })
     }
 }
 
@@ -72,16 +72,16 @@ pub(crate) struct Acquiring<C> {
 
 impl Acquiring<PreciseClock> {
     /// With the default clock.
-    pub(crate) fn precise() -> Result<Self> {
-        Ok(Acquiring { name: "ours", limiter: Arc::new(Limiter::new(wide()?)) })
+    pub(crate) fn with_precise_clock() -> Result<Self> {
+        Ok(Acquiring { name: "ours", limiter: Arc::new(Limiter::new(wide_bucket()?)) })
     }
 }
 
 impl Acquiring<CachedClock> {
     /// With the cached clock, which a separate thread updates every millisecond.
-    pub(crate) fn cached() -> Result<Self> {
+    pub(crate) fn with_cached_clock() -> Result<Self> {
         let clock = CachedClock::start(Duration::from_millis(1))?;
-        Ok(Acquiring { name: "ours-cached", limiter: Arc::new(Limiter::with_clock(wide()?, clock)) })
+        Ok(Acquiring { name: "ours-cached", limiter: Arc::new(Limiter::with_clock(wide_bucket()?, clock)) })
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Keyed {
 impl Keyed {
     /// Makes a limiter for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Result<Self> {
-        Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(wide()?, capacity)?) })
+        Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(wide_bucket()?, capacity)?) })
     }
 
     /// The same with a rate whose exact state has two words.
@@ -132,7 +132,7 @@ impl Keyed {
     }
 
     /// Returns whether the key has an entry with something used.
-    pub(crate) fn remembers(&self, key: &str) -> bool {
+    pub(crate) fn has_usage(&self, key: &str) -> bool {
         self.limiter.report(key, 1).remaining < u64::from(WIDE_BURST)
     }
 }
@@ -164,7 +164,7 @@ pub(crate) struct Batched {
 impl Batched {
     /// Makes a limiter for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Result<Self> {
-        Ok(Batched { limiter: Arc::new(tollgate::Keyed::new(wide()?, capacity)?) })
+        Ok(Batched { limiter: Arc::new(tollgate::Keyed::new(wide_bucket()?, capacity)?) })
     }
 }
 
@@ -213,7 +213,7 @@ impl Other<TokenBucket> {
         Ok(Other {
             name: TOKEN_BUCKET,
             fill: FILL_COST.into(),
-            limiter: Arc::new(tollgate::Keyed::new(wide()?, capacity)?),
+            limiter: Arc::new(tollgate::Keyed::new(wide_bucket()?, capacity)?),
         })
     }
 }
@@ -263,7 +263,7 @@ impl Expiring {
         Ok(Expiring { limiter: tollgate::Keyed::new(limit, capacity)? })
     }
 
-    /// Makes an entry that is as good as new again after `lifetime`, at most ten seconds.
+    /// Makes an entry that is unused again after `lifetime`, at most ten seconds.
     pub(crate) fn spend(&mut self, key: &String, lifetime: Duration) {
         let micros = u64::try_from(lifetime.as_micros()).unwrap_or(u64::MAX);
         let _ = self.limiter.check(key, micros);
@@ -275,7 +275,7 @@ impl Expiring {
     }
 }
 
-fn wide() -> Result<TokenBucket> {
+fn wide_bucket() -> Result<TokenBucket> {
     limit(WIDE_RATE_PER_SECOND)
 }
 

@@ -18,7 +18,7 @@ use governor::clock::FakeRelativeClock;
 use governor::{Quota, RateLimiter};
 use throttlecrab::PeriodicStore;
 
-use crate::keys::{Random, key};
+use crate::keys::{Random, numbered_key};
 use crate::ours;
 use crate::report::{Bar, Report, Row};
 
@@ -28,21 +28,21 @@ const DECISIONS: usize = 10_000_000;
 const SLICE: usize = 100_000;
 const ROUNDS: usize = 3;
 
-/// Runs the case if the report wants it.
+/// Runs the case if the report includes it.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
-    if !report.wants(CASE) {
+    if !report.includes(CASE) {
         return Ok(());
     }
-    report.section("pause, a million entries expire: longest single decision, µs");
-    let rounds = (0..ROUNDS).map(|_| round()).collect::<Result<Vec<_>>>()?;
-    let ours = micros(rounds.iter().map(|round| round.decision).min().unwrap_or_default());
-    let empty = micros(rounds.iter().map(|round| round.empty).max().unwrap_or_default());
+    report.print_section("pause, a million entries expire: longest single decision, µs");
+    let rounds = (0..ROUNDS).map(|_| run_round()).collect::<Result<Vec<_>>>()?;
+    let ours = as_micros(rounds.iter().map(|round| round.decision).min().unwrap_or_default());
+    let empty = as_micros(rounds.iter().map(|round| round.empty).max().unwrap_or_default());
     let mut row = |peer: &str, theirs: f64, bar| {
-        report.row(Row { case: CASE.to_owned(), ours, peer: peer.to_owned(), theirs, bar });
+        report.add_row(Row { case: CASE.to_owned(), ours, peer: peer.to_owned(), theirs, bar });
     };
     row("empty-loop", empty, Some(Bar::RatioAtLeast(1.0)));
-    row("governor-retain-recent", micros(governor_clean_up()?), None);
-    row("throttlecrab-periodic", micros(throttlecrab_clean_up()?), None);
+    row("governor-retain-recent", as_micros(governor_clean_up()?), None);
+    row("throttlecrab-periodic", as_micros(throttlecrab_clean_up()?), None);
     Ok(())
 }
 
@@ -52,14 +52,14 @@ struct Longest {
     empty: Duration,
 }
 
-fn round() -> Result<Longest> {
+fn run_round() -> Result<Longest> {
     let mut ours = ours::Expiring::new(2 * ENTRIES as usize)?;
     let mut random = Random::new(1);
-    let keys: Vec<String> = (0..SLICE * 10).map(|_| key(random.below(2 * u64::from(ENTRIES)))).collect();
+    let keys: Vec<String> = (0..SLICE * 10).map(|_| numbered_key(random.below(2 * u64::from(ENTRIES)))).collect();
     // The entries expire one after the other between the first and the third second from now, during the decisions.
     for number in 0..ENTRIES {
         let lifetime = Duration::from_secs(1) + Duration::from_micros(2) * number;
-        ours.spend(&key(u64::from(number)), lifetime);
+        ours.spend(&numbered_key(u64::from(number)), lifetime);
     }
     let mut longest = Longest { decision: Duration::ZERO, empty: Duration::ZERO };
     let mut slices = keys.chunks(SLICE).cycle();
@@ -91,7 +91,7 @@ fn governor_clean_up() -> Result<Duration> {
     let quota = Quota::per_second(NonZeroU32::MIN);
     let limiter = RateLimiter::dashmap_with_clock(quota, clock.clone());
     for number in 0..ENTRIES {
-        let _allowed = limiter.check_key(&key(u64::from(number)));
+        let _allowed = limiter.check_key(&numbered_key(u64::from(number)));
     }
     clock.advance(Duration::from_secs(3600));
     let start = Instant::now();
@@ -105,14 +105,14 @@ fn throttlecrab_clean_up() -> Result<Duration> {
     let mut limiter = throttlecrab::RateLimiter::new(store);
     let now = SystemTime::now();
     for number in 0..ENTRIES {
-        let _allowed = limiter.rate_limit(&key(u64::from(number)), 10, 10, 1, 1, now);
+        let _allowed = limiter.rate_limit(&numbered_key(u64::from(number)), 10, 10, 1, 1, now);
     }
     let later = now + Duration::from_secs(3600);
     let start = Instant::now();
-    let _allowed = limiter.rate_limit(&key(0), 10, 10, 1, 1, later);
+    let _allowed = limiter.rate_limit(&numbered_key(0), 10, 10, 1, 1, later);
     Ok(start.elapsed())
 }
 
-fn micros(length: Duration) -> f64 {
+fn as_micros(length: Duration) -> f64 {
     length.as_nanos() as f64 / 1_000.0
 }

@@ -14,7 +14,7 @@ pub(crate) enum Bar {
 }
 
 impl Bar {
-    fn passes(self, row: &Row) -> bool {
+    fn is_met_by(self, row: &Row) -> bool {
         match self {
             Bar::RatioAtLeast(bar) => row.ratio() >= bar,
             Bar::OursAtMost(bar) => row.ours <= bar,
@@ -40,9 +40,9 @@ pub(crate) struct Row {
     pub(crate) case: String,
     /// Our number.
     pub(crate) ours: f64,
-    /// The name of the other.
+    /// The name of the peer.
     pub(crate) peer: String,
-    /// The other's number, in the same unit.
+    /// The number of the peer, in the same unit.
     pub(crate) theirs: f64,
     /// The goal, if there is one.
     pub(crate) bar: Option<Bar>,
@@ -55,7 +55,7 @@ impl Row {
 
     fn verdict(&self) -> Option<Verdict<'_>> {
         let bar = self.bar?;
-        Some(Verdict { row: self, bar, pass: bar.passes(self) })
+        Some(Verdict { row: self, bar, pass: bar.is_met_by(self) })
     }
 }
 
@@ -117,17 +117,17 @@ impl Report {
     }
 
     /// Returns whether this case was asked for.
-    pub(crate) fn wants(&self, case: &str) -> bool {
+    pub(crate) fn includes(&self, case: &str) -> bool {
         case.contains(&self.filter)
     }
 
     /// Prints the heading of the next rows, with their unit.
-    pub(crate) fn section(&self, text: &str) {
+    pub(crate) fn print_section(&self, text: &str) {
         println!("\n# {text}");
     }
 
     /// Prints a row and keeps it for the table.
-    pub(crate) fn row(&mut self, row: Row) {
+    pub(crate) fn add_row(&mut self, row: Row) {
         println!("{row}");
         self.rows.push(row);
     }
@@ -137,7 +137,7 @@ impl Report {
         self.rows.is_empty()
     }
 
-    /// Prints the table of bars; true if all are cleared.
+    /// Prints the table of goals; returns `true` if all are met.
     pub(crate) fn finish(&self) -> bool {
         let verdicts: Vec<Verdict<'_>> = self.rows.iter().filter_map(Row::verdict).collect();
         if verdicts.is_empty() {
@@ -168,16 +168,16 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn row(bar: Option<Bar>) -> Row {
+    fn row_with_goal(bar: Option<Bar>) -> Row {
         Row { case: "keyed-million".to_owned(), ours: 250.0, peer: "governor-dashmap".to_owned(), theirs: 600.0, bar }
     }
 
     #[test]
     fn lines_have_the_promised_shape() {
         let line = "case=keyed-million ours=250.0 peer=governor-dashmap theirs=600.0 ratio=2.40";
-        assert_eq!(row(None).to_string(), line);
+        assert_eq!(row_with_goal(None).to_string(), line);
         let check = |bar, expected: &str| {
-            assert_eq!(row(Some(bar)).to_string(), format!("{line} {expected}"));
+            assert_eq!(row_with_goal(Some(bar)).to_string(), format!("{line} {expected}"));
         };
         check(Bar::RatioAtLeast(1.8), "bar=1.8 pass");
         check(Bar::RatioAtLeast(2.5), "bar=2.5 FAIL");

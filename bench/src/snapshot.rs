@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use tollgate::{Keyed, TokenBucket};
 
-use crate::keys::{Random, key};
+use crate::keys::{Random, numbered_key};
 use crate::measure::median;
 use crate::report::{Bar, Report, Row};
 
@@ -22,21 +22,21 @@ const ROUNDS: usize = 15;
 /// Five million keys per second.
 const RESTORE_NANOS: f64 = 200.0;
 
-/// Runs the case if the report wants it.
+/// Runs the case if the report includes it.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
-    if !report.wants(CASE) {
+    if !report.includes(CASE) {
         return Ok(());
     }
-    let keys: Vec<String> = (0..KEYS).map(key).collect();
+    let keys: Vec<String> = (0..KEYS).map(numbered_key).collect();
     let start = Instant::now();
-    let limits = full(&keys)?;
+    let limits = table_with_usage(&keys)?;
     let inserting = per_key(start.elapsed());
     let file = File(std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id())));
 
-    report.section("snapshot, a million keys saved while decisions go on: longest single decision, µs");
+    report.print_section("snapshot, a million keys saved while decisions go on: longest single decision, µs");
     let rounds = (0..ROUNDS).map(|_| Round::run(&limits, &keys, &file)).collect::<Result<Vec<_>>>()?;
     let middle = |of: fn(&Round) -> f64| median(rounds.iter().map(of).collect());
-    report.row(Row {
+    report.add_row(Row {
         case: "snapshot-pause".to_owned(),
         ours: middle(|round| round.longest_saving),
         peer: "undisturbed".to_owned(),
@@ -44,10 +44,10 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         bar: Some(Bar::RatioAtLeast(0.334)),
     });
 
-    report.section("snapshot, a million keys: ns per key, beside inserting them one by one");
+    report.print_section("snapshot, a million keys: ns per key, beside inserting them one by one");
     let mut row = |case: &str, ours, bar| {
         let (case, peer) = (case.to_owned(), "inserting".to_owned());
-        report.row(Row { case, ours, peer, theirs: inserting, bar });
+        report.add_row(Row { case, ours, peer, theirs: inserting, bar });
     };
     row("snapshot-save", middle(|round| round.save), None);
     let restores = (0..ROUNDS).map(|_| restore(&limits, &file)).collect::<Result<Vec<_>>>()?;
@@ -59,7 +59,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
 }
 
 /// Returns a table in which every key has spent something.
-fn full(keys: &[String]) -> Result<Keyed> {
+fn table_with_usage(keys: &[String]) -> Result<Keyed> {
     let limits = Keyed::new(limit()?, keys.len())?;
     for key in keys {
         let _ = limits.charge(key, 1_000_000);
@@ -92,20 +92,20 @@ impl Round {
                 result.map(|count| (count, start.elapsed()))
             });
             let start = Instant::now();
-            let longest = longest(limits, keys, is_saving);
+            let longest = longest_decision(limits, keys, is_saving);
             saving.join().ok().map(|save| (save, longest, start.elapsed()))
         })
         .context("the thread that saves did not return")?;
         let (count, save) = save?;
         ensure!(count >= KEYS, "only {count} keys were saved");
         let start = Instant::now();
-        let longest_alone = longest(limits, keys, || start.elapsed() < turn);
+        let longest_alone = longest_decision(limits, keys, || start.elapsed() < turn);
         Ok(Self { longest_saving, longest_alone, save: per_key(save) })
     }
 }
 
 /// Returns the longest decision, in microseconds, among those made while `goes_on` holds.
-fn longest(limits: &Keyed, keys: &[String], goes_on: impl Fn() -> bool) -> f64 {
+fn longest_decision(limits: &Keyed, keys: &[String], goes_on: impl Fn() -> bool) -> f64 {
     let mut random = Random::new(1);
     let mut longest = Duration::ZERO;
     let mut last = Instant::now();
@@ -136,7 +136,7 @@ fn restore(saved: &Keyed, file: &File) -> Result<Restore> {
     let count = limits.load(&file.0)?;
     let (wall, processor) = (start.elapsed(), processor_time()? - processor);
     ensure!(count >= KEYS && limits.overflowed() == 0, "only {count} keys were restored");
-    let (theirs, ours) = (saved.report(&key(7), 1).remaining, limits.report(&key(7), 1).remaining);
+    let (theirs, ours) = (saved.report(&numbered_key(7), 1).remaining, limits.report(&numbered_key(7), 1).remaining);
     ensure!(theirs.abs_diff(ours) < 1_000, "{ours} is left instead of {theirs}");
     Ok(Restore { wall: per_key(wall), processor: per_key(processor) })
 }

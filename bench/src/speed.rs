@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use crate::contender::Contender;
-use crate::keys::{Pattern, key};
+use crate::keys::{Pattern, numbered_key};
 use crate::measure::{Expect, Plan, race};
 use crate::ours;
 use crate::peers::{gcra, governor, leaky_bucket, pingora, ratelimit, throttlecrab};
@@ -11,22 +11,22 @@ use crate::report::{Bar, Report, Row};
 
 /// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
-    direct(report, plan)?;
+    compare_direct(report, plan)?;
     for stage in &STAGES {
-        keyed(report, plan, stage)?;
+        compare_keyed(report, plan, stage)?;
     }
-    algorithms(report, plan)
+    compare_algorithms(report, plan)
 }
 
 type Contenders = Vec<Box<dyn Contender>>;
 
-fn direct(report: &mut Report, plan: Plan) -> Result<()> {
+fn compare_direct(report: &mut Report, plan: Plan) -> Result<()> {
     // "Within 1.1 of governor's time" is a ratio of at least 1 / 1.1.
     let within = Bar::RatioAtLeast(0.91);
     direct_case(report, plan, "direct-precise", Expect::Allowed, Some(within), || {
         Ok(vec![
-            Box::new(ours::Direct::precise()?),
-            Box::new(governor::Direct::precise()),
+            Box::new(ours::Direct::with_precise_clock()?),
+            Box::new(governor::Direct::with_precise_clock()),
             Box::new(ratelimit::Direct::new()?),
             Box::new(leaky_bucket::Direct::new()),
             Box::new(gcra::Direct::new()),
@@ -35,9 +35,9 @@ fn direct(report: &mut Report, plan: Plan) -> Result<()> {
     let cached = Bar::RatioAtLeast(2.5);
     direct_case(report, plan, "direct-cached", Expect::Allowed, Some(cached), || {
         Ok(vec![
-            Box::new(ours::Direct::cached()?),
-            Box::new(governor::Direct::precise()),
-            Box::new(governor::Direct::upkeep()?),
+            Box::new(ours::Direct::with_cached_clock()?),
+            Box::new(governor::Direct::with_precise_clock()),
+            Box::new(governor::Direct::with_upkeep_clock()?),
         ])
     })?;
     // Our limiter keeps 7777 per second exact, which takes a second word of state; governor rounds it to whole
@@ -47,10 +47,10 @@ fn direct(report: &mut Report, plan: Plan) -> Result<()> {
     })?;
     direct_case(report, plan, "direct-denied", Expect::Denied, None, || {
         Ok(vec![
-            Box::new(ours::Direct::denying()?),
-            Box::new(governor::Direct::denying()?),
-            Box::new(ratelimit::Direct::denying()?),
-            Box::new(leaky_bucket::Direct::denying()),
+            Box::new(ours::Direct::refusing_everything()?),
+            Box::new(governor::Direct::refusing_everything()?),
+            Box::new(ratelimit::Direct::refusing_everything()?),
+            Box::new(leaky_bucket::Direct::refusing_everything()),
         ])
     })
 }
@@ -63,11 +63,11 @@ fn direct_case(
     bar: Option<Bar>,
     contenders: impl FnOnce() -> Result<Contenders>,
 ) -> Result<()> {
-    if !report.wants(case) {
+    if !report.includes(case) {
         return Ok(());
     }
-    report.section(&format!("{case}, ns per decision"));
-    let sequences = [Pattern::Hot.sequence(1)];
+    report.print_section(&format!("{case}, ns per decision"));
+    let sequences = [Pattern::Hot.access_sequence(1)];
     let medians = race(plan, expect, &mut contenders()?, &sequences)?;
     compare(report, case, "ours", &medians, |peer| bar.filter(|_| peer == "governor-direct"));
     Ok(())
@@ -92,29 +92,35 @@ const STAGES: [Stage; 3] = [
     Stage {
         population: Pattern::Hot,
         cases: &[
-            case("keyed-hot", Pattern::Hot, 1, Some(1.8), Some(3.0)),
-            case("keyed-hot-2t", Pattern::Hot, 2, None, None),
+            speed_case("keyed-hot", Pattern::Hot, 1, Some(1.8), Some(3.0)),
+            speed_case("keyed-hot-2t", Pattern::Hot, 2, None, None),
         ],
     },
     Stage {
         population: Pattern::Thousand,
         cases: &[
-            case("keyed-1k", Pattern::Thousand, 1, Some(1.6), None),
-            case("keyed-1k-2t", Pattern::Thousand, 2, None, None),
+            speed_case("keyed-1k", Pattern::Thousand, 1, Some(1.6), None),
+            speed_case("keyed-1k-2t", Pattern::Thousand, 2, None, None),
         ],
     },
     Stage {
         population: Pattern::Million,
         cases: &[
-            case("keyed-million", Pattern::Million, 1, Some(1.8), Some(8.0)),
-            case("keyed-zipf", Pattern::Zipf, 1, Some(2.5), None),
-            case("keyed-million-2t", Pattern::Million, 2, Some(2.5), None),
-            case("keyed-zipf-2t", Pattern::Zipf, 2, Some(2.5), None),
+            speed_case("keyed-million", Pattern::Million, 1, Some(1.8), Some(8.0)),
+            speed_case("keyed-zipf", Pattern::Zipf, 1, Some(2.5), None),
+            speed_case("keyed-million-2t", Pattern::Million, 2, Some(2.5), None),
+            speed_case("keyed-zipf-2t", Pattern::Zipf, 2, Some(2.5), None),
         ],
     },
 ];
 
-const fn case(name: &'static str, pattern: Pattern, threads: u64, bar: Option<f64>, batch_bar: Option<f64>) -> Case {
+const fn speed_case(
+    name: &'static str,
+    pattern: Pattern,
+    threads: u64,
+    bar: Option<f64>,
+    batch_bar: Option<f64>,
+) -> Case {
     const fn ratio(bar: Option<f64>) -> Option<Bar> {
         match bar {
             Some(bar) => Some(Bar::RatioAtLeast(bar)),
@@ -124,30 +130,30 @@ const fn case(name: &'static str, pattern: Pattern, threads: u64, bar: Option<f6
     Case { name, pattern, threads, bar: ratio(bar), batch_bar: ratio(batch_bar) }
 }
 
-fn keyed(report: &mut Report, plan: Plan, stage: &Stage) -> Result<()> {
-    let wanted = |name: &str| report.wants(name) || report.wants(&batched(name));
+fn compare_keyed(report: &mut Report, plan: Plan, stage: &Stage) -> Result<()> {
+    let wanted = |name: &str| report.includes(name) || report.includes(&batched_name(name));
     let cases: Vec<&Case> = stage.cases.iter().filter(|case| wanted(case.name)).collect();
     if cases.is_empty() {
         return Ok(());
     }
     let mut contenders = keyed_contenders(stage.population.population())?;
     for case in cases {
-        report.section(&format!("{}, ns per decision", case.name));
-        let sequences: Vec<_> = (1..=case.threads).map(|seed| case.pattern.sequence(seed)).collect();
+        report.print_section(&format!("{}, ns per decision", case.name));
+        let sequences: Vec<_> = (1..=case.threads).map(|seed| case.pattern.access_sequence(seed)).collect();
         let medians = race(plan, Expect::Allowed, &mut contenders, &sequences)?;
         let bar_of = |bar: Option<Bar>| move |peer: &str| bar.filter(|_| peer == "governor-dashmap");
         compare(report, case.name, "ours", &medians, bar_of(case.bar));
-        compare(report, &batched(case.name), ours::BATCHED, &medians, bar_of(case.batch_bar));
+        compare(report, &batched_name(case.name), ours::BATCHED, &medians, bar_of(case.batch_bar));
     }
     Ok(())
 }
 
-fn batched(case: &str) -> String {
+fn batched_name(case: &str) -> String {
     format!("{case}-batch16")
 }
 
-/// Other algorithms beside the token bucket: at most one and a half times its time.
-fn algorithms(report: &mut Report, plan: Plan) -> Result<()> {
+/// Compares other algorithms with the token bucket; they may take at most one and a half times as long.
+fn compare_algorithms(report: &mut Report, plan: Plan) -> Result<()> {
     type Make = fn(usize, u64) -> Result<Box<dyn Contender>>;
     const ALGORITHMS: [(&str, Make); 2] = [
         ("interval-bucket", |capacity, _| Ok(Box::new(ours::Other::interval_bucket(capacity)?))),
@@ -159,7 +165,7 @@ fn algorithms(report: &mut Report, plan: Plan) -> Result<()> {
     for (algorithm, make) in ALGORITHMS {
         for (keys, pattern, limit) in patterns {
             let case = format!("keyed-{keys}-{algorithm}");
-            if !report.wants(&case) {
+            if !report.includes(&case) {
                 continue;
             }
             let population = pattern.population();
@@ -167,10 +173,10 @@ fn algorithms(report: &mut Report, plan: Plan) -> Result<()> {
             let mut contenders: Contenders =
                 vec![make(capacity, limit)?, Box::new(ours::Other::token_bucket(capacity)?)];
             for contender in &mut contenders {
-                (0..population).for_each(|number| contender.fill(&key(number)));
+                (0..population).for_each(|number| contender.fill(&numbered_key(number)));
             }
-            report.section(&format!("{case}, ns per decision"));
-            let medians = race(plan, Expect::Allowed, &mut contenders, &[pattern.sequence(1)])?;
+            report.print_section(&format!("{case}, ns per decision"));
+            let medians = race(plan, Expect::Allowed, &mut contenders, &[pattern.access_sequence(1)])?;
             compare(report, &case, "ours", &medians, |_| Some(Bar::RatioAtLeast(0.67)));
         }
     }
@@ -184,7 +190,7 @@ fn keyed_contenders(population: u64) -> Result<Contenders> {
     let mut contenders: Contenders = vec![
         Box::new(ours::Keyed::new(capacity)?),
         Box::new(governor::Keyed::new()),
-        Box::new(governor::Keyed::ahash()),
+        Box::new(governor::Keyed::with_ahash()),
         Box::new(throttlecrab::Owned::new(capacity)),
         Box::new(throttlecrab::Locked::new(capacity)),
         Box::new(gcra::Keyed::new(capacity)),
@@ -193,13 +199,13 @@ fn keyed_contenders(population: u64) -> Result<Contenders> {
     ];
     for contender in &mut contenders {
         for number in 0..population {
-            contender.fill(&key(number));
+            contender.fill(&numbered_key(number));
         }
     }
     Ok(contenders)
 }
 
-/// Returns a row for every peer against the contender called `ours`.
+/// Adds a row for every peer, compared with the contender called `ours`.
 fn compare(
     report: &mut Report,
     case: &str,
@@ -207,12 +213,12 @@ fn compare(
     medians: &[(&'static str, f64)],
     bar: impl Fn(&str) -> Option<Bar>,
 ) {
-    if !report.wants(case) {
+    if !report.includes(case) {
         return;
     }
     let own = medians.iter().find(|(name, _)| *name == ours);
     let Some(&(_, ours)) = own else { return };
     for &(peer, theirs) in medians.iter().filter(|(name, _)| !name.starts_with("ours")) {
-        report.row(Row { case: case.to_owned(), ours, peer: peer.to_owned(), theirs, bar: bar(peer) });
+        report.add_row(Row { case: case.to_owned(), ours, peer: peer.to_owned(), theirs, bar: bar(peer) });
     }
 }

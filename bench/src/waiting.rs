@@ -29,8 +29,8 @@ const TIMED: usize = 10_000;
 /// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     acquire(report, plan)?;
-    waiters(report, "waiters", None)?;
-    waiters(report, "waiters-deadline", Some(Duration::from_secs(1 << 30)))
+    measure_waiters(report, "waiters", None)?;
+    measure_waiters(report, "waiters-deadline", Some(Duration::from_secs(1 << 30)))
 }
 
 /// Polls once, which is enough because nothing has to wait.
@@ -40,21 +40,21 @@ pub(crate) fn is_ready<F: Future>(future: F) -> bool {
 }
 
 fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
-    if !report.wants(ACQUIRE) {
+    if !report.includes(ACQUIRE) {
         return Ok(());
     }
-    report.section("acquire, nobody waits: ns each; beside our own check, 0.67 means 1.5 times its cost");
+    report.print_section("acquire, nobody waits: ns each; beside our own check, 0.67 means 1.5 times its cost");
     let mut contenders: Vec<Box<dyn Contender>> = vec![
-        Box::new(ours::Acquiring::precise()?),
-        Box::new(ours::Acquiring::cached()?),
+        Box::new(ours::Acquiring::with_precise_clock()?),
+        Box::new(ours::Acquiring::with_cached_clock()?),
         Box::new(governor::UntilReady::new()),
         Box::new(leaky_bucket::Acquiring::new()),
-        Box::new(ours::Named(CHECK, ours::Direct::precise()?)),
+        Box::new(ours::Named(CHECK, ours::Direct::with_precise_clock()?)),
     ];
-    let medians = race(plan, Expect::Allowed, &mut contenders, &[Pattern::Hot.sequence(1)])?;
+    let medians = race(plan, Expect::Allowed, &mut contenders, &[Pattern::Hot.access_sequence(1)])?;
     let [(_, precise), (_, cached), others @ ..] = &*medians else { return Ok(()) };
     let mut row = |case: &str, ours, peer: &str, theirs, bar| {
-        report.row(Row {
+        report.add_row(Row {
             case: case.to_owned(),
             ours,
             peer: peer.to_owned(),
@@ -78,15 +78,15 @@ struct Costs {
     cancel: f64,
 }
 
-fn waiters(report: &mut Report, case: &str, deadline: Option<Duration>) -> Result<()> {
-    if !report.wants(case) {
+fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) -> Result<()> {
+    if !report.includes(case) {
         return Ok(());
     }
-    report.section(&format!("{case}, {MANY} on one limiter beside {FEW}, by a clock that is moved: ns each"));
-    let few = rounds(FEW, FEW, 200, deadline)?;
-    let many = rounds(MANY, TIMED, 15, deadline)?;
+    report.print_section(&format!("{case}, {MANY} on one limiter beside {FEW}, by a clock that is moved: ns each"));
+    let few = measure_rounds(FEW, FEW, 200, deadline)?;
+    let many = measure_rounds(MANY, TIMED, 15, deadline)?;
     let mut row = |what: &str, ours, peer: &str, theirs, bar| {
-        report.row(Row { case: format!("{case}-{what}"), ours, peer: peer.to_owned(), theirs, bar });
+        report.add_row(Row { case: format!("{case}-{what}"), ours, peer: peer.to_owned(), theirs, bar });
     };
     // At most three times as long among many as among few: a ratio of at least a third.
     row("grant", many.grant, "grant-among-100", few.grant, Some(Bar::RatioAtLeast(0.33)));
@@ -95,7 +95,7 @@ fn waiters(report: &mut Report, case: &str, deadline: Option<Duration>) -> Resul
     Ok(())
 }
 
-fn rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<Duration>) -> Result<Costs> {
+fn measure_rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<Duration>) -> Result<Costs> {
     let (mut grants, mut cancels) = (Vec::new(), Vec::new());
     let mut random = Random::new(3);
     // The same number at a time among many as among few, so that both are interrupted equally rarely.

@@ -5,4 +5,4 @@
 #[allow(dead_code, reason = "the other dialect has a target of its own")]
 mod import;
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| import::envoy(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| import::check_envoy(input));

@@ -42,7 +42,7 @@ fn count(subject: &str) -> Result<f64> {
 }
 
 /// Runs in the child process: the counted decisions, after as many uncounted ones.
-pub(crate) fn child(subject: &str) -> Result<()> {
+pub(crate) fn run_counted_decisions(subject: &str) -> Result<()> {
     let refuses = subject.starts_with("refusal-");
     let allowed = match subject {
         "bare" => {
@@ -54,7 +54,7 @@ pub(crate) fn child(subject: &str) -> Result<()> {
         engine => {
             let Some((_, size)) = engine.split_once('-') else { bail!("unknown subject {engine}") };
             let subject = Subject::with_limit(size.parse()?, if refuses { NARROW } else { WIDE })?;
-            let entries = subject.entries(1);
+            let entries = subject.request_entries(1);
             let mut decisions = Decisions::default();
             assert!(subject.decide(&entries[0], &mut decisions));
             (0..DECISIONS).for_each(|_| assert!(subject.decide(&entries[0], &mut decisions) != refuses));

@@ -17,11 +17,11 @@ fn main() -> Result<()> {
     if let [first, subject] = &*words
         && first == "child"
     {
-        return instructions::child(subject);
+        return instructions::run_counted_decisions(subject);
     }
     let mut bars = Bars::default();
-    matching(&mut bars)?;
-    peer(&mut bars)?;
+    compare_rule_counts(&mut bars)?;
+    compare_with_peer(&mut bars)?;
     match instructions::count_all()? {
         Some([ten, many, refusal, bare]) => {
             println!(
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
 }
 
 /// Compares different numbers of rules.
-fn matching(bars: &mut Bars) -> Result<()> {
+fn compare_rule_counts(bars: &mut Bars) -> Result<()> {
     let mut subjects = Vec::new();
     for size in SIZES {
         subjects.push(Subject::new(size)?);
@@ -72,8 +72,8 @@ fn matching(bars: &mut Bars) -> Result<()> {
     Ok(())
 }
 
-/// Returns the same two limits, alone and among a thousand.
-fn peer(bars: &mut Bars) -> Result<()> {
+/// Compares limitador with the engine: the same two limits, alone and among a thousand rules.
+fn compare_with_peer(bars: &mut Bars) -> Result<()> {
     println!();
     for (size, times, bar) in [(2, 50, 5.0), (1_000, 2, 50.0)] {
         let (ours, theirs) = (Subject::new(size)?, Peer::new(size)?);
@@ -99,14 +99,14 @@ struct Bars {
 
 impl Bars {
     fn at_most(&mut self, what: &str, value: f64, bar: f64) {
-        self.tell(what, value, value <= bar, &format!("at most {bar:.2}"));
+        self.print_goal(what, value, value <= bar, &format!("at most {bar:.2}"));
     }
 
     fn at_least(&mut self, what: &str, value: f64, bar: f64) {
-        self.tell(what, value, value >= bar, &format!("at least {bar:.2}"));
+        self.print_goal(what, value, value >= bar, &format!("at least {bar:.2}"));
     }
 
-    fn tell(&mut self, what: &str, value: f64, holds: bool, bar: &str) {
+    fn print_goal(&mut self, what: &str, value: f64, holds: bool, bar: &str) {
         println!("{} {what}: {value:.2} ({bar})", if holds { "ok    " } else { "MISSED" });
         self.missed |= !holds;
     }

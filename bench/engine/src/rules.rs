@@ -12,7 +12,7 @@ pub(crate) const WIDE: &str = "1000000/s";
 pub(crate) const NARROW: &str = "1/d";
 
 /// A rule file with this many rules, all of the same limit.
-pub(crate) fn text(size: usize, limit: &str) -> String {
+pub(crate) fn rule_file(size: usize, limit: &str) -> String {
     let mut text = String::from("domain: api\nrules:\n");
     for n in 0..size {
         let when = match n % 3 {
@@ -26,7 +26,7 @@ pub(crate) fn text(size: usize, limit: &str) -> String {
 }
 
 /// Returns the condition of such a rule in the syntax of the peer, which has no path patterns.
-pub(crate) fn condition(n: usize) -> String {
+pub(crate) fn peer_condition(n: usize) -> String {
     match n % 3 {
         0 => format!("path.startsWith('/service-{n}/') && path.contains('/items/')"),
         1 => format!("tenant == 'tenant-{n}'"),
@@ -37,7 +37,7 @@ pub(crate) fn condition(n: usize) -> String {
 }
 
 /// Returns requests that each match one pattern and one tenant.
-pub(crate) fn requests(size: usize) -> Vec<Attributes> {
+pub(crate) fn matching_requests(size: usize) -> Vec<Attributes> {
     let request = |n: usize| {
         // A step width that visits every index in scattered order.
         let path = n * 7_919 % size.div_ceil(3) * 3;

@@ -11,7 +11,7 @@ use tollgate::{Keyed, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Matched, MemoryStore, Request};
 
-use crate::rules::{Attributes, WIDE, condition, requests, text};
+use crate::rules::{Attributes, WIDE, matching_requests, peer_condition, rule_file};
 
 /// The engine with a number of rules.
 pub(crate) struct Subject {
@@ -27,18 +27,18 @@ impl Subject {
     }
 
     pub(crate) fn with_limit(size: usize, limit: &str) -> Result<Self> {
-        let text = text(size, limit);
+        let text = rule_file(size, limit);
         let engine = Engine::new(MemoryStore::new(100_000)?)?;
         let started = Instant::now();
         engine.put(&Rules::read(&[Source { name: "made up", text: text.as_bytes() }])?)?;
-        Ok(Self { engine, requests: requests(size), loaded_ms: started.elapsed().as_secs_f64() * 1e3 })
+        Ok(Self { engine, requests: matching_requests(size), loaded_ms: started.elapsed().as_secs_f64() * 1e3 })
     }
 
     /// Returns the nanoseconds to find the matching rules of a request.
     pub(crate) fn find(&self, requests: usize) -> f64 {
         let rules = self.engine.rules();
         let mut matched = Matched::default();
-        each(&self.entries(requests), |entries| {
+        time_each(&self.request_entries(requests), |entries| {
             let met = rules.matching(b"api", entries, &mut matched).map_or(0, <[u32]>::len);
             assert_eq!(black_box(met), 2);
         })
@@ -47,7 +47,7 @@ impl Subject {
     /// Returns the nanoseconds of a decision.
     pub(crate) fn check(&self, requests: usize) -> f64 {
         let mut decisions = Decisions::default();
-        each(&self.entries(requests), |entries| {
+        time_each(&self.request_entries(requests), |entries| {
             assert!(self.decide(entries, &mut decisions));
         })
     }
@@ -62,7 +62,7 @@ impl Subject {
         }
     }
 
-    pub(crate) fn entries(&self, requests: usize) -> Vec<[Entry<'_>; 4]> {
+    pub(crate) fn request_entries(&self, requests: usize) -> Vec<[Entry<'_>; 4]> {
         let requests = self.requests[..requests].iter();
         requests.map(|attributes| attributes.each_ref().map(|(name, value)| Entry::new(*name, value))).collect()
     }
@@ -96,7 +96,7 @@ impl Peer {
     pub(crate) fn new(size: usize) -> Result<Self> {
         let limiter = RateLimiter::new(100_000);
         for n in 0..size {
-            let condition = condition(n).try_into().ok().context("a condition")?;
+            let condition = peer_condition(n).try_into().ok().context("a condition")?;
             let variable = "client".try_into().ok().context("a variable")?;
             ensure!(limiter.add_limit(Limit::with_id(
                 format!("rule-{n}"),
@@ -114,7 +114,7 @@ impl Peer {
             values.insert("plan".into(), "none".into());
             Context::from(values)
         };
-        let contexts = requests(size).into_iter().take(100).map(context).collect();
+        let contexts = matching_requests(size).into_iter().take(100).map(context).collect();
         Ok(Self { limiter, namespace: "api".into(), contexts })
     }
 
@@ -134,7 +134,7 @@ impl Peer {
 const TIMES: usize = 1_000;
 
 /// Returns the nanoseconds per call.
-fn each(requests: &[[Entry<'_>; 4]], mut call: impl FnMut(&[Entry<'_>])) -> f64 {
+fn time_each(requests: &[[Entry<'_>; 4]], mut call: impl FnMut(&[Entry<'_>])) -> f64 {
     let started = Instant::now();
     for n in 0..TIMES {
         call(black_box(&requests[n % requests.len()]));

@@ -88,7 +88,7 @@ pub(crate) async fn stop(kind: Kind) -> Result<bool> {
     ensure!(store.health() == Health::Up, "{:?}", store.health());
     let engine = Arc::new(Engine::new(store)?);
     let limit = Limit::from(TokenBucket::new("1000000/s".parse()?, 1_000_000)?);
-    let limits = engine.limits(&limit.into())?;
+    let limits = engine.intern_limits(&limit.into())?;
     let load = Load::start({
         let (engine, limits) = (engine.clone(), limits.clone());
         move |caller| {

@@ -9,15 +9,15 @@ pub struct Bars(Vec<String>);
 impl Bars {
     /// Adds a figure that must not be lower than `bar`.
     pub fn at_least(&mut self, what: &str, value: f64, bar: f64) {
-        self.line(what, value, bar, value >= bar, "at least");
+        self.print_goal(what, value, bar, value >= bar, "at least");
     }
 
     /// Adds a figure that must not be higher than `bar`.
     pub fn at_most(&mut self, what: &str, value: f64, bar: f64) {
-        self.line(what, value, bar, value <= bar, "at most");
+        self.print_goal(what, value, bar, value <= bar, "at most");
     }
 
-    fn line(&mut self, what: &str, value: f64, bar: f64, met: bool, words: &str) {
+    fn print_goal(&mut self, what: &str, value: f64, bar: f64, met: bool, words: &str) {
         self.0.push(format!("{} {what}: {value:.2}, {words} {bar:.2}", if met { "met   " } else { "MISSED" }));
     }
 

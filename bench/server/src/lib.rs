@@ -4,7 +4,7 @@ pub mod bars;
 pub mod process;
 
 /// Returns rules of which two match the request of the benchmarks. A third have path patterns, a third one value, a third lists.
-pub fn rules(count: usize) -> String {
+pub fn rule_file(count: usize) -> String {
     let mut text = "domain: api\nrules:\n- {id: mine, when: {path: '/v1/mine/**'}, per: [client], limit: 1M/s}\n\
                     - {id: gold, when: {plan: gold}, per: [client], limit: 1M/s}\n"
         .to_owned();

@@ -44,7 +44,7 @@ pub(crate) fn put_script(server: &Server, script: &str) -> anyhow::Result<String
 }
 
 /// Runs wrk with fifty connections for two seconds, with a random key in every body.
-pub(crate) fn wrk(server: &Server, path: &str, script: &str) -> anyhow::Result<Run> {
+pub(crate) fn run_wrk(server: &Server, path: &str, script: &str) -> anyhow::Result<Run> {
     let before = server.cpu_micros();
     let output = Command::new("wrk")
         .args(["-t1", "-c50", "-d2s", "-s", script])
@@ -91,7 +91,7 @@ pub(crate) fn fill(address: SocketAddr, keys: usize) -> anyhow::Result<()> {
 
 /// Sends `rate` commands per second over fifty connections for `length`, and returns the median time to an answer in
 /// microseconds. The rate is moderate, so that the server neither sleeps nor falls behind.
-pub(crate) fn latency(address: SocketAddr, rate: u32, length: Duration) -> anyhow::Result<f64> {
+pub(crate) fn median_latency(address: SocketAddr, rate: u32, length: Duration) -> anyhow::Result<f64> {
     const CONNECTIONS: u32 = 50;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

@@ -20,8 +20,8 @@ use anyhow::Context;
 use load::Run;
 use outage::Waits;
 use tollgate_server_bench::bars::Bars;
-use tollgate_server_bench::process::{Server, free_address, machine};
-use tollgate_server_bench::rules;
+use tollgate_server_bench::process::{Server, describe_machine, free_address};
+use tollgate_server_bench::rule_file;
 
 const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
 
@@ -34,17 +34,17 @@ fn main() -> anyhow::Result<ExitCode> {
     let only = args.next();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
     let bench = Bench { tollgate: tollgate.into(), repetitions };
-    println!("{}", machine());
+    println!("{}", describe_machine());
     let mut bars = Bars::default();
     let parts: [(&str, Part); 8] = [
-        ("resp", Bench::resp),
-        ("http", Bench::http),
-        ("forward", Bench::forward),
-        ("latency", Bench::latency),
-        ("rules", Bench::rules),
-        ("memory", Bench::memory),
-        ("neighbour", Bench::neighbour),
-        ("outage", Bench::outage),
+        ("resp", Bench::measure_resp),
+        ("http", Bench::measure_http),
+        ("forward", Bench::measure_forward_auth),
+        ("latency", Bench::measure_latency),
+        ("rules", Bench::compare_rule_counts),
+        ("memory", Bench::measure_memory),
+        ("neighbour", Bench::measure_neighbour),
+        ("outage", Bench::measure_outage),
     ];
     for (_, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
         part(&bench, &mut bars)?;
@@ -63,7 +63,7 @@ type Part = fn(&Bench, &mut Bars) -> anyhow::Result<()>;
 type Figures = BTreeMap<&'static str, Run>;
 
 impl Bench {
-    fn ours(&self, http: &str, resp: &str, listening: SocketAddr, more: &[&str]) -> anyhow::Result<Server> {
+    fn start_tollgate(&self, http: &str, resp: &str, listening: SocketAddr, more: &[&str]) -> anyhow::Result<Server> {
         let mut command = Command::new(&self.tollgate);
         command.args(["serve", "--http", http, "--resp", resp, "--data", "off"]).args(more);
         Server::start(&mut command, listening)
@@ -71,14 +71,14 @@ impl Bench {
 
     fn ours_resp(&self, more: &[&str]) -> anyhow::Result<Server> {
         let address = free_address()?;
-        self.ours("off", &address.to_string(), address, more)
+        self.start_tollgate("off", &address.to_string(), address, more)
     }
 
-    fn resp(&self, bars: &mut Bars) -> anyhow::Result<()> {
-        let mut servers = vec![("floor", floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
+    fn measure_resp(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let mut servers = vec![("floor", start_floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
         let mut script = String::new();
         for name in ["redis INCR", "redis script"] {
-            let Some(server) = redis(&[])? else { continue };
+            let Some(server) = start_redis(&[])? else { continue };
             if name == "redis script" {
                 script = load::put_script(&server, include_str!("../gcra.lua"))?;
             }
@@ -86,11 +86,11 @@ impl Bench {
         }
         if let Some(module) = std::env::var_os("TOLLGATE_REDIS_CELL") {
             let module = module.to_string_lossy().into_owned();
-            servers.extend(redis(&["--loadmodule", &module])?.map(|server| ("redis-cell", server)));
+            servers.extend(start_redis(&["--loadmodule", &module])?.map(|server| ("redis-cell", server)));
         }
-        servers.extend(throttlecrab("redis")?.map(|server| ("throttlecrab", server)));
+        servers.extend(start_throttlecrab("redis")?.map(|server| ("throttlecrab", server)));
         for (pipeline, count) in [(1, 60_000), (16, 600_000), (64, 1_500_000)] {
-            let figures = self.race(&servers, |name, server| {
+            let figures = self.run_in_turn(&servers, |name, server| {
                 let count =
                     if matches!(name, "redis script" | "redis-cell" | "throttlecrab") { count / 8 } else { count };
                 match name {
@@ -106,7 +106,7 @@ impl Bench {
                     _ => load::redis_benchmark(server, pipeline, count, &THROTTLE),
                 }
             })?;
-            table(&format!("CL.THROTTLE, 50 connections, pipeline {pipeline}"), &figures);
+            print_table(&format!("CL.THROTTLE, 50 connections, pipeline {pipeline}"), &figures);
             let (floor, ours) = (figures["floor"], figures["tollgate"]);
             match pipeline {
                 1 => {
@@ -124,18 +124,18 @@ impl Bench {
         Ok(())
     }
 
-    fn http(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_http(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let address = free_address()?;
-        let ours = self.ours(&address.to_string(), "off", address, &[])?;
-        let mut servers = vec![("floor", floor("floor-http")?), ("tollgate", ours)];
-        servers.extend(throttlecrab("http")?.map(|server| ("throttlecrab", server)));
+        let ours = self.start_tollgate(&address.to_string(), "off", address, &[])?;
+        let mut servers = vec![("floor", start_floor("floor-http")?), ("tollgate", ours)];
+        servers.extend(start_throttlecrab("http")?.map(|server| ("throttlecrab", server)));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
         let script = |name: &str| folder.join(name).to_string_lossy().into_owned();
-        let figures = self.race(&servers, |name, server| match name {
-            "throttlecrab" => load::wrk(server, "/throttle", &script("throttlecrab.lua")),
-            _ => load::wrk(server, "/v1/check", &script("check.lua")),
+        let figures = self.run_in_turn(&servers, |name, server| match name {
+            "throttlecrab" => load::run_wrk(server, "/throttle", &script("throttlecrab.lua")),
+            _ => load::run_wrk(server, "/v1/check", &script("check.lua")),
         })?;
-        table("POST /v1/check, 50 connections", &figures);
+        print_table("POST /v1/check, 50 connections", &figures);
         let ours = figures["tollgate"];
         bars.at_most("HTTP, processor time of the floor's", ours.cpu_micros / figures["floor"].cpu_micros, 1.35);
         if let Some(peer) = figures.get("throttlecrab") {
@@ -148,34 +148,35 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the check that a reverse proxy makes, with one matching rule.
-    fn forward(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    /// Measures the check that a reverse proxy makes, with one matching rule.
+    fn measure_forward_auth(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let file = std::env::temp_dir().join(format!("tollgate-bench-forward-{}.yaml", std::process::id()));
         let rules = "{domain: api, rules: [{id: mine, when: {path: '/v1/mine/**'}, per: [client_ip], limit: 1M/s}]}";
         std::fs::write(&file, rules)?;
         let address = free_address()?;
-        let ours = self.ours(&address.to_string(), "off", address, &["--rules", &file.to_string_lossy()])?;
-        let servers = [("floor", floor("floor-http")?), ("tollgate", ours)];
+        let ours = self.start_tollgate(&address.to_string(), "off", address, &["--rules", &file.to_string_lossy()])?;
+        let servers = [("floor", start_floor("floor-http")?), ("tollgate", ours)];
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("forward.lua");
-        let figures =
-            self.race(&servers, |_, server| load::wrk(server, "/v1/forward-auth/api", &script.to_string_lossy()))?;
+        let figures = self.run_in_turn(&servers, |_, server| {
+            load::run_wrk(server, "/v1/forward-auth/api", &script.to_string_lossy())
+        })?;
         std::fs::remove_file(file)?;
-        table("GET /v1/forward-auth/api, 50 connections", &figures);
+        print_table("GET /v1/forward-auth/api, 50 connections", &figures);
         let ratio = figures["tollgate"].cpu_micros / figures["floor"].cpu_micros;
         bars.at_most("forward-auth, processor time of the floor's", ratio, 1.3);
         Ok(())
     }
 
-    fn latency(&self, bars: &mut Bars) -> anyhow::Result<()> {
-        let servers = [("floor", floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
+    fn measure_latency(&self, bars: &mut Bars) -> anyhow::Result<()> {
+        let servers = [("floor", start_floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
         let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for _ in 0..self.repetitions {
             for (name, server) in &servers {
-                let time = load::latency(server.address, 20_000, Duration::from_secs(1))?;
+                let time = load::median_latency(server.address, 20_000, Duration::from_secs(1))?;
                 times.entry(*name).or_default().push(time);
             }
         }
-        let times: BTreeMap<&str, f64> = times.into_iter().map(|(name, times)| (name, middle(times))).collect();
+        let times: BTreeMap<&str, f64> = times.into_iter().map(|(name, times)| (name, median(times))).collect();
         println!("\n20,000/s over 50 connections, median time to an answer");
         times.iter().for_each(|(name, time)| println!("  {name:<14} {time:>8.0} µs"));
         bars.at_most("time to an answer at 20,000/s of the floor's", times["tollgate"] / times["floor"], 1.15);
@@ -183,25 +184,25 @@ impl Bench {
     }
 
     /// Compares two matching rules of ten with two of ten thousand.
-    fn rules(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn compare_rule_counts(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let folder = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let mut servers = Vec::new();
         for (name, count) in [("10 rules", 10), ("10,000 rules", 10_000)] {
             let file = folder.join(format!("{count}.yaml"));
-            std::fs::write(&file, rules(count))?;
+            std::fs::write(&file, rule_file(count))?;
             servers.push((name, self.ours_resp(&["--rules", &file.to_string_lossy()])?));
         }
         let command = ["TG.CHECK", "api", "1", "path", "/v1/mine/things", "client", "key:__rand_int__", "plan", "gold"];
-        let figures = self.race(&servers, |_, server| load::redis_benchmark(server, 16, 200_000, &command))?;
+        let figures = self.run_in_turn(&servers, |_, server| load::redis_benchmark(server, 16, 200_000, &command))?;
         std::fs::remove_dir_all(folder)?;
-        table("TG.CHECK, pipeline 16, two rules matching", &figures);
+        print_table("TG.CHECK, pipeline 16, two rules matching", &figures);
         let ratio = figures["10,000 rules"].cpu_micros / figures["10 rules"].cpu_micros;
         bars.at_most("ten thousand rules, processor time of ten's", ratio, 1.5);
         Ok(())
     }
 
-    fn memory(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_memory(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let server = self.ours_resp(&[])?;
         let before = server.megabytes()?;
         load::fill(server.address, 1_000_000)?;
@@ -211,24 +212,28 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the longest wait of a connection while another sends the most expensive requests.
-    fn neighbour(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    /// Measures the longest wait of a connection while another sends the most expensive requests.
+    fn measure_neighbour(&self, bars: &mut Bars) -> anyhow::Result<()> {
         const LENGTH: Duration = Duration::from_secs(2);
         let folder = std::env::temp_dir().join(format!("tollgate-bench-neighbour-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let file = folder.join("rules.yaml");
-        std::fs::write(&file, neighbour::rules())?;
+        std::fs::write(&file, neighbour::rule_file())?;
         let address = free_address()?;
-        let server =
-            self.ours(&address.to_string(), "off", address, &["--threads", "1", "--rules", &file.to_string_lossy()])?;
+        let server = self.start_tollgate(
+            &address.to_string(),
+            "off",
+            address,
+            &["--threads", "1", "--rules", &file.to_string_lossy()],
+        )?;
         let longest = |request: Option<&neighbour::Heavy>| {
             let runs = (0..self.repetitions).map(|_| neighbour::longest_wait(server.address, LENGTH, request));
-            Ok::<f64, anyhow::Error>(middle(runs.collect::<anyhow::Result<Vec<f64>>>()?))
+            Ok::<f64, anyhow::Error>(median(runs.collect::<anyhow::Result<Vec<f64>>>()?))
         };
         let idle = longest(None)?;
         println!("\nlongest wait of a connection over 2 s, one thread, 10,000 rules");
         println!("  {:<16} {idle:>8.0} µs", "idle");
-        for request in neighbour::heavy() {
+        for request in neighbour::heavy_requests() {
             let wait = longest(Some(&request))?;
             println!("  {:<16} {wait:>8.0} µs", request.name);
             bars.at_most(&format!("longest wait during a {}, of the idle one", request.name), wait / idle, 3.);
@@ -237,9 +242,9 @@ impl Bench {
         Ok(())
     }
 
-    fn outage(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_outage(&self, bars: &mut Bars) -> anyhow::Result<()> {
         const LENGTH: Duration = Duration::from_secs(2);
-        let Some(redis) = redis(&[])? else { return Ok(()) };
+        let Some(redis) = start_redis(&[])? else { return Ok(()) };
         let server = self.ours_resp(&["--store", &format!("redis://{}", redis.address)])?;
         let (mut control, mut stopped) = (Vec::new(), Vec::new());
         for _ in 0..self.repetitions {
@@ -248,7 +253,7 @@ impl Bench {
             outage::signal(redis.id(), "CONT")?;
         }
         println!("\n20 callers, deadline 10 ms, every request decided; the store is stopped after a third of the time");
-        let middle_of = |waits: &[Waits], figure: fn(&Waits) -> f64| middle(waits.iter().map(figure).collect());
+        let middle_of = |waits: &[Waits], figure: fn(&Waits) -> f64| median(waits.iter().map(figure).collect());
         let longest = [("control", control), ("stopped", stopped)].map(|(name, waits)| {
             let (usual, longest) = (middle_of(&waits, |waits| waits.middle), middle_of(&waits, |waits| waits.longest));
             let answers = middle_of(&waits, |waits| waits.answers as f64);
@@ -260,7 +265,7 @@ impl Bench {
     }
 
     /// Runs the load on every server in turn, several times, and returns the median of each figure.
-    fn race(
+    fn run_in_turn(
         &self,
         servers: &[(&'static str, Server)],
         run: impl Fn(&str, &Server) -> anyhow::Result<Run>,
@@ -271,7 +276,7 @@ impl Bench {
                 runs.entry(*name).or_default().push(run(name, server).with_context(|| (*name).to_owned())?);
             }
         }
-        let middle_of = |runs: &[Run], figure: fn(&Run) -> f64| middle(runs.iter().map(figure).collect());
+        let middle_of = |runs: &[Run], figure: fn(&Run) -> f64| median(runs.iter().map(figure).collect());
         Ok(runs
             .into_iter()
             .map(|(name, runs)| {
@@ -283,14 +288,14 @@ impl Bench {
 }
 
 /// Starts a program in the folder of this one.
-fn floor(name: &str) -> anyhow::Result<Server> {
+fn start_floor(name: &str) -> anyhow::Result<Server> {
     let address = free_address()?;
     let program = std::env::current_exe()?.with_file_name(name);
     Server::start(Command::new(program).arg(address.to_string()), address)
 }
 
 /// Starts Redis, if it is installed.
-fn redis(more: &[&str]) -> anyhow::Result<Option<Server>> {
+fn start_redis(more: &[&str]) -> anyhow::Result<Option<Server>> {
     if Command::new("redis-server").arg("--version").output().is_err() {
         return Ok(None);
     }
@@ -301,7 +306,7 @@ fn redis(more: &[&str]) -> anyhow::Result<Option<Server>> {
 }
 
 /// Starts throttlecrab-server, if `TOLLGATE_THROTTLECRAB` names it.
-fn throttlecrab(protocol: &str) -> anyhow::Result<Option<Server>> {
+fn start_throttlecrab(protocol: &str) -> anyhow::Result<Option<Server>> {
     let Some(program) = std::env::var_os("TOLLGATE_THROTTLECRAB") else { return Ok(None) };
     let address = free_address()?;
     let mut command = Command::new(program);
@@ -311,7 +316,7 @@ fn throttlecrab(protocol: &str) -> anyhow::Result<Option<Server>> {
     Server::start(&mut command, address).map(Some)
 }
 
-fn table(title: &str, figures: &Figures) {
+fn print_table(title: &str, figures: &Figures) {
     println!("\n{title}");
     let floor = figures.get("floor").or(figures.values().next()).copied();
     for (name, run) in figures {
@@ -326,7 +331,7 @@ fn table(title: &str, figures: &Figures) {
     }
 }
 
-fn middle(mut values: Vec<f64>) -> f64 {
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

@@ -18,14 +18,14 @@ pub(crate) struct Heavy {
 }
 
 /// Returns the rules: 256 match a request with `a=1`, the most that one request may match, and 9,744 others do not.
-pub(crate) fn rules() -> String {
+pub(crate) fn rule_file() -> String {
     let matching = (0..256).map(|n| format!("- {{id: m{n}, when: {{a: '1'}}, per: [k], limit: 1M/s}}\n"));
     let others = (0..9_744).map(|n| format!("- {{id: o{n}, when: {{a: '1', b: 'x{n}'}}, limit: 1/s}}\n"));
     format!("domain: api\nrules:\n{}", matching.chain(others).collect::<String>())
 }
 
 /// Returns the expensive requests: the longest lists, of requests that match the most rules.
-pub(crate) fn heavy() -> [Heavy; 2] {
+pub(crate) fn heavy_requests() -> [Heavy; 2] {
     let list = |count: usize| {
         let items: Vec<String> =
             (0..count).map(|n| format!(r#"{{"domain":"api","attributes":{{"a":"1","k":"{n}"}}}}"#)).collect();
@@ -50,7 +50,7 @@ pub(crate) fn longest_wait(address: SocketAddr, length: Duration, request: Optio
                 let mut stream = connect(address)?;
                 let mut count = 0;
                 while !over.load(Ordering::Relaxed) {
-                    post(&mut stream, request.path, &request.body)?;
+                    send_post(&mut stream, request.path, &request.body)?;
                     count += 1;
                 }
                 Ok(count)
@@ -72,7 +72,7 @@ fn probe(address: SocketAddr, length: Duration) -> anyhow::Result<f64> {
     while begin.elapsed() < length {
         std::thread::sleep(Duration::from_millis(1));
         let sent = Instant::now();
-        post(&mut stream, "/v1/check", r#"{"key":"k","limit":"1M/s"}"#)?;
+        send_post(&mut stream, "/v1/check", r#"{"key":"k","limit":"1M/s"}"#)?;
         longest = longest.max(sent.elapsed());
     }
     Ok(longest.as_secs_f64() * 1e6)
@@ -85,7 +85,7 @@ fn connect(address: SocketAddr) -> anyhow::Result<BufReader<TcpStream>> {
 }
 
 /// Sends a request and reads the whole response.
-fn post(stream: &mut BufReader<TcpStream>, path: &str, body: &str) -> anyhow::Result<()> {
+fn send_post(stream: &mut BufReader<TcpStream>, path: &str, body: &str) -> anyhow::Result<()> {
     let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.get_mut().write_all(format!("{head}{body}").as_bytes())?;
     let (mut line, mut length) = (String::new(), 0);

@@ -67,7 +67,7 @@ pub fn free_address() -> anyhow::Result<SocketAddr> {
 }
 
 /// Returns the processor and how busy the machine is, for the heading of a report.
-pub fn machine() -> String {
+pub fn describe_machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpus = read("/proc/cpuinfo");
     let name = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");

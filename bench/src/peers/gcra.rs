@@ -20,7 +20,7 @@ pub(crate) struct Direct {
 impl Direct {
     /// The wide limit.
     pub(crate) fn new() -> Self {
-        Direct { state: GcraState::default(), limit: wide() }
+        Direct { state: GcraState::default(), limit: wide_limit() }
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Keyed {
 impl Keyed {
     /// With room for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Self {
-        Keyed { limiter: Arc::new(RateLimiter::new(capacity)), limit: wide() }
+        Keyed { limiter: Arc::new(RateLimiter::new(capacity)), limit: wide_limit() }
     }
 
     /// `check` is asynchronous in form only: it never waits, so one poll completes it.
@@ -76,8 +76,9 @@ impl Contender for Keyed {
     }
 }
 
-/// Returns the crate computes its refill as burst ÷ period, so the period is chosen to give the usual refill.
-fn wide() -> RateLimit {
+/// Returns a wide limit. The crate computes its refill as burst ÷ period, so the period is chosen to give the
+/// usual refill.
+fn wide_limit() -> RateLimit {
     let period = Duration::from_secs(1) * (WIDE_BURST / WIDE_RATE_PER_SECOND);
     RateLimit::new(WIDE_BURST, period)
 }

@@ -28,8 +28,8 @@ pub(crate) struct Direct<C: Clock> {
 
 impl Direct<QuantaClock> {
     /// With governor's default clock, which is precise.
-    pub(crate) fn precise() -> Self {
-        Direct { name: "governor-direct", limiter: Arc::new(RateLimiter::direct(wide())) }
+    pub(crate) fn with_precise_clock() -> Self {
+        Direct { name: "governor-direct", limiter: Arc::new(RateLimiter::direct(wide_quota())) }
     }
 
     /// With the default clock and 7777 per second.
@@ -38,7 +38,7 @@ impl Direct<QuantaClock> {
     }
 
     /// With the default clock, refusing everything.
-    pub(crate) fn denying() -> Result<Self> {
+    pub(crate) fn refusing_everything() -> Result<Self> {
         let quota =
             Quota::with_period(Duration::from_secs(DENY_PERIOD_SECONDS)).context("governor refused one a day")?;
         let limiter = RateLimiter::direct(quota);
@@ -49,11 +49,14 @@ impl Direct<QuantaClock> {
 
 impl Direct<QuantaUpkeepClock> {
     /// With the clock that a separate thread updates every millisecond.
-    pub(crate) fn upkeep() -> Result<Self> {
+    pub(crate) fn with_upkeep_clock() -> Result<Self> {
         let clock = QuantaUpkeepClock::from_interval(Duration::from_millis(1))
             .ok()
             .context("governor's upkeep thread did not start")?;
-        Ok(Direct { name: "governor-direct-upkeep", limiter: Arc::new(RateLimiter::direct_with_clock(wide(), clock)) })
+        Ok(Direct {
+            name: "governor-direct-upkeep",
+            limiter: Arc::new(RateLimiter::direct_with_clock(wide_quota(), clock)),
+        })
     }
 }
 
@@ -87,7 +90,7 @@ pub(crate) struct UntilReady {
 impl UntilReady {
     /// With governor's default clock, which is precise.
     pub(crate) fn new() -> Self {
-        UntilReady { limiter: RateLimiter::direct(wide()) }
+        UntilReady { limiter: RateLimiter::direct(wide_quota()) }
     }
 }
 
@@ -114,17 +117,17 @@ impl Keyed<RandomState> {
     pub(crate) fn new() -> Self {
         Keyed {
             name: "governor-dashmap",
-            limiter: Arc::new(RateLimiter::dashmap_with_hasher(wide(), RandomState::default())),
+            limiter: Arc::new(RateLimiter::dashmap_with_hasher(wide_quota(), RandomState::default())),
         }
     }
 }
 
 impl Keyed<ahash::RandomState> {
     /// With the faster hasher.
-    pub(crate) fn ahash() -> Self {
+    pub(crate) fn with_ahash() -> Self {
         Keyed {
             name: "governor-dashmap-ahash",
-            limiter: Arc::new(RateLimiter::dashmap_with_hasher(wide(), ahash::RandomState::default())),
+            limiter: Arc::new(RateLimiter::dashmap_with_hasher(wide_quota(), ahash::RandomState::default())),
         }
     }
 }
@@ -149,7 +152,7 @@ impl<S: BuildHasher + Clone + Send + Sync + 'static> Contender for Keyed<S> {
     }
 }
 
-fn wide() -> Quota {
+fn wide_quota() -> Quota {
     limit(WIDE_RATE_PER_SECOND)
 }
 

@@ -30,7 +30,7 @@ impl Direct {
     }
 
     /// Refuses everything.
-    pub(crate) fn denying() -> Self {
+    pub(crate) fn refusing_everything() -> Self {
         Direct {
             limiter: Arc::new(
                 RateLimiter::builder()

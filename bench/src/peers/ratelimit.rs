@@ -24,7 +24,7 @@ impl Direct {
     }
 
     /// Refuses everything.
-    pub(crate) fn denying() -> Result<Self> {
+    pub(crate) fn refusing_everything() -> Result<Self> {
         let limiter = Ratelimiter::builder(1)
             .period(Duration::from_secs(DENY_PERIOD_SECONDS))
             .max_tokens(1)

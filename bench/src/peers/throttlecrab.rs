@@ -18,7 +18,7 @@ pub(crate) struct Owned {
 impl Owned {
     /// Reserves space for `capacity` keys, as its documentation advises.
     pub(crate) fn new(capacity: usize) -> Self {
-        Owned { limiter: limiter(capacity) }
+        Owned { limiter: new_limiter(capacity) }
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Locked {
 impl Locked {
     /// With room for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Self {
-        Locked { limiter: Arc::new(Mutex::new(limiter(capacity))) }
+        Locked { limiter: Arc::new(Mutex::new(new_limiter(capacity))) }
     }
 }
 
@@ -70,7 +70,7 @@ impl Contender for Locked {
     }
 }
 
-fn limiter(capacity: usize) -> RateLimiter<PeriodicStore> {
+fn new_limiter(capacity: usize) -> RateLimiter<PeriodicStore> {
     let store = PeriodicStore::builder().capacity(capacity).cleanup_interval(NO_CLEANUP).build();
     RateLimiter::new(store)
 }

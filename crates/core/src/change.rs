@@ -44,7 +44,7 @@ pub(crate) fn now_of<'a, S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S,
 }
 
 /// Returns how long until `ask` passes under `new`, for a state that belongs to `own`; zero if it passes now.
-fn retry<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, ask: Ask) -> Retry {
+fn retry_under<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, ask: Ask) -> Retry {
     let own_now = now_of(new, own, state, now);
     let wait = |at_most| own.until_used(state, &own_now, at_most);
     let wait_for = |room: Option<Tokens>| room.map_or(Retry::Never, wait);
@@ -83,7 +83,7 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
     if ask == Ask::UpTo(Cost::ZERO) {
         return Verdict::allow(Cost::ZERO);
     }
-    match retry(new, own, state, now, ask) {
+    match retry_under(new, own, state, now, ask) {
         Retry::NOW => with_copy(state, new.words().max(own.words()), |copy| {
             new.convert(own, copy, now);
             without_gap(new, own).weigh(copy, now, ask)
@@ -96,13 +96,13 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
                     Ask::UpTo(cost) => (cost.get().min(fits), Ask::Exactly(Cost::ONE)),
                     Ask::Exactly(cost) | Ask::Regardless(cost) => (cost.get(), ask),
                 };
-                let refused = Verdict::pass(Outcome::Deny(retry), Cost::ZERO, Stamp::from_bits(units));
+                let refused = Verdict::with_outcome(Outcome::Deny(retry), Cost::ZERO, Stamp::from_bits(units));
                 // The wait is correct for a caller that sends nothing meanwhile: it includes this attempt in the log.
                 let retry = retry.max(with_copy(state, own.words(), |copy| {
                     own.commit(copy, now, &refused);
-                    self::retry(new, own, &*copy, now, again)
+                    retry_under(new, own, &*copy, now, again)
                 }));
-                Verdict::pass(Outcome::Deny(retry), Cost::ZERO, Stamp::from_bits(units))
+                Verdict::with_outcome(Outcome::Deny(retry), Cost::ZERO, Stamp::from_bits(units))
             }
             _ => Verdict::deny(retry),
         },
@@ -138,7 +138,7 @@ pub(crate) fn commit<S: CellsMut + ?Sized>(
     };
     // Written under the state's own parameters: counted refusals and the repair of a clock step.
     let own_now = now_of(new, own, state, now);
-    own.commit(state, &own_now, &Verdict::pass(Outcome::Deny(Retry::Never), Cost::ZERO, counted));
+    own.commit(state, &own_now, &Verdict::with_outcome(Outcome::Deny(Retry::Never), Cost::ZERO, counted));
     false
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn report<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now
     Report {
         limit: new.capacity(),
         remaining,
-        retry: retry(new, own, state, now, Ask::Exactly(cost)),
+        retry: retry_under(new, own, state, now, Ask::Exactly(cost)),
         reset: own.report(state, &own_now, Cost::ZERO).reset,
     }
 }

@@ -282,7 +282,7 @@ mod tests {
 
     const SECOND: Nanos = Nanos::SECOND;
 
-    fn limits() -> Vec<Limit> {
+    fn sample_limits() -> Vec<Limit> {
         vec![
             TokenBucket::new("10/s".parse().unwrap(), 10).unwrap().into(),
             TokenBucket::new("7777/s".parse().unwrap(), 10).unwrap().into(),
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn rebased_state_reports_the_same_on_the_other_clock() {
         const ZERO: u64 = 1 << 40;
-        for (limit, other) in limits().into_iter().flat_map(|limit| [(limit, ZERO + 777), (limit, ZERO - 777)]) {
+        for (limit, other) in sample_limits().into_iter().flat_map(|limit| [(limit, ZERO + 777), (limit, ZERO - 777)]) {
             let mut state = vec![0; limit.words()];
             let at =
                 |mono: u64, nanos: u64| Now::new(Time::from_nanos(mono + nanos), Time::from_nanos(1 << 60 | nanos));
@@ -324,7 +324,8 @@ mod tests {
 
     #[test]
     fn rebasing_never_panics() {
-        for (limit, word) in limits().into_iter().flat_map(|limit| [0, 5, 1 << 63, u64::MAX].map(|word| (limit, word)))
+        for (limit, word) in
+            sample_limits().into_iter().flat_map(|limit| [0, 5, 1 << 63, u64::MAX].map(|word| (limit, word)))
         {
             for (from, to) in [(0, u64::MAX), (u64::MAX, 0), (1 << 40, 7)] {
                 let mut state = vec![word; limit.words()];

@@ -138,9 +138,9 @@ impl Pacing {
 
     fn with_max(self) -> Self {
         let max = match self.kind {
-            Kind::Bursty { store } => self.ticks(store),
+            Kind::Bursty { store } => self.ticks_of(store),
             // Cooling down takes as long as warming up, so this is what is stored in that time.
-            Kind::WarmUp { warm_up, .. } => self.ticks(warm_up) * self.gain(),
+            Kind::WarmUp { warm_up, .. } => self.ticks_of(warm_up) * self.gain(),
         };
         Self { max, ..self }
     }
@@ -162,25 +162,25 @@ impl Pacing {
             Kind::Bursty { .. } => 0,
             Kind::WarmUp { .. } => self.max,
         };
-        Pace { next_free: self.instant(now), stored }
+        Pace { next_free: self.instant_in_ticks(now), stored }
     }
 
     /// Returns the state in which the next caller passes at `next_free` and the stored permits are those that accrue in
     /// `stored` at the steady rate, up to the maximum.
     pub fn resume(&self, next_free: Time<Mono>, stored: Nanos) -> Pace {
-        let stored = self.ticks(stored).saturating_mul(self.parts());
-        Pace { next_free: self.instant(next_free), stored: stored.min(self.max) }
+        let stored = self.ticks_of(stored).saturating_mul(self.parts());
+        Pace { next_free: self.instant_in_ticks(next_free), stored: stored.min(self.max) }
     }
 
     /// Returns how long a request now would wait, whatever its cost.
     pub fn earliest(&self, pace: &Pace, now: Time<Mono>) -> Nanos {
-        let ahead = pace.next_free.saturating_sub(self.instant(now));
+        let ahead = pace.next_free.saturating_sub(self.instant_in_ticks(now));
         Nanos::from_nanos(u64::try_from(ahead.div_ceil(self.rate.count().into())).unwrap_or(u64::MAX))
     }
 
     /// Returns the permits stored now, as the time in which they accrue at the steady rate, rounded down.
     pub fn stored(&self, pace: &Pace, now: Time<Mono>) -> Nanos {
-        let ticks = self.at(*pace, now).stored / self.parts();
+        let ticks = self.pace_at(*pace, now).stored / self.parts();
         Nanos::from_nanos(u64::try_from(ticks / u128::from(self.rate.count())).unwrap_or(u64::MAX))
     }
 
@@ -191,12 +191,14 @@ impl Pacing {
             return Nanos::ZERO;
         }
         let wait = self.earliest(pace, now);
-        let synced = self.at(*pace, now);
+        let synced = self.pace_at(*pace, now);
         let asked = u128::from(permits.get()) * u128::from(self.rate.per().as_nanos());
         let spent = asked.saturating_mul(self.parts()).min(synced.stored);
         let moved = match self.kind {
             Kind::Bursty { .. } => asked - spent,
-            Kind::WarmUp { warm_up, cold } => asked.saturating_add(self.slower(warm_up, cold, synced.stored, spent)),
+            Kind::WarmUp { warm_up, cold } => {
+                asked.saturating_add(self.extra_ticks(warm_up, cold, synced.stored, spent))
+            }
         };
         *pace = Pace { next_free: synced.next_free.saturating_add(moved), stored: synced.stored - spent };
         wait
@@ -210,20 +212,20 @@ impl Pacing {
     /// Converts a state written under `old`: the next caller still waits for what was taken at the old rate, and the same fraction of
     /// what can be stored is stored.
     pub fn convert(&self, old: &Self, pace: &mut Pace, now: Time<Mono>) {
-        let before = old.at(*pace, now);
-        let next_free = scale(before.next_free, self.rate.count().into(), old.rate.count().into(), Round::Up);
+        let before = old.pace_at(*pace, now);
+        let next_free = multiply_divide(before.next_free, self.rate.count().into(), old.rate.count().into(), Round::Up);
         let stored = match self.kind {
             _ if old.max == 0 => self.start(now).stored,
             // Stored permits make a bursty pacer faster and a cold one slower.
-            Kind::Bursty { .. } => scale(before.stored, self.max, old.max, Round::Down),
-            Kind::WarmUp { .. } => scale(before.stored, self.max, old.max, Round::Up),
+            Kind::Bursty { .. } => multiply_divide(before.stored, self.max, old.max, Round::Down),
+            Kind::WarmUp { .. } => multiply_divide(before.stored, self.max, old.max, Round::Up),
         };
         *pace = Pace { next_free, stored: stored.min(self.max) };
     }
 
     /// Returns the state at `now`: permits accrued since the last was due are stored.
-    fn at(&self, pace: Pace, now: Time<Mono>) -> Pace {
-        let now = self.instant(now);
+    fn pace_at(&self, pace: Pace, now: Time<Mono>) -> Pace {
+        let now = self.instant_in_ticks(now);
         match now.checked_sub(pace.next_free) {
             None | Some(0) => pace,
             Some(idle) => {
@@ -234,8 +236,8 @@ impl Pacing {
     }
 
     /// Returns how much longer `spent` out of `stored` takes than when warm, in ticks, rounded up.
-    fn slower(&self, warm_up: Nanos, cold: u32, stored: u128, spent: u128) -> Ticks {
-        let warm_up = self.ticks(warm_up);
+    fn extra_ticks(&self, warm_up: Nanos, cold: u32, stored: u128, spent: u128) -> Ticks {
+        let warm_up = self.ticks_of(warm_up);
         // The number of parts to a tick is even, so half of the warm-up is a whole number of them.
         let threshold = warm_up * (self.parts() / 2);
         let above = |stored: u128| stored.saturating_sub(threshold);
@@ -243,7 +245,7 @@ impl Pacing {
         // A part is `1 / (2 (cold + 1))` of a tick, so `(cold² − 1) / (4 warm_up)` for ticks is `(cold − 1) / (8 warm_up)` for parts; and
         // the factor is in thousandths both there and here.
         let steepness = (from + to) * u128::from(cold - ONE);
-        scale(from - to, steepness, 8 * u128::from(ONE).pow(2) * warm_up, Round::Up).div_ceil(self.parts())
+        multiply_divide(from - to, steepness, 8 * u128::from(ONE).pow(2) * warm_up, Round::Up).div_ceil(self.parts())
     }
 
     /// Returns how many parts there are to a tick.
@@ -262,12 +264,12 @@ impl Pacing {
         }
     }
 
-    const fn ticks(&self, time: Nanos) -> Ticks {
+    const fn ticks_of(&self, time: Nanos) -> Ticks {
         time.as_nanos() as u128 * self.rate.count() as u128
     }
 
-    const fn instant(&self, time: Time<Mono>) -> Ticks {
-        self.ticks(Nanos::from_nanos(time.as_nanos()))
+    const fn instant_in_ticks(&self, time: Time<Mono>) -> Ticks {
+        self.ticks_of(Nanos::from_nanos(time.as_nanos()))
     }
 }
 
@@ -279,7 +281,7 @@ enum Round {
 
 /// Returns `amount × by / of`, rounded only once, or the largest number if it does not fit. `of` is not zero and below
 /// 2¹²⁶.
-fn scale(amount: u128, by: u128, of: u128, round: Round) -> u128 {
+fn multiply_divide(amount: u128, by: u128, of: u128, round: Round) -> u128 {
     if let Some(product) = amount.checked_mul(by) {
         return if round == Round::Up { product.div_ceil(of) } else { product / of };
     }

@@ -154,7 +154,7 @@ pub(crate) fn check_length(length: Nanos, what: &'static str) -> Result<Nanos, L
 /// Returns an instant as windows count it. The last instant of the clock is left out, so that every instant is before
 /// the end of its window.
 #[inline]
-pub(crate) fn instant<C>(time: Time<C>) -> u64 {
+pub(crate) fn window_instant<C>(time: Time<C>) -> u64 {
     time.as_nanos().min(u64::MAX - 1)
 }
 

@@ -105,20 +105,20 @@ struct Unit {
     names: &'static [&'static str],
 }
 
-const fn unit(nanos: u64, names: &'static [&'static str]) -> Unit {
+const fn unit_with_names(nanos: u64, names: &'static [&'static str]) -> Unit {
     Unit { nanos, names }
 }
 
 /// Units of fixed length, from short to long. Months and years differ in length and are calendar words of the rules.
 const UNITS: &[Unit] = &[
-    unit(1, &["ns", "nanosecond", "nanoseconds"]),
-    unit(1_000, &["us", "µs", "microsecond", "microseconds"]),
-    unit(1_000_000, &["ms", "millisecond", "milliseconds"]),
-    unit(1_000_000_000, &["s", "sec", "second", "seconds"]),
-    unit(60_000_000_000, &["m", "min", "minute", "minutes"]),
-    unit(3_600_000_000_000, &["h", "hour", "hours"]),
-    unit(86_400_000_000_000, &["day", "d", "days"]),
-    unit(604_800_000_000_000, &["week", "w", "weeks"]),
+    unit_with_names(1, &["ns", "nanosecond", "nanoseconds"]),
+    unit_with_names(1_000, &["us", "µs", "microsecond", "microseconds"]),
+    unit_with_names(1_000_000, &["ms", "millisecond", "milliseconds"]),
+    unit_with_names(1_000_000_000, &["s", "sec", "second", "seconds"]),
+    unit_with_names(60_000_000_000, &["m", "min", "minute", "minutes"]),
+    unit_with_names(3_600_000_000_000, &["h", "hour", "hours"]),
+    unit_with_names(86_400_000_000_000, &["day", "d", "days"]),
+    unit_with_names(604_800_000_000_000, &["week", "w", "weeks"]),
 ];
 
 /// What multiplies the count.

@@ -34,13 +34,13 @@ impl Flow {
 
     /// Returns the ticks of `amount`.
     #[inline]
-    pub(crate) const fn ticks(self, amount: u64) -> Ticks {
+    pub(crate) const fn ticks_of(self, amount: u64) -> Ticks {
         amount as u128 * self.rate.per().as_nanos() as u128
     }
 
     /// Returns the whole units in `ticks`, rounded down.
     #[inline]
-    pub(crate) fn tokens(self, ticks: Ticks) -> u64 {
+    pub(crate) fn whole_units(self, ticks: Ticks) -> u64 {
         let per = self.rate.per().as_nanos();
         match u64::try_from(ticks) {
             // A division of 128 bits takes several times as long.
@@ -51,7 +51,7 @@ impl Flow {
 
     /// Returns the instant in ticks.
     #[inline]
-    pub(crate) const fn instant(self, time: Time<Mono>) -> Ticks {
+    pub(crate) const fn instant_in_ticks(self, time: Time<Mono>) -> Ticks {
         time.as_nanos() as u128 * self.rate.count() as u128
     }
 
@@ -68,7 +68,7 @@ impl Flow {
 
     /// Returns the most units that flow within `time`.
     pub(crate) fn most_within(self, time: Nanos) -> u64 {
-        self.tokens(self.instant(Time::from_nanos(time.as_nanos())))
+        self.whole_units(self.instant_in_ticks(Time::from_nanos(time.as_nanos())))
     }
 
     /// Returns whether instants up to `deepest` after any within the horizon fit 64 bits.

@@ -92,11 +92,11 @@ pub struct Verdict<S = Stamp> {
 
 impl Verdict {
     pub(crate) const fn allow(taken: Cost) -> Self {
-        Self::pass(Outcome::Allow, taken, Stamp::NONE)
+        Self::with_outcome(Outcome::Allow, taken, Stamp::NONE)
     }
 
     pub(crate) const fn deny(retry: Retry) -> Self {
-        Self::pass(Outcome::Deny(retry), Cost::ZERO, Stamp::NONE)
+        Self::with_outcome(Outcome::Deny(retry), Cost::ZERO, Stamp::NONE)
     }
 }
 
@@ -111,22 +111,22 @@ impl<S: Copy + Default> Verdict<S> {
     /// Makes a verdict that allows `cost`, of a limit that needs no stamp for refunds.
     #[inline]
     pub fn granted(cost: Cost) -> Self {
-        Self::pass(Outcome::Allow, cost, S::default())
+        Self::with_outcome(Outcome::Allow, cost, S::default())
     }
 
     /// Makes a verdict that allows `cost`, with the stamp for its refund.
     pub const fn stamped(cost: Cost, stamp: S) -> Self {
-        Self::pass(Outcome::Allow, cost, stamp)
+        Self::with_outcome(Outcome::Allow, cost, stamp)
     }
 
     /// Makes a refusal for a reason outside the limit, such as a full table.
     pub fn refused(retry: Retry) -> Self {
-        Self::pass(Outcome::Deny(retry), Cost::ZERO, S::default())
+        Self::with_outcome(Outcome::Deny(retry), Cost::ZERO, S::default())
     }
 }
 
 impl<S: Copy> Verdict<S> {
-    pub(crate) const fn pass(outcome: Outcome, taken: Cost, stamp: S) -> Self {
+    pub(crate) const fn with_outcome(outcome: Outcome, taken: Cost, stamp: S) -> Self {
         Self { outcome, taken, stamp }
     }
 
@@ -296,7 +296,7 @@ mod tests {
         assert_eq!((granted.is_allowed(), granted.taken(), granted.stamp()), (true, Cost::new(3), Stamp::NONE));
         assert_eq!((granted.is_admitted(), granted.delay(), granted.retry_after()), (true, None, None));
         let (wait, second) = (Nanos::SECOND, Duration::from_secs(1));
-        let delayed = Verdict::pass(Outcome::Delay(wait), Cost::ONE, Stamp::NONE);
+        let delayed = Verdict::with_outcome(Outcome::Delay(wait), Cost::ONE, Stamp::NONE);
         assert_eq!((delayed.is_allowed(), delayed.is_admitted()), (false, true), "a delay is not a go-ahead");
         assert_eq!((delayed.delay(), delayed.retry_after()), (Some(second), None));
         let denied = Verdict::deny(Retry::After(wait));

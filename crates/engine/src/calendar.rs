@@ -51,34 +51,34 @@ impl Zone {
         TimeZoneDatabase::bundled().available().map(|name| name.as_str().to_owned()).collect()
     }
 
-    fn timestamp(&self, civil: DateTime) -> Option<Timestamp> {
+    fn earliest_timestamp(&self, civil: DateTime) -> Option<Timestamp> {
         civil.to_zoned(self.zone.clone()).ok().map(|zoned| zoned.timestamp())
     }
 
     /// Returns the instant of a local time like `2030-01-31T18:00`.
     pub(crate) fn read(&self, civil: &str) -> Option<ParsedInstant> {
-        self.timestamp(civil.parse().ok()?).map(ParsedInstant::of)
+        self.earliest_timestamp(civil.parse().ok()?).map(ParsedInstant::from_timestamp)
     }
 
     /// Formats a time in the zone, without seconds if they are zero. The last representable time is
     /// "never".
-    pub(crate) fn shown(&self, at: Time<Wall>) -> String {
-        let at = timestamp(at).filter(|_| at.as_nanos() < u64::MAX);
+    pub(crate) fn format_time(&self, at: Time<Wall>) -> String {
+        let at = to_timestamp(at).filter(|_| at.as_nanos() < u64::MAX);
         let Some(zoned) = at.map(|at| at.to_zoned(self.zone.clone())) else { return "never".into() };
         let offset = if self.zone == TimeZone::UTC { "Z".into() } else { zoned.strftime("%:z").to_string() };
         let format = if zoned.second() == 0 { "%Y-%m-%dT%H:%M" } else { "%Y-%m-%dT%H:%M:%S" };
         format!("{}{offset}", zoned.strftime(format))
     }
 
-    pub(crate) fn date(&self, at: Time<Wall>) -> Option<Date> {
-        Some(timestamp(at)?.to_zoned(self.zone.clone()).date())
+    pub(crate) fn date_at(&self, at: Time<Wall>) -> Option<Date> {
+        Some(to_timestamp(at)?.to_zoned(self.zone.clone()).date())
     }
 
     /// Returns the instant of a time on a day, in minutes from midnight.
-    pub(crate) fn instant(&self, date: Date, minutes: u16) -> Option<Time<Wall>> {
+    pub(crate) fn instant_on_day(&self, date: Date, minutes: u16) -> Option<Time<Wall>> {
         let date = date.checked_add(i32::from(minutes / DAY).days()).ok()?;
         let minutes = minutes % DAY;
-        self.timestamp(date.at((minutes / 60) as i8, (minutes % 60) as i8, 0, 0)).map(time)
+        self.earliest_timestamp(date.at((minutes / 60) as i8, (minutes % 60) as i8, 0, 0)).map(to_wall_time)
     }
 }
 
@@ -97,10 +97,10 @@ pub(crate) enum ParsedInstant {
 impl ParsedInstant {
     /// Parses a time like `2030-01-31T18:00:00Z` or `2030-01-31T18:00:00+01:00`.
     pub(crate) fn read(text: &str) -> Option<Self> {
-        text.parse().ok().map(Self::of)
+        text.parse().ok().map(Self::from_timestamp)
     }
 
-    fn of(at: Timestamp) -> Self {
+    fn from_timestamp(at: Timestamp) -> Self {
         match u64::try_from(at.as_nanosecond()) {
             Ok(nanos) => Self::At(Time::from_nanos(nanos)),
             Err(_) if at < Timestamp::UNIX_EPOCH => Self::Early,
@@ -199,19 +199,19 @@ impl Calendar {
     }
 
     fn by_date(&self, at: Time<Wall>) -> Option<Window> {
-        let date = self.zone.date(at)?;
-        let (mut from, mut to) = self.dates(date)?;
-        let (mut start, mut end) = (self.zone.instant(from, 0)?, self.zone.instant(to, 0)?);
+        let date = self.zone.date_at(at)?;
+        let (mut from, mut to) = self.window_dates(date)?;
+        let (mut start, mut end) = (self.zone.instant_on_day(from, 0)?, self.zone.instant_on_day(to, 0)?);
         // Where midnight occurs twice, the second one still belongs to the day before.
         if end <= at {
-            (from, to) = (to, self.dates(to)?.1);
-            (start, end) = (self.zone.instant(from, 0)?, self.zone.instant(to, 0)?);
+            (from, to) = (to, self.window_dates(to)?.1);
+            (start, end) = (self.zone.instant_on_day(from, 0)?, self.zone.instant_on_day(to, 0)?);
         }
         Window::new(start, end)
     }
 
     /// Returns the first date of the window that contains a date, and of the next one.
-    fn dates(&self, date: Date) -> Option<(Date, Date)> {
+    fn window_dates(&self, date: Date) -> Option<(Date, Date)> {
         match self.unit {
             Unit::Week(first) => {
                 let into = (date.weekday().to_monday_zero_offset() - first).rem_euclid(7);
@@ -235,7 +235,7 @@ impl Calendar {
     /// Returns the window of the local clock, between two times at which it is set.
     fn clock_window(&self, at: Time<Wall>) -> Option<Window> {
         let length = self.length().as_nanos();
-        let now = timestamp(at)?;
+        let now = to_timestamp(at)?;
         let offset = i128::from(self.zone.zone.to_offset(now).seconds()) * i128::from(NANOS);
         let shown = i128::from(at.as_nanos()) + offset;
         let into = shown.rem_euclid(length.into());
@@ -245,10 +245,10 @@ impl Calendar {
         // A window also begins at the instant at which the clock is set.
         let set_before = self.zone.zone.preceding(now.checked_add(1.nanosecond()).ok()?).next();
         if let Some(set) = set_before {
-            start = start.max(time(set.timestamp()).as_nanos());
+            start = start.max(to_wall_time(set.timestamp()).as_nanos());
         }
         if let Some(set) = self.zone.zone.following(now).next() {
-            end = end.min(time(set.timestamp()).as_nanos());
+            end = end.min(to_wall_time(set.timestamp()).as_nanos());
         }
         Window::new(Time::from_nanos(start), Time::from_nanos(end))
     }
@@ -262,13 +262,13 @@ fn begin_of_month(year: i16, month: i32, day: i8) -> Option<Date> {
     first.checked_add((day.min(first.days_in_month()) - 1).days()).ok()
 }
 
-fn timestamp(at: Time<Wall>) -> Option<Timestamp> {
+fn to_timestamp(at: Time<Wall>) -> Option<Timestamp> {
     Timestamp::from_nanosecond(at.as_nanos().into()).ok()
 }
 
 /// Returns the nearest representable time.
-pub(crate) fn time(at: Timestamp) -> Time<Wall> {
-    ParsedInstant::of(at).nearest()
+pub(crate) fn to_wall_time(at: Timestamp) -> Time<Wall> {
+    ParsedInstant::from_timestamp(at).nearest()
 }
 
 /// A calendar that caches its last window.

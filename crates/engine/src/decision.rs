@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tollgate::core::{Cost, Nanos, Time, Wall};
 use tollgate::{Outcome, Report, Retry};
 
-use crate::engine::plan::{AnswerSource, Plan, PlannedCharge, range};
+use crate::engine::plan::{AnswerSource, Plan, PlannedCharge, to_usize_range};
 use crate::engine::scratch::Scratch;
 use crate::engine::{RefusalCount, Taking};
 use crate::receipt::{Receipt, ReceiptEntry};
@@ -164,13 +164,13 @@ impl Decisions {
     }
 
     /// Returns the outcome of a charge.
-    pub(crate) fn outcome(&self, planned: &PlannedCharge) -> Outcome {
+    pub(crate) fn charge_outcome(&self, planned: &PlannedCharge) -> Outcome {
         self.answer(planned).map_or_else(|| planned.outcome_unanswered(), |(answer, _)| answer.outcome)
     }
 
     /// Returns the charges of a request.
     pub(crate) fn charges_of(&self, request: usize) -> &[PlannedCharge] {
-        &self.plan.charges[range(&self.plan.asked[request].charges)]
+        &self.plan.charges[to_usize_range(&self.plan.asked[request].charges)]
     }
 
     /// Returns the least that any enforced rule took for a request; `None` if nothing was counted.
@@ -189,12 +189,16 @@ impl Decisions {
         let (limits, windows) = (&self.plan.limits, self.plan.windows(planned));
         ReceiptEntry {
             key: self.plan.key(planned).into(),
-            limits: limits.inline(planned).map(|entry| &entry.limits).or(limits.overriding(planned)).cloned(),
+            limits: limits
+                .inline_limit_of(planned)
+                .map(|entry| &entry.limits)
+                .or(limits.override_limits_of(planned))
+                .cloned(),
             fallback: matches!(planned.answered, AnswerSource::Fallback(_)),
             cost,
             // Only concurrency limits have no window.
             has_slots: windows.iter().any(Option::is_none),
-            stamps: answers.stamps(answer).of(windows.len()),
+            stamps: answers.stamps(answer).of_first(windows.len()),
         }
     }
 }
@@ -241,7 +245,7 @@ impl<'d> Decision<'d> {
 
     /// Returns all decisions, and the range of the charges of this one.
     pub(crate) fn charges(&self) -> (&'d Decisions, Range<usize>) {
-        (self.all, range(&self.all.plan.asked[self.place].charges))
+        (self.all, to_usize_range(&self.all.plan.asked[self.place].charges))
     }
 
     /// Returns the key of the counter that decided. `None` if no rule matched.
@@ -277,7 +281,7 @@ impl<'d> Decision<'d> {
     pub fn reports(&self) -> impl Iterator<Item = LimitReport<'d>> + use<'d> {
         let all = self.all;
         let asked = &all.plan.asked[self.place];
-        let met = all.plan.item_matches[range(&asked.item_matches)].iter();
+        let met = all.plan.item_matches[to_usize_range(&asked.item_matches)].iter();
         met.flat_map(move |met| {
             let planned = &all.plan.charges[met.charge as usize];
             let answer = all.answer(planned);
@@ -300,7 +304,7 @@ impl<'d> Decision<'d> {
     /// not.
     pub fn matches(&self) -> impl Iterator<Item = RuleMatch<'d>> + use<'d> {
         let all = self.all;
-        let met = all.plan.item_matches[range(&all.plan.asked[self.place].item_matches)].iter();
+        let met = all.plan.item_matches[to_usize_range(&all.plan.asked[self.place].item_matches)].iter();
         met.map(move |met| {
             let planned = &all.plan.charges[met.charge as usize];
             RuleMatch {
@@ -353,7 +357,7 @@ impl<'d> Decision<'d> {
     /// Returns the receipt that releases the concurrency slots that an item took from rules with no other limits. Empty
     /// if it took none.
     pub fn slots(&self, item: usize) -> Receipt {
-        let met = self.all.plan.item_matches[range(&self.all.plan.asked[self.place].item_matches)].iter();
+        let met = self.all.plan.item_matches[to_usize_range(&self.all.plan.asked[self.place].item_matches)].iter();
         let taken = met.filter(|met| met.item as usize == item).filter_map(|met| {
             let planned = &self.all.plan.charges[met.charge as usize];
             let said = self.all.answer(planned)?;

@@ -122,8 +122,8 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
         formula,
     };
     let (burst, nodes) = (u128::from(limit.capacity()), u128::from(given.nodes.max(1)));
-    let refilled = |length: Nanos| refill(limit, length).map(|amount| amount.min(burst));
-    let kept = |length: Nanos| burst + refill(limit, length).unwrap_or(0);
+    let refilled = |length: Nanos| max_refill(limit, length).map(|amount| amount.min(burst));
+    let kept = |length: Nanos| burst + max_refill(limit, length).unwrap_or(0);
     match (rule.consistency(), fault) {
         (Consistency::Eventual(_), Fault::StoreGone) => {
             return at_most((nodes - 1) * kept(given.length), "(N − 1)·(B + r·P)");
@@ -145,9 +145,9 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
                 }
             }
         },
-        Fault::DataLost => at_most(initial(limit).into(), "I"),
+        Fault::DataLost => at_most(initial_capacity(limit).into(), "I"),
         Fault::Failover => at_most(burst, "min(B, taken in the lag)"),
-        Fault::OldPrimary => match refill(limit, given.length) {
+        Fault::OldPrimary => match max_refill(limit, given.length) {
             Some(refilled) => at_most(burst + refilled, "B + r·P"),
             None => at_most(burst, "B"),
         },
@@ -164,7 +164,7 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
 }
 
 /// Returns the parameters of a limit in the letters of the formulas.
-pub fn parameters(limit: &Limit) -> String {
+pub fn formula_parameters(limit: &Limit) -> String {
     let burst = limit.capacity();
     let window = |length: Nanos| format!("B = {burst} in each window of {}", Length::new(length));
     match limit.params() {
@@ -182,7 +182,7 @@ pub fn parameters(limit: &Limit) -> String {
 }
 
 /// Returns what a bucket may regain within `length`, rounded up; `None` for limits that are bounded in each window.
-fn refill(limit: &Limit, length: Nanos) -> Option<u128> {
+fn max_refill(limit: &Limit, length: Nanos) -> Option<u128> {
     let length = u128::from(length.as_nanos());
     match limit.params() {
         Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
@@ -204,7 +204,7 @@ fn refill(limit: &Limit, length: Nanos) -> Option<u128> {
 }
 
 /// Returns what a new key has.
-fn initial(limit: &Limit) -> u64 {
+fn initial_capacity(limit: &Limit) -> u64 {
     match limit.params() {
         Params::Unlimited | Params::DenyAll | Params::Concurrency { .. } => limit.capacity(),
         Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => bucket.initial,
@@ -231,7 +231,7 @@ mod tests {
     use crate::rules::{Rules, Source};
 
     /// Returns the bounds of the only limit of a rule, with 4 nodes, 10 s, and a deadline of 10 ms.
-    fn bounds(rule: &str) -> Vec<(String, &'static str)> {
+    fn bounds_of(rule: &str) -> Vec<(String, &'static str)> {
         let text = format!("domain: d\nrules:\n- {{id: a, {rule}}}\n");
         let rules = Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap();
         let rule = &rules.domains()[0].rules()[0];
@@ -244,33 +244,33 @@ mod tests {
         Fault::ALL.into_iter().map(bound).collect()
     }
 
-    fn numbers(rule: &str) -> Vec<String> {
-        bounds(rule).into_iter().map(|(number, _)| number).collect()
+    fn bound_numbers(rule: &str) -> Vec<String> {
+        bounds_of(rule).into_iter().map(|(number, _)| number).collect()
     }
 
     #[test]
     fn bucket_is_bounded_by_burst_and_refill() {
         // r·P is 50, and in two deadlines a tenth of a token, rounded up, comes.
-        assert_eq!(numbers("limit: 5/s, burst: 200"), ["254", "200", "200", "250", "1", "50", "0"]);
+        assert_eq!(bound_numbers("limit: 5/s, burst: 200"), ["254", "200", "200", "250", "1", "50", "0"]);
         // r·P exceeds B.
-        assert_eq!(numbers("limit: 100/s, burst: 200"), ["404", "200", "200", "1200", "2", "200", "0"]);
-        let formulas: Vec<_> = bounds("limit: 5/s").into_iter().map(|(_, formula)| formula).collect();
+        assert_eq!(bound_numbers("limit: 100/s, burst: 200"), ["404", "200", "200", "1200", "2", "200", "0"]);
+        let formulas: Vec<_> = bounds_of("limit: 5/s").into_iter().map(|(_, formula)| formula).collect();
         assert_eq!(formulas[0], "B + N·c + min(B, r·P)");
         assert_eq!(formulas[3], "B + r·P");
     }
 
     #[test]
     fn nodes_that_decide_by_what_they_know_admit_a_burst_each() {
-        let eventual = numbers("limit: 100/s, burst: 200, consistency: eventual");
-        let strict = numbers("limit: 100/s, burst: 200");
+        let eventual = bound_numbers("limit: 100/s, burst: 200, consistency: eventual");
+        let strict = bound_numbers("limit: 100/s, burst: 200");
         assert_eq!((&*eventual[0], &*eventual[4], &*eventual[6]), ("3600", "0", "210"));
         assert_eq!(eventual[1..4], strict[1..4]);
     }
 
     #[test]
     fn leases_are_bounded_as_strict_rules_are() {
-        let leased = numbers("limit: 100/s, burst: 200, consistency: leased");
-        let strict = numbers("limit: 100/s, burst: 200");
+        let leased = bound_numbers("limit: 100/s, burst: 200, consistency: leased");
+        let strict = bound_numbers("limit: 100/s, burst: 200");
         assert_eq!((&leased[..4], &*leased[4], &leased[5..]), (&strict[..4], "0", &strict[5..]));
     }
 
@@ -278,19 +278,19 @@ mod tests {
     fn windows_are_bounded_in_each_window() {
         for algorithm in ["fixed_window", "sliding_window", "sliding_log", "sliding_slices"] {
             let rule = format!("limit: 100/m, algorithm: {algorithm}");
-            assert_eq!(numbers(&rule), ["104", "100", "100", "100", "0", "100", "0"], "{algorithm}");
+            assert_eq!(bound_numbers(&rule), ["104", "100", "100", "100", "0", "100", "0"], "{algorithm}");
         }
     }
 
     #[test]
     fn initial_amount_and_costs_count() {
-        assert_eq!(numbers("limit: 5/s, burst: 200, initial: 20")[1], "20");
-        assert_eq!(numbers("limit: 5/s, burst: 200, cost: 3")[0], "262");
+        assert_eq!(bound_numbers("limit: 5/s, burst: 200, initial: 20")[1], "20");
+        assert_eq!(bound_numbers("limit: 5/s, burst: 200, cost: 3")[0], "262");
     }
 
     #[test]
     fn on_fault_decides_what_passes_without_the_store() {
-        assert_eq!(bounds("limit: 5/s, on_fault: open")[0], ("unbounded".to_owned(), "on_fault: open"));
-        assert_eq!(bounds("limit: 5/s, on_fault: closed")[0], ("0".to_owned(), "on_fault: closed"));
+        assert_eq!(bounds_of("limit: 5/s, on_fault: open")[0], ("unbounded".to_owned(), "on_fault: open"));
+        assert_eq!(bounds_of("limit: 5/s, on_fault: closed")[0], ("0".to_owned(), "on_fault: closed"));
     }
 }

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
     use tollgate::{Rate, TokenBucket};
 
-    fn limits(n: u64) -> Limits {
+    fn numbered_limits(n: u64) -> Limits {
         let bucket = TokenBucket::new(Rate::per_second(1).unwrap(), n + 1).unwrap();
         Limits::from(tollgate::Limit::from(bucket))
     }
@@ -177,26 +177,27 @@ mod tests {
     #[test]
     fn equal_limits_have_one_id() {
         let (interner, limit_ids) = (Interner::default(), LimitIds::new());
-        let (first, _) = interner.add(&limits(1), &limit_ids);
-        let (second, _) = interner.add(&limits(2), &limit_ids);
-        let (again, _) = interner.add(&limits(1), &limit_ids);
+        let (first, _) = interner.add(&numbered_limits(1), &limit_ids);
+        let (second, _) = interner.add(&numbered_limits(2), &limit_ids);
+        let (again, _) = interner.add(&numbered_limits(1), &limit_ids);
         assert_eq!(first.entry().id, again.entry().id);
         assert_ne!(first.entry().id, second.entry().id);
-        assert_eq!(limit_ids.get(second.entry().id), Some(&limits(2)));
-        assert_eq!(interner.find(&limits(2)).map(|found| found.entry().id), Some(second.entry().id));
+        assert_eq!(limit_ids.get(second.entry().id), Some(&numbered_limits(2)));
+        assert_eq!(interner.find(&numbered_limits(2)).map(|found| found.entry().id), Some(second.entry().id));
         assert_eq!(limit_ids.get(second.entry().id + 1), None);
     }
 
     #[test]
     fn limits_in_use_outlast_a_flood_of_others() {
         let (interner, mut limit_ids) = (Interner::default(), LimitIds::new());
-        let held: Vec<InlineLimits> = (0..100).map(|n| interner.add(&limits(1_000_000 + n), &limit_ids).0).collect();
+        let held: Vec<InlineLimits> =
+            (0..100).map(|n| interner.add(&numbered_limits(1_000_000 + n), &limit_ids).0).collect();
         let mut ids = std::collections::HashSet::new();
         for n in 1..4 * MAX_INLINE as u64 {
-            let (sent, new_ids) = interner.add(&limits(n), &limit_ids);
+            let (sent, new_ids) = interner.add(&numbered_limits(n), &limit_ids);
             limit_ids = new_ids.unwrap_or(limit_ids);
             assert!(ids.insert(sent.entry().id), "an id was given twice");
-            assert_eq!(limit_ids.get(sent.entry().id), Some(&limits(n)));
+            assert_eq!(limit_ids.get(sent.entry().id), Some(&numbered_limits(n)));
             let one = &held[n as usize % held.len()];
             assert_eq!(limit_ids.get(one.entry().id), Some(one.limits()), "after {n} others");
         }

@@ -209,7 +209,7 @@ pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<CountedValue<'_>>> {
             None => None,
         };
         counted.push(match value {
-            Some(value) => chosen(name, value),
+            Some(value) => decode_alternative(name, value),
             None => (name, None),
         });
     }
@@ -217,7 +217,7 @@ pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<CountedValue<'_>>> {
 }
 
 /// Returns the alternative that was present; its index precedes the value.
-fn chosen<'k>(name: &'k [u8], value: &'k [u8]) -> CountedValue<'k> {
+fn decode_alternative<'k>(name: &'k [u8], value: &'k [u8]) -> CountedValue<'k> {
     if !name.windows(CHAINED.len()).any(|part| part == CHAINED) {
         return (name, Some(value));
     }
@@ -279,13 +279,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn key(domain: &str, rule: &str, per: &[&str], values: &[Option<&str>]) -> Vec<u8> {
+    fn rule_key(domain: &str, rule: &str, per: &[&str], values: &[Option<&str>]) -> Vec<u8> {
         let mut key = rule_prefix(domain, rule, per.iter().copied(), None).into_vec();
         values.iter().for_each(|value| push_value(&mut key, value.map(str::as_bytes)));
         key
     }
 
-    fn sent(domain: &str, name: &str) -> Vec<u8> {
+    fn inline_key(domain: &str, name: &str) -> Vec<u8> {
         let mut key = Vec::new();
         push_inline(&mut key, domain.as_bytes(), name.as_bytes());
         key
@@ -295,23 +295,23 @@ mod tests {
     #[test]
     fn encoding_is_stable() {
         let long = "x".repeat(200);
-        assert_eq!(key("api", "r", &["k"], &[Some("v")]), b"\x01r\x03api\x01r\x01\x01k\x02v");
-        assert_eq!(key("api", "r", &["k"], &[None]), b"\x01r\x03api\x01r\x01\x01k\x00");
-        assert_eq!(key("api", "r", &[], &[]), b"\x01r\x03api\x01r\x00");
-        assert_eq!(key("api", "r", &["k"], &[Some(&long)])[..12], *b"\x01r\x03api\x01r\x01\x01k\xc9");
-        assert_eq!(sent("", "user"), b"\x01s\x00\x04user");
+        assert_eq!(rule_key("api", "r", &["k"], &[Some("v")]), b"\x01r\x03api\x01r\x01\x01k\x02v");
+        assert_eq!(rule_key("api", "r", &["k"], &[None]), b"\x01r\x03api\x01r\x01\x01k\x00");
+        assert_eq!(rule_key("api", "r", &[], &[]), b"\x01r\x03api\x01r\x00");
+        assert_eq!(rule_key("api", "r", &["k"], &[Some(&long)])[..12], *b"\x01r\x03api\x01r\x01\x01k\xc9");
+        assert_eq!(inline_key("", "user"), b"\x01s\x00\x04user");
     }
 
     #[test]
     fn keys_that_count_by_the_same_value_are_placed_together() {
         let placed = |key: &[u8]| String::from_utf8_lossy(placed_by(key)).into_owned();
-        assert_eq!(placed(&key("api", "a", &["k"], &[Some("v")])), "v");
-        assert_eq!(placed(&key("web", "b", &["k", "l"], &[Some("v"), Some("w")])), "v");
-        assert_eq!(placed(&key("api", "a", &["k"], &[None])), "a", "without a value by the rule");
-        assert_eq!(placed(&key("api", "a", &[], &[])), "a");
-        assert_eq!(placed(&sent("api", "user")), "user");
+        assert_eq!(placed(&rule_key("api", "a", &["k"], &[Some("v")])), "v");
+        assert_eq!(placed(&rule_key("web", "b", &["k", "l"], &[Some("v"), Some("w")])), "v");
+        assert_eq!(placed(&rule_key("api", "a", &["k"], &[None])), "a", "without a value by the rule");
+        assert_eq!(placed(&rule_key("api", "a", &[], &[])), "a");
+        assert_eq!(placed(&inline_key("api", "user")), "user");
         assert_eq!(placed(b"anything"), "anything");
-        let mut keys = key("api", "a", &["k"], &[Some("v")]);
+        let mut keys = rule_key("api", "a", &["k"], &[Some("v")]);
         let own = keys.len();
         push_beside(&mut keys, 0..own, SideCounter::Ban);
         assert_eq!(placed(&keys[own..]), "v", "a ban is placed with its rule");
@@ -352,13 +352,13 @@ mod tests {
                 let (domain, rule, counted) = tuple;
                 let per: Vec<&str> = counted.iter().map(|(name, _)| &**name).collect();
                 let values: Vec<Option<&str>> = counted.iter().map(|(_, value)| value.as_deref()).collect();
-                let other = known.entry(key(domain, rule, &per, &values)).or_insert(tuple);
+                let other = known.entry(rule_key(domain, rule, &per, &values)).or_insert(tuple);
                 prop_assert_eq!(*other, tuple);
-                prop_assert!(!known.contains_key(&sent(domain, rule)));
-                let inline = sent(domain, rule);
+                prop_assert!(!known.contains_key(&inline_key(domain, rule)));
+                let inline = inline_key(domain, rule);
                 prop_assert_eq!(domain_of(&inline), domain.as_bytes());
                 prop_assert_eq!(inline_name_of(&inline), rule.as_bytes());
-                let (name, key) = (rule_name(domain, rule), key(domain, rule, &per, &values));
+                let (name, key) = (rule_name(domain, rule), rule_key(domain, rule, &per, &values));
                 prop_assert_eq!(rule_name_of(&key), Some(&*name));
                 let read = counted_by(&key).unwrap_or_default();
                 let read = read.into_iter().map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)));

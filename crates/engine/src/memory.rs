@@ -129,13 +129,13 @@ impl<C: Clock> MemoryStore<C> {
         let mut table = &self.tables[0];
         for (place, group) in charges.iter_mut().zip(groups) {
             if let [charge] = group.charges {
-                *place = entry(charge);
+                *place = to_ledger_charge(charge);
                 table = &self.tables[place_of(charge.limits)];
             }
         }
         let charges = &charges[..groups.len()];
         table.decide_many(limit_table, charges, |place, seat| {
-            answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
+            answers.push_verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
             answers.end_group(at);
         });
     }
@@ -143,7 +143,7 @@ impl<C: Clock> MemoryStore<C> {
     fn answer_group(&self, group: &Group<'_>, limit_table: &dyn LimitTable, answers: &mut Answers) {
         let now = self.clock.now();
         let at = now.wall();
-        if group.charges.iter().any(|charge| !fits(charge, at)) {
+        if group.charges.iter().any(|charge| !is_in_windows(charge, at)) {
             return answers.fail_group(StoreError::Stale { store_time: at });
         }
         match group.verb {
@@ -151,23 +151,28 @@ impl<C: Clock> MemoryStore<C> {
             StoreVerb::Peek => group.charges.iter().for_each(|charge| self.weigh(charge, limit_table, answers)),
             StoreVerb::Refund => {
                 for charge in group.charges {
-                    let (table, entry) = (self.holder(charge, limit_table), entry(charge));
+                    let (table, entry) = (self.table_with_state(charge, limit_table), to_ledger_charge(charge));
                     let given = table.refund(limit_table, &entry, charge.ask.cost().get(), charge.stamps.copied());
-                    self.tell(charge, Cost::new(given), limit_table, answers);
+                    self.answer_with_report(charge, Cost::new(given), limit_table, answers);
                 }
             }
             StoreVerb::Renew => {
                 for charge in group.charges {
-                    let renew =
-                        |stamps: &Stamps| self.holder(charge, limit_table).renew(limit_table, &entry(charge), *stamps);
+                    let renew = |stamps: &Stamps| {
+                        self.table_with_state(charge, limit_table).renew(
+                            limit_table,
+                            &to_ledger_charge(charge),
+                            *stamps,
+                        )
+                    };
                     let held = if charge.stamps.is_some_and(renew) { charge.ask.cost() } else { Cost::ZERO };
-                    self.tell(charge, held, limit_table, answers);
+                    self.answer_with_report(charge, held, limit_table, answers);
                 }
             }
             StoreVerb::Reset => {
                 for charge in group.charges {
-                    self.table(charge, limit_table).reset(limit_table, &entry(charge));
-                    self.tell(charge, Cost::ZERO, limit_table, answers);
+                    self.table_for(charge, limit_table).reset(limit_table, &to_ledger_charge(charge));
+                    self.answer_with_report(charge, Cost::ZERO, limit_table, answers);
                 }
             }
         }
@@ -175,38 +180,44 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn check(&self, charges: &[Charge<'_>], limit_table: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
-        let Some(first) = charges.first().map(|charge| self.place(charge, limit_table)) else { return };
-        if charges.iter().any(|charge| self.place(charge, limit_table) != first) {
+        let Some(first) = charges.first().map(|charge| self.table_index(charge, limit_table)) else { return };
+        if charges.iter().any(|charge| self.table_index(charge, limit_table) != first) {
             return self.check_across(charges, limit_table, now, answers);
         }
         let table = &self.tables[first];
-        if table.try_decide_fast(charges, plain, &now, answer_plain(answers)).is_some() {
+        if table.try_decide_fast(charges, to_plain_charge, &now, answer_plain(answers)).is_some() {
             return;
         }
-        table.decide_each(limit_table, charges, entry, now, |place, seat| {
-            answers.verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
+        table.decide_each(limit_table, charges, to_ledger_charge, now, |place, seat| {
+            answers.push_verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
         });
     }
 
     /// Decides a group whose states are in several tables.
     fn check_across(&self, charges: &[Charge<'_>], limit_table: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
-        let in_table = |charge| (self.place(charge, limit_table), entry(charge));
+        let in_table = |charge| (self.table_index(charge, limit_table), to_ledger_charge(charge));
         Ledger::decide_across(&self.tables, limit_table, charges, in_table, now, |index, seat| {
-            answers.verdict(seat.verdict(), seat.reports(charges[index].ask.cost().get()));
+            answers.push_verdict(seat.verdict(), seat.reports(charges[index].ask.cost().get()));
         });
     }
 
-    /// Returns the answer of a check of one charge alone.
+    /// Answers a check of one charge alone.
     fn weigh(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable, answers: &mut Answers) {
-        self.table(charge, limit_table).peek(limit_table, &entry(charge), |seat| {
+        self.table_for(charge, limit_table).peek(limit_table, &to_ledger_charge(charge), |seat| {
             let reports = seat.reports(charge.ask.cost().get());
             answers.charge(seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
         });
     }
 
-    /// Returns what was refunded or forgotten, and the state after it.
-    fn tell(&self, charge: &Charge<'_>, given: Cost, limit_table: &dyn LimitTable, answers: &mut Answers) {
-        self.table(charge, limit_table).peek(limit_table, &entry(charge), |seat| {
+    /// Answers with what was refunded or forgotten, and the state after it.
+    fn answer_with_report(
+        &self,
+        charge: &Charge<'_>,
+        given: Cost,
+        limit_table: &dyn LimitTable,
+        answers: &mut Answers,
+    ) {
+        self.table_for(charge, limit_table).peek(limit_table, &to_ledger_charge(charge), |seat| {
             answers.charge(Outcome::Allow, given, Stamps::default(), seat.reports(charge.ask.cost().get()));
         });
     }
@@ -215,7 +226,7 @@ impl<C: Clock> MemoryStore<C> {
     /// something used up under earlier limits. A state in a table for shorter states is moved unchanged: it still
     /// belongs to the limits under which it was charged.
     #[inline]
-    fn place(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> usize {
+    fn table_index(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> usize {
         let here = place_of(charge.limits);
         if charge.earlier.is_empty() { here } else { self.place_among(charge, here, limit_table) }
     }
@@ -232,7 +243,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         others[here] = true;
-        let entry = entry(charge);
+        let entry = to_ledger_charge(charge);
         let is_used = |place: &usize| others[*place] && self.tables[*place].is_known(limit_table, &entry);
         let is_remembered = |place: &usize| others[*place] && self.tables[*place].has_used(limit_table, &entry);
         // A key with nothing used up stays in the table of its entry. With entries in two tables, the older one would
@@ -250,16 +261,16 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Returns the table that has the state of a key, for refunds and renewals: the caller need not know the limits
     /// under which the key was charged.
-    fn holder(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
-        let (table, entry) = (self.table(charge, limit_table), entry(charge));
+    fn table_with_state(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
+        let (table, entry) = (self.table_for(charge, limit_table), to_ledger_charge(charge));
         if table.is_known(limit_table, &entry) {
             return table;
         }
         self.tables.iter().find(|table| table.is_known(limit_table, &entry)).unwrap_or(table)
     }
 
-    fn table(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
-        &self.tables[self.place(charge, limit_table)]
+    fn table_for(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
+        &self.tables[self.table_index(charge, limit_table)]
     }
 }
 
@@ -291,7 +302,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     }
 
     fn begin(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
-        self.table(charge, limit_table).begin(limit_table, &entry(charge), start, held);
+        self.table_for(charge, limit_table).begin(limit_table, &to_ledger_charge(charge), start, held);
     }
 
     fn overflowed(&self) -> u64 {
@@ -306,7 +317,7 @@ impl<C> fmt::Debug for MemoryStore<C> {
 }
 
 /// Returns whether the present is in the calendar windows that were handed in.
-fn fits(charge: &Charge<'_>, at: Time<Wall>) -> bool {
+fn is_in_windows(charge: &Charge<'_>, at: Time<Wall>) -> bool {
     charge.windows.iter().all(|window| window.start() <= at && at < window.end())
 }
 
@@ -318,14 +329,14 @@ fn place_of(limits: &Limits) -> usize {
 }
 
 #[inline]
-fn entry<'a>(charge: &Charge<'a>) -> tollgate::ledger::Charge<'a> {
+fn to_ledger_charge<'a>(charge: &Charge<'a>) -> tollgate::ledger::Charge<'a> {
     let Charge { limits_id, limits, key, ask, windows, .. } = *charge;
     tollgate::ledger::Charge { limits_id, limits: Some(limits), key, ask, windows }
 }
 
 /// Converts a charge, if it takes all of its cost or nothing.
 #[inline]
-fn plain<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
+fn to_plain_charge<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
     let Charge { limits_id, limits, key, ask: Ask::Exactly(cost), windows: [], .. } = *charge else { return None };
     Some(PlainCharge { limits_id, limits, key, cost })
 }
@@ -335,7 +346,7 @@ fn plain<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
 fn answer_plain(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Outcome, Report) {
     |charge, outcome, report| {
         if outcome == Outcome::Allow {
-            answers.granted(charge.cost, report);
+            answers.push_granted(charge.cost, report);
         } else {
             answers.charge(outcome, Cost::ZERO, Stamps::refused_by(0), [report]);
         }

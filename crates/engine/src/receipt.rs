@@ -141,7 +141,7 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
         let stamps = Stamps::from_stamps(stamps?);
         // Slots always have stamps.
         let (stamps, has_slots) =
-            if format == 1 { (stamps.of(Limits::MAX), places > 0) } else { (stamps, flags & SLOTS != 0) };
+            if format == 1 { (stamps.of_first(Limits::MAX), places > 0) } else { (stamps, flags & SLOTS != 0) };
         taken.push(ReceiptEntry { key, limits, fallback: flags & FALLBACK != 0, has_slots, cost, stamps });
     }
     (rest.is_empty() && !names_a_counter_twice(&taken)).then_some(Receipt { taken })
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn receipt_of_the_first_format_is_parsed() {
         let receipt = read(b"\x01\x01\x00\x03key\x05\x00").unwrap();
-        let stamps = Stamps::default().of(Limits::MAX);
+        let stamps = Stamps::default().of_first(Limits::MAX);
         let taken = ReceiptEntry {
             key: (*b"key").into(),
             limits: None,

@@ -95,7 +95,7 @@ impl fmt::Debug for Entry<'_> {
 pub struct Inline<'a> {
     /// The key. The same key in another domain, or under a rule, is another counter.
     pub key: &'a [u8],
-    /// The limits, from [`Engine::limits`](crate::Engine::limits).
+    /// The limits, from [`Engine::intern_limits`](crate::Engine::intern_limits).
     pub limits: &'a InlineLimits,
 }
 

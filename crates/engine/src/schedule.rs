@@ -80,13 +80,13 @@ impl Schedule {
     fn span(&self, at: Time<Wall>) -> ScheduleSpan {
         let mut span = ScheduleSpan { from: at, to: Time::from_nanos(u64::MAX), applies: false };
         for hours in &self.hours {
-            let Some(today) = hours.zone.date(at) else { continue };
+            let Some(today) = hours.zone.date_at(at) else { continue };
             for day in -2..DAYS_AHEAD {
                 let Ok(date) = today.checked_add(day.days()) else { continue };
                 if hours.days >> date.weekday().to_monday_zero_offset() & 1 == 0 {
                     continue;
                 }
-                let ends = (hours.zone.instant(date, hours.from), hours.zone.instant(date, hours.to));
+                let ends = (hours.zone.instant_on_day(date, hours.from), hours.zone.instant_on_day(date, hours.to));
                 let (Some(start), Some(end)) = ends else { continue };
                 span.applies |= start <= at && at < end;
                 for edge in [start, end] {
@@ -113,7 +113,7 @@ mod tests {
     fn check(hours: &Hours, expected: &[(&str, bool)]) {
         let schedule = Schedule::new(std::slice::from_ref(hours));
         for (at, applies) in expected {
-            let at = crate::calendar::time(at.parse().unwrap());
+            let at = crate::calendar::to_wall_time(at.parse().unwrap());
             assert_eq!((schedule.span(at).applies, schedule.applies(at)), (*applies, *applies), "at {at:?}");
         }
     }

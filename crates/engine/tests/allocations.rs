@@ -6,7 +6,7 @@ use allocation_counter::{AllocationInfo, measure};
 use support::{bench, limits, run};
 use tollgate_engine::{Decisions, Entry, Item, Matched, Request};
 
-fn allocated(mut call: impl FnMut()) -> u64 {
+fn count_allocations(mut call: impl FnMut()) -> u64 {
     call();
     let AllocationInfo { count_total, .. } = measure(call);
     count_total
@@ -22,7 +22,10 @@ fn finding_rules_allocates_nothing() {
     let entries =
         [("path", "/v1/7/items/9"), ("method", "GET"), ("tenant", "t7")].map(|(name, value)| Entry::new(name, value));
     let (rules, mut matched) = (bench.engine.rules(), Matched::default());
-    assert_eq!(allocated(|| assert_eq!(rules.matching(b"d", &entries, &mut matched).map(<[u32]>::len), Some(2))), 0);
+    assert_eq!(
+        count_allocations(|| assert_eq!(rules.matching(b"d", &entries, &mut matched).map(<[u32]>::len), Some(2))),
+        0
+    );
 }
 
 #[test]
@@ -37,7 +40,7 @@ fn decision_allocates_nothing() {
         let decision = run(bench.engine.check(&request, &mut decisions)).unwrap();
         assert_eq!((decision.is_allowed(), decision.rule(), decision.reports().count()), (true, Some("client"), 1));
     };
-    assert_eq!(allocated(check), 0);
+    assert_eq!(count_allocations(check), 0);
 }
 
 #[test]
@@ -52,7 +55,7 @@ fn decision_by_several_rules_allocates_nothing() {
         let decision = run(bench.engine.check(&request, &mut decisions)).unwrap();
         assert_eq!((decision.is_allowed(), decision.reports().count()), (true, 2));
     };
-    assert_eq!(allocated(check), 0);
+    assert_eq!(count_allocations(check), 0);
 }
 
 #[test]
@@ -89,7 +92,7 @@ fn many_rules_refusals_and_new_keys_allocate_nothing() {
 #[test]
 fn batch_allocates_nothing() {
     let bench = bench(RULES);
-    let sent = bench.engine.limits(&limits("1000/s", None)).unwrap();
+    let sent = bench.engine.intern_limits(&limits("1000/s", None)).unwrap();
     let names: Vec<String> = (0..100).map(|n| format!("key {n}")).collect();
     let items: Vec<[Item<'_>; 1]> = names.iter().map(|name| [Item::inline(name, &sent)]).collect();
     let requests: Vec<Request<'_>> = items.iter().map(|items| Request::without_rules(items)).collect();
@@ -98,7 +101,7 @@ fn batch_allocates_nothing() {
         run(bench.engine.check_batch(&requests, &mut decisions));
         assert!(decisions.iter().all(|decision| decision.is_ok_and(|decision| decision.is_allowed())));
     };
-    assert_eq!(allocated(check), 0);
+    assert_eq!(count_allocations(check), 0);
 }
 
 #[test]
@@ -122,6 +125,6 @@ fn overrides_calendars_bans_and_expressions_allocate_nothing() {
         };
         // Searching a tree of patterns uses two buffers in turn.
         check();
-        assert_eq!(allocated(check), 0, "for {rule}");
+        assert_eq!(count_allocations(check), 0, "for {rule}");
     }
 }

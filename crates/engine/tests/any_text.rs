@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tollgate_engine::rules::{Dialect, Imported, Rules, Source, format};
 
 /// Generates texts that resemble valid ones.
-fn texts() -> impl Strategy<Value = String> {
+fn any_text_like_rules() -> impl Strategy<Value = String> {
     let words = prop::sample::select(vec![
         "domain: d\n",
         "rules:\n",
@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn import_returns_rules_that_load_or_mistakes(text in texts()) {
+    fn import_returns_rules_that_load_or_mistakes(text in any_text_like_rules()) {
         let source = Source { name: "t", text: text.as_bytes() };
         for dialect in [None, Some(Dialect::Envoy), Some(Dialect::Nginx)] {
             if let Ok(imported) = Imported::read(&source, dialect, "d") {
@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn formatting_twice_is_formatting_once(text in texts()) {
+    fn formatting_twice_is_formatting_once(text in any_text_like_rules()) {
         if let Ok(once) = format(&Source { name: "t", text: text.as_bytes() }) {
             let twice = format(&Source { name: "t", text: once.as_bytes() });
             prop_assert_eq!(twice.ok(), Some(once.clone()), "for\n{}\nonce\n{}", text, once);

@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use support::{Bench, Flaky, START, bench, run, show, unavailable};
+use support::{Bench, Flaky, START, bench, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
@@ -13,7 +13,7 @@ use tollgate_engine::{Enforcement, Entry, Item, Request};
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
-fn said<const N: usize>(bench: &mut Bench, attributes: &[(&str, &str)]) -> [String; N] {
+fn check_repeatedly<const N: usize>(bench: &mut Bench, attributes: &[(&str, &str)]) -> [String; N] {
     std::array::from_fn(|_| bench.check(attributes))
 }
 
@@ -22,7 +22,7 @@ fn counter_with_too_many_refusals_is_banned() {
     let mut bench =
         bench("- {id: r, per: [ip], limit: 2/s, ban: {after: 3, within: 10s, for: 60s}}\n- {id: all, limit: 100/h}\n");
     let mallory = [("ip", "m")];
-    assert_eq!(said(&mut bench, &mallory), ["allow", "allow", "deny 500ms", "deny 500ms", "deny 60s"]);
+    assert_eq!(check_repeatedly(&mut bench, &mallory), ["allow", "allow", "deny 500ms", "deny 500ms", "deny 60s"]);
     assert_eq!(bench.engine.counts().bans, 1);
     bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "though the limit refuses, too"));
     bench.advance(Nanos::SECOND);
@@ -39,7 +39,7 @@ fn counter_with_too_many_refusals_is_banned() {
     assert_eq!(bench.check(&mallory), "allow");
     // After the ban, counting begins at 0.
     bench.advance(Nanos::from_micros(1));
-    assert_eq!(said(&mut bench, &mallory), ["allow", "deny 499.999ms"]);
+    assert_eq!(check_repeatedly(&mut bench, &mallory), ["allow", "deny 499.999ms"]);
     bench.advance(Nanos::SECOND);
     assert_eq!(bench.check(&mallory), "allow");
 }
@@ -77,7 +77,7 @@ fn ban_lasts_exactly_as_long_as_reported() {
 #[test]
 fn reported_wait_while_banned_is_exact() {
     let mut bench = bench("- {id: r, limit: 2/m, ban: {after: 2, within: 1h, for: 1h}}\n");
-    assert_eq!(said(&mut bench, &[]), ["allow", "allow", "deny 30s", "deny 3600s"]);
+    assert_eq!(check_repeatedly(&mut bench, &[]), ["allow", "allow", "deny 30s", "deny 3600s"]);
     for passed in [1, 999, 1_000_000_000, 59 * 60 * 1_000_000_000] {
         bench.advance(Nanos::from_nanos(passed));
         let retry = bench.decide(&[], None, |decision| decision.retry());
@@ -128,7 +128,7 @@ fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
 fn banned_counter_counts_as_refusing() {
     let mut bench = bench("- {id: r, per: [ip], limit: 1/s, ban: {after: 1, within: 1s, for: 1h}}\n");
     let ask = [("ip", "m")];
-    assert_eq!(said(&mut bench, &ask), ["allow", "deny 3600s"]);
+    assert_eq!(check_repeatedly(&mut bench, &ask), ["allow", "deny 3600s"]);
     bench.advance(Nanos::from_secs(60));
     bench.decide(&ask, None, |decision| {
         let counters: Vec<_> = decision.counters().map(|counter| (counter.name(20), counter.refused)).collect();
@@ -180,7 +180,7 @@ fn ban_that_admits_does_not_make_its_rule_decide() {
 #[test]
 fn shadow_rule_starts_no_ban_and_an_observed_refusal_does() {
     let mut bench = bench("- {id: r, limit: 1/m, enforce: 0%, ban: {after: 1, within: 1m, for: 1h}}\n");
-    assert_eq!(said(&mut bench, &[]), ["allow"; 4]);
+    assert_eq!(check_repeatedly(&mut bench, &[]), ["allow"; 4]);
     assert_eq!(bench.engine.counts().bans, 0);
     bench.put("- {id: r, limit: 1/m, ban: {after: 2, within: 1m, for: 1h}}\n");
     bench.engine.set_enforcement(Enforcement::Observe);
@@ -197,10 +197,10 @@ fn shadow_rule_starts_no_ban_and_an_observed_refusal_does() {
 fn refusals_far_apart_start_no_ban_and_a_reset_lifts_one() {
     let mut bench = bench("- {id: r, limit: 1/s, ban: {after: 2, within: 10s, for: 60s}}\n");
     for _ in 0..5 {
-        assert_eq!(said(&mut bench, &[]), ["allow", "deny 1s"]);
+        assert_eq!(check_repeatedly(&mut bench, &[]), ["allow", "deny 1s"]);
         bench.advance(Nanos::from_secs(11));
     }
-    assert_eq!(said(&mut bench, &[]), ["allow", "deny 1s", "deny 60s"]);
+    assert_eq!(check_repeatedly(&mut bench, &[]), ["allow", "deny 1s", "deny 60s"]);
     bench.advance(Nanos::from_secs(30));
     assert_eq!(bench.check(&[]), "deny 30s");
     let items = [Item::default()];
@@ -225,7 +225,7 @@ fn reset_discards_refusals_that_count_towards_a_ban() {
 fn ban_ends_as_reported_although_the_rule_changes() {
     let rule = |length: &str| format!("- {{id: r, limit: 1/s, ban: {{after: 1, within: 1s, for: {length}}}}}\n");
     let mut bench = bench(&rule("60s"));
-    assert_eq!(said(&mut bench, &[]), ["allow", "deny 60s"]);
+    assert_eq!(check_repeatedly(&mut bench, &[]), ["allow", "deny 60s"]);
     bench.advance(Nanos::from_secs(10));
     for length in ["2h", "20s", "60s"] {
         bench.put(&rule(length));
@@ -241,7 +241,7 @@ fn bans_are_neither_enforced_nor_started_while_the_store_does_not_answer() {
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
     bench.advance(Nanos::SECOND);
     assert_eq!(bench.check(&[]), "deny 59s");
-    bench.engine.store().fail(unavailable(), usize::MAX);
+    bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.check(&[]), "deny 1s");
     bench.engine.store().recover();
@@ -254,7 +254,7 @@ fn refusal_that_the_store_does_not_count_is_still_a_refusal() {
     let mut bench =
         Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
     assert_eq!(bench.check(&[]), "allow");
-    bench.engine.store().fail_after(1, unavailable());
+    bench.engine.store().fail_after(1, unavailable_error());
     assert_eq!(bench.check(&[]), "deny 1s");
     assert_eq!(bench.engine.counts().bans, 0);
     bench.engine.store().recover();

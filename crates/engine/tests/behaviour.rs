@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, START, bench, memory};
+use support::{Bench, START, bench, memory_store};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 
@@ -146,7 +146,7 @@ fn on_change_reset_discards_usage() {
 fn spread_windows_end_at_different_times() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench = Bench::on(
-        memory(&clock),
+        memory_store(&clock),
         clock,
         "- {id: r, per: [user], limit: 1/h, algorithm: fixed_window, phase: spread}\n",
     );

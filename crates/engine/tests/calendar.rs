@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, bench, memory, stale};
+use support::{Bench, Flaky, bench, memory_store, stale_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Nanos, Time};
 use tollgate_engine::calendar::{Calendar, Unit, Zone};
@@ -13,53 +13,56 @@ use tollgate_engine::store::StoreError;
 const SECOND: u64 = 1_000_000_000;
 
 /// Returns the days from 1970 to a date, by counting.
-fn days(year: i64, month: i64, day: i64) -> i64 {
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (y, m) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     365 * y + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400) + (153 * m + 2) / 5 + day - 719_469
 }
 
-fn date(day: i64) -> (i64, i64, i64) {
-    let year = (2026..2030).rfind(|year| days(*year, 1, 1) <= day).expect("a date of these years");
-    let month = (1..=12).rfind(|month| days(year, *month, 1) <= day).expect("a date of these years");
-    (year, month, day - days(year, month, 1) + 1)
+fn date_of_day(day: i64) -> (i64, i64, i64) {
+    let year = (2026..2030).rfind(|year| days_since_1970(*year, 1, 1) <= day).expect("a date of these years");
+    let month = (1..=12).rfind(|month| days_since_1970(year, *month, 1) <= day).expect("a date of these years");
+    (year, month, day - days_since_1970(year, month, 1) + 1)
 }
 
 /// Returns the `n`th Sunday of a month, or the last one, in days since 1970. The first of January 1970 was a Thursday.
-fn sunday(year: i64, month: i64, n: Option<i64>) -> i64 {
+fn nth_sunday(year: i64, month: i64, n: Option<i64>) -> i64 {
     let weekday = |days: i64| (days + 4).rem_euclid(7);
     match n {
         Some(n) => {
-            let first = days(year, month, 1);
+            let first = days_since_1970(year, month, 1);
             first + (7 - weekday(first)) % 7 + 7 * (n - 1)
         }
         None => {
-            let next = if month == 12 { days(year + 1, 1, 1) } else { days(year, month + 1, 1) };
+            let next = if month == 12 { days_since_1970(year + 1, 1, 1) } else { days_since_1970(year, month + 1, 1) };
             next - 1 - weekday(next - 1)
         }
     }
 }
 
 /// Returns the offset from UTC in seconds at an instant, by the rules of the zone.
-fn offset(zone: &str, at: i64) -> i64 {
-    let (year, ..) = date(at.div_euclid(86_400));
+fn utc_offset(zone: &str, at: i64) -> i64 {
+    let (year, ..) = date_of_day(at.div_euclid(86_400));
     let between = |from: i64, to: i64| from <= at && at < to;
     match zone {
         // From the last Sunday of March to the last of October, changed at 1:00 UTC.
         "Europe/Paris" => {
-            let summer = between(sunday(year, 3, None) * 86_400 + 3_600, sunday(year, 10, None) * 86_400 + 3_600);
+            let summer =
+                between(nth_sunday(year, 3, None) * 86_400 + 3_600, nth_sunday(year, 10, None) * 86_400 + 3_600);
             if summer { 7_200 } else { 3_600 }
         }
         // From the second Sunday of March to the first of November, changed at 2:00 local time.
         "America/New_York" => {
-            let summer =
-                between(sunday(year, 3, Some(2)) * 86_400 + 7 * 3_600, sunday(year, 11, Some(1)) * 86_400 + 6 * 3_600);
+            let summer = between(
+                nth_sunday(year, 3, Some(2)) * 86_400 + 7 * 3_600,
+                nth_sunday(year, 11, Some(1)) * 86_400 + 6 * 3_600,
+            );
             if summer { -4 * 3_600 } else { -5 * 3_600 }
         }
         // Half an hour, from the first Sunday of October to the first of April, changed at 2:00 local time.
         "Australia/Lord_Howe" => {
             let winter = between(
-                sunday(year, 4, Some(1)) * 86_400 - 11 * 3_600 + 2 * 3_600,
-                sunday(year, 10, Some(1)) * 86_400 - 10 * 3_600 - 1_800 + 2 * 3_600,
+                nth_sunday(year, 4, Some(1)) * 86_400 - 11 * 3_600 + 2 * 3_600,
+                nth_sunday(year, 10, Some(1)) * 86_400 - 10 * 3_600 - 1_800 + 2 * 3_600,
             );
             if winter { 10 * 3_600 + 1_800 } else { 11 * 3_600 }
         }
@@ -70,11 +73,11 @@ fn offset(zone: &str, at: i64) -> i64 {
 
 /// Identifies the window of an instant: the local date and time, and whether the clock has been set since.
 fn name(unit: Unit, zone: &str, at: i64) -> (i64, i64) {
-    let offset = offset(zone, at);
+    let offset = utc_offset(zone, at);
     let local = at + offset;
     let day = local.div_euclid(86_400);
-    let (year, month, of_month) = date(day);
-    let length = |month: i64| days(year + month.div_euclid(12), month.rem_euclid(12) + 1, 1);
+    let (year, month, of_month) = date_of_day(day);
+    let length = |month: i64| days_since_1970(year + month.div_euclid(12), month.rem_euclid(12) + 1, 1);
     match unit {
         Unit::Minute => (local.div_euclid(60), offset),
         Unit::Hour => (local.div_euclid(3_600), offset),
@@ -104,7 +107,7 @@ fn year_of_windows_in_four_zones_agrees_with_an_independent_calculation() {
     for zone in ["Europe/Paris", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"] {
         for unit in units {
             let calendar = Calendar { unit, zone: Zone::new(zone).unwrap() };
-            let (first, last) = (days(2027, 1, 1) * 86_400, days(2028, 1, 10) * 86_400);
+            let (first, last) = (days_since_1970(2027, 1, 1) * 86_400, days_since_1970(2028, 1, 10) * 86_400);
             // Every quarter of an hour: all of these zones change their clocks at a multiple of it.
             let mut window = calendar.window(Time::from_nanos((first - 900) as u64 * SECOND));
             for at in (first..last).step_by(900) {
@@ -133,16 +136,19 @@ fn minutes_follow_the_local_clock() {
     assert_eq!((window.start().as_nanos() / SECOND, window.end().as_nanos() / SECOND), (1_699_999_980, 1_700_000_040));
 }
 
-fn at(text: &str) -> u64 {
+fn parse_time(text: &str) -> u64 {
     let at: jiff::Timestamp = text.parse().expect("a time");
     u64::try_from(at.as_nanosecond()).expect("after 1970")
 }
 
 #[test]
 fn day_in_paris_ends_at_local_midnight() {
-    let clock = Arc::new(ManualClock::at(at("2025-03-29T22:30:00Z")));
-    let mut bench =
-        Bench::on(memory(&clock), clock, "- {id: r, limit: 2/day, algorithm: fixed_window, zone: Europe/Paris}\n");
+    let clock = Arc::new(ManualClock::at(parse_time("2025-03-29T22:30:00Z")));
+    let mut bench = Bench::on(
+        memory_store(&clock),
+        clock,
+        "- {id: r, limit: 2/day, algorithm: fixed_window, zone: Europe/Paris}\n",
+    );
     assert_eq!(
         (bench.check(&[]), bench.check(&[]), bench.check(&[])),
         ("allow".into(), "allow".into(), "deny 1800s".into())
@@ -155,9 +161,9 @@ fn day_in_paris_ends_at_local_midnight() {
 
 #[test]
 fn billing_month_begins_on_its_day() {
-    let clock = Arc::new(ManualClock::at(at("2025-02-27T12:00:00Z")));
+    let clock = Arc::new(ManualClock::at(parse_time("2025-02-27T12:00:00Z")));
     let mut bench =
-        Bench::on(memory(&clock), clock, "- {id: r, limit: 10/month, algorithm: fixed_window, anchor: 31}\n");
+        Bench::on(memory_store(&clock), clock, "- {id: r, limit: 10/month, algorithm: fixed_window, anchor: 31}\n");
     assert_eq!(bench.check_cost(&[], 10), "allow");
     assert_eq!(bench.check(&[]), "deny 43200s");
     bench.advance(Nanos::from_secs(43_200));
@@ -167,9 +173,9 @@ fn billing_month_begins_on_its_day() {
 
 #[test]
 fn several_calendars_in_one_rule_are_separate() {
-    let clock = Arc::new(ManualClock::at(at("2025-06-30T23:59:59Z")));
+    let clock = Arc::new(ManualClock::at(parse_time("2025-06-30T23:59:59Z")));
     let mut bench = Bench::on(
-        memory(&clock),
+        memory_store(&clock),
         clock,
         "- {id: r, limits: [{limit: 5/day, algorithm: fixed_window, zone: UTC}, 100/s, {limit: 9/month, algorithm: fixed_window, zone: America/New_York}]}\n",
     );
@@ -183,11 +189,11 @@ fn several_calendars_in_one_rule_are_separate() {
 
 #[test]
 fn stale_windows_are_computed_again_for_the_time_of_the_store() {
-    let start = at("2025-06-30T23:59:59Z");
+    let start = parse_time("2025-06-30T23:59:59Z");
     let clock = Arc::new(ManualClock::at(start));
     let store_clock = Arc::new(ManualClock::at(start + 5 * SECOND));
     let mut bench =
-        Bench::on(memory(&store_clock), clock, "- {id: r, limit: 5/day, algorithm: fixed_window, zone: UTC}\n");
+        Bench::on(memory_store(&store_clock), clock, "- {id: r, limit: 5/day, algorithm: fixed_window, zone: UTC}\n");
     assert_eq!(bench.check_cost(&[], 5), "allow");
     assert_eq!(bench.check(&[]), format!("deny {}s", 86_400 - 4));
     assert_eq!(bench.engine.counts().stale, 2);
@@ -196,12 +202,12 @@ fn stale_windows_are_computed_again_for_the_time_of_the_store() {
 
 #[test]
 fn store_with_an_unreliable_clock_falls_back() {
-    let clock = Arc::new(ManualClock::at(at("2025-06-30T12:00:00Z")));
+    let clock = Arc::new(ManualClock::at(parse_time("2025-06-30T12:00:00Z")));
     let mut bench = Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 5/month, algorithm: fixed_window}\n");
-    bench.engine.store().fail(stale(), 2);
+    bench.engine.store().fail_times(stale_error(), 2);
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.engine.counts().fallback, 1);
-    assert!(matches!(stale(), StoreError::Stale { .. }));
+    assert!(matches!(stale_error(), StoreError::Stale { .. }));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use support::{Bench, bench, run, show};
 use tollgate::core::Nanos;
 use tollgate_engine::{Item, Request};
 
-fn seconds(seconds: u64) -> Nanos {
+fn from_seconds(seconds: u64) -> Nanos {
     Nanos::from_secs(seconds)
 }
 
@@ -57,13 +57,13 @@ fn window_of_phase_first_request_begins_with_the_first_request_that_is_counted()
     assert_eq!(bench.check(&[("gate", "shut")]), "deny for ever");
     assert_eq!(bench.check_cost(&[], 5), "deny for ever");
     assert_eq!(bench.check_cost(&[], 0), "allow");
-    bench.advance(seconds(10));
+    bench.advance(from_seconds(10));
     assert_eq!(bench.check_cost(&[], 4), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
-    bench.advance(seconds(59));
+    bench.advance(from_seconds(59));
     assert_eq!(bench.check(&[]), "deny 1s");
     // The window ended at 70 s; the next one begins at 100 s, with the request.
-    bench.advance(seconds(31));
+    bench.advance(from_seconds(31));
     assert_eq!(bench.check_cost(&[], 4), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
 }
@@ -73,11 +73,11 @@ fn windows_of_phase_first_request_follow_each_other_while_there_is_debt() {
     let mut bench = bench("- {id: w, limit: 4/m, algorithm: fixed_window, phase: first_request, max_debt: 8}\n");
     assert_eq!(charge(&mut bench, 6), "allow");
     // The second window begins at 60 s with 2 of its 4 used, although no request comes then.
-    bench.advance(seconds(90));
+    bench.advance(from_seconds(90));
     assert_eq!(bench.check_cost(&[], 3), "deny 30s");
     assert_eq!(bench.check_cost(&[], 2), "allow");
     // It ended at 120 s without debt, so the third begins with the next request.
-    bench.advance(seconds(60));
+    bench.advance(from_seconds(60));
     assert_eq!(bench.check_cost(&[], 4), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
 }
@@ -85,18 +85,18 @@ fn windows_of_phase_first_request_follow_each_other_while_there_is_debt() {
 #[test]
 fn steps_of_phase_first_request_begin_with_the_request_that_takes_from_a_full_bucket() {
     let mut bench = bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, burst: 8}\n");
-    bench.advance(seconds(10));
+    bench.advance(from_seconds(10));
     assert_eq!(bench.check_cost(&[], 8), "allow");
     // Steps occur at 70, 130 and 190 s: they continue until the bucket is full again, whatever is taken in between.
-    bench.advance(seconds(65));
+    bench.advance(from_seconds(65));
     assert_eq!(bench.check_cost(&[], 1), "allow");
     assert_eq!(bench.check_cost(&[], 4), "deny 55s");
-    bench.advance(seconds(55));
+    bench.advance(from_seconds(55));
     assert_eq!(bench.remaining(&[]), [7]);
-    bench.advance(seconds(60));
+    bench.advance(from_seconds(60));
     assert_eq!(bench.remaining(&[]), [8]);
     // Full since 190 s: the next step is a minute after the next request.
-    bench.advance(seconds(30));
+    bench.advance(from_seconds(30));
     assert_eq!(bench.check_cost(&[], 8), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
 }
@@ -124,12 +124,12 @@ fn count_refused_records_only_refusals_of_its_own_log() {
     assert_eq!(bench.check_cost(&[], 3), "deny for ever");
     assert_eq!(bench.remaining(&[]), [1]);
     assert_eq!(bench.check(&[]), "allow");
-    bench.advance(seconds(50));
+    bench.advance(from_seconds(50));
     assert_eq!(bench.remaining(&[]), [0]);
     // Both refuse: the log records it. It holds two entries, that of 0 s and that of 50 s.
     assert_eq!(bench.check(&[("with", "other")]), "deny 3550s");
     assert_eq!(bench.check_cost(&[], 0), "allow", "and a cost of 0 is not recorded");
-    bench.advance(seconds(10));
+    bench.advance(from_seconds(10));
     assert_eq!(bench.remaining(&[]), [1]);
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.check(&[]), "deny 60s", "it is recorded itself, and the entry of 50 s falls out");
@@ -141,11 +141,11 @@ fn count_refused_records_refusals_of_its_own_log_during_a_ban() {
         "- {id: r, limit: 1/m, algorithm: sliding_log, count_refused: true, ban: {after: 1, within: 1h, for: 10s}}\n",
     );
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
-    bench.advance(seconds(9));
+    bench.advance(from_seconds(9));
     assert_eq!(bench.check(&[]), "deny 60s", "recorded at 9 s, so it has to wait until 69 s");
-    bench.advance(seconds(59));
+    bench.advance(from_seconds(59));
     assert_eq!(bench.remaining(&[]), [0]);
-    bench.advance(seconds(1));
+    bench.advance(from_seconds(1));
     assert_eq!(bench.remaining(&[]), [1]);
 }
 
@@ -160,7 +160,7 @@ fn shadow_rules_of_a_request_are_charged_all_or_none() {
     assert_eq!(bench.remaining(&[]), [0, 9]);
     bench.decide(&[], None, |decision| assert!(decision.is_allowed() && decision.is_shadow_refused()));
     assert_eq!(bench.remaining(&[]), [0, 9], "`narrow` would refuse, so `wide` is not charged");
-    bench.advance(seconds(3_600));
+    bench.advance(from_seconds(3_600));
     assert_eq!((bench.check(&[("kind", "limited")]), bench.remaining(&[])), ("allow".into(), vec![0, 9]));
     bench.decide(&[("kind", "limited")], None, |decision| {
         assert!(!decision.is_allowed() && !decision.is_shadow_refused(), "shadows are asked only about what passes");

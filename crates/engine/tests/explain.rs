@@ -12,7 +12,7 @@ fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
 }
 
 /// Returns the text without the positions of the rules.
-fn text(bench: &mut Bench, attributes: &[(&str, &str)]) -> String {
+fn explanation_text(bench: &mut Bench, attributes: &[(&str, &str)]) -> String {
     let mut explanation = explain(bench, attributes);
     explanation.rules.iter_mut().for_each(|rule| rule.position = None);
     explanation.to_string()
@@ -36,7 +36,7 @@ fn explanation_lists_matching_rules_and_failed_conditions() {
         assert_eq!(names, ["client_ip=192.0.2.1", ""], "of those that stand in for one another, the one it was");
     });
     assert_eq!(
-        text(&mut bench, &ask),
+        explanation_text(&mut bench, &ask),
         "allowed; `everyone` has the least left\n\
          + everyone: matches, counted by client_ip = \"192.0.2.1\", costs 1\n    \
          100/m: 98 of 100 left, full again in 1.2s\n    \
@@ -60,7 +60,7 @@ fn explanation_takes_nothing_and_reports_the_wait() {
     (0..2).for_each(|_| drop(bench.check(&ask)));
     bench.advance(Nanos::from_secs(10));
     assert_eq!(
-        text(&mut bench, &ask),
+        explanation_text(&mut bench, &ask),
         "refused for 20s, by `r`\n\
          + r: matches, counted by user = \"alice\", costs 1: refuses\n    \
          2/m: 0 of 2 left, full again in 50s, passes in 20s\n"
@@ -103,7 +103,7 @@ fn nearest_of_many_rules_are_listed() {
 fn long_values_are_cut_and_control_characters_escaped() {
     let mut bench = bench("- {id: r, when: {a: x}, limit: 1/s}\n");
     let long = "é".repeat(4_000);
-    let explanation = text(&mut bench, &[("a", &long), ("a", "\u{0}\"")]);
+    let explanation = explanation_text(&mut bench, &[("a", &long), ("a", "\u{0}\"")]);
     assert!(explanation.len() < 400 && explanation.contains("…") && explanation.contains("\\0\\\""), "{explanation}");
 }
 
@@ -117,7 +117,7 @@ fn failed_expression_is_explained_with_its_attributes() {
         (&[("a", "x"), ("size", "11"), ("plan", "pro")], "in part 2 of 2, with size = \"11\" and plan = \"pro\""),
         (&[("a", "x"), ("size", "1\u{1b}")], "in part 1 of 2, with size = \"1\\u{1b}\" and no plan"),
     ] {
-        let explanation = text(&mut bench, attributes);
+        let explanation = explanation_text(&mut bench, attributes);
         assert!(explanation.ends_with(&format!("\n{but} {with}\n")), "{explanation}");
     }
     let met = explain(&mut bench, &[("a", "x"), ("size", "11"), ("plan", "own")]);

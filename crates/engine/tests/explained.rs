@@ -3,7 +3,7 @@
 use crate::support;
 
 use std::sync::Arc;
-use support::{Bench, Flaky, START, bench, check, explanation, run, unavailable};
+use support::{Bench, Flaky, START, bench, check, explain_matching, run, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::{Enforcement, Entry, Item, Standing};
@@ -26,7 +26,7 @@ fn cost_of_a_kind_of_request_is_explained_and_can_be_concealed() {
         "- {id: r, limit: 1000/h, cost: [{when: {path: /export, plan: {present: true}}, cost: 50}, {when: {path: '/s/*'}, cost: 5}]}\n",
     );
     check("cost_of_a_kind", &mut bench, &[("path", "/export"), ("plan", "free")]);
-    assert!(explanation(&mut bench, &[("path", "/")], None).contains("costs 1\n"), "no case matches");
+    assert!(explain_matching(&mut bench, &[("path", "/")], None).contains("costs 1\n"), "no case matches");
     let entries = [Entry::new("path", "/s/secret")];
     let mut decisions = tollgate_engine::Decisions::default();
     let mut explanation = run(bench.engine.explain(b"d", &Item::new(&entries), &mut decisions)).unwrap();
@@ -54,7 +54,7 @@ fn calendar_window_is_explained_with_its_bounds() {
     check("calendar_window", &mut bench, &[("key", "a")]);
     // It is the 14th, 23:13:20, in that zone.
     assert_eq!(
-        explanation(&mut bench, &[("key", "a")], Some(2)),
+        explain_matching(&mut bench, &[("key", "a")], Some(2)),
         format!(
             "refused for 16d 1h, by `quota`\n\
              + quota (rules:3:3): matches, counted by key = \"a\", costs 2 (stated by the request): refuses\n    {line}, \
@@ -82,7 +82,7 @@ fn every_algorithm_explains_its_refill() {
     ] {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"));
         bench.decide(&[], None, |decision| assert!(decision.is_allowed()));
-        let text = explanation(&mut bench, &[], cost);
+        let text = explain_matching(&mut bench, &[], cost);
         assert_eq!(text.rsplit("\n    ").next(), Some(expected), "{text}");
     }
 }
@@ -103,7 +103,7 @@ fn cost_from_an_attribute_is_explained() {
         (&[("bytes", "-1")], "costs 400 (bytes is \"-1\", not a whole number: counts as the maximum)\n"),
         (&[("bytes", "")], "costs 400 (bytes is \"\", not a whole number: counts as the maximum)\n"),
     ] {
-        let text = explanation(&mut bench, bytes, None);
+        let text = explain_matching(&mut bench, bytes, None);
         assert!(text.contains(expected), "{text}");
     }
 }
@@ -111,12 +111,12 @@ fn cost_from_an_attribute_is_explained() {
 #[test]
 fn rule_that_admits_the_fewest_requests_is_named() {
     let mut bench = bench("- {id: plans, limit: 60/m}\n- {id: export, limit: 100/h, cost: 50}\n");
-    let text = explanation(&mut bench, &[], None);
+    let text = explain_matching(&mut bench, &[], None);
     assert!(
         text.starts_with("allowed; `plans` has the least left, but `export` is enough for only 2 like this\n"),
         "{text}"
     );
-    let text = explanation(&mut bench, &[], Some(10));
+    let text = explain_matching(&mut bench, &[], Some(10));
     assert!(text.starts_with("allowed; `plans` has the least left\n"), "{text}");
 }
 
@@ -124,7 +124,7 @@ fn rule_that_admits_the_fewest_requests_is_named() {
 fn delay_is_explained_with_its_maximum() {
     let mut bench = bench("- {id: r, limit: 2/s, on_exceed: {delay: {max_wait: 2s}}}\n");
     bench.check(&[]);
-    let text = explanation(&mut bench, &[], None);
+    let text = explain_matching(&mut bench, &[], None);
     assert!(text.contains("\n    2/s, delayed for up to 2s: 5 of 6 left"), "{text}");
 }
 
@@ -143,7 +143,7 @@ fn ban_is_explained_before_and_while_it_lasts() {
     bench.advance(Nanos::from_secs(60));
     check("banned", &mut bench, &ask);
     // Other keys are not banned.
-    assert!(explanation(&mut bench, &[("ip", "other")], None).contains("not banned: 0 of 3 refusals within 10m"));
+    assert!(explain_matching(&mut bench, &[("ip", "other")], None).contains("not banned: 0 of 3 refusals within 10m"));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn refusal_that_starts_a_ban_is_explained_by_it() {
 #[test]
 fn inline_limit_is_explained_without_a_rule() {
     let mut bench = bench("- {id: r, limit: 1/s}\n");
-    let limits = bench.engine.limits(&support::limits("3/m", None)).unwrap();
+    let limits = bench.engine.intern_limits(&support::limits("3/m", None)).unwrap();
     let item = Item::inline("alice", &limits);
     let explanation = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).unwrap().to_string();
     let expected = "allowed, by the inline limit\n\
@@ -205,7 +205,7 @@ fn rules_that_are_not_evaluated_say_why() {
     );
     bench.put("- {id: r, limit: 1/s, enforce: 0%}\n");
     assert_eq!(
-        self::explanation(&mut bench, &[], None),
+        explain_matching(&mut bench, &[], None),
         "allowed, because no enforced rule matches\n\
          + r (rules:3:3): matches, as a shadow rule: `enforce` excludes this counter, costs 1\n    1/s: 1 of 1 left"
     );
@@ -213,17 +213,17 @@ fn rules_that_are_not_evaluated_say_why() {
         "- {id: own, limit: 2/h, suffices: true}\n- {id: team, limit: 5/h, suffices: true}\n- {id: all, limit: 6/h}\n",
     );
     (0..3).for_each(|_| drop(bench.check(&[])));
-    let text = self::explanation(&mut bench, &[], None);
+    let text = explain_matching(&mut bench, &[], None);
     assert!(text.contains("own (rules:3:3): matches, left out: another rule with `suffices` has capacity\n"), "{text}");
     (0..2).for_each(|_| drop(bench.check(&[])));
-    let text = self::explanation(&mut bench, &[], None);
+    let text = explain_matching(&mut bench, &[], None);
     for other in ["team", "own"] {
         let expected = format!("\n    one of the rules with `suffices` must have capacity: this one or `{other}`\n");
         assert!(text.contains(&expected), "{text}");
     }
     bench.put("- {id: r, per: [u], limit: 1/s}\n- {id: quiet, limit: 1/h, on_exceed: shadow}\n");
     bench.check(&[]);
-    let text = self::explanation(&mut bench, &[], None);
+    let text = explain_matching(&mut bench, &[], None);
     assert!(
         text.ends_with("matches, as a shadow rule, costs 1\n    not evaluated: another rule refuses the request"),
         "{text}"
@@ -235,20 +235,20 @@ fn store_faults_and_observed_refusals_are_explained() {
     let clock = Arc::new(ManualClock::at(START));
     let rules = "- {id: l, limit: 9/s}\n- {id: o, limit: 1/s, on_fault: open, ban: {after: 2, within: 1s, for: 1s}}\n";
     let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
-    bench.engine.store().fail(unavailable(), usize::MAX);
+    bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     check("store_fault_local_and_open", &mut bench, &[]);
     // A request that waited for the store once does not wait again for the state of a ban.
-    bench.engine.store().fail(unavailable(), 2);
-    explanation(&mut bench, &[], None);
+    bench.engine.store().fail_times(unavailable_error(), 2);
+    explain_matching(&mut bench, &[], None);
     bench.decide(&[], None, |decision| assert_eq!(decision.standing(), Standing::Fallback));
-    bench.engine.store().fail(unavailable(), usize::MAX);
+    bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     bench.put("- {id: c, limit: 1/s, on_fault: closed}\n");
     check("store_fault_closed", &mut bench, &[]);
     bench.engine.store().recover();
     bench.put("- {id: c, limit: 1/s, on_fault: closed}\n");
     bench.check(&[]);
     bench.engine.set_enforcement(Enforcement::Observe);
-    let text = explanation(&mut bench, &[], None);
+    let text = explain_matching(&mut bench, &[], None);
     let first = "allowed, because refusals are only observed; otherwise refused for 1s, by `c`\n";
     assert!(text.starts_with(first), "{text}");
 }
@@ -260,7 +260,7 @@ fn ban_that_was_not_evaluated_is_reported_as_such() {
          - {id: s, limit: 9/h, overrides: [{when: {a: x}, deny: true}]}\n",
     );
     (0..2).for_each(|_| drop(bench.check(&[])));
-    assert!(explanation(&mut bench, &[], None).contains("\n    banned for 2h more, until"));
+    assert!(explain_matching(&mut bench, &[], None).contains("\n    banned for 2h more, until"));
     check("ban_not_evaluated", &mut bench, &[("a", "x")]);
 }
 

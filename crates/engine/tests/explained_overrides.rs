@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use support::{bench, check, explanation, run};
+use support::{bench, check, explain_matching, run};
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source, entry};
 use tollgate_engine::{Entry, Item};
@@ -31,7 +31,7 @@ fn applied_override_is_explained_with_those_that_do_not_apply() {
 fn expiry_of_an_override_is_explained() {
     let mut bench = bench(PLANS);
     let trial = [("api_key", "trial")];
-    let before = explanation(&mut bench, &trial, None);
+    let before = explain_matching(&mut bench, &trial, None);
     assert!(
         before.contains("by override rules:10:5, since api_key is \"trial\", until 2023-11-15T00:00Z\n"),
         "{before}"
@@ -66,7 +66,7 @@ fn overrides_of_the_rule_are_listed_before_those_of_other_customers() {
     let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().without_positions();
     let mut bench = bench("- {id: r, limit: 1/s}\n");
     bench.engine.put(&rules).unwrap();
-    let text = explanation(&mut bench, &[("key", "me"), ("plan", "pro")], None);
+    let text = explain_matching(&mut bench, &[("key", "me"), ("plan", "pro")], None);
     let expected = "\n    none of its 2,002 overrides applies\n    \
                     override 2 of the rule does not apply: region must be \"eu\", but is missing\n    \
                     override 1 of the rule does not apply: plan must be \"a\", but is \"pro\"\n    \
@@ -132,7 +132,7 @@ fn nearest_override_is_searched_among_the_first_ten_thousand() {
         let others: String = (0..others).map(|n| format!("{{when: {{k: c{n}}}, unlimited: true}}, ")).collect();
         let near = "{when: {b: yes, a: no}, unlimited: true}";
         let mut bench = bench(&format!("- {{id: r, limit: 1/s, overrides: [{others}{near}]}}\n"));
-        let text = explanation(&mut bench, &[("a", "yes"), ("b", "yes")], None);
+        let text = explain_matching(&mut bench, &[("a", "yes"), ("b", "yes")], None);
         let first = text.lines().nth(3).unwrap_or_default();
         assert!(first.contains("override ") && first.ends_with(nearest), "{text}");
         let more = format!("\n    further overrides that do not apply: {more}\n");

@@ -6,7 +6,7 @@ use crate::support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use support::{Bench, Memory, START, limits, memory, run};
+use support::{Bench, Memory, START, limits, memory_store, run};
 use tollgate::Limits;
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
@@ -53,7 +53,7 @@ impl Store for Counting {
 
 fn bench() -> Bench<Counting> {
     let clock = Arc::new(ManualClock::at(START));
-    let store = Counting { memory: memory(&clock), admitted: AtomicU32::new(0), refused: AtomicU32::new(0) };
+    let store = Counting { memory: memory_store(&clock), admitted: AtomicU32::new(0), refused: AtomicU32::new(0) };
     Bench::on(store, clock, RULES)
 }
 
@@ -79,7 +79,7 @@ fn describe(decision: Decision<'_>) -> String {
     )
 }
 
-fn counts(bench: &Bench<Counting>) -> String {
+fn rule_counts(bench: &Bench<Counting>) -> String {
     let rules = bench.engine.rules();
     let rules: Vec<_> = rules.rules().iter().map(|rule| (rule.id(), rule.meter().read())).collect();
     format!("{rules:?}")
@@ -88,7 +88,7 @@ fn counts(bench: &Bench<Counting>) -> String {
 #[test]
 fn fast_path_agrees_with_the_slow_path() {
     let (alone, together) = (bench(), bench());
-    let sent = [&alone, &together].map(|bench| bench.engine.limits(&limits("5/s", Some(3))).unwrap());
+    let sent = [&alone, &together].map(|bench| bench.engine.intern_limits(&limits("5/s", Some(3))).unwrap());
     let (mut first, mut second) = (Decisions::default(), Decisions::default());
     let mut refused = 0;
     for step in 0..2_000_u64 {
@@ -121,6 +121,6 @@ fn fast_path_agrees_with_the_slow_path() {
     let (admitted, denied) = decided_fast(&alone);
     assert!(admitted > 200 && denied > 50, "the fast path admitted {admitted} and refused {denied}");
     assert_eq!(decided_fast(&together), (0, 0), "two requests at a time take the slow path");
-    assert_eq!(counts(&alone), counts(&together));
+    assert_eq!(rule_counts(&alone), rule_counts(&together));
     assert_eq!(alone.engine.counts(), together.engine.counts());
 }

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, START, limits, run, show, stale, unavailable, unknown};
+use support::{Bench, Flaky, START, limits, run, show, stale_error, unavailable_error, unknown_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Nanos, Time};
 use tollgate_engine::store::StoreError;
@@ -17,19 +17,19 @@ fn bench(rules: &str) -> Bench<Flaky> {
     Bench::on(Flaky::new(&clock), clock, rules)
 }
 
-fn standing(bench: &mut Bench<Flaky>) -> (String, Standing) {
+fn check_standing(bench: &mut Bench<Flaky>) -> (String, Standing) {
     bench.decide(&[], None, |decision| (show(decision.outcome()), decision.standing()))
 }
 
 #[test]
 fn open_rule_admits_all() {
     let mut bench = bench("- {id: r, limit: 1/m, on_fault: open}\n");
-    bench.engine.store().fail(unavailable(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
     for _ in 0..10 {
-        assert_eq!(standing(&mut bench), ("allow".into(), Standing::Fallback));
+        assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Fallback));
     }
     bench.engine.store().recover();
-    assert_eq!(standing(&mut bench), ("allow".into(), Standing::Exact), "nothing was spent meanwhile");
+    assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Exact), "nothing was spent meanwhile");
     let counts = bench.engine.counts();
     assert_eq!((counts.fallback, counts.unavailable, counts.allowed), (10, 10, 11));
     assert_eq!(bench.engine.rules().rules()[0].meter().read().fallback, 10);
@@ -39,7 +39,7 @@ fn open_rule_admits_all() {
 fn closed_rule_refuses_all() {
     let mut bench =
         bench("- {id: open, limit: 1/m, on_fault: open}\n- {id: r, limit: 9/m, on_fault: closed, status: 402}\n");
-    bench.engine.store().fail(unknown(), ALWAYS);
+    bench.engine.store().fail_times(unknown_error(), ALWAYS);
     bench.decide(&[], None, |decision| {
         assert!(decision.is_closed() && decision.refusal().is_none(), "nobody has exceeded anything");
         assert_eq!((show(decision.outcome()), decision.standing()), ("deny 1s".into(), Standing::Fallback));
@@ -61,29 +61,29 @@ fn closed_rule_refuses_all() {
 fn local_rule_decides_by_its_share() {
     let mut bench = bench("- {id: r, limit: 4/s, burst: 40}\n");
     bench.engine.set_nodes(2);
-    bench.engine.store().fail(unavailable(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
     // Half of the burst, refilled at two a second, half of the rate.
     for _ in 0..20 {
-        assert_eq!(standing(&mut bench), ("allow".into(), Standing::Fallback));
+        assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Fallback));
     }
-    assert_eq!(standing(&mut bench), ("deny 500ms".into(), Standing::Fallback));
+    assert_eq!(check_standing(&mut bench), ("deny 500ms".into(), Standing::Fallback));
     bench.advance(Nanos::from_secs(2));
-    assert_eq!((0..10).filter(|_| standing(&mut bench).0 == "allow").count(), 4);
+    assert_eq!((0..10).filter(|_| check_standing(&mut bench).0 == "allow").count(), 4);
     // An answer of the store replaces what the fallback knew.
     bench.engine.store().recover();
-    assert_eq!(standing(&mut bench), ("allow".into(), Standing::Exact));
-    bench.engine.store().fail(unavailable(), ALWAYS);
-    assert_eq!((0..30).filter(|_| standing(&mut bench).0 == "allow").count(), 20);
+    assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Exact));
+    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
+    assert_eq!((0..30).filter(|_| check_standing(&mut bench).0 == "allow").count(), 20);
     // The share follows the number of nodes, and keeps what was spent.
     bench.engine.set_nodes(1);
-    assert_eq!(standing(&mut bench).1, Standing::Fallback);
+    assert_eq!(check_standing(&mut bench).1, Standing::Fallback);
 }
 
 #[test]
 fn local_rules_are_charged_together_or_not_at_all() {
     let mut bench =
         bench("- {id: a, limit: 1/m}\n- {id: b, limit: 100/s, per: [x]}\n- {id: c, limit: 1/m, on_fault: open}\n");
-    bench.engine.store().fail(unavailable(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
     assert_eq!(bench.check_cost(&[], 1), "allow");
     for _ in 0..3 {
         assert_eq!(bench.check_cost(&[], 1), "deny 60s");
@@ -94,7 +94,7 @@ fn local_rules_are_charged_together_or_not_at_all() {
 #[test]
 fn receipt_of_the_fallback_is_refunded_to_the_fallback() {
     let mut bench = bench("- {id: r, limit: 1/m}\n");
-    bench.engine.store().fail(unavailable(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
     let receipt: Receipt = receipt.to_string().parse().unwrap();
     assert_eq!(bench.check(&[]), "deny 60s");
@@ -108,33 +108,33 @@ fn receipt_of_the_fallback_is_refunded_to_the_fallback() {
 fn refunds_and_resets_report_store_failures() {
     let mut bench = bench("- {id: r, limit: 9/m}\n");
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
-    bench.engine.store().fail(unknown(), ALWAYS);
-    assert_eq!(run(bench.engine.refund(&receipt)), Err(EngineError::Store(unknown())));
+    bench.engine.store().fail_times(unknown_error(), ALWAYS);
+    assert_eq!(run(bench.engine.refund(&receipt)), Err(EngineError::Store(unknown_error())));
     let items = [Item::default()];
     let reset = run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default()));
-    assert_eq!(reset, Err(EngineError::Store(unknown())));
+    assert_eq!(reset, Err(EngineError::Store(unknown_error())));
 }
 
 #[test]
 fn reset_discards_usage_of_the_fallback() {
     let mut bench = bench("- {id: r, limit: 1/m}\n");
-    bench.engine.store().fail(unavailable(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
     bench.engine.store().recover();
     let items = [Item::default()];
     assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(1));
-    bench.engine.store().fail(unavailable(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
     assert_eq!(bench.check(&[]), "allow");
 }
 
 #[test]
 fn stale_windows_are_retried_once() {
     let mut bench = bench("- {id: r, limit: 2/m}\n");
-    bench.engine.store().fail(stale(), 1);
-    assert_eq!(standing(&mut bench), ("allow".into(), Standing::Exact));
+    bench.engine.store().fail_times(stale_error(), 1);
+    assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Exact));
     assert_eq!(bench.remaining(&[]), [1]);
-    bench.engine.store().fail(stale(), 2);
-    assert_eq!(standing(&mut bench).1, Standing::Fallback);
+    bench.engine.store().fail_times(stale_error(), 2);
+    assert_eq!(check_standing(&mut bench).1, Standing::Fallback);
     assert_eq!(bench.engine.counts().stale, 3);
 }
 
@@ -157,7 +157,7 @@ fn only_failed_groups_of_a_batch_fall_back() {
         }
     }
     let clock = Arc::new(ManualClock::at(START));
-    let bench = Bench::on(Half(support::memory(&clock)), clock, "- {id: r, limit: 4/m}\n");
+    let bench = Bench::on(Half(support::memory_store(&clock)), clock, "- {id: r, limit: 4/m}\n");
     let items = [Item::default()];
     let requests = [Request::new("d", &items); 6];
     let mut decisions = Decisions::default();
@@ -183,11 +183,11 @@ fn only_failed_groups_of_a_batch_fall_back() {
 #[test]
 fn inline_limit_is_decided_locally() {
     let mut bench = bench("");
-    let one = bench.engine.limits(&limits("1/m", None)).unwrap();
-    bench.engine.store().fail(unavailable(), ALWAYS);
+    let one = bench.engine.intern_limits(&limits("1/m", None)).unwrap();
+    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("deny 60s".into()));
-    assert!(bench.engine.limits(&limits("666/s", None)).is_err());
+    assert!(bench.engine.intern_limits(&limits("666/s", None)).is_err());
     assert_eq!(
         StoreError::Stale { store_time: Time::from_nanos(5_000_000_000) }.to_string(),
         "the calendar windows do not fit the store's time, 5 s"
@@ -197,7 +197,7 @@ fn inline_limit_is_decided_locally() {
 #[test]
 fn shadow_rules_report_nothing_while_the_store_fails() {
     let mut bench = bench("- {id: s, limit: 1/m, on_exceed: shadow}\n- {id: r, limit: 60/m}\n");
-    bench.engine.store().fail(unavailable(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
     bench.decide(&[], None, |decision| {
         assert!(decision.is_allowed());
         assert!(decision.reports().all(|report| !report.shadow));

@@ -32,7 +32,7 @@ const VALUES: &[&str] = &["a", "ab", "b/a", "a*", "*b", "a*b", "*", "b/*a", "{a}
 const SENT: &[&str] = &["", "a", "b", "ab", "aab", "b/a", "b/xa", "a/b", "{a}"];
 const NAMES: &[&str] = &["x", "y", "z"];
 
-fn limits() -> impl Strategy<Value = Limit> {
+fn any_limit() -> impl Strategy<Value = Limit> {
     let name = prop::option::of(prop::sample::select(NAMES));
     let replaces = prop::collection::vec(prop::sample::select(NAMES), 0..2);
     (name, replaces, prop::bool::weighted(0.1)).prop_map(|(name, replaces, unlimited)| {
@@ -41,10 +41,10 @@ fn limits() -> impl Strategy<Value = Limit> {
     })
 }
 
-fn trees() -> impl Strategy<Value = Vec<Node>> {
+fn any_trees() -> impl Strategy<Value = Vec<Node>> {
     let node = |below: BoxedStrategy<Vec<Node>>| {
         let value = prop::option::weighted(0.8, prop::sample::select(VALUES));
-        (prop::sample::select(KEYS), value, prop::option::weighted(0.7, limits()), below)
+        (prop::sample::select(KEYS), value, prop::option::weighted(0.7, any_limit()), below)
             .prop_map(|(key, value, limit, below)| Node { key, value, limit, below })
     };
     let level = |below: BoxedStrategy<Vec<Node>>, most: usize| {
@@ -93,20 +93,22 @@ fn write(nodes: &[Node], depth: usize, count: &mut u32, text: &mut String) {
 }
 
 /// The limits of a tree in the order in which they were written, each with the path to it.
-fn number(nodes: &[Node], found: &mut Vec<*const Node>) {
+fn collect_limits(nodes: &[Node], found: &mut Vec<*const Node>) {
     for node in nodes {
         if node.limit.is_some() {
             found.push(std::ptr::from_ref(node));
         }
-        number(&node.below, found);
+        collect_limits(&node.below, found);
     }
 }
 
-fn starred(pattern: &[u8], value: &[u8]) -> bool {
+fn matches_stars(pattern: &[u8], value: &[u8]) -> bool {
     match pattern {
         [] => value.is_empty(),
-        [b'*', rest @ ..] => (0..=value.len()).any(|taken| starred(rest, &value[taken..])),
-        [byte, rest @ ..] => value.split_first().is_some_and(|(first, value)| first == byte && starred(rest, value)),
+        [b'*', rest @ ..] => (0..=value.len()).any(|taken| matches_stars(rest, &value[taken..])),
+        [byte, rest @ ..] => {
+            value.split_first().is_some_and(|(first, value)| first == byte && matches_stars(rest, value))
+        }
     }
 }
 
@@ -116,8 +118,9 @@ fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<&'n Node> {
     let beside = || nodes.iter().filter(|node| node.key == *key);
     let exactly = beside().find(|node| node.value.is_some_and(|own| !own.contains('*') && own == *value));
     let stars = || {
-        beside()
-            .find(|node| node.value.is_some_and(|own| own.contains('*') && starred(own.as_bytes(), value.as_bytes())))
+        beside().find(|node| {
+            node.value.is_some_and(|own| own.contains('*') && matches_stars(own.as_bytes(), value.as_bytes()))
+        })
     };
     let any = || beside().find(|node| node.value.is_none());
     let next = exactly.or_else(stars).or_else(any)?;
@@ -125,9 +128,9 @@ fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<&'n Node> {
 }
 
 /// Returns how much each limit admits that a request is charged to, in order.
-fn charged(tree: &[Node], descriptors: &[Vec<(&str, &str)>]) -> Vec<u64> {
+fn charged_limits(tree: &[Node], descriptors: &[Vec<(&str, &str)>]) -> Vec<u64> {
     let mut numbered = Vec::new();
-    number(tree, &mut numbered);
+    collect_limits(tree, &mut numbered);
     let met: Vec<&Node> = descriptors.iter().filter_map(|entries| walk(tree, entries)).collect();
     let limit = |node: &Node| node.limit.clone().expect("only those are met");
     let replaced: HashSet<&str> = met.iter().flat_map(|node| limit(node).replaces).collect();
@@ -147,7 +150,7 @@ proptest! {
 
     #[test]
     fn descriptors_are_charged_to_the_limits_that_the_walk_finds(
-        tree in trees(),
+        tree in any_trees(),
         requests in prop::collection::vec(
             prop::collection::vec(
                 prop::collection::vec((prop::sample::select(KEYS), prop::sample::select(SENT)), 1..4),
@@ -173,7 +176,7 @@ proptest! {
             let decision = run(engine.peek(&Request::new("d", &items), &mut decisions)).expect("a request");
             let mut found: Vec<u64> = decision.reports().map(|report| report.report.limit).collect();
             found.sort_unstable();
-            prop_assert_eq!(found, charged(&tree, descriptors), "{:?} by\n{}", descriptors, text);
+            prop_assert_eq!(found, charged_limits(&tree, descriptors), "{:?} by\n{}", descriptors, text);
         }
     }
 }

@@ -84,7 +84,7 @@ fn locations_and_servers_are_conditions_and_limits_are_inherited_as_nginx_does()
 }
 
 /// The limits that nginx would apply to some requests, each identified by its burst.
-fn holding(config: &str, requests: &[(&str, &str, &[u64])]) {
+fn assert_limits(config: &str, requests: &[(&str, &str, &[u64])]) {
     let imported = import(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let rules = Rules::read(&[Source { name: "y", text: imported.yaml.as_bytes() }]).unwrap();
     let engine = Engine::new(MemoryStore::new(100).unwrap()).unwrap();
@@ -111,7 +111,7 @@ fn limits_hold_where_nginx_says_and_are_inherited_only_where_there_are_no_others
         server { server_name two.example *.two.example .three.example; limit_req zone=b burst=7 nodelay;\n\
         \x20 location /x/ { limit_req_status 429; }\n }\n\
         server { location /own/ { limit_req zone=b burst=8 nodelay; } }\n }";
-    holding(
+    assert_limits(
         config,
         &[
             ("one.example", "/", &[2]),
@@ -231,7 +231,7 @@ fn directives_that_are_not_imported_are_reported() {
         "limit_conn_zone $plan zone=c:1m; limit_conn c 3;".into(),
     ] {
         let imported = import(&config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
-        page.case(&config, &imported.left_out.unwrap().to_string());
+        page.add_case(&config, &imported.left_out.unwrap().to_string());
     }
     golden!("import/nginx_not_imported", page);
 }
@@ -250,7 +250,10 @@ fn files_with_mistakes_are_refused() {
         "limit_req_status 200;",
         "server { limit_req zone=a;",
     ] {
-        page.case(config, &import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{config} is refused")));
+        page.add_case(
+            config,
+            &import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{config} is refused")),
+        );
     }
     golden!("import/nginx_mistakes", page);
 }

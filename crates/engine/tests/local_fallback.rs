@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, START, run, show, unavailable};
+use support::{Bench, Flaky, START, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate::{Outcome, Retry};
@@ -19,13 +19,13 @@ fn bench(rules: &str, nodes: u32) -> Bench<Flaky> {
     bench
 }
 
-fn stall(bench: &Bench<Flaky>) {
-    bench.engine.store().fail(unavailable(), ALWAYS);
+fn stall_store(bench: &Bench<Flaky>) {
+    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
 }
 
 /// Checks a cost, which the fallback must decide.
 #[track_caller]
-fn fallback(bench: &mut Bench<Flaky>, cost: u64) -> String {
+fn check_in_fallback(bench: &mut Bench<Flaky>, cost: u64) -> String {
     bench.decide(&[], Some(cost), |decision| {
         assert_eq!(decision.standing(), Standing::Fallback);
         show(decision.outcome())
@@ -33,9 +33,9 @@ fn fallback(bench: &mut Bench<Flaky>, cost: u64) -> String {
 }
 
 /// Returns how many requests of cost 1 the fallback admits before it refuses one, and that refusal.
-fn admitted(bench: &mut Bench<Flaky>) -> (u64, String) {
+fn count_admitted(bench: &mut Bench<Flaky>) -> (u64, String) {
     for count in 0..100_000 {
-        let said = fallback(bench, 1);
+        let said = check_in_fallback(bench, 1);
         if said != "allow" {
             return (count, said);
         }
@@ -52,8 +52,8 @@ fn key_with_almost_everything_left_is_admitted_while_the_store_stalls() {
             }
             let mut bench = bench(&format!("- {{id: r, limit: {limit}, algorithm: {algorithm}}}\n"), 1);
             assert_eq!(bench.check(&[]), "allow");
-            stall(&bench);
-            assert_eq!(admitted(&mut bench).0, left, "{limit} {algorithm}");
+            stall_store(&bench);
+            assert_eq!(count_admitted(&mut bench).0, left, "{limit} {algorithm}");
         }
     }
 }
@@ -62,27 +62,27 @@ fn key_with_almost_everything_left_is_admitted_while_the_store_stalls() {
 fn two_nodes_share_what_was_left() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 201), "allow");
-    stall(&bench);
-    assert_eq!(admitted(&mut bench), (400, "deny 7.2s".into()), "half of 799, refilled at half the rate");
+    stall_store(&bench);
+    assert_eq!(count_admitted(&mut bench), (400, "deny 7.2s".into()), "half of 799, refilled at half the rate");
 }
 
 #[test]
 fn unknown_key_gets_its_share_of_the_full_burst() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 3);
-    stall(&bench);
-    assert_eq!(admitted(&mut bench).0, 334);
+    stall_store(&bench);
+    assert_eq!(count_admitted(&mut bench).0, 334);
 }
 
 #[test]
 fn share_of_the_last_token_is_one_and_of_none_is_none() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 5);
     assert_eq!(bench.check_cost(&[], 999), "allow");
-    stall(&bench);
-    assert_eq!(admitted(&mut bench).0, 1);
+    stall_store(&bench);
+    assert_eq!(count_admitted(&mut bench).0, 1);
     bench.engine.store().recover();
     assert_eq!(bench.check(&[]), "allow");
-    stall(&bench);
-    assert_eq!(admitted(&mut bench), (0, "deny 18s".into()));
+    stall_store(&bench);
+    assert_eq!(count_admitted(&mut bench), (0, "deny 18s".into()));
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn time_since_the_last_answer_refills_the_limit() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 1_000), "allow");
     bench.advance(Nanos::from_secs(1_800));
-    stall(&bench);
-    assert_eq!(admitted(&mut bench).0, 250, "half of the 500 that are left by then");
+    stall_store(&bench);
+    assert_eq!(count_admitted(&mut bench).0, 250, "half of the 500 that are left by then");
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn share_depends_on_the_number_of_nodes_at_the_stall() {
     let mut bench = bench("- {id: r, limit: 1000/day, algorithm: fixed_window}\n", 1);
     assert_eq!(bench.check_cost(&[], 600), "allow");
     bench.engine.set_nodes(4);
-    stall(&bench);
-    assert_eq!(admitted(&mut bench).0, 100);
+    stall_store(&bench);
+    assert_eq!(count_admitted(&mut bench).0, 100);
 }
 
 #[test]
@@ -117,17 +117,17 @@ fn windows_end_when_they_end_in_the_store() {
             bench.advance(Nanos::from_secs(20));
         }
         bench.check_cost(&[], if phase == "first_request" { 59 } else { 60 });
-        stall(&bench);
+        stall_store(&bench);
         if limit.ends_with('h') {
             bench.advance(Nanos::from_secs(20));
         }
-        let (count, refusal) = admitted(&mut bench);
+        let (count, refusal) = count_admitted(&mut bench);
         assert_eq!((count, refusal), (20, format!("deny {wait}")), "{phase} {limit}");
         let wait = if limit.ends_with('h') { 2_780 } else { 40 };
         bench.advance(Nanos::from_nanos(wait * 1_000_000_000 - 1));
-        assert_eq!(fallback(&mut bench, 1), "deny 1ns", "{phase} {limit}");
+        assert_eq!(check_in_fallback(&mut bench, 1), "deny 1ns", "{phase} {limit}");
         bench.advance(Nanos::from_nanos(1));
-        assert_eq!(admitted(&mut bench).0, 50, "a share of the whole window, {phase} {limit}");
+        assert_eq!(count_admitted(&mut bench).0, 50, "a share of the whole window, {phase} {limit}");
     }
 }
 
@@ -135,8 +135,8 @@ fn windows_end_when_they_end_in_the_store() {
 fn spread_window_keeps_the_boundary_that_the_store_reported() {
     let mut bench = bench("- {id: r, limit: 100/h, algorithm: fixed_window, phase: spread}\n", 1);
     let reset = bench.decide(&[], Some(90), |decision| decision.reports().next().map(|it| it.report.reset));
-    stall(&bench);
-    let (count, refusal) = admitted(&mut bench);
+    stall_store(&bench);
+    let (count, refusal) = count_admitted(&mut bench);
     assert_eq!((count, refusal), (10, show(Outcome::Deny(Retry::After(reset.unwrap_or_default())))));
 }
 
@@ -144,11 +144,11 @@ fn spread_window_keeps_the_boundary_that_the_store_reported() {
 fn calendar_windows_keep_their_boundaries() {
     let mut bench = bench("- {id: r, limit: 100/month, algorithm: fixed_window, zone: Europe/Paris}\n", 2);
     assert_eq!(bench.check_cost(&[], 91), "allow");
-    stall(&bench);
+    stall_store(&bench);
     // START is 2023-11-14 22:13:20 UTC; the month ends in Paris at 2023-11-30 23:00:00 UTC.
-    assert_eq!(admitted(&mut bench), (5, "deny 1385200s".into()));
+    assert_eq!(count_admitted(&mut bench), (5, "deny 1385200s".into()));
     bench.advance(Nanos::from_secs(1_385_200));
-    assert_eq!(admitted(&mut bench), (50, "deny 2678400s".into()), "December has 31 days");
+    assert_eq!(count_admitted(&mut bench), (50, "deny 2678400s".into()), "December has 31 days");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn second_stall_grants_no_new_share() {
     let entries = [("k", "a")];
     let check = |bench: &mut Bench<Flaky>| bench.check(&entries);
     assert_eq!(check(&mut bench), "allow");
-    stall(&bench);
+    stall_store(&bench);
     for _ in 0..500 {
         assert_eq!(check(&mut bench), "allow");
     }
@@ -165,12 +165,12 @@ fn second_stall_grants_no_new_share() {
     // The store answers for another key only.
     bench.engine.store().recover();
     assert_eq!(bench.check(&[("k", "b")]), "allow");
-    stall(&bench);
+    stall_store(&bench);
     assert_ne!(check(&mut bench), "allow");
     // A newer answer for this key replaces what the fallback knew.
     bench.engine.store().recover();
     assert_eq!(check(&mut bench), "allow");
-    stall(&bench);
+    stall_store(&bench);
     for _ in 0..499 {
         assert_eq!(check(&mut bench), "allow");
     }
@@ -181,12 +181,12 @@ fn second_stall_grants_no_new_share() {
 fn cost_that_fits_what_was_left_but_not_the_share_is_admitted_once_into_debt() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 4);
     assert_eq!(bench.check_cost(&[], 400), "allow");
-    stall(&bench);
+    stall_store(&bench);
     // 600 were left, the share is 150.
-    assert_eq!(fallback(&mut bench, 400), "allow");
+    assert_eq!(check_in_fallback(&mut bench, 400), "allow");
     // 250 tokens of debt and one token more, at 250 an hour.
-    assert_eq!(fallback(&mut bench, 1), "deny 3614.4s");
-    assert_ne!(fallback(&mut bench, 400), "allow");
+    assert_eq!(check_in_fallback(&mut bench, 1), "deny 3614.4s");
+    assert_ne!(check_in_fallback(&mut bench, 400), "allow");
 }
 
 #[test]
@@ -194,10 +194,10 @@ fn cost_that_does_not_fit_what_was_left_is_refused() {
     for nodes in [1, 4] {
         let mut bench = bench("- {id: r, limit: 1000/h}\n", nodes);
         assert_eq!(bench.check_cost(&[], 400), "allow");
-        stall(&bench);
-        assert_ne!(fallback(&mut bench, 601), "allow");
-        assert_eq!(fallback(&mut bench, 1_001), "deny for ever");
-        assert_eq!(fallback(&mut bench, 600), "allow");
+        stall_store(&bench);
+        assert_ne!(check_in_fallback(&mut bench, 601), "allow");
+        assert_eq!(check_in_fallback(&mut bench, 1_001), "deny for ever");
+        assert_eq!(check_in_fallback(&mut bench, 600), "allow");
     }
 }
 
@@ -205,13 +205,13 @@ fn cost_that_does_not_fit_what_was_left_is_refused() {
 fn amount_that_the_node_spent_does_not_count_as_left() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 400), "allow");
-    stall(&bench);
+    stall_store(&bench);
     for _ in 0..200 {
-        assert_eq!(fallback(&mut bench, 1), "allow");
+        assert_eq!(check_in_fallback(&mut bench, 1), "allow");
     }
     // 600 were left, and this node has spent 200 of them.
-    assert_ne!(fallback(&mut bench, 401), "allow");
-    assert_eq!(fallback(&mut bench, 400), "allow");
+    assert_ne!(check_in_fallback(&mut bench, 401), "allow");
+    assert_eq!(check_in_fallback(&mut bench, 400), "allow");
 }
 
 /// Limits of every algorithm, with half of each used before the stall.
@@ -233,7 +233,7 @@ fn waiting_as_long_as_a_refusal_says_succeeds() {
         for cost in [1, 7, 40] {
             let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
             bench.check_cost(&[], 50);
-            stall(&bench);
+            stall_store(&bench);
             for round in 0..20 {
                 let mut said = Outcome::Allow;
                 while said.is_admitted() {
@@ -241,7 +241,11 @@ fn waiting_as_long_as_a_refusal_says_succeeds() {
                 }
                 let Outcome::Deny(Retry::After(wait)) = said else { panic!("{limit}, cost {cost}: {said:?}") };
                 bench.advance(wait);
-                assert_eq!(fallback(&mut bench, cost), "allow", "{limit}, cost {cost}, round {round}, after {wait}");
+                assert_eq!(
+                    check_in_fallback(&mut bench, cost),
+                    "allow",
+                    "{limit}, cost {cost}, round {round}, after {wait}"
+                );
             }
         }
     }
@@ -252,9 +256,9 @@ fn every_algorithm_grants_a_share_of_what_was_left() {
     for limit in EVERY {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
         assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
-        stall(&bench);
+        stall_store(&bench);
         let mut count = 0;
-        while !fallback(&mut bench, 1).starts_with("deny") {
+        while !check_in_fallback(&mut bench, 1).starts_with("deny") {
             count += 1;
         }
         assert_eq!(count, 17, "a third of 50: {limit}");
@@ -265,15 +269,15 @@ fn every_algorithm_grants_a_share_of_what_was_left() {
 fn slots_that_are_held_in_the_store_are_not_free_in_the_fallback() {
     let mut bench = bench("- {id: r, limit: 10, algorithm: concurrency, lease: 1m}\n", 2);
     let receipt = bench.decide(&[], Some(6), |decision| decision.receipt());
-    stall(&bench);
-    assert_eq!(admitted(&mut bench), (2, "deny until release".into()), "half of the four that are free");
+    stall_store(&bench);
+    assert_eq!(count_admitted(&mut bench), (2, "deny until release".into()), "half of the four that are free");
     bench.engine.store().recover();
     assert_eq!(run(bench.engine.refund(&receipt)).map(Cost::get), Ok(6));
-    stall(&bench);
-    assert_eq!(admitted(&mut bench).0, 5, "the store said that the slots were released");
+    stall_store(&bench);
+    assert_eq!(count_admitted(&mut bench).0, 5, "the store said that the slots were released");
     // Slots that are never released are free again when their lease ends.
     bench.advance(Nanos::from_secs(60));
-    assert_eq!(admitted(&mut bench).0, 5);
+    assert_eq!(count_admitted(&mut bench).0, 5);
 }
 
 #[test]
@@ -282,8 +286,8 @@ fn reset_key_has_its_share_of_everything() {
     assert_eq!(bench.check_cost(&[], 100), "allow");
     let items = [Item::default()];
     assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
-    stall(&bench);
-    assert_eq!(admitted(&mut bench).0, 50);
+    stall_store(&bench);
+    assert_eq!(count_admitted(&mut bench).0, 50);
 }
 
 #[test]
@@ -297,7 +301,7 @@ fn override_in_the_fallback_counts_the_amount_spent_under_another() {
         if refused_in_the_store {
             assert_ne!(bench.check(&[]), "allow", "600 of 100 are spent");
         }
-        stall(&bench);
+        stall_store(&bench);
         assert_ne!(bench.check(&[]), "allow", "a refused request changes nothing");
         let count = (0..1_000).take_while(|_| bench.check(&pro) == "allow").count();
         assert_eq!(count, 200, "half of the 400 that are left");

@@ -6,7 +6,7 @@ use support::bench;
 use tollgate::core::Nanos;
 
 /// Sends 40 requests at once after each wait, and asserts how many pass.
-fn passing(rules: &str, waits_and_expected: &[(u64, usize)]) {
+fn assert_passing(rules: &str, waits_and_expected: &[(u64, usize)]) {
     let mut bench = bench(rules);
     for (seconds, expected) in waits_and_expected {
         bench.advance(Nanos::from_secs(*seconds));
@@ -24,44 +24,50 @@ fn rates_are_parsed_in_words() {
             assert!(tollgate_engine::rules::Rules::read(&[source]).is_err());
             continue;
         }
-        passing(&format!("- {{id: a, limit: {rate}, burst: 3}}\n"), &[(0, 3), (179, 0), (1, 1), (360, 2)]);
+        assert_passing(&format!("- {{id: a, limit: {rate}, burst: 3}}\n"), &[(0, 3), (179, 0), (1, 1), (360, 2)]);
     }
-    passing("- {id: a, limit: 1k/day, burst: 20}\n", &[(0, 20), (86, 0), (1, 1)]);
+    assert_passing("- {id: a, limit: 1k/day, burst: 20}\n", &[(0, 20), (86, 0), (1, 1)]);
 }
 
 #[test]
 fn buckets_start_with_initial_and_refill() {
-    passing("- {id: a, limit: 10/m, burst: 5, initial: 2}\n", &[(0, 2), (6, 1), (600, 5)]);
-    passing("- {id: a, limit: 10/m, algorithm: interval_bucket}\n", &[(0, 10), (19, 0), (60, 10)]);
+    assert_passing("- {id: a, limit: 10/m, burst: 5, initial: 2}\n", &[(0, 2), (6, 1), (600, 5)]);
+    assert_passing("- {id: a, limit: 10/m, algorithm: interval_bucket}\n", &[(0, 10), (19, 0), (60, 10)]);
     // The start is 20 s into a minute: the first refill is 15 s into the next one.
-    passing("- {id: a, limit: 10/m, algorithm: interval_bucket, offset: 15s}\n", &[(0, 10), (54, 0), (1, 10)]);
+    assert_passing("- {id: a, limit: 10/m, algorithm: interval_bucket, offset: 15s}\n", &[(0, 10), (54, 0), (1, 10)]);
 }
 
 #[test]
 fn windows_end_by_their_phase() {
     // The start is 20 s into a minute.
-    passing("- {id: a, limit: 10/m, algorithm: fixed_window}\n", &[(0, 10), (39, 0), (1, 10)]);
-    passing("- {id: a, limit: 10/m, algorithm: fixed_window, phase: first_request}\n", &[(0, 10), (59, 0), (1, 10)]);
-    passing("- {id: a, limit: 10/m, algorithm: sliding_window}\n", &[(0, 10), (40, 0), (30, 5)]);
-    passing("- {id: a, limit: 10/m, algorithm: sliding_slices, precision: 20s}\n", &[(0, 10), (40, 0), (40, 10)]);
+    assert_passing("- {id: a, limit: 10/m, algorithm: fixed_window}\n", &[(0, 10), (39, 0), (1, 10)]);
+    assert_passing(
+        "- {id: a, limit: 10/m, algorithm: fixed_window, phase: first_request}\n",
+        &[(0, 10), (59, 0), (1, 10)],
+    );
+    assert_passing("- {id: a, limit: 10/m, algorithm: sliding_window}\n", &[(0, 10), (40, 0), (30, 5)]);
+    assert_passing(
+        "- {id: a, limit: 10/m, algorithm: sliding_slices, precision: 20s}\n",
+        &[(0, 10), (40, 0), (40, 10)],
+    );
 }
 
 #[test]
 fn sliding_log_is_exact_with_gap_and_counted_refusals() {
-    passing("- {id: a, limit: 10/m, algorithm: sliding_log}\n", &[(0, 10), (59, 0), (1, 10)]);
-    passing("- {id: a, limit: 10/m, algorithm: sliding_log, minimum_gap: 2s}\n", &[(0, 1), (1, 0), (1, 1)]);
+    assert_passing("- {id: a, limit: 10/m, algorithm: sliding_log}\n", &[(0, 10), (59, 0), (1, 10)]);
+    assert_passing("- {id: a, limit: 10/m, algorithm: sliding_log, minimum_gap: 2s}\n", &[(0, 1), (1, 0), (1, 1)]);
     let counting = "- {id: a, limit: 10/m, algorithm: sliding_log, count_refused: true}\n";
-    passing(counting, &[(0, 10), (59, 0), (1, 0), (59, 0), (60, 10)]);
+    assert_passing(counting, &[(0, 10), (59, 0), (1, 0), (59, 0), (60, 10)]);
 }
 
 #[test]
 fn unreleased_slots_are_freed_after_their_lease() {
-    passing("- {id: a, limit: 3, algorithm: concurrency, lease: 10s}\n", &[(0, 3), (9, 0), (1, 3)]);
+    assert_passing("- {id: a, limit: 3, algorithm: concurrency, lease: 10s}\n", &[(0, 3), (9, 0), (1, 3)]);
 }
 
 #[test]
 fn strict_consistency_is_accepted() {
-    passing("- {id: a, limit: 2/h, consistency: strict}\n", &[(0, 2), (1800, 1)]);
+    assert_passing("- {id: a, limit: 2/h, consistency: strict}\n", &[(0, 2), (1800, 1)]);
 }
 
 #[test]

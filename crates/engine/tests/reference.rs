@@ -3,7 +3,7 @@
 use crate::support;
 
 use support::bench;
-use tollgate_engine::rules::{Rules, Source, keys, reference};
+use tollgate_engine::rules::{Rules, Source, keys, reference_page};
 use tollgate_engine::{Engine, MemoryStore};
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rules.md");
@@ -11,15 +11,15 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rules.md");
 #[test]
 fn page_is_generated_from_the_definitions() {
     if std::env::var_os("BLESS").is_some() {
-        std::fs::write(PAGE, reference()).expect("a place to write");
+        std::fs::write(PAGE, reference_page()).expect("a place to write");
     }
     let page = std::fs::read_to_string(PAGE).unwrap_or_default();
-    assert!(page == reference(), "docs/rules.md is stale: run this test with BLESS=1");
+    assert!(page == reference_page(), "docs/rules.md is stale: run this test with BLESS=1");
 }
 
 #[test]
 fn every_example_loads() {
-    let page = reference();
+    let page = reference_page();
     let examples: Vec<&str> = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() > 8, "only {} examples", examples.len());
     for example in examples {
@@ -54,7 +54,7 @@ fn every_key_has_an_example_that_uses_it() {
 
 #[test]
 fn export_costs_fifty_of_a_shared_quota() {
-    let page = reference();
+    let page = reference_page();
     let (_, rest) = page.split_once("domain: weighed\nrules:\n").expect("the example");
     let (rules, _) = rest.split_once("```").expect("its end");
     let mut bench = bench(rules);
@@ -73,7 +73,7 @@ fn export_costs_fifty_of_a_shared_quota() {
 
 #[test]
 fn gateway_states_the_cost_in_an_attribute() {
-    let page = reference();
+    let page = reference_page();
     let (_, rest) = page.split_once("domain: weighed-by-gateway\nrules:\n").expect("the example");
     let (rules, _) = rest.split_once("```").expect("its end");
     let mut bench = bench(rules);

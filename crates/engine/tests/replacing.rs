@@ -5,7 +5,7 @@ use crate::support;
 
 use std::sync::{Arc, Mutex};
 
-use support::{Bench, Flaky, Memory, START, bench, memory, run, show, unavailable};
+use support::{Bench, Flaky, Memory, START, bench, memory_store, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate_engine::store::{Answers, Batch};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request, RuleEffect, Standing, Store};
@@ -134,8 +134,8 @@ impl Store for Contended {
 #[test]
 fn capacity_taken_meanwhile_is_sought_in_the_next_rule() {
     let clock = Arc::new(ManualClock::at(START));
-    let shared = Arc::new(memory(&clock));
-    let others = Engine::with_fallback(shared.clone(), memory(&clock)).with_clock(clock.clone());
+    let shared = Arc::new(memory_store(&clock));
+    let others = Engine::with_fallback(shared.clone(), memory_store(&clock)).with_clock(clock.clone());
     others.put(&support::read(THREE)).unwrap();
     let mut bench = Bench::on(Contended { memory: shared, others, next: Mutex::default() }, clock, THREE);
     assert_eq!(bench.check(&[("b", "")]), "allow", "one of two");
@@ -176,7 +176,7 @@ fn one_sufficient_rule_is_enough_without_the_store() {
         - {id: b, limit: 2/s, burst: 2, suffices: true}\n\
         - {id: c, when: {free: {present: true}}, limit: 1/s, suffices: true, on_fault: open}\n";
     let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
-    bench.engine.store().fail(unavailable(), usize::MAX);
+    bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     let mut ask = |attributes: &[(&str, &str)]| {
         bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.standing()))
     };
@@ -210,7 +210,7 @@ fn closed_rule_refuses_although_another_suffices() {
     let rules = "- {id: a, limit: 5/s, suffices: true, on_fault: closed}\n- {id: b, limit: 5/s, suffices: true}\n";
     let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
     assert_eq!(bench.check(&[]), "allow");
-    bench.engine.store().fail(unavailable(), usize::MAX);
+    bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     bench.decide(&[], None, |decision| assert!(decision.is_closed() && !decision.is_allowed()));
 }
 

@@ -232,8 +232,8 @@ fn reset_discards_usage() {
 #[test]
 fn inline_limit_needs_no_rules() {
     let mut bench = bench("");
-    let one = bench.engine.limits(&limits("1/m", None)).unwrap();
-    let other = bench.engine.limits(&limits("5/m", None)).unwrap();
+    let one = bench.engine.intern_limits(&limits("1/m", None)).unwrap();
+    let other = bench.engine.intern_limits(&limits("5/m", None)).unwrap();
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("deny 60s".into()));
     assert_eq!(bench.check_items(&[Item::inline("l", &one)]), Ok("allow".into()));

@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, START, bench, run, unavailable};
+use support::{Bench, Flaky, START, bench, run, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Receipt, Settled, Store};
@@ -112,12 +112,12 @@ fn calendar_windows_overrides_and_inline_limits_are_settled() {
 fn reservation_of_the_fallback_is_settled_there() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench = Bench::on(Flaky::new(&clock), clock, "- {id: mine, per: [user], limit: 100/s, max_debt: 100}\n");
-    bench.engine.store().fail(unavailable(), 1);
+    bench.engine.store().fail_times(unavailable_error(), 1);
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 40), (0, 10, 0));
     assert_eq!(commit(&bench, &receipt, 10), (20, 0, 0));
     assert_eq!(bench.remaining(&[("user", "a")]), [100], "the store has seen none of it");
-    bench.engine.store().fail(unavailable(), 5);
+    bench.engine.store().fail_times(unavailable_error(), 5);
     let receipt = reserve(&mut bench, 1);
     assert_eq!(commit(&bench, &receipt, 2), (0, 1, 0));
 }

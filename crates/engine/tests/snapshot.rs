@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, START, bench, limits, memory, run};
+use support::{Bench, START, bench, limits, memory_store, run};
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::core::Nanos;
 use tollgate::snapshot::{RestoreError, SnapshotReader, SnapshotWriter};
@@ -21,7 +21,7 @@ const RULES: &str = "
 ";
 const KINDS: [&str; 7] = ["bucket", "fine", "window", "daily", "log", "slots", "banned"];
 
-fn snapshot(bench: &Bench) -> Vec<u8> {
+fn take_snapshot(bench: &Bench) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut writer = SnapshotWriter::new(&mut bytes).expect("memory");
     bench.engine.write_snapshot(&mut writer).expect("memory");
@@ -35,7 +35,7 @@ fn restore(bytes: &[u8], before: &Bench, later: Nanos, rules: &str) -> Result<Be
     clock.step_wall((START - START / 3) as i64);
     clock.advance(later);
     let mut reader = SnapshotReader::new(bytes)?;
-    let engine = Engine::restored(20_000, clock.clone(), memory(&clock), &mut reader)?.with_clock(clock.clone());
+    let engine = Engine::restored(20_000, clock.clone(), memory_store(&clock), &mut reader)?.with_clock(clock.clone());
     reader.finish()?;
     let bench = Bench { engine, clock, decisions: Decisions::default() };
     bench.put(rules);
@@ -56,7 +56,7 @@ fn used_up() -> Bench {
 fn restored_engine_decides_as_the_one_that_wrote_the_snapshot() {
     for later in [0, 1, 599, 600, 3_599, 3_600, 7_200, 90_000].map(Nanos::from_secs) {
         let mut before = used_up();
-        let mut after = restore(&snapshot(&before), &before, later, RULES).unwrap();
+        let mut after = restore(&take_snapshot(&before), &before, later, RULES).unwrap();
         before.advance(later);
         for kind in KINDS {
             for who in ["alice", "bob", "carol"] {
@@ -75,7 +75,7 @@ fn lease_taken_before_the_restart_is_released_after_it() {
     let attributes = [("kind", "slots"), ("who", "alice")];
     let receipt = before.decide(&attributes, None, |decision| decision.receipt());
     assert_eq!(before.check(&attributes), "allow");
-    let mut after = restore(&snapshot(&before), &before, Nanos::from_secs(60), RULES).unwrap();
+    let mut after = restore(&take_snapshot(&before), &before, Nanos::from_secs(60), RULES).unwrap();
     assert_eq!(after.remaining(&attributes), [0]);
     assert_eq!(run(after.engine.refund(&receipt)).unwrap().get(), 1);
     assert_eq!(after.remaining(&attributes), [1]);
@@ -85,7 +85,7 @@ fn lease_taken_before_the_restart_is_released_after_it() {
 fn rule_that_changed_in_between_keeps_what_was_spent() {
     let before = used_up();
     let changed = RULES.replace("limit: 5/h", "limit: 8/h");
-    let mut after = restore(&snapshot(&before), &before, Nanos::ZERO, &changed).unwrap();
+    let mut after = restore(&take_snapshot(&before), &before, Nanos::ZERO, &changed).unwrap();
     assert_eq!(after.remaining(&[("kind", "bucket"), ("who", "alice")]), [3]);
 }
 
@@ -93,7 +93,7 @@ fn rule_that_changed_in_between_keeps_what_was_spent() {
 fn inline_limits_survive() {
     let before = bench("- {id: other, limit: 1/s}");
     let spend = |bench: &Bench, decisions: &mut Decisions| {
-        let inline = bench.engine.limits(&limits("5/h", None)).unwrap();
+        let inline = bench.engine.intern_limits(&limits("5/h", None)).unwrap();
         let items = [Item { limit: Some(Inline { key: b"alice", limits: &inline }), ..Item::new(&[]) }];
         run(bench.engine.check(&Request::new("d", &items), decisions))
             .unwrap()
@@ -105,14 +105,14 @@ fn inline_limits_survive() {
     };
     let mut decisions = Decisions::default();
     assert_eq!(spend(&before, &mut decisions), 4);
-    let after = restore(&snapshot(&before), &before, Nanos::ZERO, "- {id: other, limit: 1/s}").unwrap();
+    let after = restore(&take_snapshot(&before), &before, Nanos::ZERO, "- {id: other, limit: 1/s}").unwrap();
     assert_eq!(spend(&after, &mut decisions), 3);
 }
 
 #[test]
 fn damaged_snapshots_are_refused() {
     let before = used_up();
-    let bytes = snapshot(&before);
+    let bytes = take_snapshot(&before);
     let refused = |bytes: &[u8]| restore(bytes, &before, Nanos::ZERO, RULES).err();
     assert!(matches!(refused(b"SQLite format 3\0"), Some(RestoreError::NotASnapshot)));
     assert!(matches!(refused(&bytes[..3]), Some(RestoreError::CutShort)));

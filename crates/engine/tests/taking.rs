@@ -4,7 +4,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, START, bench, run, show, unavailable};
+use support::{Bench, Flaky, START, bench, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Enforcement, Entry, Item, Request, RequestError, Store, Taking};
@@ -95,7 +95,7 @@ fn drain_takes_nothing_where_no_limit_counts_and_says_so() {
         assert_eq!(drain(&mut bench, user), ("allow".into(), 0, false), "{user}");
     }
     // The store does not answer, and the rule has `on_fault: open`.
-    bench.engine.store().fail(unavailable(), 1);
+    bench.engine.store().fail_times(unavailable_error(), 1);
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 0, false));
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 3, true));
     // If refusals are only observed, a drain takes no more than was available.
@@ -142,7 +142,7 @@ fn take_up_to_needs_an_amount_and_one_item() {
 fn fallback_takes_up_to_its_share() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench = Bench::on(Flaky::new(&clock), clock, TWO);
-    bench.engine.store().fail(unavailable(), 1);
+    bench.engine.store().fail_times(unavailable_error(), 1);
     // A key that the store has not answered for starts with this node's share, and there is one node.
     assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 4));
 }

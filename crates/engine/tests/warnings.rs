@@ -9,7 +9,7 @@ use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 
 /// Returns the warnings about rules while others are in force, one to a line.
-fn warnings(running: &str, rules: &str) -> String {
+fn warnings_about(running: &str, rules: &str) -> String {
     let warnings = bench(running).engine.warnings(&read(rules));
     warnings.iter().map(|warning| format!("{warning}\n")).collect()
 }
@@ -18,15 +18,15 @@ fn warnings(running: &str, rules: &str) -> String {
 fn check(name: &str, rule_sets: &[&str]) {
     let mut page = Page::default();
     for rules in rule_sets {
-        let warnings = warnings("", rules);
+        let warnings = warnings_about("", rules);
         assert!(!warnings.is_empty(), "no warning about\n{rules}");
-        page.case(rules, &warnings);
+        page.add_case(rules, &warnings);
     }
     golden!(format!("warnings/{name}"), page);
 }
 
 fn check_silent(rules: &str) {
-    assert_eq!(warnings("", rules), "", "for\n{rules}");
+    assert_eq!(warnings_about("", rules), "", "for\n{rules}");
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn limit_that_changes_tenfold_causes_a_warning() {
     let running = "- {id: a, limit: 10/s}\n- {id: b, limit: 10/s}\n- {id: c, limit: 10/s}\n";
     let rules = "- {id: a, limit: 101/s}\n- {id: b, limit: 59/m}\n- {id: c, limit: 100/s}\n";
     let mut page = Page::default();
-    page.case(&format!("in force:\n{running}new:\n{rules}"), &warnings(running, rules));
+    page.add_case(&format!("in force:\n{running}new:\n{rules}"), &warnings_about(running, rules));
     golden!("warnings/tenfold_changes", page);
 }
 
@@ -199,7 +199,7 @@ fn ten_thousand_disjoint_overrides_cause_no_warning() {
 }
 
 /// Returns rules that differ only in a number.
-fn many(rule: &str) -> String {
+fn repeat_rule(rule: &str) -> String {
     (0..10_000).map(|number| format!("- {}\n", rule.replace('N', &number.to_string()))).collect()
 }
 
@@ -212,9 +212,9 @@ fn ten_thousand_rules_with_only_an_if_are_indexed_by_its_implied_conditions() {
         ("{id: rN, when: {user: {not: x}}, if: \"plan == 'pN' || plan == 'qN'\", limit: 1/s}", "p5", vec![5]),
         ("{id: rN, if: \"plan == 'pN'\", limit: 1/s}", "other", vec![]),
     ] {
-        let bench = bench(&many(rule));
+        let bench = bench(&repeat_rule(rule));
         let set = bench.engine.rules();
-        assert_eq!(set.tried(b"d"), 0, "{rule}");
+        assert_eq!(set.unindexed_rules(b"d"), 0, "{rule}");
         let mut matched = tollgate_engine::Matched::default();
         let entries = [Entry::new("plan", value), Entry::new("bytes", "6")];
         assert_eq!(set.matching(b"d", &entries, &mut matched).unwrap(), expected, "{rule}");
@@ -229,16 +229,16 @@ fn many_rules_without_an_indexed_condition_cause_a_warning() {
         "{id: rN, if: \"!has(aN)\", limit: 1/s}",
         "{id: rN, limit: 1/s}",
     ] {
-        let bench = bench(&many(rule));
-        assert_eq!(bench.engine.rules().tried(b"d"), 10_000, "{rule}");
-        let warnings = bench.engine.warnings(&read(&many(rule)));
+        let bench = bench(&repeat_rule(rule));
+        assert_eq!(bench.engine.rules().unindexed_rules(b"d"), 10_000, "{rule}");
+        let warnings = bench.engine.warnings(&read(&repeat_rule(rule)));
         let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
         let about: Vec<&str> =
             warnings.iter().filter(|text| text.starts_with("rules:259:3: ")).map(String::as_str).collect();
-        page.case(&format!("10,000 times {rule}"), &about.join("\n"));
+        page.add_case(&format!("10,000 times {rule}"), &about.join("\n"));
     }
     golden!("warnings/unindexed_rules", page);
-    let few: String = many("{id: rN, limit: 1/s}").lines().take(256).map(|line| format!("{line}\n")).collect();
+    let few: String = repeat_rule("{id: rN, limit: 1/s}").lines().take(256).map(|line| format!("{line}\n")).collect();
     assert!(bench(&few).engine.warnings(&read(&few)).is_empty());
 }
 
@@ -266,7 +266,7 @@ fn rules_beside_errors_are_checked_for_warnings() {
         bench("").engine.warnings(&sound).iter().map(|warning| format!("{warning}\n")).collect()
     };
     let mut page = Page::default();
-    page.case(text, &warnings(text));
+    page.add_case(text, &warnings(text));
     golden!("warnings/beside_errors", page);
     let twice = "domain: d\nrules:\n- {id: sound, limit: 1/s, cost: 50, cost: 1}\n";
     assert_eq!(warnings(twice), "", "it is unknown which of the two costs is meant");

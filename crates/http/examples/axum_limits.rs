@@ -12,7 +12,7 @@ use tollgate::core::Nanos;
 use tollgate::{Keyed, Limiter, SlidingLog, TokenBucket};
 use tollgate_http::{ByHeader, ClientIp, ForwardedBy, LimitLayer, OnUnidentified, SendHeaders, TrustedProxies};
 
-/// Returns limits the whole service, each address, and each API key.
+/// Builds an app that limits the whole service, each address, and each API key.
 ///
 /// The layer added last is the outermost: requests that it refuses are not charged to the others. Requests without an API key
 /// pass the innermost layer uncounted, so the limit per address is needed as well.

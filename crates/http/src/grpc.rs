@@ -59,13 +59,13 @@ pub(crate) fn write_status(
         None => HeaderValue::from_static("-1"),
     };
     headers.insert(GRPC_RETRY_PUSHBACK, pushback);
-    if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(status(code, message, wait))) {
+    if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(encode_status(code, message, wait))) {
         headers.insert(GRPC_STATUS_DETAILS, details);
     }
 }
 
 /// Returns a `google.rpc.Status`: code 1, message 2, details 3.
-fn status(code: Code, message: &str, wait: Option<Nanos>) -> Vec<u8> {
+fn encode_status(code: Code, message: &str, wait: Option<Nanos>) -> Vec<u8> {
     let mut out = Vec::with_capacity(96 + message.len());
     field_number(&mut out, 1, code as u64);
     field_bytes(&mut out, 2, message.as_bytes());
@@ -88,17 +88,17 @@ fn status(code: Code, message: &str, wait: Option<Nanos>) -> Vec<u8> {
 fn field_number(out: &mut Vec<u8>, field: u8, number: u64) {
     if number > 0 {
         out.push(field << 3);
-        varint(out, number);
+        put_varint(out, number);
     }
 }
 
 fn field_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     out.push(field << 3 | 2);
-    varint(out, bytes.len() as u64);
+    put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-fn varint(out: &mut Vec<u8>, mut number: u64) {
+fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;

@@ -169,9 +169,9 @@ pub fn retry_after(retry: Retry) -> u64 {
 /// If `out` fails.
 pub fn write_policy(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
     name(out, status)?;
-    number(out, parameters::QUOTA, status.report.limit)?;
+    write_number(out, parameters::QUOTA, status.report.limit)?;
     match status.window {
-        Some(window) => number(out, parameters::WINDOW, window.as_secs_ceil().max(1)),
+        Some(window) => write_number(out, parameters::WINDOW, window.as_secs_ceil().max(1)),
         None => out.write_str(parameters::CONCURRENT),
     }
 }
@@ -187,16 +187,16 @@ pub fn write_status(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Resu
         Retry::OnRelease | Retry::Never if status.refused => None,
         Retry::After(_) | Retry::OnRelease | Retry::Never => Some(status.report.reset),
     };
-    number(out, parameters::REMAINING, status.report.remaining)?;
+    write_number(out, parameters::REMAINING, status.report.remaining)?;
     match time {
-        Some(time) => number(out, parameters::RESET, time.as_secs_ceil()),
+        Some(time) => write_number(out, parameters::RESET, time.as_secs_ceil()),
         None => Ok(()),
     }
 }
 
 pub(crate) fn add_retry_after(headers: &mut HeaderMap, retry: Option<Retry>) {
     if let Some(retry) = retry {
-        headers.entry(RETRY_AFTER).or_insert_with(|| digits(retry_after(retry)));
+        headers.entry(RETRY_AFTER).or_insert_with(|| number_value(retry_after(retry)));
     }
 }
 
@@ -206,12 +206,12 @@ pub(crate) fn add_x(headers: &mut HeaderMap, report: &Report) {
         (X_RATE_LIMIT_REMAINING, report.remaining),
         (X_RATE_LIMIT_RESET, report.reset.as_secs_ceil()),
     ] {
-        headers.entry(name).or_insert_with(|| digits(value));
+        headers.entry(name).or_insert_with(|| number_value(value));
     }
 }
 
 /// Formats a number. `HeaderValue::from(u64)` takes a second allocation.
-fn digits(number: u64) -> HeaderValue {
+fn number_value(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| HeaderValue::from(number))
 }
 
@@ -252,12 +252,12 @@ fn name(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
         }
     }
     if status.index > 0 {
-        number(out, ":", status.index as u64 + 1)?;
+        write_number(out, ":", status.index as u64 + 1)?;
     }
     out.write_char('"')
 }
 
-fn number(out: &mut impl Write, before: &str, number: u64) -> fmt::Result {
+fn write_number(out: &mut impl Write, before: &str, number: u64) -> fmt::Result {
     out.write_str(before)?;
     out.write_str(itoa::Buffer::new().format(number.min(MAX_INTEGER)))
 }

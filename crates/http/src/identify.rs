@@ -136,7 +136,7 @@ impl ByHeader {
 impl Identify for ByHeader {
     #[inline]
     fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
-        bounded(request.headers().get(&self.0)?.as_bytes())
+        within_bound(request.headers().get(&self.0)?.as_bytes())
     }
 }
 
@@ -156,24 +156,24 @@ impl ByCookie {
 
 impl Identify for ByCookie {
     fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
-        cookie(request, self.0.as_bytes())
+        find_cookie(request, self.0.as_bytes())
     }
 }
 
 /// HTTP/2 clients may send each cookie in a separate header.
 const MAX_COOKIE_HEADERS: usize = 32;
 
-pub(crate) fn cookie<'r>(request: &RequestView<'r>, name: &[u8]) -> Option<Identity<'r>> {
+pub(crate) fn find_cookie<'r>(request: &RequestView<'r>, name: &[u8]) -> Option<Identity<'r>> {
     let lines = request.headers().get_all(COOKIE).iter().take(MAX_COOKIE_HEADERS);
     let pairs = lines.flat_map(|line| {
         let line = line.as_bytes();
         line[..line.len().min(MAX_IDENTITY)].split(|byte| *byte == b';')
     });
     let mut named = pairs.filter_map(|pair| pair.trim_ascii().strip_prefix(name)?.strip_prefix(b"="));
-    bounded(named.next()?)
+    within_bound(named.next()?)
 }
 
-fn bounded(bytes: &[u8]) -> Option<Identity<'_>> {
+fn within_bound(bytes: &[u8]) -> Option<Identity<'_>> {
     (!bytes.is_empty() && bytes.len() <= MAX_IDENTITY).then(|| bytes.into())
 }
 
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use http::Request;
 
-    fn identity(identify: &impl Identify, headers: &[(&str, &str)]) -> Option<String> {
+    fn identity_of(identify: &impl Identify, headers: &[(&str, &str)]) -> Option<String> {
         let mut request = Request::builder();
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -195,12 +195,12 @@ mod tests {
     #[test]
     fn first_value_of_a_header_is_the_identity() {
         let by = ByHeader::named("x-api-key");
-        assert_eq!(identity(&by, &[("x-api-key", "a"), ("X-Api-Key", "b")]).as_deref(), Some("a"));
-        assert_eq!(identity(&by, &[]), None);
-        assert_eq!(identity(&by, &[("x-api-key", "")]), None);
+        assert_eq!(identity_of(&by, &[("x-api-key", "a"), ("X-Api-Key", "b")]).as_deref(), Some("a"));
+        assert_eq!(identity_of(&by, &[]), None);
+        assert_eq!(identity_of(&by, &[("x-api-key", "")]), None);
         let (fits, too_long) = ("a".repeat(MAX_IDENTITY), "a".repeat(MAX_IDENTITY + 1));
-        assert_eq!(identity(&by, &[("x-api-key", &fits)]), Some(fits.clone()));
-        assert_eq!(identity(&by, &[("x-api-key", &too_long)]), None);
+        assert_eq!(identity_of(&by, &[("x-api-key", &fits)]), Some(fits.clone()));
+        assert_eq!(identity_of(&by, &[("x-api-key", &too_long)]), None);
     }
 
     #[test]
@@ -216,16 +216,16 @@ mod tests {
             ("id=1; id=2", Some("1")),
             ("", None),
         ] {
-            assert_eq!(identity(&by, &[("cookie", line)]).as_deref(), expected, "{line}");
+            assert_eq!(identity_of(&by, &[("cookie", line)]).as_deref(), expected, "{line}");
         }
-        assert_eq!(identity(&by, &[("cookie", "a=1"), ("cookie", "id=7")]).as_deref(), Some("7"));
+        assert_eq!(identity_of(&by, &[("cookie", "a=1"), ("cookie", "id=7")]).as_deref(), Some("7"));
         let far = format!("a={}; id=7", "x".repeat(MAX_IDENTITY));
-        assert_eq!(identity(&by, &[("cookie", &far)]), None);
+        assert_eq!(identity_of(&by, &[("cookie", &far)]), None);
     }
 
     #[test]
     fn closures_identify() {
         let by_method = by(|request| Some(Identity::from(request.method().as_str())));
-        assert_eq!(identity(&by_method, &[]).as_deref(), Some("GET"));
+        assert_eq!(identity_of(&by_method, &[]).as_deref(), Some("GET"));
     }
 }

@@ -34,7 +34,7 @@ fn request() -> Request<Body> {
 
 /// Returns how often a call allocates, from request to response, without dropping the response.
 #[track_caller]
-fn allocations<S, R>(mut service: S, status: u16) -> u64
+fn count_allocations<S, R>(mut service: S, status: u16) -> u64
 where
     S: Service<Request<Body>, Response = Response<R>>,
     S::Error: std::fmt::Debug,
@@ -64,7 +64,7 @@ fn keyed(burst: u64) -> Keyed {
 }
 
 /// Without headers on allowed responses; another test counts those.
-fn quiet<G>(layer: LimitLayer<G>) -> LimitLayer<G> {
+fn without_headers<G>(layer: LimitLayer<G>) -> LimitLayer<G> {
     layer.send_headers(SendHeaders::OnRefusal)
 }
 
@@ -72,28 +72,34 @@ const KEY: ByHeader = ByHeader::named("x-api-key");
 
 #[test]
 fn passing_allocates_nothing_however_the_client_is_identified() {
-    assert_eq!(allocations(Inner::default(), 200), 0, "the service itself");
-    assert_eq!(allocations(quiet(LimitLayer::by_key(keyed(9), KEY)).layer(Inner::default()), 200), 0);
+    assert_eq!(count_allocations(Inner::default(), 200), 0, "the service itself");
+    assert_eq!(count_allocations(without_headers(LimitLayer::by_key(keyed(9), KEY)).layer(Inner::default()), 200), 0);
     let cookie = ByCookie::new("session");
-    assert_eq!(allocations(quiet(LimitLayer::by_key(keyed(9), cookie)).layer(Inner::default()), 200), 0);
+    assert_eq!(
+        count_allocations(without_headers(LimitLayer::by_key(keyed(9), cookie)).layer(Inner::default()), 200),
+        0
+    );
     let proxies = TrustedProxies::parse(["10.0.0.0/8"]).unwrap();
     let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
     assert_eq!(client.address(request().headers(), IpAddr::from([10, 0, 0, 1])).to_string(), "203.0.113.7");
-    assert_eq!(allocations(quiet(LimitLayer::by_key(keyed(9), client)).layer(Inner::default()), 200), 0);
+    assert_eq!(
+        count_allocations(without_headers(LimitLayer::by_key(keyed(9), client)).layer(Inner::default()), 200),
+        0
+    );
 }
 
 #[test]
 fn headers_allocate_one_value_each_and_space_in_the_map() {
     let layer = LimitLayer::by_key(keyed(99), KEY);
-    assert_eq!(allocations(layer.clone().layer(Inner::default()), 200), 3);
+    assert_eq!(count_allocations(layer.clone().layer(Inner::default()), 200), 3);
     let both = layer.styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
-    assert_eq!(allocations(both.layer(Inner::default()), 200), 6);
+    assert_eq!(count_allocations(both.layer(Inner::default()), 200), 6);
 }
 
 #[test]
 fn slot_in_flight_allocates_its_guard() {
     let keyed = Keyed::new(Concurrency::new(9, Nanos::from_secs(60)).unwrap(), 1_000).unwrap();
-    assert_eq!(allocations(quiet(LimitLayer::in_flight(keyed, KEY)).layer(Inner::default()), 200), 2);
+    assert_eq!(count_allocations(without_headers(LimitLayer::in_flight(keyed, KEY)).layer(Inner::default()), 200), 2);
 }
 
 #[test]
@@ -101,7 +107,7 @@ fn refusal_allocates_its_response() {
     let layer = LimitLayer::by_key(Arc::new(keyed(1)), KEY);
     let mut service = layer.layer(Inner::default());
     drop(service.call(request()));
-    assert_eq!(allocations(service, 429), 7);
+    assert_eq!(count_allocations(service, 429), 7);
 }
 
 #[test]
@@ -129,6 +135,6 @@ fn deciding_by_rules_allocates_the_list_of_attributes_and_the_future() {
     let text = b"{domain: d, rules: [{id: r, per: [key], limit: 9/h}]}";
     engine.put(&Rules::read(&[Source { name: "rules.yaml", text }]).unwrap()).unwrap();
     let attributes = Attributes::new().path().method().with("key", KEY);
-    let layer = quiet(LimitLayer::by_rules(Arc::new(engine), "d", attributes));
-    assert_eq!(allocations(layer.layer(Inner::default()), 200), 3);
+    let layer = without_headers(LimitLayer::by_rules(Arc::new(engine), "d", attributes));
+    assert_eq!(count_allocations(layer.layer(Inner::default()), 200), 3);
 }

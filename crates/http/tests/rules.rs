@@ -23,7 +23,7 @@ type Memory = MemoryStore<ManualClock>;
 type Rig = (LimitLayer<ByRules<Memory, Memory>>, Arc<Engine<Memory, Memory>>);
 
 /// Returns a layer with all attributes and these rules.
-fn rig(rules: &str) -> Rig {
+fn rig_with_rules(rules: &str) -> Rig {
     let clock = Arc::new(ManualClock::at(1_700_000_000_000_000_000));
     let memory = || MemoryStore::with_clock(1_000, clock.clone()).unwrap();
     let engine = Arc::new(Engine::with_fallback(memory(), memory()));
@@ -69,7 +69,7 @@ async fn rules_see_the_attributes_of_a_request() {
         ("when: {query.plan: free}", "/?a=b&plan=free", &[], true),
         ("when: {query.plan: free}", "/?plan=freedom", &[], false),
     ] {
-        let (layer, _) = rig(&format!("{{id: r, {rule}, limit: 1/m}}"));
+        let (layer, _) = rig_with_rules(&format!("{{id: r, {rule}, limit: 1/m}}"));
         let mut service = layer.layer(Inner::default());
         call(&mut service, get(uri, headers)).await;
         let second = call(&mut service, get(uri, headers)).await.status().as_u16();
@@ -80,7 +80,7 @@ async fn rules_see_the_attributes_of_a_request() {
 #[tokio::test]
 async fn refusal_names_the_rule_and_allowed_responses_carry_headers() {
     let (layer, _) =
-        rig("{id: slow, limit: 2/m}, {id: fast, limit: 10/s}, {id: shadow, limit: 1/h, on_exceed: shadow}");
+        rig_with_rules("{id: slow, limit: 2/m}, {id: fast, limit: 10/s}, {id: shadow, limit: 1/h, on_exceed: shadow}");
     let layer = layer.styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
     let mut service = layer.layer(Inner::default());
     let passed = call(&mut service, get("/", &[])).await;
@@ -97,7 +97,7 @@ async fn refusal_names_the_rule_and_allowed_responses_carry_headers() {
 
 #[tokio::test]
 async fn engine_or_layer_can_observe() {
-    let (layer, engine) = rig("{id: r, limit: 1/m}");
+    let (layer, engine) = rig_with_rules("{id: r, limit: 1/m}");
     let would_refuse = Some(Observed(Outcome::Deny(Retry::After(Nanos::from_secs(60)))));
     let mut observing = layer.clone().observe().layer(Inner::default());
     call(&mut observing, get("/", &[])).await;
@@ -113,7 +113,7 @@ async fn engine_or_layer_can_observe() {
 
 #[tokio::test(start_paused = true)]
 async fn abandoned_wait_of_a_rule_refunds_its_tokens() {
-    let (layer, engine) = rig("{id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}");
+    let (layer, engine) = rig_with_rules("{id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}");
     let inner = Inner::default();
     let mut service = layer.layer(inner.clone());
     let start = tokio::time::Instant::now();
@@ -142,7 +142,7 @@ async fn abandoned_wait_of_a_rule_refunds_its_tokens() {
 
 #[tokio::test]
 async fn domain_without_rules_allows_and_counts_requests() {
-    let (known, engine) = rig("{id: r, limit: 1/m}");
+    let (known, engine) = rig_with_rules("{id: r, limit: 1/m}");
     let layer = LimitLayer::by_rules(engine, "other", Attributes::new());
     let mut service = layer.clone().layer(Inner::default());
     for _ in 0..3 {
@@ -154,7 +154,7 @@ async fn domain_without_rules_allows_and_counts_requests() {
 
 #[tokio::test]
 async fn values_above_the_maximum_length_are_cut() {
-    let (layer, _) = rig("{id: r, per: [path], limit: 1/m}");
+    let (layer, _) = rig_with_rules("{id: r, per: [path], limit: 1/m}");
     let mut service = layer.layer(Inner::default());
     let long = format!("/{}", "a".repeat(Item::MAX_BYTES));
     assert_eq!(call(&mut service, get(&long, &[])).await.status().as_u16(), 200);
@@ -164,7 +164,7 @@ async fn values_above_the_maximum_length_are_cut() {
 
 #[tokio::test]
 async fn unknown_peer_address_is_a_visible_misconfiguration() {
-    let (layer, _) = rig("{id: r, per: [client_ip], limit: 1/m}");
+    let (layer, _) = rig_with_rules("{id: r, per: [client_ip], limit: 1/m}");
     let request = || Request::builder().uri("/").body(Full::default()).unwrap();
     let refused = call(&mut layer.clone().layer(Inner::default()), request()).await;
     assert_eq!(refused.status().as_u16(), 500);

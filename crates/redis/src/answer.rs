@@ -35,7 +35,7 @@ impl<'a> Bytes<'a> {
     }
 
     /// Reads an integer of at most eight bytes.
-    pub(crate) fn number(&mut self, width: usize) -> Result<u64, TooShort> {
+    pub(crate) fn take_number(&mut self, width: usize) -> Result<u64, TooShort> {
         let mut wide = [0; 8];
         wide[..width].copy_from_slice(self.take(width)?);
         Ok(u64::from_le_bytes(wide))
@@ -64,7 +64,7 @@ impl<'a> ReplyReader<'a> {
     /// Adds the answer to the next group, which is `group`.
     pub(crate) fn read(&mut self, group: &Group<'_>, answers: &mut Answers) -> Result<(), TooShort> {
         let status = self.bytes.take(1)?[0];
-        let store_time = Time::from_nanos(nanos(self.now));
+        let store_time = Time::from_nanos(instant_nanos(self.now));
         let reject = |why: &str| {
             let rules: Vec<&str> = group.charges.iter().map(Charge::rule).collect();
             StoreError::Rejected { why: format!("{why} (rules: {})", rules.join(", ")) }
@@ -99,14 +99,15 @@ impl<'a> ReplyReader<'a> {
         answers: &mut Answers,
     ) -> Result<bool, TooShort> {
         let refusing = self.bytes.take(1)?[0];
-        let taken = match carries_taken(decided.verb, charge).then(|| self.bytes.number(7)).transpose()? {
+        let taken = match carries_taken(decided.verb, charge).then(|| self.bytes.take_number(7)).transpose()? {
             // A cost above the capacity of every limit is sent as this amount, which only `Unlimited` admits.
             Some(taken) if taken < EXACT => Cost::new(taken),
             Some(_) | None => charge.ask.cost(),
         };
-        let now =
-            Now::at(nanos(self.now)).with_spread(spread(charge.key).wrapping_mul(1_000)).with_windows(charge.windows);
-        let foreign = if has_foreign { self.bytes.number(2)? as usize } else { 0 };
+        let now = Now::at(instant_nanos(self.now))
+            .with_spread(spread(charge.key).wrapping_mul(1_000))
+            .with_windows(charge.windows);
+        let foreign = if has_foreign { self.bytes.take_number(2)? as usize } else { 0 };
         let committed = decided.verb == StoreVerb::Check && decided.admitted;
         let is_recorded = decided.verb == StoreVerb::Check && (decided.admitted || refusing != 0);
         let asked = ChargeContext { ask: charge.ask, taken, committed, now };
@@ -118,7 +119,7 @@ impl<'a> ReplyReader<'a> {
             if has_head {
                 // The reply carries the whole value, which is less work for the script than a part of it.
                 self.bytes.take(HEAD - 2)?;
-                let length = self.bytes.number(2)?;
+                let length = self.bytes.take_number(2)?;
                 self.bytes.take(length as usize)?;
             }
             asked.answer(charge.limits, &mut self.bytes, refusing)?
@@ -131,7 +132,7 @@ impl<'a> ReplyReader<'a> {
         };
         let outcome = if takes { answer.outcome } else { Outcome::Allow };
         let stamps = if committed {
-            Stamps::from_stamps(answer.stamps).of(charge.limits.as_slice().len())
+            Stamps::from_stamps(answer.stamps).of_first(charge.limits.as_slice().len())
         } else {
             Stamps::default()
         };
@@ -188,7 +189,7 @@ impl ChargeContext<'_> {
     fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> ChargeAnswer {
         let verdict = limits.weigh_from(&own.limits, &*own.words, &self.now, self.ask);
         let outcome = match verdict.outcome() {
-            Outcome::Delay(wait) if refusing == 0 => Outcome::Delay(ceil(wait)),
+            Outcome::Delay(wait) if refusing == 0 => Outcome::Delay(ceil_to_tick(wait)),
             _ if refusing == 0 => Outcome::Allow,
             Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),
             // The script has refused, so the wait is at least a tick.
@@ -201,46 +202,55 @@ impl ChargeContext<'_> {
         let computed = limits.reports_from(&own.limits, &*own.words, &self.now, self.ask.cost());
         for (((index, report), left), limit) in computed.enumerate().zip(own.leases_left).zip(limits.as_slice()) {
             let left = left.filter(|_| limit.words() > 0);
-            reports[index] =
-                Some(Report { retry: ceil_retry(report.retry), reset: left.unwrap_or(ceil(report.reset)), ..report });
+            reports[index] = Some(Report {
+                retry: ceil_retry(report.retry),
+                reset: left.unwrap_or(ceil_to_tick(report.reset)),
+                ..report
+            });
         }
         ChargeAnswer { outcome, stamps: Default::default(), reports }
     }
 
     fn answer_limit(&self, limit: &Limit, bytes: &mut Bytes<'_>, refuses: bool) -> Result<LimitAnswer, TooShort> {
         Ok(match limit.params() {
-            Params::Unlimited | Params::DenyAll => self.judge(limit, &[0; 0], &[0; 0], Stamp::NONE, refuses),
+            Params::Unlimited | Params::DenyAll => self.limit_answer(limit, &[0; 0], &[0; 0], Stamp::NONE, refuses),
             Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
                 let ticks = bucket_ticks(&bucket, bytes)?;
                 let taken = u128::from(self.taken.get()) * u128::from(bucket.rate.per().as_nanos());
-                let words = |ticks| self.words(limit, DecodedState::Bucket { ticks });
+                let words = |ticks| self.encode_words(limit, DecodedState::Bucket { ticks });
                 let before = if self.committed { ticks.saturating_sub(taken) } else { ticks };
-                self.judge(limit, &words(ticks), &words(before), Stamp::NONE, refuses)
+                self.limit_answer(limit, &words(ticks), &words(before), Stamp::NONE, refuses)
             }
             Params::IntervalBucket { .. } => {
-                let (mark, origin) = (bytes.number(7)?, nanos(bytes.number(7)?));
-                let words = |mark| self.words(limit, DecodedState::Interval { mark, origin });
+                let (mark, origin) = (bytes.take_number(7)?, instant_nanos(bytes.take_number(7)?));
+                let words = |mark| self.encode_words(limit, DecodedState::Interval { mark, origin });
                 let before = if self.committed { mark.saturating_sub(self.taken.get()) } else { mark };
-                self.judge(limit, &words(mark), &words(before), Stamp::NONE, refuses)
+                self.limit_answer(limit, &words(mark), &words(before), Stamp::NONE, refuses)
             }
             Params::FixedWindow { .. } => {
-                let (end, used) = (nanos(bytes.number(7)?), bytes.number(7)?);
-                let words = self.words(limit, DecodedState::Window { end, used });
-                self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
+                let (end, used) = (instant_nanos(bytes.take_number(7)?), bytes.take_number(7)?);
+                let words = self.encode_words(limit, DecodedState::Window { end, used });
+                self.limit_answer(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Params::SlidingWindow(_) => {
-                let (end, previous, used) = (nanos(bytes.number(7)?), bytes.number(7)?, bytes.number(7)?);
-                let words = self.words(limit, DecodedState::Windows { end, previous, used });
-                self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
+                let (end, previous, used) =
+                    (instant_nanos(bytes.take_number(7)?), bytes.take_number(7)?, bytes.take_number(7)?);
+                let words = self.encode_words(limit, DecodedState::Windows { end, previous, used });
+                self.limit_answer(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Params::SlidingSlices { window, precision } => {
                 let mut words = [0; SlidingSlices::MAX_WORDS];
                 let end = restore_slices(limit, &window, precision, &mut words, bytes)?;
-                self.judge(limit, &words, &words, Stamp::from_bits(end), refuses)
+                self.limit_answer(limit, &words, &words, Stamp::from_bits(end), refuses)
             }
             Params::SlidingLog { window, .. } => {
-                let (inside, asked, again, newest, reset) =
-                    (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?, bytes.number(7)?, bytes.number(7)?);
+                let (inside, asked, again, newest, reset) = (
+                    bytes.take_number(2)?,
+                    bytes.take_number(7)?,
+                    bytes.take_number(7)?,
+                    bytes.take_number(7)?,
+                    bytes.take_number(7)?,
+                );
                 let ceiling = match self.ask {
                     Ask::Exactly(_) => window.limit,
                     Ask::Regardless(_) => window.limit + window.max_debt,
@@ -253,7 +263,7 @@ impl ChargeContext<'_> {
                     } else {
                         Outcome::Allow
                     },
-                    stamp: Stamp::from_bits(nanos(newest).max(1)),
+                    stamp: Stamp::from_bits(instant_nanos(newest).max(1)),
                     report: Report {
                         limit: window.limit,
                         remaining: window.limit.saturating_sub(inside),
@@ -263,7 +273,7 @@ impl ChargeContext<'_> {
                 }
             }
             Params::Concurrency { limit, lease, max_debt } => {
-                let (held, last_end, number) = (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?);
+                let (held, last_end, number) = (bytes.take_number(2)?, bytes.take_number(7)?, bytes.take_number(7)?);
                 let cost = self.ask.cost().get();
                 let ceiling = match self.ask {
                     Ask::Exactly(_) => limit,
@@ -292,14 +302,14 @@ impl ChargeContext<'_> {
         })
     }
 
-    fn words(&self, limit: &Limit, kept: DecodedState) -> [u64; 3] {
+    fn encode_words(&self, limit: &Limit, kept: DecodedState) -> [u64; 3] {
         let mut words = [0; 3];
         limit.encode(&mut words, kept);
         words
     }
 
     /// Answers by the core functions: the outcome from the state before the take, the report from the state after it.
-    fn judge(&self, limit: &Limit, words: &[u64], before: &[u64], stamp: Stamp, refuses: bool) -> LimitAnswer {
+    fn limit_answer(&self, limit: &Limit, words: &[u64], before: &[u64], stamp: Stamp, refuses: bool) -> LimitAnswer {
         let outcome = if refuses {
             match limit.weigh(words, &self.now, self.ask).outcome() {
                 Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),
@@ -312,18 +322,18 @@ impl ChargeContext<'_> {
                 Ask::Exactly(_) | Ask::UpTo(_) => Ask::Exactly(self.taken),
             };
             match limit.weigh(before, &self.now, ask).outcome() {
-                Outcome::Delay(wait) => Outcome::Delay(ceil(wait)),
+                Outcome::Delay(wait) => Outcome::Delay(ceil_to_tick(wait)),
                 Outcome::Allow | Outcome::Deny(_) => Outcome::Allow,
             }
         };
         let report = limit.report(words, &self.now, self.ask.cost());
-        let report = Report { retry: ceil_retry(report.retry), reset: ceil(report.reset), ..report };
+        let report = Report { retry: ceil_retry(report.retry), reset: ceil_to_tick(report.reset), ..report };
         LimitAnswer { outcome, stamp, report }
     }
 }
 
 /// Converts an instant of the store to nanoseconds. A damaged value may be beyond what fits.
-pub(crate) const fn nanos(micros: u64) -> u64 {
+pub(crate) const fn instant_nanos(micros: u64) -> u64 {
     micros.saturating_mul(1_000)
 }
 
@@ -333,11 +343,11 @@ const TICK: Nanos = Nanos::from_micros(1);
 /// Rounds a wait up to a tick of the clock that decides: less would be too short.
 fn ceil_retry(retry: Retry) -> Retry {
     match retry {
-        Retry::After(wait) => Retry::After(ceil(wait)),
+        Retry::After(wait) => Retry::After(ceil_to_tick(wait)),
         Retry::OnRelease | Retry::Never => retry,
     }
 }
 
-const fn ceil(wait: Nanos) -> Nanos {
+const fn ceil_to_tick(wait: Nanos) -> Nanos {
     Nanos::from_micros(micros_ceil(wait))
 }

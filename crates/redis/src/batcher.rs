@@ -18,7 +18,7 @@ use crate::breaker::Breaker;
 use crate::config::{BATCH, Config, PROBE_EVERY};
 use crate::durations::DurationCounters;
 use crate::link::{CallError, Link};
-use crate::request::{Call, Decider, QueuedGroup, calls, is_left_to_general};
+use crate::request::{Call, Decider, QueuedGroup, build_calls, is_left_to_general};
 use crate::script::Scripts;
 
 /// The health of the store.
@@ -175,7 +175,7 @@ impl Batcher {
             tokio::select! {
                 result = &mut work => return Some(result),
                 waiting = self.queue.recv() => {
-                    let error = unavailable(&self.config, &self.health.borrow());
+                    let error = unavailable_error(&self.config, &self.health.borrow());
                     // A caller that gave up needs no answer.
                     let _ = waiting?.reply.send(Err(error));
                 }
@@ -234,7 +234,7 @@ impl Batcher {
 
     fn refuse(&self, batch: Batch, why: &str) {
         for request in batch.requests.into_iter().chain(batch.left_over) {
-            let error = unavailable(&self.config, &Health::Down { why: why.to_owned() });
+            let error = unavailable_error(&self.config, &Health::Down { why: why.to_owned() });
             // A caller that gave up needs no answer.
             let _ = request.reply.send(Err(error));
         }
@@ -306,7 +306,7 @@ impl BatchSender {
             Some(Err(CallError::Ask(address))) => Err(NoReply::Ask(address)),
             Some(Err(CallError::TryAgain)) => Err(NoReply::TryAgain),
             Some(Err(error)) => {
-                let reported = self.error(&error);
+                let reported = self.to_store_error(&error);
                 failure.get_or_insert(error);
                 Err(NoReply::Failed(reported))
             }
@@ -329,7 +329,7 @@ impl BatchSender {
         with_special: bool,
     ) {
         let open: Vec<usize> = (0..groups.len()).filter(|index| replies[*index].is_none()).collect();
-        let calls = calls(open.iter().map(|index| (*index, groups[*index])), with_special);
+        let calls = build_calls(open.iter().map(|index| (*index, groups[*index])), with_special);
         self.counters.calls.fetch_add(calls.len() as u64, Ordering::Relaxed);
         let results = link.call(&calls, &self.config).await;
         for (call, result) in calls.iter().zip(results) {
@@ -341,7 +341,7 @@ impl BatchSender {
     }
 
     /// Returns the error of a caller whose group was part of a failed call.
-    fn error(&self, error: &CallError) -> StoreError {
+    fn to_store_error(&self, error: &CallError) -> StoreError {
         let why = format!("{}: {}", self.config.address, error.describe(&self.config));
         match error {
             CallError::Refused(_)
@@ -355,7 +355,7 @@ impl BatchSender {
 }
 
 /// Returns the error for requests while the store is in this state.
-pub(crate) fn unavailable(config: &Config, health: &Health) -> StoreError {
+pub(crate) fn unavailable_error(config: &Config, health: &Health) -> StoreError {
     let address = &config.address;
     StoreError::Unavailable {
         why: match health {

@@ -19,7 +19,7 @@ use crate::lanes::{LANES, SLOTS_PER_LANE, TAGS};
 use crate::link::{describe, describe_dial, dial_to, send};
 use crate::primary::Primary;
 use crate::script::Scripts;
-use crate::sentinel::at;
+use crate::sentinel::with_address;
 
 /// How often the slots are asked for if nothing happens.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
@@ -90,7 +90,7 @@ impl Cluster {
     }
 
     /// Notes that a lane has moved.
-    pub(crate) fn moved(&self, lane: usize, address: &str) {
+    pub(crate) fn move_lane(&self, lane: usize, address: &str) {
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         let primary = self.find_or_start(&mut routes, address);
         if let Some(known) = routes.lanes.get_mut(lane) {
@@ -105,7 +105,7 @@ impl Cluster {
         }
         let (host, port) = split_address(address).filter(|_| routes.primaries.len() < MAX_PRIMARIES)?;
         let config = Config {
-            server: at(&self.config.server, &host, port),
+            server: with_address(&self.config.server, &host, port),
             address: address.to_owned(),
             cluster: Some(Arc::default()),
             ..self.config.clone()
@@ -149,7 +149,7 @@ impl Cluster {
 
     /// Returns the address of the primary of each lane by one node.
     async fn ask(&self, host: &str, port: u16) -> Result<Vec<Option<String>>, String> {
-        let mut connection = dial_to(&self.config, at(&self.config.server, host, port))
+        let mut connection = dial_to(&self.config, with_address(&self.config.server, host, port))
             .await
             .map_err(|error| describe_dial(&error, &self.config))?;
         let slots = send(&mut connection, redis::cmd("CLUSTER").arg("SLOTS")).await.map_err(|error| {
@@ -171,7 +171,7 @@ impl Cluster {
             return Err(LanesError::Unchecked("lane 0 has no primary".to_owned()));
         };
         let recorded = async {
-            let mut first = dial_to(&self.config, at(&self.config.server, &host, port)).await?;
+            let mut first = dial_to(&self.config, with_address(&self.config.server, &host, port)).await?;
             recorded_lanes(&mut first, &self.config.namespace).await
         };
         let (key, found) = match timeout(CONNECT_TIMEOUT, recorded).await {

@@ -53,9 +53,14 @@ impl Outbox {
 
 impl Sent {
     /// Waits for the answers and passes each on with the index of its group.
-    pub(crate) async fn redeem(self, deadline: Instant, config: &Config, mut answer: impl FnMut(usize, GroupReply)) {
+    pub(crate) async fn await_answers(
+        self,
+        deadline: Instant,
+        config: &Config,
+        mut answer: impl FnMut(usize, GroupReply),
+    ) {
         let replies = match self.ticket {
-            Some(Ok(ticket)) => ticket.redeem(deadline, config).await,
+            Some(Ok(ticket)) => ticket.await_answers(deadline, config).await,
             Some(Err(error)) => Err(error),
             None => Ok(Vec::new()),
         };
@@ -115,7 +120,7 @@ impl Job {
             Ok(part) => return self.reply = Some(Ok(part)),
             Err(NoReply::Failed(error)) => return self.reply = Some(Err(JobError::Failed(error))),
             Err(NoReply::Moved(address)) => {
-                cluster.moved(self.route.lane.into(), &address);
+                cluster.move_lane(self.route.lane.into(), &address);
                 (self.address, self.route.asking) = (Some(address.clone()), false);
                 address
             }
@@ -162,7 +167,7 @@ pub(crate) async fn ask_primary(
     sent.push(outbox.send(primary));
     for outcome in sent {
         outcome
-            .redeem(deadline, config, |index, reply| {
+            .await_answers(deadline, config, |index, reply| {
                 let unavailable = |why| StoreError::Unavailable { why };
                 answer(
                     index,
@@ -229,14 +234,14 @@ pub(crate) async fn collect(
 ) {
     while !dispatched.is_empty() {
         for (primary, sent) in dispatched {
-            sent.redeem(deadline, primary.config(), |index, reply| jobs[index].note(reply, cluster)).await;
+            sent.await_answers(deadline, primary.config(), |index, reply| jobs[index].note(reply, cluster)).await;
         }
         dispatched = dispatch(cluster, jobs, &encode);
     }
 }
 
 /// Sends jobs until each has a reply.
-pub(crate) async fn exchange(
+pub(crate) async fn run_jobs(
     cluster: &Cluster,
     jobs: &mut [Job],
     encode: impl Fn(usize, Route) -> Result<QueuedGroup, StoreError>,

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     /// CRC-16/XMODEM, which a cluster computes slots by.
-    fn slot(tag: &str) -> u16 {
+    fn hash_slot(tag: &str) -> u16 {
         let mut crc = 0_u16;
         for byte in tag.bytes() {
             crc ^= u16::from(byte) << 8;
@@ -41,9 +41,9 @@ mod tests {
 
     #[test]
     fn slots_of_the_lanes_are_evenly_spaced() {
-        assert_eq!(slot("123456789"), 0x31C3, "the check value of this CRC");
+        assert_eq!(hash_slot("123456789"), 0x31C3, "the check value of this CRC");
         for (lane, tag) in TAGS.iter().enumerate() {
-            assert_eq!(slot(tag), lane as u16 * SLOTS_PER_LANE, "{tag}");
+            assert_eq!(hash_slot(tag), lane as u16 * SLOTS_PER_LANE, "{tag}");
         }
     }
 

@@ -13,7 +13,7 @@ use tollgate_engine::store::{Charge, Consistency, StoreVerb};
 use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::lanes::TAGS;
 use crate::params::EncodedLimits;
-use crate::request::{Call, Decider, GroupKind, QueuedCharge, QueuedGroup, Route, calls};
+use crate::request::{Call, Decider, GroupKind, QueuedCharge, QueuedGroup, Route, build_calls};
 use crate::script::{Script, Scripts};
 
 /// A connection on which the scripts were probed. Clones share it, and their calls are sent in order.
@@ -88,7 +88,7 @@ impl Link {
     /// Why the store cannot be used, for the log.
     pub(crate) async fn probe(&mut self, config: &Config) -> Result<(), String> {
         for groups in probe(config)? {
-            let calls = calls(groups.iter().enumerate(), self.scripts.special.is_some());
+            let calls = build_calls(groups.iter().enumerate(), self.scripts.special.is_some());
             for result in self.call(&calls, config).await {
                 match result {
                     // Another server has the lane of this key by now, so this redirection is no fault.
@@ -115,7 +115,7 @@ impl Link {
         config: &Config,
         results: &mut [Result<Vec<u8>, CallError>],
     ) {
-        let known = |call: &Call<'_>| call.command(["EVALSHA", self.script(call.decider).sha()]);
+        let known = |call: &Call<'_>| call.to_command(["EVALSHA", self.script_for(call.decider).sha()]);
         let commands = calls.iter().map(|call| (call.route.asking, known(call))).collect();
         let mut unknown = Vec::new();
         for (index, reply) in self.send_all(commands, config).await.into_iter().enumerate() {
@@ -127,14 +127,14 @@ impl Link {
         if unknown.is_empty() {
             return;
         }
-        let whole = |call: &Call<'_>| call.command(["EVAL", self.script(call.decider).source()]);
+        let whole = |call: &Call<'_>| call.to_command(["EVAL", self.script_for(call.decider).source()]);
         let commands = unknown.iter().map(|index| (calls[*index].route.asking, whole(&calls[*index]))).collect();
         for (index, reply) in unknown.iter().zip(self.send_all(commands, config).await) {
             results[*index] = read_reply(reply, config);
         }
     }
 
-    fn script(&self, decider: Decider) -> &Script {
+    fn script_for(&self, decider: Decider) -> &Script {
         match decider {
             Decider::Special => self.scripts.special.as_ref().unwrap_or(&self.scripts.general),
             Decider::General => &self.scripts.general,
@@ -214,8 +214,8 @@ fn read_reply(reply: Result<Value, SendError>, config: &Config) -> Result<Vec<u8
     // The scripts raise errors only before or at their first write.
     Err(match error.kind() {
         ErrorKind::Server(ServerErrorKind::ReadOnly) => CallError::ReadOnly(describe(&error)),
-        ErrorKind::Server(ServerErrorKind::Moved) => CallError::Moved(redirection(&error, config)),
-        ErrorKind::Server(ServerErrorKind::Ask) => CallError::Ask(redirection(&error, config)),
+        ErrorKind::Server(ServerErrorKind::Moved) => CallError::Moved(redirect_address(&error, config)),
+        ErrorKind::Server(ServerErrorKind::Ask) => CallError::Ask(redirect_address(&error, config)),
         ErrorKind::Server(ServerErrorKind::TryAgain) => CallError::TryAgain,
         ErrorKind::Server(_) | ErrorKind::Extension => CallError::Refused(describe(&error)),
         _ => CallError::Lost(describe(&error)),
@@ -223,7 +223,7 @@ fn read_reply(reply: Result<Value, SendError>, config: &Config) -> Result<Vec<u8
 }
 
 /// Returns the address that a redirection names. If the host is missing, it is that of the redirecting server.
-fn redirection(error: &RedisError, config: &Config) -> String {
+fn redirect_address(error: &RedisError, config: &Config) -> String {
     let address = error.redirect_node().map_or("", |(address, _)| address);
     match address.strip_prefix(':') {
         Some(port) => format!("{}:{port}", config.address.rsplit_once(':').map_or("", |(host, _)| host)),
@@ -319,11 +319,11 @@ pub(crate) async fn dial(config: &Config) -> Result<MultiplexedConnection, Redis
 /// Connects to one server.
 pub(crate) async fn dial_to(config: &Config, server: ConnectionInfo) -> Result<MultiplexedConnection, RedisError> {
     let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    client(config, server)?.get_multiplexed_async_connection_with_config(&settings).await
+    new_client(config, server)?.get_multiplexed_async_connection_with_config(&settings).await
 }
 
 #[cfg(feature = "tls")]
-fn client(config: &Config, server: ConnectionInfo) -> Result<Client, RedisError> {
+fn new_client(config: &Config, server: ConnectionInfo) -> Result<Client, RedisError> {
     use redis::{ClientTlsConfig, ConnectionAddr, TlsCertificates};
 
     if !matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
@@ -342,7 +342,7 @@ fn client(config: &Config, server: ConnectionInfo) -> Result<Client, RedisError>
 }
 
 #[cfg(not(feature = "tls"))]
-fn client(_config: &Config, server: ConnectionInfo) -> Result<Client, RedisError> {
+fn new_client(_config: &Config, server: ConnectionInfo) -> Result<Client, RedisError> {
     Client::open(server)
 }
 

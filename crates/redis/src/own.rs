@@ -6,8 +6,8 @@ use tollgate_core::{
     Steps, Verdict, WindowParams,
 };
 
-use crate::answer::{Bytes, TooShort, nanos};
-use crate::params::{HEAD, UnitTime, count_width, encode_limit, slices};
+use crate::answer::{Bytes, TooShort, instant_nanos};
+use crate::params::{HEAD, UnitTime, count_width, encode_limit, slice_count};
 
 /// How far ahead of the clock an instant is plausible; beyond it the clock was set back.
 const STALE_MICROS: u64 = 1_000_000;
@@ -35,7 +35,7 @@ impl OwnState {
     pub(crate) fn decode(bytes: &[u8], asked: &Limits, now: &Now<'_>) -> Result<Self, InvalidState> {
         let mut bytes = Bytes::new(bytes);
         bytes.take(HEAD - 2)?;
-        let length = bytes.number(2)? as usize;
+        let length = bytes.take_number(2)? as usize;
         let limits = decode_limits(bytes.take(length)?, asked)?;
         let mut words = vec![0; limits.words()];
         let mut leases_left = [None; Limits::MAX];
@@ -64,23 +64,23 @@ fn decode_limits(bytes: &[u8], asked: &Limits) -> Result<Limits, InvalidState> {
         let same = asked.as_slice().get(index).filter(|limit| encode_limit(limit).is_ok_and(|asked| asked == *fields));
         limits.push(match same {
             Some(limit) => *limit,
-            None => Limit::from_params(params(fields).ok_or(InvalidState)?).map_err(|_| InvalidState)?,
+            None => Limit::from_params(decode_params(fields).ok_or(InvalidState)?).map_err(|_| InvalidState)?,
         });
     }
     Limits::new(limits).map_err(|_| InvalidState)
 }
 
 /// Returns the parameters that the fields of the script describe; `None` if they are invalid.
-fn params(fields: &[u64]) -> Option<Params> {
+fn decode_params(fields: &[u64]) -> Option<Params> {
     let window =
         |limit, micros, max_debt, initial| WindowParams { limit, length: micros_to_nanos(micros), max_debt, initial };
     Some(match *fields {
         [1, ticks, whole, part, burst, max_debt, initial] => {
-            Params::TokenBucket(BucketParams { rate: rate(ticks, whole, part)?, burst, max_debt, initial })
+            Params::TokenBucket(BucketParams { rate: rate_of_unit_time(ticks, whole, part)?, burst, max_debt, initial })
         }
         // The longest wait affects only admission, for which the parameters of the charge are used.
         [2, ticks, whole, part, burst, max_debt, initial, _, _, free] => Params::LeakyBucket {
-            bucket: BucketParams { rate: rate(ticks, whole, part)?, burst, max_debt, initial },
+            bucket: BucketParams { rate: rate_of_unit_time(ticks, whole, part)?, burst, max_debt, initial },
             free,
             max_wait: Nanos::MAX,
         },
@@ -120,14 +120,14 @@ fn params(fields: &[u64]) -> Option<Params> {
 }
 
 /// Returns the rate at which one unit takes that long.
-fn rate(ticks: u64, whole: u64, part: u64) -> Option<Rate> {
+fn rate_of_unit_time(ticks: u64, whole: u64, part: u64) -> Option<Rate> {
     let nanos = whole.checked_mul(ticks)?.checked_add(part)?.checked_mul(1_000)?;
     let divisor = crate::params::greatest_common_divisor(ticks, nanos).max(1);
     Rate::new(ticks / divisor, Nanos::from_nanos(nanos / divisor)).ok()
 }
 
 const fn micros_to_nanos(micros: u64) -> Nanos {
-    Nanos::from_nanos(nanos(micros))
+    Nanos::from_nanos(instant_nanos(micros))
 }
 
 /// Writes the words of one limit's state; for leases, returns how long until the last one ends.
@@ -138,27 +138,38 @@ fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_
             limit.encode(words, DecodedState::Bucket { ticks: bucket_ticks(&bucket, bytes)? });
         }
         Params::IntervalBucket { .. } => {
-            limit.encode(words, DecodedState::Interval { mark: bytes.number(7)?, origin: nanos(bytes.number(7)?) });
+            limit.encode(
+                words,
+                DecodedState::Interval { mark: bytes.take_number(7)?, origin: instant_nanos(bytes.take_number(7)?) },
+            );
         }
         Params::FixedWindow { .. } => {
-            limit.encode(words, DecodedState::Window { end: nanos(bytes.number(7)?), used: bytes.number(7)? });
+            limit.encode(
+                words,
+                DecodedState::Window { end: instant_nanos(bytes.take_number(7)?), used: bytes.take_number(7)? },
+            );
         }
         Params::SlidingWindow(_) => {
-            let (end, previous, used) = (nanos(bytes.number(7)?), bytes.number(7)?, bytes.number(7)?);
+            let (end, previous, used) =
+                (instant_nanos(bytes.take_number(7)?), bytes.take_number(7)?, bytes.take_number(7)?);
             limit.encode(words, DecodedState::Windows { end, previous, used });
         }
         Params::SlidingSlices { window, precision } => {
             restore_slices(limit, &window, precision, words, bytes)?;
         }
         Params::SlidingLog { .. } => {
-            let (opening, length) = (bytes.number(2)?, bytes.number(2)?);
+            let (opening, length) = (bytes.take_number(2)?, bytes.take_number(2)?);
             let mut entries = Bytes::new(bytes.take(length as usize)?);
             if let Limit::SlidingLog(limit) = limit {
-                limit.restore(words, opening, (0..length / 7).map_while(|_| entries.number(7).ok().map(nanos)));
+                limit.restore(
+                    words,
+                    opening,
+                    (0..length / 7).map_while(|_| entries.take_number(7).ok().map(instant_nanos)),
+                );
             }
         }
         Params::Concurrency { lease, .. } => {
-            let (held, last_end, _) = (bytes.number(2)?, bytes.number(7)?, bytes.number(7)?);
+            let (held, last_end, _) = (bytes.take_number(2)?, bytes.take_number(7)?, bytes.take_number(7)?);
             // One lease of the whole cost gives the same decisions as all of them; only their ends differ.
             limit.init(words, now);
             if held > 0 {
@@ -181,7 +192,7 @@ pub(crate) fn leases_left(last_end: u64, now: &Now<'_>, lease: Nanos) -> Nanos {
 /// Reads the instant at which nothing will be owed, in core's ticks.
 pub(crate) fn bucket_ticks(bucket: &BucketParams, bytes: &mut Bytes<'_>) -> Result<u128, TooShort> {
     let unit = UnitTime::new(bucket);
-    let (whole, part) = (bytes.number(7)?, bytes.number(6)?);
+    let (whole, part) = (bytes.take_number(7)?, bytes.take_number(6)?);
     let per_micro = u128::from(unit.ticks) * u128::from(unit.coarser);
     Ok(u128::from(whole) * per_micro + u128::from(part) * u128::from(unit.coarser))
 }
@@ -194,11 +205,11 @@ pub(crate) fn restore_slices(
     words: &mut [u64],
     bytes: &mut Bytes<'_>,
 ) -> Result<u64, TooShort> {
-    let end = nanos(bytes.number(7)?);
-    let (_, present) = (bytes.number(7)?, bytes.number(7)?);
+    let end = instant_nanos(bytes.take_number(7)?);
+    let (_, present) = (bytes.take_number(7)?, bytes.take_number(7)?);
     let mut counts = [0; SlidingSlices::MAX_SLICES as usize];
-    for count in counts.iter_mut().take(slices(window, precision)) {
-        *count = bytes.number(count_width(window))?;
+    for count in counts.iter_mut().take(slice_count(window, precision)) {
+        *count = bytes.take_number(count_width(window))?;
     }
     if let Limit::SlidingSlices(limit) = limit {
         limit.restore(words, end, present, &counts);

@@ -152,14 +152,14 @@ pub(crate) fn state_len(limit: &Limit) -> usize {
         Params::TokenBucket(_) | Params::LeakyBucket { .. } => 13,
         Params::IntervalBucket { .. } | Params::FixedWindow { .. } => 14,
         Params::SlidingWindow(_) => 21,
-        Params::SlidingSlices { window, precision } => 21 + slices(&window, precision) * count_width(&window),
+        Params::SlidingSlices { window, precision } => 21 + slice_count(&window, precision) * count_width(&window),
         Params::SlidingLog { .. } => 30,
         Params::Concurrency { .. } => 16,
     }
 }
 
 /// Returns how many slices make up a window.
-pub(crate) fn slices(window: &WindowParams, precision: Nanos) -> usize {
+pub(crate) fn slice_count(window: &WindowParams, precision: Nanos) -> usize {
     window.length.as_nanos().div_ceil(precision.as_nanos().max(1)) as usize
 }
 
@@ -203,7 +203,7 @@ pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
         Params::TokenBucket(bucket) => bucket_fields(1, &bucket)?,
         Params::LeakyBucket { bucket, free, max_wait } => {
             let mut fields = bucket_fields(2, &bucket)?;
-            fields.extend(patience(&bucket, free, max_wait));
+            fields.extend(max_level_to_wait(&bucket, free, max_wait));
             // Only to distinguish the parameters: Rust computes the waits.
             fields.push(free);
             fields
@@ -223,7 +223,7 @@ pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
         Params::SlidingSlices { window, precision } => {
             // Only the slices have to be whole microseconds.
             let mut fields = window_fields(10, &WindowParams { length: precision, ..window }, &[])?;
-            fields.push(slices(&window, precision) as u64);
+            fields.push(slice_count(&window, precision) as u64);
             fields
         }
         Params::SlidingLog { window, minimum_gap, count_refused } => {
@@ -295,7 +295,7 @@ fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
 
 /// Returns the most that a unit may find in a leaky bucket to wait no longer than allowed: the free
 /// part, and what leaks in the longest wait.
-fn patience(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64; 2] {
+fn max_level_to_wait(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64; 2] {
     let unit = UnitTime::new(bucket);
     let ticks = u128::from(unit.ticks);
     let free = u128::from(free) * (u128::from(unit.whole) * ticks + u128::from(unit.part));

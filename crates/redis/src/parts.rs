@@ -49,7 +49,7 @@ impl PartAnswer {
     }
 
     /// Returns the answer to a part without a reply, in a group that another part refuses.
-    pub(crate) fn nothing(part: &Part<'_>) -> Self {
+    pub(crate) fn taking_nothing(part: &Part<'_>) -> Self {
         let nothing =
             ChargeAnswer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() };
         Self { charges: vec![nothing; part.charges.len()], at: Time::ZERO }
@@ -90,7 +90,7 @@ impl<'a> Part<'a> {
     }
 
     /// Returns the refunds of what it took.
-    pub(crate) fn refunds<'b>(&'b self, answer: &'b PartAnswer) -> impl Iterator<Item = Refund<'b>> {
+    pub(crate) fn refunds_of<'b>(&'b self, answer: &'b PartAnswer) -> impl Iterator<Item = Refund<'b>> {
         let charges = self.charges.iter().zip(&answer.charges).filter(|_| answer.is_admitted());
         let took = charges.filter(|(_, answer)| answer.taken > Cost::ZERO);
         took.map(|(charge, one)| Refund {
@@ -122,7 +122,7 @@ impl Refund<'_> {
 
     /// Returns the instant from which the store ignores it, in microseconds of its clock. Windows and logs ignore
     /// expired amounts themselves, and a lease is held until it is released, so this applies to buckets.
-    pub(crate) fn latest(&self, deadline: Duration) -> Option<u64> {
+    pub(crate) fn ignored_after(&self, deadline: Duration) -> Option<u64> {
         let limits = self.charge.limits;
         let is_bucket =
             |limit: &Limit| matches!(limit, Limit::TokenBucket(_) | Limit::LeakyBucket(_) | Limit::IntervalBucket(_));

@@ -6,7 +6,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
 use tollgate_engine::store::StoreError;
 
-use crate::batcher::{Batcher, CallCounters, Claim, GroupReply, Health, QueuedRequest, unavailable};
+use crate::batcher::{Batcher, CallCounters, Claim, GroupReply, Health, QueuedRequest, unavailable_error};
 use crate::config::{Config, QUEUE};
 use crate::request::QueuedGroup;
 use crate::script::Scripts;
@@ -51,7 +51,7 @@ impl Primary {
     /// If the server is not up, or too many requests wait for it.
     pub(crate) fn send(&self, groups: Vec<QueuedGroup>) -> Result<Ticket, StoreError> {
         if let health @ (Health::Connecting | Health::Down { .. }) = &*self.health.borrow() {
-            return Err(unavailable(&self.config, health));
+            return Err(unavailable_error(&self.config, health));
         }
         let (reply, answer) = oneshot::channel();
         let claim = Arc::new(Claim::default());
@@ -76,7 +76,11 @@ impl Ticket {
     ///
     /// # Errors
     /// Why there are none, the same for all groups.
-    pub(crate) async fn redeem(mut self, deadline: Instant, config: &Config) -> Result<Vec<GroupReply>, StoreError> {
+    pub(crate) async fn await_answers(
+        mut self,
+        deadline: Instant,
+        config: &Config,
+    ) -> Result<Vec<GroupReply>, StoreError> {
         match timeout_at(deadline, &mut self.answer).await {
             Ok(Ok(answer)) => answer,
             // The task has ended, which drops the queue; a call in progress may have been carried

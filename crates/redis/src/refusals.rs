@@ -127,13 +127,13 @@ impl Refusals {
         &self.marks[self.hasher.hash_one(key) as usize % MARKS]
     }
 
-    fn slot(&self, ticket: &Ticket) -> MutexGuard<'_, Option<Refusal>> {
+    fn lock_slot(&self, ticket: &Ticket) -> MutexGuard<'_, Option<Refusal>> {
         self.refusals[ticket.index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the remembered refusal of the group, if there is one that is still valid.
     pub(crate) fn find(&self, group: &Group<'_>, ticket: &Ticket) -> Option<Repetition> {
-        let slot = self.slot(ticket);
+        let slot = self.lock_slot(ticket);
         let refusal = slot.as_ref().filter(|refusal| {
             ticket.asked < refusal.until && refusal.marks == ticket.marks && refusal.is_about(group.charges)
         })?;
@@ -163,7 +163,7 @@ impl Refusals {
             answered: now,
             at: answer.at(),
         };
-        *self.slot(ticket) = Some(refusal);
+        *self.lock_slot(ticket) = Some(refusal);
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
     use tollgate_core::{Limit, TokenBucket};
     use tollgate_engine::store::Consistency;
 
-    fn limits() -> Limits {
+    fn sample_limits() -> Limits {
         Limit::from(TokenBucket::new("1/s".parse().unwrap(), 5).unwrap()).into()
     }
 
@@ -236,14 +236,14 @@ mod tests {
     }
 
     /// Remembers a refusal of cost 3 of `k`, for 640 ms from `start`, which was answered after 10 ms.
-    fn refused(start: Instant) -> Refusals {
+    fn with_remembered_refusal(start: Instant) -> Refusals {
         let refusals = Refusals::new();
         remember_refusal(&refusals, start);
         refusals
     }
 
     fn remember_refusal(refusals: &Refusals, start: Instant) {
-        let limits = limits();
+        let limits = sample_limits();
         let charges = charge("k", &limits, 1, 3);
         let group = Group { verb: StoreVerb::Check, charges: &charges };
         let mut answers = Answers::default();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     /// Asks again after `millis`; returns the wait if the refusal is repeated.
-    fn again(refusals: &Refusals, charges: &[Charge<'_>], start: Instant, millis: u64) -> Option<u64> {
+    fn repeated_wait(refusals: &Refusals, charges: &[Charge<'_>], start: Instant, millis: u64) -> Option<u64> {
         let group = Group { verb: StoreVerb::Check, charges };
         let ticket = refusals.prepare(&group, 1, start + Duration::from_millis(millis)).unwrap();
         let mut answers = Answers::default();
@@ -269,49 +269,53 @@ mod tests {
 
     #[test]
     fn refusal_is_repeated_until_its_wait_has_passed() {
-        let (start, limits) = (Instant::now(), limits());
-        let refusals = refused(start);
+        let (start, limits) = (Instant::now(), sample_limits());
+        let refusals = with_remembered_refusal(start);
         let charges = charge("k", &limits, 1, 3);
-        let waits = [10, 110, 629, 630, 700].map(|millis| again(&refusals, &charges, start, millis));
+        let waits = [10, 110, 629, 630, 700].map(|millis| repeated_wait(&refusals, &charges, start, millis));
         assert_eq!(waits, [Some(640), Some(540), Some(21), None, None]);
     }
 
     #[test]
     fn other_costs_keys_and_limits_are_not_refused() {
-        let (start, limits) = (Instant::now(), limits());
+        let (start, limits) = (Instant::now(), sample_limits());
         for (key, cost) in [("k", 1), ("k", 2), ("k", 4), ("j", 3)] {
-            assert_eq!(again(&refused(start), &charge(key, &limits, 1, cost), start, 20), None, "{key} {cost}");
+            assert_eq!(
+                repeated_wait(&with_remembered_refusal(start), &charge(key, &limits, 1, cost), start, 20),
+                None,
+                "{key} {cost}"
+            );
         }
         let other: Limits = Limit::from(TokenBucket::new("2/s".parse().unwrap(), 5).unwrap()).into();
-        assert_eq!(again(&refused(start), &charge("k", &other, 1, 3), start, 20), None);
-        assert_eq!(again(&refused(start), &charge("k", &limits, 2, 3), start, 20), None);
+        assert_eq!(repeated_wait(&with_remembered_refusal(start), &charge("k", &other, 1, 3), start, 20), None);
+        assert_eq!(repeated_wait(&with_remembered_refusal(start), &charge("k", &limits, 2, 3), start, 20), None);
     }
 
     #[test]
     fn what_may_make_room_undoes_a_refusal() {
-        let (start, limits) = (Instant::now(), limits());
+        let (start, limits) = (Instant::now(), sample_limits());
         let charges = charge("k", &limits, 1, 3);
         for verb in [StoreVerb::Refund, StoreVerb::Renew, StoreVerb::Reset] {
-            let refusals = refused(start);
+            let refusals = with_remembered_refusal(start);
             assert!(refusals.prepare(&Group { verb, charges: &charges }, 1, start).is_none());
-            assert_eq!(again(&refusals, &charges, start, 20), None, "{verb:?}");
+            assert_eq!(repeated_wait(&refusals, &charges, start, 20), None, "{verb:?}");
         }
-        let refusals = refused(start);
+        let refusals = with_remembered_refusal(start);
         let group = Group { verb: StoreVerb::Check, charges: &charges };
         assert!(refusals.prepare(&Group { verb: StoreVerb::Peek, charges: &charges }, 1, start).is_none());
-        assert_eq!(again(&refusals, &charges, start, 20), Some(630), "a peek changes nothing");
+        assert_eq!(repeated_wait(&refusals, &charges, start, 20), Some(630), "a peek changes nothing");
         // A charge of the same key under other limits.
-        assert_eq!(again(&refusals, &charge("k", &limits, 2, 1), start, 20), None);
-        assert_eq!(again(&refusals, &charges, start, 20), None);
+        assert_eq!(repeated_wait(&refusals, &charge("k", &limits, 2, 1), start, 20), None);
+        assert_eq!(repeated_wait(&refusals, &charges, start, 20), None);
         // A request that was refused while a refund was in progress.
         let refund = Group { verb: StoreVerb::Refund, charges: &charges };
         let refusals = Refusals::new();
         assert!(refusals.prepare(&refund, 1, start).is_none());
         remember_refusal(&refusals, start);
-        assert_eq!(again(&refusals, &charges, start, 20), Some(630), "the store has not answered yet");
+        assert_eq!(repeated_wait(&refusals, &charges, start, 20), Some(630), "the store has not answered yet");
         refusals.note_room_of(&refund);
-        assert_eq!(again(&refusals, &charges, start, 20), None);
-        let refusals = refused(start);
+        assert_eq!(repeated_wait(&refusals, &charges, start, 20), None);
+        let refusals = with_remembered_refusal(start);
         let reconnected = refusals.prepare(&group, 2, start).unwrap();
         assert!(refusals.find(&group, &reconnected).is_none());
     }

@@ -87,7 +87,7 @@ impl QueuedCharge {
                 push_stamps(&mut more, stamps);
             }
         }
-        Self { key, encoded, rest: rest as u16, verb, cost: clamped(charge.ask.cost()), more, stamps_at }
+        Self { key, encoded, rest: rest as u16, verb, cost: clamp_cost(charge.ask.cost()), more, stamps_at }
     }
 
     /// Makes the store ignore a refund with stamps if its clock is past this time, in microseconds.
@@ -112,7 +112,7 @@ impl QueuedCharge {
 }
 
 /// Clamps a cost: no limit holds more, so a larger cost makes no difference.
-pub(crate) fn clamped(cost: Cost) -> u64 {
+pub(crate) fn clamp_cost(cost: Cost) -> u64 {
     cost.get().min(EXACT)
 }
 
@@ -322,7 +322,7 @@ struct Run {
 
 /// Returns the calls that decide these groups, each group with its index. No key is in two calls, so charges of one key are
 /// decided in order.
-pub(crate) fn calls<'a>(
+pub(crate) fn build_calls<'a>(
     groups: impl Iterator<Item = (usize, &'a QueuedGroup)> + Clone,
     with_special: bool,
 ) -> Vec<Call<'a>> {
@@ -413,7 +413,7 @@ impl<'a> Call<'a> {
 
     /// Returns the command; `how` is `EVALSHA` and the hash of the script, or `EVAL` and its
     /// source.
-    pub(crate) fn command(&self, how: [&str; 2]) -> redis::Cmd {
+    pub(crate) fn to_command(&self, how: [&str; 2]) -> redis::Cmd {
         let mut command = redis::cmd(how[0]);
         let counter = self.merge.map(|merge| &*merge.counter);
         command.arg(how[1]).arg(self.keys.known.len() + usize::from(counter.is_some())).arg(&self.keys.known);
@@ -456,7 +456,7 @@ mod tests {
     use tollgate_core::{Limit, TokenBucket};
     use tollgate_engine::store::Consistency;
 
-    fn group(key: &str, cost: u64, verb: StoreVerb) -> QueuedGroup {
+    fn queued_group(key: &str, cost: u64, verb: StoreVerb) -> QueuedGroup {
         let bucket = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap();
         let limits = Limit::from(bucket).into();
         let charge = Charge {
@@ -477,7 +477,7 @@ mod tests {
     /// Checks which groups go to the special script, and which to the general one.
     #[track_caller]
     fn check(groups: &[QueuedGroup], special: &[usize], general: &[usize]) {
-        let calls = calls(groups.iter().enumerate(), true);
+        let calls = build_calls(groups.iter().enumerate(), true);
         for (decider, expected) in [(Decider::Special, special), (Decider::General, general)] {
             let found: Vec<usize> =
                 calls.iter().filter(|call| call.decider == decider).flat_map(|call| call.groups.clone()).collect();
@@ -487,16 +487,17 @@ mod tests {
 
     #[test]
     fn no_key_is_in_two_calls() {
-        let take = |key| group(key, 1, StoreVerb::Check);
+        let take = |key| queued_group(key, 1, StoreVerb::Check);
         check(&[take("a"), take("b"), take("a")], &[0, 1, 2], &[]);
-        check(&[take("a"), group("a", 1, StoreVerb::Refund), take("b")], &[2], &[0, 1]);
-        check(&[group("a", 0, StoreVerb::Check), group("b", 1, StoreVerb::Peek)], &[], &[0, 1]);
+        check(&[take("a"), queued_group("a", 1, StoreVerb::Refund), take("b")], &[2], &[0, 1]);
+        check(&[queued_group("a", 0, StoreVerb::Check), queued_group("b", 1, StoreVerb::Peek)], &[], &[0, 1]);
     }
 
     #[test]
     fn charges_alike_are_one_run() {
-        let groups = [("a", 1), ("b", 1), ("c", 2), ("a", 2)].map(|(key, cost)| group(key, cost, StoreVerb::Check));
-        let calls = calls(groups.iter().enumerate(), true);
+        let groups =
+            [("a", 1), ("b", 1), ("c", 2), ("a", 2)].map(|(key, cost)| queued_group(key, cost, StoreVerb::Check));
+        let calls = build_calls(groups.iter().enumerate(), true);
         let runs = [
             [1_u8, 0, 2, 0, 1, 1, 0, 0, 0, 0, 0, 0],
             [3, 0, 1, 0, 1, 2, 0, 0, 0, 0, 0, 0],

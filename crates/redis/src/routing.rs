@@ -22,7 +22,7 @@ use tollgate_engine::store::{Charge, Group, StoreError, StoreVerb};
 use tollgate_share::parts::{Action, Parts, Reply as PartReply, Verdict};
 
 use crate::cluster::Cluster;
-use crate::jobs::{Job, collect, dispatch, exchange};
+use crate::jobs::{Job, collect, dispatch, run_jobs};
 use crate::parts::{ChargeAnswer, Merged, Part, PartAnswer, Refund, merge, split};
 use crate::request::{QueuedGroup, Route};
 use crate::store::{RedisStore, Reply};
@@ -74,7 +74,7 @@ impl RedisStore {
             asked.extend(parts.iter().map(|part| part.group(part.verb)));
             jobs.extend(parts.iter().map(|part| Job::new(part.lane, part.charges.len())));
         }
-        exchange(cluster, &mut jobs, |job, route| self.encode(&asked[job], route), deadline).await;
+        run_jobs(cluster, &mut jobs, |job, route| self.encode(&asked[job], route), deadline).await;
         let mut jobs = jobs.into_iter();
         for (index, parts) in open.into_iter().zip(&parts) {
             let mut jobs: Vec<Job> = jobs.by_ref().take(parts.len()).collect();
@@ -114,13 +114,13 @@ impl RedisStore {
                 answers.push(Some(answer));
             }
         }
-        let refunds = took.iter().flat_map(|(part, answer)| part.refunds(answer)).collect();
+        let refunds = took.iter().flat_map(|(part, answer)| part.refunds_of(answer)).collect();
         self.refund(cluster, refunds, deadline).await;
         let open: Vec<usize> = (0..divided.len()).filter(|at| answers[*at].is_none()).collect();
         let mut jobs: Vec<Job> = open.iter().map(|at| Job::new(divided[*at].lane, 1)).collect();
         jobs.iter_mut().for_each(|job| job.route.alone = true);
         let asked = |job: usize| divided[open[job]].group(group.verb);
-        exchange(cluster, &mut jobs, |job, route| self.encode(&asked(job), route), deadline).await;
+        run_jobs(cluster, &mut jobs, |job, route| self.encode(&asked(job), route), deadline).await;
         for (number, job) in jobs.into_iter().enumerate() {
             answers[open[number]] = Some(PartAnswer::read(&asked(number), job.into_reply()));
         }
@@ -169,11 +169,11 @@ impl RedisStore {
                 std::mem::take(&mut actions).into_iter().partition(|action| matches!(action, Action::Refund(_)));
             self.refund_parts(cluster, parts, &refunds, &mut answers, deadline).await;
             // After a peek several parts take at the same time, in the order of their lanes one after the other.
-            let takes: Vec<usize> = others.iter().filter_map(taking).collect();
+            let takes: Vec<usize> = others.iter().filter_map(part_to_take).collect();
             let asked: Vec<Group<'_>> = takes.iter().map(|at| parts[*at].group(StoreVerb::Check)).collect();
             let mut jobs: Vec<Job> =
                 takes.iter().map(|at| Job::new(parts[*at].lane, parts[*at].charges.len())).collect();
-            exchange(cluster, &mut jobs, |job, route| self.encode(&asked[job], route), deadline).await;
+            run_jobs(cluster, &mut jobs, |job, route| self.encode(&asked[job], route), deadline).await;
             for ((at, asked), job) in takes.iter().zip(&asked).zip(jobs) {
                 let answer = PartAnswer::read(asked, job.into_reply());
                 if let Some(answer) = note(*at, answer, &mut machine, &mut actions) {
@@ -193,20 +193,20 @@ impl RedisStore {
             }
         }
         let answered =
-            |at: usize, answer: Option<PartAnswer>| answer.unwrap_or_else(|| PartAnswer::nothing(&parts[at]));
+            |at: usize, answer: Option<PartAnswer>| answer.unwrap_or_else(|| PartAnswer::taking_nothing(&parts[at]));
         let answers = answers.into_iter().enumerate().map(|(at, answer)| answered(at, answer)).collect();
         match verdict {
-            Some(Verdict::Admitted) => Ok(self.equalise(cluster, parts, answers, deadline).await),
+            Some(Verdict::Admitted) => Ok(self.take_the_least(cluster, parts, answers, deadline).await),
             Some(Verdict::Refused) => Ok(merge(parts, answers)),
             Some(Verdict::Rejected | Verdict::Stale | Verdict::Partial) | None => {
-                let error = errors.into_iter().min_by_key(severity);
+                let error = errors.into_iter().min_by_key(error_severity);
                 Err(error.unwrap_or_else(|| StoreError::Unknown { why: "no verdict about a group".to_owned() }))
             }
         }
     }
 
     /// Charges that take up to an amount all take the least that any of them can: the others give back the rest.
-    async fn equalise(
+    async fn take_the_least(
         &self,
         cluster: &Arc<Cluster>,
         parts: &[Part<'_>],
@@ -257,7 +257,7 @@ impl RedisStore {
                 Action::Take(_) | Action::Peek(_) | Action::Answer(_) => None,
             })
             .collect();
-        let refunds = took.iter().flat_map(|at| answers[*at].iter().flat_map(|answer| parts[*at].refunds(answer)));
+        let refunds = took.iter().flat_map(|at| answers[*at].iter().flat_map(|answer| parts[*at].refunds_of(answer)));
         let refunds = refunds.collect();
         let mut refunded = self.refund(cluster, refunds, deadline).await.into_iter();
         for at in took {
@@ -274,7 +274,7 @@ impl RedisStore {
     /// Encodes a refund, which the store ignores if it arrives too late.
     fn encode_refund(&self, refund: &Refund<'_>) -> Result<QueuedGroup, StoreError> {
         let mut group = self.encode(&refund.group(), Route { lane: refund.lane, ..Route::default() })?;
-        if let Some(latest) = refund.latest(self.config.deadline) {
+        if let Some(latest) = refund.ignored_after(self.config.deadline) {
             group.charges.iter_mut().for_each(|charge| charge.ignore_after(latest));
         }
         Ok(group)
@@ -320,7 +320,7 @@ impl RedisStore {
     }
 }
 
-fn taking(action: &Action) -> Option<usize> {
+fn part_to_take(action: &Action) -> Option<usize> {
     match action {
         Action::Take(at) => Some(*at),
         Action::Peek(_) | Action::Refund(_) | Action::Answer(_) => None,
@@ -340,7 +340,7 @@ fn reply_of(answer: &Result<PartAnswer, StoreError>) -> PartReply {
 }
 
 /// Returns the order in which errors decide about a group.
-fn severity(error: &StoreError) -> u8 {
+fn error_severity(error: &StoreError) -> u8 {
     match error {
         StoreError::Rejected { .. } => 0,
         StoreError::Stale { .. } => 1,

@@ -90,15 +90,15 @@ pub struct Scripts {
 impl Scripts {
     /// Returns the scripts of this crate.
     pub fn new() -> Self {
-        Self::of(|source| Script::new(source.to_owned()), true)
+        Self::from_assembled(|source| Script::new(source.to_owned()), true)
     }
 
     /// Returns scripts with another clock, for tests: `edit` replaces the lines of each source that read the clock and set expiries.
     pub fn with_clock(edit: impl Fn(&str) -> String) -> Self {
-        Self::of(|source| Script::new(edit(source)), false)
+        Self::from_assembled(|source| Script::new(edit(source)), false)
     }
 
-    fn of(script: impl Fn(&str) -> Script, is_own_clock: bool) -> Self {
+    fn from_assembled(script: impl Fn(&str) -> Script, is_own_clock: bool) -> Self {
         let (general, special) = (script(SOURCE), Some(script(SPECIAL_SOURCE)));
         Self { general, special, merge: script(MERGE_SOURCE), exchange: script(EXCHANGE_SOURCE), is_own_clock }
     }

@@ -68,13 +68,13 @@ impl Sentinels {
         if let Some(password) = &self.password {
             settings = settings.set_password(password);
         }
-        let server = at(&config.server, host, port).set_redis_settings(settings);
+        let server = with_address(&config.server, host, port).set_redis_settings(settings);
         let mut connection = dial_to(config, server).await.map_err(|error| describe_dial(&error, config))?;
         let mut question = redis::cmd("SENTINEL");
         question.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
         match send(&mut connection, &question).await.map_err(|error| describe(&error))? {
             Value::Nil => {
-                let known = masters(&mut connection).await;
+                let known = watched_masters(&mut connection).await;
                 Err(format!("it watches no master `{}`; known: {}", self.master, known.join(", ")))
             }
             reply => {
@@ -87,7 +87,7 @@ impl Sentinels {
 }
 
 /// Returns the names that a sentinel watches.
-async fn masters(connection: &mut MultiplexedConnection) -> Vec<String> {
+async fn watched_masters(connection: &mut MultiplexedConnection) -> Vec<String> {
     let reply = send(connection, redis::cmd("SENTINEL").arg("MASTERS")).await.unwrap_or(Value::Nil);
     let fields = Vec::<Vec<String>>::from_redis_value(reply).unwrap_or_default();
     // Each is a list of names and values, and `name` comes first.
@@ -96,7 +96,7 @@ async fn masters(connection: &mut MultiplexedConnection) -> Vec<String> {
 
 /// Connects to a server, which must say that it is a primary.
 async fn open_primary(config: &Config, (host, port): &(String, u16)) -> Result<MultiplexedConnection, String> {
-    let connection = dial_to(config, at(&config.server, host, *port)).await;
+    let connection = dial_to(config, with_address(&config.server, host, *port)).await;
     let mut connection = connection.map_err(|error| describe_dial(&error, config))?;
     match send(&mut connection, &redis::cmd("ROLE")).await.map_err(|error| describe(&error))? {
         Value::Array(fields) => match fields.first().map(String::from_redis_value_ref) {
@@ -109,7 +109,7 @@ async fn open_primary(config: &Config, (host, port): &(String, u16)) -> Result<M
 }
 
 /// Returns how to connect to another server in the same way.
-pub(crate) fn at(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
+pub(crate) fn with_address(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let address = match server.addr() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {

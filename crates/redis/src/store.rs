@@ -17,7 +17,7 @@ use crate::census::{Membership, take_part};
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::durations::Durations;
-use crate::jobs::{Job, ask_primary, exchange};
+use crate::jobs::{Job, ask_primary, run_jobs};
 use crate::lanes::TAGS;
 use crate::link::find_cluster;
 use crate::params::{EncodedLimits, refusals_change_nothing};
@@ -147,11 +147,11 @@ impl RedisStore {
     }
 
     /// Returns the name of a key in the store: in a cluster with the tag of its lane.
-    pub(crate) fn key(&self, key: &[u8], lane: u8) -> Vec<u8> {
-        self.servers.key(&self.config.namespace, key, lane)
+    pub(crate) fn key_name(&self, key: &[u8], lane: u8) -> Vec<u8> {
+        self.servers.key_name(&self.config.namespace, key, lane)
     }
 
-    pub(crate) fn encoded(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
+    pub(crate) fn encoded_limits(&self, charge: &Charge<'_>) -> Result<Arc<EncodedLimits>, String> {
         let known = self.encoded.read().unwrap_or_else(PoisonError::into_inner).get(&charge.limits_id).cloned();
         // Ids wrap around after four billion limits.
         if let Some(encoded) = known.filter(|encoded| encoded.limits() == charge.limits) {
@@ -182,9 +182,9 @@ impl RedisStore {
         }
         let mut charges = Vec::with_capacity(group.charges.len());
         for (place, charge) in group.charges.iter().enumerate() {
-            let encoded = self.encoded(charge).map_err(reject)?;
+            let encoded = self.encoded_limits(charge).map_err(reject)?;
             let rest = group.charges.len() - 1 - place;
-            charges.push(QueuedCharge::new(group.verb, charge, rest, self.key(charge.key, route.lane), encoded));
+            charges.push(QueuedCharge::new(group.verb, charge, rest, self.key_name(charge.key, route.lane), encoded));
         }
         Ok(QueuedGroup { charges, route, kind: GroupKind::Charges })
     }
@@ -272,7 +272,7 @@ pub(crate) enum Servers {
 
 impl Servers {
     /// Returns the name of a key in the store: in a cluster with the tag of its lane.
-    pub(crate) fn key(&self, namespace: &str, key: &[u8], lane: u8) -> Vec<u8> {
+    pub(crate) fn key_name(&self, namespace: &str, key: &[u8], lane: u8) -> Vec<u8> {
         let namespace = namespace.as_bytes();
         match self {
             Self::One(_) => [namespace, b":{", key, b"}"].concat(),
@@ -302,7 +302,7 @@ impl Servers {
                 let job = |group: &QueuedGroup| Job::new(group.route.lane, group.charges.len());
                 let mut jobs: Vec<Job> = groups.iter().map(job).collect();
                 let encode = |index: usize, route| Ok(QueuedGroup { route, ..groups[index].clone() });
-                exchange(cluster, &mut jobs, encode, deadline).await;
+                run_jobs(cluster, &mut jobs, encode, deadline).await;
                 jobs.into_iter().map(Job::into_reply).collect()
             }
         }

@@ -37,7 +37,7 @@ impl Suspects {
     /// Returns whether a key was recently refused.
     pub(crate) fn contains(&self, key: &[u8], now: Instant) -> bool {
         let hash = self.hasher.hash_one(key);
-        let place = self.place(hash).lock().unwrap_or_else(PoisonError::into_inner);
+        let place = self.slot_of(hash).lock().unwrap_or_else(PoisonError::into_inner);
         place.is_some_and(|suspect| suspect.hash == hash && now < suspect.until)
     }
 
@@ -60,15 +60,15 @@ impl Suspects {
 
     fn forget(&self, key: &[u8]) {
         let hash = self.hasher.hash_one(key);
-        self.place(hash).lock().unwrap_or_else(PoisonError::into_inner).take_if(|suspect| suspect.hash == hash);
+        self.slot_of(hash).lock().unwrap_or_else(PoisonError::into_inner).take_if(|suspect| suspect.hash == hash);
     }
 
     fn remember(&self, key: &[u8], until: Instant) {
         let hash = self.hasher.hash_one(key);
-        *self.place(hash).lock().unwrap_or_else(PoisonError::into_inner) = Some(Suspect { hash, until });
+        *self.slot_of(hash).lock().unwrap_or_else(PoisonError::into_inner) = Some(Suspect { hash, until });
     }
 
-    fn place(&self, hash: u64) -> &Mutex<Option<Suspect>> {
+    fn slot_of(&self, hash: u64) -> &Mutex<Option<Suspect>> {
         &self.places[hash as usize % SUSPECTS]
     }
 }

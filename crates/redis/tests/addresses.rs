@@ -48,7 +48,7 @@ mod tls {
         runtime.block_on(async {
             let directory = tempfile::tempdir().unwrap();
             let (certificates, port) = (Certificates::make(directory.path()), free_port());
-            let options = certificates.options(port);
+            let options = certificates.server_options(port);
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
             let server = Server::start_with(Kind::Redis, &options);
 
@@ -76,7 +76,7 @@ mod tls {
             let directory = std::env::temp_dir().join(format!("tollgate-mtls-{}", std::process::id()));
             std::fs::create_dir_all(&directory).unwrap();
             let (certificates, port) = (Certificates::make(&directory).of_clients(), free_port());
-            let options = certificates.options(port);
+            let options = certificates.server_options(port);
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
             let server = Server::start_with(Kind::Redis, &options);
 

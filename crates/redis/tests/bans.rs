@@ -20,7 +20,7 @@ async fn check<S: Store>(engine: &Engine<S>) -> (Outcome, bool) {
     (decision.outcome(), decision.is_banned())
 }
 
-fn rules(rule: &str) -> Rules {
+fn parse_rule(rule: &str) -> Rules {
     let text = format!("domain: d\nrules:\n- {rule}\n");
     Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()
 }
@@ -29,7 +29,7 @@ fn rules(rule: &str) -> Rules {
 fn refusal_that_starts_a_ban_reports_its_length_exactly() {
     on_both(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
-        engine.put(&rules("{id: r, limit: 3/300ms, ban: {after: 1, within: 1s, for: 400ms}}")).unwrap();
+        engine.put(&parse_rule("{id: r, limit: 3/300ms, ban: {after: 1, within: 1s, for: 400ms}}")).unwrap();
         // Its length does not depend on earlier requests, in the ticks of the store's clock.
         let (outcome, banned) = loop {
             let said = check(&engine).await;
@@ -50,7 +50,7 @@ fn refusal_that_starts_a_ban_reports_its_length_exactly() {
 fn bans_of_years_are_within_the_range_of_the_store() {
     on_both(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
-        engine.put(&rules("{id: r, limit: 1/h, ban: {after: 1, within: 1s, for: 3650 days}}")).unwrap();
+        engine.put(&parse_rule("{id: r, limit: 1/h, ban: {after: 1, within: 1s, for: 3650 days}}")).unwrap();
         assert_eq!(check(&engine).await, (Outcome::Allow, false));
         let years = Nanos::from_secs(3_650 * 86_400);
         assert_eq!(check(&engine).await, (Outcome::Deny(Retry::After(years)), true));
@@ -61,7 +61,7 @@ fn bans_of_years_are_within_the_range_of_the_store() {
 async fn banned_at(kind: Kind, rule: &str, instants: &[u64]) -> Vec<u64> {
     let (_server, store, mut hand) = by_hand(kind).await;
     let engine = Engine::new(store).unwrap();
-    engine.put(&rules(rule)).unwrap();
+    engine.put(&parse_rule(rule)).unwrap();
     let mut banned = Vec::new();
     for instant in instants {
         hand.set(1_790_000_000_000_000 + instant);

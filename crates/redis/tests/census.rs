@@ -10,7 +10,7 @@ use support::{on_both, store};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::servers::{Kind, Reply, Server};
 
-async fn counts(store: &RedisStore, expected: u32) {
+async fn wait_for_count(store: &RedisStore, expected: u32) {
     let mut nodes = store.watch_nodes();
     let counted = tokio::time::timeout(Duration::from_secs(60), nodes.wait_for(|nodes| *nodes == expected)).await;
     counted.expect("the nodes never became as many").unwrap();
@@ -20,12 +20,12 @@ async fn counts(store: &RedisStore, expected: u32) {
 fn nodes_count_each_other_and_expire() {
     on_both(async |server| {
         let first = store(&server).await;
-        counts(&first, 1).await;
+        wait_for_count(&first, 1).await;
         // A node that was last seen an hour ago by the store's clock.
         server.command(&["ZADD", "tollgate:nodes", "1000000000", "ghost"]);
         let second = store(&server).await;
-        counts(&first, 2).await;
-        counts(&second, 2).await;
+        wait_for_count(&first, 2).await;
+        wait_for_count(&second, 2).await;
     });
 }
 
@@ -36,7 +36,7 @@ fn last_count_stays_while_the_store_is_unreachable() {
         runtime.block_on(async {
             let mut server = Server::start(kind);
             let (first, _second) = (store(&server).await, store(&server).await);
-            counts(&first, 2).await;
+            wait_for_count(&first, 2).await;
             server.kill();
             // Time is paused, so a minute passes immediately: each node has tried many times by then.
             tokio::time::pause();
@@ -51,13 +51,13 @@ fn last_count_stays_while_the_store_is_unreachable() {
 fn stopped_node_is_not_counted() {
     on_both(async |server| {
         let (first, second, third) = (store(&server).await, store(&server).await, store(&server).await);
-        counts(&first, 3).await;
+        wait_for_count(&first, 3).await;
         // One leaves explicitly, the other is dropped.
         second.membership().leave().await;
         let Reply::Number(listed) = server.command(&["ZCARD", "tollgate:nodes"]) else { panic!("not a set") };
         assert_eq!(listed, 2);
         drop(third);
-        counts(&first, 1).await;
+        wait_for_count(&first, 1).await;
     });
 }
 
@@ -65,14 +65,14 @@ fn stopped_node_is_not_counted() {
 fn crashed_node_expires_within_seconds() {
     on_both(async |server| {
         let first = store(&server).await;
-        counts(&first, 1).await;
+        wait_for_count(&first, 1).await;
         // The node added itself just now, and never does so again.
         let Reply::List(time) = server.command(&["TIME"]) else { panic!("no time") };
         let Reply::Bytes(seconds) = &time[0] else { panic!("no seconds") };
         server.command(&[b"ZADD", &b"tollgate:nodes"[..], seconds, b"crashed"]);
         let start = tokio::time::Instant::now();
-        counts(&first, 2).await;
-        counts(&first, 1).await;
+        wait_for_count(&first, 2).await;
+        wait_for_count(&first, 1).await;
         let elapsed = start.elapsed();
         assert!(elapsed > Duration::from_secs(2), "it was forgotten after {elapsed:?}");
     });
@@ -83,7 +83,7 @@ fn stall_of_the_store_does_not_lower_the_count() {
     on_both(async |server| {
         let nodes = [store(&server).await, store(&server).await, store(&server).await];
         for node in &nodes {
-            counts(node, 3).await;
+            wait_for_count(node, 3).await;
         }
         let watched = nodes.each_ref().map(|node| {
             let mut nodes = node.watch_nodes();

@@ -265,8 +265,8 @@ async fn slot_is_moved_while_its_keys_are_charged(cluster: &Cluster, store: &Red
         *taken += 2;
     };
     charge(&mut taken, "before").await;
-    assert_eq!(to.command(&["CLUSTER", "SETSLOT", "1280", "IMPORTING", &cluster.id(source)]), ok);
-    assert_eq!(from.command(&["CLUSTER", "SETSLOT", "1280", "MIGRATING", &cluster.id(target)]), ok);
+    assert_eq!(to.command(&["CLUSTER", "SETSLOT", "1280", "IMPORTING", &cluster.server_id(source)]), ok);
+    assert_eq!(from.command(&["CLUSTER", "SETSLOT", "1280", "MIGRATING", &cluster.server_id(target)]), ok);
     charge(&mut taken, "all keys at the source").await;
     let port = to.port().to_string();
     assert_eq!(from.command(&["MIGRATE", "127.0.0.1", &port, &names[0], "0", "5000"]), ok);
@@ -281,7 +281,7 @@ async fn slot_is_moved_while_its_keys_are_charged(cluster: &Cluster, store: &Red
         assert_eq!(from.command(&migrate), ok);
     }
     for server in [to, from] {
-        assert_eq!(server.command(&["CLUSTER", "SETSLOT", "1280", "NODE", &cluster.id(target)]), ok);
+        assert_eq!(server.command(&["CLUSTER", "SETSLOT", "1280", "NODE", &cluster.server_id(target)]), ok);
     }
     charge(&mut taken, "moved").await;
     assert_eq!(remaining(store, one, bucket(100)).await, 100 - taken);

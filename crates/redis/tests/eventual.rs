@@ -6,7 +6,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{Owned, Said, bucket, config, on_both, run, store, wait_until_down, wait_until_up};
+use support::{Owned, Said, bucket, config_for, on_both, run, store, wait_until_down, wait_until_up};
 use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Nanos, Outcome, Retry, SlidingSlices, SlidingWindow, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
@@ -148,7 +148,7 @@ fn payload_whose_answers_are_lost_counts_once() {
         let observer = store(&server).await;
         assert!(check(&node, "k", bucket(100)).await);
         wait_for_left(&observer, "k", bucket(100), 99).await;
-        proxy.slow(Duration::from_millis(1_300));
+        proxy.delay_by(Duration::from_millis(1_300));
         for _ in 0..7 {
             assert!(check(&node, "k", bucket(100)).await);
         }
@@ -323,7 +323,7 @@ fn lanes_of_a_cluster_are_synced_each_with_its_primary() {
 #[test]
 fn requests_cost_no_calls() {
     on_both(async |server| {
-        let node = RedisStore::connect(config(&server)).await;
+        let node = RedisStore::connect(config_for(&server)).await;
         let entries = [Entry::new("user", "x")];
         let engine = Engine::new(node).unwrap();
         let text =

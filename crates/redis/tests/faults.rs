@@ -34,20 +34,24 @@ fn limit() -> Limit {
 }
 
 /// Returns the bound with an excess.
-fn bound(excess: u64) -> Bound {
+fn bound_with_excess(excess: u64) -> Bound {
     Bound::of("10/s".parse().unwrap(), BURST + excess)
 }
 
 /// Asserts that a history stays within an excess.
 #[track_caller]
 fn assert_within(history: &[ObservedRequest], excess: u64) {
-    assert_eq!(excess_observed(&bound(excess), history), None, "more than E = {excess} slipped through");
+    assert_eq!(excess_observed(&bound_with_excess(excess), history), None, "more than E = {excess} slipped through");
 }
 
 /// Asserts that more was admitted than without the fault.
 #[track_caller]
 fn assert_exceeded(history: &[ObservedRequest]) {
-    assert!(excess_observed(&bound(0), history).is_some(), "the fault had no effect: {} admitted", history.len());
+    assert!(
+        excess_observed(&bound_with_excess(0), history).is_some(),
+        "the fault had no effect: {} admitted",
+        history.len()
+    );
 }
 
 async fn connect(url: &str, deadline: Duration) -> Arc<RedisStore> {
@@ -302,7 +306,7 @@ fn is_primary(server: &Server) -> bool {
 }
 
 /// Returns whether a node uses this server.
-async fn uses(node: &RedisStore, server: &Server, probe: &str) -> bool {
+async fn is_used_by(node: &RedisStore, server: &Server, probe: &str) -> bool {
     let exists = || server.connect().try_command(&["EXISTS", &name_of(probe)]);
     check(node, probe, limit()).await.is_ok() && exists().is_ok_and(|reply| reply == Reply::Number(1))
 }
@@ -332,7 +336,7 @@ fn replace_primary(consistency: Consistency) {
             };
             for number in 0.. {
                 let far = connect(&url, UNHURRIED).await;
-                if uses(&far, &sentinels.servers[new], &format!("far{number}")).await {
+                if is_used_by(&far, &sentinels.servers[new], &format!("far{number}")).await {
                     return (new, far);
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -356,7 +360,7 @@ fn replace_primary(consistency: Consistency) {
         old.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
         let followed = async {
             for number in 0.. {
-                if uses(&near, &sentinels.servers[new], &format!("near{number}")).await {
+                if is_used_by(&near, &sentinels.servers[new], &format!("near{number}")).await {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -372,8 +376,8 @@ fn replace_primary(consistency: Consistency) {
 fn move_slot(cluster: &Cluster, slot: u16, target: usize) {
     let (source, number) = (cluster.primary_of(slot), slot.to_string());
     let (from, to, ok) = (&cluster.servers[source], &cluster.servers[target], Reply::Status("OK".to_owned()));
-    assert_eq!(to.command(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &cluster.id(source)]), ok);
-    assert_eq!(from.command(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &cluster.id(target)]), ok);
+    assert_eq!(to.command(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &cluster.server_id(source)]), ok);
+    assert_eq!(from.command(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &cluster.server_id(target)]), ok);
     let port = to.port().to_string();
     loop {
         let names = from.command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"]).list();
@@ -384,7 +388,7 @@ fn move_slot(cluster: &Cluster, slot: u16, target: usize) {
         assert!(matches!(&moved, Reply::Status(text) if text == "OK" || text == "NOKEY"), "{moved:?}");
     }
     for server in [to, from] {
-        assert_eq!(server.command(&["CLUSTER", "SETSLOT", &number, "NODE", &cluster.id(target)]), ok);
+        assert_eq!(server.command(&["CLUSTER", "SETSLOT", &number, "NODE", &cluster.server_id(target)]), ok);
     }
 }
 
@@ -468,8 +472,8 @@ fn clock_step_of_the_store_admits_at_most_what_it_refills() {
                 [40, 20, 10, 10, 0, 0, 10],
                 "{kind:?}: what the step refills, and nothing for a step back"
             );
-            assert_eq!(Checker::new(&bound(20)).admit_all(&history), Ok(()));
-            assert!(Checker::new(&bound(19)).admit_all(&history).is_err(), "the step admits r·P more");
+            assert_eq!(Checker::new(&bound_with_excess(20)).admit_all(&history), Ok(()));
+            assert!(Checker::new(&bound_with_excess(19)).admit_all(&history).is_err(), "the step admits r·P more");
 
             let window: Limit = FixedWindow::new(30, Nanos::from_secs(60)).unwrap().into();
             hand.set(START + 1_000 * SECOND);

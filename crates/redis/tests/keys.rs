@@ -5,7 +5,7 @@
 use crate::support;
 
 use support::chance::{self, Chance};
-use support::{NoLimitTable, Owned, bucket, by_hand, check, config, name_of, on_both, remaining, run, store};
+use support::{NoLimitTable, Owned, bucket, by_hand, check, config_for, name_of, on_both, remaining, run, store};
 use tollgate_core::{
     Ask, Concurrency, Cost, FixedWindow, LeakyBucket, Limit, Nanos, Phase, SlidingLog, SlidingWindow, TokenBucket,
 };
@@ -105,11 +105,11 @@ fn damaged_values_affect_no_other_group() {
         let mut chance = Chance::new(5);
         let name = name_of(BAD);
         for turn in 0..1_500 {
-            let bad = Owned { limits_id: 2 * turn, ..Owned::new(BAD, chance::group(&mut chance), 1) };
+            let bad = Owned { limits_id: 2 * turn, ..Owned::new(BAD, chance::any_group(&mut chance), 1) };
             link.command(&["DEL", &name]);
             run(&store, &[(StoreVerb::Check, vec![bad.clone()])]).await;
             let Reply::Bytes(mut value) = link.command(&["GET", &name]) else { continue };
-            for _ in 0..chance.amount(4) {
+            for _ in 0..chance.any_amount(4) {
                 let place = chance.below(value.len() as u64) as usize;
                 match chance.below(6) {
                     0 => value.truncate(place.max(1)),
@@ -118,7 +118,7 @@ fn damaged_values_affect_no_other_group() {
                 }
             }
             link.command(&[b"SET", name.as_bytes(), &value]);
-            let other = Owned { limits_id: 2 * turn + 1, ..Owned::new(BAD, chance::group(&mut chance), 1) };
+            let other = Owned { limits_id: 2 * turn + 1, ..Owned::new(BAD, chance::any_group(&mut chance), 1) };
             let good = Owned { limits_id: u32::MAX, ..Owned::new(GOOD, bucket(50_000), 1) };
             let groups = [bad.clone(), good, other, bad].map(|charge| (StoreVerb::Check, vec![charge]));
             let said = run(&store, &groups).await;
@@ -238,7 +238,7 @@ fn clock_of_the_store_decides() {
 fn nodes_with_and_without_the_special_script_share_limits() {
     on_both(async |server| {
         let new = store(&server).await;
-        let old = RedisStore::with_scripts(config(&server), Scripts::new().without_special()).await;
+        let old = RedisStore::with_scripts(config_for(&server), Scripts::new().without_special()).await;
         for takes in [[true, false, true, false], [true, true, false, true], [true, true, true, false]] {
             let key = format!("{takes:?}");
             for by_new in takes {

@@ -6,7 +6,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{Hand, Owned, Said, bucket, config, name_of, on_both, run, scripts_by_hand, store, wait_until_up};
+use support::{Hand, Owned, Said, bucket, config_for, name_of, on_both, run, scripts_by_hand, store, wait_until_up};
 use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Limits, Nanos, Outcome, Retry, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
@@ -172,7 +172,7 @@ fn strict_charges_find_the_burst_less_what_is_leased() {
         runtime.block_on(async {
             let limit = TokenBucket::new("1000/s".parse().unwrap(), 100).unwrap();
             let (server, node, mut hand): (_, RedisStore, Hand) = support::by_hand(kind).await;
-            let strict = RedisStore::with_scripts(config(&server), scripts_by_hand()).await;
+            let strict = RedisStore::with_scripts(config_for(&server), scripts_by_hand()).await;
             let start = 1_790_000_000_000_000;
             hand.set(start);
             take_until_held(&node, "k", limit).await;

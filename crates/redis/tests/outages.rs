@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::{bucket, check, config, on_both, remaining, store, wait_until, wait_until_down, wait_until_up};
+use support::{bucket, check, config_for, on_both, remaining, store, wait_until, wait_until_down, wait_until_up};
 use tokio::time::Instant;
 use tollgate_engine::store::StoreError;
 use tollgate_redis::{Config, Health, RedisStore};
@@ -76,7 +76,7 @@ fn store_reached_later_is_used_then() {
 #[test]
 fn late_answer_counts_as_spent() {
     on_both(async |server| {
-        let hurried = RedisStore::connect(config(&server).deadline(Duration::from_millis(100))).await;
+        let hurried = RedisStore::connect(config_for(&server).deadline(Duration::from_millis(100))).await;
         let patient = store(&server).await;
         server.pause();
         let late = check(&hurried, "k", bucket(5)).await;
@@ -127,7 +127,7 @@ fn stopped_store_delays_no_request_beyond_the_deadline_and_limits_hold_afterward
     const BURST: u64 = 50_000;
     const DEADLINE: Duration = Duration::from_millis(10);
     on_both(async |server| {
-        let store = Arc::new(RedisStore::connect(config(&server).deadline(DEADLINE)).await);
+        let store = Arc::new(RedisStore::connect(config_for(&server).deadline(DEADLINE)).await);
         let (tally, ended) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
         let callers = (0..16).map(|_| {
             let (store, tally, ended) = (store.clone(), tally.clone(), ended.clone());
@@ -193,7 +193,7 @@ fn wrong_password_is_reported_only_to_the_operator() {
             assert!(refused.contains("Password") && !refused.contains("wr0ng"), "{refused}");
             assert!(!format!("{store:?}").contains("wr0ng"));
 
-            let open = RedisStore::connect(config(&server)).await;
+            let open = RedisStore::connect(config_for(&server)).await;
             let Health::Down { why } = open.health() else { panic!("it is let in without a password") };
             assert!(why.contains("NOAUTH"), "{why}");
 

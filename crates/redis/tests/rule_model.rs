@@ -36,12 +36,15 @@ impl InRedis {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (server, store, hand) = runtime.block_on(by_hand(kind));
         let store = Arc::new(store);
-        let (clock, engine) = engine(&store, 0);
+        let (clock, engine) = engine_at(&store, 0);
         Self { runtime, server, store, hand, clock, at: 0, engine }
     }
 }
 
-fn engine(store: &Arc<RedisStore>, at: u64) -> (Arc<ManualClock>, Engine<Arc<RedisStore>, MemoryStore<ManualClock>>) {
+fn engine_at(
+    store: &Arc<RedisStore>,
+    at: u64,
+) -> (Arc<ManualClock>, Engine<Arc<RedisStore>, MemoryStore<ManualClock>>) {
     let clock = Arc::new(ManualClock::at(at));
     let fallback = MemoryStore::with_clock(200, clock.clone()).unwrap();
     let engine = Engine::with_fallback(store.clone(), fallback).with_clock(clock.clone());
@@ -56,7 +59,7 @@ impl Subject for InRedis {
     fn begin(&mut self, at: u64) {
         self.server.command(&["FLUSHALL"]);
         self.hand.set(at / 1_000);
-        (self.clock, self.engine) = engine(&self.store, at);
+        (self.clock, self.engine) = engine_at(&self.store, at);
         self.at = at;
     }
 
@@ -79,7 +82,7 @@ impl Subject for InRedis {
     }
 
     fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
-        memory::settled(self.runtime.block_on(self.engine.commit(&memory::read(receipt), Cost::new(cost))).unwrap())
+        memory::to_settled(self.runtime.block_on(self.engine.commit(&memory::read(receipt), Cost::new(cost))).unwrap())
     }
 
     fn renew(&mut self, receipt: &str) -> bool {
@@ -91,12 +94,13 @@ impl Subject for InRedis {
     }
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
+fn number_from_env(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 fn compare(kind: Kind) {
-    let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 1_500));
+    let (seed, decisions) =
+        (number_from_env("TOLLGATE_MODEL_SEED", 1), number_from_env("TOLLGATE_MODEL_DECISIONS", 1_500));
     let (compared, traces) = lockstep::compare(&mut InRedis::start(kind), seed, decisions, &[]);
     println!("{kind:?}: {compared} decisions of {traces} traces from seed {seed} show no difference");
 }

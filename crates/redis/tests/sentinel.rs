@@ -59,7 +59,7 @@ fn follow_failovers(kind: Kind, password: &str) {
         // Sentinels give up a failover whose replica is not ready in time, so it is asked for again.
         let failover = async {
             loop {
-                sentinels.failover(password);
+                sentinels.start_failover(password);
                 for _ in 0..100 {
                     if sentinels.primary() != second {
                         return;

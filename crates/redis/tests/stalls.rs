@@ -68,7 +68,7 @@ struct KeyResult {
     refused: u64,
 }
 
-async fn node(server: &Server, deadline: Duration) -> Node {
+async fn start_node(server: &Server, deadline: Duration) -> Node {
     let config = Config::from_url(&server.url()).unwrap().deadline(deadline);
     let engine = Engine::new(RedisStore::connect(config).await).unwrap();
     engine.put(&Rules::read(&[Source { name: "rules", text: RULES.as_bytes() }]).unwrap()).unwrap();
@@ -111,10 +111,10 @@ struct Came {
     bound: u64,
 }
 
-async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Came {
+async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -> Came {
     // The usage before the stall goes through a node with a long deadline, which then leaves.
     let mut decisions = Decisions::default();
-    let first = node(&server, support::UNHURRIED).await;
+    let first = start_node(&server, support::UNHURRIED).await;
     let epoch = Instant::now();
     for client in CLIENTS.iter().filter(|client| client.used > 0) {
         assert_eq!(ask(&first, client, client.used, &mut decisions).await, (true, Standing::Exact), "{name}");
@@ -123,7 +123,7 @@ async fn stall(server: Server, name: String, nodes: u64, length: Duration) -> Ca
     let before = epoch.elapsed().as_nanos() as u64;
     let mut engines = Vec::new();
     for _ in 0..nodes {
-        engines.push(Arc::new(node(&server, Duration::from_millis(25)).await));
+        engines.push(Arc::new(start_node(&server, Duration::from_millis(25)).await));
     }
     for engine in &engines {
         // As the server does.
@@ -220,7 +220,7 @@ fn no_client_with_a_share_left_is_refused_in_a_stall_and_what_is_admitted_is_bou
                 .into_iter()
                 .map(|(server, name, nodes)| {
                     tokio::spawn(async move {
-                        let came = stall(server, name.clone(), nodes, length).await;
+                        let came = run_stall(server, name.clone(), nodes, length).await;
                         println!(
                             "{name}: {} decided by fallback, {} refused with a share left, \
                              {} admitted of at most {} until the store answers, of a key that is asked for more",

@@ -58,9 +58,9 @@ impl Trace<'_> {
         let chance = &mut self.chance;
         let forward = match chance.below(8) {
             0 | 1 => 0,
-            2 => chance.amount(10),
-            3 | 4 => chance.amount(3_000_000),
-            5 => chance.amount(90_000_000_000),
+            2 => chance.any_amount(10),
+            3 | 4 => chance.any_amount(3_000_000),
+            5 => chance.any_amount(90_000_000_000),
             _ => match self.rules[chance.below(KEYS) as usize][0].1.as_slice()[0] {
                 Limit::FixedWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
                 Limit::SlidingWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
@@ -80,7 +80,7 @@ impl Trace<'_> {
         };
         self.now += forward;
         if chance.one_in(25) {
-            self.now -= chance.of(&[1, 1_000, 999_999, 1_000_000, 1_000_001, 3_000_000, 100_000_000_000]);
+            self.now -= chance.pick(&[1, 1_000, 999_999, 1_000_000, 1_000_001, 3_000_000, 100_000_000_000]);
         }
     }
 
@@ -94,23 +94,23 @@ impl Trace<'_> {
     }
 
     /// Returns one of the two versions of a key's limits.
-    fn version(&mut self, key: u64) -> (u32, Limits) {
+    fn version_of_limits(&mut self, key: u64) -> (u32, Limits) {
         self.rules[key as usize][usize::from(self.chance.one_in(3))].clone()
     }
 
     fn charge(&mut self, key: u64, windows: &[Window]) -> Owned {
-        let (limits_id, limits) = self.version(key);
+        let (limits_id, limits) = self.version_of_limits(key);
         let chance = &mut self.chance;
         let capacity = limits.as_slice().iter().map(Algorithm::capacity).min().unwrap_or(1);
         let cost = match chance.below(6) {
             0 => chance.below(2),
             1 => 1,
-            2 => chance.amount(capacity.clamp(1, 1 << 45)),
-            3 => chance.amount((capacity / 3).clamp(1, 1 << 45)),
+            2 => chance.any_amount(capacity.clamp(1, 1 << 45)),
+            3 => chance.any_amount((capacity / 3).clamp(1, 1 << 45)),
             4 => chance.below(capacity.clamp(1, 1 << 45) * 2 + 2),
-            _ => chance.of(&[1, 2, 3, u64::MAX]),
+            _ => chance.pick(&[1, 2, 3, u64::MAX]),
         };
-        let kind = chance.of(&[0, 0, 0, 0, 1, 2]);
+        let kind = chance.pick(&[0, 0, 0, 0, 1, 2]);
         let handed = !chance.one_in(10);
         let windows = windows_for(&limits, if handed { windows } else { &[] });
         Owned {
@@ -127,7 +127,7 @@ impl Trace<'_> {
 
     fn group(&mut self) -> (StoreVerb, Vec<Owned>) {
         let windows = self.windows();
-        let verb = self.chance.of(&[
+        let verb = self.chance.pick(&[
             StoreVerb::Check,
             StoreVerb::Check,
             StoreVerb::Check,
@@ -139,7 +139,7 @@ impl Trace<'_> {
         ]);
         let verb = if self.chance.one_in(40) { StoreVerb::Reset } else { verb };
         let first = self.chance.below(KEYS);
-        let count = if self.chance.one_in(3) { self.chance.amount(KEYS) } else { 1 };
+        let count = if self.chance.one_in(3) { self.chance.any_amount(KEYS) } else { 1 };
         let charges = (0..count).map(|place| {
             let key = (first + place) % KEYS;
             let mut charge = self.charge(key, &windows);
@@ -148,7 +148,7 @@ impl Trace<'_> {
                 && self.chance.one_in(2)
             {
                 let receipt = self.chance.below(self.receipts.len() as u64) as usize;
-                let (limits_id, limits) = self.version(self.receipts[receipt].key);
+                let (limits_id, limits) = self.version_of_limits(self.receipts[receipt].key);
                 let receipt = &self.receipts[receipt];
                 charge.key = vec![b'k', receipt.key as u8];
                 (charge.limits_id, charge.limits) = (limits_id, limits);
@@ -175,7 +175,7 @@ impl Trace<'_> {
                 let (key, version) = (self.chance.below(KEYS) as usize, self.chance.below(2) as usize);
                 self.rules[key][version] = self.new_limits();
             }
-            let count = self.chance.amount(3);
+            let count = self.chance.any_amount(3);
             let groups: Vec<_> = (0..count).map(|_| self.group()).collect();
             self.hand.set(self.now);
             let said = run(self.store, &groups).await;
@@ -218,7 +218,7 @@ impl Trace<'_> {
                 said[0].outcome.is_admitted(),
                 is_admitted,
                 "{place}, after a wait of {wait}: {said:?} {charge:?} {:?}",
-                self.model.own(&charge.key)
+                self.model.limits_of_state(&charge.key)
             );
         }
     }
@@ -268,7 +268,7 @@ fn windows_for(limits: &Limits, windows: &[Window]) -> Vec<Window> {
 }
 
 /// Runs traces of limits of one kind on both servers. `TOLLGATE_SEED` repeats one, `TOLLGATE_TRACES` sets their number.
-fn trace(name: &str, limits: fn(&mut Chance) -> Limits) {
+fn run_traces(name: &str, limits: fn(&mut Chance) -> Limits) {
     trace_with(name, limits, scripts_by_hand);
 }
 
@@ -305,7 +305,7 @@ fn trace_with(name: &str, limits: fn(&mut Chance) -> Limits, scripts: fn() -> Sc
 
 #[test]
 fn token_buckets_decide_as_in_rust() {
-    trace("token buckets", |chance| chance::token_bucket(chance).into());
+    run_traces("token buckets", |chance| chance::token_bucket(chance).into());
 }
 
 #[test]
@@ -316,40 +316,40 @@ fn token_buckets_decide_as_in_rust_by_the_general_script_alone() {
 
 #[test]
 fn leaky_buckets_decide_as_in_rust() {
-    trace("leaky buckets", |chance| chance::leaky_bucket(chance).into());
+    run_traces("leaky buckets", |chance| chance::leaky_bucket(chance).into());
 }
 
 #[test]
 fn interval_buckets_decide_as_in_rust() {
-    trace("interval buckets", |chance| chance::interval_bucket(chance).into());
+    run_traces("interval buckets", |chance| chance::interval_bucket(chance).into());
 }
 
 #[test]
 fn sliding_slices_decide_as_in_rust() {
-    trace("sliding slices", |chance| chance::sliding_slices(chance).into());
+    run_traces("sliding slices", |chance| chance::sliding_slices(chance).into());
 }
 
 #[test]
 fn fixed_windows_decide_as_in_rust() {
-    trace("fixed windows", |chance| chance::fixed_window(chance).into());
+    run_traces("fixed windows", |chance| chance::fixed_window(chance).into());
 }
 
 #[test]
 fn sliding_windows_decide_as_in_rust() {
-    trace("sliding windows", |chance| chance::sliding_window(chance).into());
+    run_traces("sliding windows", |chance| chance::sliding_window(chance).into());
 }
 
 #[test]
 fn sliding_logs_decide_as_in_rust() {
-    trace("sliding logs", |chance| chance::sliding_log(chance).into());
+    run_traces("sliding logs", |chance| chance::sliding_log(chance).into());
 }
 
 #[test]
 fn leases_decide_as_in_rust() {
-    trace("leases", |chance| chance::concurrency(chance).into());
+    run_traces("leases", |chance| chance::any_concurrency(chance).into());
 }
 
 #[test]
 fn groups_of_any_limits_decide_as_in_rust() {
-    trace("groups", chance::group);
+    run_traces("groups", chance::any_group);
 }

@@ -193,18 +193,18 @@ impl<S: Store> App<S> {
     /// # Errors
     /// When the log cannot store it; the action must not be carried out.
     pub fn audit_slot(&self, queue: AuditQueue) -> Result<Option<AuditSlot<'_>>, OpError> {
-        self.source.audit().map(|audit| audit.slot(queue)).transpose()
+        self.source.audit().map(|audit| audit.reserve_entry(queue)).transpose()
     }
 
     /// Sets the kill switch of this server.
     pub fn set_server_mode(&self, mode: Enforcement) {
-        self.switch(|switches| switches.server = mode);
+        self.change_switches(|switches| switches.server = mode);
     }
 
     /// Sets the kill switch of the fleet, as the rules service has it.
     pub fn set_fleet_mode(&self, mode: Enforcement) {
         let before = self.fleet_mode();
-        self.switch(|switches| switches.fleet = mode);
+        self.change_switches(|switches| switches.fleet = mode);
         if before != mode {
             tracing::warn!(mode = mode.as_str(), "enforcement of the fleet was switched");
         }
@@ -215,7 +215,7 @@ impl<S: Store> App<S> {
         self.switches.lock().unwrap_or_else(PoisonError::into_inner).fleet
     }
 
-    fn switch(&self, change: impl FnOnce(&mut KillSwitches)) {
+    fn change_switches(&self, change: impl FnOnce(&mut KillSwitches)) {
         // Locked until the engine is switched, so that the last change is the one in force.
         let mut switches = self.switches.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut switches);

@@ -16,7 +16,7 @@ use crate::resp::bounds as resp;
 use crate::rls::bounds as rls;
 
 /// Returns the rows of the table.
-fn rows() -> String {
+fn bound_rows() -> String {
     let seconds = |time: Duration| format!("{} s", time.as_secs());
     let bytes = |count: usize| match count {
         count if count % (1024 * 1024) == 0 => format!("{} MiB", count / (1024 * 1024)),
@@ -121,5 +121,5 @@ fn security_page_states_every_bound() {
     let (start, end) = ("<!-- bounds: generated -->\n", "<!-- end of bounds -->");
     let (before, rest) = page.split_once(start).expect("the start of the table");
     let (_, after) = rest.split_once(end).expect("the end of the table");
-    tollgate_testkit::golden::check(path, &format!("{before}{start}\n{}\n{end}{after}", rows()));
+    tollgate_testkit::golden::check(path, &format!("{before}{start}\n{}\n{end}{after}", bound_rows()));
 }

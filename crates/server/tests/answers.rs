@@ -27,14 +27,14 @@ fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}")))
 }
 
-fn asked(kind: &str) -> Value {
+fn request_of_kind(kind: &str) -> Value {
     json!({"domain": "api", "attributes": {"kind": kind, "user": "alice"}})
 }
 
 /// Returns the reply of both protocols to a request of this kind, in the form of HTTP, and the
 /// status. Fails if they differ.
 fn decide_kind(server: &Server, kind: &str) -> (u16, Value) {
-    let (status, http) = post(server, "/v1/peek", &asked(kind));
+    let (status, http) = post(server, "/v1/peek", &request_of_kind(kind));
     let args = ["-p", &server.resp_port(), "-3", "--json", "TG.PEEK", "api", "1", "kind", kind, "user", "alice"];
     let resp = run(Command::new("redis-cli").args(args));
     let resp: Value = serde_json::from_str(&resp).unwrap_or_else(|error| panic!("{error} in {resp}"));
@@ -66,7 +66,7 @@ fn both_protocols_report_every_outcome_alike() {
     for kind in ["silent", "paid", "shadow", "slow", "banned", "held"] {
         let (status, first) = decide_kind(&server, kind);
         assert_eq!((status, &first["outcome"], &first["standing"]), (200, &json!("allow"), &json!("exact")), "{first}");
-        (0..3).for_each(|_| drop(post(&server, "/v1/check", &asked(kind))));
+        (0..3).for_each(|_| drop(post(&server, "/v1/check", &request_of_kind(kind))));
     }
     let (status, silent) = decide_kind(&server, "silent");
     assert_eq!((status, &silent["drop"]), (429, &json!(true)), "{silent}");
@@ -77,7 +77,7 @@ fn both_protocols_report_every_outcome_alike() {
     let (status, slow) = decide_kind(&server, "slow");
     assert_eq!((status, &slow["outcome"], &slow["retry_after_ms"]), (200, &json!("delay"), &json!(0)), "{slow}");
     assert!(slow["delay_ms"].as_u64().is_some_and(|wait| (10_500_000..=10_800_000).contains(&wait)), "{slow}");
-    let explained = post(&server, "/v1/explain", &asked("slow")).1;
+    let explained = post(&server, "/v1/explain", &request_of_kind("slow")).1;
     assert!(explained["delay_ms"].as_u64().is_some_and(|wait| wait > 10_500_000), "{explained}");
     let (status, banned) = decide_kind(&server, "banned");
     assert_eq!((status, &banned["banned"]), (429, &json!(true)), "{banned}");
@@ -104,20 +104,20 @@ fn closed_refusal_is_distinguishable() {
     assert_eq!((status, &closed["closed"], &closed["standing"]), (429, &json!(true), &json!("fallback")), "{closed}");
     assert_eq!((closed.get("message"), &closed["retry_after_ms"]), (None, &json!(1_000)), "{closed}");
     // By this server's share of the limit: refused as usual, with standing `fallback`.
-    assert_eq!(post(&server, "/v1/check", &asked("local")).0, 200);
+    assert_eq!(post(&server, "/v1/check", &request_of_kind("local")).0, 200);
     let (status, local) = decide_kind(&server, "local");
     assert_eq!((status, local.get("closed"), &local["standing"]), (429, None, &json!("fallback")), "{local}");
-    assert_eq!(post(&server, "/v1/check", &asked("closed")).0, 429);
+    assert_eq!(post(&server, "/v1/check", &request_of_kind("closed")).0, 429);
     let line = server.wait_for_line("INFO refused ");
     assert!(line.contains("closed=true") && line.contains("standing=\"fallback\""), "{line}");
 }
 
 /// The log lines about refusals, after nine refused requests of two rules.
-fn refusals(args: &[&str]) -> Vec<String> {
+fn logged_refusals(args: &[&str]) -> Vec<String> {
     let rules = Rules::new(RULES);
     let server = Server::start(&[&["--rules", rules.path()], args].concat());
     for _ in 0..10 {
-        post(&server, "/v1/check", &asked("paid"));
+        post(&server, "/v1/check", &request_of_kind("paid"));
     }
     run(Command::new("redis-cli").args(["-p", &server.resp_port(), "TG.CHECK", "api", "2", "kind", "silent"]));
     server.last_lines().into_iter().filter(|line| line.contains("INFO refused ")).collect()
@@ -125,8 +125,8 @@ fn refusals(args: &[&str]) -> Vec<String> {
 
 #[test]
 fn refusals_are_logged_at_the_configured_rate() {
-    assert_eq!(refusals(&[]), [""; 0], "nobody asked for them");
-    let lines = refusals(&["--log-refusals", "1/h"]);
+    assert_eq!(logged_refusals(&[]), [""; 0], "nobody asked for them");
+    let lines = logged_refusals(&["--log-refusals", "1/h"]);
     assert_eq!(lines.len(), 2, "{lines:#?}");
     for expected in [
         "front=Http domain=\"api\" rule=\"paid\" key=\"user=alice\" retry_after_ms=86",
@@ -144,7 +144,7 @@ fn refusals_are_logged_at_the_configured_rate() {
 #[test]
 fn hidden_values_are_not_logged() {
     for (how, key) in [("hashed", " key=\"#"), ("off", "rule=\"paid\" retry_after_ms")] {
-        let lines = refusals(&["--log-refusals", "1/h", "--top-keys", how]);
+        let lines = logged_refusals(&["--log-refusals", "1/h", "--top-keys", how]);
         assert_eq!(lines.len(), 2, "{lines:#?}");
         assert!(lines[0].contains(key) && lines[0].contains(" why="), "{}", lines[0]);
         assert!(!lines.iter().any(|line| line.contains("alice")), "{lines:#?}");

@@ -6,7 +6,7 @@ use crate::common;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-use common::service::metric;
+use common::service::read_metric;
 use common::{Folder, PATIENCE, Server, eventually};
 
 use crate::peers::{Three, admits_fifty, agree};
@@ -80,7 +80,7 @@ fn send(address: SocketAddr, bytes: &[u8]) {
 }
 
 fn refused_links(server: &Server) -> usize {
-    metric(server, "tollgate_peers_refused_links_total").unwrap_or_default() as usize
+    read_metric(server, "tollgate_peers_refused_links_total").unwrap_or_default() as usize
 }
 
 /// Stops a server and checks that its log has each of these texts in one line.
@@ -136,7 +136,7 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
 #[test]
 fn servers_with_another_secret_cluster_or_a_taken_name_stay_alone_and_are_logged_once() {
     let folder = Folder::new();
-    let (right, wrong) = (folder.file("right", "a".repeat(32)), folder.file("wrong", "b".repeat(32)));
+    let (right, wrong) = (folder.write_file("right", "a".repeat(32)), folder.write_file("wrong", "b".repeat(32)));
     let three = Three::with(&format!("?secret_file={right}"));
     let mut servers = three.start_all();
     let taken = three.address(1).to_string();

@@ -2,14 +2,14 @@
 
 use crate::common;
 
-use common::service::{Broken, answer, get, limit_of, metric, set, set_with_token, sha256};
+use common::service::{Broken, answer, get, limit_of, read_metric, set, set_with_token, sha256};
 use common::{Folder, Server};
 use serde_json::Value;
 
 const GOOD: &str = r#"{"domain":"api","rules":[{"id":"all","limit":"5/day"}]}"#;
 const BETTER: &str = r#"{"domain":"api","rules":[{"id":"all","limit":"6/day"}]}"#;
 
-fn plain(status: &str, body: &str) -> String {
+fn plain_response(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 
@@ -22,16 +22,16 @@ fn rules_in_force_stay_whatever_the_service_answers() {
     let endless = "HTTP/1.1 200 OK\r\ncontent-length: 99999999999\r\n\r\n{";
     let mistakes = r#"{"domain":"api","rules":[{"id":"all","limt":"9/day"}]}"#;
     for (bad, output) in [
-        (plain("200 OK", "<html>").into_bytes(), "the answer is not a rule set"),
-        (plain("200 OK", "{}").into_bytes(), "the answer is not a rule set"),
+        (plain_response("200 OK", "<html>").into_bytes(), "the answer is not a rule set"),
+        (plain_response("200 OK", "{}").into_bytes(), "the answer is not a rule set"),
         (b"\x16\x03\x01 nonsense\r\n\r\n".to_vec(), "rules service unavailable"),
         (endless.into(), "answer too large"),
-        (plain("500 Internal Server Error", "").into_bytes(), "the answer is 500"),
+        (plain_response("500 Internal Server Error", "").into_bytes(), "the answer is 500"),
         (
-            plain("401 Unauthorized", r#"{"detail":"who is it"}"#).into_bytes(),
+            plain_response("401 Unauthorized", r#"{"detail":"who is it"}"#).into_bytes(),
             "who is it; set a valid token with --rules-token",
         ),
-        (plain("302 Found", "").into_bytes(), "the answer is 302"),
+        (plain_response("302 Found", "").into_bytes(), "the answer is 302"),
         (answer(2, BETTER, &sha256(GOOD)), "the rules were damaged"),
         (set(3, mistakes), "`limt` is not a key of a rule"),
         (set(4, "{"), "rules refused; the rules in force stay revision=4"),
@@ -48,7 +48,7 @@ fn rules_in_force_stay_whatever_the_service_answers() {
     // The last refused revision is reported by the server and to the service.
     let status: Value = serde_json::from_str(&get(&node, "/v1/rules-status")).expect("JSON");
     assert_eq!((&status["revision"], &status["refused"]["revision"]), (&1.into(), &4.into()), "{status}");
-    assert!(metric(&node, "tollgate_rules_refused_total").is_some_and(|count| count >= 3));
+    assert!(read_metric(&node, "tollgate_rules_refused_total").is_some_and(|count| count >= 3));
     while !service.asked().to_lowercase().contains("tollgate-refused: 4 revision%204:1:") {
         std::thread::yield_now();
     }
@@ -67,11 +67,12 @@ fn start_with_bad_rules_uses_those_on_disk_or_fails() {
     let (service, folder) = (Broken::start(set(2, "{}")), Folder::new());
     let data = folder.join("data");
     let args = ["--rules", &service.url(), "--node", "n", "--data", &data];
-    let output = Server::refuses(&args);
+    let output = Server::output_of_refused_start(&args);
     assert!(output.contains("its rules were refused; there are no earlier rules on disk"), "{output}");
     service.answer(set(1, GOOD));
     drop(Server::start(&args));
-    for bad in [set(2, "{}"), answer(2, BETTER, &sha256(GOOD)), plain("200 OK", "?").into_bytes(), Vec::new()] {
+    for bad in [set(2, "{}"), answer(2, BETTER, &sha256(GOOD)), plain_response("200 OK", "?").into_bytes(), Vec::new()]
+    {
         service.answer(bad);
         let node = Server::start(&args);
         assert_eq!(limit_of(&node), 5);
@@ -79,7 +80,7 @@ fn start_with_bad_rules_uses_those_on_disk_or_fails() {
 }
 
 /// Whether a server accepts a token.
-fn opens(node: &Server, token: &str) -> bool {
+fn accepts_token(node: &Server, token: &str) -> bool {
     let mut client = node.connect_http();
     client.send(format!(
         "GET /v1/rules-status HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
@@ -97,7 +98,7 @@ fn tokens_of_a_refused_set_are_valid_also_after_a_restart_without_the_service() 
     let data = folder.join("data");
     let args = ["--rules", &service.url(), "--data", &data, "--tokens", "required"];
     let node = Server::start(&args);
-    assert!(opens(&node, "old") && !opens(&node, "new"));
+    assert!(accepts_token(&node, "old") && !accepts_token(&node, "new"));
     service.answer(set_with_token(2, "{", "new"));
     node.wait_for_line("rules refused; the rules in force stay revision=2");
     // Tokens are written to disk after they took effect.
@@ -105,12 +106,12 @@ fn tokens_of_a_refused_set_are_valid_also_after_a_restart_without_the_service() 
     while !std::fs::read_to_string(&file).is_ok_and(|kept| kept.contains("\"new\"")) {
         std::thread::yield_now();
     }
-    assert!(!opens(&node, "old") && opens(&node, "new"));
+    assert!(!accepts_token(&node, "old") && accepts_token(&node, "new"));
     drop(node);
     // With the service, whose rules are still refused, and then without it.
     for answer in [set_with_token(3, "{", "newest"), Vec::new()] {
         service.answer(answer);
         let node = Server::start(&args);
-        assert!(!opens(&node, "old") && !opens(&node, "new") && opens(&node, "newest"));
+        assert!(!accepts_token(&node, "old") && !accepts_token(&node, "new") && accepts_token(&node, "newest"));
     }
 }

@@ -38,7 +38,7 @@ fn rebinding_host(page: &'static str, target: SocketAddr) -> u16 {
 }
 
 /// Opens a page in Chromium, in which every host name is this machine, and returns its text.
-fn chromium(folder: &Folder, url: &str) -> String {
+fn open_in_chromium(folder: &Folder, url: &str) -> String {
     let mut command = Command::new("chromium");
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]);
     command.args(["--no-first-run", "--host-resolver-rules=MAP * 127.0.0.1", "--dump-dom"]);
@@ -67,18 +67,18 @@ fn web_page_reads_and_switches_nothing_by_dns_rebinding() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\nconnection: close\r\n\r\na secret: 7");
         }
     });
-    let page = chromium(&folder, &format!("http://rebound.example:{}/", rebinding_host(PAGE, address)));
+    let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/", rebinding_host(PAGE, address)));
     assert!(page.contains("200 a secret"), "{page}");
 
     let server = Server::start(&[]);
     let address = server.http.expect("HTTP is on");
-    let page = chromium(&folder, &format!("http://rebound.example:{}/", rebinding_host(PAGE, address)));
+    let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/", rebinding_host(PAGE, address)));
     assert!(!page.contains("tollgate_") && page.contains("421 ") | page.contains("403 "), "{page}");
     assert!(ask(&server, "GET", "/v1/enforcement", &[], "").body.contains("\"enforce\""), "it was not switched");
     // A user who is led to the address sees nothing either.
-    let page = chromium(&folder, &format!("http://rebound.example:{}/metrics", address.port()));
+    let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/metrics", address.port()));
     assert!(!page.contains("tollgate_build_info") && page.contains("Misdirected"), "{page}");
     // A direct request of the operator is served.
-    let page = chromium(&folder, &format!("http://127.0.0.1:{}/metrics", address.port()));
+    let page = open_in_chromium(&folder, &format!("http://127.0.0.1:{}/metrics", address.port()));
     assert!(page.contains("tollgate_build_info"), "{page}");
 }

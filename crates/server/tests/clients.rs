@@ -7,19 +7,19 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{Server, run, variable};
+use common::{Server, required_variable, run};
 
 fn redis_cli(server: &Server, args: &[&str]) -> String {
     run(Command::new("redis-cli").args(["-p", &server.resp_port()]).args(args))
 }
 
-fn python(server: &Server, script: &str) -> String {
-    let python = variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `redis`");
+fn run_python(server: &Server, script: &str) -> String {
+    let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `redis`");
     run(Command::new(python).arg("-c").arg(script).arg(server.resp_port()))
 }
 
-fn node(server: &Server, script: &str) -> String {
-    let modules = variable("TOLLGATE_TEST_NODE_MODULES", "a node_modules folder with ioredis in it");
+fn run_node(server: &Server, script: &str) -> String {
+    let modules = required_variable("TOLLGATE_TEST_NODE_MODULES", "a node_modules folder with ioredis in it");
     run(Command::new("node").env("NODE_PATH", modules).args(["-e", script, &server.resp_port()]))
 }
 
@@ -81,7 +81,7 @@ except redis.AuthenticationError:
     pass
 print("fine")
 "#;
-    assert_eq!(python(&server, script), "fine\n");
+    assert_eq!(run_python(&server, script), "fine\n");
 }
 
 #[test]
@@ -101,5 +101,5 @@ const client = new Redis(Number(process.argv[1]), { connectionName: "test", maxR
   console.log("fine");
 })().catch((error) => { console.error(error); process.exit(1); });
 "#;
-    assert_eq!(node(&server, script), "fine\n");
+    assert_eq!(run_node(&server, script), "fine\n");
 }

@@ -18,18 +18,18 @@ descriptors:
 #[test]
 fn import_prints_rules_and_reports_what_is_not_imported() {
     let folder = Folder::new();
-    let envoy = folder.file("envoy.yaml", ENVOY);
+    let envoy = folder.write_file("envoy.yaml", ENVOY);
     let ran = tollgate(&["import", &envoy], b"");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let expected = "domain: edge\nrules:\n- id: remote_address\n  when: {remote_address: {present: true}}\n  \
                     only: [remote_address]\n  per: [remote_address]\n  limit: 2/day\n  algorithm: fixed_window\n";
     assert_eq!(ran.out, expected);
     assert!(ran.err.contains(&format!("{envoy}:4:20: `detailed_metric` is not imported")), "{}", ran.err);
-    let rules = folder.file("rules.yaml", &ran.out);
+    let rules = folder.write_file("rules.yaml", &ran.out);
     assert_eq!(tollgate(&["check", &rules], b"").code, Some(0));
     assert_eq!(tollgate(&["fmt", "--check", &rules], b"").code, Some(0), "it is in its canonical form");
 
-    let nginx = folder.file(
+    let nginx = folder.write_file(
         "nginx.conf",
         "limit_req_zone $binary_remote_addr zone=one:10m rate=5r/s;\nserver { location /login { limit_req zone=one burst=9; } }\n",
     );
@@ -57,7 +57,7 @@ fn server_loads_files_of_the_reference_service() {
 #[test]
 fn warnings_are_printed_beside_mistakes() {
     let folder = Folder::new();
-    let rules = folder.file(
+    let rules = folder.write_file(
         "rules.yaml",
         "domain: d\nrules:\n- {id: a, limit: 1/x}\n- {id: b, per: [api_key|client_ip], limit: 1/s}\n",
     );
@@ -72,7 +72,7 @@ fn warnings_are_printed_beside_mistakes() {
 #[test]
 fn explain_refuses_a_file_together_with_a_server() {
     let folder = Folder::new();
-    let rules = folder.file("rules.yaml", "domain: d\nrules:\n- {id: a, limit: 1/s}\n");
+    let rules = folder.write_file("rules.yaml", "domain: d\nrules:\n- {id: a, limit: 1/s}\n");
     let ran = tollgate(&["explain", "--rules", &rules, "--server", "http://127.0.0.1:1", "d"], b"");
     assert!(ran.code == Some(2) && ran.err.contains("cannot be used with '--server <URL>'"), "{}", ran.err);
     assert_eq!(tollgate(&["explain", "--rules", &rules, "d"], b"").code, Some(0));
@@ -81,7 +81,7 @@ fn explain_refuses_a_file_together_with_a_server() {
 #[test]
 fn decide_uses_the_time_of_each_line() {
     let folder = Folder::new();
-    let rules = folder.file("rules.yaml", "domain: d\nrules:\n- {id: a, per: [k], limit: 1/m}\n");
+    let rules = folder.write_file("rules.yaml", "domain: d\nrules:\n- {id: a, per: [k], limit: 1/m}\n");
     let lines = br#"{"at":1700000000000,"domain":"d","attributes":{"k":"x"}}
 {"at":1700000059999,"domain":"d","attributes":{"k":"x"}}
 {"domain":"d","attributes":{"k":"y"}}
@@ -99,7 +99,7 @@ fn decide_uses_the_time_of_each_line() {
         answers[1]
     );
     assert!(answers[2].contains(r#""allowed":true"#) && answers[3].contains(r#""allowed":true"#), "{}", ran.out);
-    let file = folder.file("requests.jsonl", lines);
+    let file = folder.write_file("requests.jsonl", lines);
     assert_eq!(tollgate(&["decide", "--rules", &rules, &file], b"").out, ran.out, "the same from a file");
 }
 
@@ -156,7 +156,7 @@ fn endless_line_takes_bounded_memory() {
 #[test]
 fn fmt_rewrites_files_or_reports_why_not() {
     let folder = Folder::new();
-    let path = folder.file("rules.yaml", "rules: [{limit: 1/s, id: a}] # all\ndomain: d\n");
+    let path = folder.write_file("rules.yaml", "rules: [{limit: 1/s, id: a}] # all\ndomain: d\n");
     let ran = tollgate(&["fmt", "--check", &path], b"");
     assert!(ran.code == Some(1) && ran.err.contains("not in its canonical form"), "{}", ran.err);
     let ran = tollgate(&["fmt", &path], b"");
@@ -165,7 +165,7 @@ fn fmt_rewrites_files_or_reports_why_not() {
     assert_eq!(formatted, "domain: d\nrules:  # all\n- id: a\n  limit: 1/s\n");
     assert_eq!(tollgate(&["fmt", "--check", &path], b"").code, Some(0));
     let shared = "domain: d\nrules:\n- {id: a, limit: &x 1/s}\n- {id: b, limit: *x}\n";
-    let path = folder.file("shared.yaml", shared);
+    let path = folder.write_file("shared.yaml", shared);
     let ran = tollgate(&["fmt", &path], b"");
     assert!(
         ran.code == Some(1) && ran.err.contains(":3: the sharing of anchors and aliases would be lost"),
@@ -179,8 +179,8 @@ fn fmt_rewrites_files_or_reports_why_not() {
 #[test]
 fn folder_of_rules_is_served_decided_and_explained_like_a_file() {
     let folder = Folder::new();
-    folder.file("rules/api.yaml", "domain: api\nrules:\n- {id: a, limit: 1/h}\n");
-    folder.file("rules/web.json", r#"{"domain":"web","rules":[{"id":"b","limit":"1/h"}]}"#);
+    folder.write_file("rules/api.yaml", "domain: api\nrules:\n- {id: a, limit: 1/h}\n");
+    folder.write_file("rules/web.json", r#"{"domain":"web","rules":[{"id":"b","limit":"1/h"}]}"#);
     let rules = folder.join("rules");
     let request = |domain: &str| format!("{{\"domain\":\"{domain}\",\"attributes\":{{}}}}\n");
     let lines = ["api", "web", "web"].map(request).concat();
@@ -191,7 +191,7 @@ fn folder_of_rules_is_served_decided_and_explained_like_a_file() {
     let server = Server::start(&["--rules", &rules]);
     let mut client = server.connect_http();
     assert_eq!(["api", "web", "web"].map(|domain| client.post("/v1/check", &request(domain)).0), [200, 200, 429]);
-    folder.file("rules/more.yml", "domain: more\nrules:\n- {id: c, limit: 1/h}\n");
+    folder.write_file("rules/more.yml", "domain: more\nrules:\n- {id: c, limit: 1/h}\n");
     server.wait_for_line("rules loaded");
     assert_eq!(client.post("/v1/check", &request("more")).0, 200);
     assert_eq!(client.post("/v1/check", &request("web")).0, 429, "what was spent is kept");
@@ -201,16 +201,16 @@ fn folder_of_rules_is_served_decided_and_explained_like_a_file() {
 fn bad_files_are_reported() {
     let folder = Folder::new();
     let missing = folder.join("missing");
-    let binary = folder.file("binary", (0..=255_u8).cycle().take(5000).collect::<Vec<_>>());
-    let large = folder.file("large", "");
+    let binary = folder.write_file("binary", (0..=255_u8).cycle().take(5000).collect::<Vec<_>>());
+    let large = folder.write_file("large", "");
     std::fs::File::options().write(true).open(&large).unwrap().set_len(100 << 20).unwrap();
     let mut bomb = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for level in 1..12 {
         bomb += &format!("a{level}: &a{level} [{}]\n", vec![format!("*a{}", level - 1); 10].join(", "));
     }
     bomb += "descriptors: *a11\n";
-    let bomb = folder.file("bomb", bomb);
-    let empty = folder.file("empty", "");
+    let bomb = folder.write_file("bomb", bomb);
+    let empty = folder.write_file("empty", "");
     let directory = folder.path().display().to_string();
     for command in [&["import"][..], &["import", "--from", "nginx"], &["check"], &["fmt"], &["decide", "--rules"]] {
         let refused = |path: &str, expected: &str| {
@@ -260,7 +260,7 @@ fn each_command_shows_examples() {
 #[test]
 fn completions_and_manual_pages_cover_every_command() {
     let folder = Folder::new();
-    let script = folder.file("tollgate.bash", tollgate(&["completions", "bash"], b"").done());
+    let script = folder.write_file("tollgate.bash", tollgate(&["completions", "bash"], b"").done());
     common::run(std::process::Command::new("bash").args(["-n", &script]));
     let pages = folder.join("man");
     std::fs::create_dir(&pages).unwrap();
@@ -274,6 +274,6 @@ fn completions_and_manual_pages_cover_every_command() {
         assert!(page.contains(&format!(".TH tollgate-{name} 1")), "{name}: {page}");
         assert!(std::fs::read_to_string(&script).unwrap().contains(&format!("tollgate,{name})")), "{name}");
     }
-    tollgate(&["man", "--output", &folder.join("nowhere")], b"").failed(1, "cannot write manual pages into");
-    tollgate(&["completions", "sh"], b"").failed(2, "invalid value 'sh'");
+    tollgate(&["man", "--output", &folder.join("nowhere")], b"").assert_failed(1, "cannot write manual pages into");
+    tollgate(&["completions", "sh"], b"").assert_failed(2, "invalid value 'sh'");
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Client, Folder, Rules, Server, eventually, run, tollgate, variable};
+use common::{Client, Folder, Rules, Server, eventually, required_variable, run, tollgate};
 use serde_json::{Value, json};
 
 const RULES: &str = "\
@@ -112,7 +112,7 @@ impl Console {
 
 #[test]
 fn types_of_the_console_are_right() {
-    let modules = variable("TOLLGATE_TEST_NODE_MODULES", "a node_modules folder with typescript in it");
+    let modules = required_variable("TOLLGATE_TEST_NODE_MODULES", "a node_modules folder with typescript in it");
     let compiler = std::path::Path::new(&modules).join("typescript/bin/tsc");
     let project = concat!(env!("CARGO_MANIFEST_DIR"), "/console");
     run(Command::new("node").arg(compiler).args(["-p", project]));
@@ -121,8 +121,10 @@ fn types_of_the_console_are_right() {
 #[test]
 fn every_page_works_in_a_browser() {
     let console = Console::start();
-    let modules =
-        variable("TOLLGATE_TEST_NODE_MODULES", "a node_modules folder with playwright-core and axe-core in it");
+    let modules = required_variable(
+        "TOLLGATE_TEST_NODE_MODULES",
+        "a node_modules folder with playwright-core and axe-core in it",
+    );
     let is_done = Arc::new(AtomicBool::new(false));
     let traffic = {
         let (mut client, token, is_done) =

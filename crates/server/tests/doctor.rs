@@ -14,7 +14,7 @@ use tollgate_testkit::golden::Page;
 use tollgate_testkit::servers::{Certificates, Kind, Server as StoreServer, free_port};
 
 /// Runs `tollgate doctor` in a folder, with at most 512 open files.
-fn doctor(folder: &Folder, args: &[&str]) -> CommandResult {
+fn run_doctor(folder: &Folder, args: &[&str]) -> CommandResult {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 512; exec \"$0\" doctor \"$@\"", env!("CARGO_BIN_EXE_tollgate")]);
     command.args(args).current_dir(folder.path()).env("TZ", "UTC");
@@ -22,11 +22,11 @@ fn doctor(folder: &Folder, args: &[&str]) -> CommandResult {
         // Nothing listens on port 1.
         command.args(["--server", "http://127.0.0.1:1"]);
     }
-    CommandResult::of(&mut command, b"")
+    CommandResult::run(&mut command, b"")
 }
 
 /// Replaces what differs between runs: ports, versions, durations and points in time.
-fn steady(text: &str) -> String {
+fn replace_varying_parts(text: &str) -> String {
     let word = |word: &str| {
         let is_time = word.len() >= 20 && word.trim_end_matches(';').ends_with('Z') && word.contains('T');
         let tail: String = word.chars().rev().take_while(|char| ":;,/)".contains(*char)).collect();
@@ -57,13 +57,13 @@ fn steady(text: &str) -> String {
 
 /// Makes a certificate that expired in 2020.
 fn make_expired(folder: &Folder) {
-    folder.file(
+    folder.write_file(
         "ca.cnf",
         "[ca]\ndefault_ca = d\n[d]\ndatabase = index.txt\nnew_certs_dir = .\nserial = serial\ndefault_md = sha256\npolicy = p\n\
          x509_extensions = e\n[p]\ncommonName = supplied\n[e]\nsubjectAltName = DNS:localhost\n",
     );
-    folder.file("index.txt", "");
-    folder.file("serial", "01\n");
+    folder.write_file("index.txt", "");
+    folder.write_file("serial", "01\n");
     let openssl = |line: &str| run(Command::new("openssl").args(line.split(' ')).current_dir(folder.path()));
     openssl("req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout old.key -out old.csr -subj /CN=x");
     openssl(
@@ -81,16 +81,16 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     let (folder, store) = (Folder::new(), StoreServer::start(Kind::Redis));
     let mut page = Page::default();
     let mut case = |what: &str, args: &[&str], code: i32| {
-        let result = doctor(&folder, args);
+        let result = run_doctor(&folder, args);
         assert_eq!(result.code, Some(code), "{what}: {}{}", result.out, result.err);
-        page.case(what, &steady(&result.out));
+        page.add_case(what, &replace_varying_parts(&result.out));
     };
     let port = || format!("127.0.0.1:{}", free_port());
     let (http, resp) = (port(), port());
     let ports = ["--http", &http, "--resp", &resp];
     Certificates::make(folder.path());
     set_mode(&folder.path().join("server.key"), 0o600);
-    folder.file("rules.yaml", "domain: api\nrules:\n- {id: all, limit: 100/s}\n");
+    folder.write_file("rules.yaml", "domain: api\nrules:\n- {id: all, limit: 100/s}\n");
     let url = store.url();
     // A busy machine may take longer than the default deadline.
     let well = ["--rules", "rules.yaml", "--store", &url, "--store-deadline", "10000", "--connections", "100"];
@@ -102,7 +102,7 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     );
     case("the defaults, in a new directory", &ports, 0);
 
-    folder.file("rules.yaml", "domain: api\nrules:\n- {id: all, limt: 100/s}\n");
+    folder.write_file("rules.yaml", "domain: api\nrules:\n- {id: all, limt: 100/s}\n");
     make_expired(&folder);
     set_mode(&folder.path().join("old.key"), 0o640);
     let other = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -128,7 +128,7 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
         0,
     );
     std::fs::create_dir(folder.path().join("data")).expect("a directory");
-    folder.file(
+    folder.write_file(
         "data/rules.db",
         "this is not a database, and longer than the header of one would be: 100 bytes and some more of it",
     );
@@ -149,7 +149,7 @@ fn service_is_followed_only_with_the_role_that_nodes_need() {
     let service = Server::start(&["--data", &data, "--tokens", "required"]);
     let look = |url: &str, token: &str| {
         let args = ["--data", "off", "--http", "127.0.0.1:0", "--resp", "off", "--rules", url, "--rules-token", token];
-        doctor(&folder, &args).out
+        run_doctor(&folder, &args).out
     };
     let url = service.url("");
     assert!(
@@ -172,7 +172,7 @@ fn service_is_followed_only_with_the_role_that_nodes_need() {
 fn nodes_that_are_behind_and_a_key_with_nearly_all_traffic_are_reported() {
     let folder = Folder::new();
     let service = Server::start(&["--data", &folder.join("data")]);
-    let (url, cli) = (service.url(""), Cli::of(&service));
+    let (url, cli) = (service.url(""), Cli::for_server(&service));
     let put = |limit: &str| {
         let body = format!(r#"{{"per": ["user"], "limit": "{limit}"}}"#);
         run(Command::new("curl").args(["-s", "-X", "PUT", "-d", &body]).arg(format!("{url}/v1/domains/api/rules/each")))
@@ -181,7 +181,7 @@ fn nodes_that_are_behind_and_a_key_with_nearly_all_traffic_are_reported() {
     let node = Server::start(&["--rules", &url, "--node", "edge-1"]);
     eventually("the node has reported", || cli.run(&["rules", "nodes"]).out.contains("edge-1"));
     let look =
-        || doctor(&folder, &["--data", "off", "--http", "127.0.0.1:0", "--resp", "off", "--server", &url]).done();
+        || run_doctor(&folder, &["--data", "off", "--http", "127.0.0.1:0", "--resp", "off", "--server", &url]).done();
     assert!(look().contains("ok       nodes         1 node up to date"), "{}", look());
 
     node.pause();

@@ -26,7 +26,7 @@ struct Step {
     expected: Vec<String>,
 }
 
-fn steps(text: &str) -> Vec<Step> {
+fn parse_steps(text: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     let mut within = false;
     for (at, line) in text.lines().enumerate() {
@@ -86,7 +86,7 @@ impl Ports {
         Self(named.into_iter().map(|name| (name, stable_port())).collect())
     }
 
-    fn address(&self, index: usize) -> String {
+    fn free_address(&self, index: usize) -> String {
         format!("127.0.0.1:{}", self.0[index].1)
     }
 
@@ -123,7 +123,7 @@ sleep() {
 "#;
 
 /// One script for the whole document, so that later commands see the effects of earlier ones.
-fn script(steps: &[Step], address: &str) -> String {
+fn document_script(steps: &[Step], address: &str) -> String {
     // Servers end with the shell.
     let mut script = String::from("exec 2>&1\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n");
     script += SLEEP;
@@ -154,7 +154,7 @@ fn script(steps: &[Step], address: &str) -> String {
 /// The database URL of the documents, replaced by that of a real server.
 const POSTGRES: &str = "postgres://tollgate:secret@db.internal/tollgate";
 
-fn document(name: &str) -> String {
+fn read_document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
     std::fs::read_to_string(path).expect("the document")
 }
@@ -162,12 +162,12 @@ fn document(name: &str) -> String {
 /// Runs a document in a folder.
 fn run(name: &str, folder: &Folder) {
     let ports = Ports::new();
-    let mut text = ports.replace(document(name));
+    let mut text = ports.replace(read_document(name));
     let postgres = text.contains(POSTGRES).then(Postgres::start);
     if let Some(postgres) = &postgres {
-        text = text.replace(POSTGRES, &postgres.database("tollgate"));
+        text = text.replace(POSTGRES, &postgres.create_database("tollgate"));
     }
-    let steps = steps(&text);
+    let steps = parse_steps(&text);
     assert!(!steps.is_empty(), "{name} has commands");
     let program = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
     let mut shell = Command::new("bash")
@@ -176,15 +176,15 @@ fn run(name: &str, folder: &Folder) {
         .env("TZ", "UTC")
         // Far longer than by default: a busy machine must not change what is decided.
         .env("TOLLGATE_STORE_DEADLINE", "20000")
-        .env("TOLLGATE_HTTP", ports.address(0))
-        .env("TOLLGATE_RESP", ports.address(1))
-        .env("TOLLGATE_SERVER", format!("http://{}", ports.address(0)))
+        .env("TOLLGATE_HTTP", ports.free_address(0))
+        .env("TOLLGATE_RESP", ports.free_address(1))
+        .env("TOLLGATE_SERVER", format!("http://{}", ports.free_address(0)))
         .env_remove("TOLLGATE_TOKEN")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .expect("bash");
-    shell.stdin.take().unwrap().write_all(script(&steps, &ports.address(0)).as_bytes()).unwrap();
+    shell.stdin.take().unwrap().write_all(document_script(&steps, &ports.free_address(0)).as_bytes()).unwrap();
     let output = shell.wait_with_output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut wrong = String::new();
@@ -216,9 +216,9 @@ fn readme_examples_run() {
 
 /// Runs a page whose first YAML block is the rule file that its commands use.
 fn run_with_rules(name: &str) {
-    let (folder, page) = (Folder::new(), document(name));
+    let (folder, page) = (Folder::new(), read_document(name));
     let rules = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("rules");
-    folder.file("rules.yaml", rules);
+    folder.write_file("rules.yaml", rules);
     run(name, &folder);
 }
 
@@ -239,11 +239,11 @@ fn faults_page_examples_run() {
 
 #[test]
 fn tests_that_the_faults_page_names_exist() {
-    let page = document("docs/faults.md");
+    let page = read_document("docs/faults.md");
     let named: Vec<(&str, &str)> = page.split('`').filter_map(|word| word.split_once(".rs::")).collect();
     assert!(named.len() > 15, "{} tests", named.len());
     for (file, test) in named {
-        let text = document(&format!("crates/{file}.rs"));
+        let text = read_document(&format!("crates/{file}.rs"));
         assert!(text.contains(&format!("#[test]\nfn {test}() {{")), "{file}.rs has no test {test}");
     }
 }

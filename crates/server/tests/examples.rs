@@ -6,12 +6,12 @@ use crate::common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Folder, Rules, Server, run, variable};
+use common::{Folder, Rules, Server, required_variable, run};
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clients");
 
 /// The rules: one request an hour, and a path that is denied with its own status.
-fn server() -> (Server, Rules) {
+fn start_server() -> (Server, Rules) {
     let rules = Rules::new(
         "domain: api\nrules:\n- {id: denied, when: {path: /denied}, deny: true, status: 451}\n\
          - {id: all, per: [client_ip], limit: 1/h}\n",
@@ -28,7 +28,7 @@ const EXPECTED: &str = "200 true false\n429 true true\n451 false true\n200 false
 
 #[test]
 fn fastapi_middleware_refuses_and_fails_open() {
-    let (server, _rules) = server();
+    let (server, _rules) = start_server();
     let script = r#"
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
@@ -58,13 +58,13 @@ url, gone = sys.argv[2:]
 for args in [(url, "api", "/"), (url, "api", "/"), (url, "api", "/denied"), (url, "none", "/"), (gone, "api", "/")]:
     asyncio.run(call(*args))
 "#;
-    let python = variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `fastapi`");
+    let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `fastapi`");
     assert_eq!(run(Command::new(python).args(["-c", script, CLIENTS, &server.url(""), GONE])), EXPECTED);
 }
 
 #[test]
 fn django_middleware_refuses_and_fails_open() {
-    let (server, _rules) = server();
+    let (server, _rules) = start_server();
     let script = r#"
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -83,19 +83,20 @@ for url, domain, path in [(url, "api", "/"), (url, "api", "/"), (url, "api", "/d
     response = Client(REMOTE_ADDR="192.0.2.1").get(path)
     print(response.status_code, *[str(name in response.headers).lower() for name in ["RateLimit", "Retry-After"]])
 "#;
-    let python = variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `django`");
+    let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `django`");
     assert_eq!(run(Command::new(python).args(["-c", script, CLIENTS, &server.url(""), GONE])), EXPECTED);
 }
 
 #[test]
 fn go_middleware_refuses_and_fails_open() {
-    let go = Path::new(&variable("TOLLGATE_TEST_PYTHON", "a Python interpreter beside `go`")).with_file_name("go");
-    let (server, _rules) = server();
+    let go =
+        Path::new(&required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter beside `go`")).with_file_name("go");
+    let (server, _rules) = start_server();
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("tollgate")).expect("a directory");
     std::fs::copy(format!("{CLIENTS}/tollgate.go"), folder.path().join("tollgate/tollgate.go")).expect("a copy");
-    folder.file("go.mod", "module example\n\ngo 1.21\n");
-    folder.file(
+    folder.write_file("go.mod", "module example\n\ngo 1.21\n");
+    folder.write_file(
         "main.go",
         r#"package main
 
@@ -129,7 +130,7 @@ func main() {
 
 #[test]
 fn redis_py_client_refuses_and_fails_open() {
-    let (server, _rules) = server();
+    let (server, _rules) = start_server();
     let script = r#"
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -144,14 +145,14 @@ for _ in range(2):
 print([reply[0] for reply in pipeline.execute()])
 print(Limits("redis://127.0.0.1:9").check("api", client_ip="192.0.2.1")[0])
 "#;
-    let python = variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `redis`");
+    let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `redis`");
     let output = run(Command::new(python).args(["-c", script, CLIENTS, &server.resp_port()]));
     assert_eq!(output, "True\nFalse True\n[0, 1]\nTrue\n");
 }
 
 #[test]
 fn express_middleware_refuses_and_fails_open() {
-    let (server, _rules) = server();
+    let (server, _rules) = start_server();
     let script = r#"
 const express = require('express');
 const { tollgate } = require(process.argv[1] + '/tollgate_express.js');
@@ -171,7 +172,7 @@ async function call(url, domain, path) {
   for (const args of [[url, 'api', '/'], [url, 'api', '/'], [url, 'api', '/denied'], [url, 'none', '/'], [gone, 'api', '/']]) await call(...args);
 })();
 "#;
-    let modules = variable("TOLLGATE_TEST_NODE_MODULES", "a folder of Node packages with `express`");
+    let modules = required_variable("TOLLGATE_TEST_NODE_MODULES", "a folder of Node packages with `express`");
     let mut command = Command::new("node");
     command.env("NODE_PATH", modules).args(["-e", script, CLIENTS, &server.url(""), GONE]);
     assert_eq!(run(&mut command), EXPECTED);
@@ -179,7 +180,7 @@ async function call(url, domain, path) {
 
 #[test]
 fn java_client_refuses_and_fails_open() {
-    let (server, _rules) = server();
+    let (server, _rules) = start_server();
     let file = format!("{CLIENTS}/Tollgate.java");
     // The first check of a process loads classes, so it may take longer than the deadline of a service.
     let call = |url: &str| {

@@ -23,7 +23,7 @@ rules:
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
 
 /// Runs `test` with a server in memory and with one on a real Redis, both of which log refusals.
-fn everywhere(test: impl Fn(&Server)) {
+fn on_every_store(test: impl Fn(&Server)) {
     let rules = Rules::new(RULES);
     let args = ["--rules", rules.path(), "--log-refusals", "1/s"];
     test(&Server::start(&args));
@@ -31,7 +31,7 @@ fn everywhere(test: impl Fn(&Server)) {
     test(&Server::start(&[&args[..], &["--store", &store.url()], &PATIENT[..]].concat()));
 }
 
-fn asked(path: &str, ip: &str) -> Value {
+fn login_request(path: &str, ip: &str) -> Value {
     json!({"domain": "api", "attributes": {"path": path, "ip": ip}})
 }
 
@@ -41,7 +41,7 @@ fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
 }
 
 /// Returns the output of the program for the operator of this server.
-fn tollgate(server: &Server, args: &[&str]) -> String {
+fn run_tollgate(server: &Server, args: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let output =
         command.args(args).env("TOLLGATE_SERVER", server.url("")).env_remove("TOLLGATE_TOKEN").output().unwrap();
@@ -58,7 +58,7 @@ fn peek_reports_the_rule_and_length_of_a_ban() {
     let server = Server::start(&["--rules", rules.path()]);
     let ask = json!({"domain": "api", "attributes": {"ip": "a"}});
     (0..2).for_each(|_| drop(post(&server, "/v1/check", &ask)));
-    let peeked = tollgate(&server, &["keys", "peek", "api", "ip=a"]);
+    let peeked = run_tollgate(&server, &["keys", "peek", "api", "ip=a"]);
     let lines: Vec<&str> = peeked.lines().collect();
     assert_eq!(lines[0], "it is banned by login, for 2h more; `tollgate keys reset` lifts that", "{peeked}");
     assert!(lines[1].starts_with("and it would be refused by login, and pass in "), "{peeked}");
@@ -71,7 +71,7 @@ const BAN_MS: u64 = 2 * 86_400_000;
 
 #[test]
 fn refusal_that_starts_a_ban_reports_it_everywhere() {
-    everywhere(|server| {
+    on_every_store(|server| {
         let wait_of_banned = |decision: &Value| {
             assert_eq!((&decision["rule"], &decision["standing"]), (&json!("login"), &json!("exact")), "{decision}");
             assert!(decision["banned"] == true || decision["banned"] == 1, "{decision}");
@@ -82,7 +82,7 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
             let wait = wait_of_banned(decision);
             assert!((BAN_MS - 60_000..=BAN_MS).contains(&wait), "{decision}");
         };
-        let mine = asked("/login", "a");
+        let mine = login_request("/login", "a");
         assert_eq!(post(server, "/v1/check", &mine).0, 200);
         let (status, first) = post(server, "/v1/check", &mine);
         assert_eq!(status, 429);
@@ -98,7 +98,12 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
         }
         assert!(!line.contains(" left"), "{line}");
 
-        let batch = json!([asked("/login", "b"), asked("/login", "b"), asked("/login", "b"), asked("/login", "c")]);
+        let batch = json!([
+            login_request("/login", "b"),
+            login_request("/login", "b"),
+            login_request("/login", "b"),
+            login_request("/login", "c")
+        ]);
         let (_, batch) = post(server, "/v1/check", &batch);
         assert_eq!((&batch[0]["allowed"], &batch[3]["allowed"]), (&json!(true), &json!(true)), "{batch}");
         assert_banned(&batch[1]);
@@ -115,10 +120,10 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
 
 #[test]
 fn explanation_of_a_banned_key_says_until_when() {
-    everywhere(|server| {
-        let ask = asked("/tries", "a");
+    on_every_store(|server| {
+        let ask = login_request("/tries", "a");
         (0..3).for_each(|_| drop(post(server, "/v1/check", &ask)));
-        let explain = || tollgate(server, &["explain", "api", "path=/tries", "ip=a"]);
+        let explain = || run_tollgate(server, &["explain", "api", "path=/tries", "ip=a"]);
         let output = explain();
         assert!(
             output.contains("not banned: 2 of 3 refusals within 1h that lead to a ban of 2h\n    1/h: 0 of 1"),
@@ -138,10 +143,10 @@ fn explanation_of_a_banned_key_says_until_when() {
         let ban = &met["rules"][0]["ban"];
         assert!(ban["left_ms"].as_u64().is_some_and(|left| left <= 7_200_000 && left > 7_100_000), "{met}");
         assert_eq!(met["rules"][0]["banned"], true);
-        let peeked = tollgate(server, &["keys", "peek", "api", "path=/tries", "ip=a"]);
+        let peeked = run_tollgate(server, &["keys", "peek", "api", "path=/tries", "ip=a"]);
         assert_eq!(peeked, "it is banned by tries, for 2h more; `tollgate keys reset` lifts that\n");
-        tollgate(server, &["keys", "reset", "api", "path=/tries", "ip=a"]);
-        let peeked = tollgate(server, &["keys", "peek", "api", "path=/tries", "ip=a"]);
+        run_tollgate(server, &["keys", "reset", "api", "path=/tries", "ip=a"]);
+        let peeked = run_tollgate(server, &["keys", "peek", "api", "path=/tries", "ip=a"]);
         assert!(peeked.starts_with("it would pass\n"), "{peeked}");
     });
 }
@@ -191,7 +196,7 @@ fn explanation_names_calendars_and_overrides() {
     let (_, own) = post(&server, "/v1/explain", &json!({"key": "alice", "limit": "3/m"}));
     assert_eq!((&own["rule"], &own["rules"][0]["counted_by"]), (&Value::Null, &json!({"key": "alice"})), "{own}");
     // A file is explained without any server.
-    let output = tollgate(&server, &["explain", "--rules", rules.path(), "api", "path=/v1", "plan=enterprise"]);
+    let output = run_tollgate(&server, &["explain", "--rules", rules.path(), "api", "path=/v1", "plan=enterprise"]);
     assert!(
         output.contains("\n    unlimited by override ") && output.contains(", since plan is \"enterprise\"\n"),
         "{output}"
@@ -202,17 +207,17 @@ fn explanation_names_calendars_and_overrides() {
 fn explanation_names_revision_and_override_value() {
     let (folder, rules) = (Folder::new(), Rules::new(RULES));
     let server = Server::start(&["--data", &folder.join("data"), "--tokens", "none"]);
-    tollgate(&server, &["rules", "apply", "--yes", rules.path()]);
+    run_tollgate(&server, &["rules", "apply", "--yes", rules.path()]);
     let set =
         ["rules", "overrides", "set", "api", "quota", "acme", "--limit", "7/month", "--until", "2040-01-01T00:00:00Z"];
-    tollgate(&server, &set);
-    let ask = || tollgate(&server, &["explain", "api", "path=/v1", "key=acme", "plan=pro"]);
+    run_tollgate(&server, &set);
+    let ask = || run_tollgate(&server, &["explain", "api", "path=/v1", "key=acme", "plan=pro"]);
     eventually("the override is in force", || ask().contains("by override \"acme\""));
     let output = ask();
     let expected = "\n    by override \"acme\", set through the API, since key is \"acme\", until 2040-01-01T00:00Z\n    \
                     2 more after it, not evaluated\n    7/month, fixed_window: 7 of 7 left, calendar of Europe/Berlin";
     assert!(output.contains("+ quota (revision ") && output.contains(expected), "{output}");
-    let output = tollgate(&server, &["explain", "api", "path=/v1", "key=other", "plan=pro"]);
+    let output = run_tollgate(&server, &["explain", "api", "path=/v1", "key=other", "plan=pro"]);
     let expected = "\n    by override 1 of the rule, since plan is \"pro\"\n    \
                     overrides set through the API for other values of key: 1\n    1 more after it, not evaluated\n";
     assert!(output.contains(expected), "{output}");

@@ -14,12 +14,12 @@ fn export_lists_what_it_leaves_out() {
     let (_server, cli) = serve(&folder, &[]);
     let nothing = cli.run(&["rules", "export"]).done();
     assert_eq!(nothing, "# There are no rules.\ndomains: []\n");
-    let empty = folder.file("empty.yaml", &nothing);
+    let empty = folder.write_file("empty.yaml", &nothing);
     assert_eq!(cli.run(&["rules", "apply", "--prune", &empty]).done(), "nothing to change: 0 rules as in the files\n");
     assert_eq!(cli.run(&["check", &empty]).done(), format!("{empty}: 0 rules in 0 domains, no mistakes\n"));
 
     let text = "domain: api\nrules:\n- id: a\n  per: [user]\n  limit: 5/s\n- id: b\n  limit: 9/m\n";
-    cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
     assert_eq!(cli.run(&["rules", "export"]).done(), text, "there is nothing else");
     cli.run(&["rules", "disable", "api", "b"]).done();
     for user in ["ann", "bob"] {
@@ -34,7 +34,7 @@ fn export_lists_what_it_leaves_out() {
                 # - api/b has 1 override\n";
     assert_eq!(exported, format!("{said}{text}"));
     // Applied to the same rules, an export changes nothing.
-    let file = folder.file("export.yaml", &exported);
+    let file = folder.write_file("export.yaml", &exported);
     let out = cli.run(&["rules", "apply", "--prune", &file]).done();
     assert_eq!(out, "nothing to change: 2 rules as in the files\n");
     assert_eq!(cli.run(&["rules", "export"]).done(), exported);
@@ -42,7 +42,7 @@ fn export_lists_what_it_leaves_out() {
 }
 
 /// A rule in JSON that uses features of the language.
-fn rule() -> impl Strategy<Value = Value> {
+fn any_rule() -> impl Strategy<Value = Value> {
     let when = prop_oneof![
         Just(Value::Null),
         "[a-z0-9/ '\"#:ü]{1,8}".prop_map(|text| serde_json::json!({"path": {"equals": text}})),
@@ -76,7 +76,7 @@ fn rule() -> impl Strategy<Value = Value> {
 fn export_and_apply_are_inverse() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
-    let domains = proptest::collection::vec(proptest::collection::vec(rule(), 0..6), 1..4);
+    let domains = proptest::collection::vec(proptest::collection::vec(any_rule(), 0..6), 1..4);
     let cases = ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(cases, |(domains in domains)| {
         let of = |(place, rules): (usize, &Vec<Value>)| {
@@ -88,16 +88,16 @@ fn export_and_apply_are_inverse() {
             serde_json::json!({"domain": format!("d{place}"), "rules": rules.iter().enumerate().map(with_id).collect::<Vec<_>>()})
         };
         let text = serde_json::json!({"domains": domains.iter().enumerate().map(of).collect::<Vec<_>>()});
-        let file = folder.file("all.json", text.to_string());
+        let file = folder.write_file("all.json", text.to_string());
         // The domains of the previous case are emptied, so that the file is complete.
         for place in domains.len()..4 {
-            let empty = folder.file("empty.yaml", format!("domain: d{place}\nrules: []\n"));
+            let empty = folder.write_file("empty.yaml", format!("domain: d{place}\nrules: []\n"));
             cli.run(&["rules", "apply", "--prune", &empty]).done();
         }
         cli.run(&["rules", "apply", "--prune", &file]).done();
         prop_assert!(cli.run(&["rules", "apply", "--plan", "--prune", &file]).done().starts_with("nothing to change"));
         let exported = cli.run(&["rules", "export"]).done();
-        let again = folder.file("again.yaml", &exported);
+        let again = folder.write_file("again.yaml", &exported);
         let out = cli.run(&["rules", "apply", "--plan", "--prune", &again]).done();
         prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
         // Applied to an empty database, it creates what was exported.

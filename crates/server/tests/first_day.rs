@@ -33,7 +33,7 @@ rules:
 fn begin() -> (Folder, Server, Cli) {
     let folder = Folder::new();
     let (server, cli) = serve(&folder, &[]);
-    cli.run(&["rules", "apply", &folder.file("api.yaml", FIRST)]).done();
+    cli.run(&["rules", "apply", &folder.write_file("api.yaml", FIRST)]).done();
     eventually("the rules are in force", || {
         cli.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]).code == Some(0)
     });
@@ -44,7 +44,7 @@ fn begin() -> (Folder, Server, Cli) {
 fn override_of_alternative_attributes_names_one() {
     let (_folder, _server, cli) = begin();
     let overrides = |args: &[&str]| cli.run(&[&["rules", "overrides"], args].concat());
-    overrides(&["set", "api", "plans", "acme", "--limit", "50/s"]).failed(
+    overrides(&["set", "api", "plans", "acme", "--limit", "50/s"]).assert_failed(
         1,
         "tollgate: the rule counts by `api_key or client_ip`, so it is ambiguous whose value `acme` is; name the attribute like \
          `attribute: api_key`, on the command line `--attribute api_key`\n",
@@ -52,7 +52,7 @@ fn override_of_alternative_attributes_names_one() {
     let out = overrides(&["set", "api", "plans", "acme", "--limit", "50/s", "--attribute", "api_key"]).done();
     assert!(out.starts_with("api/plans: 50/s for api_key `acme`, version "), "{out}");
     // An override is not replaced by one for the same value of another attribute.
-    overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).failed(
+    overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).assert_failed(
         1,
         "tollgate: there is an override for `acme` of the rule `plans` of the domain `api` already, for the attribute `api_key`: \
          {\"limit\":\"50/s\"}; setting it for `client_ip` would replace it, so delete it first with DELETE or \
@@ -68,7 +68,7 @@ fn unusable_or_expired_override_is_warned_about() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     let text = "domain: api\nrules:\n- {id: export, per: [user], limit: 100/h, cost: 50}\n";
-    cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
     let set = |args: &[&str]| cli.run(&[&["rules", "overrides", "set", "api", "export", "acme"], args].concat());
     let ran = set(&["--limit", "10/h"]);
     assert_eq!(
@@ -90,7 +90,7 @@ fn override_that_matches_nothing_is_warned_about() {
     let (_server, cli) = serve(&folder, &[]);
     let text = "domain: api\nrules:\n- {id: plans, per: [api_key or client_ip], limit: 5/s, when: {path: {present: true}}}\n\
                 - {id: bytes, per: [user], limit: 1000/h, cost: {from: size, max: 500}, overrides: [{when: {plan: pro}, limit: 1M/h}]}\n";
-    cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+    cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
     let warning = |args: &[&str]| {
         let ran = cli.run(&[&["rules", "overrides", "set", "api"], args].concat());
         (ran.code, ran.err)
@@ -176,27 +176,27 @@ fn rollback_names_its_version_and_goes_further_each_time() {
     let (folder, _server, cli) = begin();
     for limit in ["6/m", "7/m"] {
         let text = FIRST.replace("limit: 5/m", &format!("limit: {limit}"));
-        cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+        cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
     }
     let back = |args: &[&str]| cli.run(&[&["rules", "rollback", "api", "login"], args].concat());
     assert_eq!(back(&[]).done(), "api/login: back to version 2, as version 4, in force\n");
     assert_eq!(back(&[]).done(), "api/login: back to version 1, as version 5, in force\n");
-    back(&[]).failed(1, "there is no earlier version to go back to");
+    back(&[]).assert_failed(1, "there is no earlier version to go back to");
     assert_eq!(back(&["3"]).done(), "api/login: back to version 3, as version 6, in force\n");
     assert_eq!(back(&["3"]).done(), "api/login: version 6 equals version 3; nothing was changed\n");
-    back(&["9"]).failed(1, "there is no version 9");
+    back(&["9"]).assert_failed(1, "there is no version 9");
     // A rollback skips versions that were rolled back from.
     let quota = |limit: &str| {
         let text = FIRST.replace("limit: 10k/month", &format!("limit: {limit}/month"));
         assert_ne!(text, FIRST);
-        cli.run(&["rules", "apply", &folder.file("api.yaml", text)]).done();
+        cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
     };
     let back = || cli.run(&["rules", "rollback", "api", "quota"]);
     quota("2k");
     assert_eq!(back().done(), "api/quota: back to version 1, as version 3, in force\n");
     quota("3k");
     assert_eq!(back().done(), "api/quota: back to version 3, as version 5, in force\n");
-    back().failed(1, "there is no earlier version to go back to");
+    back().assert_failed(1, "there is no earlier version to go back to");
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn overrides_outlive_their_rule() {
         output.out.contains("login  50 ")
     };
     eventually("the override is in force", left);
-    let without = folder.file("less.yaml", FIRST.split("- id: login").next().unwrap());
+    let without = folder.write_file("less.yaml", FIRST.split("- id: login").next().unwrap());
     let planned = cli.run(&["rules", "apply", "--plan", "--prune", &without]);
     assert_eq!(planned.err, "warning: api/login has 1 override, kept in case the rule is created again\n");
     let output = cli.run(&["rules", "delete", "api", "login"]).done();
@@ -230,8 +230,10 @@ fn rollback_needs_a_version_after_too_many_changes() {
         }
     }
     let back = |args: &[&str]| cli.run(&[&["rules", "rollback", "api", "login"], args].concat());
-    back(&[])
-        .failed(1, "tollgate: the rule has more than 1000 versions; name one of those that `rules history` lists\n");
+    back(&[]).assert_failed(
+        1,
+        "tollgate: the rule has more than 1000 versions; name one of those that `rules history` lists\n",
+    );
     assert_eq!(back(&["1"]).done(), "api/login: version 1001 equals version 1; nothing was changed\n");
 }
 
@@ -259,9 +261,9 @@ fn missing_attributes_of_a_key_are_reported() {
     // With rules from a file there is no list of rules, but missing attributes are reported nevertheless.
     let rules = common::Rules::new(FIRST);
     let server = Server::start(&["--rules", rules.path()]);
-    let ran = Cli::of(&server).run(&["keys", "peek", "api"]);
+    let ran = Cli::for_server(&server).run(&["keys", "peek", "api"]);
     assert!(ran.err.contains("rule login is for path \"/login\": give path=…\n"), "{}", ran.err);
-    let status = Cli::of(&server).run(&["rules", "status"]).done();
+    let status = Cli::for_server(&server).run(&["rules", "status"]).done();
     assert!(status.contains("rules     3\noverrides 1\n") && !status.contains("DOMAIN"), "{status}");
 }
 
@@ -269,13 +271,13 @@ fn missing_attributes_of_a_key_are_reported() {
 fn files_and_folders_are_checked_together() {
     let folder = Folder::new();
     let cli = Cli { server: "http://127.0.0.1:1".into(), token: None };
-    let one = folder.file("rules/one.yaml", FIRST);
-    folder.file("rules/blocked.txt", "mallory\n");
-    let two =
-        folder.file("rules/two.yaml", "domain: b\nrules: [{id: x, when: {user: {file: blocked.txt}}, deny: true}]\n");
+    let one = folder.write_file("rules/one.yaml", FIRST);
+    folder.write_file("rules/blocked.txt", "mallory\n");
+    let two = folder
+        .write_file("rules/two.yaml", "domain: b\nrules: [{id: x, when: {user: {file: blocked.txt}}, deny: true}]\n");
     assert_eq!(cli.run(&["check", &one]).done(), format!("{one}: 3 rules in 1 domain, no mistakes\n"));
     assert_eq!(cli.run(&["check", &folder.join("rules")]).done(), "2 files: 4 rules in 2 domains, no mistakes\n");
-    let heavy = folder.file("heavy.yaml", "domain: b\nrules:\n- {id: y, limit: 10/s, cost: 50}\n");
+    let heavy = folder.write_file("heavy.yaml", "domain: b\nrules:\n- {id: y, limit: 10/s, cost: 50}\n");
     let ran = cli.run(&["check", &one, &two, &heavy]);
     assert_eq!(ran.out, "3 files: 5 rules in 2 domains, no mistakes\n");
     assert_eq!(
@@ -286,8 +288,8 @@ fn files_and_folders_are_checked_together() {
              = write a `burst` of at least 50, or a smaller `cost`\n"
         )
     );
-    let twice = folder.file("twice.yaml", "domain: b\nrules: [{id: x, limit: 1/s}]\n");
-    cli.run(&["check", &folder.join("rules"), &twice]).failed(1, &format!("{twice}:2:14: duplicate rule `x`"));
-    cli.run(&["check", &folder.join("nothing")]).failed(1, "cannot read");
-    cli.run(&["check"]).failed(2, "PATH");
+    let twice = folder.write_file("twice.yaml", "domain: b\nrules: [{id: x, limit: 1/s}]\n");
+    cli.run(&["check", &folder.join("rules"), &twice]).assert_failed(1, &format!("{twice}:2:14: duplicate rule `x`"));
+    cli.run(&["check", &folder.join("nothing")]).assert_failed(1, "cannot read");
+    cli.run(&["check"]).assert_failed(2, "PATH");
 }

@@ -4,7 +4,7 @@ use crate::common;
 
 use std::time::{Duration, Instant};
 
-use common::service::{Service, SmallDisk, follower, get, limit_of, metric};
+use common::service::{Service, SmallDisk, get, limit_of, read_metric, start_follower};
 use common::{Folder, Server, eventually};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::Proxy;
@@ -18,7 +18,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn status(node: &Server) -> Value {
+fn rules_status(node: &Server) -> Value {
     serde_json::from_str(&get(node, "/v1/rules-status")).expect("JSON")
 }
 
@@ -26,10 +26,10 @@ fn status(node: &Server) -> Value {
 fn three_nodes_run_the_rules_of_the_service_and_report_their_revisions() {
     let (service, folder) = (Service::start(), Folder::new());
     let first = service.limit("5/day");
-    let nodes = ["a", "b", "c"].map(|name| follower(&service, &service.url(), name, &folder.join(name)));
+    let nodes = ["a", "b", "c"].map(|name| start_follower(&service, &service.url(), name, &folder.join(name)));
     for node in &nodes {
         assert_eq!(limit_of(node), 5, "before it listens");
-        assert_eq!(status(node)["revision"], first);
+        assert_eq!(rules_status(node)["revision"], first);
     }
     // The long polls of the nodes are waiting for the change.
     let begun = now();
@@ -50,28 +50,28 @@ fn three_nodes_run_the_rules_of_the_service_and_report_their_revisions() {
         running.eq(["a", "b", "c"].map(|name| (Some(name), Some(second))))
     });
     let node = &nodes[0];
-    let output = status(node);
+    let output = rules_status(node);
     assert!(output["source"].as_str().is_some_and(|source| source.starts_with(&service.url())), "{output}");
     assert_eq!(output["checksum"].as_str().map(str::len), Some(64), "{output}");
-    assert_eq!(metric(node, "tollgate_rules_revision"), u64::try_from(second).ok());
-    assert!(metric(node, "tollgate_rules_age_seconds").is_some_and(|age| age < 60));
-    assert!(metric(node, "tollgate_rules_polls_total{outcome=\"changed\"}").is_some_and(|count| count >= 2));
+    assert_eq!(read_metric(node, "tollgate_rules_revision"), u64::try_from(second).ok());
+    assert!(read_metric(node, "tollgate_rules_age_seconds").is_some_and(|age| age < 60));
+    assert!(read_metric(node, "tollgate_rules_polls_total{outcome=\"changed\"}").is_some_and(|count| count >= 2));
 }
 
 #[test]
 fn killed_service_stops_no_decision_and_is_followed_again_after_its_restart() {
     let (mut service, folder) = (Service::start(), Folder::new());
     service.limit("5/day");
-    let mut node = follower(&service, &service.url(), "a", &folder.join("a"));
+    let mut node = start_follower(&service, &service.url(), "a", &folder.join("a"));
     service.kill();
     node.wait_for_line("rules service unavailable; the rules in force stay");
     assert_eq!(limit_of(&node), 5);
     eventually("readiness reports it", || get(&node, "/readyz") == "ready (stale rules)\n");
-    assert!(metric(&node, "tollgate_rules_polls_total{outcome=\"failed\"}").is_some_and(|count| count >= 1));
+    assert!(read_metric(&node, "tollgate_rules_polls_total{outcome=\"failed\"}").is_some_and(|count| count >= 1));
     // A node starts without the service, by the rules on its disk.
     node.signal("TERM");
     assert!(node.wait().success());
-    let node = follower(&service, &service.url(), "a", &folder.join("a"));
+    let node = start_follower(&service, &service.url(), "a", &folder.join("a"));
     assert_eq!(limit_of(&node), 5);
     assert_eq!(get(&node, "/readyz"), "ready (stale rules)\n");
     // A node without rules on disk would admit everything, so it does not start.
@@ -79,7 +79,7 @@ fn killed_service_stops_no_decision_and_is_followed_again_after_its_restart() {
     let args = |data| ["--rules", &*service.url(), "--rules-ca", &authority, "--data", data].map(str::to_owned);
     for data in [&*folder.join("b"), "off"] {
         let args = args(data);
-        let output = Server::refuses(&args.each_ref().map(|arg| &**arg));
+        let output = Server::output_of_refused_start(&args.each_ref().map(|arg| &**arg));
         assert!(output.contains("there are no earlier rules on disk to start with"), "{output}");
     }
     service.restart();
@@ -94,16 +94,17 @@ fn damaged_or_foreign_rules_on_disk_are_not_used() {
     let (mut service, folder) = (Service::start(), Folder::new());
     service.limit("5/day");
     let (data, authority) = (folder.join("a"), service.authority());
-    drop(follower(&service, &service.url(), "a", &data));
+    drop(start_follower(&service, &service.url(), "a", &data));
     let file = folder.path().join("a/last-good.json");
     let whole = std::fs::read_to_string(&file).expect("it was kept");
     std::fs::write(&file, whole.replace("5/day", "6/day")).expect("a file");
     // While the service answers, a damaged file is replaced.
-    drop(follower(&service, &service.url(), "a", &data));
+    drop(start_follower(&service, &service.url(), "a", &data));
     assert_eq!(std::fs::read_to_string(&file).expect("it was kept"), whole);
     service.kill();
     let url = service.url();
-    let refuses = |url: &str| Server::refuses(&["--rules", url, "--rules-ca", &authority, "--data", &data]);
+    let refuses =
+        |url: &str| Server::output_of_refused_start(&["--rules", url, "--rules-ca", &authority, "--data", &data]);
     for damaged in [whole.replace("5/day", "6/day"), whole[..whole.len() - 1].to_owned(), String::new()] {
         std::fs::write(&file, damaged).expect("a file");
         let output = refuses(&url);
@@ -112,7 +113,7 @@ fn damaged_or_foreign_rules_on_disk_are_not_used() {
     std::fs::write(&file, whole).expect("a file");
     let output = refuses(&url.replace("localhost", "127.0.0.1"));
     assert!(output.contains("rules of"), "{output}");
-    drop(follower(&service, &url, "a", &data));
+    drop(start_follower(&service, &url, "a", &data));
 }
 
 #[test]
@@ -124,13 +125,13 @@ fn full_disk_of_a_node_keeps_the_last_copy_and_new_rules_take_effect() {
     };
     let data = disk.path().to_str().expect("text");
     service.limit("5/day");
-    let node = follower(&service, &service.url(), "a", data);
+    let node = start_follower(&service, &service.url(), "a", data);
     let kept = std::fs::read(disk.path().join("last-good.json")).expect("it was kept");
     // Fills the disk.
     let _ = std::fs::write(disk.path().join("ballast"), vec![0; 64 * 1024]);
     let revision = service.limit("7/day");
     node.wait_for_line("cannot write the rules to disk");
-    assert_eq!((limit_of(&node), status(&node)["revision"].as_i64()), (7, Some(revision)));
+    assert_eq!((limit_of(&node), rules_status(&node)["revision"].as_i64()), (7, Some(revision)));
     let now = std::fs::read(disk.path().join("last-good.json")).expect("the one before is left");
     assert_eq!(now, kept);
     // With free space the next set is written.
@@ -147,8 +148,8 @@ fn slow_or_broken_network_only_delays_changes() {
     service.limit("5/day");
     let network = Proxy::to(service.port);
     let url = format!("https://localhost:{}", network.port());
-    network.slow(Duration::from_millis(100));
-    let node = follower(&service, &url, "a", &folder.join("a"));
+    network.delay_by(Duration::from_millis(100));
+    let node = start_follower(&service, &url, "a", &folder.join("a"));
     assert_eq!(limit_of(&node), 5);
     let begun = now();
     wait_for(&node, service.limit("6/day"));
@@ -166,7 +167,7 @@ fn slow_or_broken_network_only_delays_changes() {
     assert_eq!(limit_of(&node), 7);
     // A node that starts waits no longer for the stalled service than for an unreachable one.
     let begun = now();
-    let another = follower(&service, &url, "b", &{
+    let another = start_follower(&service, &url, "b", &{
         let data = folder.path().join("b");
         std::fs::create_dir_all(&data).expect("a directory");
         std::fs::copy(folder.path().join("a/last-good.json"), data.join("last-good.json")).expect("a copy");
@@ -204,7 +205,7 @@ fn token_of_the_service_is_valid_on_nodes_until_it_is_revoked() {
     assert_eq!(service.call("DELETE", &format!("/v1/tokens/{id}"), None).0, 200);
     eventually("it is revoked here too", || check(token) == 401);
     println!("a revocation was in force on the node after {:?}", begun.elapsed());
-    assert_eq!(metric(&node, "tollgate_rules"), None, "metrics need a token");
+    assert_eq!(read_metric(&node, "tollgate_rules"), None, "metrics need a token");
 }
 
 #[test]
@@ -233,9 +234,9 @@ fn rules_in_the_database_take_effect_and_survive_a_restart() {
 fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
     let folder = Folder::new();
     let data = folder.join("data");
-    let output = Server::refuses(&["--data", &data, "--tokens", "required"]);
+    let output = Server::output_of_refused_start(&["--data", &data, "--tokens", "required"]);
     assert!(output.contains(&format!("tollgate tokens create --role admin --data {data}")), "{output}");
-    let output = Server::refuses(&["--data", "/proc/nothing"]);
+    let output = Server::output_of_refused_start(&["--data", "/proc/nothing"]);
     assert!(
         output.contains("cannot create the data directory /proc/nothing; choose another with --data DIR"),
         "{output}"
@@ -245,14 +246,14 @@ fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
     std::fs::create_dir(&data).expect("a directory");
     let text = "this is no database, and long enough to be noticed".repeat(100);
     std::fs::write(folder.path().join("damaged/rules.db"), text).expect("a file");
-    let output = Server::refuses(&["--data", &data]);
+    let output = Server::output_of_refused_start(&["--data", &data]);
     assert!(output.contains(&format!("cannot open the database in the data directory {data}")), "{output}");
-    let output = Server::refuses(&["--database", "postgres://nobody:secret@127.0.0.1:1/none"]);
+    let output = Server::output_of_refused_start(&["--database", "postgres://nobody:secret@127.0.0.1:1/none"]);
     assert!(output.contains("cannot open the database of --database") && !output.contains("secret"), "{output}");
 }
 
 /// Whether a node refuses a request that costs more than any limit here has.
-fn refuses(node: &Server) -> bool {
+fn is_refusing(node: &Server) -> bool {
     node.connect_http().post("/v1/check", r#"{"domain":"api","attributes":{},"cost":1000}"#).0 == 429
 }
 
@@ -260,14 +261,14 @@ fn refuses(node: &Server) -> bool {
 fn kill_switch_of_the_fleet_reaches_every_node_and_outlasts_restarts() {
     let (mut service, folder) = (Service::start(), Folder::new());
     service.limit("5/day");
-    let node = follower(&service, &service.url(), "a", &folder.join("a"));
-    assert!(refuses(&node));
+    let node = start_follower(&service, &service.url(), "a", &folder.join("a"));
+    assert!(is_refusing(&node));
     let set =
         |service: &Service, mode: &str| service.call("PUT", "/v1/fleet/enforcement", Some(&json!({"mode": mode})));
     assert_eq!(set(&service, "observe"), (200, json!({"mode": "observe"})));
     node.wait_for_line("enforcement of the fleet was switched");
-    assert!(!refuses(&node));
-    assert_eq!(metric(&node, "tollgate_enforcing"), Some(0));
+    assert!(!is_refusing(&node));
+    assert_eq!(read_metric(&node, "tollgate_enforcing"), Some(0));
     let mode: Value = serde_json::from_str(&get(&node, "/v1/enforcement")).expect("JSON");
     assert_eq!(mode, json!({"mode": "observe", "fleet": "observe"}));
     eventually("it is on the disk of the node", || {
@@ -276,8 +277,8 @@ fn kill_switch_of_the_fleet_reaches_every_node_and_outlasts_restarts() {
     // A node that starts while the service is unreachable has it from its disk.
     service.kill();
     drop(node);
-    let node = follower(&service, &service.url(), "a", &folder.join("a"));
-    assert!(!refuses(&node));
+    let node = start_follower(&service, &service.url(), "a", &folder.join("a"));
+    assert!(!is_refusing(&node));
     // The service has it from its database.
     service.restart();
     assert_eq!(service.call("GET", "/v1/fleet/enforcement", None).1, json!({"mode": "observe"}));
@@ -285,7 +286,7 @@ fn kill_switch_of_the_fleet_reaches_every_node_and_outlasts_restarts() {
     assert_eq!(service.call("POST", "/v1/check", Some(&over)).0, 200);
     assert_eq!(set(&service, "enforce").0, 200);
     node.wait_for_line("enforcement of the fleet was switched");
-    assert!(refuses(&node));
+    assert!(is_refusing(&node));
     assert_eq!(service.call("POST", "/v1/check", Some(&over)).0, 429);
     let (_, log) = service.call("GET", "/v1/audit?subject=fleet", None);
     let actions: Vec<&str> =
@@ -297,7 +298,7 @@ fn kill_switch_of_the_fleet_reaches_every_node_and_outlasts_restarts() {
 fn node_reports_its_actions_to_the_service_also_those_during_an_outage() {
     let (mut service, folder) = (Service::start(), Folder::new());
     service.limit("5/day");
-    let node = follower(&service, &service.url(), "edge-1", &folder.join("a"));
+    let node = start_follower(&service, &service.url(), "edge-1", &folder.join("a"));
     let post = |path: &str, body: &str| assert_eq!(node.connect_http().post(path, body).0, 200, "{path} {body}");
     post("/v1/reset", r#"{"domain":"api","attributes":{}}"#);
     let entries = |service: &Service| {

@@ -15,7 +15,7 @@ use tollgate_testkit::servers::{Kind, Server as StoreServer};
 /// the uncertainty about the instant of a decision is far less than one request.
 const RULES: &str = "domain: api\nrules:\n- {id: shared, limit: 20/s, burst: 200}\n";
 
-fn bound() -> Bound {
+fn history_bound() -> Bound {
     Bound::of("20/s".parse().expect("a rate"), 200)
 }
 
@@ -53,7 +53,7 @@ impl Caller {
 }
 
 /// All admitted requests, with the client's time before sending and after receiving.
-fn history(servers: &[Server]) -> Vec<ObservedRequest> {
+fn collect_history(servers: &[Server]) -> Vec<ObservedRequest> {
     let (clock, passed) = (PreciseClock::new(), AtomicU64::new(0));
     let ask = |mut caller: Caller| {
         let mut seen = Vec::new();
@@ -82,11 +82,11 @@ fn two_servers_together_keep_the_limit_in_any_interval() {
     // Far longer than the store takes, even on a busy machine: every decision must come from the
     // store.
     let args = ["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "20000"];
-    let mut history = history(&[Server::start(&args), Server::start(&args)]);
+    let mut history = collect_history(&[Server::start(&args), Server::start(&args)]);
     assert!(history.len() as u64 >= ENOUGH);
-    assert_eq!(excess_observed(&bound(), &history), None);
+    assert_eq!(excess_observed(&history_bound(), &history), None);
 
     // The same checker detects one request more than was admitted.
     history.push(history[history.len() / 2]);
-    assert!(excess_observed(&bound(), &history).is_some(), "one too many was not noticed");
+    assert!(excess_observed(&history_bound(), &history).is_some(), "one too many was not noticed");
 }

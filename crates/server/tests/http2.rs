@@ -29,7 +29,7 @@ fn start(more: &[&str]) -> (Server, Rules) {
 }
 
 /// The body of a call: the domain `basic` and a descriptor with the one entry `key`.
-fn body(value: &str) -> Vec<u8> {
+fn call_body(value: &str) -> Vec<u8> {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
     let entry = field(1, &[field(1, b"key"), field(2, value.as_bytes())].concat());
     let message = [field(1, b"basic"), field(2, &entry)].concat();
@@ -67,7 +67,7 @@ impl FrameClient {
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         let mut client = Self { stream, received: Vec::new(), decoder: Decoder::default() };
         client.send(PREFACE);
-        client.frame(Kind::Settings, 0, 0, &[]);
+        client.send_frame(Kind::Settings, 0, 0, &[]);
         client
     }
 
@@ -76,7 +76,7 @@ impl FrameClient {
         let _ = self.stream.write_all(bytes);
     }
 
-    fn frame(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
+    fn send_frame(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
         let mut bytes = Vec::new();
         put(&mut bytes, kind, flags, stream, payload);
         self.send(&bytes);
@@ -86,8 +86,8 @@ impl FrameClient {
         let mut block = vec![0x83, 0x86];
         put_literal(&mut block, ":path", path.as_bytes());
         put_literal(&mut block, "content-type", b"application/grpc");
-        self.frame(Kind::Headers, END_HEADERS, stream, &block);
-        self.frame(Kind::Data, END_STREAM, stream, body);
+        self.send_frame(Kind::Headers, END_HEADERS, stream, &block);
+        self.send_frame(Kind::Data, END_STREAM, stream, body);
     }
 
     /// Returns the next frame as its type, flags, stream and payload; `None` at the end of the connection.
@@ -150,7 +150,7 @@ fn nghttp_and_h2load_are_served() {
     let (server, _rules) = start(&[]);
     let folder = common::Folder::new();
     let file = folder.join("body");
-    std::fs::write(&file, body("a")).expect("a file");
+    std::fs::write(&file, call_body("a")).expect("a file");
     let url = format!("http://{}{PATH}", server.rls.expect("the service is on"));
     let headers = ["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", &file];
     let shown = run(Command::new("nghttp").args(["-nv"]).args(headers).arg(&url));
@@ -170,7 +170,7 @@ fn tls_is_negotiated_for_http2() {
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
     let (server, _rules) = start(&["--tls-cert", &text(made.certificate()), "--tls-key", &text(made.key())]);
     let url = format!("https://{}{PATH}", server.rls.expect("the service is on"));
-    let body = folder.file("body", body("none"));
+    let body = folder.write_file("body", call_body("none"));
     let shown = run(Command::new("nghttp").args(["-nv", "-H", "content-type: application/grpc", "-d", &body]).arg(url));
     assert!(shown.contains("negotiated protocol: h2") && shown.contains("grpc-status: 0"), "{shown}");
 }
@@ -199,8 +199,8 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
             let mut block = vec![0x83, 0x86];
             put_literal(&mut block, ":path", path.as_bytes());
             let (first, rest) = block.split_at(16_384);
-            client.frame(Kind::Headers, 0, 2 * number as u32 + 1, first);
-            client.frame(Kind::Continuation, END_HEADERS, 2 * number as u32 + 1, rest);
+            client.send_frame(Kind::Headers, 0, 2 * number as u32 + 1, first);
+            client.send_frame(Kind::Continuation, END_HEADERS, 2 * number as u32 + 1, rest);
         } else {
             client.call(2 * number as u32 + 1, path, body);
         }
@@ -212,14 +212,14 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
     let mut block = vec![0x83, 0x86];
     put_literal(&mut block, ":path", PATH.as_bytes());
     put_literal(&mut block, "content-type", b"application/grpc");
-    client.frame(Kind::Headers, END_HEADERS, 1, &block);
-    long.chunks(16_384).for_each(|part| client.frame(Kind::Data, 0, 1, part));
+    client.send_frame(Kind::Headers, END_HEADERS, 1, &block);
+    long.chunks(16_384).for_each(|part| client.send_frame(Kind::Data, 0, 1, part));
     let (_, answer) = client.answer();
     assert_eq!(answer.field("grpc-message"), "the message has more than 262144 bytes");
-    client.frame(Kind::Headers, END_HEADERS | END_STREAM, 3, &[0x82, 0x86, 0x84]);
+    client.send_frame(Kind::Headers, END_HEADERS | END_STREAM, 3, &[0x82, 0x86, 0x84]);
     let (_, answer) = client.answer();
     assert_eq!(answer.field("grpc-message"), "this port speaks gRPC: POST with application/grpc");
-    client.call(5, PATH, &body("none"));
+    client.call(5, PATH, &call_body("none"));
     assert_eq!(client.answer().1.code(), Some(2), "the connection is as good as before");
 }
 
@@ -244,10 +244,10 @@ fn floods_end_with_a_reason_and_others_are_served() {
             client.send(&ping.repeat(4 * CREDIT as usize));
         }),
         ("a header block of more than 16 CONTINUATION frames", |client, block| {
-            client.frame(Kind::Headers, 0, 1, block);
-            (0..=MAX_CONTINUATIONS).for_each(|_| client.frame(Kind::Continuation, 0, 1, &[]));
+            client.send_frame(Kind::Headers, 0, 1, block);
+            (0..=MAX_CONTINUATIONS).for_each(|_| client.send_frame(Kind::Continuation, 0, 1, &[]));
         }),
-        ("an index beyond the tables", |client, _| client.frame(Kind::Headers, END_HEADERS, 1, &[0xff, 0x00])),
+        ("an index beyond the tables", |client, _| client.send_frame(Kind::Headers, END_HEADERS, 1, &[0xff, 0x00])),
     ];
     for (expected, flood) in floods {
         let mut client = FrameClient::connect(&server);
@@ -256,7 +256,7 @@ fn floods_end_with_a_reason_and_others_are_served() {
         assert!(farewell.starts_with(expected), "{farewell:?} instead of {expected:?}");
     }
     let mut client = FrameClient::connect(&server);
-    client.call(1, PATH, &body("a"));
+    client.call(1, PATH, &call_body("a"));
     assert_eq!(client.answer().1.code(), Some(1));
 }
 
@@ -264,15 +264,15 @@ fn floods_end_with_a_reason_and_others_are_served() {
 fn delayed_call_holds_up_neither_others_nor_the_end() {
     let (server, _rules) = start(&[]);
     let mut client = FrameClient::connect(&server);
-    client.call(1, PATH, &body("slow"));
+    client.call(1, PATH, &call_body("slow"));
     assert_eq!(client.answer().0, 1);
-    client.call(3, PATH, &body("slow"));
-    client.call(5, PATH, &body("a"));
+    client.call(3, PATH, &call_body("slow"));
+    client.call(5, PATH, &call_body("a"));
     assert_eq!(client.answer().0, 5, "the call before it is delayed");
     server.signal("TERM");
     let (stream, answer) = client.answer();
     assert_eq!((stream, answer.code()), (3, Some(1)), "it is answered although the server stops");
-    client.frame(Kind::Ping, 1, 0, b"draining");
+    client.send_frame(Kind::Ping, 1, 0, b"draining");
     assert_eq!(client.farewell(), "");
 }
 
@@ -280,12 +280,12 @@ fn delayed_call_holds_up_neither_others_nor_the_end() {
 fn connection_ends_at_its_age() {
     let (server, _rules) = start(&["--rls-connection-age", "1"]);
     let mut client = FrameClient::connect(&server);
-    client.call(1, PATH, &body("a"));
+    client.call(1, PATH, &call_body("a"));
     assert_eq!(client.answer().0, 1);
     while !matches!(client.next(), Some((Kind::GoAway, ..))) {}
-    client.call(3, PATH, &body("a"));
+    client.call(3, PATH, &call_body("a"));
     assert_eq!(client.answer().0, 3, "a call that was on its way");
-    client.frame(Kind::Ping, 1, 0, b"draining");
+    client.send_frame(Kind::Ping, 1, 0, b"draining");
     assert_eq!(client.farewell(), "");
 }
 
@@ -295,7 +295,7 @@ fn calls_on_a_shared_store_are_answered_as_they_are_decided() {
     let (server, _rules) = start(&["--store", &redis.url(), "--store-deadline", "20000"]);
     let mut client = FrameClient::connect(&server);
     for stream in (1..101).step_by(2) {
-        client.call(stream, PATH, &body("a"));
+        client.call(stream, PATH, &call_body("a"));
     }
     let mut streams: Vec<u32> = (0..50)
         .map(|_| client.answer())

@@ -5,10 +5,10 @@ use crate::common;
 use common::{Client, CommandResult, Folder, Server, tollgate};
 
 /// Imports a file, writes the result beside it and checks that; returns its path and the messages.
-fn imported(folder: &Folder, args: &[&str]) -> (String, String) {
+fn import_and_check(folder: &Folder, args: &[&str]) -> (String, String) {
     let CommandResult { code, out, err } = tollgate(&[&["import"], args].concat(), b"");
     assert_eq!(code, Some(0), "{err}");
-    let rules = folder.file("rules.yaml", out);
+    let rules = folder.write_file("rules.yaml", out);
     let checked = tollgate(&["check", &rules], b"");
     assert!(checked.code == Some(0) && checked.err.is_empty(), "{}", checked.err);
     (rules, err)
@@ -16,7 +16,7 @@ fn imported(folder: &Folder, args: &[&str]) -> (String, String) {
 
 /// Sends requests with attributes in JSON until the first refusal, at most ten; returns how many
 /// passed and the last status.
-fn passing(client: &mut Client, domain: &str, attributes: &str) -> (usize, u16) {
+fn count_passing(client: &mut Client, domain: &str, attributes: &str) -> (usize, u16) {
     let body = format!(r#"{{"domain":"{domain}","attributes":{{{attributes}}}}}"#);
     let mut last = 0;
     let passed = (0..10).take_while(|_| {
@@ -29,27 +29,27 @@ fn passing(client: &mut Client, domain: &str, attributes: &str) -> (usize, u16) 
 #[test]
 fn nginx_configuration_with_includes_is_imported_and_enforced() {
     let folder = Folder::new();
-    let main = folder.file(
+    let main = folder.write_file(
         "nginx.conf",
         "events { }\nhttp {\n    include zones.conf;\n    include sites/*.conf;\n    include missing.conf;\n}\n",
     );
-    folder.file("zones.conf", "limit_req_zone $binary_remote_addr zone=ip:10m rate=1r/m;\n");
-    folder.file(
+    folder.write_file("zones.conf", "limit_req_zone $binary_remote_addr zone=ip:10m rate=1r/m;\n");
+    folder.write_file(
         "sites/10-shop.conf",
         "server {\n    server_name shop.example;\n    limit_req zone=ip burst=3 nodelay;\n    include shared/login.inc;\n}\n",
     );
-    folder.file("sites/20-free.conf", "server { server_name free.example; }\n");
-    folder.file("sites/ignored.txt", "this is { no configuration");
+    folder.write_file("sites/20-free.conf", "server { server_name free.example; }\n");
+    folder.write_file("sites/ignored.txt", "this is { no configuration");
     // Relative to the folder of the given file, wherever the line is.
-    folder.file("shared/login.inc", "location /login { limit_req zone=ip; limit_req_log_level warn; }\n");
+    folder.write_file("shared/login.inc", "location /login { limit_req zone=ip; limit_req_log_level warn; }\n");
 
-    let (rules, output) = imported(&folder, &["--domain", "web", &main]);
+    let (rules, output) = import_and_check(&folder, &["--domain", "web", &main]);
     assert!(output.contains("nginx.conf:5:13: cannot include `missing.conf`"), "{output}");
     assert!(output.contains("login.inc:1:38: `limit_req_log_level` is not imported"), "{output}");
     let server = Server::start(&["--rules", &rules]);
     let mut client = server.connect_http();
     let mut asks = |host: &str, path: &str, address: &str| {
-        passing(&mut client, "web", &format!(r#""host":"{host}","path":"{path}","client_ip":"{address}""#))
+        count_passing(&mut client, "web", &format!(r#""host":"{host}","path":"{path}","client_ip":"{address}""#))
     };
     assert_eq!(asks("shop.example", "/login", "192.0.2.1"), (1, 503), "with the status of nginx");
     assert_eq!(asks("shop.example", "/cart", "192.0.2.1"), (3, 503), "one zone, one counter: the first one counts");
@@ -76,18 +76,18 @@ descriptors:
 #[test]
 fn envoy_file_with_replaces_is_imported_and_enforced() {
     let folder = Folder::new();
-    let (rules, output) = imported(&folder, &[&folder.file("envoy.yaml", ENVOY)]);
+    let (rules, output) = import_and_check(&folder, &[&folder.write_file("envoy.yaml", ENVOY)]);
     assert_eq!(output, "");
     let written = std::fs::read_to_string(&rules).expect("a file");
     assert!(written.contains("replaces: [reading]") && written.contains("suffices: true"), "{written}");
     // A request over HTTP has the entries of one descriptor, so a rule of our own language replaces the limit.
     let gold =
         "- {id: gold, when: {area: read, user: ann}, limit: 5/day, algorithm: fixed_window, replaces: [reading]}\n";
-    folder.file("rules.yaml", format!("{written}{gold}"));
+    folder.write_file("rules.yaml", format!("{written}{gold}"));
     assert_eq!(tollgate(&["check", &rules], b"").code, Some(0));
     let server = Server::start(&["--rules", &rules]);
     let mut client = server.connect_http();
-    let mut asks = |attributes: &str| passing(&mut client, "shop", attributes);
+    let mut asks = |attributes: &str| count_passing(&mut client, "shop", attributes);
     assert_eq!(asks(r#""area":"read","user":"bob""#), (2, 429));
     assert_eq!(asks(r#""page":"search","user":"bob""#), (4, 429));
     assert_eq!(asks(r#""area":"read","user":"ann""#), (5, 429), "hers is in the place of the one for all");

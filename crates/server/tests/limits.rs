@@ -35,10 +35,10 @@ fn lengths_of_names_values_and_keys_and_number_of_attributes_are_bounded() {
 
     let mut resp = server.connect_resp();
     let attributes = |count: usize| [vec!["TG.CHECK", "api", "1"], vec!["a"; 2 * count]].concat();
-    resp.command(&attributes(128));
+    resp.send_command(&attributes(128));
     assert_eq!(resp.line(), "*12");
     let mut resp = server.connect_resp();
-    resp.command(&attributes(129));
+    resp.send_command(&attributes(129));
     assert!(resp.line().contains("(maximum 128)"));
 }
 
@@ -67,9 +67,9 @@ fn name_of_a_connection_is_bounded() {
         (long.as_str(), "-ERR client name too long (maximum 128 bytes)"),
         (spaced, "-ERR Client names cannot contain spaces, newlines or special characters."),
     ] {
-        client.command(&["HELLO", "3", "SETNAME", name]);
+        client.send_command(&["HELLO", "3", "SETNAME", name]);
         assert_eq!(client.line(), error);
-        client.command(&["CLIENT", "SETNAME", name]);
+        client.send_command(&["CLIENT", "SETNAME", name]);
         assert_eq!(client.line(), error);
     }
     client.send("CLIENT GETNAME\r\n");
@@ -125,7 +125,7 @@ fn parameters_that_the_store_cannot_compute_are_refused_and_the_rules_in_force_s
 }
 
 /// Returns the replies to consecutive calls of `CL.THROTTLE`.
-fn throttle(server: &Server, calls: &[&str]) -> Vec<String> {
+fn throttle_replies(server: &Server, calls: &[&str]) -> Vec<String> {
     let mut client = server.connect_resp();
     let ask = |call: &&str| {
         client.send(encode(&[&["CL.THROTTLE"], &call.split(' ').collect::<Vec<_>>()[..]].concat()));
@@ -158,12 +158,12 @@ fn throttle_on_a_shared_store_replies_as_in_memory() {
         "k 2 1",
         "k 2 1 86400 1 1",
     ];
-    let in_memory = throttle(&Server::start(&[]), &calls);
+    let in_memory = throttle_replies(&Server::start(&[]), &calls);
     assert!(in_memory[0].starts_with(":0") && in_memory[3].starts_with(":1"), "{in_memory:?}");
     for kind in Kind::ALL {
         let store = StoreServer::start(kind);
         let server = Server::start(&["--store", &store.url(), "--store-deadline", "20000"]);
-        for ((call, expected), reply) in calls.iter().zip(&in_memory).zip(throttle(&server, &calls)) {
+        for ((call, expected), reply) in calls.iter().zip(&in_memory).zip(throttle_replies(&server, &calls)) {
             assert_eq!(reply, *expected, "{call} on {kind:?}");
         }
     }

@@ -15,16 +15,16 @@ use tollgate_testkit::golden::Page;
 const RULES: &str = "domain: api\nrules:\n- {id: login, per: [user], limit: 5/m}\n";
 
 /// Runs the program in a folder, without the environment of the tests.
-fn tollgate(folder: &Folder, line: &str) -> CommandResult {
+fn run_tollgate(folder: &Folder, line: &str) -> CommandResult {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TOLLGATE_")) {
         command.env_remove(name);
     }
-    CommandResult::of(command.current_dir(folder.path()).args(line.split_whitespace()), b"")
+    CommandResult::run(command.current_dir(folder.path()).args(line.split_whitespace()), b"")
 }
 
 /// Replaces every word that begins with `start` and differs between runs.
-fn hide(text: &str, start: &str, with: &str) -> String {
+fn hide_words(text: &str, start: &str, with: &str) -> String {
     let mut parts = text.split(start);
     let mut hidden = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -122,7 +122,7 @@ fn http_problems() {
             }
         }
         let headers: String = headers.iter().map(|header| format!("\n{}", &header[..header.len().min(40)])).collect();
-        page.case(&format!("{method} {path} {body}{headers}"), &output);
+        page.add_case(&format!("{method} {path} {body}{headers}"), &output);
     }
     golden!("http_problems", page);
 }
@@ -132,7 +132,7 @@ fn refused_callers() {
     let folder = Folder::new();
     let create = |role: &str| {
         let line = format!("tokens create --role {role} --name {role} --domain api --data data");
-        tollgate(&folder, &line).done().trim().to_owned()
+        run_tollgate(&folder, &line).done().trim().to_owned()
     };
     let (admin, reader) = (create("admin"), create("reader"));
     let server = Server::start_in(folder.path(), &["--data", "data", "--tokens", "required"]);
@@ -150,17 +150,17 @@ fn refused_callers() {
             let answer = ask(&server, method, path, headers, body);
             if answer.status >= 400 {
                 let detail = answer.json()["detail"].as_str().unwrap_or_default().to_owned();
-                let output = format!("{} {}", answer.status, hide(&detail, "the token `", "the token `ID"));
-                page.case(&format!("{method} {path} (token: {name})"), &output);
+                let output = format!("{} {}", answer.status, hide_words(&detail, "the token `", "the token `ID"));
+                page.add_case(&format!("{method} {path} (token: {name})"), &output);
             }
         }
     }
     let mut client = server.connect_resp();
     for words in [&["PING"][..], &["AUTH", "x"], &["AUTH", &reader], &["TG.RESET", "api", "1", "user", "a"]] {
-        client.command(words);
+        client.send_command(words);
         let output = client.line();
         let shown = if words.contains(&&*reader) { "AUTH (token: reader)".to_owned() } else { words.join(" ") };
-        page.case(&shown, &hide(&output, "the token `", "the token `ID"));
+        page.add_case(&shown, &hide_words(&output, "the token `", "the token `ID"));
     }
     golden!("refused_callers", page);
 }
@@ -202,7 +202,7 @@ fn redis_protocol_errors() {
     ] {
         let mut client = server.connect_resp();
         client.send(encode(&line.split(' ').collect::<Vec<_>>()));
-        page.case(line, &client.line());
+        page.add_case(line, &client.line());
     }
     for bytes in [
         "*x\r\n",
@@ -215,7 +215,7 @@ fn redis_protocol_errors() {
     ] {
         let mut client = server.connect_resp();
         client.send(bytes);
-        page.case(&bytes.escape_default().to_string(), &client.line());
+        page.add_case(&bytes.escape_default().to_string(), &client.line());
     }
     golden!("redis_protocol_errors", page);
 }
@@ -223,12 +223,15 @@ fn redis_protocol_errors() {
 #[test]
 fn command_line_errors() {
     let folder = Folder::new();
-    folder.file("rules.yaml", RULES);
-    folder.file("wrong.yaml", "domain: api\nrules:\n- {id: login, limt: 5/m}\n");
-    folder.file("requests.jsonl", "{\"key\":\"a\",\"limit\":\"5/m\",\"time\":1}\n{\n{\"at\":\"soon\",\"key\":\"a\"}\n");
+    folder.write_file("rules.yaml", RULES);
+    folder.write_file("wrong.yaml", "domain: api\nrules:\n- {id: login, limt: 5/m}\n");
+    folder.write_file(
+        "requests.jsonl",
+        "{\"key\":\"a\",\"limit\":\"5/m\",\"time\":1}\n{\n{\"at\":\"soon\",\"key\":\"a\"}\n",
+    );
     std::fs::create_dir(folder.path().join("empty")).unwrap();
-    folder.file("folder/a.yaml", RULES);
-    folder.file("folder/b.yaml", "domain: api\nrules:\n- {id: login, limt: 5/m}\n");
+    folder.write_file("folder/a.yaml", RULES);
+    folder.write_file("folder/b.yaml", "domain: api\nrules:\n- {id: login, limt: 5/m}\n");
     let mut page = Page::default();
     for line in [
         "serve --http 8080",
@@ -283,11 +286,11 @@ fn command_line_errors() {
         "tokens create --role admin --database mysql://u:secret@h/d",
         "tokens revoke none --data data",
     ] {
-        let result = tollgate(&folder, line);
+        let result = run_tollgate(&folder, line);
         // Log lines begin with the time.
         let lines: Vec<String> = [&*result.out, &*result.err].concat().lines().map(without_time).collect();
         let code = result.code.map_or("a signal".to_owned(), |code| code.to_string());
-        page.case(&format!("tollgate {line}"), &format!("{}\nstatus {code}", lines.join("\n")));
+        page.add_case(&format!("tollgate {line}"), &format!("{}\nstatus {code}", lines.join("\n")));
     }
     golden!("command_line_errors", page);
 }
@@ -312,7 +315,7 @@ fn log_of_a_server() {
     let known = |line: &String| {
         let version = concat!("version=\"", env!("CARGO_PKG_VERSION"), "\"");
         let line = without_time(line).replace(rules.path(), "rules.yaml").replace(version, "version=\"VERSION\"");
-        hide(&line, "127.0.0.1:", "127.0.0.1:PORT")
+        hide_words(&line, "127.0.0.1:", "127.0.0.1:PORT")
     };
     let lines: Vec<String> = lines.iter().map(known).collect();
     golden!("log", lines.join("\n") + "\n");

@@ -114,7 +114,7 @@ fn connect(
 
 /// Starts five servers on a network.
 fn start(network: &Network, folder: &Folder) -> Vec<Server> {
-    let rules = folder.file("rules.yaml", RULES);
+    let rules = folder.write_file("rules.yaml", RULES);
     let store = format!("peers://{}", network.addresses.map(|address| address.to_string()).join(","));
     let (rules, store) = (&rules, &store);
     let servers: Vec<Server> = std::thread::scope(|scope| {

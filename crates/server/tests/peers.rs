@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::cli::Cli;
 use common::load::{Clients, StopOnDrop};
-use common::service::{get, metric};
+use common::service::{get, read_metric};
 use common::{Client, Folder, Server, eventually, signal, stable_port};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -41,7 +41,7 @@ impl Three {
     /// Three servers with these options in the address of the store.
     pub(crate) fn with(options: &str) -> Self {
         let folder = Folder::new();
-        folder.file("rules.yaml", RULES);
+        folder.write_file("rules.yaml", RULES);
         Self { folder, ports: [(); 3].map(|()| stable_port()), options: options.to_owned() }
     }
 
@@ -174,12 +174,12 @@ pub(crate) fn admits_fifty(servers: &[Server], key: &str) {
 #[test]
 fn strict_limits_are_exact_on_all_servers_together() {
     let folder = Folder::new();
-    let secret = folder.file("secret", "0123456789abcdef".repeat(4));
+    let secret = folder.write_file("secret", "0123456789abcdef".repeat(4));
     let servers = Three::with(&format!("?secret_file={secret}")).start_all();
     admits_fifty(&servers, "k");
-    let asked = |server: &Server| metric(server, "tollgate_peers_asked_total").unwrap_or_default();
+    let asked = |server: &Server| read_metric(server, "tollgate_peers_asked_total").unwrap_or_default();
     eventually("two of three servers asked the home of the key", || servers.iter().map(asked).sum::<u64>() >= 50);
-    let shown = Cli::of(&servers[0]).run(&["nodes"]).done();
+    let shown = Cli::for_server(&servers[0]).run(&["nodes"]).done();
     assert_eq!(shown.lines().filter(|line| line.contains("ready")).count(), 3, "{shown}");
 }
 
@@ -367,10 +367,10 @@ fn rules_that_peers_cannot_share_are_refused_with_what_to_use() {
         ("limit: 1/s, ban: {after: 1, within: 1m, for: 1h}", "does not support the ban of `one`"),
         ("limit: 2, algorithm: concurrency", "concurrency cannot be shared by peers; use a store on Redis"),
     ] {
-        let rules = folder.file("rules.yaml", format!("domain: api\nrules:\n- {{id: one, {rule}}}\n"));
+        let rules = folder.write_file("rules.yaml", format!("domain: api\nrules:\n- {{id: one, {rule}}}\n"));
         let listen = format!("127.0.0.1:{}", stable_port());
         let store = format!("peers://{listen}");
-        let error = Server::refuses(&["--rules", &rules, "--store", &store, "--peers-listen", &listen]);
+        let error = Server::output_of_refused_start(&["--rules", &rules, "--store", &store, "--peers-listen", &listen]);
         assert!(error.contains(expected), "{rule}: {error}");
     }
 }

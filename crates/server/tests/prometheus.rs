@@ -27,7 +27,7 @@ impl Prometheus {
             "scrape_configs": [{"job_name": "tollgate", "static_configs": [{"targets": targets}]}],
         });
         // JSON is YAML.
-        let config = folder.file("prometheus.yml", config.to_string());
+        let config = folder.write_file("prometheus.yml", config.to_string());
         let mut command = Command::new("prometheus");
         command.arg(format!("--config.file={config}")).arg(format!("--storage.tsdb.path={}", folder.join("data")));
         command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
@@ -57,7 +57,7 @@ impl Drop for Prometheus {
 }
 
 /// Returns the expressions of the dashboard, with the variables that Grafana fills in.
-fn dashboard() -> Vec<String> {
+fn dashboard_expressions() -> Vec<String> {
     let text = std::fs::read_to_string(format!("{DEPLOY}/grafana/tollgate.json")).expect("the dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
@@ -71,7 +71,7 @@ fn dashboard() -> Vec<String> {
 }
 
 /// Returns the expressions of the alerts without their thresholds: an alert that does not fire has no data.
-fn alerts() -> Vec<String> {
+fn alert_expressions() -> Vec<String> {
     let text = std::fs::read_to_string(format!("{DEPLOY}/prometheus/alerts.yml")).expect("the alerts");
     let expressions = text.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
     let without = |expression: &str| {
@@ -99,7 +99,7 @@ rules:
     let address = |server: &Server| server.http.expect("HTTP is on").to_string();
     let prometheus = Prometheus::start(&[address(&service), address(&node)]);
 
-    let mut left: Vec<String> = dashboard().into_iter().chain(alerts()).collect();
+    let mut left: Vec<String> = dashboard_expressions().into_iter().chain(alert_expressions()).collect();
     assert!(left.len() > 50, "{left:?}");
     let (mut one, mut other) = (service.connect_http(), node.connect_http());
     eventually("every expression has data", || {

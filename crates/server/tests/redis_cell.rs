@@ -7,12 +7,12 @@ use serde_json::Value;
 use tollgate_testkit::oracle::{Fields, Step, TraceDirectory};
 
 /// The words of a recorded call.
-fn words(step: &Step) -> Vec<String> {
+fn words_of_call(step: &Step) -> Vec<String> {
     let mut words = vec!["CL.THROTTLE".to_owned()];
     if let Ok(argv) = step.args.list("argv") {
         words.extend(argv.iter().filter_map(Value::as_str).map(str::to_owned));
     } else {
-        words.push(step.args.text("key").expect("a key").to_owned());
+        words.push(step.args.read_text("key").expect("a key").to_owned());
         for name in ["max_burst", "count", "period_s", "quantity"] {
             words.extend(step.args.maybe_int(name).map(|number| number.to_string()));
         }
@@ -29,15 +29,15 @@ fn is_the_references_own(error: &str) -> bool {
 fn errors_equal_those_of_redis_cell() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
-    let cases = TraceDirectory::configured().read("redis_cell").expect("the traces are readable");
+    let cases = TraceDirectory::from_environment().read("redis_cell").expect("the traces are readable");
     let mut compared = 0;
     for step in cases.iter().flat_map(|case| &case.steps) {
         let Some(error) = step.result.get("error").and_then(Value::as_str) else { continue };
         if is_the_references_own(error) {
             continue;
         }
-        let words = words(step);
-        client.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        let words = words_of_call(step);
+        client.send_command(&words.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(client.line(), format!("-{error}"), "{words:?}");
         compared += 1;
     }
@@ -48,13 +48,13 @@ fn errors_equal_those_of_redis_cell() {
 fn first_call_on_a_key_is_answered_as_recorded() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
-    let cases = TraceDirectory::configured().read("redis_cell").expect("the traces are readable");
+    let cases = TraceDirectory::from_environment().read("redis_cell").expect("the traces are readable");
     let mut compared = 0;
     for (number, case) in cases.iter().enumerate() {
         // Nothing has been spent, so the real clock does not matter; beyond 64 bits the reference
         // wraps around.
         let Some(step) = case.steps.first().filter(|step| step.op == "cl_throttle" && !step.failed()) else { continue };
-        let mut words = words(step);
+        let mut words = words_of_call(step);
         let numbers: Vec<i128> = words[2..].iter().filter_map(|word| word.parse().ok()).collect();
         let [burst, count, period, ..] = numbers[..] else { continue };
         if numbers.iter().any(|number| number.abs() > 1_000_000_000) || count < 1 || period * 1_000_000 < count {
@@ -64,7 +64,7 @@ fn first_call_on_a_key_is_answered_as_recorded() {
             continue;
         }
         words[1] = format!("case {number}");
-        client.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        client.send_command(&words.iter().map(String::as_str).collect::<Vec<_>>());
         assert_eq!(client.line(), "*5", "{words:?}");
         let reply: Vec<i64> = (0..5).map(|_| client.line()[1..].parse().expect("a number")).collect();
         let recorded: Vec<i64> = step.result.list("reply").expect("a reply").iter().filter_map(Value::as_i64).collect();

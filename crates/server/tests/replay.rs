@@ -38,7 +38,7 @@ struct Sent {
 const FORMATS: [&str; 5] = ["msec", "envoy", "haproxy", "caddy", "csv"];
 
 impl Sent {
-    fn line(&self, format: &str) -> String {
+    fn log_line(&self, format: &str) -> String {
         let Self { at_ms, client, path, method } = *self;
         let (seconds, millis) = (at_ms / 1_000, at_ms % 1_000);
         let time = jiff::Timestamp::from_millisecond(at_ms as i64).expect("a time");
@@ -75,10 +75,10 @@ impl Sent {
 
 fn log_of(requests: &[Sent], format: &str) -> String {
     let head = if format == "csv" { "time,client_ip,method,path\n" } else { "" };
-    requests.iter().fold(head.to_owned(), |log, request| log + &request.line(format) + "\n")
+    requests.iter().fold(head.to_owned(), |log, request| log + &request.log_line(format) + "\n")
 }
 
-fn options(rules: &str, more: impl FnOnce(&mut ReplayOptions)) -> ReplayOptions {
+fn replay_options(rules: &str, more: impl FnOnce(&mut ReplayOptions)) -> ReplayOptions {
     let source = tollgate_engine::rules::Source { name: "rules.yaml", text: rules.as_bytes() };
     let rules = tollgate_engine::rules::Rules::read(&[source]).expect("rules");
     let mut options = ReplayOptions { rules: Some(rules), ..ReplayOptions::default() };
@@ -86,15 +86,15 @@ fn options(rules: &str, more: impl FnOnce(&mut ReplayOptions)) -> ReplayOptions 
     options
 }
 
-fn bytes(log: impl AsRef<[u8]>) -> Log {
+fn log_from_bytes(log: impl AsRef<[u8]>) -> Log {
     Log::Bytes { name: "log".into(), bytes: bytes::Bytes::copy_from_slice(log.as_ref()) }
 }
 
-fn replayed(logs: &[Log], options: &ReplayOptions) -> Report {
+fn replay_all(logs: &[Log], options: &ReplayOptions) -> Report {
     replay(logs, options, &mut |_| {}).expect("a report")
 }
 
-fn requests() -> impl Strategy<Value = Vec<Sent>> {
+fn any_requests() -> impl Strategy<Value = Vec<Sent>> {
     let request = (0..400_u64, 1..6_u8, 0..3_usize);
     prop::collection::vec(request, 1..300).prop_map(|steps| {
         let mut at_ms = START_MS;
@@ -113,7 +113,7 @@ proptest! {
 
     /// The requests are written twice, independently: as a log and as the input of `tollgate decide`.
     #[test]
-    fn refusals_equal_those_of_decide(sent in requests(), format in prop::sample::select(&FORMATS[..])) {
+    fn refusals_equal_those_of_decide(sent in any_requests(), format in prop::sample::select(&FORMATS[..])) {
         assert_decided_alike(&sent, format);
     }
 }
@@ -124,12 +124,12 @@ fn assert_decided_alike(sent: &[Sent], format: &str) -> u64 {
         let msec = "$remote_addr - - [$time_local] \"$request\" $status $bytes \"-\" \"$agent\" $msec";
         options.format = (format == "msec").then(|| msec.to_owned());
     };
-    let report = replayed(&[bytes(log_of(sent, format))], &options(RULES, format_options));
+    let report = replay_all(&[log_from_bytes(log_of(sent, format))], &replay_options(RULES, format_options));
     assert_eq!((report.left_out, report.lines as usize), (0, sent.len() + usize::from(format == "csv")));
     let run = report.result.expect("rules");
     let folder = Folder::new();
     let input: String = sent.iter().map(Sent::request).collect();
-    let decided = tollgate(&["decide", "--rules", &folder.file("rules.yaml", RULES)], input.as_bytes()).done();
+    let decided = tollgate(&["decide", "--rules", &folder.write_file("rules.yaml", RULES)], input.as_bytes()).done();
     assert_eq!(decided.lines().count(), sent.len());
     let mut refused = vec![0; run.timeline.refused.len()];
     let mut shadow = 0;
@@ -165,7 +165,7 @@ fn refusals_of_a_long_log_equal_those_of_decide() {
 }
 
 /// Lines of the combined format: seconds after the start, clients and paths.
-fn combined(lines: &[(u64, u8, &str)]) -> String {
+fn combined_log(lines: &[(u64, u8, &str)]) -> String {
     let line = |(second, client, path): &(u64, u8, &str)| {
         let time = jiff::Timestamp::from_second((START_MS / 1_000 + second) as i64).expect("a time");
         let time = time.strftime("%d/%b/%Y:%H:%M:%S +0000");
@@ -178,8 +178,8 @@ const ONE: &str = "{domain: api, rules: [{id: one, per: [client_ip], limit: 5/s,
 
 #[test]
 fn whole_seconds_are_reported_spread_and_at_once() {
-    let log = combined(&[(0, 1, "/"); 10]);
-    let report = replayed(&[bytes(log)], &options(ONE, |_| {}));
+    let log = combined_log(&[(0, 1, "/"); 10]);
+    let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE, |_| {}));
     assert!(report.logs[0].whole_seconds);
     // Evenly: one each 100 ms, of which every second passes. At once: the burst.
     assert_eq!(report.result.as_ref().map(|run| (run.requests, run.refused)), Some((10, 5)));
@@ -195,32 +195,40 @@ fn whole_seconds_are_reported_spread_and_at_once() {
 #[test]
 fn many_logs_are_merged_by_time() {
     let lines: Vec<(u64, u8, &str)> = (0..3_000).map(|n| (n / 40, (n % 5) as u8, "/")).collect();
-    let whole = replayed(&[bytes(combined(&lines))], &options(ONE, |_| {}));
+    let whole = replay_all(&[log_from_bytes(combined_log(&lines))], &replay_options(ONE, |_| {}));
     assert!(whole.result.as_ref().is_some_and(|run| run.refused > 100));
     // Rotated: parts one after the other, named in any order, some compressed.
     let (a, rest) = lines.split_at(1_400);
     let (b, c) = rest.split_at(680);
-    let parts = [bytes(combined(c)), bytes(gzip(&combined(a))), bytes(combined(b)), bytes("")];
-    let rotated = replayed(&parts, &options(ONE, |_| {}));
+    let parts = [
+        log_from_bytes(combined_log(c)),
+        log_from_bytes(gzip(&combined_log(a))),
+        log_from_bytes(combined_log(b)),
+        log_from_bytes(""),
+    ];
+    let rotated = replay_all(&parts, &replay_options(ONE, |_| {}));
     assert_eq!((rotated.result, rotated.at_once), (whole.result, whole.at_once.clone()));
     // Several servers: interleaved. Within a second the order is unknown, which matters only if spread.
     let of = |odd: bool| lines.iter().copied().filter(|line| (line.1 % 2 == 1) == odd).collect::<Vec<_>>();
-    let servers = replayed(&[bytes(combined(&of(true))), bytes(combined(&of(false)))], &options(ONE, |_| {}));
+    let servers = replay_all(
+        &[log_from_bytes(combined_log(&of(true))), log_from_bytes(combined_log(&of(false)))],
+        &replay_options(ONE, |_| {}),
+    );
     assert_eq!(servers.at_once.map(|run| run.refused), whole.at_once.map(|run| run.refused));
     assert_eq!(servers.problems, []);
 }
 
 fn gzip(text: &str) -> Vec<u8> {
     let folder = Folder::new();
-    let file = folder.file("log", text);
+    let file = folder.write_file("log", text);
     Command::new("gzip").args(["-c", &file]).output().expect("gzip").stdout
 }
 
 #[test]
 fn broken_lines_are_counted_by_reason() {
-    let good = combined(&[(100, 1, "/")]);
-    let early = combined(&[(0, 1, "/")]);
-    let late = combined(&[(70, 1, "/")]);
+    let good = combined_log(&[(100, 1, "/")]);
+    let early = combined_log(&[(0, 1, "/")]);
+    let late = combined_log(&[(70, 1, "/")]);
     let mut log = good.repeat(20).into_bytes();
     // A line that is more than two chunks late cannot be sorted any more.
     log.extend(good.repeat(30_000).bytes());
@@ -238,7 +246,7 @@ fn broken_lines_are_counted_by_reason() {
         log.extend(line.bytes());
     }
     log.extend(good.repeat(30_000).bytes());
-    let report = replayed(&[bytes(log)], &options(ONE, |_| {}));
+    let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE, |_| {}));
     let found: Vec<(&str, u64)> = report.problems.iter().map(|problem| (problem.problem, problem.lines)).collect();
     assert_eq!(
         found,
@@ -261,8 +269,8 @@ fn broken_lines_are_counted_by_reason() {
 #[test]
 fn log_that_breaks_off_is_replayed_as_far_as_it_goes() {
     let lines: Vec<(u64, u8, &str)> = (0..5_000).map(|n| (n / 10, (n % 7) as u8, "/")).collect();
-    let whole = gzip(&combined(&lines));
-    let report = replayed(&[bytes(&whole[..whole.len() / 2])], &options(ONE, |_| {}));
+    let whole = gzip(&combined_log(&lines));
+    let report = replay_all(&[log_from_bytes(&whole[..whole.len() / 2])], &replay_options(ONE, |_| {}));
     let requests = report.result.map_or(0, |run| run.requests);
     assert!((1_000..4_000).contains(&requests), "{requests}");
     assert_eq!((report.left_out, report.errors.len()), (0, 1), "the line that is cut is not counted");
@@ -271,10 +279,11 @@ fn log_that_breaks_off_is_replayed_as_far_as_it_goes() {
 
 #[test]
 fn gzip_bomb_ends_at_the_bound() {
-    let bomb = gzip(&(combined(&[(0, 1, "/"); 3]) + &"\0".repeat(16 << 20)));
+    let bomb = gzip(&(combined_log(&[(0, 1, "/"); 3]) + &"\0".repeat(16 << 20)));
     assert!(bomb.len() < 32 << 10, "it has {} bytes", bomb.len());
     let with = |max_bytes: u64| {
-        let report = replayed(&[bytes(&bomb)], &options(ONE, |options| options.bounds.max_bytes = max_bytes));
+        let report =
+            replay_all(&[log_from_bytes(&bomb)], &replay_options(ONE, |options| options.bounds.max_bytes = max_bytes));
         (report.result.map(|run| run.requests), report.errors.concat())
     };
     assert_eq!(with(4 << 20), (Some(3), "log: read only in part: it has more than 4 MiB".into()));
@@ -287,7 +296,8 @@ fn lines_out_of_order_are_sorted() {
     let sorted: Vec<(u64, u8, &str)> = (0..2_000).map(|n| (n / 10, (n % 4) as u8, "/")).collect();
     let mut ended = sorted.clone();
     ended.sort_by_key(|(second, client, _)| second + u64::from(*client) * 9);
-    let report = |lines: &[(u64, u8, &str)]| replayed(&[bytes(combined(lines))], &options(ONE, |_| {}));
+    let report =
+        |lines: &[(u64, u8, &str)]| replay_all(&[log_from_bytes(combined_log(lines))], &replay_options(ONE, |_| {}));
     let (sorted, ended) = (report(&sorted), report(&ended));
     assert_eq!(ended.problems, []);
     assert_eq!(sorted.at_once.map(|run| run.refused), ended.at_once.map(|run| run.refused));
@@ -297,8 +307,8 @@ fn lines_out_of_order_are_sorted() {
 fn years_apart_are_one_timeline() {
     let year = 31_557_600;
     let lines: Vec<(u64, u8, &str)> = (0..5).map(|n| (n * year / 8, 1, "/")).collect();
-    let old = combined(&lines).replace("2026", "1999").replace("2027", "2020");
-    let report = replayed(&[bytes(old)], &options(ONE, |_| {}));
+    let old = combined_log(&lines).replace("2026", "1999").replace("2027", "2020");
+    let report = replay_all(&[log_from_bytes(old)], &replay_options(ONE, |_| {}));
     let timeline = report.result.expect("rules").timeline;
     assert_eq!(timeline.admitted.iter().sum::<u64>(), 5);
     assert!(timeline.admitted.len() <= 240);
@@ -310,7 +320,8 @@ fn comparison_names_those_newly_refused_and_relieved() {
     let new = "{domain: api, rules: [{id: new, when: {path: /b}, per: [client_ip], limit: 1/h}]}";
     let lines = [(0, 1, "/a"), (1, 1, "/a"), (2, 1, "/a"), (3, 2, "/b"), (4, 2, "/b"), (5, 3, "/c")];
     let folder = Folder::new();
-    let (log, new, old) = (folder.file("log", combined(&lines)), folder.file("new", new), folder.file("old", old));
+    let (log, new, old) =
+        (folder.write_file("log", combined_log(&lines)), folder.write_file("new", new), folder.write_file("old", old));
     let report = tollgate(&["replay", "--rules", &new, "--against", &old, "--json", &log], b"").json();
     let against = &report["against"];
     assert_eq!((&against["newly_refused"], &against["relieved"]), (&1.into(), &2.into()), "{report}");
@@ -326,13 +337,13 @@ fn suggested_rules_are_ready_and_refuse_what_was_said() {
     // 2,000 clients with one to five simultaneous requests, and one with two hundred.
     let mut lines: Vec<(u64, u8, &str)> = Vec::new();
     lines.resize(200, (50, 200, "/"));
-    let mut log = combined(&lines);
+    let mut log = combined_log(&lines);
     for client in 0..2_000_u32 {
         let address = format!("10.1.{}.{}", client / 250, client % 250);
-        let one = combined(&[(u64::from(client) / 20, 1, "/")]).replace("10.0.0.1", &address);
+        let one = combined_log(&[(u64::from(client) / 20, 1, "/")]).replace("10.0.0.1", &address);
         log.push_str(&one.repeat(1 + client as usize % 5));
     }
-    let (log, rules) = (folder.file("log", log), folder.join("rules.yaml"));
+    let (log, rules) = (folder.write_file("log", log), folder.join("rules.yaml"));
     let suggested = tollgate(&["replay", "--suggest", "per=client_ip", "--write-rules", &rules, "--json", &log], b"");
     let suggestion = suggested.json()["suggestion"].clone();
     assert_eq!(suggestion["clients"], 2_001);
@@ -347,24 +358,25 @@ fn suggested_rules_are_ready_and_refuse_what_was_said() {
 #[test]
 fn status_says_whether_too_much_is_refused() {
     let folder = Folder::new();
-    let (rules, log) = (folder.file("rules.yaml", ONE), combined(&[(0, 1, "/"); 10]));
+    let (rules, log) = (folder.write_file("rules.yaml", ONE), combined_log(&[(0, 1, "/"); 10]));
     let args = |most: &'static str| ["replay", "--rules", &rules, "--fail-above", most].map(str::to_owned);
     let run = |most| {
         let args = args(most);
         tollgate(&args.each_ref().map(|arg| &**arg), log.as_bytes())
     };
     assert_eq!(run("90%").code, Some(0));
-    run("89.9%").failed(1, "90.0000 % of the requests are refused (--fail-above 89.9%)");
-    run("x").failed(1, "write a percentage like 0.1%");
+    run("89.9%").assert_failed(1, "90.0000 % of the requests are refused (--fail-above 89.9%)");
+    run("x").assert_failed(1, "write a percentage like 0.1%");
 }
 
 #[test]
 fn mistakes_are_reported_with_what_would_be_right() {
     let folder = Folder::new();
-    let rules = folder.file("rules.yaml", ONE);
-    let log = folder.file("log", combined(&[(0, 1, "/")]));
-    let fails = |args: &[&str], input: &str, expected: &str| tollgate(args, input.as_bytes()).failed(1, expected);
-    fails(&["replay", "--rules", &folder.file("bad.yaml", "rules: 5"), &log], "", "bad.yaml:1:");
+    let rules = folder.write_file("rules.yaml", ONE);
+    let log = folder.write_file("log", combined_log(&[(0, 1, "/")]));
+    let fails =
+        |args: &[&str], input: &str, expected: &str| tollgate(args, input.as_bytes()).assert_failed(1, expected);
+    fails(&["replay", "--rules", &folder.write_file("bad.yaml", "rules: 5"), &log], "", "bad.yaml:1:");
     fails(&["replay", "--rules", &rules, "/missing.log"], "", "/missing.log: cannot be read");
     fails(&["replay", "--rules", &rules], "what is this\n", "unknown format; describe it with --format");
     fails(&["replay", "--rules", &rules, "--format", "nginx", &log], "", "unknown format `nginx`; use combined");
@@ -377,7 +389,7 @@ fn mistakes_are_reported_with_what_would_be_right() {
     fails(&["replay", "--rules", &rules, "--domain", "web", &log], "", "unknown domain `web`; the rules have: api");
     fails(&["replay"], "x", "suggestions need the log twice");
     fails(&["replay", "--suggest", "client_ip", &log], "", "write it like per=client_ip");
-    let by_key = folder.file("key.yaml", "{domain: api, rules: [{id: k, per: [api_key], limit: 1/s}]}");
+    let by_key = folder.write_file("key.yaml", "{domain: api, rules: [{id: k, per: [api_key], limit: 1/s}]}");
     let text = tollgate(&["replay", "--rules", &by_key, &log], b"").done();
     assert!(text.contains("does not have api_key, which rules read; name the field with --map"), "{text}");
     let text = tollgate(&["replay", "--rules", &by_key, "--set", "api_key=x", &log], b"").done();
@@ -390,7 +402,7 @@ fn page_has_no_script_and_shows_markup_as_text() {
     let rules = "{domain: api, rules: [{id: paths, per: [path], limit: 1/h}]}";
     let lines = [(0, 1, "/<script>alert(1)</script>"); 3];
     let (log, rules, page) =
-        (folder.file("log", combined(&lines)), folder.file("rules", rules), folder.join("page.html"));
+        (folder.write_file("log", combined_log(&lines)), folder.write_file("rules", rules), folder.join("page.html"));
     tollgate(&["replay", "--rules", &rules, "--html", &page, &log], b"").done();
     let page = std::fs::read_to_string(page).expect("the page");
     assert!(!page.contains("<script") && page.contains("/&lt;script&gt;alert(1)&lt;/script&gt;"), "{page}");
@@ -401,19 +413,19 @@ fn page_has_no_script_and_shows_markup_as_text() {
 }
 
 /// A morning of traffic: a slow curve, one client that polls too fast, and a burst of logins.
-fn morning() -> String {
+fn morning_log() -> String {
     let mut log = String::new();
     for second in 0..3_600_u64 {
         let visitors = 2 + second.min(3_600 - second) / 240;
         for visitor in 0..visitors {
             let client = (second * 7 + visitor * 131) % 250;
-            let _ = write!(log, "{}", combined(&[(second, client as u8, "/v1/items")]));
+            let _ = write!(log, "{}", combined_log(&[(second, client as u8, "/v1/items")]));
         }
         if (1_200..1_800).contains(&second) {
-            log.push_str(&combined(&[(second, 251, "/v1/search"); 6]));
+            log.push_str(&combined_log(&[(second, 251, "/v1/search"); 6]));
         }
         if (2_400..2_460).contains(&second) {
-            log.push_str(&combined(&[(second, 252, "/login"); 12]));
+            log.push_str(&combined_log(&[(second, 252, "/login"); 12]));
         }
     }
     log
@@ -427,8 +439,8 @@ rules:
 - {id: per-client, per: [client_ip], limit: 2/s, burst: 10}
 - {id: login, when: {path: /login}, per: [client_ip], limit: 5/m, on_exceed: shadow}
 ";
-    let options = options(rules, |options| options.suggest = vec!["client_ip".into()]);
-    let page = replayed(&[bytes(morning())], &options).to_html();
+    let options = replay_options(rules, |options| options.suggest = vec!["client_ip".into()]);
+    let page = replay_all(&[log_from_bytes(morning_log())], &options).to_html();
     for (name, title) in [("timeline", "Requests over time"), ("bursts", "Clients ever refused, by burst")] {
         let picture = page.split("<svg").find(|part| part.contains(&format!("<title>{title}"))).expect("a picture");
         let picture = picture.split("</svg>").next().expect("its end");
@@ -454,9 +466,9 @@ http {
 #[test]
 fn nginx_refuses_what_replay_refuses() {
     let folder = Folder::new();
-    folder.file("site/index.html", "ok");
+    folder.write_file("site/index.html", "ok");
     let port = tollgate_testkit::servers::free_port();
-    let config = folder.file("nginx.conf", NGINX.replace("PORT", &port.to_string()));
+    let config = folder.write_file("nginx.conf", NGINX.replace("PORT", &port.to_string()));
     let mut command = Command::new("nginx");
     command.args(["-p", &folder.join(""), "-c", &config, "-e", "error.log"]).env("PATH", "/usr/sbin:/usr/bin:/bin");
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -485,7 +497,7 @@ fn nginx_refuses_what_replay_refuses() {
 
     let log = std::fs::read_to_string(folder.join("access.log")).expect("the log");
     let refused = log.lines().filter(|line| line.split(' ').nth(2) == Some("429")).count();
-    let rules = folder.file("rules.yaml", tollgate(&["import", &config], b"").done());
+    let rules = folder.write_file("rules.yaml", tollgate(&["import", &config], b"").done());
     let format = "$msec $http_x_key $status \"$request\"";
     let (requests, access) = (folder.join("requests.jsonl"), folder.join("access.log"));
     let args = ["replay", "--rules", &rules, "--format", format, "--requests", &requests, "--json", &access];

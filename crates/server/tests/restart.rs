@@ -23,7 +23,7 @@ struct Restarted {
 impl Restarted {
     fn new() -> Self {
         let folder = Folder::new();
-        let rules = folder.file("rules.yaml", RULES);
+        let rules = folder.write_file("rules.yaml", RULES);
         Self { folder, rules }
     }
 
@@ -60,7 +60,7 @@ fn counts_bans_and_throttles_survive_a_termination() {
     let mallory = "\"who\":\"mallory\",\"login\":\"1\"";
     assert_eq!([(); 3].map(|()| check(&mut client, mallory)), [200, 429, 429]);
     let mut resp = server.connect_resp();
-    resp.command(&["CL.THROTTLE", "key", "0", "1", "3600"]);
+    resp.send_command(&["CL.THROTTLE", "key", "0", "1", "3600"]);
     resp.expect("*5\r\n:0\r\n:1\r\n:0\r\n:-1\r\n:3600\r\n");
     drop((client, resp));
     server.last_lines();
@@ -73,7 +73,7 @@ fn counts_bans_and_throttles_survive_a_termination() {
     let (status, answer) = client.post("/v1/check", body);
     assert!(status == 429 && answer.contains("ban"), "{status} {answer}");
     let mut resp = server.connect_resp();
-    resp.command(&["CL.THROTTLE", "key", "0", "1", "3600"]);
+    resp.send_command(&["CL.THROTTLE", "key", "0", "1", "3600"]);
     resp.expect("*5\r\n:1\r\n:1\r\n:0\r\n");
 }
 
@@ -96,7 +96,7 @@ fn damaged_or_foreign_file_is_set_aside() {
     for (content, reason) in
         [("not a snapshot at all", "this is not a snapshot"), ("tg-store", "the end of the snapshot is missing")]
     {
-        restarted.folder.file("data/counters.snapshot", content);
+        restarted.folder.write_file("data/counters.snapshot", content);
         let server = restarted.start("3600");
         assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
         let refused = std::fs::read(format!("{}/counters.snapshot.refused", restarted.data())).expect("set aside");

@@ -19,23 +19,23 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
     let admin = token("admin", "admin", &[]);
     let of_b = token("operator", "of-b", &["--domain", "b"]);
     let (server, cli) = serve(&folder, &["--tokens", "required", "--rls", "127.0.0.1:0"]);
-    let cli = cli.with(&admin);
+    let cli = cli.with_token(&admin);
     for domain in ["a", "b"] {
-        let file =
-            folder.file(&format!("{domain}.yaml"), format!("domain: {domain}\nrules:\n- {{id: all, limit: 5/h}}\n"));
+        let file = folder
+            .write_file(&format!("{domain}.yaml"), format!("domain: {domain}\nrules:\n- {{id: all, limit: 5/h}}\n"));
         cli.run(&["rules", "apply", "--yes", &file]).done();
     }
     let mut client = server.connect_resp();
-    client.command(&["AUTH", &of_b]);
+    client.send_command(&["AUTH", &of_b]);
     client.expect("+OK\r\n");
     eventually("both domains have their rules", || {
-        client.command(&["TG.PEEK", "a", "1"]);
+        client.send_command(&["TG.PEEK", "a", "1"]);
         let line = client.line();
         let found = line.starts_with('*');
         if found {
             // The rest of this answer is not read.
             client = server.connect_resp();
-            client.command(&["AUTH", &of_b]);
+            client.send_command(&["AUTH", &of_b]);
             client.expect("+OK\r\n");
         }
         found
@@ -50,7 +50,7 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
         &["TG.ACQUIRE", "a", "1", "10"],
         &["TG.RESET", "a", "1"],
     ] {
-        client.command(words);
+        client.send_command(words);
         let line = client.line();
         assert!(line.starts_with("-NOPERM this needs the role ") && line.contains(missing), "{words:?}: {line}");
     }
@@ -66,7 +66,7 @@ fn token_of_one_domain_takes_nothing_from_another_over_any_protocol() {
         &["TG.RENEW", &receipt],
         &["TG.REFUND", &receipt],
     ] {
-        client.command(words);
+        client.send_command(words);
         let line = client.line();
         assert!(line.starts_with("-NOPERM this needs the role reader ") && line.contains(missing), "{words:?}: {line}");
     }

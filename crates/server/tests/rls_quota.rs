@@ -31,15 +31,16 @@ descriptors:
 - {key: plain, rate_limit: {unit: year, requests_per_unit: 5}}
 ";
 
-fn service(number: u8, hits: u64) -> Value {
+fn service_request(number: u8, hits: u64) -> Value {
     with_hits(&[("service", &format!("service_{number}"))], hits, false)
 }
 
 #[test]
 fn token_quota_of_a_reference_file_drains_by_charges_that_come_afterwards() {
     let (_server, mut client, _rules) = start(QUOTAS, &[]);
-    let mut hits =
-        |hits: u64| client.request(&json!({"domain": "rl", "descriptors": [service(2, hits)]})).code().to_owned();
+    let mut hits = |hits: u64| {
+        client.request(&json!({"domain": "rl", "descriptors": [service_request(2, hits)]})).code().to_owned()
+    };
     let passed = (0..9)
         .take_while(|_| {
             let passes = hits(0) == "OK";
@@ -67,15 +68,16 @@ fn refused_charge_without_an_earlier_check_spends_nothing() {
 fn metadata_names_the_service_that_has_quota() {
     let (_server, mut client, _rules) = start(QUOTAS, &[]);
     let mut serve = || {
-        let response =
-            client.request(&json!({"domain": "rl", "hits_addend": 7, "descriptors": [service(1, 0), service(2, 0)]}));
+        let response = client.request(
+            &json!({"domain": "rl", "hits_addend": 7, "descriptors": [service_request(1, 0), service_request(2, 0)]}),
+        );
         if response.code() != "OK" {
             return Err(response.0["dynamic_metadata"].clone());
         }
         let metadata = response.0["dynamic_metadata"].clone();
         let name = metadata["metadata"]["service_with_quota"]["name"].as_str().expect("a name").to_owned();
         let number = if name == "service_1" { 1 } else { 2 };
-        client.request(&json!({"domain": "rl", "descriptors": [service(number, 1)]}));
+        client.request(&json!({"domain": "rl", "descriptors": [service_request(number, 1)]}));
         Ok((name, metadata))
     };
     let (first, metadata) = serve().expect("all have quota");

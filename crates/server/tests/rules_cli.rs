@@ -18,7 +18,7 @@ const TWO: &str = "domain: api\nrules:\n- {id: a, per: [user], limit: 5/s}\n- {i
 fn rule_is_managed_by_the_command_line() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
-    let file = folder.file("api.yaml", TWO);
+    let file = folder.write_file("api.yaml", TWO);
     let out = cli.run(&["rules", "apply", "-m", "the first", &file]).done();
     assert!(
         out.contains("+ create api/a\n") && out.contains("2 to create, 0 to change, 0 to delete, 0 unchanged"),
@@ -48,7 +48,7 @@ fn rule_is_managed_by_the_command_line() {
     // The output is a file that can be edited and applied.
     let shown = cli.run(&["rules", "get", "api", "a"]).done();
     assert!(shown.starts_with("# version 1, in force, by local at "), "{shown}");
-    let changed = folder.file("a.yaml", shown.replace("5/s", "7/s"));
+    let changed = folder.write_file("a.yaml", shown.replace("5/s", "7/s"));
     let out = cli.run(&["rules", "apply", &changed]).done();
     assert!(
         out.contains("~ update api/a\n") && out.contains("7/s") && out.contains("0 to create, 1 to change"),
@@ -75,7 +75,7 @@ fn rule_is_managed_by_the_command_line() {
     assert_eq!(cli.run(&["rules", "enable", "api", "a", "--json"]).json()["version"], 5);
 
     assert!(cli.run(&["rules", "delete", "api", "a"]).done().contains("api/a is deleted"));
-    cli.run(&["rules", "get", "api", "a"]).failed(1, "`a`");
+    cli.run(&["rules", "get", "api", "a"]).assert_failed(1, "`a`");
     let back = cli.run(&["rules", "rollback", "api", "a"]).done();
     assert_eq!(back, "api/a: back to version 5, as version 7, in force\n", "it comes back");
 
@@ -89,23 +89,23 @@ fn rule_is_managed_by_the_command_line() {
 fn concurrent_change_is_reported() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
-    let file = folder.file("api.yaml", TWO);
+    let file = folder.write_file("api.yaml", TWO);
     cli.run(&["rules", "apply", &file]).done();
     cli.run(&["rules", "disable", "api", "a", "--if-version", "1"]).done();
     let ran = cli.run(&["rules", "delete", "api", "a", "--if-version", "1"]);
     assert!(ran.err.contains("changed by local at ") && ran.err.contains("now version 2"), "{}", ran.err);
-    ran.failed(1, "tollgate: ");
+    ran.assert_failed(1, "tollgate: ");
 }
 
 #[test]
 fn folder_is_applied_atomically_and_mistakes_match_check() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
-    folder.file("rules/20.yml", "domain: api\nrules:\n- {id: b, limit: 2/s}\n");
-    folder.file("rules/10.yaml", "domain: api\nrules:\n- {id: a, deny: true, when: {path: /x}}\n");
-    folder.file("rules/30.json", r#"{"domain": "other", "rules": [{"id": "c", "limit": "3/s"}]}"#);
-    folder.file("rules/.40.yaml", "nothing of this");
-    folder.file("rules/notes.txt", "nothing of this");
+    folder.write_file("rules/20.yml", "domain: api\nrules:\n- {id: b, limit: 2/s}\n");
+    folder.write_file("rules/10.yaml", "domain: api\nrules:\n- {id: a, deny: true, when: {path: /x}}\n");
+    folder.write_file("rules/30.json", r#"{"domain": "other", "rules": [{"id": "c", "limit": "3/s"}]}"#);
+    folder.write_file("rules/.40.yaml", "nothing of this");
+    folder.write_file("rules/notes.txt", "nothing of this");
     let rules = folder.join("rules");
     let ran = cli.run(&["rules", "apply", "--plan", &rules]);
     assert!(ran.out.ends_with("3 to create, 0 to change, 0 to delete, 0 unchanged\n"), "{}{}", ran.out, ran.err);
@@ -120,25 +120,25 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
     assert_eq!(out, "nothing to change: 3 rules as in the files\n");
 
     // Rules that are not in the files are deleted only with `--prune`.
-    folder.file("rules/20.yml", "domain: api\nrules: []\n");
+    folder.write_file("rules/20.yml", "domain: api\nrules: []\n");
     assert_eq!(cli.run(&["rules", "apply", &rules]).done(), "nothing to change: 2 rules as in the files\n");
     assert!(cli.run(&["rules", "apply", "--prune", &rules]).done().contains("- delete api/b\n"));
 
-    let bad = folder.file("rules/50.yaml", "domain: api\nrules:\n- {id: d, limt: 1/s, unlimited: true}\n");
+    let bad = folder.write_file("rules/50.yaml", "domain: api\nrules:\n- {id: d, limt: 1/s, unlimited: true}\n");
     let ran = cli.run(&["rules", "apply", &rules]);
     let output = format!("{bad}:3:11: `limt` is not a key of a rule\n  | - {{id: d, limt: 1/s, unlimited: true}}\n");
-    ran.failed(1, &output);
-    cli.run(&["rules", "apply", "--plan", &rules]).failed(2, &output);
-    cli.run(&["rules", "validate", &rules]).failed(1, &output);
-    let twice = folder.file("twice.yaml", "domain: api\nrules:\n- {id: a, limit: 1/s}\n");
+    ran.assert_failed(1, &output);
+    cli.run(&["rules", "apply", "--plan", &rules]).assert_failed(2, &output);
+    cli.run(&["rules", "validate", &rules]).assert_failed(1, &output);
+    let twice = folder.write_file("twice.yaml", "domain: api\nrules:\n- {id: a, limit: 1/s}\n");
     std::fs::remove_file(&bad).unwrap();
-    cli.run(&["rules", "apply", &rules, &twice]).failed(1, "twice.yaml:3:");
-    cli.run(&["rules", "validate", &rules, &twice]).failed(1, "twice.yaml:3:");
+    cli.run(&["rules", "apply", &rules, &twice]).assert_failed(1, "twice.yaml:3:");
+    cli.run(&["rules", "validate", &rules, &twice]).assert_failed(1, "twice.yaml:3:");
     assert!(cli.run(&["rules", "validate", &twice]).done().contains("twice.yaml: 1 rule, no mistakes"));
     std::fs::create_dir(folder.join("empty")).unwrap();
-    cli.run(&["rules", "apply", &folder.join("empty")]).failed(1, "has no *.yaml");
-    cli.run(&["rules", "apply", &folder.join("missing")]).failed(1, "cannot read");
-    cli.run(&["rules", "apply"]).failed(2, "PATH");
+    cli.run(&["rules", "apply", &folder.join("empty")]).assert_failed(1, "has no *.yaml");
+    cli.run(&["rules", "apply", &folder.join("missing")]).assert_failed(1, "cannot read");
+    cli.run(&["rules", "apply"]).assert_failed(2, "PATH");
 }
 
 /// Runs `rules apply` at a terminal, up to the question.
@@ -174,7 +174,7 @@ impl AtTerminal {
 fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
-    let file = folder.file("api.yaml", TWO);
+    let file = folder.write_file("api.yaml", TWO);
     let asked = AtTerminal::apply(&cli, &file);
     assert!(asked.shown.contains("\x1b[32m+ create api/a\x1b[0m"), "in colour: {}", asked.shown);
     let (output, code) = asked.answer("n");
@@ -184,14 +184,14 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     assert!(code == Some(0) && output.contains("applied, revision 1"), "{output}");
 
     // Changes elsewhere do not matter.
-    folder.file("api.yaml", TWO.replace("5/s", "6/s"));
+    folder.write_file("api.yaml", TWO.replace("5/s", "6/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
     let (output, code) = asked.answer("y");
     assert!(code == Some(0) && output.contains("applied, revision 3"), "{output}");
 
     // Changes to rules of the plan do.
-    folder.file("api.yaml", TWO.replace("5/s", "7/s"));
+    folder.write_file("api.yaml", TWO.replace("5/s", "7/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "rollback", "api", "a"]).done();
     let (output, code) = asked.answer("y");
@@ -204,7 +204,7 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
 fn overrides_are_set_listed_and_deleted() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
-    cli.run(&["rules", "apply", &folder.file("api.yaml", TWO)]).done();
+    cli.run(&["rules", "apply", &folder.write_file("api.yaml", TWO)]).done();
     let overrides = |args: &[&str]| cli.run(&[&["rules", "overrides"], args].concat());
     let odd = "a/b c?ü%#";
     let out =
@@ -225,18 +225,22 @@ fn overrides_are_set_listed_and_deleted() {
         cli.run(&["keys", "peek", "api", &asked, "--json"]).out.contains("\"limit\": 70")
     });
     overrides(&["delete", "api", "a", odd]).done();
-    overrides(&["delete", "api", "a", odd]).failed(1, "there is no");
-    overrides(&["set", "api", "a", "x"]).failed(2, "--limit");
-    overrides(&["set", "api", "a", "x", "--limit", "soon"]).failed(1, "soon");
-    overrides(&["set", "api", "a", "x", "--unlimited", "--deny"]).failed(2, "cannot be used");
+    overrides(&["delete", "api", "a", odd]).assert_failed(1, "there is no");
+    overrides(&["set", "api", "a", "x"]).assert_failed(2, "--limit");
+    overrides(&["set", "api", "a", "x", "--limit", "soon"]).assert_failed(1, "soon");
+    overrides(&["set", "api", "a", "x", "--unlimited", "--deny"]).assert_failed(2, "cannot be used");
 }
 
 #[test]
 fn keys_are_peeked_reset_and_refunded() {
     let folder = Folder::new();
     let (server, cli) = serve(&folder, &[]);
-    cli.run(&["rules", "apply", &folder.file("api.yaml", "domain: api\nrules:\n- {id: a, per: [user], limit: 2/h}\n")])
-        .done();
+    cli.run(&[
+        "rules",
+        "apply",
+        &folder.write_file("api.yaml", "domain: api\nrules:\n- {id: a, per: [user], limit: 2/h}\n"),
+    ])
+    .done();
     let mut client = server.connect_http();
     let body = r#"{"domain":"api","attributes":{"user":"ann"},"receipt":true}"#;
     eventually("the rule is in force", || client.post("/v1/peek", r#"{"domain":"api","attributes":{}}"#).0 == 200);
@@ -253,13 +257,13 @@ fn keys_are_peeked_reset_and_refunded() {
     let receipt = serde_json::from_str::<Value>(&first).unwrap()["receipt"].as_str().unwrap().to_owned();
     assert_eq!(cli.run(&["keys", "refund", &receipt]).done(), "1 refunded\n");
     assert!(peek(&[]).done().starts_with("it would pass\nRULE  LIMIT  LEFT  NEXT IN"));
-    peek(&["--cost", "2"]).failed(1, "");
+    peek(&["--cost", "2"]).assert_failed(1, "");
     assert_eq!(cli.run(&["keys", "reset", "api", "user=ann"]).done(), "1 counter reset\n");
     assert_eq!(peek(&["--json"]).json()["limits"][0]["remaining"], 2);
     let top = cli.run(&["keys", "top", "api"]).done();
     assert!(top.contains("charged") && top.contains("ann"), "{top}");
-    cli.run(&["keys", "peek", "nobody"]).failed(1, "nobody");
-    cli.run(&["keys", "peek", "api", "ann"]).failed(1, "write it like client_ip=192.0.2.1");
+    cli.run(&["keys", "peek", "nobody"]).assert_failed(1, "nobody");
+    cli.run(&["keys", "peek", "api", "ann"]).assert_failed(1, "write it like client_ip=192.0.2.1");
     assert!(cli.run(&["explain", "--server", &cli.server, "api", "user=ann"]).done().contains("+ a"));
 }
 
@@ -274,22 +278,23 @@ fn tokens_are_created_before_the_server_starts_and_have_roles() {
     assert_eq!(nobody.run(&["tokens", "list", "--data", &data, "--json"]).json()["items"][0]["name"], "ann");
 
     let (server, cli) = serve(&folder, &["--tokens", "required"]);
-    let admin = cli.with(&admin);
+    let admin = cli.with_token(&admin);
     let token = |args: &[&str]| admin.run(&[&["tokens", "create", "--json"], args].concat()).json();
     let editor = token(&["--role", "editor", "--name", "ci", "--domain", "api", "--expires", "1d"]);
     let reader = token(&["--role", "reader"]);
-    let (editor, reader_id) = (cli.with(editor["token"].as_str().unwrap()), reader["id"].as_str().unwrap().to_owned());
-    let reader = cli.with(reader["token"].as_str().unwrap());
+    let (editor, reader_id) =
+        (cli.with_token(editor["token"].as_str().unwrap()), reader["id"].as_str().unwrap().to_owned());
+    let reader = cli.with_token(reader["token"].as_str().unwrap());
 
-    let api = folder.file("api.yaml", TWO);
-    let other = folder.file("other.yaml", "domain: other\nrules: [{id: c, limit: 1/s}]\n");
-    cli.run(&["rules", "list"]).failed(1, "requires a token");
-    cli.with("tg_no_such").run(&["rules", "list"]).failed(1, "refused the token `no`");
-    reader.run(&["rules", "apply", &api]).failed(1, "this needs the role editor");
-    reader.run(&["keys", "reset", "api", "user=x"]).failed(1, "operator");
+    let api = folder.write_file("api.yaml", TWO);
+    let other = folder.write_file("other.yaml", "domain: other\nrules: [{id: c, limit: 1/s}]\n");
+    cli.run(&["rules", "list"]).assert_failed(1, "requires a token");
+    cli.with_token("tg_no_such").run(&["rules", "list"]).assert_failed(1, "refused the token `no`");
+    reader.run(&["rules", "apply", &api]).assert_failed(1, "this needs the role editor");
+    reader.run(&["keys", "reset", "api", "user=x"]).assert_failed(1, "operator");
     editor.run(&["rules", "apply", &api]).done();
-    editor.run(&["rules", "apply", &other]).failed(1, "editor");
-    editor.run(&["tokens", "list"]).failed(1, "admin");
+    editor.run(&["rules", "apply", &other]).assert_failed(1, "editor");
+    editor.run(&["tokens", "list"]).assert_failed(1, "admin");
     assert!(reader.run(&["rules", "history", "api", "a"]).done().contains("  ci"), "the author is the token's name");
     assert!(reader.run(&["explain", "--server", &server.url(""), "api"]).done().contains("+ a"));
 
@@ -298,29 +303,29 @@ fn tokens_are_created_before_the_server_starts_and_have_roles() {
         format!("token {reader_id} of reader is revoked\n")
     );
     eventually("it is refused", || reader.run(&["rules", "list"]).code == Some(1));
-    reader.run(&["rules", "list"]).failed(1, "refused the token");
+    reader.run(&["rules", "list"]).assert_failed(1, "refused the token");
     let list = admin.run(&["tokens", "list"]).done();
     assert!(list.contains("revoked 20") && list.contains("valid until 20") && !list.contains("tg_"), "{list}");
-    admin.run(&["tokens", "create", "--role", "king"]).failed(2, "reader");
-    admin.run(&["tokens", "create", "--role", "reader", "--expires", "soon"]).failed(1, "write a duration");
+    admin.run(&["tokens", "create", "--role", "king"]).assert_failed(2, "reader");
+    admin.run(&["tokens", "create", "--role", "reader", "--expires", "soon"]).assert_failed(1, "write a duration");
 }
 
 #[test]
 fn unreachable_server_is_reported_with_its_address() {
     let nobody = Cli { server: "http://127.0.0.1:1".into(), token: None };
-    nobody.run(&["rules", "list"]).failed(1, "cannot reach http://127.0.0.1:1: Connection refused");
-    let somebody = nobody.with("tg_a_b");
-    somebody.run(&["rules", "list", "--server", "http://0.0.0.0:1"]).failed(1, "without encryption; use https");
-    nobody.run(&["rules", "list", "--server", "ftp://x"]).failed(1, "`ftp://x` is not the address of a server");
-    nobody.run(&["rules", "list", "--ca", "/nowhere"]).failed(1, "cannot read /nowhere");
-    nobody.run(&["rules", "get", "api", ".."]).failed(1, "cannot be part of a URL");
-    nobody.run(&["rules"]).failed(2, "Usage");
-    nobody.run(&["rules", "get", "api"]).failed(2, "RULE");
+    nobody.run(&["rules", "list"]).assert_failed(1, "cannot reach http://127.0.0.1:1: Connection refused");
+    let somebody = nobody.with_token("tg_a_b");
+    somebody.run(&["rules", "list", "--server", "http://0.0.0.0:1"]).assert_failed(1, "without encryption; use https");
+    nobody.run(&["rules", "list", "--server", "ftp://x"]).assert_failed(1, "`ftp://x` is not the address of a server");
+    nobody.run(&["rules", "list", "--ca", "/nowhere"]).assert_failed(1, "cannot read /nowhere");
+    nobody.run(&["rules", "get", "api", ".."]).assert_failed(1, "cannot be part of a URL");
+    nobody.run(&["rules"]).assert_failed(2, "Usage");
+    nobody.run(&["rules", "get", "api"]).assert_failed(2, "RULE");
     // A server whose rules are in a file has no database.
     let rules = common::Rules::new(TWO);
     let server = Server::start(&["--rules", rules.path()]);
-    Cli::of(&server).run(&["rules", "list"]).failed(1, "file");
-    assert!(Cli::of(&server).run(&["rules", "status"]).done().contains(rules.path()));
+    Cli::for_server(&server).run(&["rules", "list"]).assert_failed(1, "file");
+    assert!(Cli::for_server(&server).run(&["rules", "status"]).done().contains(rules.path()));
 }
 
 #[test]
@@ -328,7 +333,8 @@ fn many_rules_are_listed_and_a_closed_pipe_is_not_an_error() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     let rules: String = (0..2_500).map(|n| format!("- {{id: r{n}, when: {{k: v{n}}}, limit: 1/s}}\n")).collect();
-    let out = cli.run(&["rules", "apply", &folder.file("api.yaml", format!("domain: api\nrules:\n{rules}"))]).done();
+    let out =
+        cli.run(&["rules", "apply", &folder.write_file("api.yaml", format!("domain: api\nrules:\n{rules}"))]).done();
     assert!(out.contains("2500 to create") && !out.contains("limit: 1/s"), "only their names are shown");
     assert_eq!(cli.run(&["rules", "list", "api"]).done().lines().count(), 2_501);
     assert_eq!(
@@ -352,23 +358,23 @@ fn many_rules_are_listed_and_a_closed_pipe_is_not_an_error() {
 fn lost_database_is_reported_and_work_continues_after_recovery() {
     let folder = Folder::new();
     let mut postgres = Postgres::start();
-    let url = postgres.database("rules");
+    let url = postgres.create_database("rules");
     let nobody = Cli { server: "http://127.0.0.1:1".into(), token: None };
     let admin = nobody.run(&["tokens", "create", "--role", "admin", "--database", &url]).done();
     let server = Server::start(&["--database", &url, "--tokens", "required"]);
-    let admin = Cli::of(&server).with(&admin);
-    let file = folder.file("api.yaml", TWO);
+    let admin = Cli::for_server(&server).with_token(&admin);
+    let file = folder.write_file("api.yaml", TWO);
     admin.run(&["rules", "apply", &file]).done();
     eventually("the rules are in force", || admin.run(&["keys", "peek", "api", "user=a"]).code == Some(0));
     let exported = admin.run(&["rules", "export"]).done();
 
     postgres.kill();
-    admin.run(&["rules", "list"]).failed(1, "is unavailable: the database is unavailable");
-    admin.run(&["rules", "delete", "api", "a"]).failed(1, "is unavailable: the database is unavailable");
+    admin.run(&["rules", "list"]).assert_failed(1, "is unavailable: the database is unavailable");
+    admin.run(&["rules", "delete", "api", "a"]).assert_failed(1, "is unavailable: the database is unavailable");
     admin.run(&["keys", "peek", "api", "user=a"]).done();
     nobody
         .run(&["tokens", "list", "--database", &url])
-        .failed(1, "postgres://127.0.0.1/rules: the database cannot be used");
+        .assert_failed(1, "postgres://127.0.0.1/rules: the database cannot be used");
 
     postgres.restart();
     eventually("it answers again", || admin.run(&["rules", "list"]).code == Some(0));

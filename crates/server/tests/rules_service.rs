@@ -15,7 +15,7 @@ use serde_json::json;
 const CHECK: &str = r#"{"domain":"api","attributes":{"path":"/v1/things","client":"alice"}}"#;
 const RULE: &str = "/v1/domains/api/rules/each";
 
-fn rule(limit: &str) -> String {
+fn rule_with_limit(limit: &str) -> String {
     json!({"when": {"path": "/v1/**"}, "per": ["client"], "limit": limit}).to_string()
 }
 
@@ -34,10 +34,10 @@ fn rule_is_created_enforced_changed_and_rolled_back() {
     let data = Folder::new();
     let server = start(data.path());
     let status = |expected: u16| ask_until(&server, "/v1/check", CHECK, |answer| answer.status == expected);
-    assert_eq!(put(&server, RULE, &rule("3/h")).status, 201);
+    assert_eq!(put(&server, RULE, &rule_with_limit("3/h")).status, 201);
     // Requests pass until the rule is in force, and then three times.
     status(429);
-    put(&server, RULE, &rule("5/h"));
+    put(&server, RULE, &rule_with_limit("5/h"));
     // The three that were spent are kept: two more pass.
     let peek = ask_until(&server, "/v1/peek", CHECK, |answer| answer.status == 200);
     assert_eq!(peek.json()["limits"][0]["remaining"], 2, "{peek:?}");
@@ -126,7 +126,7 @@ fn full_disk_loses_nothing_and_decisions_continue() {
         return;
     };
     let server = start(disk.path());
-    put(&server, RULE, &rule("3/h"));
+    put(&server, RULE, &rule_with_limit("3/h"));
     ask_until(&server, "/v1/check", CHECK, |answer| answer.status == 429);
     let values: Vec<String> = (0..500).map(|number| format!("{number:0>80}")).collect();
     let body = json!({"when": {"client": values}, "limit": "1/s"}).to_string();
@@ -147,7 +147,7 @@ fn full_disk_loses_nothing_and_decisions_continue() {
     assert_eq!(ask(&server, "GET", RULE, &[], "").json()["version"], 1);
     // With free space the service recovers without a restart.
     disk.resize(16_384);
-    put(&server, RULE, &rule("4/h"));
+    put(&server, RULE, &rule_with_limit("4/h"));
     let listed = ask(&server, "GET", "/v1/domains/filling/rules?limit=1000", &[], "");
     assert_eq!(listed.json()["items"].as_array().map(Vec::len), Some(written));
 }

@@ -43,7 +43,7 @@ fn silent_clients_of_one_protocol_do_not_keep_others_or_health_checks_out() {
     let server = Server::start(&["--connections", "2"]);
     let mut resp: Vec<Client> = (0..2).map(|_| server.connect_resp()).collect();
     for client in &mut resp {
-        client.command(&["PING"]);
+        client.send_command(&["PING"]);
         client.expect("+PONG\r\n");
     }
     let mut refused = server.connect_resp();
@@ -123,7 +123,8 @@ fn thousands_of_mistakes_are_counted_and_a_hundred_shown() {
 fn log_of(shell: &str, lines: usize) -> Vec<String> {
     let program = env!("CARGO_BIN_EXE_tollgate");
     let command = format!("{shell} exec {program} serve --http 127.0.0.1:0 --resp off --data off \"$@\"");
-    let mut command = Command::new("sh").args(["-c", &command, "sh"]).args(extra(shell)).stderr(Stdio::piped()).spawn();
+    let mut command =
+        Command::new("sh").args(["-c", &command, "sh"]).args(extra_args(shell)).stderr(Stdio::piped()).spawn();
     let child = command.as_mut().expect("a shell");
     let read: Vec<String> =
         BufReader::new(child.stderr.take().expect("a pipe")).lines().map_while(Result::ok).take(lines).collect();
@@ -132,7 +133,7 @@ fn log_of(shell: &str, lines: usize) -> Vec<String> {
     read
 }
 
-fn extra(shell: &str) -> &'static [&'static str] {
+fn extra_args(shell: &str) -> &'static [&'static str] {
     if shell.contains("ulimit") { &["--connections", "100000"] } else { &["--log-format", "json"] }
 }
 
@@ -160,13 +161,13 @@ fn transactions_are_refused_and_take_nothing() {
     let mut client = server.connect_resp();
     // As redis-py's default pipeline sends them: all at once.
     for command in [&["MULTI"][..], &["CL.THROTTLE", "k", "0", "1", "60"], &["TG.PEEK", "api", "1"], &["EXEC"]] {
-        client.command(command);
+        client.send_command(command);
     }
     for code in ["-ERR not run", "-ERR not run", "-ERR not run", "-EXECABORT"] {
         let line = client.line();
         assert!(line.starts_with(code) && line.contains("transaction=False"), "{line}");
     }
-    client.command(&["CL.THROTTLE", "k", "0", "1", "60"]);
+    client.send_command(&["CL.THROTTLE", "k", "0", "1", "60"]);
     client.expect("*5\r\n:0\r\n");
 }
 
@@ -207,7 +208,7 @@ fn wrong_password_database_or_encryption_of_the_store_is_reported() {
         (format!("rediss://:secret@127.0.0.1:{port}"), "does the port expect TLS?", "no TLS with the store"),
     ] {
         let folder = Folder::new();
-        let server = Server::start(&["--store-file", &folder.file("store", &url)]);
+        let server = Server::start(&["--store-file", &folder.write_file("store", &url)]);
         let line = server.wait_for_line("store unreachable");
         assert!(line.contains(why) && !line.contains("secret"), "{line}");
         let answer = ask(&server, "GET", "/readyz", &[], "");
@@ -223,6 +224,6 @@ fn full_disk_at_start_is_one_line() {
         return;
     };
     let _ = std::fs::write(disk.path().join("ballast"), vec![0; 16 * 1024]);
-    let message = Server::refuses(&["--data", disk.path().to_str().expect("text")]);
+    let message = Server::output_of_refused_start(&["--data", disk.path().to_str().expect("text")]);
     assert_eq!(message.matches("disk is full").count(), 1, "{message}");
 }

@@ -14,7 +14,7 @@ use tollgate_testkit::servers::free_port;
 const RULES: &str = "domain: api\nrules:\n- {id: per-key, per: [key], limit: 2/h}\n";
 
 /// Returns a configuration of the page, with the addresses of these servers.
-fn recipe(name: &str, listen: SocketAddr, servers: &[SocketAddr]) -> String {
+fn proxy_config(name: &str, listen: SocketAddr, servers: &[SocketAddr]) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sharing.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let start = format!("```{name}\n");
@@ -28,7 +28,7 @@ fn recipe(name: &str, listen: SocketAddr, servers: &[SocketAddr]) -> String {
 }
 
 /// Sends a check through the proxy, with the key in the header that it hashes.
-fn passes(proxy: SocketAddr, key: &str) -> bool {
+fn check_through_proxy(proxy: SocketAddr, key: &str) -> bool {
     let body = json!({"domain": "api", "attributes": {"key": key}}).to_string();
     let mut client = Client::connect(proxy);
     client.send(format!(
@@ -41,7 +41,7 @@ fn passes(proxy: SocketAddr, key: &str) -> bool {
 }
 
 /// Returns whether a server has counted a key.
-fn knows(server: &Server, key: &str) -> bool {
+fn has_counted(server: &Server, key: &str) -> bool {
     let body = json!({"domain": "api", "attributes": {"key": key}}).to_string();
     let (_, answer) = server.connect_http().post("/v1/peek", &body);
     answer.contains("\"remaining\":0")
@@ -52,19 +52,21 @@ fn check(name: &str) {
     let mut servers: Vec<Server> = (0..3).map(|_| Server::start(&["--rules", rules.path()])).collect();
     let addresses: Vec<SocketAddr> = servers.iter().map(|server| server.http.expect("HTTP is on")).collect();
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
-    let proxy = Proxy::start_with(name, listen, &recipe(name, listen, &addresses), "");
+    let proxy = Proxy::start_with(name, listen, &proxy_config(name, listen, &addresses), "");
     let keys: Vec<String> = (0..60).map(|number| format!("key-{number}")).collect();
     for key in &keys {
-        let passed = (0..3).filter(|_| passes(proxy.address, key)).count();
+        let passed = (0..3).filter(|_| check_through_proxy(proxy.address, key)).count();
         assert_eq!(passed, 2, "{name}: {key} is counted on one server");
     }
-    let lost: Vec<&String> = keys.iter().filter(|key| knows(&servers[2], key)).collect();
+    let lost: Vec<&String> = keys.iter().filter(|key| has_counted(&servers[2], key)).collect();
     assert!((5..=40).contains(&lost.len()), "{name}: about a third of the keys: {}", lost.len());
     drop(servers.pop());
     // The keys of the server that left start again with a full limit, once; all others are counted as before.
-    eventually("the proxy has noticed", || passes(proxy.address, "another") || passes(proxy.address, "yet-another"));
+    eventually("the proxy has noticed", || {
+        check_through_proxy(proxy.address, "another") || check_through_proxy(proxy.address, "yet-another")
+    });
     for key in &keys {
-        let passed = (0..3).filter(|_| passes(proxy.address, key)).count();
+        let passed = (0..3).filter(|_| check_through_proxy(proxy.address, key)).count();
         assert_eq!(passed, if lost.contains(&key) { 2 } else { 0 }, "{name}: {key}");
     }
 }

@@ -28,7 +28,7 @@ fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
 }
 
 /// Returns the parts of a decision that are compared: everything except times.
-fn essence(decision: &Value) -> Value {
+fn without_times(decision: &Value) -> Value {
     let limits = decision["limits"].as_array().expect("limits").iter();
     let limits: Vec<_> = limits.map(|limit| json!([limit["rule"], limit["limit"], limit["remaining"]])).collect();
     let truth = |value: &Value| value.as_bool().unwrap_or(value == 1);
@@ -39,7 +39,7 @@ fn by_http(server: &Server) -> Vec<Value> {
     let ask = |(path, client, cost): (&str, &str, u64)| {
         let body = json!({"domain": "api", "attributes": {"path": path, "client": client}, "cost": cost});
         let text = run(Command::new("curl").args(["-s", "-d", &body.to_string(), &server.url("/v1/check")]));
-        essence(&serde_json::from_str(&text).expect("JSON"))
+        without_times(&serde_json::from_str(&text).expect("JSON"))
     };
     requests().map(ask).collect()
 }
@@ -49,7 +49,7 @@ fn by_resp(server: &Server) -> Vec<Value> {
         let cost = cost.to_string();
         let args =
             ["-p", &server.resp_port(), "-3", "--json", "TG.CHECK", "api", &cost, "path", path, "client", client];
-        essence(&serde_json::from_str(&run(Command::new("redis-cli").args(args))).expect("JSON"))
+        without_times(&serde_json::from_str(&run(Command::new("redis-cli").args(args))).expect("JSON"))
     };
     requests().map(ask).collect()
 }

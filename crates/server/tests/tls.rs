@@ -23,13 +23,13 @@ fn show(folder: &Folder, made: &Certificates) {
     }
 }
 
-fn made(folder: &Folder, name: &str) -> Certificates {
+fn make_certificates(folder: &Folder, name: &str) -> Certificates {
     let directory = folder.path().join(name);
     std::fs::create_dir_all(&directory).expect("a directory");
     Certificates::make(&directory)
 }
 
-fn curl(server: &Server, authority: &Path) -> Command {
+fn curl_command(server: &Server, authority: &Path) -> Command {
     let port = server.http.expect("HTTP is on").port();
     let mut command = Command::new("curl");
     command.args(["--silent", "--show-error", "--noproxy", "*", "--max-time", "30", "--cacert"]).arg(authority);
@@ -69,9 +69,9 @@ impl Drop for Session {
 #[test]
 fn both_protocols_are_served_over_tls_only() {
     let folder = Folder::new();
-    let made = made(&folder, "a");
+    let made = make_certificates(&folder, "a");
     let server = start(&folder, &made);
-    let output = run(&mut curl(&server, &made.authority()));
+    let output = run(&mut curl_command(&server, &made.authority()));
     assert!(output.contains(r#""allowed":true"#), "{output}");
     let mut redis = Command::new("redis-cli");
     redis.args(["-h", "localhost", "-p", &server.resp_port(), "--tls", "--cacert"]).arg(made.authority());
@@ -91,32 +91,32 @@ fn both_protocols_are_served_over_tls_only() {
     let mut plain = server.connect_resp();
     plain.send("PING\r\n");
     assert!(!plain.rest().contains("PONG"));
-    assert!(run(&mut curl(&server, &made.authority())).contains("allowed"), "the others are served");
+    assert!(run(&mut curl_command(&server, &made.authority())).contains("allowed"), "the others are served");
 }
 
 #[test]
 fn renewed_certificate_is_used_for_new_connections_and_open_ones_stay() {
     let folder = Folder::new();
-    let (old, new) = (made(&folder, "old"), made(&folder, "new-ones"));
+    let (old, new) = (make_certificates(&folder, "old"), make_certificates(&folder, "new-ones"));
     let server = start(&folder, &old);
     let mut session = Session::open(&server, &old.authority());
     assert_eq!(session.ping(), "+PONG\r\n");
     show(&folder, &new);
     server.wait_for_line("certificate renewed");
-    assert!(run(&mut curl(&server, &new.authority())).contains("allowed"));
-    let output = curl(&server, &old.authority()).output().expect("curl runs");
+    assert!(run(&mut curl_command(&server, &new.authority())).contains("allowed"));
+    let output = curl_command(&server, &old.authority()).output().expect("curl runs");
     assert!(!output.status.success(), "the authority before has not signed it");
     assert_eq!(session.ping(), "+PONG\r\n", "whoever was there stays");
     // An unusable certificate is ignored.
     std::fs::write(folder.join("now.pem"), "nonsense").expect("a file");
     server.wait_for_line("cannot renew the certificate; keeping the current one");
-    assert!(run(&mut curl(&server, &new.authority())).contains("allowed"));
+    assert!(run(&mut curl_command(&server, &new.authority())).contains("allowed"));
 }
 
 #[test]
 fn stopped_server_closes_encrypted_connections() {
     let folder = Folder::new();
-    let made = made(&folder, "a");
+    let made = make_certificates(&folder, "a");
     let mut server = start(&folder, &made);
     let mut session = Session::open(&server, &made.authority());
     assert_eq!(session.ping(), "+PONG\r\n");
@@ -131,6 +131,6 @@ fn stopped_server_closes_encrypted_connections() {
 
 #[test]
 fn unusable_certificate_files_are_an_error_at_start() {
-    let output = Server::refuses(&["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"]);
+    let output = Server::output_of_refused_start(&["--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.key"]);
     assert!(output.contains("--tls-cert: cannot read /nowhere.pem"), "{output}");
 }

@@ -23,7 +23,7 @@ rules:
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
 
 /// Runs `test` with a server in memory and with one on a real Redis.
-fn everywhere(test: impl Fn(&Server)) {
+fn on_every_store(test: impl Fn(&Server)) {
     let rules = Rules::new(RULES);
     test(&Server::start(&["--rules", rules.path()]));
     let store = StoreServer::start(Kind::Redis);
@@ -36,7 +36,7 @@ fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
 }
 
 /// Sends a command with redis-cli, a third-party client.
-fn resp(server: &Server, args: &[&str]) -> Value {
+fn run_redis_cli(server: &Server, args: &[&str]) -> Value {
     ask_resp(&server.resp_port(), args)
 }
 
@@ -45,23 +45,23 @@ fn ask_resp(port: &str, args: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}"))
 }
 
-fn remaining(answer: &Value) -> Vec<u64> {
+fn remaining_of(answer: &Value) -> Vec<u64> {
     let limits = answer["limits"].as_array().unwrap_or_else(|| panic!("limits in {answer}"));
     limits.iter().filter_map(|limit| limit["remaining"].as_u64()).collect()
 }
 
 #[test]
 fn take_up_to_takes_what_is_available() {
-    everywhere(|server| {
+    on_every_store(|server| {
         let ask = |user: &str, cost: u64| json!({"domain": "api", "attributes": {"user": user}, "cost": cost});
         let (status, answer) = post(server, "/v1/take-up-to", &ask("a", 7));
-        assert_eq!((status, &answer["taken"], remaining(&answer)), (200, &json!(4), vec![0, 6]), "{answer}");
+        assert_eq!((status, &answer["taken"], remaining_of(&answer)), (200, &json!(4), vec![0, 6]), "{answer}");
         let (status, answer) = post(server, "/v1/take-up-to", &ask("a", 7));
         assert_eq!((status, &answer["taken"]), (429, &json!(0)), "{answer}");
-        let answer = resp(server, &["TG.TAKEUPTO", "api", "9", "user", "b"]);
-        assert_eq!((&answer["taken"], remaining(&answer)), (&json!(4), vec![0, 2]), "{answer}");
-        let answer = resp(server, &["TG.DRAIN", "api", "user", "c"]);
-        assert_eq!((&answer["taken"], remaining(&answer)), (&json!(2), vec![2, 0]), "{answer}");
+        let answer = run_redis_cli(server, &["TG.TAKEUPTO", "api", "9", "user", "b"]);
+        assert_eq!((&answer["taken"], remaining_of(&answer)), (&json!(4), vec![0, 2]), "{answer}");
+        let answer = run_redis_cli(server, &["TG.DRAIN", "api", "user", "c"]);
+        assert_eq!((&answer["taken"], remaining_of(&answer)), (&json!(2), vec![2, 0]), "{answer}");
         let (status, answer) = post(server, "/v1/drain", &json!({"domain": "api", "attributes": {"user": "c"}}));
         assert_eq!((status, &answer["taken"]), (429, &json!(0)), "{answer}");
         let (status, answer) = post(server, "/v1/take-up-to", &json!({"domain": "api"}));
@@ -71,7 +71,7 @@ fn take_up_to_takes_what_is_available() {
 
 #[test]
 fn drain_of_uncounted_request_takes_zero_and_says_so() {
-    everywhere(|server| {
+    on_every_store(|server| {
         for kind in ["free", "unknown"] {
             let (status, answer) = post(server, "/v1/drain", &json!({"domain": "api", "attributes": {"kind": kind}}));
             assert_eq!(
@@ -79,14 +79,14 @@ fn drain_of_uncounted_request_takes_zero_and_says_so() {
                 (200, &json!(true), &json!(0), &json!(false)),
                 "{answer}"
             );
-            let answer = resp(server, &["TG.DRAIN", "api", "kind", kind]);
+            let answer = run_redis_cli(server, &["TG.DRAIN", "api", "kind", kind]);
             assert_eq!(
                 (&answer["allowed"], &answer["taken"], &answer["counted"]),
                 (&json!(1), &json!(0), &json!(0)),
                 "{answer}"
             );
         }
-        let answer = resp(server, &["TG.DRAIN", "api", "kind", "slots"]);
+        let answer = run_redis_cli(server, &["TG.DRAIN", "api", "kind", "slots"]);
         assert_eq!((&answer["taken"], &answer["counted"]), (&json!(1), &Value::Null), "{answer}");
     });
 }
@@ -107,20 +107,30 @@ fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
         let wait = if command == "TG.ACQUIRE" { &["0"][..] } else { &[] };
         let user = ["user", command];
         let after = if command == "TG.PEEK" { (10, 10) } else { (7, 6) };
-        let fixed = resp(server, &[&[command, "api", "-"], wait, &["kind", "fixed"], &user].concat());
-        let sent = resp(server, &[&[command, "api", "-"], wait, &["kind", "sent", "weight", "9"], &user].concat());
-        assert_eq!((remaining(&fixed), remaining(&sent)), (vec![after.0], vec![after.1]), "{command}");
+        let fixed = run_redis_cli(server, &[&[command, "api", "-"], wait, &["kind", "fixed"], &user].concat());
+        let sent =
+            run_redis_cli(server, &[&[command, "api", "-"], wait, &["kind", "sent", "weight", "9"], &user].concat());
+        assert_eq!((remaining_of(&fixed), remaining_of(&sent)), (vec![after.0], vec![after.1]), "{command}");
     }
     // A dash is a request without a cost over HTTP; a number is the cost, as over HTTP.
     let ask = json!({"domain": "api", "attributes": {"kind": "fixed", "user": "TG.CHECK"}});
-    assert_eq!(remaining(&post(server, "/v1/check", &ask).1), [4]);
-    assert_eq!(remaining(&resp(server, &["TG.CHECK", "api", "1", "kind", "fixed", "user", "TG.CHECK"])), [3]);
-    let output = resp(server, &["TG.EXPLAIN", "api", "-", "kind", "fixed", "user", "TG.CHECK"]);
+    assert_eq!(remaining_of(&post(server, "/v1/check", &ask).1), [4]);
+    assert_eq!(
+        remaining_of(&run_redis_cli(server, &["TG.CHECK", "api", "1", "kind", "fixed", "user", "TG.CHECK"])),
+        [3]
+    );
+    let output = run_redis_cli(server, &["TG.EXPLAIN", "api", "-", "kind", "fixed", "user", "TG.CHECK"]);
     assert!(output.as_str().is_some_and(|output| output.contains("costs 3")), "{output}");
-    assert_eq!(resp(server, &["TG.RESET", "api", "-", "kind", "fixed", "user", "TG.CHECK"]), json!(1));
+    assert_eq!(run_redis_cli(server, &["TG.RESET", "api", "-", "kind", "fixed", "user", "TG.CHECK"]), json!(1));
     let once = ["TG.CHECK", "api", "-", "ONCE", "k", "kind", "fixed", "user", "TG.CHECK"];
-    assert_eq!((remaining(&resp(server, &once)), remaining(&resp(server, &once))), (vec![7], vec![7]));
-    assert_eq!(remaining(&resp(server, &["TG.CHARGE", "api", "-", "kind", "fixed", "user", "charged"])), [7]);
+    assert_eq!(
+        (remaining_of(&run_redis_cli(server, &once)), remaining_of(&run_redis_cli(server, &once))),
+        (vec![7], vec![7])
+    );
+    assert_eq!(
+        remaining_of(&run_redis_cli(server, &["TG.CHARGE", "api", "-", "kind", "fixed", "user", "charged"])),
+        [7]
+    );
     // Anything else than a number is an error.
     let mut client = server.connect_resp();
     client.send("TG.TAKEUPTO api - kind fixed user x\r\nTG.CHECK api --\r\nTG.COMMIT x -\r\nPING\r\n");
@@ -131,21 +141,21 @@ fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
 
 #[test]
 fn charge_is_taken_regardless() {
-    everywhere(|server| {
+    on_every_store(|server| {
         let ask = |cost: u64| json!({"domain": "api", "attributes": {"kind": "bytes"}, "cost": cost});
         let (status, answer) = post(server, "/v1/charge", &ask(120));
         assert_eq!((status, &answer["taken"]), (200, &json!(120)), "{answer}");
         assert_eq!(post(server, "/v1/check", &ask(1)).0, 429);
-        let answer = resp(server, &["TG.CHARGE", "api", "30", "kind", "bytes"]);
+        let answer = run_redis_cli(server, &["TG.CHARGE", "api", "30", "kind", "bytes"]);
         assert_eq!((&answer["allowed"], &answer["taken"]), (&json!(1), &json!(30)), "{answer}");
-        let answer = resp(server, &["TG.CHARGE", "api", "1", "kind", "bytes"]);
+        let answer = run_redis_cli(server, &["TG.CHARGE", "api", "1", "kind", "bytes"]);
         assert_eq!((&answer["allowed"], &answer["taken"]), (&json!(0), &json!(0)), "a debt of 51: {answer}");
     });
 }
 
 #[test]
 fn explain_takes_nothing() {
-    everywhere(|server| {
+    on_every_store(|server| {
         let ask = json!({"domain": "api", "attributes": {"user": "a", "kind": "other"}});
         assert_eq!(post(server, "/v1/check", &ask).0, 200);
         for _ in 0..9 {
@@ -158,7 +168,7 @@ fn explain_takes_nothing() {
                 (&json!("bytes"), &json!(false), &json!(["other"]))
             );
         }
-        let text = resp(server, &["TG.EXPLAIN", "api", "5", "user", "a"]);
+        let text = run_redis_cli(server, &["TG.EXPLAIN", "api", "5", "user", "a"]);
         let text = text.as_str().expect("a text");
         assert!(text.starts_with("always refused, by `mine`\n+ mine (") && text.contains("\n- slots ("), "{text}");
         let program = env!("CARGO_BIN_EXE_tollgate");
@@ -191,22 +201,25 @@ fn rule_file_is_explained_without_a_server() {
 
 #[test]
 fn reservation_is_committed_or_cancelled() {
-    everywhere(|server| {
+    on_every_store(|server| {
         let ask = |cost: u64| json!({"domain": "api", "attributes": {"kind": "bytes"}, "cost": cost});
-        let left = || remaining(&post(server, "/v1/peek", &ask(1)).1)[0];
+        let left = || remaining_of(&post(server, "/v1/peek", &ask(1)).1)[0];
         let (status, reserved) = post(server, "/v1/reserve", &ask(40));
         assert_eq!((status, left()), (200, 60), "{reserved}");
         let (status, settled) = post(server, "/v1/commit", &json!({"receipt": reserved["receipt"], "cost": 25}));
         assert_eq!((status, settled), (200, json!({"refunded": 15, "charged": 0, "unpaid": 0})));
         assert_eq!(left(), 75);
-        let reserved = resp(server, &["TG.RESERVE", "api", "5", "kind", "bytes"]);
+        let reserved = run_redis_cli(server, &["TG.RESERVE", "api", "5", "kind", "bytes"]);
         let receipt = reserved["receipt"].as_str().expect("a receipt");
-        assert_eq!(resp(server, &["TG.COMMIT", receipt, "15"]), json!({"refunded": 0, "charged": 10, "unpaid": 0}));
+        assert_eq!(
+            run_redis_cli(server, &["TG.COMMIT", receipt, "15"]),
+            json!({"refunded": 0, "charged": 10, "unpaid": 0})
+        );
         assert_eq!(left(), 60);
         let receipt = post(server, "/v1/reserve", &ask(10)).1["receipt"].clone();
         assert_eq!(post(server, "/v1/cancel", &json!({"receipt": receipt})).1, json!({"refunded": 10}));
-        let reserved = resp(server, &["TG.RESERVE", "api", "5", "kind", "bytes"]);
-        assert_eq!(resp(server, &["TG.CANCEL", reserved["receipt"].as_str().expect("a receipt")]), json!(5));
+        let reserved = run_redis_cli(server, &["TG.RESERVE", "api", "5", "kind", "bytes"]);
+        assert_eq!(run_redis_cli(server, &["TG.CANCEL", reserved["receipt"].as_str().expect("a receipt")]), json!(5));
         assert_eq!(left(), 60);
         let (status, problem) = post(server, "/v1/commit", &json!({"receipt": receipt}));
         assert_eq!((status, &problem["pointer"]), (400, &json!("/cost")), "{problem}");
@@ -219,25 +232,25 @@ fn reservation_is_committed_or_cancelled() {
 
 #[test]
 fn slot_is_renewed_and_released_by_its_receipt() {
-    everywhere(|server| {
+    on_every_store(|server| {
         let ask = json!({"domain": "api", "attributes": {"kind": "slots"}});
         let (status, taken) = post(server, "/v1/reserve", &ask);
         assert_eq!((status, post(server, "/v1/check", &ask).0), (200, 429));
         assert_eq!(post(server, "/v1/renew", &json!({"receipt": taken["receipt"]})).1, json!({"renewed": true}));
         assert_eq!(post(server, "/v1/release", &json!({"receipt": taken["receipt"]})).1, json!({"refunded": 1}));
-        let taken = resp(server, &["TG.RESERVE", "api", "1", "kind", "slots"]);
+        let taken = run_redis_cli(server, &["TG.RESERVE", "api", "1", "kind", "slots"]);
         assert_eq!(taken["allowed"], 1, "{taken}");
         let receipt = taken["receipt"].as_str().expect("a receipt");
-        assert_eq!(resp(server, &["TG.RENEW", receipt]), json!(1));
-        assert_eq!(resp(server, &["TG.RELEASE", receipt]), json!(1));
-        assert_eq!(resp(server, &["TG.RENEW", receipt]), json!(0), "it is somebody else's now");
-        assert_eq!(resp(server, &["TG.RELEASE", receipt]), json!(0), "it is given back once");
+        assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(1));
+        assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(1));
+        assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(0), "it is somebody else's now");
+        assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(0), "it is given back once");
     });
 }
 
 #[test]
 fn acquire_waits_until_a_slot_is_released() {
-    everywhere(|server| {
+    on_every_store(|server| {
         let ask = json!({"domain": "api", "attributes": {"kind": "slots"}, "wait_ms": 20_000});
         let (status, first) = post(server, "/v1/acquire", &ask);
         assert_eq!(status, 200, "{first}");
@@ -254,7 +267,7 @@ fn acquire_waits_until_a_slot_is_released() {
         assert_eq!(post(server, "/v1/release", &json!({"receipt": second["receipt"]})).0, 200);
         let third = waiter.join().expect("an answer");
         assert_eq!(third["allowed"], 1, "{third}");
-        let refused = resp(server, &["TG.ACQUIRE", "api", "1", "50", "kind", "slots"]);
+        let refused = run_redis_cli(server, &["TG.ACQUIRE", "api", "1", "50", "kind", "slots"]);
         assert_eq!(refused["allowed"], 0, "{refused}");
         // A client that disconnects does not take the slot that is released afterwards.
         let (mut http, mut other) = (server.connect_http(), server.connect_resp());
@@ -267,7 +280,7 @@ fn acquire_waits_until_a_slot_is_released() {
         until_waiting(server, 2);
         drop((http, other));
         until_waiting(server, 0);
-        assert_eq!(resp(server, &["TG.RELEASE", third["receipt"].as_str().expect("a receipt")]), json!(1));
+        assert_eq!(run_redis_cli(server, &["TG.RELEASE", third["receipt"].as_str().expect("a receipt")]), json!(1));
         assert_eq!(post(server, "/v1/acquire", &ask).0, 200);
     });
     let server = Server::start(&[]);
@@ -291,7 +304,7 @@ fn until_waiting(server: &Server, count: usize) {
 
 #[test]
 fn repeated_request_with_an_idempotency_key_is_charged_once() {
-    everywhere(|server| {
+    on_every_store(|server| {
         let ask = |key: &str, path: &str, cost: u64| {
             let body = json!({"domain": "api", "attributes": {"user": "k"}, "cost": cost}).to_string();
             let key = format!("idempotency-key: {key}");
@@ -315,8 +328,8 @@ fn repeated_request_with_an_idempotency_key_is_charged_once() {
 
 #[test]
 fn repeated_command_with_an_idempotency_key_runs_once() {
-    everywhere(|server| {
-        let ask = |args: &str| resp(server, &args.split(' ').collect::<Vec<_>>());
+    on_every_store(|server| {
+        let ask = |args: &str| run_redis_cli(server, &args.split(' ').collect::<Vec<_>>());
         let twice = |args: &str| {
             let (first, mut again) = (ask(args), ask(args));
             assert_eq!(first.get("replayed"), None, "{first}");
@@ -326,13 +339,13 @@ fn repeated_command_with_an_idempotency_key_runs_once() {
         };
         twice("TG.CHECK api 1 ONCE check user k");
         twice("TG.TAKEUPTO api 1 ONCE take user k");
-        assert_eq!(remaining(&ask("TG.PEEK api 1 user k")), [2, 8]);
+        assert_eq!(remaining_of(&ask("TG.PEEK api 1 user k")), [2, 8]);
         twice("TG.DRAIN api ONCE drain user k");
         twice("TG.CHARGE api 20 ONCE charge kind bytes");
         let reserved = twice("TG.RESERVE api 30 ONCE reserve kind bytes");
         let receipt = reserved["receipt"].as_str().expect("a receipt");
         twice(&format!("TG.COMMIT {receipt} 10 ONCE commit"));
-        assert_eq!(remaining(&ask("TG.PEEK api 1 ONCE charge kind bytes")), [70], "who takes nothing needs no key");
+        assert_eq!(remaining_of(&ask("TG.PEEK api 1 ONCE charge kind bytes")), [70], "who takes nothing needs no key");
         let taken = twice("TG.ACQUIRE api 1 0 ONCE acquire kind slots");
         let give_back = format!("TG.RELEASE {} ONCE release", taken["receipt"].as_str().expect("a receipt"));
         assert_eq!((ask(&give_back), ask(&give_back)), (json!(1), json!(1)), "numbers have no room for a mark");
@@ -360,7 +373,7 @@ fn repeated_command_with_an_idempotency_key_runs_once() {
 
 #[test]
 fn idempotency_key_used_twice_in_a_pipeline_is_charged_once() {
-    everywhere(|server| {
+    on_every_store(|server| {
         let mut client = server.connect_resp();
         client.send("HELLO 3\r\n");
         while client.line() != "*0" {}
@@ -376,13 +389,13 @@ fn idempotency_key_used_twice_in_a_pipeline_is_charged_once() {
             }
         }
         assert_eq!(sizes, ["%6", "%5", "%5", "%7", "%5", "%5", "%6", "%5", "%5"]);
-        assert_eq!(remaining(&resp(server, &["TG.PEEK", "api", "1", "user", "p"])), [2, 8]);
+        assert_eq!(remaining_of(&run_redis_cli(server, &["TG.PEEK", "api", "1", "user", "p"])), [2, 8]);
     });
 }
 
 #[test]
 fn heaviest_keys_are_listed_by_rule() {
-    everywhere(|server| {
+    on_every_store(|server| {
         for (user, times) in [("heavy", 6), ("light", 1)] {
             for _ in 0..times {
                 post(server, "/v1/check", &json!({"domain": "api", "attributes": {"user": user}}));

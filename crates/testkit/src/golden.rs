@@ -36,12 +36,12 @@ pub fn check(path: impl AsRef<Path>, actual: &str) {
         expected == actual,
         "{} differs (- expected, + actual); run this test with BLESS=1 if the change is intended\n{}",
         path.display(),
-        difference(&expected, actual)
+        differing_lines(&expected, actual)
     );
 }
 
 /// Returns the lines between the common start and the common end of two strings.
-fn difference(expected: &str, actual: &str) -> String {
+fn differing_lines(expected: &str, actual: &str) -> String {
     let (expected, actual): (Vec<&str>, Vec<&str>) =
         (expected.split_inclusive('\n').collect(), actual.split_inclusive('\n').collect());
     let start = expected.iter().zip(&actual).take_while(|(left, right)| left == right).count();
@@ -63,7 +63,7 @@ pub struct Page(String);
 
 impl Page {
     /// Adds an input and the output it produced.
-    pub fn case(&mut self, input: &str, output: &str) {
+    pub fn add_case(&mut self, input: &str, output: &str) {
         if !self.0.is_empty() {
             self.0.push('\n');
         }
@@ -89,16 +89,16 @@ mod tests {
 
     #[test]
     fn difference_shows_only_the_lines_that_differ() {
-        assert_eq!(difference("a\nb\nc\n", "a\nx\ny\nc\n"), "from line 2:\n- b\n+ x\n+ y\n");
-        assert_eq!(difference("", "a"), "from line 1:\n+ a\\ no newline at end\n");
-        assert_eq!(difference("a\na\n", "a\n"), "from line 2:\n- a\n");
+        assert_eq!(differing_lines("a\nb\nc\n", "a\nx\ny\nc\n"), "from line 2:\n- b\n+ x\n+ y\n");
+        assert_eq!(differing_lines("", "a"), "from line 1:\n+ a\\ no newline at end\n");
+        assert_eq!(differing_lines("a\na\n", "a\n"), "from line 2:\n- a\n");
     }
 
     #[test]
     fn page_separates_inputs_from_outputs() {
         let mut page = Page::default();
-        page.case("- {id: a}\n", "rules:1:1: no limit");
-        page.case("one\ntwo", "");
+        page.add_case("- {id: a}\n", "rules:1:1: no limit");
+        page.add_case("one\ntwo", "");
         assert_eq!(page.as_ref(), "> - {id: a}\nrules:1:1: no limit\n\n> one\n> two\n");
     }
 

@@ -34,7 +34,7 @@ impl Bound {
         Self::new(burst, rate.count().into(), rate.per().as_nanos())
     }
 
-    fn excess(&self, from: u64, to: u64, used: &BigInt) -> Excess {
+    fn excess_between(&self, from: u64, to: u64, used: &BigInt) -> Excess {
         Excess { from, to, by: Exact::new(used - &self.burst, self.per.clone()) }
     }
 }
@@ -86,7 +86,7 @@ impl<'a> Checker<'a> {
         if self.envelope <= self.bound.burst {
             return Ok(());
         }
-        Err(self.bound.excess(self.since, instant, &self.envelope))
+        Err(self.bound.excess_between(self.since, instant, &self.envelope))
     }
 
     /// Adds a whole history in order of time and stops at the first violation.
@@ -111,7 +111,7 @@ pub fn fullest_excess(bound: &Bound, events: &[(u64, u64)]) -> Option<Excess> {
                 fullest = (from, used);
             }
         }
-        (fullest.1 > bound.burst).then(|| bound.excess(fullest.0, to, &fullest.1))
+        (fullest.1 > bound.burst).then(|| bound.excess_between(fullest.0, to, &fullest.1))
     })
 }
 
@@ -138,7 +138,7 @@ pub fn excess_observed(bound: &Bound, seen: &[ObservedRequest]) -> Option<Excess
         seen.iter().filter(|event| event.asked >= first.asked).find_map(|event| {
             sum += &bound.per * event.cost;
             let used = &sum - &bound.count * (event.answered - first.asked);
-            (used > bound.burst).then(|| bound.excess(first.asked, event.answered, &used))
+            (used > bound.burst).then(|| bound.excess_between(first.asked, event.answered, &used))
         })
     })
 }

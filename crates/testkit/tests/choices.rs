@@ -9,7 +9,7 @@ use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Pacing,
 use tollgate_testkit::clock::TestClock;
 
 use key::{
-    Key, SECOND, START, concurrency, fixed_window, for_each_algorithm, interval_bucket, leaky_bucket, millis,
+    Key, SECOND, START, concurrency, fixed_window, for_each_algorithm, from_millis, interval_bucket, leaky_bucket,
     sliding_log, sliding_slices, sliding_window, token_bucket,
 };
 
@@ -36,11 +36,11 @@ fn caller_pays_its_own_cost() {
     assert_eq!(bucket.check(10), Outcome::Allow);
     assert_eq!(
         bucket.check(5),
-        Outcome::Deny(Retry::After(millis(500))),
+        Outcome::Deny(Retry::After(from_millis(500))),
         "not admitted at the expense of the next caller"
     );
-    assert_eq!(bucket.wait(millis(500)).check(5), Outcome::Allow);
-    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(100))), "no debt of others is left to pay");
+    assert_eq!(bucket.wait(from_millis(500)).check(5), Outcome::Allow);
+    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(from_millis(100))), "no debt of others is left to pay");
 }
 
 #[test]
@@ -48,8 +48,8 @@ fn pacer_makes_the_next_caller_pay() {
     let pacing = Pacing::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
     let mut pace = pacing.start(Time::ZERO);
     assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::new(5)), Nanos::ZERO, "the first caller never waits");
-    assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), millis(500));
-    assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), millis(600));
+    assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), from_millis(500));
+    assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), from_millis(600));
 }
 
 #[test]
@@ -71,33 +71,33 @@ fn cost_above_capacity_is_refused_with_never() {
 
 #[test]
 fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
-    let mut bucket = Key::new(leaky_bucket("10/s", 10).max_wait(millis(250)));
-    assert_eq!(bucket.check(2), Outcome::Delay(millis(100)), "until its second unit may leave");
-    assert_eq!(bucket.check(1), Outcome::Delay(millis(200)));
+    let mut bucket = Key::new(leaky_bucket("10/s", 10).max_wait(from_millis(250)));
+    assert_eq!(bucket.check(2), Outcome::Delay(from_millis(100)), "until its second unit may leave");
+    assert_eq!(bucket.check(1), Outcome::Delay(from_millis(200)));
     let before = bucket.state.clone();
-    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(millis(50))), "the wait would be 300 ms, above 250");
+    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(from_millis(50))), "the wait would be 300 ms, above 250");
     assert_eq!(bucket.state, before);
-    assert_eq!(bucket.wait(millis(50)).check(1), Outcome::Delay(millis(250)));
+    assert_eq!(bucket.wait(from_millis(50)).check(1), Outcome::Delay(from_millis(250)));
 
-    let mut bucket = Key::new(interval_bucket(2, SECOND).max_wait(millis(1_500)).expect("a limit"));
+    let mut bucket = Key::new(interval_bucket(2, SECOND).max_wait(from_millis(1_500)).expect("a limit"));
     assert_eq!(bucket.check(2), Outcome::Allow);
     assert_eq!(bucket.check(2), Outcome::Delay(SECOND));
     let before = bucket.state.clone();
     assert_eq!(
         bucket.check(1),
-        Outcome::Deny(Retry::After(millis(500))),
+        Outcome::Deny(Retry::After(from_millis(500))),
         "the next step is taken, the one after is too far away"
     );
     assert_eq!(bucket.state, before);
-    assert_eq!(bucket.wait(millis(500)).check(1), Outcome::Delay(millis(1_500)));
+    assert_eq!(bucket.wait(from_millis(500)).check(1), Outcome::Delay(from_millis(1_500)));
 
     let pacing = Pacing::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
     let mut pace = pacing.start(Time::ZERO);
     pacing.reserve(&mut pace, Time::ZERO, Cost::new(5));
     let before = pace;
-    assert_eq!(pacing.try_reserve(&mut pace, Time::ZERO, Cost::ONE, millis(499)), None);
+    assert_eq!(pacing.try_reserve(&mut pace, Time::ZERO, Cost::ONE, from_millis(499)), None);
     assert_eq!(pace, before);
-    assert_eq!(pacing.try_reserve(&mut pace, Time::ZERO, Cost::ONE, millis(500)), Some(millis(500)));
+    assert_eq!(pacing.try_reserve(&mut pace, Time::ZERO, Cost::ONE, from_millis(500)), Some(from_millis(500)));
 }
 
 #[test]
@@ -116,20 +116,20 @@ fn burst_is_the_total_at_one_instant() {
 
 #[test]
 fn new_key_starts_full_unless_initial_is_set() {
-    fn holds<A: Algorithm>(limit: A, expected: u64) {
+    fn assert_capacity<A: Algorithm>(limit: A, expected: u64) {
         assert_eq!(Key::new(limit).drain(), expected);
     }
     fn starts_full<A: Algorithm>(key: Key<A>) {
-        holds(key.limit, 10);
+        assert_capacity(key.limit, 10);
     }
     for_each_algorithm!(starts_full);
-    holds(token_bucket("10/s", 10).initial(3).expect("a limit"), 3);
-    holds(leaky_bucket("10/s", 10).initial(3).expect("a limit"), 3);
-    holds(fixed_window(10, SECOND).initial(3).expect("a limit"), 3);
-    holds(sliding_window(10, SECOND).initial(3).expect("a limit"), 3);
-    holds(interval_bucket(10, SECOND).initial(3).expect("a limit"), 3);
-    holds(sliding_slices(10, SECOND).initial(3).expect("a limit"), 3);
-    holds(sliding_log(10, SECOND).initial(3).expect("a limit"), 3);
+    assert_capacity(token_bucket("10/s", 10).initial(3).expect("a limit"), 3);
+    assert_capacity(leaky_bucket("10/s", 10).initial(3).expect("a limit"), 3);
+    assert_capacity(fixed_window(10, SECOND).initial(3).expect("a limit"), 3);
+    assert_capacity(sliding_window(10, SECOND).initial(3).expect("a limit"), 3);
+    assert_capacity(interval_bucket(10, SECOND).initial(3).expect("a limit"), 3);
+    assert_capacity(sliding_slices(10, SECOND).initial(3).expect("a limit"), 3);
+    assert_capacity(sliding_log(10, SECOND).initial(3).expect("a limit"), 3);
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn clock_steps_neither_grant_nor_lock_out_beyond_one_burst() {
     step_back_by_a_day(fixed_window(10, SECOND), SECOND);
     step_back_by_a_day(fixed_window(10, SECOND).phase(Phase::FirstRequest), SECOND);
     step_back_by_a_day(sliding_window(10, SECOND), Nanos::from_secs(2));
-    step_back_by_a_day(sliding_slices(10, SECOND), millis(1_100));
+    step_back_by_a_day(sliding_slices(10, SECOND), from_millis(1_100));
     let interval = interval_bucket(10, SECOND).max_debt(0).expect("a limit");
     step_back_by_a_day(interval, SECOND);
     step_back_by_a_day(interval.steps(Steps::FirstRequest), SECOND);
@@ -201,15 +201,15 @@ fn reset_is_until_unused_and_retry_is_until_this_cost_passes() {
     let mut bucket = Key::new(token_bucket("10/s", 10));
     assert!(bucket.passes(9));
     let report = bucket.report(5);
-    assert_eq!((report.retry, report.reset), (Retry::After(millis(400)), millis(900)));
+    assert_eq!((report.retry, report.reset), (Retry::After(from_millis(400)), from_millis(900)));
     assert_eq!(bucket.report(1).retry, Retry::NOW);
-    bucket.wait(millis(900));
+    bucket.wait(from_millis(900));
     assert!(bucket.limit.is_new(bucket.state.as_slice(), &bucket.clock.now()));
 
     let mut log = Key::new(sliding_log(10, SECOND));
-    assert!(log.passes(6) && log.wait(millis(300)).passes(4));
+    assert!(log.passes(6) && log.wait(from_millis(300)).passes(4));
     let report = log.report(5);
-    assert_eq!((report.retry, report.reset), (Retry::After(millis(700)), SECOND));
+    assert_eq!((report.retry, report.reset), (Retry::After(from_millis(700)), SECOND));
 }
 
 #[test]
@@ -237,9 +237,9 @@ fn waits_round_up_remaining_rounds_down_and_no_refusal_says_zero() {
 fn changed_parameters_keep_the_amount_spent() {
     fn keeps_seven_spent<A: Algorithm>(mut key: Key<A>, larger: A, smaller: A) {
         assert!(key.passes(7));
-        key.change(larger);
+        key.change_limit(larger);
         assert_eq!(key.remaining(), 13, "of 20");
-        key.change(smaller);
+        key.change_limit(smaller);
         assert_eq!(key.remaining(), 0, "of 5");
         assert!(!key.passes(1));
         key.reset();
@@ -247,15 +247,23 @@ fn changed_parameters_keep_the_amount_spent() {
     }
     keeps_seven_spent(Key::new(token_bucket("10/s", 10)), token_bucket("7777/s", 20), token_bucket("1/h", 5));
     keeps_seven_spent(Key::new(leaky_bucket("10/s", 10)), leaky_bucket("7777/s", 20), leaky_bucket("1/h", 5));
-    keeps_seven_spent(Key::new(fixed_window(10, SECOND)), fixed_window(20, SECOND), fixed_window(5, millis(100)));
-    keeps_seven_spent(Key::new(sliding_window(10, SECOND)), sliding_window(20, SECOND), sliding_window(5, millis(100)));
+    keeps_seven_spent(Key::new(fixed_window(10, SECOND)), fixed_window(20, SECOND), fixed_window(5, from_millis(100)));
+    keeps_seven_spent(
+        Key::new(sliding_window(10, SECOND)),
+        sliding_window(20, SECOND),
+        sliding_window(5, from_millis(100)),
+    );
     keeps_seven_spent(
         Key::new(interval_bucket(10, SECOND)),
         interval_bucket(20, SECOND),
-        interval_bucket(5, millis(100)),
+        interval_bucket(5, from_millis(100)),
     );
-    keeps_seven_spent(Key::new(sliding_slices(10, SECOND)), sliding_slices(20, SECOND), sliding_slices(5, millis(100)));
-    keeps_seven_spent(Key::new(sliding_log(10, SECOND)), sliding_log(20, SECOND), sliding_log(5, millis(100)));
+    keeps_seven_spent(
+        Key::new(sliding_slices(10, SECOND)),
+        sliding_slices(20, SECOND),
+        sliding_slices(5, from_millis(100)),
+    );
+    keeps_seven_spent(Key::new(sliding_log(10, SECOND)), sliding_log(20, SECOND), sliding_log(5, from_millis(100)));
     keeps_seven_spent(Key::new(concurrency(10)), concurrency(20), concurrency(5));
 }
 
@@ -292,11 +300,11 @@ fn only_buckets_delay_and_a_group_waits_the_longest_delay() {
     let mut group = Key::new(group.expect("a group"));
     assert!(group.passes(4));
     let verdict = group.ask(Ask::Exactly(Cost::new(3)));
-    assert_eq!(verdict.outcome(), Outcome::Delay(millis(1_200)));
-    assert_eq!(remaining(&group), [3, 3, u64::MAX]);
+    assert_eq!(verdict.outcome(), Outcome::Delay(from_millis(1_200)));
+    assert_eq!(remaining_of_each(&group), [3, 3, u64::MAX]);
     let now = group.clock.now();
     let given = group.limit.refund(group.state.as_mut_slice(), &now, verdict.taken(), Some(verdict.stamp()));
-    assert_eq!((given, remaining(&group)), (Cost::new(3), vec![6, 6, u64::MAX]), "cancelling refunds all");
+    assert_eq!((given, remaining_of_each(&group)), (Cost::new(3), vec![6, 6, u64::MAX]), "cancelling refunds all");
 }
 
 #[test]
@@ -304,7 +312,7 @@ fn only_the_fixed_window_admits_twice_its_limit_across_a_boundary() {
     /// Returns how much passes within 20 ms around the end of a second.
     fn around_a_boundary<A: Algorithm>(limit: A) -> u64 {
         let mut key = Key::new(limit);
-        key.wait(millis(990)).drain() + key.wait(millis(20)).drain()
+        key.wait(from_millis(990)).drain() + key.wait(from_millis(20)).drain()
     }
     assert_eq!(around_a_boundary(fixed_window(100, SECOND)), 200);
     assert_eq!(around_a_boundary(sliding_window(100, SECOND)), 101, "the overlap is 99 % of the previous window");
@@ -333,11 +341,11 @@ fn several_limits_are_charged_all_or_none() {
     }
     assert_eq!(group.state, before, "a refusal by one limit charges none of the others");
     assert_eq!(group.drain(), 2, "the least that any limit has left");
-    assert_eq!(remaining(&group), [5, 4, 3, 2, 1, 0, 2, 1]);
+    assert_eq!(remaining_of_each(&group), [5, 4, 3, 2, 1, 0, 2, 1]);
 }
 
 /// Returns what remains of each limit.
-fn remaining(group: &Key<Limits>) -> Vec<u64> {
+fn remaining_of_each(group: &Key<Limits>) -> Vec<u64> {
     let now = group.clock.now();
     group.limit.reports(group.state.as_slice(), &now, Cost::ONE).map(|report| report.remaining).collect()
 }

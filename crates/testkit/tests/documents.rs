@@ -3,17 +3,17 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-fn root() -> PathBuf {
+fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn read(path: &str) -> String {
-    std::fs::read_to_string(root().join(path)).expect("the document")
+    std::fs::read_to_string(repository_root().join(path)).expect("the document")
 }
 
 /// Adds the paths of all files below `folder`, relative to the repository, without build output.
 fn add_files(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in std::fs::read_dir(root().join(folder)).expect("a folder") {
+    for entry in std::fs::read_dir(repository_root().join(folder)).expect("a folder") {
         let entry = entry.expect("an entry");
         let path = folder.join(entry.file_name());
         if entry.file_type().expect("a type").is_dir() {
@@ -26,7 +26,7 @@ fn add_files(folder: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-fn files() -> Vec<PathBuf> {
+fn source_files() -> Vec<PathBuf> {
     let mut files = Vec::new();
     for folder in ["crates", "bench", "docs", "fuzz/fuzz_targets", "scripts"] {
         add_files(Path::new(folder), &mut files);
@@ -35,7 +35,7 @@ fn files() -> Vec<PathBuf> {
 }
 
 /// Returns the strings between single backticks.
-fn quoted(line: &str) -> impl Iterator<Item = &str> {
+fn backticked_strings(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
@@ -45,11 +45,11 @@ fn every_test_named_by_the_concepts_page_exists() {
     let (_, mistakes) = page.split_once("## Mistakes known from other limiters").expect("the section");
     let rows = mistakes.lines().filter(|line| line.starts_with("| ")).skip(1);
     let named: Vec<&str> =
-        rows.filter_map(|row| quoted(row.trim_end_matches(" |").rsplit(" | ").next()?).next()).collect();
+        rows.filter_map(|row| backticked_strings(row.trim_end_matches(" |").rsplit(" | ").next()?).next()).collect();
     assert!(named.len() >= 10, "{named:?}");
-    let sources = files().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let sources = source_files().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     let code: Vec<String> =
-        sources.map(|path| std::fs::read_to_string(root().join(path)).expect("a source file")).collect();
+        sources.map(|path| std::fs::read_to_string(repository_root().join(path)).expect("a source file")).collect();
     for name in named {
         let definition = format!("fn {name}(");
         assert!(code.iter().any(|text| text.contains(&definition)), "docs/concepts.md names a missing test: {name}");
@@ -58,7 +58,7 @@ fn every_test_named_by_the_concepts_page_exists() {
 
 #[test]
 fn every_file_named_by_the_architecture_page_exists() {
-    let files = files();
+    let files = source_files();
     let mut known: HashSet<String> = HashSet::new();
     for file in &files {
         // A path is named from any folder on, with or without `src/`, and a module without its extension.
@@ -78,16 +78,19 @@ fn every_file_named_by_the_architecture_page_exists() {
         let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
         plain && !text.starts_with('/') && (text.contains('/') || text.ends_with(".rs"))
     };
-    let named: Vec<&str> = page.lines().flat_map(quoted).filter(is_path).collect();
+    let named: Vec<&str> = page.lines().flat_map(backticked_strings).filter(is_path).collect();
     assert!(named.len() > 100, "{}", named.len());
     for name in named {
         let path = name.trim_start_matches("crates/").trim_end_matches('/');
-        assert!(known.contains(path) || root().join(path).exists(), "ARCHITECTURE.md names a missing file: {name}");
+        assert!(
+            known.contains(path) || repository_root().join(path).exists(),
+            "ARCHITECTURE.md names a missing file: {name}"
+        );
     }
 }
 
 /// Returns the string literals of a source file, without its comments and its tests, which follow the code.
-fn literals(source: &str) -> Vec<String> {
+fn string_literals(source: &str) -> Vec<String> {
     let code =
         source.split("\n#[cfg(test").next().and_then(|code| code.split("\n#[cfg(all(test").next()).unwrap_or_default();
     let (mut found, mut rest) = (Vec::new(), code);
@@ -123,7 +126,7 @@ fn end_of_string(text: &str) -> Option<usize> {
 }
 
 /// Joins the lines of a literal that continues after a backslash.
-fn joined(literal: &str) -> String {
+fn join_lines(literal: &str) -> String {
     let mut lines = literal.split("\\\n");
     let first = lines.next().unwrap_or_default().to_owned();
     lines.fold(first, |text, line| text + line.trim_start())
@@ -151,8 +154,9 @@ fn every_message_is_in_the_golden_file() {
         for file in files {
             let name = file.to_str().expect("a path in UTF-8");
             if name.ends_with(".rs") && !elsewhere.iter().chain(&tests).any(|part| name.contains(part)) {
-                let found = literals(&std::fs::read_to_string(root().join(&file)).expect("a source file"));
-                messages.extend(found.iter().map(|literal| joined(literal)).filter(|literal| is_message(literal)));
+                let found =
+                    string_literals(&std::fs::read_to_string(repository_root().join(&file)).expect("a source file"));
+                messages.extend(found.iter().map(|literal| join_lines(literal)).filter(|literal| is_message(literal)));
             }
         }
         page.extend(std::iter::once(format!("# crates/{package}\n")));

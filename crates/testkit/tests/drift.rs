@@ -130,7 +130,7 @@ fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
 /// A caller drains the limit and returns after the advertised wait: it gets the capacity once per window.
 #[test]
 fn windows_and_logs_admit_their_limit_once_per_window_over_three_years() {
-    fn total<A: Algorithm>(limit: &A, length: u64) {
+    fn assert_total<A: Algorithm>(limit: &A, length: u64) {
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
         limit.init(state, &Now::at(0));
@@ -148,17 +148,17 @@ fn windows_and_logs_admit_their_limit_once_per_window_over_three_years() {
     }
     let length = Nanos::from_nanos(946_079_999_993);
     for count in [7777, 1_000_000_007] {
-        total(&FixedWindow::new(count, length).expect("a limit"), length.as_nanos());
-        total(&FixedWindow::new(count, length).expect("a limit").phase(Phase::FirstRequest), length.as_nanos());
-        total(&SlidingWindow::new(count, length).expect("a limit"), 2 * length.as_nanos());
+        assert_total(&FixedWindow::new(count, length).expect("a limit"), length.as_nanos());
+        assert_total(&FixedWindow::new(count, length).expect("a limit").phase(Phase::FirstRequest), length.as_nanos());
+        assert_total(&SlidingWindow::new(count, length).expect("a limit"), 2 * length.as_nanos());
         let interval = IntervalBucket::new(count, length).expect("a limit");
-        total(&interval, length.as_nanos());
-        total(&interval.steps(Steps::FirstRequest), length.as_nanos());
+        assert_total(&interval, length.as_nanos());
+        assert_total(&interval.steps(Steps::FirstRequest), length.as_nanos());
         // An amount taken at the beginning of a slice expires one slice late.
         let precision = Nanos::from_nanos(length.as_nanos().div_ceil(7));
-        total(&SlidingSlices::new(count, length, precision).expect("a limit"), 8 * precision.as_nanos());
+        assert_total(&SlidingSlices::new(count, length, precision).expect("a limit"), 8 * precision.as_nanos());
     }
-    total(&SlidingLog::new(77, length).expect("a limit"), length.as_nanos());
+    assert_total(&SlidingLog::new(77, length).expect("a limit"), length.as_nanos());
 }
 
 /// Requests of cost 1 retry after the advertised wait, with a small burst and long pauses: after a pause, unit n passes at the first

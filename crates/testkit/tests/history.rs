@@ -2,13 +2,13 @@
 
 use proptest::prelude::*;
 use tollgate_testkit::history::{Bound, Checker, Excess, ObservedRequest, excess_observed, fullest_excess};
-use tollgate_testkit::model::exact;
-use tollgate_testkit::model::script::{any_size, cases, rates};
+use tollgate_testkit::model::script::{any_rate, any_size, config_with_cases};
+use tollgate_testkit::model::to_exact;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// 10 at one instant and 10 per second.
-fn ten() -> Bound {
+/// Returns the bound of 10 at one instant and 10 per second.
+fn bound_of_ten() -> Bound {
     Bound::of("10/s".parse().expect("a rate"), 10)
 }
 
@@ -20,53 +20,53 @@ fn fullest_history() -> Vec<(u64, u64)> {
 
 #[test]
 fn history_at_the_bound_is_accepted() {
-    assert_eq!(Checker::new(&ten()).admit_all(&fullest_history()), Ok(()));
+    assert_eq!(Checker::new(&bound_of_ten()).admit_all(&fullest_history()), Ok(()));
 }
 
 #[test]
 fn planted_excess_is_found() {
     let mut history = fullest_history();
     history.insert(5000, (history[5000].0 - 1, 1));
-    let found = Checker::new(&ten()).admit_all(&history);
+    let found = Checker::new(&bound_of_ten()).admit_all(&history);
     let excess = found.expect_err("one too many");
     assert_eq!((excess.from, excess.to), (0, 500 * SECOND - 1));
     // The planted event came a nanosecond before its token, and the regular event beside it is
     // still to come.
-    assert_eq!(excess.by, exact(1) / exact(100_000_000));
-    assert_eq!(fullest_excess(&ten(), &history), Some(excess));
+    assert_eq!(excess.by, to_exact(1) / to_exact(100_000_000));
+    assert_eq!(fullest_excess(&bound_of_ten(), &history), Some(excess));
 }
 
 #[test]
 fn one_nanosecond_too_early_is_an_excess() {
     let early = [(0, 10), (SECOND - 1, 10)];
-    let excess = Checker::new(&ten()).admit_all(&early);
-    assert_eq!(excess, Err(Excess { from: 0, to: SECOND - 1, by: exact(1) / exact(100_000_000) }));
-    assert_eq!(Checker::new(&ten()).admit_all(&[(0, 10), (SECOND, 10)]), Ok(()));
+    let excess = Checker::new(&bound_of_ten()).admit_all(&early);
+    assert_eq!(excess, Err(Excess { from: 0, to: SECOND - 1, by: to_exact(1) / to_exact(100_000_000) }));
+    assert_eq!(Checker::new(&bound_of_ten()).admit_all(&[(0, 10), (SECOND, 10)]), Ok(()));
 }
 
 #[test]
 fn more_than_the_burst_at_one_instant_is_an_excess() {
     let split = [(5, 6), (5, 4), (5, 1)];
-    let excess = Checker::new(&ten()).admit_all(&split);
-    assert_eq!(excess, Err(Excess { from: 5, to: 5, by: exact(1) }));
+    let excess = Checker::new(&bound_of_ten()).admit_all(&split);
+    assert_eq!(excess, Err(Excess { from: 5, to: 5, by: to_exact(1) }));
 }
 
 #[test]
 fn observed_excess_is_reported_only_if_certain() {
     let seen = |asked, answered| ObservedRequest { asked, answered, cost: 10 };
     let late = [seen(0, SECOND / 2), seen(SECOND / 4, SECOND)];
-    assert_eq!(excess_observed(&ten(), &late), None, "they may have been decided at 0 s and at 1 s");
+    assert_eq!(excess_observed(&bound_of_ten(), &late), None, "they may have been decided at 0 s and at 1 s");
     let close = [seen(1, SECOND / 2), seen(SECOND / 4, SECOND)];
-    let excess = Excess { from: 1, to: SECOND, by: exact(1) / exact(100_000_000) };
-    assert_eq!(excess_observed(&ten(), &close), Some(excess));
+    let excess = Excess { from: 1, to: SECOND, by: to_exact(1) / to_exact(100_000_000) };
+    assert_eq!(excess_observed(&bound_of_ten(), &close), Some(excess));
 }
 
 proptest! {
-    #![proptest_config(cases(500))]
+    #![proptest_config(config_with_cases(500))]
 
     #[test]
     fn envelope_and_all_pairs_agree(
-        rate in rates(), burst in 0_u64..30, steps in prop::collection::vec((any_size(1 << 40), 0_u64..12), 1..40),
+        rate in any_rate(), burst in 0_u64..30, steps in prop::collection::vec((any_size(1 << 40), 0_u64..12), 1..40),
     ) {
         let (bound, mut at) = (Bound::of(rate, burst), 0);
         let history: Vec<_> = steps.iter().map(|&(pause, cost)| { at += pause; (at, cost) }).collect();

@@ -17,11 +17,11 @@ use tollgate_testkit::oracle::{Case, Fields, Read, Step, TraceDirectory};
 const MILLI: u64 = 1_000_000;
 
 /// Returns the configuration lines that a case was recorded with.
-fn config(case: &Case) -> Read<String> {
+fn nginx_config(case: &Case) -> Read<String> {
     let lines = case.config.list("limits")?.iter().enumerate().map(|(place, limit)| {
-        let (rate, burst) = (limit.text("rate")?, limit.count("burst")?);
+        let (rate, burst) = (limit.read_text("rate")?, limit.count("burst")?);
         let burst = if burst > 0 { format!(" burst={burst}") } else { String::new() };
-        let mode = match limit.text("mode")? {
+        let mode = match limit.read_text("mode")? {
             "nodelay" => " nodelay".to_owned(),
             "two_stage" => format!(" delay={}", limit.count("delay")?),
             _ => String::new(),
@@ -40,8 +40,8 @@ enum Seen {
     Rejected,
 }
 
-fn recorded(step: &Step) -> Read<Seen> {
-    Ok(match step.result.text("outcome")? {
+fn recorded_outcome(step: &Step) -> Read<Seen> {
+    Ok(match step.result.read_text("outcome")? {
         "rejected" => Seen::Rejected,
         _ => Seen::Passed { delay_ms: step.result.count("delay_ms")? },
     })
@@ -62,7 +62,7 @@ struct Count {
 }
 
 fn replay(case: &Case, count: &mut Count) -> Read<()> {
-    let text = config(case)?;
+    let text = nginx_config(case)?;
     let imported =
         Imported::read(&Source { name: "nginx.conf", text: text.as_bytes() }, None, "edge").expect("lines of nginx");
     let rules = Rules::read(&[Source { name: "rules", text: imported.yaml.as_bytes() }]).expect("rules");
@@ -80,7 +80,7 @@ fn replay(case: &Case, count: &mut Count) -> Read<()> {
         }
         last = step.at;
         clock.set(step.at_nanos(MILLI)?);
-        let entries = [Entry::new("client_ip", step.args.text("key")?)];
+        let entries = [Entry::new("client_ip", step.args.read_text("key")?)];
         let items = [Item::new(&entries)];
         let decision = run(engine.check(&Request::new("edge", &items), &mut decisions)).expect("a request");
         let ours = match decision.outcome() {
@@ -88,7 +88,7 @@ fn replay(case: &Case, count: &mut Count) -> Read<()> {
             Outcome::Delay(wait) => Seen::Passed { delay_ms: wait.as_nanos() / MILLI },
             Outcome::Deny(_) => Seen::Rejected,
         };
-        let theirs = recorded(step)?;
+        let theirs = recorded_outcome(step)?;
         if ours == theirs {
             count.equal += 1;
             continue;
@@ -103,7 +103,7 @@ fn replay(case: &Case, count: &mut Count) -> Read<()> {
 
 #[test]
 fn imported_lines_decide_as_nginx_did() {
-    let cases = TraceDirectory::configured().read("nginx_limit_req").expect("the traces of nginx");
+    let cases = TraceDirectory::from_environment().read("nginx_limit_req").expect("the traces of nginx");
     let mut count = Count::default();
     for case in cases.iter().filter(|case| !case.steps.is_empty()) {
         replay(case, &mut count).expect("a case of the documented format");

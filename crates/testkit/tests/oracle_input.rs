@@ -20,22 +20,22 @@ fn run(replay: &Replay, case: &Value) -> Tally {
     tally
 }
 
-fn skipped(replay: &Replay, case: &Value) -> Vec<(Skip, usize)> {
+fn skips_of(replay: &Replay, case: &Value) -> Vec<(Skip, usize)> {
     let tally = run(replay, case);
     assert!(tally.differing.is_empty(), "{tally}");
     tally.skipped.into_iter().collect()
 }
 
-fn case(algorithm: &str, config: &Value, steps: &Value) -> Value {
+fn case_json(algorithm: &str, config: &Value, steps: &Value) -> Value {
     json!({"oracle": "o", "algorithm": algorithm, "case": "c", "tags": [], "config": config, "steps": steps})
 }
 
-fn resilience(start: i64, period: i64, limit: i64, steps: &Value) -> Value {
+fn resilience_case(start: i64, period: i64, limit: i64, steps: &Value) -> Value {
     let create = json!({"ok": true, "state": {"available": limit, "nanos_to_wait_for_one": 0, "cycle": 0}});
     let config = json!({
         "start_ns": start, "refresh_period_ns": period, "limit_for_period": limit, "timeout_ns": 0, "create": create
     });
-    case("atomic_rate_limiter", &config, steps)
+    case_json("atomic_rate_limiter", &config, steps)
 }
 
 /// Returns a granted reservation of one permit that leaves `available` and, if that is 0, `wait` nanoseconds to the next one.
@@ -49,16 +49,16 @@ fn reserve(at: i64, available: i64, wait: i64) -> Value {
 fn clock_may_begin_below_zero() {
     let replay = replay("resilience4j_atomic");
     let steps = json!([reserve(-500, 1, 0), reserve(-400, 0, 900), reserve(500, 1, 0)]);
-    assert_eq!(skipped(replay, &resilience(-500, 1_000, 2, &steps)), []);
-    assert_eq!(run(replay, &resilience(-500, 1_000, 2, &steps)).equal, 3);
+    assert_eq!(skips_of(replay, &resilience_case(-500, 1_000, 2, &steps)), []);
+    assert_eq!(run(replay, &resilience_case(-500, 1_000, 2, &steps)).equal, 3);
     let extreme = json!([reserve(i64::MAX, 1, 0)]);
-    assert_eq!(skipped(replay, &resilience(i64::MIN, 1_000, 2, &extreme)), [(Skip::BeyondTime, 1)]);
+    assert_eq!(skips_of(replay, &resilience_case(i64::MIN, 1_000, 2, &extreme)), [(Skip::BeyondTime, 1)]);
 }
 
 #[test]
 fn step_before_the_start_is_a_clock_step() {
     let steps = json!([reserve(99, 1, 0), reserve(150, 0, 50)]);
-    let tally = skipped(replay("resilience4j_atomic"), &resilience(100, 1_000, 2, &steps));
+    let tally = skips_of(replay("resilience4j_atomic"), &resilience_case(100, 1_000, 2, &steps));
     assert_eq!(tally, [(Skip::ClockBack, 2)]);
 }
 
@@ -67,9 +67,9 @@ fn step_before_the_end_of_a_parked_wait_is_a_clock_step() {
     let state = json!({"available": 0, "nanos_to_wait_for_one": 1_000, "cycle": 1});
     let parked = json!({"at_ns": 500, "op": "acquire_permission", "args": {"permits": 1},
         "result": {"ok": true, "parked_ns": 500, "now_ns": 1_000, "state": state}});
-    let mut parking = resilience(0, 1_000, 1, &json!([reserve(0, 0, 1_000), parked, reserve(999, 0, 1)]));
+    let mut parking = resilience_case(0, 1_000, 1, &json!([reserve(0, 0, 1_000), parked, reserve(999, 0, 1)]));
     parking["config"]["timeout_ns"] = json!(500);
-    assert_eq!(skipped(replay("resilience4j_atomic"), &parking), [(Skip::ClockBack, 1)]);
+    assert_eq!(skips_of(replay("resilience4j_atomic"), &parking), [(Skip::ClockBack, 1)]);
     let sleeping = json!({"create": {"ok": true, "state": {"stored": 0.0, "next_free_us": 1_000_000}}, "start_us": 0,
         "permits_per_second": 1.0, "max_burst_seconds": 1.0, "sleep_advances_clock": true});
     let acquire = |at: i64, slept: i64, next: i64| {
@@ -78,17 +78,17 @@ fn step_before_the_end_of_a_parked_wait_is_a_clock_step() {
     };
     let steps = json!([acquire(0, 1_000_000, 2_000_000), acquire(999_999, 1_000_001, 3_000_000)]);
     assert_eq!(
-        skipped(replay("guava_rate_limiter"), &case("smooth_bursty", &sleeping, &steps)),
+        skips_of(replay("guava_rate_limiter"), &case_json("smooth_bursty", &sleeping, &steps)),
         [(Skip::ClockBack, 1)]
     );
     let steps = json!([acquire(0, 1_000_000, 2_000_000), acquire(1_000_000, 1_000_000, 3_000_000)]);
-    assert_eq!(skipped(replay("guava_rate_limiter"), &case("smooth_bursty", &sleeping, &steps)), []);
+    assert_eq!(skips_of(replay("guava_rate_limiter"), &case_json("smooth_bursty", &sleeping, &steps)), []);
 }
 
 #[test]
 fn negative_and_zero_periods_are_skipped() {
     let steps = json!([reserve(0, 1, 0), reserve(1, 0, 1)]);
-    let period = |period| skipped(replay("resilience4j_atomic"), &resilience(0, period, 2, &steps));
+    let period = |period| skips_of(replay("resilience4j_atomic"), &resilience_case(0, period, 2, &steps));
     assert_eq!(period(-1_000), [(Skip::Field("refresh_period_ns"), 2)]);
     assert_eq!(period(0), [(Skip::RefusedLimit, 2)]);
 }
@@ -99,10 +99,10 @@ fn limits_that_our_types_refuse_are_skipped() {
     let step =
         json!([{"at_ns": 0, "op": "try_consume", "args": {"tokens": 1}, "result": {"ok": true, "state": [[4, 0]]}}]);
     let bucket = |refill: Value, start: i64| {
-        case("greedy", &json!({"start_ns": start, "bandwidths": [refill], "create": create}), &step)
+        case_json("greedy", &json!({"start_ns": start, "bandwidths": [refill], "create": create}), &step)
     };
     let bandwidth = |tokens: u64, period: i64| json!({"refill": "greedy", "capacity": 5, "refill_tokens": tokens, "period_ns": period});
-    let replay_bucket = |case: &Value| skipped(replay("bucket4j"), case);
+    let replay_bucket = |case: &Value| skips_of(replay("bucket4j"), case);
     assert_eq!(replay_bucket(&bucket(bandwidth(1 << 40, 1), 0)), [(Skip::RefusedLimit, 1)]);
     assert_eq!(replay_bucket(&bucket(bandwidth(1, 0), 0)), [(Skip::RefusedLimit, 1)]);
     assert_eq!(replay_bucket(&bucket(bandwidth(1, -5), 0)), [(Skip::Field("period_ns"), 1)]);
@@ -110,11 +110,14 @@ fn limits_that_our_types_refuse_are_skipped() {
     let windows = json!({"amount": 0, "window_s": 1, "start_us": 0});
     let hit = json!([{"at_us": 0, "op": "hit", "args": {"key": "k", "cost": 1}, "result": {"ok": false}}]);
     for algorithm in ["fixed_window", "moving_window"] {
-        assert_eq!(skipped(replay("python_limits"), &case(algorithm, &windows, &hit)), [(Skip::RefusedLimit, 1)]);
+        assert_eq!(skips_of(replay("python_limits"), &case_json(algorithm, &windows, &hit)), [(Skip::RefusedLimit, 1)]);
     }
     let nginx = json!({"start_ms": 0, "limits": [{"rate_milli_per_s": 0, "burst": 1, "mode": "delay"}]});
     let request = json!([{"at_ms": 0, "op": "request", "args": {"key": "k"}, "result": {"outcome": "passed", "delay_ms": 0, "status": 200}}]);
-    assert_eq!(skipped(replay("nginx_limit_req"), &case("limit_req", &nginx, &request)), [(Skip::RefusedLimit, 1)]);
+    assert_eq!(
+        skips_of(replay("nginx_limit_req"), &case_json("limit_req", &nginx, &request)),
+        [(Skip::RefusedLimit, 1)]
+    );
 }
 
 #[test]
@@ -123,10 +126,10 @@ fn commands_without_arguments_are_skipped() {
         let failed = json!({"error": "ERR", "message": "wrong number of arguments", "stored_tat_ns": null});
         let step = json!({"at_ns": 0, "op": "cl_throttle", "args": args, "result": failed});
         let other = json!({"at_ns": 1, "op": "redis_command", "args": args, "result": {"reply": "OK"}});
-        case("gcra", &json!({"start_ns": 0}), &json!([step, other]))
+        case_json("gcra", &json!({"start_ns": 0}), &json!([step, other]))
     };
     for title in ["redis_cell, step by step", "redis_cell, free from first to last"] {
-        assert_eq!(skipped(replay(title), &throttle(json!({"argv": []}))), [(Skip::Error, 1)]);
+        assert_eq!(skips_of(replay(title), &throttle(json!({"argv": []}))), [(Skip::Error, 1)]);
         run(replay(title), &throttle(json!({})));
         run(replay(title), &throttle(Value::Null));
     }
@@ -146,7 +149,7 @@ fn mutate(rng: &mut Rng, value: &mut Value) {
         _ => 0,
     };
     if inside == 0 || rng.one_in(12) {
-        *value = rng.of(&odd());
+        *value = rng.pick(&odd());
         return;
     }
     let place = rng.below(inside as u64) as usize;
@@ -168,7 +171,7 @@ fn mutate(rng: &mut Rng, value: &mut Value) {
 fn mutated_traces_are_replayed_without_a_panic() {
     let mut skips: BTreeMap<Skip, usize> = BTreeMap::new();
     for replay in REPLAYS {
-        let cases = TraceDirectory::configured().read(replay.file).expect("the traces in the repository");
+        let cases = TraceDirectory::from_environment().read(replay.file).expect("the traces in the repository");
         let rng = &mut Rng::new(7);
         for _ in 0..600 {
             let mut case = cases[rng.below(cases.len() as u64) as usize].clone();
@@ -178,7 +181,8 @@ fn mutated_traces_are_replayed_without_a_panic() {
                 match (kind, case.steps.get_mut(place)) {
                     (0, _) | (_, None) => mutate(rng, &mut case.config),
                     (1, Some(step)) => {
-                        step.at = rng.of(&[i64::MIN, -1, 0, step.at.wrapping_add(1), step.at.wrapping_neg(), i64::MAX]);
+                        step.at =
+                            rng.pick(&[i64::MIN, -1, 0, step.at.wrapping_add(1), step.at.wrapping_neg(), i64::MAX]);
                     }
                     (2, Some(step)) => mutate(rng, &mut step.args),
                     (_, Some(step)) => mutate(rng, &mut step.result),

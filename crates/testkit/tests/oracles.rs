@@ -4,15 +4,15 @@
 use serde_json::{Value, json};
 use tollgate_testkit::oracle::{Case, REPLAYS, Replay, Step, TraceDirectory};
 
-fn cases(replay: &Replay) -> Vec<Case> {
-    TraceDirectory::configured()
+fn load_cases(replay: &Replay) -> Vec<Case> {
+    TraceDirectory::from_environment()
         .read(replay.file)
         .unwrap_or_else(|error| panic!("no traces of {}: {error}", replay.file))
 }
 
 #[test]
 fn decisions_equal_those_of_the_references() {
-    let tallies: Vec<_> = REPLAYS.iter().map(|replay| replay.run(&cases(replay))).collect();
+    let tallies: Vec<_> = REPLAYS.iter().map(|replay| replay.run(&load_cases(replay))).collect();
     for tally in &tallies {
         print!("{tally}");
     }
@@ -26,8 +26,8 @@ fn decisions_equal_those_of_the_references() {
     }
 }
 
-/// Returns the opposite of a recorded verdict, if the step has one.
-fn flip(step: &mut Step) -> Option<()> {
+/// Reverses the recorded verdict of a step; `None` if it has none.
+fn flip_verdict(step: &mut Step) -> Option<()> {
     let result = step.result.as_object_mut()?;
     for name in ["ok", "blocked"] {
         if let Some(Value::Bool(verdict)) = result.get_mut(name) {
@@ -50,8 +50,10 @@ fn plain_case(replay: &Replay) -> (Case, usize) {
         let tally = replay.run(std::slice::from_ref(case));
         tally.steps > 0 && tally.equal == tally.steps
     };
-    let verdict = |case: Case| Some((case.steps.iter().position(|step| flip(&mut step.clone()).is_some())?, case));
-    let (step, case) = cases(replay).into_iter().filter(is_plain).find_map(verdict).expect("a case without a rule");
+    let verdict =
+        |case: Case| Some((case.steps.iter().position(|step| flip_verdict(&mut step.clone()).is_some())?, case));
+    let (step, case) =
+        load_cases(replay).into_iter().filter(is_plain).find_map(verdict).expect("a case without a rule");
     (case, step)
 }
 
@@ -59,7 +61,7 @@ fn plain_case(replay: &Replay) -> (Case, usize) {
 fn flipped_verdict_is_reported_as_a_difference() {
     for replay in REPLAYS {
         let (mut case, step) = plain_case(replay);
-        flip(&mut case.steps[step]).expect("it has a verdict");
+        flip_verdict(&mut case.steps[step]).expect("it has a verdict");
         let tally = replay.run(std::slice::from_ref(&case));
         assert_eq!(tally.steps, case.steps.len());
         let first = tally.differing.first().unwrap_or_else(|| panic!("{}: not noticed", replay.title));
@@ -70,5 +72,5 @@ fn flipped_verdict_is_reported_as_a_difference() {
 
 #[test]
 fn missing_traces_are_an_error() {
-    assert!(TraceDirectory::configured().read("no_such_reference").is_err());
+    assert!(TraceDirectory::from_environment().read("no_such_reference").is_err());
 }

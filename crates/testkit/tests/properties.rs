@@ -12,7 +12,9 @@ use tollgate_core::{
 use tollgate_testkit::history::{Bound, Checker, fullest_excess};
 use tollgate_testkit::model::laws::{Calendar, Clock, OneClock, arbitrary_state_causes_no_panic};
 use tollgate_testkit::model::lockstep::{Admitted, HORIZON, Lockstep, walk};
-use tollgate_testkit::model::script::{any_size, any_word, cases, greedy_scripts, rates, scripts, some, starts};
+use tollgate_testkit::model::script::{
+    any_amount, any_rate, any_script, any_size, any_start, any_word, config_with_cases, greedy_scripts,
+};
 use tollgate_testkit::model::*;
 
 /// An algorithm with its model and its guarantee.
@@ -21,11 +23,11 @@ trait Subject: Copy + Debug {
     type Model: Model;
 
     /// Generates valid parameters of every kind.
-    fn any() -> BoxedStrategy<Self>;
+    fn any_params() -> BoxedStrategy<Self>;
     fn limit(&self) -> Result<Self::Limit, LimitError>;
-    fn model(&self, now: &Now<'_>) -> Self::Model;
+    fn new_model(&self, now: &Now<'_>) -> Self::Model;
     /// Changes the model to these parameters.
-    fn change(&self, model: &mut Self::Model, now: &Now<'_>);
+    fn change_model(&self, model: &mut Self::Model, now: &Now<'_>);
 
     /// Returns the same parameters with the alignment of `old`, if the algorithm has one: such a
     /// change rounds less.
@@ -35,13 +37,13 @@ trait Subject: Copy + Debug {
     }
 
     /// Returns the clock around `start`, with calendar windows.
-    fn calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> Calendar {
+    fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> Calendar {
         let _ = (start, spread, halves);
         Calendar { ahead, spread: 0, windows: Vec::new() }
     }
 
     /// Returns the start of histories for [`check_admitted`](Self::check_admitted).
-    fn starts() -> BoxedStrategy<u64> {
+    fn any_start() -> BoxedStrategy<u64> {
         any_word().boxed()
     }
 
@@ -79,12 +81,12 @@ macro_rules! row {
             $make
         }
 
-        fn model(&self, $now: &Now<'_>) -> $model {
+        fn new_model(&self, $now: &Now<'_>) -> $model {
             let ($own, _) = (self, $now);
             $new
         }
 
-        fn change(&self, $changed: &mut $model, $now: &Now<'_>) {
+        fn change_model(&self, $changed: &mut $model, $now: &Now<'_>) {
             let $own = self;
             $change;
         }
@@ -95,19 +97,19 @@ macro_rules! row {
 macro_rules! properties {
     ($subject:ty) => {
         proptest! {
-            #![proptest_config(cases(1500))]
+            #![proptest_config(config_with_cases(1500))]
 
             #[test]
             fn every_decision_equals_the_model(
-                subject in <$subject>::any(), start in starts(), (ahead, spread, halves) in calendars(), script in scripts(40),
+                subject in <$subject>::any_params(), start in any_start(), (ahead, spread, halves) in any_calendar(), script in any_script(40),
             ) {
-                let (limit, clock) = (Subject::limit(&subject).expect("valid"), subject.calendar(start, ahead, spread, &halves));
-                Lockstep::new(&limit, subject.model(&clock.at(start)), &clock, start).run(&script);
+                let (limit, clock) = (Subject::limit(&subject).expect("valid"), subject.clock_with_calendar(start, ahead, spread, &halves));
+                Lockstep::new(&limit, subject.new_model(&clock.now_at(start)), &clock, start).run(&script);
             }
 
             #[test]
             fn no_interval_admits_more_than_the_guarantee(
-                subject in <$subject>::any(), start in <$subject>::starts(), script in greedy_scripts(60),
+                subject in <$subject>::any_params(), start in <$subject>::any_start(), script in greedy_scripts(60),
             ) {
                 let limit = Subject::limit(&subject).expect("valid");
                 subject.check_admitted(&walk(&limit, &OneClock, start, &script))?;
@@ -115,8 +117,8 @@ macro_rules! properties {
 
             #[test]
             fn arbitrary_state_neither_panics_nor_gives_inconsistent_results(
-                (new, old) in (<$subject>::any(), <$subject>::any()),
-                words in garbage(),
+                (new, old) in (<$subject>::any_params(), <$subject>::any_params()),
+                words in any_words(),
                 (mono, wall, spread) in (any_word(), any_word(), any_word()),
                 (cost, stamp) in (any_word(), any_word()),
                 ends in prop::collection::vec((any_word(), any_word()), 0..2),
@@ -134,7 +136,7 @@ macro_rules! properties {
             /// The amount admitted is bounded by the steps of the clock, and after any steps no key
             /// is locked out for longer than the longest reset.
             #[test]
-            fn clock_steps_neither_grant_nor_lock_out(subject in <$subject>::any(), steps in clock_steps()) {
+            fn clock_steps_neither_grant_nor_lock_out(subject in <$subject>::any_params(), steps in clock_steps()) {
                 check_clock_steps(&subject.for_clock_steps(), &steps)?;
             }
 
@@ -142,18 +144,18 @@ macro_rules! properties {
             /// a limit with the same amount spent.
             #[test]
             fn changed_parameters_keep_the_amount_spent(
-                (old, new, same_grid) in (<$subject>::any(), <$subject>::any(), any::<bool>()),
-                (start, (ahead, spread, halves)) in (starts(), calendars()),
-                (before, after) in (scripts(10), scripts(10)),
+                (old, new, same_grid) in (<$subject>::any_params(), <$subject>::any_params(), any::<bool>()),
+                (start, (ahead, spread, halves)) in (any_start(), any_calendar()),
+                (before, after) in (any_script(10), any_script(10)),
             ) {
                 let new = if same_grid { new.on_grid_of(&old) } else { new };
                 let (old_limit, Ok(new_limit)) = (Subject::limit(&old).expect("valid"), Subject::limit(&new)) else {
                     return Ok(());
                 };
-                let clock = old.calendar(start, ahead, spread, &halves);
-                let mut lockstep = Lockstep::new(&old_limit, old.model(&clock.at(start)), &clock, start);
+                let clock = old.clock_with_calendar(start, ahead, spread, &halves);
+                let mut lockstep = Lockstep::new(&old_limit, old.new_model(&clock.now_at(start)), &clock, start);
                 lockstep.run(&before);
-                lockstep.change(&new_limit, |model, now| new.change(model, now));
+                lockstep.change_limit(&new_limit, |model, now| new.change_model(model, now));
                 lockstep.run(&after);
             }
         }
@@ -172,14 +174,13 @@ mod subjects {
     mod token_bucket;
 }
 
-/// The offset of the wall clock, the spread value of the key, and the lengths of calendar windows,
-/// in halves.
-fn calendars() -> impl Strategy<Value = (u64, u64, Vec<u64>)> {
+/// Generates the offset of the wall clock, the spread value of the key, and the lengths of calendar windows, in halves.
+fn any_calendar() -> impl Strategy<Value = (u64, u64, Vec<u64>)> {
     (any_size(1 << 60), any_word(), prop::collection::vec(1_u64..6, 20))
 }
 
-/// Words that no algorithm wrote, fewer or more than a state has.
-fn garbage() -> impl Strategy<Value = Vec<u64>> {
+/// Generates words that no algorithm wrote, fewer or more than a state has.
+fn any_words() -> impl Strategy<Value = Vec<u64>> {
     prop_oneof![prop::collection::vec(any_word(), 0..5), prop::collection::vec(any_word(), 0..70)]
 }
 
@@ -193,12 +194,12 @@ fn check_clock_steps<S: Subject>(subject: &S, steps: &[(u64, u64)]) -> Result<()
     let mut state = vec![0; limit.words()];
     let (state, mut at) = (state.as_mut_slice(), steps[0].0);
     limit.init(state, &Now::at(at));
-    let (mut admitted, mut granted) = (exact(0), subject.at_first());
+    let (mut admitted, mut granted) = (to_exact(0), subject.at_first());
     for &(instant, cost) in steps {
         granted += subject.after_step(at, instant);
         at = instant;
         let verdict = limit.decide(state, &Now::at(at), Ask::UpTo(Cost::new(cost)));
-        admitted += exact(verdict.taken().get());
+        admitted += to_exact(verdict.taken().get());
         prop_assert!(admitted <= granted, "{admitted} of {granted}");
         subject.check_verdict(&verdict)?;
         let (reset, longest) = (limit.report(state, &Now::at(at), Cost::ONE).reset, subject.longest_reset());
@@ -221,16 +222,16 @@ fn largest_valid<T>(amount: u64, make: impl Fn(u64) -> Result<T, LimitError>) ->
 }
 
 /// Generates lengths of windows, periods and leases in nanoseconds, half of them short.
-fn lengths() -> impl Strategy<Value = u64> {
+fn any_length() -> impl Strategy<Value = u64> {
     prop_oneof![1_u64..100, any_size(Rate::MAX_PERIOD.as_nanos()).prop_map(|n| n.max(1))]
 }
 
-fn debts() -> impl Strategy<Value = u64> {
+fn any_debt() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), any_size(u64::MAX)]
 }
 
 /// Generates initial amounts; an amount above the limit means the limit.
-fn initials() -> impl Strategy<Value = u64> {
+fn any_initial() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(u64::MAX), 1 => any_size(u64::MAX)]
 }
 

@@ -4,13 +4,13 @@ use proptest::prelude::*;
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Phase, Stamp, Stamps};
 use tollgate_testkit::model::laws::{OneClock, arbitrary_state_causes_no_panic};
 use tollgate_testkit::model::lockstep::Lockstep;
-use tollgate_testkit::model::script::{any_size, any_word, cases, rates, scripts, starts};
+use tollgate_testkit::model::script::{any_rate, any_script, any_size, any_start, any_word, config_with_cases};
 use tollgate_testkit::model::{GroupModel, LeakyParams, LeaseParams, LogParams, Member, TokenParams, WindowParams};
 
 /// Generates a limit of any kind with a capacity of about a dozen.
-fn members() -> impl Strategy<Value = Member> {
+fn any_member() -> impl Strategy<Value = Member> {
     let lengths = || prop_oneof![1_u64..100, any_size(1 << 50).prop_map(|n| n.max(1))];
-    let buckets = (rates(), 1_u64..15, 0_u64..5, any::<bool>()).prop_map(|(rate, burst, max_debt, leaky)| {
+    let buckets = (any_rate(), 1_u64..15, 0_u64..5, any::<bool>()).prop_map(|(rate, burst, max_debt, leaky)| {
         if !leaky {
             return Member::TokenBucket(TokenParams { rate, burst, max_debt, initial: burst });
         }
@@ -35,17 +35,17 @@ fn members() -> impl Strategy<Value = Member> {
     })
 }
 
-fn groups() -> impl Strategy<Value = Vec<Member>> {
-    prop::collection::vec(members(), 1..5)
+fn any_group() -> impl Strategy<Value = Vec<Member>> {
+    prop::collection::vec(any_member(), 1..5)
 }
 
 proptest! {
-    #![proptest_config(cases(800))]
+    #![proptest_config(config_with_cases(800))]
 
     /// The group decides as its definition does, a refusal changes no word, and after each step
     /// each limit reports what it would report alone after the same takings.
     #[test]
-    fn group_is_charged_all_or_none(members in groups(), start in starts(), script in scripts(30)) {
+    fn group_is_charged_all_or_none(members in any_group(), start in any_start(), script in any_script(30)) {
         let limits = Member::limits(&members).expect("valid params");
         let mut lockstep = Lockstep::new(&limits, GroupModel::new(&members, &Now::at(start)), &OneClock, start);
         for step in &script {
@@ -58,7 +58,7 @@ proptest! {
 
     #[test]
     fn arbitrary_state_neither_panics_nor_gives_inconsistent_results(
-        (members, old) in (groups(), groups()),
+        (members, old) in (any_group(), any_group()),
         words in prop::collection::vec(any_word(), 0..40),
         (now, cost) in (any_word(), any_word()),
         stamps in prop::collection::vec(any_word().prop_map(Stamp::from_bits), 0..10),
@@ -74,7 +74,7 @@ proptest! {
     /// and words move.
     #[test]
     fn changed_group_keeps_the_amount_spent_at_each_position(
-        members in groups(), others in groups(), start in starts(), cost in 0_u64..10,
+        members in any_group(), others in any_group(), start in any_start(), cost in 0_u64..10,
     ) {
         let mut new = members.clone();
         new.extend(others);

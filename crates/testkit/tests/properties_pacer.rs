@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use tollgate_core::{Cost, Nanos, Pace, Pacing, Time};
 use tollgate_testkit::model::PacerModel;
-use tollgate_testkit::model::script::{any_size, any_word, cases, rates, starts};
+use tollgate_testkit::model::script::{any_rate, any_size, any_start, any_word, config_with_cases};
 
-/// The time after the last call, and the number of permits.
-fn calls() -> impl Strategy<Value = Vec<(Idle, u64)>> {
+/// Generates calls: the time after the last one, and the number of permits.
+fn any_calls() -> impl Strategy<Value = Vec<(Idle, u64)>> {
     let idles = prop_oneof![
         Just(Idle::Nanos(0)),
         any_size(1 << 50).prop_map(Idle::Nanos),
@@ -43,18 +43,18 @@ fn walk(pacing: &Pacing, mut model: PacerModel, start: u64, calls: &[(Idle, u64)
     }
 }
 
-/// Never less than exact, and at most this much more.
+/// Asserts that a wait is never shorter than the exact one, and at most `tolerance` longer.
 fn prop_assert_within(ours: u64, exact: u64, tolerance: u64) {
     assert!(ours >= exact, "{ours} ns, exactly {exact}");
     assert!(ours - exact <= tolerance, "{ours} ns, exactly {exact}, and {tolerance} more are allowed");
 }
 
 proptest! {
-    #![proptest_config(cases(500))]
+    #![proptest_config(config_with_cases(500))]
 
     #[test]
     fn bursty_pacer_equals_its_model(
-        rate in rates(), store in any_size(Pacing::MAX_STORE.as_nanos()), start in starts(), calls in calls(),
+        rate in any_rate(), store in any_size(Pacing::MAX_STORE.as_nanos()), start in any_start(), calls in any_calls(),
     ) {
         let pacing = Pacing::bursty(rate, Nanos::from_nanos(store)).expect("valid params");
         walk(&pacing, PacerModel::bursty(rate, store, start), start, &calls, |_| 0);
@@ -65,7 +65,7 @@ proptest! {
     /// at most a nanosecond per call, and another where it is reported.
     #[test]
     fn warming_pacer_is_at_most_a_tick_per_call_slower_than_its_model(
-        rate in rates(), warm_up in any_size(Pacing::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in starts(),
+        rate in any_rate(), warm_up in any_size(Pacing::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in any_start(),
         permits in prop::collection::vec(1_u64..1_000, 1..30),
     ) {
         let warm_up = warm_up.max(1);
@@ -78,7 +78,7 @@ proptest! {
     /// rounded.
     #[test]
     fn warming_pacer_that_cools_down_stays_within_the_same_error(
-        rate in rates(), warm_up in any_size(1 << 40), start in starts(), calls in calls(),
+        rate in any_rate(), warm_up in any_size(1 << 40), start in any_start(), calls in any_calls(),
     ) {
         let warm_up = warm_up.max(1);
         let pacing = Pacing::warm_up(rate, Nanos::from_nanos(warm_up), 3_000).expect("valid params");
@@ -112,8 +112,8 @@ proptest! {
 
     #[test]
     fn no_parameters_cause_a_panic(
-        rate in rates(), (store, cold) in (any_word(), any::<u32>()),
-        calls in prop::collection::vec((any_word(), any_word()), 1..20), other in rates(),
+        rate in any_rate(), (store, cold) in (any_word(), any::<u32>()),
+        calls in prop::collection::vec((any_word(), any_word()), 1..20), other in any_rate(),
     ) {
         let made = [Pacing::bursty(rate, Nanos::from_nanos(store)), Pacing::warm_up(rate, Nanos::from_nanos(store), cold)];
         for pacing in made.into_iter().flatten() {
@@ -122,13 +122,13 @@ proptest! {
                 let wait = pacing.earliest(&pace, Time::from_nanos(*now));
                 let again = pacing.reserve(&mut pace, Time::from_nanos(*now), Cost::new(*permits));
                 prop_assert!(again == wait || *permits == 0);
-                changed(&pacing, pacing.with_rate(other), pace, *now);
+                check_change(&pacing, pacing.with_rate(other), pace, *now);
             }
         }
     }
 }
 
-fn changed(old: &Pacing, new: Pacing, mut pace: Pace, now: u64) {
+fn check_change(old: &Pacing, new: Pacing, mut pace: Pace, now: u64) {
     let before = old.earliest(&pace, Time::from_nanos(now));
     new.convert(old, &mut pace, Time::from_nanos(now));
     let after = new.earliest(&pace, Time::from_nanos(now));

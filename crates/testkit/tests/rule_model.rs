@@ -8,13 +8,14 @@
 use tollgate_testkit::rule_model::lockstep;
 use tollgate_testkit::rule_model::memory::InMemory;
 
-fn number(name: &str, otherwise: u64) -> u64 {
+fn number_from_env(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
 #[test]
 fn memory_decides_as_the_model_does() {
-    let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 5_000));
+    let (seed, decisions) =
+        (number_from_env("TOLLGATE_MODEL_SEED", 1), number_from_env("TOLLGATE_MODEL_DECISIONS", 5_000));
     let (compared, traces) = lockstep::compare(&mut InMemory::new(), seed, decisions, &[]);
     println!("{compared} decisions of {traces} traces from seed {seed} show no difference");
 }

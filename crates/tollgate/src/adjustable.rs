@@ -58,7 +58,7 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
             let mut current = self.limit.limit.write().unwrap_or_else(PoisonError::into_inner);
             let before = std::mem::replace(&mut *current, limit.clone());
             drop(current);
-            owned.change(Adjustable::new(before), &Adjustable::new(limit), &self.clock.now());
+            owned.put_in_force(Adjustable::new(before), &Adjustable::new(limit), &self.clock.now());
         }
     }
 

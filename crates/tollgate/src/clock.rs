@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tollgate_core::{Algorithm, Mono, Nanos, Now, Time, Wall};
 
 pub use alarms::Alarm;
-use alarms::{Schedule, Timer, fire};
+use alarms::{Schedule, Timer, fire_alarm};
 
 /// A source of time.
 pub trait Clock {
@@ -264,13 +264,13 @@ impl ManualClock {
 
     fn fire_due(&self) {
         let due = self.schedule().take_due(self.mono.load(Ordering::Relaxed));
-        due.iter().for_each(fire);
+        due.iter().for_each(fire_alarm);
     }
 
     /// Fires all alarms: after a step it is not known which are due.
     fn fire_all(&self) {
         let all = self.schedule().take_all();
-        all.iter().for_each(fire);
+        all.iter().for_each(fire_alarm);
     }
 
     fn schedule(&self) -> MutexGuard<'_, Schedule<u64>> {

@@ -208,11 +208,11 @@ impl<G: Waitable> Reservation<G> {
         if permit.limiter.clock().mono() < self.open.expires {
             return Some(permit);
         }
-        self.expire(permit);
+        self.expire_permit(permit);
         None
     }
 
-    fn expire(&self, permit: Permit<G>) {
+    fn expire_permit(&self, permit: Permit<G>) {
         if !self.gives_back {
             permit.keep();
         }
@@ -222,7 +222,7 @@ impl<G: Waitable> Reservation<G> {
 impl<G: Waitable> Drop for Reservation<G> {
     fn drop(&mut self) {
         if let Some(permit) = self.open.take() {
-            self.expire(permit);
+            self.expire_permit(permit);
         }
     }
 }
@@ -242,26 +242,26 @@ mod tests {
 
     type Tokens = Arc<Limiter<crate::TokenBucket, Arc<ManualClock>>>;
 
-    fn ten() -> (Arc<ManualClock>, Tokens) {
+    fn bucket_of_ten() -> (Arc<ManualClock>, Tokens) {
         let clock = clock();
         (Arc::clone(&clock), Arc::new(Limiter::with_clock(bucket(10), clock)))
     }
 
-    fn left(tokens: &Tokens) -> u64 {
+    fn tokens_left(tokens: &Tokens) -> u64 {
         tokens.report(1).remaining
     }
 
     #[test]
     fn permit_gives_back_on_drop_unless_kept_or_settled() {
-        let (_clock, tokens) = ten();
+        let (_clock, tokens) = bucket_of_ten();
         drop(tokens.acquire(4).wait_held().unwrap());
-        assert_eq!(left(&tokens), 10);
+        assert_eq!(tokens_left(&tokens), 10);
         tokens.acquire(1).wait_held().unwrap().keep();
-        assert_eq!(left(&tokens), 9);
-        assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(1), left(&tokens)), (1, 8));
-        assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(6), left(&tokens)), (6, 2));
+        assert_eq!(tokens_left(&tokens), 9);
+        assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(1), tokens_left(&tokens)), (1, 8));
+        assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(6), tokens_left(&tokens)), (6, 2));
         // Two are left and ten of debt are allowed: no more than that is charged.
-        assert_eq!((tokens.acquire(1).wait_held().unwrap().settle(13), left(&tokens)), (1, 1));
+        assert_eq!((tokens.acquire(1).wait_held().unwrap().settle(13), tokens_left(&tokens)), (1, 1));
     }
 
     #[test]
@@ -284,20 +284,20 @@ mod tests {
 
     #[test]
     fn reservation_is_committed_cancelled_or_expires_as_committed() {
-        let (clock, tokens) = ten();
+        let (clock, tokens) = bucket_of_ten();
         let reserve = |cost| tokens.acquire(cost).wait_held().unwrap().expires_after(Duration::from_millis(10));
         assert!(reserve(5).cancel());
-        assert_eq!((reserve(5).commit(2), left(&tokens)), (Some(2), 8));
+        assert_eq!((reserve(5).commit(2), tokens_left(&tokens)), (Some(2), 8));
         drop(reserve(1));
-        assert_eq!(left(&tokens), 7);
+        assert_eq!(tokens_left(&tokens), 7);
         let (late, later) = (reserve(1), reserve(1));
         clock.advance(Nanos::from_millis(10));
-        assert_eq!((late.commit(0), later.cancel(), left(&tokens)), (None, false, 5));
+        assert_eq!((late.commit(0), later.cancel(), tokens_left(&tokens)), (None, false, 5));
     }
 
     #[test]
     fn expired_reservation_that_gives_back_serves_the_waiters() {
-        let (clock, tokens) = ten();
+        let (clock, tokens) = bucket_of_ten();
         let hold = |cost| {
             let held = tokens.acquire(cost).wait_held().unwrap().expires_after(Duration::from_millis(10));
             held.or_gives_back().unwrap()
@@ -311,20 +311,20 @@ mod tests {
         assert!(!poll(&mut next));
         clock.advance(Nanos::from_millis(10));
         assert!(poll(&mut next));
-        assert_eq!((reserved.commit(3), left(&tokens)), (None, 3));
+        assert_eq!((reserved.commit(3), tokens_left(&tokens)), (None, 3));
         drop(hold(3));
-        assert_eq!(left(&tokens), 3);
+        assert_eq!(tokens_left(&tokens), 3);
     }
 
     #[test]
     fn alarm_that_fires_early_is_set_again() {
-        let (clock, tokens) = ten();
+        let (clock, tokens) = bucket_of_ten();
         let held = tokens.acquire(10).wait_held().unwrap().expires_after(Duration::from_millis(10));
         let reserved = held.or_gives_back().unwrap();
         // A step of the wall clock fires all alarms.
         clock.step_wall(1);
-        assert_eq!(left(&tokens), 0);
+        assert_eq!(tokens_left(&tokens), 0);
         clock.advance(Nanos::from_millis(10));
-        assert_eq!((left(&tokens), reserved.cancel()), (10, false));
+        assert_eq!((tokens_left(&tokens), reserved.cancel()), (10, false));
     }
 }

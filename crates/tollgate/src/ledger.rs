@@ -232,7 +232,7 @@ impl<C: Clock> Ledger<C> {
         let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
             let presence =
                 presence_under(limit_table, limits, charge.limits_id, &slot.state, Presence::Known, &key_now);
-            let look = |account: &mut Held<'_>| read(&ChargeView::of(account, account.weigh(charge.ask)));
+            let look = |account: &mut Held<'_>| read(&ChargeView::from_account(account, account.weigh(charge.ask)));
             (presence == Presence::Known)
                 .then(|| visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, key_now, look))
         });
@@ -351,7 +351,7 @@ impl<C: Clock> Ledger<C> {
             visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, now, |account| {
                 let verdict = account.decide(charge.ask);
                 if let Some(each) = each.take() {
-                    each(&ChargeView::of(account, verdict));
+                    each(&ChargeView::from_account(account, verdict));
                 }
                 verdict.is_admitted()
             })

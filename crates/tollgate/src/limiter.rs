@@ -16,7 +16,7 @@ use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
 #[cfg(feature = "stream")]
 use crate::stream::LimitedStream;
-use crate::sync::{AtomicU64, Ordering, relax};
+use crate::sync::{AtomicU64, Ordering, spin_or_yield};
 use crate::wait::{Acquire, Shards, Waitable};
 use pair::Pair;
 
@@ -68,7 +68,7 @@ pub(crate) struct Owned<A> {
 impl<A: Algorithm> Owned<A> {
     /// Puts `limit` in force instead of `before`: the state belongs to the parameters it was charged under until it is charged
     /// under `limit`. An unused one belongs to `limit` at once.
-    pub(crate) fn change(&mut self, before: A, limit: &A, now: &Now<'_>) {
+    pub(crate) fn put_in_force(&mut self, before: A, limit: &A, now: &Now<'_>) {
         let mut words = std::mem::take(&mut self.words).into_vec();
         words.resize(limit.words().max(words.len()), 0);
         let own = self.own.take().unwrap_or(before);
@@ -217,7 +217,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
             }
         };
         let before = std::mem::replace(&mut self.limit, limit);
-        owned.change(before, &self.limit, &now);
+        owned.put_in_force(before, &self.limit, &now);
         self.state = Shared::new(&self.limit, owned);
     }
 
@@ -299,7 +299,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
                 Ok(_) => return result,
                 Err(now_there) => before = now_there,
             }
-            relax(turn);
+            spin_or_yield(turn);
             turn += 1;
         }
     }

@@ -129,7 +129,7 @@ impl<C: Clock> RedisCellTable<C> {
     pub fn write_snapshot<W: Write>(&self, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
         let _one = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
         to.begin_table(&self.clock.now(), &self.secret)?;
-        to.frame(Kind::Overflow, &[*self.overflow.lock().unwrap_or_else(PoisonError::into_inner)])?;
+        to.write_frame(Kind::Overflow, &[*self.overflow.lock().unwrap_or_else(PoisonError::into_inner)])?;
         let (walk, mut entries, mut total) = (self.table.walk(), Vec::new(), 0);
         for index in 0..self.table.buckets() {
             let owner = RedisCellReader { now: self.clock.mono().as_nanos() };
@@ -140,7 +140,7 @@ impl<C: Clock> RedisCellTable<C> {
                 }
             });
             if entries.len() >= FRAME_WORDS || index + 1 == self.table.buckets() {
-                to.frame(Kind::Entries, &entries)?;
+                to.write_frame(Kind::Entries, &entries)?;
                 entries.clear();
             }
         }
@@ -155,7 +155,7 @@ impl<C: Clock> RedisCellTable<C> {
     pub fn restored<R: Read>(capacity: usize, clock: C, from: &mut SnapshotReader<R>) -> Result<Self, RestoreError> {
         let restored = Self::with_clock(capacity, clock).map_err(RestoreError::CapacityError)?;
         let at = restored.clock.now();
-        let head = from.table(&at)?;
+        let head = from.read_table_head(&at)?;
         let (owner, mut total) = (RedisCellReader { now: at.mono().as_nanos() }, 0);
         let shifted = |arrival| at.mono().saturating_add(Time::from_nanos(arrival).since(head.then)).as_nanos();
         loop {
@@ -167,7 +167,7 @@ impl<C: Clock> RedisCellTable<C> {
                     let (entries, []) = words.as_chunks() else { return Err(RestoreError::Damaged) };
                     for [low, high, arrival] in entries {
                         let (print, arrival) = (Fingerprint { low: *low, high: *high as u32 }, shifted(*arrival));
-                        restored.table.upsert(print, &owner, owed(arrival, owner.now), |slot, _| {
+                        restored.table.upsert(print, &owner, order_of_debt(arrival, owner.now), |slot, _| {
                             tollgate_core::CellsMut::set(&mut slot.state, 0, arrival);
                         });
                     }
@@ -195,7 +195,7 @@ impl<C: Clock> RedisCellTable<C> {
         let mut after = [0];
         call.decide(&mut after, &at);
         let decided =
-            self.table.upsert(fingerprint, &RedisCellReader { now }, owed(after[0], now), |slot, presence| {
+            self.table.upsert(fingerprint, &RedisCellReader { now }, order_of_debt(after[0], now), |slot, presence| {
                 if presence == Presence::New {
                     tollgate_core::CellsMut::set(&mut slot.state, 0, 0);
                 }
@@ -234,12 +234,12 @@ impl StateReader for RedisCellReader {
     }
 
     fn spent(&self, _: Fingerprint, slot: &LockedEntry<'_>) -> Spent {
-        owed(slot.state.get(0), self.now)
+        order_of_debt(slot.state.get(0), self.now)
     }
 }
 
 /// Maps the time until `arrival` to 32 bits in the same order: the position of the highest bit, then the bits below it.
-fn owed(arrival: u64, now: u64) -> Spent {
+fn order_of_debt(arrival: u64, now: u64) -> Spent {
     let owed = arrival.saturating_sub(now);
     let bits = 64 - owed.leading_zeros();
     let below = if bits > 26 { owed >> (bits - 26) } else { owed << (26 - bits) };
@@ -255,7 +255,7 @@ mod tests {
     use crate::clock::ManualClock;
     use tollgate_core::Nanos;
 
-    fn table(capacity: usize) -> (RedisCellTable<Arc<ManualClock>>, Arc<ManualClock>) {
+    fn table_of(capacity: usize) -> (RedisCellTable<Arc<ManualClock>>, Arc<ManualClock>) {
         let clock = Arc::new(ManualClock::at(1_000_000_000));
         (RedisCellTable::with_clock(capacity, clock.clone()).expect("a small table"), clock)
     }
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn many_at_once_are_decided_as_one_by_one() {
-        let ((together, _), (singly, _)) = (table(1_000), table(1_000));
+        let ((together, _), (singly, _)) = (table_of(1_000), table_of(1_000));
         let limits = [call(2, 1, 10), call(0, 5, 1), call(-1, 5, 1), call(100, 3, 7)];
         let keys: Vec<String> = (0..100).map(|n| format!("key {}", n % 23)).collect();
         let calls = || keys.iter().enumerate().map(|(n, key)| (key.as_bytes(), &limits[n % limits.len()]));
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn other_parameters_apply_to_the_stored_time_unchanged() {
-        let (table, clock) = table(10);
+        let (table, clock) = table_of(10);
         assert_eq!(table.decide(b"k", &call(0, 1, 60)), [0, 1, 0, -1, 60]);
         assert_eq!(table.decide(b"k", &call(0, 10, 1)), [1, 1, 0, 60, 60]);
         clock.advance(Nanos::from_secs(60));
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn flood_of_short_limits_does_not_evict_a_long_one() {
-        let (table, _) = table(100);
+        let (table, _) = table_of(100);
         assert_eq!(table.decide(b"daily", &call(0, 1, 86_400))[0], 0);
         for n in 0..10_000 {
             table.decide(format!("flood {n}").as_bytes(), &call(0, 1, 1));
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn keys_without_an_entry_share_one_count() {
-        let (table, _) = table(1);
+        let (table, _) = table_of(1);
         let outcomes: Vec<_> =
             (0..50).map(|n| table.decide(format!("key {n}").as_bytes(), &call(0, 1, 86_400 - n))[0]).collect();
         assert!(table.overflowed() > 0, "50 keys found room in a table for one");
@@ -308,7 +308,7 @@ mod tests {
         let instants = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + (1 << bit) / 3]);
         let mut instants: Vec<u64> = instants.chain([u64::MAX]).collect();
         instants.sort_unstable();
-        assert!(instants.windows(2).all(|pair| owed(pair[0], 0) <= owed(pair[1], 0)));
-        assert!(owed(7, 7).is_nothing() && !owed(8, 7).is_nothing());
+        assert!(instants.windows(2).all(|pair| order_of_debt(pair[0], 0) <= order_of_debt(pair[1], 0)));
+        assert!(order_of_debt(7, 7).is_nothing() && !order_of_debt(8, 7).is_nothing());
     }
 }

@@ -345,21 +345,21 @@ mod tests {
     use std::task::{Wake, Waker};
     use tollgate_core::Nanos;
 
-    fn limits(burst: u64) -> Limit {
+    fn limit_with_burst(burst: u64) -> Limit {
         TokenBucket::new("10/s".parse().unwrap(), burst).unwrap().into()
     }
 
-    fn registry() -> (Arc<ManualClock>, Registry<ManualClock>) {
+    fn registry_on_manual_clock() -> (Arc<ManualClock>, Registry<ManualClock>) {
         let clock = Arc::new(ManualClock::at(1_000_000_000));
         let registry = Registry::with_clock(Arc::clone(&clock));
-        registry.configure("small", limits(2));
-        registry.configure("large", limits(5));
+        registry.configure("small", limit_with_burst(2));
+        registry.configure("large", limit_with_burst(5));
         (clock, registry)
     }
 
     #[test]
     fn equal_names_share_a_limiter_and_others_do_not() {
-        let (_clock, registry) = registry();
+        let (_clock, registry) = registry_on_manual_clock();
         let first = registry.limiter("a", "small").unwrap();
         assert!(first.check(2).is_allowed() && !registry.limiter("a", "large").unwrap().check(1).is_allowed());
         assert!(registry.limiter("b", "small").unwrap().check(2).is_allowed());
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn missing_name_is_reported() {
-        let (_clock, registry) = registry();
+        let (_clock, registry) = registry_on_manual_clock();
         let registry = registry.max_limiters(1);
         let error = registry.limiter("a", "tiny").unwrap_err();
         assert_eq!(error.to_string(), "no such configuration: `tiny`; call `configure` first");
@@ -379,13 +379,13 @@ mod tests {
 
     #[test]
     fn change_reaches_all_handles_and_waiters() {
-        let (_clock, registry) = registry();
+        let (_clock, registry) = registry_on_manual_clock();
         let [a, b, c] = [("a", "small"), ("b", "small"), ("c", "large")]
             .map(|(name, config)| registry.limiter(name, config).unwrap());
         assert!(a.check(2).is_allowed() && b.check(2).is_allowed() && c.check(5).is_allowed());
         let mut waiting = a.acquire(1);
         assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())).is_pending());
-        registry.configure("small", limits(4));
+        registry.configure("small", limit_with_burst(4));
         assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())).is_ready());
         assert_eq!([&a, &b, &c].map(|named| named.limiter().report(1).remaining), [1, 2, 0]);
     }
@@ -395,24 +395,24 @@ mod tests {
         struct ChangingWaker(Arc<Registry<ManualClock>>);
         impl Wake for ChangingWaker {
             fn wake(self: Arc<Self>) {
-                self.0.configure("small", limits(9));
+                self.0.configure("small", limit_with_burst(9));
             }
         }
-        let registry = Arc::new(registry().1);
+        let registry = Arc::new(registry_on_manual_clock().1);
         let [a, b] = ["a", "b"].map(|name| registry.limiter(name, "small").unwrap());
         assert!(a.check(2).is_allowed());
         let mut waiting = a.acquire(1);
         let waker = Waker::from(Arc::new(ChangingWaker(Arc::clone(&registry))));
         assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
         // The second change begins while the first has reached only one of the limiters.
-        registry.configure("small", limits(4));
+        registry.configure("small", limit_with_burst(4));
         let c = registry.limiter("c", "small").unwrap();
-        assert_eq!([&a, &b, &c].map(|named| named.limiter().current()), [(); 3].map(|()| limits(9).into()));
+        assert_eq!([&a, &b, &c].map(|named| named.limiter().current()), [(); 3].map(|()| limit_with_burst(9).into()));
     }
 
     #[test]
     fn hook_receives_events() {
-        let (clock, registry) = registry();
+        let (clock, registry) = registry_on_manual_clock();
         let events = Arc::new(Mutex::new(Vec::new()));
         let ear = Arc::clone(&events);
         let registry = registry.on_event(move |event| ear.lock().unwrap().push((event.kind, event.cost)));
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn panicking_hook_changes_no_decision() {
-        let (_clock, registry) = registry();
+        let (_clock, registry) = registry_on_manual_clock();
         let registry = registry.on_event(|_| panic!("a hook that panics"));
         let a = registry.limiter("a", "small").unwrap();
         assert!(a.check(1).is_allowed() && a.acquire(1).wait().is_ok() && !a.check(1).is_allowed());

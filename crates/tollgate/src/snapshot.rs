@@ -82,25 +82,25 @@ impl<W: Write> SnapshotWriter<W> {
     /// # Errors
     /// When the writer fails.
     pub fn finish(mut self) -> io::Result<()> {
-        self.frame(Kind::End, &[])
+        self.write_frame(Kind::End, &[])
     }
 
     pub(crate) fn begin_table(&mut self, now: &Now<'_>, secret: &Secret) -> io::Result<()> {
         let [first, second] = secret.points();
-        self.frame(Kind::Table, &[now.mono().as_nanos(), now.wall().as_nanos(), first, second])
+        self.write_frame(Kind::Table, &[now.mono().as_nanos(), now.wall().as_nanos(), first, second])
     }
 
-    pub(crate) fn limits(&mut self, id: u64, limits: &Limits) -> io::Result<()> {
-        let records = limits.as_slice().iter().flat_map(|limit| Record::of(limit.params()).0);
+    pub(crate) fn write_limits(&mut self, id: u64, limits: &Limits) -> io::Result<()> {
+        let records = limits.as_slice().iter().flat_map(|limit| Record::from_params(limit.params()).0);
         let words: Vec<u64> = [id, limits.as_slice().len() as u64].into_iter().chain(records).collect();
-        self.frame(Kind::Limits, &words)
+        self.write_frame(Kind::Limits, &words)
     }
 
     pub(crate) fn end_table(&mut self, entries: u64) -> io::Result<()> {
-        self.frame(Kind::EndTable, &[entries])
+        self.write_frame(Kind::EndTable, &[entries])
     }
 
-    pub(crate) fn frame(&mut self, kind: Kind, words: &[u64]) -> io::Result<()> {
+    pub(crate) fn write_frame(&mut self, kind: Kind, words: &[u64]) -> io::Result<()> {
         self.sink.push(0);
         words.iter().for_each(|word| self.sink.push(*word));
         self.sink.finish(kind as u64 | (words.len() as u64) << 8)
@@ -154,7 +154,7 @@ impl<R: Read> SnapshotReader<R> {
         }
     }
 
-    pub(crate) fn table(&mut self, now: &Now<'_>) -> Result<TableHead, RestoreError> {
+    pub(crate) fn read_table_head(&mut self, now: &Now<'_>) -> Result<TableHead, RestoreError> {
         match self.frame()? {
             (Kind::Table, &[mono, wall, first, second]) => {
                 let away = now.wall().since(Time::from_nanos(wall));
@@ -170,7 +170,7 @@ impl<R: Read> SnapshotReader<R> {
         let head = self.source.word()?;
         let kind = KINDS.get((head & 0xFF) as usize).ok_or(RestoreError::Damaged)?;
         let length = Some(head >> 8).filter(|length| *length <= MAX_FRAME_WORDS).ok_or(RestoreError::Damaged)?;
-        Ok((*kind, self.source.sealed(length as usize)?))
+        Ok((*kind, self.source.read_sealed(length as usize)?))
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
 }
 
 /// One iteration of a loop that waits for another thread to finish a few instructions.
-pub(crate) fn relax(turn: u32) {
+pub(crate) fn spin_or_yield(turn: u32) {
     #[cfg(loom)]
     {
         let _ = turn;

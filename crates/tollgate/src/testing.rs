@@ -32,7 +32,7 @@ pub(crate) fn fine_bucket(burst: u64) -> TokenBucket {
     bucket
 }
 
-pub(crate) fn daily(limit: u64) -> FixedWindow {
+pub(crate) fn daily_window(limit: u64) -> FixedWindow {
     FixedWindow::new(limit, DAY).unwrap()
 }
 

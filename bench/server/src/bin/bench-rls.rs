@@ -13,8 +13,8 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 
 use tollgate_server_bench::bars::Bars;
-use tollgate_server_bench::process::{Server, free_address, machine};
-use tollgate_server_bench::rules;
+use tollgate_server_bench::process::{Server, describe_machine, free_address};
+use tollgate_server_bench::rule_file;
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const OURS: &str = "tollgate";
@@ -28,12 +28,12 @@ fn main() -> anyhow::Result<ExitCode> {
     let folder = std::env::temp_dir().join(format!("tollgate-bench-rls-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
     let bench = Bench { tollgate: tollgate.into(), repetitions, folder };
-    std::fs::write(bench.file("rules.yaml"), rules(10))?;
-    std::fs::write(bench.file("body"), body())?;
-    println!("{}", machine());
+    std::fs::write(bench.program_path("rules.yaml"), rule_file(10))?;
+    std::fs::write(bench.program_path("body"), request_body())?;
+    println!("{}", describe_machine());
     let mut bars = Bars::default();
     let parts: [(&str, Part); 3] =
-        [("load", Bench::load), ("latency", Bench::latency), ("instructions", Bench::instructions)];
+        [("load", Bench::load), ("latency", Bench::measure_latency), ("instructions", Bench::count_instructions)];
     for (_, part) in parts.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)) {
         part(&bench, &mut bars)?;
     }
@@ -51,19 +51,19 @@ struct Bench {
 type Part = fn(&Bench, &mut Bars) -> anyhow::Result<()>;
 
 impl Bench {
-    fn file(&self, name: &str) -> PathBuf {
+    fn program_path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
     /// Returns the command that starts a server on an address.
-    fn command(&self, name: &str, address: SocketAddr) -> anyhow::Result<Vec<String>> {
+    fn server_command(&self, name: &str, address: SocketAddr) -> anyhow::Result<Vec<String>> {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let address = address.to_string();
         if name != OURS {
             let program = std::env::current_exe()?.with_file_name("floor-rls");
             return Ok(vec![text(&program), address, name.to_owned()]);
         }
-        let rules = text(&self.file("rules.yaml"));
+        let rules = text(&self.program_path("rules.yaml"));
         let arguments =
             ["serve", "--http", "off", "--resp", "off", "--data", "off", "--rules", &rules, "--rls", &address];
         Ok(std::iter::once(text(&self.tollgate)).chain(arguments.map(str::to_owned)).collect())
@@ -71,7 +71,7 @@ impl Bench {
 
     fn start(&self, name: &str) -> anyhow::Result<Server> {
         let address = free_address()?;
-        let command = self.command(name, address)?;
+        let command = self.server_command(name, address)?;
         Server::start(Command::new(&command[0]).args(&command[1..]), address)
     }
 
@@ -80,10 +80,10 @@ impl Bench {
     }
 
     /// Runs h2load, and returns what it prints.
-    fn h2load(&self, address: SocketAddr, more: &[&str]) -> anyhow::Result<String> {
+    fn run_h2load(&self, address: SocketAddr, more: &[&str]) -> anyhow::Result<String> {
         let output = Command::new("h2load")
             .args(["-t1", "-c10", "-m10", "-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
-            .arg(self.file("body"))
+            .arg(self.program_path("body"))
             .args(more)
             .arg(format!("http://{address}{PATH}"))
             .output()
@@ -93,7 +93,7 @@ impl Bench {
         Ok(text)
     }
 
-    /// Returns the server's CPU time per request at full load.
+    /// Measures the server's CPU time per request at full load.
     fn load(&self, bars: &mut Bars) -> anyhow::Result<()> {
         const COUNT: usize = 100_000;
         let servers = self.servers()?;
@@ -101,11 +101,11 @@ impl Bench {
         for _ in 0..self.repetitions {
             for (name, server) in &servers {
                 let before = server.cpu_micros();
-                self.h2load(server.address, &["-n", &COUNT.to_string()])?;
+                self.run_h2load(server.address, &["-n", &COUNT.to_string()])?;
                 times.entry(*name).or_default().push((server.cpu_micros() - before) / COUNT as f64);
             }
         }
-        let times: BTreeMap<&str, f64> = times.into_iter().map(|(name, times)| (name, middle(times))).collect();
+        let times: BTreeMap<&str, f64> = times.into_iter().map(|(name, times)| (name, median(times))).collect();
         println!("\nprocessor time per request, 10 connections x 10 streams, two rules matching");
         for (name, time) in &times {
             println!("  {name:<10} {time:>7.2} µs ({:.2})", time / times["tonic"]);
@@ -114,16 +114,16 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the response times at 10,000 requests per second.
-    fn latency(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    /// Measures the response times at 10,000 requests per second.
+    fn measure_latency(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let servers = self.servers()?;
-        let log = self.file("log");
+        let log = self.program_path("log");
         let mut times: BTreeMap<&str, Vec<[f64; 2]>> = BTreeMap::new();
         for _ in 0..self.repetitions {
             for (name, server) in &servers {
                 let _ = std::fs::remove_file(&log);
                 let file = format!("--log-file={}", log.display());
-                self.h2load(server.address, &["--rps=1000", "-D2", &file])?;
+                self.run_h2load(server.address, &["--rps=1000", "-D2", &file])?;
                 let text = std::fs::read_to_string(&log)?;
                 let elapsed = text.lines().filter_map(|line| line.rsplit('\t').next()?.parse().ok());
                 let mut elapsed: Vec<f64> = elapsed.collect();
@@ -133,7 +133,7 @@ impl Bench {
             }
         }
         println!("\ntimes to an answer at 10,000/s");
-        let of = |name: &str, index: usize| middle(times[name].iter().map(|pair| pair[index]).collect());
+        let of = |name: &str, index: usize| median(times[name].iter().map(|pair| pair[index]).collect());
         for name in [OURS].into_iter().chain(FLOORS) {
             println!("  {name:<10} p50 {:>6.0} µs   p99 {:>6.0} µs", of(name, 0), of(name, 1));
         }
@@ -142,8 +142,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Returns the server's instructions per request, counted by valgrind; repeatable even on a busy machine.
-    fn instructions(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    /// Counts the server's instructions per request with valgrind; repeatable even on a busy machine.
+    fn count_instructions(&self, bars: &mut Bars) -> anyhow::Result<()> {
         const COUNTS: [usize; 2] = [1_000, 5_000];
         println!("\ninstructions per request");
         let mut all = BTreeMap::new();
@@ -162,8 +162,8 @@ impl Bench {
     }
 
     fn collect(&self, name: &str, count: usize) -> anyhow::Result<f64> {
-        let (address, log) = (free_address()?, self.file("valgrind"));
-        let command = self.command(name, address)?;
+        let (address, log) = (free_address()?, self.program_path("valgrind"));
+        let command = self.server_command(name, address)?;
         let mut child = Command::new("valgrind")
             .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", &format!("--log-file={}", log.display())])
             .args(command)
@@ -176,7 +176,7 @@ impl Bench {
             TcpStream::connect(address).is_ok()
         });
         let loaded =
-            if is_up { self.h2load(address, &["-n", &count.to_string()]) } else { bail!("{name} does not start") };
+            if is_up { self.run_h2load(address, &["-n", &count.to_string()]) } else { bail!("{name} does not start") };
         Command::new("kill").args(["-TERM", &child.id().to_string()]).status()?;
         child.wait()?;
         loaded?;
@@ -187,7 +187,7 @@ impl Bench {
 }
 
 /// Returns a message of gRPC: the domain `api` and one descriptor with three entries, by which two rules match.
-fn body() -> Vec<u8> {
+fn request_body() -> Vec<u8> {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
     let entry = |key: &str, value: &str| field(1, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());
     let entries = [entry("path", "/v1/mine/things"), entry("client", "some-client:00000007"), entry("plan", "gold")];
@@ -195,7 +195,7 @@ fn body() -> Vec<u8> {
     [&[0, 0, 0, 0, message.len() as u8][..], &message].concat()
 }
 
-fn middle(mut values: Vec<f64>) -> f64 {
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

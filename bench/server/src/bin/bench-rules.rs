@@ -12,7 +12,7 @@ use anyhow::{Context, ensure};
 
 use tollgate_server_bench::bars::Bars;
 use tollgate_server_bench::process::{Server, free_address};
-use tollgate_server_bench::rules;
+use tollgate_server_bench::rule_file;
 
 fn main() -> anyhow::Result<ExitCode> {
     let mut args = std::env::args().skip(1);
@@ -33,18 +33,18 @@ struct Bench {
 
 impl Bench {
     fn run(&self, bars: &mut Bars) -> anyhow::Result<()> {
-        let service = self.service("service")?;
+        let service = self.start_service("service")?;
         let mut client = Client::connect(service.address)?;
-        client.put("/v1/apply", "POST", &rules(10_000))?;
+        client.put("/v1/apply", "POST", &rule_file(10_000))?;
         let node = self.follow(&service)?;
         let mut asked = Client::connect(node.address)?;
-        self.changes(&mut client, &mut asked, bars)?;
-        self.polls(&mut client, &mut asked, bars)?;
-        self.reloads(&mut client, &node, bars)?;
-        self.pages(bars)
+        self.measure_changes(&mut client, &mut asked, bars)?;
+        self.measure_polls(&mut client, &mut asked, bars)?;
+        self.measure_reloads(&mut client, &node, bars)?;
+        self.measure_pages(bars)
     }
 
-    fn service(&self, name: &str) -> anyhow::Result<Server> {
+    fn start_service(&self, name: &str) -> anyhow::Result<Server> {
         self.serve(name, &[])
     }
 
@@ -61,13 +61,13 @@ impl Bench {
     }
 
     /// Measures the time from sending a change until a node has it in force, with ten thousand rules.
-    fn changes(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_changes(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
         let mut times = Vec::new();
         for number in 0..self.repetitions {
-            let before = revision(node)?;
+            let before = read_revision(node)?;
             let start = Instant::now();
-            service.put(RULE, "PUT", &changed(number))?;
-            while revision(node)? == before {
+            service.put(RULE, "PUT", &changed_rule(number))?;
+            while read_revision(node)? == before {
                 ensure!(start.elapsed() < Duration::from_secs(30), "the change does not arrive");
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -83,11 +83,11 @@ impl Bench {
     }
 
     /// Measures polls that find nothing new.
-    fn polls(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_polls(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
         const POLLS: u32 = 1_000;
         let whole = service.ask("GET", "/v1/snapshot", "", "")?;
         let tag = whole.tag.context("a snapshot has a tag")?;
-        let loads = metric(node, "tollgate_rule_reloads_total{result=\"loaded\"}")?;
+        let loads = read_metric(node, "tollgate_rule_reloads_total{result=\"loaded\"}")?;
         let start = Instant::now();
         for _ in 0..POLLS {
             let same = service.ask("GET", "/v1/snapshot", &format!("if-none-match: {tag}\r\n"), "")?;
@@ -99,7 +99,7 @@ impl Bench {
             service.ask("GET", "/healthz", "", "")?;
         }
         let nothing = start.elapsed().as_secs_f64() * 1e6 / f64::from(POLLS);
-        let compiled = metric(node, "tollgate_rule_reloads_total{result=\"loaded\"}")? - loads;
+        let compiled = read_metric(node, "tollgate_rule_reloads_total{result=\"loaded\"}")? - loads;
         println!(
             "\nan unchanged poll takes {each:.0} µs, asking for the health {nothing:.0} µs; the whole set has {} bytes",
             whole.body.len()
@@ -109,7 +109,7 @@ impl Bench {
     }
 
     /// Compares decisions a second while rules are replaced with those before and after.
-    fn reloads(&self, service: &mut Client, node: &Server, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_reloads(&self, service: &mut Client, node: &Server, bars: &mut Bars) -> anyhow::Result<()> {
         let (count, over) = (AtomicU64::new(0), AtomicBool::new(false));
         let mut asked = Client::connect(node.address)?;
         std::thread::scope(|scope| {
@@ -137,10 +137,10 @@ impl Bench {
             let mut meter = Meter::new(count);
             std::thread::sleep(Duration::from_millis(500));
             let before = meter.per_second();
-            let running = revision(node)?;
+            let running = read_revision(node)?;
             meter.per_second();
-            service.put(RULE, "PUT", &changed(1_000 + number))?;
-            while revision(node)? == running {
+            service.put(RULE, "PUT", &changed_rule(1_000 + number))?;
+            while read_revision(node)? == running {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let during = meter.per_second();
@@ -161,20 +161,20 @@ impl Bench {
 
     /// Measures a page in the middle of a list of a thousand and of a hundred thousand rules, and the time to apply
     /// them.
-    fn pages(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_pages(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let mut times = Vec::new();
         let mut clients = Vec::new();
         let mut servers = Vec::new();
         for count in [1_000, 100_000] {
-            let server = self.service(&format!("{count}-rules"))?;
+            let server = self.start_service(&format!("{count}-rules"))?;
             let mut client = Client::connect(server.address)?;
             for what in ["a file of", "the same file of"] {
                 let start = Instant::now();
-                client.put("/v1/apply", "POST", &rules(count))?;
+                client.put("/v1/apply", "POST", &rule_file(count))?;
                 println!("{what} {count} rules is applied in {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
             }
             // The server also decides by its own rules, whose compilation is not measured here.
-            while revision(&mut client)? == "0" {
+            while read_revision(&mut client)? == "0" {
                 std::thread::sleep(Duration::from_millis(100));
             }
             clients.push(client);
@@ -213,17 +213,17 @@ const RULE: &str = "/v1/domains/api/rules/r5000";
 const CALLERS: usize = 4;
 
 /// Returns the rule in the middle, with other parameters.
-fn changed(number: usize) -> String {
+fn changed_rule(number: usize) -> String {
     format!("{{\"when\":{{\"plan\":\"plan5000\"}},\"per\":[\"client\"],\"limit\":\"{}/s\"}}", 200 + number)
 }
 
-fn revision(client: &mut Client) -> anyhow::Result<String> {
+fn read_revision(client: &mut Client) -> anyhow::Result<String> {
     let status = client.ask("GET", "/v1/rules-status", "", "")?;
     let revision = status.body.split("\"revision\":").nth(1).and_then(|rest| rest.split([',', '}']).next());
     Ok(revision.with_context(|| format!("no revision in {}", status.body))?.to_owned())
 }
 
-fn metric(client: &mut Client, name: &str) -> anyhow::Result<f64> {
+fn read_metric(client: &mut Client, name: &str) -> anyhow::Result<f64> {
     let text = client.ask("GET", "/metrics", "", "")?.body;
     let line = text.lines().find(|line| line.starts_with(name)).with_context(|| format!("no {name}"))?;
     Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)

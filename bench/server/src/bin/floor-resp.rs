@@ -41,7 +41,7 @@ async fn serve(mut stream: TcpStream) {
     while let Ok(read @ 1..) = stream.read(&mut buffer[filled..]).await {
         filled += read;
         let mut at = 0;
-        while let Some(len) = command(&buffer[at..filled]) {
+        while let Some(len) = command_len(&buffer[at..filled]) {
             at += len;
             out.extend_from_slice(b"+OK\r\n");
         }
@@ -55,10 +55,10 @@ async fn serve(mut stream: TcpStream) {
 }
 
 /// Returns the length of the command at the beginning of `input`, if it is complete.
-fn command(input: &[u8]) -> Option<usize> {
-    let (count, mut at) = number(input, 1)?;
+fn command_len(input: &[u8]) -> Option<usize> {
+    let (count, mut at) = parse_number(input, 1)?;
     for _ in 0..count {
-        let (len, start) = number(input, at + 1)?;
+        let (len, start) = parse_number(input, at + 1)?;
         at = start + len + 2;
         if at > input.len() {
             return None;
@@ -67,7 +67,7 @@ fn command(input: &[u8]) -> Option<usize> {
     Some(at)
 }
 
-fn number(input: &[u8], mut at: usize) -> Option<(usize, usize)> {
+fn parse_number(input: &[u8], mut at: usize) -> Option<(usize, usize)> {
     let mut value = 0;
     loop {
         match input.get(at)? {

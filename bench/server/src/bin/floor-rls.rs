@@ -29,7 +29,7 @@ fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
     let address: SocketAddr = args.next().unwrap_or_else(|| "127.0.0.1:8091".into()).parse()?;
     match args.next().as_deref() {
-        Some("hyper") => hyper(address),
+        Some("hyper") => serve_hyper(address),
         _ => tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()?
@@ -106,7 +106,7 @@ impl Service<http::Request<Body>> for Fixed {
     }
 }
 
-fn hyper(address: SocketAddr) -> anyhow::Result<()> {
+fn serve_hyper(address: SocketAddr) -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism()?.get();
     let queues: Vec<_> = (0..cores)
         .map(|_| {

@@ -25,8 +25,8 @@
 //! **Guarantee**: at any instant the weight of all leases taken and neither released nor ended is at most `limit`
 //! (`limit + max_debt` with charges), and a request is refused only if it would break that. A lease ends `lease` after
 //! it was taken or last renewed, so the slots of a crashed holder are free by then; and a number releases at most once
-//! what it took. A refusal says [`Retry::OnRelease`], since the clock only knows when a holder must let go, not when it
-//! will.
+//! what it took. A refusal says [`Retry::OnRelease`], since only the end of a lease is known, not when its holder
+//! releases it.
 //!
 //! **State**: a word with the weight in use and where the lists begin, a word with the last number given, and three
 //! words for each unit of limit and debt: number, end, and weight with its neighbours. Zero words are a new state.
@@ -125,7 +125,7 @@ impl Concurrency {
     pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamp: Stamp) -> bool {
         let mut leases = LeaseList::load(state, self.slots());
         let Some(link) = leases.find(state, now.mono(), stamp) else { return false };
-        let mut lease = leases.lease(state, link);
+        let mut lease = leases.read_lease(state, link);
         leases.unlink(state, lease);
         lease.ends = lease.ends.max(now.mono().saturating_add(self.lease));
         leases.insert(state, link, lease);
@@ -144,7 +144,7 @@ impl Concurrency {
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
-        Tokens::whole(LeaseList::load(state, self.slots()).held(state, now.mono()))
+        Tokens::whole(LeaseList::load(state, self.slots()).weight_held(state, now.mono()))
     }
 
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
@@ -180,7 +180,7 @@ impl Algorithm for Concurrency {
     }
 
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, _: &Now<'_>) {
-        LeaseList::empty(self.slots()).store(state);
+        LeaseList::with_no_leases(self.slots()).store(state);
         leases::set_last_stamp(state, Stamp::NONE);
     }
 
@@ -191,7 +191,7 @@ impl Algorithm for Concurrency {
             Ask::Regardless(cost) => (cost.get(), self.slots()),
             Ask::UpTo(Cost::ZERO) => (0, Self::MAX_LEASES),
             Ask::UpTo(cost) => {
-                let available = self.limit.saturating_sub(leases.held(state, now));
+                let available = self.limit.saturating_sub(leases.weight_held(state, now));
                 // With nothing left it asks for 1, which is refused.
                 (cost.get().min(available.max(1)), self.limit)
             }
@@ -201,14 +201,14 @@ impl Algorithm for Concurrency {
         }
         // Looks for ended leases only as far as their weight is needed, which is usually not at all.
         let missing = (leases.in_use + cost).saturating_sub(ceiling);
-        if missing > 0 && leases.ended(state, now, missing) < missing {
+        if missing > 0 && leases.weight_ended(state, now, missing) < missing {
             return Verdict::deny(Retry::OnRelease);
         }
         if cost == 0 {
             return Verdict::allow(Cost::ZERO);
         }
-        match leases.vacant(state, now) {
-            Some(link) => Verdict::pass(Outcome::Allow, Cost::new(cost), leases.next_stamp(state, now, link)),
+        match leases.vacant_slot(state, now) {
+            Some(link) => Verdict::with_outcome(Outcome::Allow, Cost::new(cost), leases.next_stamp(state, now, link)),
             // Each lease weighs at least one, so if the weight fits there is a slot, unless the words are damaged.
             None => Verdict::deny(Retry::OnRelease),
         }
@@ -223,8 +223,8 @@ impl Algorithm for Concurrency {
         if verdict.taken() == Cost::ZERO {
             return;
         }
-        let Some(link) = leases.vacant(state, at) else { return };
-        leases.occupy(state, link);
+        let Some(link) = leases.vacant_slot(state, at) else { return };
+        leases.occupy_slot(state, link);
         leases.free_ended(state, at);
         let stamp = verdict.stamp();
         let weight = verdict.taken().get().min(Self::MAX_LEASES) as u16;
@@ -239,7 +239,7 @@ impl Algorithm for Concurrency {
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let mut leases = LeaseList::load(state, self.slots());
         let Some(link) = stamp.and_then(|stamp| leases.find(state, now.mono(), stamp)) else { return Cost::ZERO };
-        let mut lease = leases.lease(state, link);
+        let mut lease = leases.read_lease(state, link);
         let given = cost.get().min(lease.weight.into());
         leases.in_use = leases.in_use.saturating_sub(given);
         if given < u64::from(lease.weight) {
@@ -247,7 +247,7 @@ impl Algorithm for Concurrency {
             leases.write(state, link, lease);
         } else {
             leases.unlink(state, lease);
-            leases.free(state, link);
+            leases.free_slot(state, link);
         }
         leases.store(state);
         Cost::new(given)
@@ -256,7 +256,7 @@ impl Algorithm for Concurrency {
     /// `reset` is the end of the last lease, which may be released earlier.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let leases = LeaseList::load(state, self.slots());
-        let held = leases.held(state, now.mono());
+        let held = leases.weight_held(state, now.mono());
         Report {
             limit: self.limit,
             remaining: self.limit.saturating_sub(held),
@@ -268,13 +268,13 @@ impl Algorithm for Concurrency {
             reset: if self.stepped_back(&leases, state, now.mono()) {
                 self.lease
             } else {
-                leases.last_lease(state).map_or(Nanos::ZERO, |last| last.left(now.mono()))
+                leases.last_lease(state).map_or(Nanos::ZERO, |last| last.time_left(now.mono()))
             },
         }
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        Spent::of(LeaseList::load(state, self.slots()).held(state, now.mono()).into(), self.limit.into())
+        Spent::of(LeaseList::load(state, self.slots()).weight_held(state, now.mono()).into(), self.limit.into())
     }
 
     /// Returns the time until the next lease ends.

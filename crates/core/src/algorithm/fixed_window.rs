@@ -44,7 +44,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time, Window};
-use crate::quota::{Demand, Quota, instant, start_by_quota};
+use crate::quota::{Demand, Quota, start_by_quota, window_instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -99,9 +99,9 @@ enum WindowGrid {
 
 /// The window that a request is counted in.
 struct CurrentWindow {
-    /// The first instant after it.
+    /// The first instant after the window.
     end: u64,
-    /// How long until then, at least 1.
+    /// The time until that instant, at least 1 ns.
     left: u64,
     used: u64,
 }
@@ -186,9 +186,9 @@ impl FixedWindow {
     /// were: debt is paid off window by window. No calendar window is longer than 1.5 times the average: the longest is
     /// an hour during which the clock is set back by half an hour.
     pub(crate) fn most_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> u64 {
-        let Phase::Given(_) = self.phase else { return self.current(state, now).used };
+        let Phase::Given(_) = self.phase else { return self.current_at(state, now).used };
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
-        let Some(since) = instant(now.wall()).checked_sub(end) else { return used };
+        let Some(since) = window_instant(now.wall()).checked_sub(end) else { return used };
         let longest = self.quota.length().saturating_add(self.quota.length() / 2);
         used.saturating_sub((since / longest + 1).saturating_mul(self.quota.limit()))
     }
@@ -199,11 +199,11 @@ impl FixedWindow {
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
-        Tokens::whole(self.current(state, now).used)
+        Tokens::whole(self.current_at(state, now).used)
     }
 
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        Retry::After(self.wait(&self.current(state, now), at_most.floor()))
+        Retry::After(self.wait(&self.current_at(state, now), at_most.floor()))
     }
 
     /// Returns the most that may be counted for `ask` to fit; `None` if it never does.
@@ -219,14 +219,14 @@ impl FixedWindow {
         self.write(state, end, used);
     }
 
-    /// Returns the instant on the clock of the windows, and how they lie around it.
+    /// Returns the instant on the clock that the windows follow, and the grid of windows around it.
     #[inline]
     fn instant_and_grid(&self, now: &Now<'_>) -> (u64, WindowGrid) {
-        let wall = instant(now.wall());
+        let wall = window_instant(now.wall());
         match self.phase {
             Phase::Epoch => (wall, WindowGrid::Regular(0)),
             Phase::Spread => (wall, WindowGrid::Regular(now.spread())),
-            Phase::FirstRequest => (instant(now.mono()), WindowGrid::FromFirstRequest),
+            Phase::FirstRequest => (window_instant(now.mono()), WindowGrid::FromFirstRequest),
             Phase::Given(position) => match now.window(position) {
                 // If the given window does not contain `now`, the stored window applies.
                 Some(window) => {
@@ -238,7 +238,7 @@ impl FixedWindow {
     }
 
     #[inline]
-    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentWindow {
+    fn current_at<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentWindow {
         let (at, grid) = self.instant_and_grid(now);
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
         let length = self.quota.length();
@@ -314,27 +314,27 @@ impl FixedWindow {
     }
 
     /// Returns how long until `cost` fits under `ceiling`.
-    fn retry(&self, current: &CurrentWindow, cost: Cost, ceiling: u64) -> Retry {
+    fn retry_for(&self, current: &CurrentWindow, cost: Cost, ceiling: u64) -> Retry {
         ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, room)))
     }
 
     /// Decides, given the amount counted.
     #[inline]
-    fn judge<S: Cells + ?Sized>(&self, _: &S, current: &CurrentWindow, ask: Ask) -> Verdict {
-        let pass = |taken| Verdict::pass(Outcome::Allow, taken, Stamp::from_bits(current.end));
+    fn weigh_current<S: Cells + ?Sized>(&self, _: &S, current: &CurrentWindow, ask: Ask) -> Verdict {
+        let pass = |taken| Verdict::with_outcome(Outcome::Allow, taken, Stamp::from_bits(current.end));
         let (cost, ceiling) = match self.quota.resolve(ask, || self.available(current.used)) {
             Demand::Take(taken) => return pass(taken),
             Demand::Fit { cost, ceiling } => (cost, ceiling),
         };
         match ceiling.checked_sub(cost.get()) {
             Some(room) if current.used <= room => pass(cost),
-            _ => Verdict::deny(self.retry(current, cost, ceiling)),
+            _ => Verdict::deny(self.retry_for(current, cost, ceiling)),
         }
     }
 
     /// Applies what was decided.
     #[inline]
-    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentWindow, verdict: &Verdict) {
+    fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentWindow, verdict: &Verdict) {
         // A window ends earlier only if the clock was set back. Even a refusal writes this repair, so that its wait is
         // correct.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
@@ -355,7 +355,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
-        let current = self.current(state, now);
+        let current = self.current_at(state, now);
         if stamp.is_some_and(|stamp| stamp != Stamp::from_bits(current.end)) {
             return Cost::ZERO;
         }
@@ -367,28 +367,28 @@ impl Algorithm for FixedWindow {
     }
 
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        let current = self.current(state, now);
+        let current = self.current_at(state, now);
         Report {
             limit: self.quota.limit(),
             remaining: self.available(current.used),
-            retry: self.retry(&current, cost, self.quota.limit()),
+            retry: self.retry_for(&current, cost, self.quota.limit()),
             reset: self.wait(&current, 0),
         }
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        Spent::of(self.current(state, now).used.into(), self.quota.limit().into())
+        Spent::of(self.current_at(state, now).used.into(), self.quota.limit().into())
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.current(state, now).used == 0
+        self.current_at(state, now).used == 0
     }
 
     /// Assumes that requests ahead fill every window exactly.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        let mut current = self.current(state, now);
+        let mut current = self.current_at(state, now);
         current.used = current.used.saturating_add(ahead.get());
-        self.retry(&current, cost, self.quota.limit())
+        self.retry_for(&current, cost, self.quota.limit())
     }
 
     /// Keeps the count if both have the same windows; otherwise it counts in the present window of the new parameters.
@@ -396,7 +396,7 @@ impl Algorithm for FixedWindow {
         if !self.has_windows_of(own, state, now) {
             return self.start_with(state, now, own.used(state, &now.without_windows()));
         }
-        let current = own.current(state, now);
+        let current = own.current_at(state, now);
         self.write(state, current.end, current.used.min(self.quota.deepest()));
     }
 

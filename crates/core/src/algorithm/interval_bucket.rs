@@ -201,7 +201,7 @@ impl IntervalBucket {
         Self { deepest, max_plausible, ..self }
     }
 
-    /// Returns what each step brings.
+    /// Returns the amount that each step refills.
     pub const fn refill(&self) -> u64 {
         self.refill
     }
@@ -243,13 +243,13 @@ impl IntervalBucket {
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
-        Tokens::whole(self.current(state, now).owed)
+        Tokens::whole(self.current_at(state, now).owed)
     }
 
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        let current = self.current(state, now);
+        let current = self.current_at(state, now);
         let steps = self.steps_for(current.owed, 0, at_most.floor());
-        Retry::After(Nanos::from_nanos(self.until(&current, steps)))
+        Retry::After(Nanos::from_nanos(self.time_until_step(&current, steps)))
     }
 
     /// Writes a state in which `used` is owed, rounded up to a whole number.
@@ -258,7 +258,7 @@ impl IntervalBucket {
         self.encode(state, 0, 0);
         let owed = used.ceil().min(self.deepest);
         if owed > 0 {
-            let current = self.current(state, now);
+            let current = self.current_at(state, now);
             self.write(state, &current, owed);
         }
     }
@@ -273,9 +273,9 @@ impl IntervalBucket {
     /// if steps begin with the next admitted request.
     pub(crate) fn elapsed_from<S: Cells + ?Sized>(&self, own: &Limit, state: &S, now: &Now<'_>) -> Option<u64> {
         match (self.steps, own) {
-            (Steps::Aligned(offset), _) => Some(self.grid(now.wall().as_nanos(), offset.as_nanos()).0),
+            (Steps::Aligned(offset), _) => Some(self.step_around(now.wall().as_nanos(), offset.as_nanos()).0),
             (Steps::FirstRequest, Limit::IntervalBucket(own)) if self.keeps_grid_of(own) => {
-                Some(own.current(state, now).elapsed)
+                Some(own.current_at(state, now).elapsed)
             }
             (Steps::FirstRequest, _) => None,
         }
@@ -315,12 +315,12 @@ impl IntervalBucket {
     }
 
     #[inline]
-    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentStep {
+    fn current_at<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentStep {
         let mark = state.get(0);
         match self.steps {
             Steps::Aligned(offset) => {
-                let (elapsed, base) = self.grid(now.wall().as_nanos(), offset.as_nanos());
-                CurrentStep { elapsed, base, owed: self.owed(mark, base), origin: 0, early: 0 }
+                let (elapsed, base) = self.step_around(now.wall().as_nanos(), offset.as_nanos());
+                CurrentStep { elapsed, base, owed: self.owed_by(mark, base), origin: 0, early: 0 }
             }
             Steps::FirstRequest => self.since_first(mark, state.get(1), now.mono().as_nanos()),
         }
@@ -329,7 +329,7 @@ impl IntervalBucket {
     /// Returns how much of the step around `at` has elapsed, and the value of that step. Values begin with one extra
     /// step, so that none is negative.
     #[inline]
-    const fn grid(&self, at: u64, offset: u64) -> (u64, u64) {
+    const fn step_around(&self, at: u64, offset: u64) -> (u64, u64) {
         let (step, elapsed) = (at / self.period, at % self.period);
         if elapsed >= offset {
             (elapsed - offset, step.saturating_add(1).saturating_mul(self.refill))
@@ -346,12 +346,12 @@ impl IntervalBucket {
             let steps = mark.saturating_sub(self.deepest) / self.refill;
             let ahead = (origin - at).saturating_add(steps.saturating_mul(self.period));
             if ahead <= STALE.as_nanos() {
-                return CurrentStep { elapsed: 0, base: 0, owed: self.owed(mark, 0), origin, early: origin - at };
+                return CurrentStep { elapsed: 0, base: 0, owed: self.owed_by(mark, 0), origin, early: origin - at };
             }
             return begin(mark.min(self.deepest));
         };
         let base = since / self.period * self.refill;
-        match self.owed(mark, base) {
+        match self.owed_by(mark, base) {
             0 => begin(0),
             owed => CurrentStep { elapsed: since % self.period, base, owed, origin, early: 0 },
         }
@@ -360,7 +360,7 @@ impl IntervalBucket {
     /// Returns what is owed by `mark` at a step with the value `base`. After a clock step, or if the mark saturated, it
     /// is the most that can be owed.
     #[inline]
-    const fn owed(&self, mark: u64, base: u64) -> u64 {
+    const fn owed_by(&self, mark: u64, base: u64) -> u64 {
         let owed = mark.saturating_sub(base);
         if owed <= self.max_plausible && mark < u64::MAX { owed } else { self.deepest }
     }
@@ -371,7 +371,7 @@ impl IntervalBucket {
     }
 
     /// Returns how long until step `count` from now; zero for a count of zero.
-    const fn until(&self, current: &CurrentStep, count: u64) -> u64 {
+    const fn time_until_step(&self, current: &CurrentStep, count: u64) -> u64 {
         if count == 0 {
             return 0;
         }
@@ -385,11 +385,11 @@ impl IntervalBucket {
 
     /// Returns what may be owed, including what is taken ahead from the steps within `max_wait`.
     #[inline]
-    fn room(&self, current: &CurrentStep) -> u64 {
+    fn max_owed(&self, current: &CurrentStep) -> u64 {
         if self.max_wait == 0 {
             return self.burst;
         }
-        let steps = match self.max_wait.checked_sub(self.until(current, 1)) {
+        let steps = match self.max_wait.checked_sub(self.time_until_step(current, 1)) {
             None => 0,
             Some(rest) => rest / self.period + 1,
         };
@@ -398,43 +398,43 @@ impl IntervalBucket {
 
     /// Returns the whole units that fit, now or with a wait.
     fn available(&self, current: &CurrentStep) -> u64 {
-        self.room(current).saturating_sub(current.owed).min(self.burst)
+        self.max_owed(current).saturating_sub(current.owed).min(self.burst)
     }
 
     /// Returns how long until `cost` is admitted.
-    fn retry(&self, current: &CurrentStep, cost: u64) -> Retry {
+    fn retry_for(&self, current: &CurrentStep, cost: u64) -> Retry {
         if cost > self.burst {
             return Retry::Never;
         }
-        let turn = self.until(current, self.steps_for(current.owed, cost, self.burst));
+        let turn = self.time_until_step(current, self.steps_for(current.owed, cost, self.burst));
         Retry::After(Nanos::from_nanos(turn.saturating_sub(self.max_wait)))
     }
 
     /// Returns the outcome: admitted now, or at the step at which it fits.
     #[inline]
-    fn pass(&self, current: &CurrentStep, taken: u64) -> Verdict {
+    fn admit(&self, current: &CurrentStep, taken: u64) -> Verdict {
         if taken == 0 || current.owed.saturating_add(taken) <= self.burst {
             return Verdict::allow(Cost::new(taken));
         }
-        let wait = self.until(current, self.steps_for(current.owed, taken, self.burst));
-        Verdict::pass(Outcome::Delay(Nanos::from_nanos(wait)), Cost::new(taken), Stamp::NONE)
+        let wait = self.time_until_step(current, self.steps_for(current.owed, taken, self.burst));
+        Verdict::with_outcome(Outcome::Delay(Nanos::from_nanos(wait)), Cost::new(taken), Stamp::NONE)
     }
 
     /// Decides, given what is owed.
     #[inline]
-    fn judge<S: Cells + ?Sized>(&self, _: &S, current: &CurrentStep, ask: Ask) -> Verdict {
+    fn weigh_current<S: Cells + ?Sized>(&self, _: &S, current: &CurrentStep, ask: Ask) -> Verdict {
         let cost = ask.cost().get();
         match ask {
             Ask::Exactly(_) => {
-                let room = self.room(current);
+                let room = self.max_owed(current);
                 if cost <= self.burst && current.owed.saturating_add(cost) <= room {
-                    return self.pass(current, cost);
+                    return self.admit(current, cost);
                 }
-                Verdict::deny(self.retry(current, cost))
+                Verdict::deny(self.retry_for(current, cost))
             }
             Ask::UpTo(_) => match cost.min(self.available(current)) {
-                0 if cost > 0 => Verdict::deny(self.retry(current, 1)),
-                taken => self.pass(current, taken),
+                0 if cost > 0 => Verdict::deny(self.retry_for(current, 1)),
+                taken => self.admit(current, taken),
             },
             Ask::Regardless(_) => {
                 let ceiling = self.burst + self.max_debt;
@@ -444,7 +444,7 @@ impl IntervalBucket {
                 if cost > ceiling {
                     return Verdict::deny(Retry::Never);
                 }
-                let wait = self.until(current, self.steps_for(current.owed, cost, ceiling));
+                let wait = self.time_until_step(current, self.steps_for(current.owed, cost, ceiling));
                 Verdict::deny(Retry::After(Nanos::from_nanos(wait)))
             }
         }
@@ -452,7 +452,7 @@ impl IntervalBucket {
 
     /// Applies what was decided.
     #[inline]
-    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentStep, verdict: &Verdict) {
+    fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentStep, verdict: &Verdict) {
         // Even a refusal writes the repair of a clock step, so that what is owed refills from this instant on.
         let stepped_back = match self.steps {
             Steps::Aligned(_) => current.base.saturating_add(current.owed) < state.get(0),
@@ -498,7 +498,7 @@ impl Algorithm for IntervalBucket {
         if cost.get().wrapping_sub(1) >= self.burst {
             return None;
         }
-        let (_, base) = self.grid(now.wall().as_nanos(), offset.as_nanos());
+        let (_, base) = self.step_around(now.wall().as_nanos(), offset.as_nanos());
         let owed = word.saturating_sub(base);
         (owed <= self.burst - cost.get()).then(|| base.checked_add(owed + cost.get())).flatten()
     }
@@ -511,7 +511,7 @@ impl Algorithm for IntervalBucket {
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
-        let current = self.current(state, now);
+        let current = self.current_at(state, now);
         let accepted = cost.get().min(current.owed);
         if accepted > 0 {
             self.write(state, &current, current.owed - accepted);
@@ -521,22 +521,22 @@ impl Algorithm for IntervalBucket {
 
     /// `remaining` and `retry` are about being admitted, perhaps with a delay; peeking returns the delay.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        let current = self.current(state, now);
-        let reset = self.until(&current, current.owed.div_ceil(self.refill));
+        let current = self.current_at(state, now);
+        let reset = self.time_until_step(&current, current.owed.div_ceil(self.refill));
         Report {
             limit: self.burst,
             remaining: self.available(&current),
-            retry: self.retry(&current, cost.get()),
+            retry: self.retry_for(&current, cost.get()),
             reset: Nanos::from_nanos(reset),
         }
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        Spent::of(self.current(state, now).owed.into(), self.burst.into())
+        Spent::of(self.current_at(state, now).owed.into(), self.burst.into())
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.current(state, now).owed == 0
+        self.current_at(state, now).owed == 0
     }
 
     /// Assumes that requests ahead use up every step exactly.
@@ -544,14 +544,14 @@ impl Algorithm for IntervalBucket {
         if cost.get() > self.burst {
             return Retry::Never;
         }
-        let current = self.current(state, now);
+        let current = self.current_at(state, now);
         let steps = self.steps_for(current.owed.saturating_add(ahead.get()), cost.get(), self.burst);
-        Retry::After(Nanos::from_nanos(self.until(&current, steps)))
+        Retry::After(Nanos::from_nanos(self.time_until_step(&current, steps)))
     }
 
     /// The amount owed is kept. Steps that began with a first request continue if the period is the same.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
-        let before = own.current(state, now);
+        let before = own.current_at(state, now);
         if !self.keeps_grid_of(own) {
             return self.start_with(state, now, own.used(state, now));
         }

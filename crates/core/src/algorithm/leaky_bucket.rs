@@ -129,7 +129,10 @@ impl LeakyBucket {
 
     fn with_wait_bound(self) -> Self {
         let flow = self.bucket.flow();
-        Self { wait_bound: flow.ticks(self.free) + flow.instant(Time::from_nanos(self.max_wait.as_nanos())), ..self }
+        Self {
+            wait_bound: flow.ticks_of(self.free) + flow.instant_in_ticks(Time::from_nanos(self.max_wait.as_nanos())),
+            ..self
+        }
     }
 
     /// Returns the rate, in lowest terms.
@@ -178,11 +181,11 @@ impl LeakyBucket {
     /// Returns the most that may be used up for `ask` to be let in; `None` if it never is.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         let room = match ask {
-            Ask::Exactly(cost) => self.room(cost),
-            Ask::UpTo(cost) => self.room(cost.min(Cost::ONE)),
+            Ask::Exactly(cost) => self.max_level_for(cost),
+            Ask::UpTo(cost) => self.max_level_for(cost.min(Cost::ONE)),
             Ask::Regardless(cost) => self.bucket.room_with_debt(cost),
         };
-        room.map(|room| self.bucket.tokens(room))
+        room.map(|room| self.bucket.ticks_to_tokens(room))
     }
 
     /// Returns what is admitted on top of `used`.
@@ -193,36 +196,37 @@ impl LeakyBucket {
     /// Returns all of a cost but its last unit, in ticks.
     #[inline]
     fn before_last(&self, cost: Cost) -> Ticks {
-        self.bucket.flow().ticks(cost.get().saturating_sub(1))
+        self.bucket.flow().ticks_of(cost.get().saturating_sub(1))
     }
 
     /// Returns the most that may be in the bucket when `cost` comes, for both bounds to hold; `None` if they never do. A cost of zero
     /// does not wait, so only the burst bounds it.
     #[inline]
-    fn room(&self, cost: Cost) -> Option<Ticks> {
+    fn max_level_for(&self, cost: Cost) -> Option<Ticks> {
         if cost == Cost::ZERO {
-            return self.bucket.room(cost);
+            return self.bucket.max_owed_for(cost);
         }
-        Some(self.bucket.room(cost)?.min(self.wait_bound.checked_sub(self.before_last(cost))?))
+        Some(self.bucket.max_owed_for(cost)?.min(self.wait_bound.checked_sub(self.before_last(cost))?))
     }
 
     /// Returns the whole units admitted on top of `owed`: those that fit, and of which the last waits no longer than
     /// allowed.
     fn available(&self, owed: Ticks) -> u64 {
         let patient = self.wait_bound.checked_sub(owed);
-        patient.map_or(0, |left| self.bucket.available(owed).min(self.bucket.flow().tokens(left).saturating_add(1)))
+        patient
+            .map_or(0, |left| self.bucket.available(owed).min(self.bucket.flow().whole_units(left).saturating_add(1)))
     }
 
     /// Returns the outcome on top of `owed` in the bucket: admitted now, or when everything before its last unit,
     /// except the free part, has flowed out.
     #[inline]
-    fn pass(&self, owed: Ticks, taken: Cost) -> Verdict {
+    fn admit(&self, owed: Ticks, taken: Cost) -> Verdict {
         let flow = self.bucket.flow();
-        let early = (owed + self.before_last(taken)).saturating_sub(flow.ticks(self.free));
+        let early = (owed + self.before_last(taken)).saturating_sub(flow.ticks_of(self.free));
         if early == 0 || taken == Cost::ZERO {
             return Verdict::allow(taken);
         }
-        Verdict::pass(Outcome::Delay(flow.wait(early)), taken, Stamp::NONE)
+        Verdict::with_outcome(Outcome::Delay(flow.wait(early)), taken, Stamp::NONE)
     }
 }
 
@@ -244,26 +248,28 @@ impl Algorithm for LeakyBucket {
 
     #[inline]
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
-        let owed = self.bucket.owed(state, now);
+        let owed = self.bucket.owed_now(state, now);
         match ask {
-            Ask::Exactly(cost) => match self.room(cost) {
-                Some(room) if owed <= room => self.pass(owed, cost),
-                room => Verdict::deny(self.bucket.retry(owed, room)),
+            Ask::Exactly(cost) => match self.max_level_for(cost) {
+                Some(room) if owed <= room => self.admit(owed, cost),
+                room => Verdict::deny(self.bucket.retry_for(owed, room)),
             },
             Ask::UpTo(cost) => match cost.min(Cost::new(self.available(owed))) {
-                Cost::ZERO if cost > Cost::ZERO => Verdict::deny(self.bucket.retry(owed, self.room(Cost::ONE))),
-                taken => self.pass(owed, taken),
+                Cost::ZERO if cost > Cost::ZERO => {
+                    Verdict::deny(self.bucket.retry_for(owed, self.max_level_for(Cost::ONE)))
+                }
+                taken => self.admit(owed, taken),
             },
             Ask::Regardless(cost) => match self.bucket.room_with_debt(cost) {
                 Some(room) if owed <= room => Verdict::allow(cost),
-                room => Verdict::deny(self.bucket.retry(owed, room)),
+                room => Verdict::deny(self.bucket.retry_for(owed, room)),
             },
         }
     }
 
     #[inline]
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-        self.bucket.take(state, now, self.bucket.owed(state, now), verdict.taken());
+        self.bucket.take(state, now, self.bucket.owed_now(state, now), verdict.taken());
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
@@ -272,8 +278,8 @@ impl Algorithm for LeakyBucket {
 
     /// `remaining` and `retry` are about being admitted, perhaps with a delay; peeking returns the delay.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        let owed = self.bucket.owed(state, now);
-        self.bucket.report_owed(owed, self.available(owed), self.room(cost))
+        let owed = self.bucket.owed_now(state, now);
+        self.bucket.report_owed(owed, self.available(owed), self.max_level_for(cost))
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
@@ -287,8 +293,8 @@ impl Algorithm for LeakyBucket {
     /// Returns the time until it would pass without delay. A cost above the free part plus one never does; then it is the time
     /// until the bucket is empty.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        let undelayed = self.bucket.flow().ticks(self.free).saturating_sub(self.before_last(cost));
-        self.bucket.retry_after(state, now, ahead, self.room(cost).map(|room| room.min(undelayed)))
+        let undelayed = self.bucket.flow().ticks_of(self.free).saturating_sub(self.before_last(cost));
+        self.bucket.retry_after(state, now, ahead, self.max_level_for(cost).map(|room| room.min(undelayed)))
     }
 
     /// The amount owed is kept, rounded up to a tick of the new rate.

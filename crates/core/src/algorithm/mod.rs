@@ -200,19 +200,19 @@ macro_rules! decide_by_current {
     () => {
         #[inline]
         fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
-            self.judge(state, &self.current(state, now), ask)
+            self.weigh_current(state, &self.current_at(state, now), ask)
         }
 
         #[inline]
         fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-            self.settle(state, &self.current(state, now), verdict);
+            self.commit_current(state, &self.current_at(state, now), verdict);
         }
 
         #[inline]
         fn decide_slow<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
-            let current = self.current(state, now);
-            let verdict = self.judge(state, &current, ask);
-            self.settle(state, &current, &verdict);
+            let current = self.current_at(state, now);
+            let verdict = self.weigh_current(state, &current, ask);
+            self.commit_current(state, &current, &verdict);
             verdict
         }
     };

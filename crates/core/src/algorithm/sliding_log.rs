@@ -158,7 +158,7 @@ impl SlidingLog {
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         let ring = LogRing::load(state, self.slots());
-        for word in (0..ring.len).map(|place| ring.word(place)) {
+        for word in (0..ring.len).map(|place| ring.word_index(place)) {
             state.set(word, Time::from_nanos(state.get(word)).rebased(from, to).as_nanos());
         }
     }
@@ -166,7 +166,7 @@ impl SlidingLog {
     /// Writes the state with these entries, oldest first, in nanoseconds; the first `opening` of them belong to no
     /// request. For a store that keeps them in another form, such as a script in Redis.
     pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, opening: u64, entries: impl Iterator<Item = u64>) {
-        let ring = entries.fold(LogRing { opening, ..LogRing::empty(self.slots()) }, |ring, entry| {
+        let ring = entries.fold(LogRing { opening, ..LogRing::with_no_entries(self.slots()) }, |ring, entry| {
             ring.push(state, Time::from_nanos(entry))
         });
         LogRing { opening: ring.opening.min(ring.len), ..ring }.store(state);
@@ -182,12 +182,12 @@ impl SlidingLog {
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
         let now = now.mono();
-        Tokens::whole(self.used_entries(self.ring(state, now), state, now))
+        Tokens::whole(self.used_entries(self.load_ring(state, now), state, now))
     }
 
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         let now = now.mono();
-        let entry = self.ring(state, now).entry(state, at_most.floor());
+        let entry = self.load_ring(state, now).read_entry(state, at_most.floor());
         Retry::After(entry.map_or(Nanos::ZERO, |entry| time_left(entry, now, self.length)))
     }
 
@@ -196,7 +196,7 @@ impl SlidingLog {
     pub(crate) fn until_gap<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, gap: Nanos) -> Retry {
         let now = now.mono();
         let gap = gap.min(self.length.max(self.minimum_gap));
-        let last = self.ring(state, now).last_request(state);
+        let last = self.load_ring(state, now).last_request(state);
         // Without a gap, a request that another thread made slightly later is not waited for either.
         Retry::After(last.filter(|_| gap > Nanos::ZERO).map_or(Nanos::ZERO, |last| time_left(last, now, gap)))
     }
@@ -210,7 +210,7 @@ impl SlidingLog {
     /// request.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.slots());
-        let ring = (0..used).fold(LogRing::empty(self.slots()), |ring, _| ring.push(state, now.mono()));
+        let ring = (0..used).fold(LogRing::with_no_entries(self.slots()), |ring, _| ring.push(state, now.mono()));
         LogRing { opening: used, ..ring }.store(state);
     }
 
@@ -221,9 +221,9 @@ impl SlidingLog {
     /// Loads the ring. Entries a little ahead of the clock are from threads with a later reading, and count as they are. If the
     /// newest entry is further ahead, the clock stepped back: entries ahead then count as made now, which grants nothing and
     /// refuses for no longer than one window.
-    fn ring<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> LogRing {
+    fn load_ring<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> LogRing {
         let ring = LogRing::load(state, self.slots());
-        match ring.entry(state, 0) {
+        match ring.read_entry(state, 0) {
             Some(newest) if newest.since(now) > STALE => LogRing { latest: now, ..ring },
             Some(_) | None => ring,
         }
@@ -231,8 +231,8 @@ impl SlidingLog {
 
     /// Returns how many entries are inside the window.
     fn used_entries<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
-        partition(0..ring.len, |place| {
-            ring.entry(state, place).is_some_and(|entry| time_left(entry, now, self.length) > Nanos::ZERO)
+        partition_point(0..ring.len, |place| {
+            ring.read_entry(state, place).is_some_and(|entry| time_left(entry, now, self.length) > Nanos::ZERO)
         })
     }
 
@@ -254,8 +254,8 @@ impl SlidingLog {
         written: u64,
     ) -> Nanos {
         let entry = |place: u64| match place.checked_sub(written) {
-            Some(place) => ring.entry(state, place),
-            None => Some(ring.instant(state, now)),
+            Some(place) => ring.read_entry(state, place),
+            None => Some(ring.instant_to_store(state, now)),
         };
         let previous = if written > 0 { entry(0) } else { ring.last_request(state) };
         let room = entry(wanted.ceiling - wanted.cost).map_or(Nanos::ZERO, |entry| time_left(entry, now, self.length));
@@ -283,7 +283,7 @@ impl Algorithm for SlidingLog {
 
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
         let now = now.mono();
-        let ring = self.ring(state, now);
+        let ring = self.load_ring(state, now);
         let checked = |cost| BoundedCost { cost, ceiling: self.limit, gap: self.minimum_gap };
         let wanted = match ask {
             Ask::Exactly(cost) => checked(cost.get()),
@@ -300,8 +300,8 @@ impl Algorithm for SlidingLog {
         }
         let wait = self.wait(ring, state, now, wanted, 0);
         if wait == Nanos::ZERO {
-            let stamp = if wanted.cost == 0 { Stamp::NONE } else { stamp_of(ring.instant(state, now)) };
-            return Verdict::pass(Outcome::Allow, Cost::new(wanted.cost), stamp);
+            let stamp = if wanted.cost == 0 { Stamp::NONE } else { stamp_of(ring.instant_to_store(state, now)) };
+            return Verdict::with_outcome(Outcome::Allow, Cost::new(wanted.cost), stamp);
         }
         if !self.refused_count {
             return Verdict::deny(Retry::After(wait));
@@ -310,7 +310,7 @@ impl Algorithm for SlidingLog {
         // request for as much as fits retries with one unit.
         let again = if let Ask::UpTo(_) = ask { checked(1) } else { wanted };
         let wait = wait.max(self.wait(ring, state, now, again, wanted.cost));
-        Verdict::pass(Outcome::Deny(Retry::After(wait)), Cost::ZERO, Stamp::from_bits(wanted.cost))
+        Verdict::with_outcome(Outcome::Deny(Retry::After(wait)), Cost::ZERO, Stamp::from_bits(wanted.cost))
     }
 
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
@@ -318,7 +318,7 @@ impl Algorithm for SlidingLog {
             Outcome::Allow | Outcome::Delay(_) => verdict.taken().get(),
             Outcome::Deny(_) => verdict.stamp().to_bits(),
         };
-        let ring = self.ring(state, now.mono());
+        let ring = self.load_ring(state, now.mono());
         // Even a refusal writes the repair of a clock step, so that entries age from this instant on.
         if units > 0 || ring.latest != END_OF_TIME {
             ring.write(state, now.mono(), units);
@@ -329,14 +329,14 @@ impl Algorithm for SlidingLog {
     /// Requests at the same nanosecond have the same stamp and are interchangeable. Without a stamp, removes the oldest
     /// entries, which grants the least.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
-        let ring = self.ring(state, now.mono());
+        let ring = self.load_ring(state, now.mono());
         let used = self.used_entries(ring, state, now.mono());
         let places = match stamp {
             None => used - cost.get().min(used)..used,
             Some(stamp) => {
                 let Some(taken_at) = instant_of(stamp) else { return Cost::ZERO };
-                let from = partition(0..used, |place| ring.entry(state, place) > Some(taken_at));
-                from..partition(from..used, |place| ring.entry(state, place) == Some(taken_at))
+                let from = partition_point(0..used, |place| ring.read_entry(state, place) > Some(taken_at));
+                from..partition_point(from..used, |place| ring.read_entry(state, place) == Some(taken_at))
             }
         };
         let accepted = cost.get().min(places.end - places.start);
@@ -346,7 +346,7 @@ impl Algorithm for SlidingLog {
 
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let now = now.mono();
-        let ring = self.ring(state, now);
+        let ring = self.load_ring(state, now);
         let wanted = BoundedCost { cost: cost.get(), ceiling: self.limit, gap: self.minimum_gap };
         Report {
             limit: self.limit,
@@ -358,13 +358,13 @@ impl Algorithm for SlidingLog {
             },
             reset: {
                 let until = |entry: Option<_>, span| entry.map_or(Nanos::ZERO, |entry| time_left(entry, now, span));
-                until(ring.entry(state, 0), self.length).max(until(ring.last_request(state), self.minimum_gap))
+                until(ring.read_entry(state, 0), self.length).max(until(ring.last_request(state), self.minimum_gap))
             },
         }
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        let ring = self.ring(state, now.mono());
+        let ring = self.load_ring(state, now.mono());
         Spent::of(self.entries_to_keep(ring, state, now.mono()).into(), self.limit.into())
     }
 
@@ -373,18 +373,18 @@ impl Algorithm for SlidingLog {
     /// than a shorter new window count as made at its beginning, so that as much is used as before.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let now = now.mono();
-        let ring = own.ring(state, now);
+        let ring = own.load_ring(state, now);
         let used = own.used_entries(ring, state, now);
         let kept = own.entries_to_keep(ring, state, now).min(self.slots());
         let oldest = Time::from_nanos(now.as_nanos().saturating_sub(self.length.as_nanos() - 1));
         // The rings overlap, so the entries are copied: 8 KiB of stack, only when parameters change.
         let mut aside = [Time::ZERO; Self::MAX_ENTRIES as usize];
         for (place, entry) in (0..kept).zip(&mut aside) {
-            let instant = ring.entry(state, place).unwrap_or(Time::ZERO);
+            let instant = ring.read_entry(state, place).unwrap_or(Time::ZERO);
             *entry = if place < used { instant.max(oldest) } else { instant };
         }
         let opening = kept.saturating_sub(ring.len - ring.opening);
-        let mut ring = LogRing::empty(self.slots());
+        let mut ring = LogRing::with_no_entries(self.slots());
         for entry in aside.iter().take(kept as usize).rev() {
             ring = ring.push(state, *entry);
         }
@@ -394,7 +394,7 @@ impl Algorithm for SlidingLog {
     changed_parameters!();
 }
 
-/// Where the entries are in the state. The place of an entry is how many entries are newer: the newest has place 0.
+/// Where the entries are in the state. The index of an entry is the number of newer entries: the newest has index 0.
 #[derive(Clone, Copy)]
 struct LogRing {
     slots: u64,
@@ -412,7 +412,7 @@ struct LogRing {
 const END_OF_TIME: Time<Mono> = Time::from_nanos(u64::MAX);
 
 impl LogRing {
-    const fn empty(slots: u64) -> Self {
+    const fn with_no_entries(slots: u64) -> Self {
         Self { slots, next: 0, len: 0, opening: 0, latest: END_OF_TIME }
     }
 
@@ -422,7 +422,7 @@ impl LogRing {
         // Damaged words must not lead outside the ring.
         let next = if next < slots { next } else { next % slots };
         let len = len.min(slots);
-        Self { next, len, opening: opening.min(len), ..Self::empty(slots) }
+        Self { next, len, opening: opening.min(len), ..Self::with_no_entries(slots) }
     }
 
     fn store<S: CellsMut + ?Sized>(self, state: &mut S) {
@@ -430,27 +430,27 @@ impl LogRing {
     }
 
     /// Returns the word of the entry at `place`, which is below `slots`.
-    const fn word(self, place: u64) -> usize {
-        1 + self.back(place + 1) as usize
+    const fn word_index(self, place: u64) -> usize {
+        1 + self.position_before_next(place + 1) as usize
     }
 
-    /// Returns the position `back` before the next entry, for `back` up to `slots`.
-    const fn back(self, back: u64) -> u64 {
+    /// Returns the position `back` entries before the next one, for `back` up to `slots`.
+    const fn position_before_next(self, back: u64) -> u64 {
         if back <= self.next { self.next - back } else { self.next + self.slots - back }
     }
 
-    fn entry<S: Cells + ?Sized>(self, state: &S, place: u64) -> Option<Time<Mono>> {
-        (place < self.len).then(|| self.latest.min(Time::from_nanos(state.get(self.word(place)))))
+    fn read_entry<S: Cells + ?Sized>(self, state: &S, place: u64) -> Option<Time<Mono>> {
+        (place < self.len).then(|| self.latest.min(Time::from_nanos(state.get(self.word_index(place)))))
     }
 
     /// Returns the newest entry, if it belongs to a request.
     fn last_request<S: Cells + ?Sized>(self, state: &S) -> Option<Time<Mono>> {
-        if self.len > self.opening { self.entry(state, 0) } else { None }
+        if self.len > self.opening { self.read_entry(state, 0) } else { None }
     }
 
     /// Returns the instant stored for an entry made now: never before the newest, so that entries stay in order.
-    fn instant<S: Cells + ?Sized>(self, state: &S, now: Time<Mono>) -> Time<Mono> {
-        self.entry(state, 0).map_or(now, |newest| newest.max(now))
+    fn instant_to_store<S: Cells + ?Sized>(self, state: &S, now: Time<Mono>) -> Time<Mono> {
+        self.read_entry(state, 0).map_or(now, |newest| newest.max(now))
     }
 
     /// Adds an entry; in a full ring it overwrites the oldest. The caller stores the ring.
@@ -464,12 +464,12 @@ impl LogRing {
     /// Adds `units` entries now, after limiting the others to `latest`.
     fn write<S: CellsMut + ?Sized>(mut self, state: &mut S, now: Time<Mono>, units: u64) {
         for place in 0..self.len {
-            if state.get(self.word(place)) <= self.latest.as_nanos() {
+            if state.get(self.word_index(place)) <= self.latest.as_nanos() {
                 break;
             }
-            state.set(self.word(place), self.latest.as_nanos());
+            state.set(self.word_index(place), self.latest.as_nanos());
         }
-        let instant = self.instant(state, now);
+        let instant = self.instant_to_store(state, now);
         for _ in 0..units.min(self.slots) {
             self = self.push(state, instant);
         }
@@ -479,13 +479,13 @@ impl LogRing {
     /// Takes `units` entries out, the newest of them at place `from`; the newer ones close up.
     fn remove_entries<S: CellsMut + ?Sized>(self, state: &mut S, from: u64, units: u64) {
         for place in (0..from).rev() {
-            state.set(self.word(place + units), state.get(self.word(place)));
+            state.set(self.word_index(place + units), state.get(self.word_index(place)));
         }
         let len = self.len - units;
         // Entries that belong to no request are the oldest ones.
         let requests = (self.len - self.opening).saturating_sub(from);
         let opening = self.opening - units.saturating_sub(requests).min(self.opening);
-        Self { next: self.back(units), len, opening, ..self }.store(state);
+        Self { next: self.position_before_next(units), len, opening, ..self }.store(state);
     }
 }
 
@@ -513,7 +513,7 @@ fn instant_of(stamp: Stamp) -> Option<Time<Mono>> {
 }
 
 /// Returns the first of `places` where `holds` is false, given that it is false for all later ones.
-fn partition(places: core::ops::Range<u64>, holds: impl Fn(u64) -> bool) -> u64 {
+fn partition_point(places: core::ops::Range<u64>, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (places.start, places.end);
     while low < high {
         let middle = low.midpoint(high);

@@ -47,7 +47,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::Params;
 use crate::quantity::{Cost, Nanos, Now};
-use crate::quota::{Demand, Quota, instant, start_by_quota};
+use crate::quota::{Demand, Quota, start_by_quota, window_instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -80,7 +80,7 @@ pub struct SlidingSlices {
 struct CurrentSlice {
     /// The first instant after the slice.
     end: u64,
-    /// How long until then, at least 1; more than a slice if the clock was set back.
+    /// The time until that instant, at least 1 ns; more than a slice if the clock was set back.
     left: u64,
     /// What is counted in the window.
     sum: u64,
@@ -186,11 +186,11 @@ impl SlidingSlices {
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
-        Tokens::whole(self.current(state, now).sum)
+        Tokens::whole(self.current_at(state, now).sum)
     }
 
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        Retry::After(Nanos::from_nanos(self.wait(state, &self.current(state, now), at_most.floor())))
+        Retry::After(Nanos::from_nanos(self.wait(state, &self.current_at(state, now), at_most.floor())))
     }
 
     /// Returns the most that may be counted for `ask` to fit; `None` if it never does.
@@ -202,14 +202,14 @@ impl SlidingSlices {
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.quota.deepest());
         // If nothing is counted, the slice does not matter.
-        let end = if used == 0 { 0 } else { self.advance_to(&[0u64; 0], instant(now.wall()), 0, 0).end };
+        let end = if used == 0 { 0 } else { self.advance_to(&[0u64; 0], window_instant(now.wall()), 0, 0).end };
         self.ring.clear(state);
         self.write_head(state, end, used, used);
     }
 
     /// Returns the sum and the present count, each capped at its maximum.
     #[inline]
-    fn counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
+    fn load_counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
         let (sum, present) = match self.ring.head {
             Head::Packed => (state.get(1) >> 32, state.get(1) & u64::from(u32::MAX)),
             Head::Wide => (state.get(1), state.get(2)),
@@ -219,10 +219,10 @@ impl SlidingSlices {
     }
 
     #[inline]
-    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentSlice {
-        let at = instant(now.wall());
+    fn current_at<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentSlice {
+        let at = window_instant(now.wall());
         let end = state.get(0);
-        let (sum, present) = self.counts(state);
+        let (sum, present) = self.load_counts(state);
         // Returns the present slice, or the later one from which the clock was set back.
         if at < end && end <= at.saturating_add(self.max_plausible) {
             return CurrentSlice { end, left: end - at, sum, present, shift: SliceShift::None };
@@ -243,7 +243,7 @@ impl SlidingSlices {
             return current(0, 0, SliceShift::All);
         }
         let ring = self.ring;
-        let number = self.number(end);
+        let number = self.slice_number(end);
         // The counts overwritten by the present count and by empty slices have left the window.
         let left: u64 =
             (0..shifts).map(|shift| ring.get(state, number.wrapping_add(shift))).fold(0, u64::saturating_add);
@@ -256,7 +256,7 @@ impl SlidingSlices {
     }
 
     /// Returns the number of the slice that ends at `end`.
-    const fn number(&self, end: u64) -> u64 {
+    const fn slice_number(&self, end: u64) -> u64 {
         end.div_ceil(self.precision)
     }
 
@@ -275,43 +275,43 @@ impl SlidingSlices {
     #[inline]
     fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, sum: u64, present: u64) {
         if current.shift != SliceShift::None {
-            self.shift(state, current.shift);
+            self.shift_to(state, current.shift);
         }
         self.write_head(state, current.end, sum, present);
     }
 
-    fn shift<S: CellsMut + ?Sized>(&self, state: &mut S, shift: SliceShift) {
+    fn shift_to<S: CellsMut + ?Sized>(&self, state: &mut S, shift: SliceShift) {
         let ring = self.ring;
         match shift {
             SliceShift::None => {}
             SliceShift::All => ring.clear(state),
             SliceShift::By(shifts) => {
-                let number = self.number(state.get(0));
-                ring.set(state, number, self.counts(state).1);
+                let number = self.slice_number(state.get(0));
+                ring.set(state, number, self.load_counts(state).1);
                 (1..shifts).for_each(|step| ring.set(state, number.wrapping_add(step), 0));
             }
         }
     }
 
     /// Returns the counts of the slices before the present one, from the oldest on, with how long until each leaves.
-    fn older<'a, S: Cells + ?Sized>(
+    fn older_counts<'a, S: Cells + ?Sized>(
         &'a self,
         state: &'a S,
         current: &'a CurrentSlice,
     ) -> impl DoubleEndedIterator<Item = (u64, u64)> + 'a {
         let ring = self.ring;
-        let (number, slices) = (self.number(current.end), self.slices);
-        let kept = self.number(state.get(0));
-        let (_, last) = self.counts(state);
+        let (number, slices) = (self.slice_number(current.end), self.slices);
+        let kept = self.slice_number(state.get(0));
+        let (_, last) = self.load_counts(state);
         (1..=slices).rev().map(move |back| {
             let leaves = current.left + (slices - back) * self.precision;
             let count = match current.shift {
                 SliceShift::All => 0,
-                SliceShift::None => ring.before(state, number, back),
+                SliceShift::None => ring.count_before(state, number, back),
                 // The last slice of the state is not in the ring yet, and the slices after it are empty.
                 SliceShift::By(shifts) if back < shifts => 0,
                 SliceShift::By(shifts) if back == shifts => last,
-                SliceShift::By(shifts) => ring.before(state, kept, back - shifts),
+                SliceShift::By(shifts) => ring.count_before(state, kept, back - shifts),
             };
             (count, leaves)
         })
@@ -323,7 +323,7 @@ impl SlidingSlices {
     }
 
     /// Returns how long until `cost` fits under `ceiling`.
-    fn retry<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, cost: Cost, ceiling: u64) -> Retry {
+    fn retry_for<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, cost: Cost, ceiling: u64) -> Retry {
         let Some(room) = ceiling.checked_sub(cost.get()) else { return Retry::Never };
         Retry::After(Nanos::from_nanos(self.wait(state, current, room)))
     }
@@ -334,7 +334,7 @@ impl SlidingSlices {
         if sum <= room {
             return 0;
         }
-        for (count, leaves) in self.older(state, current) {
+        for (count, leaves) in self.older_counts(state, current) {
             sum = sum.saturating_sub(count);
             if sum <= room {
                 return leaves;
@@ -345,21 +345,21 @@ impl SlidingSlices {
 
     /// Decides, once it is known what is counted.
     #[inline]
-    fn judge<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, ask: Ask) -> Verdict {
-        let pass = |taken| Verdict::pass(Outcome::Allow, taken, Stamp::from_bits(current.end));
+    fn weigh_current<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, ask: Ask) -> Verdict {
+        let pass = |taken| Verdict::with_outcome(Outcome::Allow, taken, Stamp::from_bits(current.end));
         let (cost, ceiling) = match self.quota.resolve(ask, || self.available(current)) {
             Demand::Take(taken) => return pass(taken),
             Demand::Fit { cost, ceiling } => (cost, ceiling),
         };
         match ceiling.checked_sub(cost.get()) {
             Some(room) if current.sum <= room => pass(cost),
-            _ => Verdict::deny(self.retry(state, current, cost, ceiling)),
+            _ => Verdict::deny(self.retry_for(state, current, cost, ceiling)),
         }
     }
 
     /// Applies what was decided.
     #[inline]
-    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, verdict: &Verdict) {
+    fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, verdict: &Verdict) {
         // A slice ends earlier only if the clock was set back. Even a refusal writes that, so that its wait is true.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             let taken = verdict.taken().get();
@@ -389,7 +389,7 @@ impl Algorithm for SlidingSlices {
     /// over the slices.
     #[inline]
     fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
-        let (at, end, counts) = (instant(now.wall()), state.get(0), state.get(1));
+        let (at, end, counts) = (window_instant(now.wall()), state.get(0), state.get(1));
         let (sum, present) = (counts >> 32, counts & u64::from(u32::MAX));
         let in_slice = at < end && end <= at.saturating_add(self.max_plausible) && self.ring.head == Head::Packed;
         if !in_slice || present > sum || sum > self.quota.limit().checked_sub(cost.get())? {
@@ -405,7 +405,7 @@ impl Algorithm for SlidingSlices {
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
-        let current = self.current(state, now);
+        let current = self.current_at(state, now);
         let taken_in = stamp.map_or(current.end, Stamp::to_bits);
         // After a change of the precision, slices may end at other instants.
         let Some(gap) = current.end.checked_sub(taken_in).filter(|gap| gap % self.precision == 0) else {
@@ -413,7 +413,7 @@ impl Algorithm for SlidingSlices {
         };
         let back = gap / self.precision;
         let present = if back == 0 { current.present } else { 0 };
-        let older = || self.older(state, &current).rev().nth(back as usize - 1).map_or(0, |(count, _)| count);
+        let older = || self.older_counts(state, &current).rev().nth(back as usize - 1).map_or(0, |(count, _)| count);
         let count = match back {
             0 => present,
             1..=Self::MAX_SLICES => older(),
@@ -424,28 +424,28 @@ impl Algorithm for SlidingSlices {
             self.write(state, &current, current.sum.saturating_sub(accepted), current.present - accepted.min(present));
             if back > 0 {
                 let ring = self.ring;
-                ring.set(state, ring.back(self.number(current.end), back), count - accepted);
+                ring.set(state, ring.number_before(self.slice_number(current.end), back), count - accepted);
             }
         }
         Cost::new(accepted)
     }
 
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        let current = self.current(state, now);
+        let current = self.current_at(state, now);
         Report {
             limit: self.quota.limit(),
             remaining: self.available(&current),
-            retry: self.retry(state, &current, cost, self.quota.limit()),
+            retry: self.retry_for(state, &current, cost, self.quota.limit()),
             reset: Nanos::from_nanos(self.wait(state, &current, 0)),
         }
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        Spent::of(self.current(state, now).sum.into(), self.quota.limit().into())
+        Spent::of(self.current_at(state, now).sum.into(), self.quota.limit().into())
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.current(state, now).sum == 0
+        self.current_at(state, now).sum == 0
     }
 
     /// Slices of the same length, in a window at least as long, keep their counts. Otherwise everything counts in the
@@ -454,18 +454,18 @@ impl Algorithm for SlidingSlices {
         if self.precision != own.precision || self.slices < own.slices {
             return self.start_with(state, now, own.used(state, now));
         }
-        let before = own.current(state, now);
+        let before = own.current_at(state, now);
         let mut counts = [0; Self::MAX_SLICES as usize];
-        own.older(state, &before).rev().zip(&mut counts).for_each(|((count, _), place)| *place = count);
+        own.older_counts(state, &before).rev().zip(&mut counts).for_each(|((count, _), place)| *place = count);
         self.ring.clear(state);
         // After the clock was set back, the old slices are ahead of it and stay so.
-        let (ring, number) = (self.ring, self.number(before.end));
+        let (ring, number) = (self.ring, self.slice_number(before.end));
         let present = before.present.min(self.quota.deepest());
         let mut room = self.quota.deepest() - present;
         for (back, count) in counts.iter().take(self.slices as usize).enumerate() {
             let kept = (*count).min(room);
             room -= kept;
-            ring.set(state, ring.back(number, back as u64 + 1), kept);
+            ring.set(state, ring.number_before(number, back as u64 + 1), kept);
         }
         self.write_head(state, before.end, self.quota.deepest() - room, present);
     }

@@ -49,7 +49,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Nanos, Now};
-use crate::quota::{Demand, Quota, instant, start_by_quota};
+use crate::quota::{Demand, Quota, start_by_quota, window_instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -73,9 +73,9 @@ pub struct SlidingWindow {
 
 /// The window that a request is counted in, and the count of the one before.
 struct WindowPair {
-    /// The first instant after it.
+    /// The first instant after the window.
     end: u64,
-    /// How long until then, at least 1; more than the length if the clock was set back.
+    /// The time until that instant, at least 1 ns; more than the length if the clock was set back.
     left: u64,
     previous: u64,
     used: u64,
@@ -127,7 +127,7 @@ impl SlidingWindow {
     }
 
     pub(crate) fn decode<S: Cells + ?Sized>(&self, state: &S) -> DecodedState {
-        let (previous, used) = self.counts(state);
+        let (previous, used) = self.load_counts(state);
         DecodedState::Windows { end: state.get(0), previous, used }
     }
 
@@ -136,11 +136,11 @@ impl SlidingWindow {
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
-        Tokens::of(self.estimate(&self.current(state, now)), self.quota.length())
+        Tokens::of(self.estimate(&self.current_at(state, now)), self.quota.length())
     }
 
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        Retry::After(self.wait(&self.current(state, now), at_most.units_floor(self.quota.length())))
+        Retry::After(self.wait(&self.current_at(state, now), at_most.units_floor(self.quota.length())))
     }
 
     /// Returns the most that the estimate may be for `ask` to fit; `None` if it never does.
@@ -162,7 +162,7 @@ impl SlidingWindow {
 
     /// Returns the counts of the window before and of the present one, at most [`Quota::deepest`].
     #[inline]
-    fn counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
+    fn load_counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
         let (previous, used) = if self.is_packed() {
             (state.get(1) >> 32, state.get(1) & MAX_PACKED)
         } else {
@@ -172,10 +172,10 @@ impl SlidingWindow {
     }
 
     #[inline]
-    fn current<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> WindowPair {
-        let at = instant(now.wall());
+    fn current_at<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> WindowPair {
+        let at = window_instant(now.wall());
         let end = state.get(0);
-        let (previous, used) = self.counts(state);
+        let (previous, used) = self.load_counts(state);
         let length = self.quota.length();
         // Returns the present window, or the later one from which the clock was set back.
         if at < end && end <= at.saturating_add(length + self.quota.max_ahead(length)) {
@@ -198,7 +198,7 @@ impl SlidingWindow {
 
     /// Returns the end of the window around now.
     fn begin(&self, now: &Now<'_>) -> u64 {
-        self.advance_to(instant(now.wall()), 0, 0, 0).end
+        self.advance_to(window_instant(now.wall()), 0, 0, 0).end
     }
 
     #[inline]
@@ -239,7 +239,7 @@ impl SlidingWindow {
     }
 
     /// Returns how long until `cost` fits under `ceiling`.
-    fn retry(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> Retry {
+    fn retry_for(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> Retry {
         ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, self.scaled(room))))
     }
 
@@ -251,23 +251,23 @@ impl SlidingWindow {
         // In this window only the weight of the previous one falls. If that is not enough, the next window begins
         // without it, and there the weight of this window falls, to zero at the end.
         let beside_used = room.checked_sub(self.scaled(current.used));
-        let wait = match beside_used.map(|room| self.overlap(current.previous, room)) {
+        let wait = match beside_used.map(|room| self.max_overlap(current.previous, room)) {
             Some(overlap @ 1..) => current.left - overlap,
-            _ => current.left + (self.quota.length() - self.overlap(current.used, room)),
+            _ => current.left + (self.quota.length() - self.max_overlap(current.used, room)),
         };
         Nanos::from_nanos(wait)
     }
 
     /// Returns the largest overlap at which a window of `count` weighs at most `room`, an amount times the length.
-    fn overlap(&self, count: u64, room: u128) -> u64 {
+    fn max_overlap(&self, count: u64, room: u128) -> u64 {
         let length = self.quota.length();
         room.checked_div(count.into()).map_or(length, |overlap| overlap.min(length.into()) as u64)
     }
 
     /// Decides, once it is known what is counted.
     #[inline]
-    fn judge<S: Cells + ?Sized>(&self, _: &S, current: &WindowPair, ask: Ask) -> Verdict {
-        let pass = |taken| Verdict::pass(Outcome::Allow, taken, Stamp::from_bits(current.end));
+    fn weigh_current<S: Cells + ?Sized>(&self, _: &S, current: &WindowPair, ask: Ask) -> Verdict {
+        let pass = |taken| Verdict::with_outcome(Outcome::Allow, taken, Stamp::from_bits(current.end));
         let (cost, ceiling) = match self.quota.resolve(ask, || self.available(current)) {
             Demand::Take(taken) => return pass(taken),
             Demand::Fit { cost, ceiling } => (cost, ceiling),
@@ -275,12 +275,12 @@ impl SlidingWindow {
         if self.fits(current, cost, ceiling) {
             return pass(cost);
         }
-        Verdict::deny(self.retry(current, cost, ceiling))
+        Verdict::deny(self.retry_for(current, cost, ceiling))
     }
 
     /// Applies what was decided.
     #[inline]
-    fn settle<S: CellsMut + ?Sized>(&self, state: &mut S, current: &WindowPair, verdict: &Verdict) {
+    fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &WindowPair, verdict: &Verdict) {
         // Only a clock that was set back makes a window end earlier. Even a refusal writes that, so that its wait is true.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             let used = current.used.saturating_add(verdict.taken().get()).min(self.quota.deepest());
@@ -301,7 +301,7 @@ impl Algorithm for SlidingWindow {
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
-        let mut current = self.current(state, now);
+        let mut current = self.current_at(state, now);
         let taken_in = stamp.map_or(current.end, Stamp::to_bits);
         let count = if taken_in == current.end {
             &mut current.used
@@ -319,7 +319,7 @@ impl Algorithm for SlidingWindow {
     }
 
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        let current = self.current(state, now);
+        let current = self.current_at(state, now);
         let reset = match (current.previous, current.used) {
             (0, 0) => 0,
             (_, 0) => current.left,
@@ -328,24 +328,24 @@ impl Algorithm for SlidingWindow {
         Report {
             limit: self.quota.limit(),
             remaining: self.available(&current),
-            retry: self.retry(&current, cost, self.quota.limit()),
+            retry: self.retry_for(&current, cost, self.quota.limit()),
             reset: Nanos::from_nanos(reset),
         }
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        Spent::of(self.estimate(&self.current(state, now)), self.scaled(self.quota.limit()))
+        Spent::of(self.estimate(&self.current_at(state, now)), self.scaled(self.quota.limit()))
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        let current = self.current(state, now);
+        let current = self.current_at(state, now);
         current.previous == 0 && current.used == 0
     }
 
     /// Windows of the same length keep both counts, unless the previous one counted more than these parameters can
     /// hold. Otherwise the estimate, rounded up, counts in the present window of the new parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
-        let current = own.current(state, now);
+        let current = own.current_at(state, now);
         if self.length() != own.length() || current.previous > self.quota.deepest() {
             return self.start_with(state, now, own.used(state, now));
         }

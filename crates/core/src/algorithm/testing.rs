@@ -19,7 +19,7 @@ pub(super) struct WalkOptions {
     pub(super) pause: u64,
     /// The largest cost.
     pub(super) cost: u64,
-    /// Whether to charge into debt and to refund, too.
+    /// Whether the walk also charges into debt and refunds.
     pub(super) all_verbs: bool,
 }
 
@@ -79,7 +79,7 @@ pub(super) fn check<A: Algorithm>(limit: &A, steps: &str, expected: &str) {
     check_by(limit, Now::at, steps, expected);
 }
 
-/// Returns the same by another clock.
+/// Does the same with another clock.
 pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'a>, steps: &str, expected: &str) {
     let mut words = vec![0; limit.words()];
     let state = &mut *words;

@@ -96,7 +96,7 @@ impl TokenBucket {
             burst: at_least_one,
             max_debt: 0,
             initial: burst,
-            capacity: flow.ticks(burst),
+            capacity: flow.ticks_of(burst),
             deepest: 0,
             max_plausible: 0,
             one_word: false,
@@ -118,8 +118,8 @@ impl TokenBucket {
     }
 
     fn with_max_debt(self, max_debt: u64) -> Self {
-        let deepest = self.flow.ticks(self.burst.get() + max_debt);
-        let max_plausible = deepest + self.flow.instant(Time::from_nanos(STALE.as_nanos()));
+        let deepest = self.flow.ticks_of(self.burst.get() + max_debt);
+        let max_plausible = deepest + self.flow.instant_in_ticks(Time::from_nanos(STALE.as_nanos()));
         let one_word = self.flow.fits_a_word(deepest);
         let word_until = if one_word { HORIZON } else { 0 };
         Self { max_debt, deepest, max_plausible, one_word, word_until, ..self }
@@ -172,7 +172,8 @@ impl TokenBucket {
     }
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
-        let (ticks, from, to) = (self.flow.load(state, self.one_word), self.flow.instant(from), self.flow.instant(to));
+        let (ticks, from, to) =
+            (self.flow.load(state, self.one_word), self.flow.instant_in_ticks(from), self.flow.instant_in_ticks(to));
         // An instant before the other clock's zero becomes zero: in both cases nothing is owed.
         self.encode(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
     }
@@ -183,25 +184,25 @@ impl TokenBucket {
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
-        self.tokens(self.owed(state, now))
+        self.ticks_to_tokens(self.owed_now(state, now))
     }
 
     /// Returns how long until no more than `at_most` is used up.
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        self.retry(self.owed(state, now), Some(at_most.units_floor(self.ticks_per_token())))
+        self.retry_for(self.owed_now(state, now), Some(at_most.units_floor(self.ticks_per_token())))
     }
 
     /// Returns the most that may be used up for `ask` to fit; `None` if it never does.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         let room = match ask {
-            Ask::Exactly(cost) => self.room(cost),
-            Ask::UpTo(cost) => self.room(cost.min(Cost::ONE)),
+            Ask::Exactly(cost) => self.max_owed_for(cost),
+            Ask::UpTo(cost) => self.max_owed_for(cost.min(Cost::ONE)),
             Ask::Regardless(cost) => self.room_with_debt(cost),
         };
-        room.map(|room| self.tokens(room))
+        room.map(|room| self.ticks_to_tokens(room))
     }
 
-    pub(crate) fn tokens(&self, ticks: Ticks) -> Tokens {
+    pub(crate) fn ticks_to_tokens(&self, ticks: Ticks) -> Tokens {
         Tokens::of(ticks, self.ticks_per_token())
     }
 
@@ -211,44 +212,44 @@ impl TokenBucket {
 
     /// Returns what the state says is owed now; after the clock stepped back that may be any amount.
     #[inline]
-    fn ahead<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
-        self.flow.load(state, self.one_word).saturating_sub(self.flow.instant(now.mono()))
+    fn ticks_ahead<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
+        self.flow.load(state, self.one_word).saturating_sub(self.flow.instant_in_ticks(now.mono()))
     }
 
     /// Returns what is owed now, the tokens spent and not yet refilled. If the clock stepped back it is as much as can be owed:
     /// that grants nothing, and refuses for no longer than all of it takes to refill.
     #[inline]
-    pub(crate) fn owed<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
-        let ahead = self.ahead(state, now);
+    pub(crate) fn owed_now<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
+        let ahead = self.ticks_ahead(state, now);
         if ahead <= self.max_plausible { ahead } else { self.deepest }
     }
 
     #[inline]
     fn set_owed<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
-        self.flow.store(state, self.one_word, self.flow.instant(now.mono()) + owed);
+        self.flow.store(state, self.one_word, self.flow.instant_in_ticks(now.mono()) + owed);
     }
 
     /// Returns the most that may be owed for `cost` to fit the burst; `None` if it never does.
     #[inline]
-    pub(crate) fn room(&self, cost: Cost) -> Option<Ticks> {
+    pub(crate) fn max_owed_for(&self, cost: Cost) -> Option<Ticks> {
         // The cost is compared first: the ticks of a larger one might overflow.
-        (cost.get() <= self.burst.get()).then(|| self.capacity - self.flow.ticks(cost.get()))
+        (cost.get() <= self.burst.get()).then(|| self.capacity - self.flow.ticks_of(cost.get()))
     }
 
     /// Returns the most that may be owed for `cost` to fit the burst and the debt; `None` if it never does.
     #[inline]
     pub(crate) fn room_with_debt(&self, cost: Cost) -> Option<Ticks> {
-        (cost.get() <= self.burst.get() + self.max_debt).then(|| self.deepest - self.flow.ticks(cost.get()))
+        (cost.get() <= self.burst.get() + self.max_debt).then(|| self.deepest - self.flow.ticks_of(cost.get()))
     }
 
     /// Returns how many whole tokens fit on top of `owed`.
     pub(crate) fn available(&self, owed: Ticks) -> u64 {
-        self.flow.tokens(self.capacity.saturating_sub(owed))
+        self.flow.whole_units(self.capacity.saturating_sub(owed))
     }
 
     /// Returns how long until no more than `room` is owed.
     #[inline]
-    pub(crate) fn retry(&self, owed: Ticks, room: Option<Ticks>) -> Retry {
+    pub(crate) fn retry_for(&self, owed: Ticks, room: Option<Ticks>) -> Retry {
         room.map_or(Retry::Never, |room| Retry::After(self.flow.wait(owed.saturating_sub(room))))
     }
 
@@ -260,19 +261,19 @@ impl TokenBucket {
         ahead: Cost,
         room: Option<Ticks>,
     ) -> Retry {
-        self.retry(self.owed(state, now).saturating_add(self.flow.ticks(ahead.get())), room)
+        self.retry_for(self.owed_now(state, now).saturating_add(self.flow.ticks_of(ahead.get())), room)
     }
 
     pub(crate) fn report_owed(&self, owed: Ticks, remaining: u64, room: Option<Ticks>) -> Report {
-        Report { limit: self.burst.get(), remaining, retry: self.retry(owed, room), reset: self.flow.wait(owed) }
+        Report { limit: self.burst.get(), remaining, retry: self.retry_for(owed, room), reset: self.flow.wait(owed) }
     }
 
     /// Takes `amount` from a state in which `owed` is owed.
     #[inline]
     pub(crate) fn take<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks, amount: Cost) {
         if amount > Cost::ZERO {
-            self.set_owed(state, now, owed + self.flow.ticks(amount.get()));
-        } else if self.ahead(state, now) > self.max_plausible {
+            self.set_owed(state, now, owed + self.flow.ticks_of(amount.get()));
+        } else if self.ticks_ahead(state, now) > self.max_plausible {
             // Even a refusal writes the repair of a clock step: what is owed refills from this instant on.
             self.set_owed(state, now, self.deepest);
         }
@@ -280,21 +281,21 @@ impl TokenBucket {
 
     /// Decides, given what is owed.
     #[inline]
-    fn judge(&self, owed: Ticks, ask: Ask) -> Verdict {
+    fn weigh_owed(&self, owed: Ticks, ask: Ask) -> Verdict {
         let room = match ask {
-            Ask::Exactly(cost) => self.room(cost),
+            Ask::Exactly(cost) => self.max_owed_for(cost),
             Ask::Regardless(cost) => self.room_with_debt(cost),
             Ask::UpTo(cost) => {
                 let taken = cost.min(Cost::new(self.available(owed)));
                 if taken > Cost::ZERO || cost == Cost::ZERO {
                     return Verdict::allow(taken);
                 }
-                self.room(Cost::ONE)
+                self.max_owed_for(Cost::ONE)
             }
         };
         match room {
             Some(room) if owed <= room => Verdict::allow(ask.cost()),
-            _ => Verdict::deny(self.retry(owed, room)),
+            _ => Verdict::deny(self.retry_for(owed, room)),
         }
     }
 }
@@ -312,23 +313,23 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.set_owed(state, now, self.flow.ticks(self.burst.get() - self.initial));
+        self.set_owed(state, now, self.flow.ticks_of(self.burst.get() - self.initial));
     }
 
     #[inline]
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
-        self.judge(self.owed(state, now), ask)
+        self.weigh_owed(self.owed_now(state, now), ask)
     }
 
     #[inline]
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-        self.take(state, now, self.owed(state, now), verdict.taken());
+        self.take(state, now, self.owed_now(state, now), verdict.taken());
     }
 
     #[inline(never)]
     fn decide_slow<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
-        let owed = self.owed(state, now);
-        let verdict = self.judge(owed, ask);
+        let owed = self.owed_now(state, now);
+        let verdict = self.weigh_owed(owed, ask);
         self.take(state, now, owed, verdict.taken());
         verdict
     }
@@ -357,13 +358,13 @@ impl Algorithm for TokenBucket {
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
-        let owed = self.owed(state, now);
+        let owed = self.owed_now(state, now);
         // A part of a token is owed until all of it has refilled, so it can be given back.
-        let spent = self.flow.tokens(owed + (self.flow.ticks(1) - 1));
+        let spent = self.flow.whole_units(owed + (self.flow.ticks_of(1) - 1));
         let accepted = cost.min(Cost::new(spent));
         // A refund of nothing writes nothing: it would only move the state along with the clock.
         if accepted > Cost::ZERO {
-            self.set_owed(state, now, owed.saturating_sub(self.flow.ticks(accepted.get())));
+            self.set_owed(state, now, owed.saturating_sub(self.flow.ticks_of(accepted.get())));
         }
         accepted
     }
@@ -373,20 +374,20 @@ impl Algorithm for TokenBucket {
         if let Some(report) = self.report_word(state.get(0), now, cost) {
             return report;
         }
-        let owed = self.owed(state, now);
-        self.report_owed(owed, self.available(owed), self.room(cost))
+        let owed = self.owed_now(state, now);
+        self.report_owed(owed, self.available(owed), self.max_owed_for(cost))
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        Spent::of(self.owed(state, now), self.capacity)
+        Spent::of(self.owed_now(state, now), self.capacity)
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.owed(state, now) == 0
+        self.owed_now(state, now) == 0
     }
 
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        self.retry_after(state, now, ahead, self.room(cost))
+        self.retry_after(state, now, ahead, self.max_owed_for(cost))
     }
 
     /// What is owed stays owed, rounded up to a tick of the new rate.

@@ -11,11 +11,11 @@ use crate::{
 const SECOND: u64 = 1_000_000_000;
 const WEEK: Nanos = Nanos::from_secs(7 * 86_400);
 
-fn token(rate: &str, burst: u64) -> Limit {
+fn token_bucket(rate: &str, burst: u64) -> Limit {
     TokenBucket::new(rate.parse().unwrap(), burst).unwrap().into()
 }
 
-fn leaky(rate: &str, burst: u64) -> LeakyBucket {
+fn leaky_bucket(rate: &str, burst: u64) -> LeakyBucket {
     LeakyBucket::new(rate.parse().unwrap(), burst).unwrap()
 }
 
@@ -45,7 +45,7 @@ impl Account {
         verdict
     }
 
-    fn used(&self, at: u64) -> Tokens {
+    fn used_at(&self, at: u64) -> Tokens {
         self.own.used(&*self.words, &Now::at(at))
     }
 
@@ -58,8 +58,8 @@ impl Account {
 fn one_of_each_algorithm(capacity: u64) -> Vec<Limit> {
     let rate = format!("{capacity}/week");
     vec![
-        token(&rate, capacity),
-        leaky(&rate, capacity).free(capacity).unwrap().into(),
+        token_bucket(&rate, capacity),
+        leaky_bucket(&rate, capacity).free(capacity).unwrap().into(),
         IntervalBucket::new(capacity, WEEK).unwrap().into(),
         IntervalBucket::new(capacity, WEEK).unwrap().steps(Steps::FirstRequest).into(),
         FixedWindow::new(capacity, WEEK).unwrap().into(),
@@ -89,7 +89,7 @@ fn refused_request_under_smaller_parameters_forgives_nothing() {
 
 #[test]
 fn refused_request_under_another_override_does_not_change_the_refill() {
-    let (ten, five) = (token("10/10s", 10), token("5/10s", 5));
+    let (ten, five) = (token_bucket("10/10s", 10), token_bucket("5/10s", 5));
     let mut key = Account::new(ten, 0);
     assert!(key.ask(&ten, 0, exactly(10)).is_admitted());
     // Six tokens must be refilled, at the rate of the parameters that were charged.
@@ -101,7 +101,7 @@ fn refused_request_under_another_override_does_not_change_the_refill() {
 
 #[test]
 fn two_versions_of_a_rule_admit_no_more_than_the_larger() {
-    let (large, small) = (token("1000/h", 1_000), token("10/h", 10));
+    let (large, small) = (token_bucket("1000/h", 1_000), token_bucket("10/h", 10));
     let mut key = Account::new(large, 0);
     let mut admitted = 0;
     for step in 0..1_000 {
@@ -119,12 +119,12 @@ fn log_counts_refused_attempts_under_the_parameters_of_the_state() {
     let _ = key.ask(&own, 0, exactly(2));
     let refused = key.ask(&other, SECOND, exactly(1));
     assert_eq!(refused.outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(9))));
-    assert_eq!((key.own, key.used(SECOND).ceil()), (own, 3));
+    assert_eq!((key.own, key.used_at(SECOND).ceil()), (own, 3));
     assert_eq!(key.report(&own, 10 * SECOND, 1).remaining, 2, "the attempt leaves with the window of its own log");
-    let mut bucket = Account::new(token("1/s", 2), 0);
-    let _ = bucket.ask(&token("1/s", 2), 0, exactly(2));
+    let mut bucket = Account::new(token_bucket("1/s", 2), 0);
+    let _ = bucket.ask(&token_bucket("1/s", 2), 0, exactly(2));
     let _ = bucket.ask(&other, 0, exactly(1));
-    assert_eq!(bucket.used(0).ceil(), 2, "a bucket counts no attempts");
+    assert_eq!(bucket.used_at(0).ceil(), 2, "a bucket counts no attempts");
 }
 
 #[test]
@@ -136,15 +136,15 @@ fn minimum_gap_applies_to_requests_only() {
     assert_eq!(key.ask(&gapped, SECOND, exactly(1)).outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(2))));
     assert!(key.ask(&gapped, SECOND, exactly(0)).is_admitted(), "a cost of zero is exempt");
     assert!(key.ask(&gapped, 3 * SECOND, exactly(1)).is_admitted());
-    let mut key = Account::new(token("1/h", 5), 0);
-    let _ = key.ask(&token("1/h", 5), 0, exactly(4));
+    let mut key = Account::new(token_bucket("1/h", 5), 0);
+    let _ = key.ask(&token_bucket("1/h", 5), 0, exactly(4));
     assert!(key.ask(&gapped, 0, exactly(1)).is_admitted(), "a bucket does not know when the last request came");
     assert!(!key.ask(&gapped, 1, exactly(1)).is_admitted());
 }
 
 #[test]
 fn taking_under_no_limit_keeps_the_state() {
-    let bucket = token("1/h", 5);
+    let bucket = token_bucket("1/h", 5);
     let mut key = Account::new(bucket, 0);
     let _ = key.ask(&bucket, 0, exactly(5));
     assert!(key.ask(&Limit::Unlimited, 0, exactly(1_000)).is_admitted());
@@ -154,9 +154,13 @@ fn taking_under_no_limit_keeps_the_state() {
 
 #[test]
 fn list_of_limits_is_written_completely_or_not_at_all() {
-    let old = Limits::new([token("10/10s", 10), SlidingLog::new(5, Nanos::SECOND).unwrap().into()]).unwrap();
-    let new =
-        Limits::new([token("5/10s", 5), SlidingLog::new(8, Nanos::SECOND).unwrap().into(), token("1/s", 3)]).unwrap();
+    let old = Limits::new([token_bucket("10/10s", 10), SlidingLog::new(5, Nanos::SECOND).unwrap().into()]).unwrap();
+    let new = Limits::new([
+        token_bucket("5/10s", 5),
+        SlidingLog::new(8, Nanos::SECOND).unwrap().into(),
+        token_bucket("1/s", 3),
+    ])
+    .unwrap();
     let mut words = vec![0; old.words().max(new.words())];
     old.init(&mut *words, &Now::at(0));
     assert!(old.decide(&mut *words, &Now::at(0), exactly(4)).is_admitted());
@@ -196,10 +200,10 @@ fn varied_limits() -> Vec<Limit> {
     let secs = Nanos::from_secs;
     let interval = |refill, period, burst| IntervalBucket::new(refill, secs(period)).unwrap().burst(burst).unwrap();
     vec![
-        token("3/s", 7),
-        token("7777/h", 4),
-        leaky("3/2s", 9).free(2).unwrap().into(),
-        leaky("7/s", 12).max_wait(Nanos::from_millis(900)).into(),
+        token_bucket("3/s", 7),
+        token_bucket("7777/h", 4),
+        leaky_bucket("3/2s", 9).free(2).unwrap().into(),
+        leaky_bucket("7/s", 12).max_wait(Nanos::from_millis(900)).into(),
         interval(3, 2, 8).into(),
         interval(2, 3, 5).max_wait(secs(4)).unwrap().into(),
         interval(3, 2, 6).steps(Steps::FirstRequest).into(),
@@ -220,13 +224,13 @@ fn varied_limits() -> Vec<Limit> {
 }
 
 /// Numbers that look random and are the same in every run.
-fn random(seed: &mut u64, below: u64) -> u64 {
+fn next_random(seed: &mut u64, below: u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 33) % below
 }
 
 /// Returns an upper bound of one unit of the limit's state: rounding up always costs less.
-fn unit(limit: &Limit) -> u64 {
+fn unit_bound(limit: &Limit) -> u64 {
     match limit {
         Limit::TokenBucket(bucket) => bucket.rate().per().as_nanos(),
         Limit::LeakyBucket(bucket) => bucket.rate().per().as_nanos(),
@@ -237,7 +241,7 @@ fn unit(limit: &Limit) -> u64 {
 /// Takes one step with a key under `limit` and checks everything that the law says about it.
 fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
     let now = Now::at(at);
-    let (before, used) = (key.words.clone(), key.used(at));
+    let (before, used) = (key.words.clone(), key.used_at(at));
     let report = key.report(limit, at, ask.cost().get());
     let verdict = limit.weigh_from(&key.own, &*key.words, &now, ask);
     assert_eq!(verdict, limit.weigh_from(&key.own, &*key.words, &now, ask));
@@ -271,8 +275,8 @@ fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
         return;
     }
     // The amount used is what was used before, rounded up by less than a unit, plus what was taken.
-    let unit = unit(limit);
-    let after = key.used(at).units_ceil(unit);
+    let unit = unit_bound(limit);
+    let after = key.used_at(at).units_ceil(unit);
     let taken = u128::from(verdict.taken().get()) * u128::from(unit);
     let exact = own == *limit || used.units_ceil(unit) == used.units_floor(unit);
     assert_eq!(after, used.units_ceil(unit) + taken, "{used:?} before {ask:?}, exact: {exact}, {what}");
@@ -285,14 +289,14 @@ fn law_of_changed_limits_holds_for_all_pairs() {
         let mut seed = 7;
         let (mut key, mut at) = (Account::new(*first, 100 * SECOND), 100 * SECOND);
         for nth in 0..60 {
-            let limit = if random(&mut seed, 2) == 0 { first } else { second };
-            at += match (random(&mut seed, 5), key.report(limit, at, 1).retry) {
+            let limit = if next_random(&mut seed, 2) == 0 { first } else { second };
+            at += match (next_random(&mut seed, 5), key.report(limit, at, 1).retry) {
                 (0, Retry::After(wait)) => wait.as_nanos(),
-                (1, _) => random(&mut seed, 3 * SECOND),
+                (1, _) => next_random(&mut seed, 3 * SECOND),
                 _ => 0,
             };
-            let cost = Cost::new(random(&mut seed, 6));
-            let ask = match random(&mut seed, 6) {
+            let cost = Cost::new(next_random(&mut seed, 6));
+            let ask = match next_random(&mut seed, 6) {
                 0 => Ask::UpTo(cost),
                 1 => Ask::Regardless(cost),
                 _ => Ask::Exactly(cost),
@@ -350,7 +354,7 @@ fn debt_of_another_calendar_is_paid_off_by_the_length_of_its_own_windows() {
 
 #[test]
 fn limit_without_a_state_decides_as_it_does_alone() {
-    let bucket = token("1/h", 5);
+    let bucket = token_bucket("1/h", 5);
     let mut key = Account::new(bucket, 0);
     let _ = key.ask(&bucket, 0, exactly(5));
     for limit in [Limit::Unlimited, Limit::DenyAll] {
@@ -386,7 +390,7 @@ fn limit_that_differs_in_its_debt_only_decides_everything_else_the_same() {
         let mut seed = max_debt;
         let (mut key, mut at) = (Account::new(*own, 100 * SECOND), 100 * SECOND);
         for _ in 0..100 {
-            at += random(&mut seed, 3) * random(&mut seed, SECOND);
+            at += next_random(&mut seed, 3) * next_random(&mut seed, SECOND);
             let now = Now::at(at);
             for cost in (0..12).map(Cost::new) {
                 let what = format!("{cost:?} at {at} under {other:?}");
@@ -397,7 +401,7 @@ fn limit_that_differs_in_its_debt_only_decides_everything_else_the_same() {
                 }
                 let charge = other.weigh_from(own, &*key.words, &now, Ask::Regardless(cost));
                 let room = (own.capacity() + max_debt).checked_sub(cost.get());
-                assert_eq!(charge.is_admitted(), room.is_some_and(|room| key.used(at).ceil() <= room), "{what}");
+                assert_eq!(charge.is_admitted(), room.is_some_and(|room| key.used_at(at).ceil() <= room), "{what}");
                 let [expected, changed] = [own, &other].map(|limit| key.report(limit, at, cost.get()));
                 assert_eq!(changed, expected, "{what}");
                 let wait = match own.weigh(&*key.words, &now, Ask::Exactly(cost)).outcome() {
@@ -407,7 +411,7 @@ fn limit_that_differs_in_its_debt_only_decides_everything_else_the_same() {
                 };
                 assert_eq!(other.wait_behind_from(own, &*key.words, &now, cost), wait, "{what}");
             }
-            let _ = key.ask(own, at, exactly(random(&mut seed, 5)));
+            let _ = key.ask(own, at, exactly(next_random(&mut seed, 5)));
         }
     }
 }

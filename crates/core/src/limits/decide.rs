@@ -41,7 +41,7 @@ impl Algorithm for Limits {
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Stamps>) {
         for (limit, first, place) in self.parts() {
             if verdict.is_admitted() || verdict.stamp().has_refused(place) {
-                let part = Verdict::pass(verdict.outcome(), verdict.taken(), verdict.stamp().get(place));
+                let part = Verdict::with_outcome(verdict.outcome(), verdict.taken(), verdict.stamp().get(place));
                 limit.commit(&mut Offset { cells: &mut *state, first }, now, &part);
             }
         }
@@ -58,9 +58,9 @@ impl Algorithm for Limits {
         refunds.fold(cost, Cost::min)
     }
 
-    /// Returns limit and remaining of the limit with the least remaining, and the longest times.
+    /// Returns the limit and the remaining amount of the limit with the least remaining, and the longest times of all.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        tightest(self.reports(state, now, cost))
+        tightest_report(self.reports(state, now, cost))
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
@@ -107,7 +107,7 @@ impl Algorithm for Limits {
         let [limit] = &*self.limits else { return None };
         let verdict = limit.decide_fast(state, now, cost)?;
         let stamps = if verdict.is_admitted() { Stamps::from_stamps([verdict.stamp()]) } else { Stamps::refused_by(0) };
-        Some(Verdict::pass(verdict.outcome(), verdict.taken(), stamps))
+        Some(Verdict::with_outcome(verdict.outcome(), verdict.taken(), stamps))
     }
 
     /// Converts position by position; a position that `own` does not have starts unused: `initial` is for new keys.
@@ -159,7 +159,7 @@ impl Algorithm for Limits {
         }
         for ((limit, _, place), (own, first, _)) in self.parts().zip(own.parts()) {
             if verdict.is_admitted() || verdict.stamp().has_refused(place) {
-                let part = Verdict::pass(verdict.outcome(), Cost::ZERO, verdict.stamp().get(place));
+                let part = Verdict::with_outcome(verdict.outcome(), Cost::ZERO, verdict.stamp().get(place));
                 limit.commit_from(own, &mut Offset { cells: &mut *state, first }, now, &part);
             }
         }
@@ -167,7 +167,7 @@ impl Algorithm for Limits {
     }
 
     fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
-        tightest(self.reports_from(own, state, now, cost))
+        tightest_report(self.reports_from(own, state, now, cost))
     }
 }
 
@@ -184,7 +184,7 @@ impl Limits {
             stamps.each[place] = verdict.stamp();
             stamps.refused |= u8::from(!verdict.is_admitted()) << place;
         }
-        Verdict::pass(outcome, taken, stamps)
+        Verdict::with_outcome(outcome, taken, stamps)
     }
 }
 
@@ -194,14 +194,14 @@ impl Limits {
 fn with_delay_of_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -> Verdict<Stamps>) -> Verdict<Stamps> {
     match (ask, verdict.outcome()) {
         (Ask::UpTo(cost), Outcome::Delay(_)) if verdict.taken() < cost => {
-            Verdict::pass(weigh(Ask::Exactly(verdict.taken())).outcome(), verdict.taken(), verdict.stamp())
+            Verdict::with_outcome(weigh(Ask::Exactly(verdict.taken())).outcome(), verdict.taken(), verdict.stamp())
         }
         _ => verdict,
     }
 }
 
-/// Returns limit and remaining of the report with the least remaining, and the longest times.
-fn tightest(reports: impl Iterator<Item = Report>) -> Report {
+/// Returns the limit and the remaining amount of the report with the least remaining, and the longest times of all.
+fn tightest_report(reports: impl Iterator<Item = Report>) -> Report {
     let nothing = Report { limit: u64::MAX, remaining: u64::MAX, retry: Retry::NOW, reset: Nanos::ZERO };
     reports.fold(nothing, |all, one| {
         let tightest = if one.remaining < all.remaining { one } else { all };

@@ -1,4 +1,4 @@
-//! What a taking from a group of limits has to remember of each, so that it can be given back or renewed.
+//! The stamps of a charge to a group of limits: what is needed of each limit to refund or renew it exactly.
 
 use super::Limits;
 use crate::verdict::Stamp;
@@ -33,12 +33,12 @@ impl Stamps {
             *place = stamp;
             count += 1;
         }
-        Self { each, refused: 0, count: 1 }.of(count)
+        Self { each, refused: 0, count: 1 }.of_first(count)
     }
 
     /// Returns the same stamps, for a request that was charged to the first `count` limits of a group.
     #[must_use]
-    pub fn of(self, count: usize) -> Self {
+    pub fn of_first(self, count: usize) -> Self {
         Self { count: count.clamp(1, Limits::MAX) as u8, ..self }
     }
 

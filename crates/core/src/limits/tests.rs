@@ -188,7 +188,7 @@ fn stamps_name_who_refused_and_how_many_limits_they_are_of() {
     assert_eq!((two.count(), two.is_plain()), (2, false));
     let counts = [0, 1, 8, 9].map(|count| Stamps::from_stamps(vec![Stamp::NONE; count]).count());
     assert_eq!(counts, [1, 1, 8, 8]);
-    assert_eq!([0, 3, 9].map(|count| two.of(count).count()), [1, 3, 8]);
+    assert_eq!([0, 3, 9].map(|count| two.of_first(count).count()), [1, 3, 8]);
     assert_eq!((Stamps::default().count(), Stamps::default().is_plain()), (1, true));
     let refused = Stamps::refused_by(2);
     assert_eq!([1, 2, 3, 8].map(|index| refused.has_refused(index)), [false, true, false, false]);
@@ -294,8 +294,8 @@ fn renewing_reaches_the_leases_that_the_stamps_are_of() {
         limits.reports(state, &at(secs), Cost::ONE).skip(1).map(|report| report.limit - report.remaining).collect()
     };
     let stamps = limits.decide(&mut *state, &at(0), Ask::Exactly(Cost::ONE)).stamp();
-    assert!(!limits.renew(&mut *state, &at(1), stamps.of(1)), "a bucket has no leases");
-    assert!(limits.renew(&mut *state, &at(1), stamps.of(2)), "only the first");
+    assert!(!limits.renew(&mut *state, &at(1), stamps.of_first(1)), "a bucket has no leases");
+    assert!(limits.renew(&mut *state, &at(1), stamps.of_first(2)), "only the first");
     assert_eq!((held(&state, 2), held(&state, 3)), (vec![1, 1], vec![0, 1]));
     assert!(limits.renew(&mut *state, &at(2), stamps));
     assert_eq!((held(&state, 3), held(&state, 4), held(&state, 5)), (vec![1, 1], vec![0, 1], vec![0, 1]));

@@ -6,13 +6,13 @@ fn rate(text: &str) -> Rate {
     text.parse().unwrap()
 }
 
-fn at(ms: u64) -> Time<Mono> {
+fn time_at(ms: u64) -> Time<Mono> {
     Time::from_nanos(ms * MS)
 }
 
 /// Simulates one caller that waits as advertised, and returns its waits in milliseconds, for `permits` each, after
 /// being idle from `start` to `idle`.
-fn waits(pacing: &Pacing, pace: &mut Pace, now: &mut u64, permits: &[u64]) -> Vec<f64> {
+fn simulated_waits(pacing: &Pacing, pace: &mut Pace, now: &mut u64, permits: &[u64]) -> Vec<f64> {
     permits
         .iter()
         .map(|permits| {
@@ -26,66 +26,66 @@ fn waits(pacing: &Pacing, pace: &mut Pace, now: &mut u64, permits: &[u64]) -> Ve
 #[test]
 fn next_caller_pays() {
     let pacing = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
-    let mut pace = pacing.start(at(0));
-    let measured = waits(&pacing, &mut pace, &mut 0, &[1, 1, 2, 4, 8, 1]);
+    let mut pace = pacing.start(time_at(0));
+    let measured = simulated_waits(&pacing, &mut pace, &mut 0, &[1, 1, 2, 4, 8, 1]);
     assert_eq!(measured, [0.0, 1_000.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0]);
 }
 
 #[test]
 fn unused_permits_are_stored_up_to_the_maximum() {
     let pacing = Pacing::bursty(rate("5/s"), Nanos::SECOND).unwrap();
-    let mut pace = pacing.start(at(0));
-    assert_eq!(pacing.stored(&pace, at(0)), Nanos::ZERO);
-    assert_eq!(pacing.stored(&pace, at(2_000)), Nanos::SECOND);
-    assert_eq!(waits(&pacing, &mut pace, &mut (2_000 * MS), &[1, 1, 3, 1, 1]), [0.0, 0.0, 0.0, 0.0, 200.0]);
+    let mut pace = pacing.start(time_at(0));
+    assert_eq!(pacing.stored(&pace, time_at(0)), Nanos::ZERO);
+    assert_eq!(pacing.stored(&pace, time_at(2_000)), Nanos::SECOND);
+    assert_eq!(simulated_waits(&pacing, &mut pace, &mut (2_000 * MS), &[1, 1, 3, 1, 1]), [0.0, 0.0, 0.0, 0.0, 200.0]);
     let strict = Pacing::bursty(rate("5/s"), Nanos::ZERO).unwrap();
-    let mut pace = strict.start(at(0));
-    assert_eq!(waits(&strict, &mut pace, &mut (2_000 * MS), &[1, 1, 1]), [0.0, 200.0, 200.0]);
+    let mut pace = strict.start(time_at(0));
+    assert_eq!(simulated_waits(&strict, &mut pace, &mut (2_000 * MS), &[1, 1, 1]), [0.0, 200.0, 200.0]);
 }
 
 #[test]
 fn cold_pacer_warms_up_along_the_ramp_and_cools_down_by_idling() {
     let pacing = Pacing::warm_up(rate("2/s"), Nanos::from_secs(4), 3_000).unwrap();
-    let (mut pace, mut now) = (pacing.start(at(0)), 0);
+    let (mut pace, mut now) = (pacing.start(time_at(0)), 0);
     let cold = [0.0, 1_375.0, 1_125.0, 875.0, 625.0, 500.0, 500.0, 500.0];
-    assert_eq!(waits(&pacing, &mut pace, &mut now, &[1; 8]), cold);
+    assert_eq!(simulated_waits(&pacing, &mut pace, &mut now, &[1; 8]), cold);
     now += 4_500 * MS;
-    assert_eq!(waits(&pacing, &mut pace, &mut now, &[1; 8]), cold);
+    assert_eq!(simulated_waits(&pacing, &mut pace, &mut now, &[1; 8]), cold);
     now += 2_500 * MS;
-    assert_eq!(waits(&pacing, &mut pace, &mut now, &[1; 4]), [0.0, 500.0, 500.0, 500.0]);
+    assert_eq!(simulated_waits(&pacing, &mut pace, &mut now, &[1; 4]), [0.0, 500.0, 500.0, 500.0]);
 }
 
 #[test]
 fn other_cold_factors_are_as_exact() {
     let pacing = Pacing::warm_up(rate("5/s"), Nanos::from_secs(4), 10_000).unwrap();
-    let (mut pace, mut now) = (pacing.start(at(0)), 0);
-    let measured = waits(&pacing, &mut pace, &mut now, &[1; 8]);
+    let (mut pace, mut now) = (pacing.start(time_at(0)), 0);
+    let measured = simulated_waits(&pacing, &mut pace, &mut now, &[1; 8]);
     let expected = [0.0, 1_752.5, 1_257.5, 762.5, 300.0, 200.0, 200.0, 200.0];
     for (measured, expected) in measured.iter().zip(expected) {
         assert!((measured - expected).abs() < 1.0, "{measured} for {expected}");
     }
     let flat = Pacing::warm_up(rate("5/s"), Nanos::from_secs(4), 1_000).unwrap();
-    let mut pace = flat.start(at(0));
-    assert_eq!(waits(&flat, &mut pace, &mut 0, &[1, 1, 1]), [0.0, 200.0, 200.0]);
+    let mut pace = flat.start(time_at(0));
+    assert_eq!(simulated_waits(&flat, &mut pace, &mut 0, &[1, 1, 1]), [0.0, 200.0, 200.0]);
 }
 
 #[test]
 fn warming_up_takes_the_warm_up_and_the_flat_part_half_of_it() {
     // Threshold 50, max 100 stored permits.
     let pacing = Pacing::warm_up(rate("10/s"), Nanos::from_secs(10), 3_000).unwrap();
-    let mut pace = pacing.start(at(0));
-    pacing.reserve(&mut pace, at(0), Cost::new(50));
-    assert_eq!(pacing.earliest(&pace, at(0)), Nanos::from_secs(10));
-    pacing.reserve(&mut pace, at(0), Cost::new(50));
-    assert_eq!(pacing.earliest(&pace, at(0)), Nanos::from_secs(15));
-    assert_eq!(pacing.stored(&pace, at(0)), Nanos::ZERO);
+    let mut pace = pacing.start(time_at(0));
+    pacing.reserve(&mut pace, time_at(0), Cost::new(50));
+    assert_eq!(pacing.earliest(&pace, time_at(0)), Nanos::from_secs(10));
+    pacing.reserve(&mut pace, time_at(0), Cost::new(50));
+    assert_eq!(pacing.earliest(&pace, time_at(0)), Nanos::from_secs(15));
+    assert_eq!(pacing.stored(&pace, time_at(0)), Nanos::ZERO);
 }
 
 #[test]
 fn too_short_a_timeout_is_refused_at_once_and_takes_nothing() {
     let pacing = Pacing::bursty(rate("5/s"), Nanos::SECOND).unwrap();
-    let mut pace = pacing.start(at(0));
-    let mut ask = |now, timeout| pacing.try_reserve(&mut pace, at(now), Cost::ONE, Nanos::from_millis(timeout));
+    let mut pace = pacing.start(time_at(0));
+    let mut ask = |now, timeout| pacing.try_reserve(&mut pace, time_at(now), Cost::ONE, Nanos::from_millis(timeout));
     assert_eq!(ask(0, 0), Some(Nanos::ZERO));
     assert_eq!(ask(0, 200), Some(Nanos::from_millis(200)));
     assert_eq!(ask(200, 199), None);
@@ -97,41 +97,41 @@ fn too_short_a_timeout_is_refused_at_once_and_takes_nothing() {
 fn changed_rate_keeps_the_debt_and_scales_stored_permits() {
     let old = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
     let new = old.with_rate(rate("2/s"));
-    let (mut pace, mut now) = (old.start(at(0)), 0);
-    assert_eq!(waits(&old, &mut pace, &mut now, &[1, 1]), [0.0, 1_000.0]);
+    let (mut pace, mut now) = (old.start(time_at(0)), 0);
+    assert_eq!(simulated_waits(&old, &mut pace, &mut now, &[1, 1]), [0.0, 1_000.0]);
     new.convert(&old, &mut pace, Time::from_nanos(now));
-    assert_eq!(waits(&new, &mut pace, &mut now, &[1, 2, 4, 1]), [1_000.0, 500.0, 1_000.0, 2_000.0]);
-    let mut half = old.resume(at(0), Nanos::from_millis(500));
-    new.convert(&old, &mut half, at(0));
-    assert_eq!(new.stored(&half, at(0)), Nanos::from_millis(500), "half a second of twice as many");
+    assert_eq!(simulated_waits(&new, &mut pace, &mut now, &[1, 2, 4, 1]), [1_000.0, 500.0, 1_000.0, 2_000.0]);
+    let mut half = old.resume(time_at(0), Nanos::from_millis(500));
+    new.convert(&old, &mut half, time_at(0));
+    assert_eq!(new.stored(&half, time_at(0)), Nanos::from_millis(500), "half a second of twice as many");
     let cold = Pacing::warm_up(rate("7/s"), Nanos::SECOND, 3_000).unwrap();
-    let mut pace = cold.start(at(0));
-    cold.with_rate(rate("7777/s")).convert(&cold, &mut pace, at(0));
-    assert_eq!(pace, cold.with_rate(rate("7777/s")).start(at(0)), "cold stays cold");
+    let mut pace = cold.start(time_at(0));
+    cold.with_rate(rate("7777/s")).convert(&cold, &mut pace, time_at(0));
+    assert_eq!(pace, cold.with_rate(rate("7777/s")).start(time_at(0)), "cold stays cold");
 }
 
 #[test]
 fn no_rate_drifts() {
     for text in ["7777/s", "86399/day", "999983/s", "1000000007/day", "80k/s", "3M/s"] {
         let pacing = Pacing::bursty(rate(text), Nanos::ZERO).unwrap();
-        let (mut pace, count) = (pacing.start(at(0)), 1_000_000u64);
+        let (mut pace, count) = (pacing.start(time_at(0)), 1_000_000u64);
         for _ in 0..count {
-            pacing.reserve(&mut pace, at(0), Cost::ONE);
+            pacing.reserve(&mut pace, time_at(0), Cost::ONE);
         }
         let exact = u128::from(count) * u128::from(pacing.rate().per().as_nanos());
         let expected = exact.div_ceil(pacing.rate().count().into());
-        assert_eq!(u128::from(pacing.earliest(&pace, at(0)).as_nanos()), expected, "{text}");
+        assert_eq!(u128::from(pacing.earliest(&pace, time_at(0)).as_nanos()), expected, "{text}");
     }
 }
 
 #[test]
 fn asking_for_nothing_takes_nothing() {
     let pacing = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
-    let mut pace = pacing.start(at(0));
-    pacing.reserve(&mut pace, at(0), Cost::ONE);
+    let mut pace = pacing.start(time_at(0));
+    pacing.reserve(&mut pace, time_at(0), Cost::ONE);
     let before = pace;
-    assert_eq!(pacing.reserve(&mut pace, at(5), Cost::ZERO), Nanos::ZERO);
-    assert_eq!(pacing.try_reserve(&mut pace, at(5), Cost::ZERO, Nanos::ZERO), Some(Nanos::ZERO));
+    assert_eq!(pacing.reserve(&mut pace, time_at(5), Cost::ZERO), Nanos::ZERO);
+    assert_eq!(pacing.try_reserve(&mut pace, time_at(5), Cost::ZERO, Nanos::ZERO), Some(Nanos::ZERO));
     assert_eq!(pace, before);
 }
 
@@ -185,20 +185,20 @@ fn no_time_or_amount_causes_a_panic() {
 #[test]
 fn scaling_is_exact_where_the_product_does_not_fit() {
     let large = u128::MAX / 3;
-    assert_eq!(scale(large, 6, 4, Round::Down), large + large / 2);
-    assert_eq!(scale(large, 1 << 100, 1 << 100, Round::Up), large);
-    assert_eq!(scale((1 << 100) + 1, 1 << 90, 1 << 120, Round::Up), (1 << 70) + 1);
-    assert_eq!(scale((1 << 100) + 1, 1 << 90, 1 << 120, Round::Down), 1 << 70);
-    assert_eq!(scale(u128::MAX, u128::MAX, 1, Round::Down), u128::MAX);
-    assert_eq!((scale(7, 3, 2, Round::Down), scale(7, 3, 2, Round::Up)), (10, 11));
+    assert_eq!(multiply_divide(large, 6, 4, Round::Down), large + large / 2);
+    assert_eq!(multiply_divide(large, 1 << 100, 1 << 100, Round::Up), large);
+    assert_eq!(multiply_divide((1 << 100) + 1, 1 << 90, 1 << 120, Round::Up), (1 << 70) + 1);
+    assert_eq!(multiply_divide((1 << 100) + 1, 1 << 90, 1 << 120, Round::Down), 1 << 70);
+    assert_eq!(multiply_divide(u128::MAX, u128::MAX, 1, Round::Down), u128::MAX);
+    assert_eq!((multiply_divide(7, 3, 2, Round::Down), multiply_divide(7, 3, 2, Round::Up)), (10, 11));
 }
 
 /// With a cold factor of 3, as much is stored as accrues in the time of the warm-up.
 #[test]
 fn stored_permits_are_returned_as_they_were_given() {
     let pacing = Pacing::warm_up(rate("3/s"), Nanos::from_secs(4), 3_000).unwrap();
-    assert_eq!(pacing.stored(&pacing.start(at(0)), at(0)), Nanos::from_secs(4));
+    assert_eq!(pacing.stored(&pacing.start(time_at(0)), time_at(0)), Nanos::from_secs(4));
     for stored in [0, 1, 3_999].map(Nanos::from_millis) {
-        assert_eq!(pacing.stored(&pacing.resume(at(5_000), stored), at(5_000)), stored);
+        assert_eq!(pacing.stored(&pacing.resume(time_at(5_000), stored), time_at(5_000)), stored);
     }
 }

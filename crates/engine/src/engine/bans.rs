@@ -8,7 +8,7 @@ use std::ops::Range;
 use tollgate::Outcome;
 use tollgate::core::{Ask, Cost};
 
-use super::plan::{AnswerSource, PlannedCharge, range};
+use super::plan::{AnswerSource, PlannedCharge, to_usize_range};
 use super::{Engine, RulesInForce, report};
 use crate::decision::Decisions;
 use crate::key::{self, SideCounter};
@@ -66,7 +66,7 @@ async fn note_refusal<S: Store, F: Store>(
 ) -> Option<AnswerSource> {
     let planned = &decisions.plan.charges[counter];
     let banning = banning_of(planned, running)?;
-    let keys = SideKeys::of(decisions.plan.key(planned));
+    let keys = SideKeys::for_counter(decisions.plan.key(planned));
     // Another item of the request started the ban.
     if let Some((_, answered)) = started.iter().find(|(known, _)| known.0 == keys.0) {
         return Some(*answered);
@@ -78,7 +78,7 @@ async fn note_refusal<S: Store, F: Store>(
         engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
         let group = answers.group(0).ok()?;
         if group.outcome().is_admitted() {
-            decisions.noted.push(RefusalCount { charge: counter as u32, refusals: counted(&answers) });
+            decisions.noted.push(RefusalCount { charge: counter as u32, refusals: refusals_counted(&answers) });
             return None;
         }
     }
@@ -116,7 +116,7 @@ pub(super) async fn read_refusals<S: Store, F: Store>(
         let Some(banning) = banning_of(planned, running) else { continue };
         let mut refusals = 0;
         if let Some(rule_limits) = &banning.refusals {
-            let keys = SideKeys::of(decisions.plan.key(planned));
+            let keys = SideKeys::for_counter(decisions.plan.key(planned));
             let asks = charge(keys.refusals(), rule_limits, Cost::ZERO);
             let mut answers = Answers::default();
             let groups = [Group { verb: StoreVerb::Peek, charges: std::slice::from_ref(&asks) }];
@@ -124,7 +124,7 @@ pub(super) async fn read_refusals<S: Store, F: Store>(
             if answers.group(0).is_err() {
                 continue;
             }
-            refusals = counted(&answers);
+            refusals = refusals_counted(&answers);
         }
         decisions.noted.push(RefusalCount { charge: counter as u32, refusals });
     }
@@ -132,7 +132,7 @@ pub(super) async fn read_refusals<S: Store, F: Store>(
 
 /// Returns the positions of the charges of a request to counters that can be banned.
 fn counters_with_bans(decisions: &Decisions, request: usize) -> Vec<usize> {
-    let charges = range(&decisions.plan.asked[request].charges);
+    let charges = to_usize_range(&decisions.plan.asked[request].charges);
     let bans =
         |counter: &usize| decisions.plan.charges[..charges.end].get(counter + 1).is_some_and(PlannedCharge::is_ban);
     charges.clone().filter(bans).collect()
@@ -156,7 +156,7 @@ pub(super) fn refusals_to_forget<'r>(
     let counted = |counter: usize| {
         let planned = &decisions.plan.charges[counter];
         let rule_limits = banning_of(planned, running)?.refusals.as_ref()?;
-        Some((SideKeys::of(decisions.plan.key(planned)), &**rule_limits))
+        Some((SideKeys::for_counter(decisions.plan.key(planned)), &**rule_limits))
     };
     counters_with_bans(decisions, 0).into_iter().filter_map(counted).collect()
 }
@@ -168,7 +168,7 @@ impl SideKeys {
     }
 
     /// Returns the keys beside the counter with this key.
-    fn of(key: &[u8]) -> Self {
+    fn for_counter(key: &[u8]) -> Self {
         let mut keys = key.to_vec();
         key::push_beside(&mut keys, 0..key.len(), SideCounter::Refusals);
         key::push_beside(&mut keys, 0..key.len(), SideCounter::Ban);
@@ -198,7 +198,7 @@ fn charge<'a>(key: &'a [u8], rule_limits: &'a RuleLimits, cost: Cost) -> Charge<
 }
 
 /// Returns how many refusals there were, by the answer about them.
-fn counted(answers: &Answers) -> u64 {
+fn refusals_counted(answers: &Answers) -> u64 {
     let report = answers.answer(0).and_then(|answer| answers.reports(answer).first());
     report.map_or(0, |report| report.limit.saturating_sub(report.remaining))
 }

@@ -17,7 +17,9 @@ use std::ops::Range;
 
 use tollgate::core::Time;
 
-use super::plan::{AnswerSource, Plan, PlannedCharge, Span, emptied_charges, emptied_groups, group, range};
+use super::plan::{
+    AnswerSource, Plan, PlannedCharge, Span, emptied_charges, emptied_groups, push_groups, to_usize_range,
+};
 use super::scratch::{Scratch, Unanswered};
 use super::{Enforcement, Engine, RulesInForce, Taking, bans, fast, policy, report, suffice, taking};
 use crate::decision::{DecisionRecord, Decisions, Standing};
@@ -63,7 +65,7 @@ pub(super) async fn decide<S: Store, F: Store>(
 /// Returns whether a request of a batch may start a ban, or leave out a rule, that concerns the requests after it.
 fn depends_on_order(running: &RulesInForce, plan: &Plan) -> bool {
     let bans = || plan.charges.iter().any(PlannedCharge::is_ban);
-    let suffices = || plan.charges.iter().any(|planned| suffice::suffices(planned, running));
+    let suffices = || plan.charges.iter().any(|planned| suffice::is_sufficient(planned, running));
     running.rules.bans() && bans() || running.rules.leaves_out() && suffices()
 }
 
@@ -170,7 +172,7 @@ async fn charge_shadows<S: Store, F: Store>(
             | AnswerSource::Open
             | AnswerSource::Closed => false,
         };
-        let charges = range(&plan.asked[span.request as usize].charges);
+        let charges = to_usize_range(&plan.asked[span.request as usize].charges);
         if let Ok(decided) = &mut decided[span.request as usize] {
             decided.shadow_refused |= plan.charges[charges].iter().any(refused);
         }
@@ -205,7 +207,7 @@ async fn run_groups<S: Store>(
         }
         several => {
             let mut groups = take(&mut scratch.groups);
-            group(verb, &charges, several, &mut groups);
+            push_groups(verb, &charges, several, &mut groups);
             store.run(Batch { limit_table: running, groups: &groups }, answers).await;
             scratch.groups = emptied_groups(groups);
         }
@@ -229,7 +231,7 @@ fn take_answers<S: Store, F: Store>(
             take_error(engine, answers, first + place, span.request, kind, unanswered);
             continue;
         };
-        for planned in &mut plan.charges[range(&plan.asked[span.request as usize].charges)] {
+        for planned in &mut plan.charges[to_usize_range(&plan.asked[span.request as usize].charges)] {
             if planned.has_limits() && planned.shadow == (kind == ChargeKind::Shadow) {
                 planned.answered = match kind {
                     ChargeKind::Enforced => AnswerSource::Enforced(charge),
@@ -282,14 +284,14 @@ fn remember<S: Store, F: Store>(
     let now = (engine.mono)();
     for (place, span) in spans.iter().enumerate() {
         let Ok(group) = answers.group(first + place) else { continue };
-        let charges = &plan.charges[range(&plan.asked[span.request as usize].charges)];
+        let charges = &plan.charges[to_usize_range(&plan.asked[span.request as usize].charges)];
         let asked = charges.iter().filter(|planned| planned.has_limits() && !planned.shadow);
         for (planned, answer) in asked.zip(group.charges()) {
             // While the store does not answer, what is not exact is decided by what this node knows.
             if planned.on_fault != OnFault::Local || planned.is_ban() || answer.standing != Standing::Exact {
                 continue;
             }
-            if let Some(limits) = plan.limits.id(planned, running) {
+            if let Some(limits) = plan.limits.limits_id(planned, running) {
                 engine.last_seen.record(plan.key(planned), limits, now, group.at(), group.reports(answer));
             }
         }

@@ -18,7 +18,7 @@ use crate::key;
 use crate::request::{Entry, Item, Request, RequestError};
 use crate::rules::{Position, Rule};
 use crate::store::{Store, StoreVerb};
-use conditions::{distance, failed_condition, failed_expression, has_only, nearest};
+use conditions::{distance, failed_condition, failed_expression, has_only, nearest_first};
 use matching::ChargeContext;
 
 /// Maximum number of rules that do not match in an explanation.
@@ -98,7 +98,7 @@ impl RulesInForce {
         let decision = decisions.get(position)?;
         let written = self.written_of(request.domain);
         let entries = request.items.first().map_or(&[][..], |item| item.entries);
-        let counters = counters(decisions, position);
+        let counters = charged_counters(decisions, position);
         // One pass over the rules of the domain: a pass for each rule that matches would take long if there are many.
         let ids: HashSet<&str> = counters.iter().map(|(_, id)| *id).collect();
         let (mut matching, mut unmet) = (Vec::new(), Vec::new());
@@ -115,14 +115,14 @@ impl RulesInForce {
             rule.special().is_some_and(|special| special.judges.is_some()).then(|| rule.id())
         });
         let left_out = unmet.len().saturating_sub(MAX_UNMET);
-        rules.extend(nearest(unmet, MAX_UNMET).map(|at| RuleExplanation {
+        rules.extend(nearest_first(unmet, MAX_UNMET).map(|at| RuleExplanation {
             rule: written[at].id().into(),
-            position: Some(self.position(&written[at])),
+            position: Some(self.rule_position(&written[at])),
             why: why_not(&written[at], entries, judge),
         }));
         Ok(Explanation {
             version: self.rules.version(),
-            domain: shown(request.domain),
+            domain: printable(request.domain),
             at,
             outcome: decision.outcome(),
             observed: decision.observed(),
@@ -140,7 +140,7 @@ impl RulesInForce {
     }
 
     /// Returns where a rule is written.
-    fn position(&self, rule: &Rule) -> String {
+    fn rule_position(&self, rule: &Rule) -> String {
         let position = rule.position();
         if self.written.hides_positions() {
             position.file.to_string()
@@ -171,7 +171,7 @@ impl RulesInForce {
             let ban = plan.charges[charge + 1..asked.charges.end as usize].first().filter(|next| next.is_ban());
             let explained_match =
                 ChargeContext { decisions, charge, ban, item, rule, running: self, matching, at }.explain();
-            let position = rule.map(|rule| self.position(rule));
+            let position = rule.map(|rule| self.rule_position(rule));
             explained.push(RuleExplanation {
                 rule: id.into(),
                 position,
@@ -183,7 +183,7 @@ impl RulesInForce {
 }
 
 /// Returns the index of each counter that a request charges, with the id of its rule.
-fn counters(decisions: &Decisions, position: usize) -> Vec<(usize, &str)> {
+fn charged_counters(decisions: &Decisions, position: usize) -> Vec<(usize, &str)> {
     let plan = &decisions.plan;
     let asked = &plan.asked[position];
     let charges = asked.charges.start as usize..asked.charges.end as usize;
@@ -209,7 +209,7 @@ fn position_of(file: &str, position: Position) -> String {
 }
 
 /// Returns bytes as a string, cut to a readable length.
-fn shown(text: &[u8]) -> String {
+fn printable(text: &[u8]) -> String {
     let whole = String::from_utf8_lossy(text);
     let mut cut: String = whole.chars().take(SHOWN).collect();
     if cut.len() < whole.len() {

@@ -85,7 +85,7 @@ impl LastSeen {
                 limits,
                 begun: false,
             };
-            set.insert(tag(hash, position), record, report.remaining == 0);
+            set.insert(key_tag(hash, position), record, report.remaining == 0);
         }
     }
 
@@ -95,7 +95,7 @@ impl LastSeen {
         let hash = self.hasher.hash_one(key);
         let mut set = lock(sets, hash);
         for position in 0..Limits::MAX {
-            if let Some(place) = set.find(tag(hash, position)) {
+            if let Some(place) = set.find(key_tag(hash, position)) {
                 (set.tags[place], set.records[place]) = (0, Record::default());
             }
         }
@@ -103,14 +103,14 @@ impl LastSeen {
 
     /// Returns the usage of each limit of a key. If the store has answered since the fallback last had a state for the
     /// key, `begin` must write a new state; meanwhile no other thread reads the key.
-    pub(super) fn consult(&self, key: &[u8], now: Time<Mono>, begin: impl FnOnce(&Usage)) -> Usage {
+    pub(super) fn usage_of(&self, key: &[u8], now: Time<Mono>, begin: impl FnOnce(&Usage)) -> Usage {
         let mut used = Usage { each: [None; Limits::MAX], now: now.as_nanos() };
         let Some(sets) = self.sets.get() else { return used };
         let hash = self.hasher.hash_one(key);
         let mut set = lock(sets, hash);
         let mut newer = false;
         for (position, place) in used.each.iter_mut().enumerate() {
-            if let Some(found) = set.find(tag(hash, position)) {
+            if let Some(found) = set.find(key_tag(hash, position)) {
                 let record = &mut set.records[found];
                 newer |= !record.begun;
                 record.begun = true;
@@ -131,7 +131,7 @@ impl Usage {
     }
 
     /// Returns how much of the limit at `position` is left; `None` if the key is unknown.
-    pub(super) fn left(&self, position: usize, limit: &Limit) -> Option<u64> {
+    pub(super) fn amount_left(&self, position: usize, limit: &Limit) -> Option<u64> {
         let record = self.each.get(position)?.as_ref()?;
         Some(limit.capacity().saturating_sub(record.used_at(limit, self.now)))
     }
@@ -237,7 +237,7 @@ fn lock(sets: &[Mutex<RecordSet>], hash: u64) -> MutexGuard<'_, RecordSet> {
 }
 
 /// Identifies a key and limit; never zero.
-fn tag(hash: u64, position: usize) -> u64 {
+fn key_tag(hash: u64, position: usize) -> u64 {
     hash.wrapping_add((position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
 }
 
@@ -255,7 +255,7 @@ mod tests {
         LimitText { limit: text, burst: None, algorithm: Some(algorithm) }.read().unwrap().as_slice()[0]
     }
 
-    fn at(seconds: u64) -> Time<Mono> {
+    fn mono_at(seconds: u64) -> Time<Mono> {
         Time::from_nanos(seconds * 1_000_000_000)
     }
 
@@ -263,29 +263,29 @@ mod tests {
         Time::from_nanos(seconds * 1_000_000_000)
     }
 
-    fn left(seen: &LastSeen, key: &str, limit: &Limit, seconds: u64) -> Option<u64> {
-        seen.consult(key.as_bytes(), at(seconds), |_| ()).left(0, limit)
+    fn left_after(seen: &LastSeen, key: &str, limit: &Limit, seconds: u64) -> Option<u64> {
+        seen.usage_of(key.as_bytes(), mono_at(seconds), |_| ()).amount_left(0, limit)
     }
 
     #[test]
     fn remaining_grows_as_the_limit_refills() {
         let seen = LastSeen::new();
-        seen.record(b"k", 0, at(100), store_at(7), &[report(60, 10, 50)]);
+        seen.record(b"k", 0, mono_at(100), store_at(7), &[report(60, 10, 50)]);
         let cases = [("token_bucket", [10, 20, 60]), ("interval_bucket", [10, 10, 60]), ("fixed_window", [10, 10, 60])];
         for (algorithm, expected) in cases {
             let limit = limit("60/m", algorithm);
-            let seen = [100, 110, 150].map(|seconds| left(&seen, "k", &limit, seconds).unwrap());
+            let seen = [100, 110, 150].map(|seconds| left_after(&seen, "k", &limit, seconds).unwrap());
             assert_eq!(seen, expected, "{algorithm}");
         }
-        assert_eq!(left(&seen, "other", &limit("60/m", "token_bucket"), 100), None);
+        assert_eq!(left_after(&seen, "other", &limit("60/m", "token_bucket"), 100), None);
     }
 
     #[test]
-    fn wait_for_a_cost_ends_when_it_is_left() {
+    fn wait_for_a_cost_ends_when_it_is_left_after() {
         let seen = LastSeen::new();
-        seen.record(b"k", 0, at(100), store_at(7), &[report(60, 10, 50)]);
+        seen.record(b"k", 0, mono_at(100), store_at(7), &[report(60, 10, 50)]);
         for (algorithm, seconds) in [("token_bucket", 15), ("interval_bucket", 50), ("fixed_window", 50)] {
-            let used = seen.consult(b"k", at(105), |_| ());
+            let used = seen.usage_of(b"k", mono_at(105), |_| ());
             let wait = used.until_left(0, &limit("60/m", algorithm), 30);
             assert_eq!(wait, Nanos::from_secs(seconds.min(45)), "{algorithm}");
         }
@@ -296,13 +296,13 @@ mod tests {
         let seen = LastSeen::new();
         let begun = |seconds| {
             let mut begun = false;
-            seen.consult(b"k", at(seconds), |_| begun = true);
+            seen.usage_of(b"k", mono_at(seconds), |_| begun = true);
             begun
         };
         assert!(!begun(1), "nothing is known");
-        seen.record(b"k", 0, at(1), store_at(1), &[report(60, 10, 50), report(9, 9, 0)]);
+        seen.record(b"k", 0, mono_at(1), store_at(1), &[report(60, 10, 50), report(9, 9, 0)]);
         assert!(begun(2) && !begun(3));
-        seen.record(b"k", 0, at(4), store_at(4), &[report(60, 9, 51), report(9, 9, 0)]);
+        seen.record(b"k", 0, mono_at(4), store_at(4), &[report(60, 9, 51), report(9, 9, 0)]);
         assert!(begun(5) && !begun(6));
         seen.forget(b"k");
         assert!(!begun(7));
@@ -312,11 +312,11 @@ mod tests {
     fn late_record_replaces_a_newer_one_only_if_the_clock_stepped_back() {
         let (seen, limit) = (LastSeen::new(), limit("60/m", "fixed_window"));
         let store_time = |nanos| Time::from_nanos(nanos);
-        seen.record(b"k", 0, at(1), store_time(5_000_000_000), &[report(60, 10, 50)]);
-        seen.record(b"k", 0, at(1), store_time(4_999_999_999), &[report(60, 11, 50)]);
-        assert_eq!(left(&seen, "k", &limit, 2), Some(10));
-        seen.record(b"k", 0, at(2), store_time(1_000_000_000), &[report(60, 9, 50)]);
-        assert_eq!(left(&seen, "k", &limit, 2), Some(9));
+        seen.record(b"k", 0, mono_at(1), store_time(5_000_000_000), &[report(60, 10, 50)]);
+        seen.record(b"k", 0, mono_at(1), store_time(4_999_999_999), &[report(60, 11, 50)]);
+        assert_eq!(left_after(&seen, "k", &limit, 2), Some(10));
+        seen.record(b"k", 0, mono_at(2), store_time(1_000_000_000), &[report(60, 9, 50)]);
+        assert_eq!(left_after(&seen, "k", &limit, 2), Some(9));
     }
 
     #[test]
@@ -324,18 +324,18 @@ mod tests {
         let (seen, limit) = (LastSeen::new(), limit("1000/day", "fixed_window"));
         let keys = 20 * SETS;
         for key in 0..100_u32 {
-            seen.record(&key.to_le_bytes(), 0, at(1), store_at(1), &[report(1_000, 5, 80_000)]);
+            seen.record(&key.to_le_bytes(), 0, mono_at(1), store_at(1), &[report(1_000, 5, 80_000)]);
         }
         for key in 100..keys as u32 {
-            seen.record(&key.to_le_bytes(), 0, at(2), store_at(2), &[report(1_000, 999, 60)]);
+            seen.record(&key.to_le_bytes(), 0, mono_at(2), store_at(2), &[report(1_000, 999, 60)]);
         }
         for key in 0..100_u32 {
-            assert_eq!(seen.consult(&key.to_le_bytes(), at(3), |_| ()).left(0, &limit), Some(5));
+            assert_eq!(seen.usage_of(&key.to_le_bytes(), mono_at(3), |_| ()).amount_left(0, &limit), Some(5));
         }
         // Records whose limits are full again are evicted first.
         for key in 1_000_000..1_000_100_u32 {
-            seen.record(&key.to_le_bytes(), 0, at(100), store_at(100), &[report(1_000, 999, 1)]);
-            assert_eq!(seen.consult(&key.to_le_bytes(), at(100), |_| ()).left(0, &limit), Some(999));
+            seen.record(&key.to_le_bytes(), 0, mono_at(100), store_at(100), &[report(1_000, 999, 1)]);
+            assert_eq!(seen.usage_of(&key.to_le_bytes(), mono_at(100), |_| ()).amount_left(0, &limit), Some(999));
         }
     }
 }

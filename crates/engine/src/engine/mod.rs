@@ -31,7 +31,7 @@ use crate::inline::{InlineLimits, Interner, LimitIds};
 use crate::memory::MemoryStore;
 use crate::meters::{Counts, Meters};
 use crate::request::RequestError;
-use crate::rules::warn::warnings;
+use crate::rules::warn::all_warnings;
 use crate::rules::{Mistake, Mistakes, Notes, Rules};
 use crate::ruleset::{INLINE_IDS, RuleSet, limits_of_ban};
 use crate::store::{Store, StoreError};
@@ -197,7 +197,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// The fallback must answer immediately, as memory does.
     pub fn with_fallback(store: S, fallback: F) -> Self {
         let running = RulesInForce::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(LimitIds::new()));
-        let (wall, mono) = readings(PreciseClock::new());
+        let (wall, mono) = clock_functions(PreciseClock::new());
         Self {
             store,
             fallback,
@@ -220,7 +220,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// Sets the clock for rules that depend on the time. Refills depend on the store's clock.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Clock + Send + Sync + 'static) -> Self {
-        (self.wall, self.mono) = readings(clock);
+        (self.wall, self.mono) = clock_functions(clock);
         self
     }
 
@@ -250,7 +250,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// overrides that never apply, expired overrides, names that look like typos, and limits that
     /// changed by more than a factor of ten.
     pub fn warnings(&self, rules: &Rules) -> Vec<Mistake> {
-        warnings(rules, &self.rules(), (self.wall)())
+        all_warnings(rules, &self.rules(), (self.wall)())
     }
 
     /// Replaces the running rules, after linking them to their successor. The caller must hold `replaced`.
@@ -311,7 +311,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     ///
     /// # Errors
     /// If the store cannot represent them.
-    pub fn limits(&self, limits: &Limits) -> Result<InlineLimits, RequestError> {
+    pub fn intern_limits(&self, limits: &Limits) -> Result<InlineLimits, RequestError> {
         if let Some(known) = self.interner.find(limits) {
             return Ok(known);
         }
@@ -367,7 +367,7 @@ impl<S: Store, F: Store> Engine<S, F> {
 type ClockFn<C> = Box<dyn Fn() -> Time<C> + Send + Sync>;
 
 /// Returns functions that read the wall clock and the monotonic clock.
-fn readings(clock: impl Clock + Send + Sync + 'static) -> (ClockFn<Wall>, ClockFn<Mono>) {
+fn clock_functions(clock: impl Clock + Send + Sync + 'static) -> (ClockFn<Wall>, ClockFn<Mono>) {
     let clock = Arc::new(clock);
     let mono = clock.clone();
     (Box::new(move || clock.wall(clock.mono())), Box::new(move || mono.mono()))

@@ -184,7 +184,7 @@ impl PlannedCharge {
 
 impl PlanLimits {
     /// Returns the inline limits of a charge.
-    pub(crate) fn inline(&self, planned: &PlannedCharge) -> Option<&InlineLimit> {
+    pub(crate) fn inline_limit_of(&self, planned: &PlannedCharge) -> Option<&InlineLimit> {
         match planned.by {
             LimitSource::Inline(place) => self.inline.get(place as usize).map(|entry| &**entry),
             LimitSource::Rule(_)
@@ -197,7 +197,7 @@ impl PlanLimits {
     }
 
     /// Returns the limits of the override of a charge.
-    pub(crate) fn overriding(&self, planned: &PlannedCharge) -> Option<&Limits> {
+    pub(crate) fn override_limits_of(&self, planned: &PlannedCharge) -> Option<&Limits> {
         match planned.by {
             LimitSource::Overridden(_, place) => {
                 self.overriding.get(place as usize).map(|rule_limits| &rule_limits.limits)
@@ -214,7 +214,7 @@ impl PlanLimits {
     /// Returns the limits to count by, if any.
     pub(crate) fn limits<'a>(&'a self, planned: &PlannedCharge, running: &'a RulesInForce) -> Option<&'a Limits> {
         match planned.by {
-            LimitSource::Inline(_) => self.inline(planned).map(|entry| &entry.limits),
+            LimitSource::Inline(_) => self.inline_limit_of(planned).map(|entry| &entry.limits),
             LimitSource::Ban(_) | LimitSource::Replaced(_) => None,
             LimitSource::Rule(_) | LimitSource::Overridden(..) | LimitSource::Unlimited(_) | LimitSource::Denied(_) => {
                 self.of_rule(planned, running).map(|rule_limits| &rule_limits.limits)
@@ -223,9 +223,9 @@ impl PlanLimits {
     }
 
     /// Returns the id of the limits to count by, if any.
-    pub(crate) fn id(&self, planned: &PlannedCharge, running: &RulesInForce) -> Option<u32> {
+    pub(crate) fn limits_id(&self, planned: &PlannedCharge, running: &RulesInForce) -> Option<u32> {
         match planned.by {
-            LimitSource::Inline(_) => self.inline(planned).map(|entry| entry.id),
+            LimitSource::Inline(_) => self.inline_limit_of(planned).map(|entry| entry.id),
             LimitSource::Rule(_)
             | LimitSource::Overridden(..)
             | LimitSource::Unlimited(_)
@@ -381,7 +381,7 @@ impl Plan {
                 let rule = &running.rules.rules()[number as usize];
                 let Some(rule_limits) = &rule.rule_limits else { return };
                 consistency = rule.consistency;
-                (rule_limits.id, &rule_limits.limits, rule.earlier(), self.given(planned, rule_limits))
+                (rule_limits.id, &rule_limits.limits, rule.earlier(), self.windows_used(planned, rule_limits))
             }
             LimitSource::Inline(place) => {
                 let entry = &self.limits.inline[place as usize];
@@ -394,7 +394,7 @@ impl Plan {
                 if !planned.is_ban() {
                     consistency = rule.consistency;
                 }
-                (rule_limits.id, &rule_limits.limits, earlier, self.given(planned, rule_limits))
+                (rule_limits.id, &rule_limits.limits, earlier, self.windows_used(planned, rule_limits))
             }
             LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) => return,
         };
@@ -404,12 +404,12 @@ impl Plan {
 
     /// Returns the windows of the calendar that the limits of a charge refer to.
     pub(crate) fn calendar_windows(&self, planned: &PlannedCharge, running: &RulesInForce) -> &[Window] {
-        self.limits.of_rule(planned, running).map_or(&[], |rule_limits| self.given(planned, rule_limits))
+        self.limits.of_rule(planned, running).map_or(&[], |rule_limits| self.windows_used(planned, rule_limits))
     }
 
     /// Returns the calendar windows that its limits refer to.
     #[inline]
-    fn given(&self, planned: &PlannedCharge, rule_limits: &RuleLimits) -> &[Window] {
+    fn windows_used(&self, planned: &PlannedCharge, rule_limits: &RuleLimits) -> &[Window] {
         let first = planned.given as usize;
         if rule_limits.calendars.is_empty() { &[] } else { &self.given[first..first + rule_limits.calendars.len()] }
     }
@@ -423,12 +423,12 @@ pub(crate) struct Span {
 }
 
 /// Converts a range of `u32`.
-pub(crate) fn range(range: &Range<u32>) -> Range<usize> {
+pub(crate) fn to_usize_range(range: &Range<u32>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
 /// Makes groups of a list of charges.
-pub(crate) fn group<'a>(verb: StoreVerb, charges: &'a [Charge<'a>], spans: &[Span], groups: &mut Vec<Group<'a>>) {
+pub(crate) fn push_groups<'a>(verb: StoreVerb, charges: &'a [Charge<'a>], spans: &[Span], groups: &mut Vec<Group<'a>>) {
     let of = |span: &Span| &charges[span.charges.start as usize..span.charges.end as usize];
     groups.extend(spans.iter().map(|span| Group { verb, charges: of(span) }));
 }

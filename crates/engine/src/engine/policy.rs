@@ -17,7 +17,7 @@ use tollgate::ledger::LimitTable as _;
 use tollgate::{Limits, Retry};
 
 use super::last_seen::Usage;
-use super::plan::{AnswerSource, Plan, PlanLimits, PlannedCharge, Span, group, range};
+use super::plan::{AnswerSource, Plan, PlanLimits, PlannedCharge, Span, push_groups, to_usize_range};
 use super::shares::ShareStart;
 use super::{Engine, RulesInForce};
 use crate::decision::{Decisions, Standing};
@@ -56,7 +56,7 @@ pub(super) fn fall_back<S: Store, F: Store>(
         if let Ok(decided) = &mut decisions.decided[*request as usize] {
             decided.standing = Standing::Fallback;
         }
-        let charges = range(&decisions.plan.asked[*request as usize].charges);
+        let charges = to_usize_range(&decisions.plan.asked[*request as usize].charges);
         let start = shares.len() as u32;
         let Plan { charges: planned, limits, .. } = &mut decisions.plan;
         fallback.apply(&mut planned[charges], limits, &mut shares);
@@ -93,7 +93,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
                 OnFault::Local if closed => AnswerSource::Not,
                 OnFault::Local => match limits.limits(planned, self.running) {
                     Some(limits) => {
-                        shares.push(self.engine.shares.of(limits, self.nodes));
+                        shares.push(self.engine.shares.share_of_node(limits, self.nodes));
                         AnswerSource::Fallback(u32::MAX)
                     }
                     None => AnswerSource::Open,
@@ -106,9 +106,10 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         let Decisions { plan, fallback, .. } = decisions;
         let mut locals: Vec<LocalCharge<'_>> = Vec::with_capacity(shares.len());
         for span in spans {
-            let local = plan.charges[range(&plan.asked[span.request as usize].charges)].iter().filter(is_local);
-            for (planned, share) in local.zip(&shares[range(&span.charges)]) {
-                locals.push(self.local(planned, share, plan));
+            let local =
+                plan.charges[to_usize_range(&plan.asked[span.request as usize].charges)].iter().filter(is_local);
+            for (planned, share) in local.zip(&shares[to_usize_range(&span.charges)]) {
+                locals.push(self.local_charge(planned, share, plan));
             }
         }
         let before = fallback.len();
@@ -121,16 +122,16 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
         let charges: Vec<Charge<'_>> = locals.iter().map(|local| local.charge).collect();
         let mut groups = Vec::with_capacity(spans.len());
-        group(verb, &charges, spans, &mut groups);
+        push_groups(verb, &charges, spans, &mut groups);
         self.run_fallback(&groups, fallback);
         drop(groups);
         drop(charges);
         drop(locals);
         for (place, span) in spans.iter().enumerate() {
             let first = fallback.first_charge(before + place);
-            let charges = range(&plan.asked[span.request as usize].charges);
+            let charges = to_usize_range(&plan.asked[span.request as usize].charges);
             let local = plan.charges[charges].iter_mut().filter(|planned| is_local(&&**planned));
-            for (planned, (offset, charge)) in local.zip((0..).zip(range(&span.charges))) {
+            for (planned, (offset, charge)) in local.zip((0..).zip(to_usize_range(&span.charges))) {
                 // If the fallback does not answer either, the request passes: a limiter must not
                 // cause an outage.
                 planned.answered = first.map_or(AnswerSource::Open, |first| AnswerSource::Fallback(first + offset));
@@ -143,7 +144,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
 
     /// Creates a charge of this node's share, which begins with its part of what was left if the
     /// store has answered since.
-    fn local<'a>(&self, planned: &'a PlannedCharge, share: &'a InlineLimits, plan: &'a Plan) -> LocalCharge<'a>
+    fn local_charge<'a>(&self, planned: &'a PlannedCharge, share: &'a InlineLimits, plan: &'a Plan) -> LocalCharge<'a>
     where
         'e: 'a,
     {
@@ -154,11 +155,11 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         let (key, ask) = (plan.key(planned), plan.ask(planned));
         let consistency = Consistency::Strict;
         let charge = Charge { key, limits_id, limits, earlier: &[], ask, stamps: None, windows, consistency };
-        let used = self.engine.last_seen.consult(key, (self.engine.mono)(), |used| {
+        let used = self.engine.last_seen.usage_of(key, (self.engine.mono)(), |used| {
             // Usage belongs to the parameters that the store answered for, whatever these are.
             let other = used.limits().and_then(|id| running.get(id)).filter(|answered| *answered != whole);
             match other {
-                Some(other) => self.begin_share(&charge, &self.engine.shares.of(other, nodes), other, used),
+                Some(other) => self.begin_share(&charge, &self.engine.shares.share_of_node(other, nodes), other, used),
                 None => self.begin_share(&charge, share, whole, used),
             }
         });
@@ -190,7 +191,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             }
             let at_hand = report.remaining;
             // An unknown key is treated as a new one, which starts with its share.
-            let left = local.used.left(position, limit).unwrap_or(limit.capacity());
+            let left = local.used.amount_left(position, limit).unwrap_or(limit.capacity());
             let spent_here = left.div_ceil(self.nodes.into()).saturating_sub(at_hand);
             fits &= at_hand > 0 && cost.get() <= left.saturating_sub(spent_here);
             too_much |= cost.get() > at_hand;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tollgate::Outcome;
 
-use super::plan::{AnswerSource, PlannedCharge, range};
-use super::suffice::soonest;
+use super::plan::{AnswerSource, PlannedCharge, to_usize_range};
+use super::suffice::soonest_refusal;
 use super::{Engine, RulesInForce, Taking};
 use crate::decision::{Decisions, Standing};
 use crate::meters::{Event, RuleEvent};
@@ -20,7 +20,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
         return false;
     }
     let (mut outcome, mut deciding, mut shadow_refused, mut matches_shadow) = (Outcome::Allow, None, false, false);
-    let charges = range(&decisions.plan.asked[request].charges);
+    let charges = to_usize_range(&decisions.plan.asked[request].charges);
     let (mut least, mut standing) = (u64::MAX, Standing::Exact);
     for (charge, planned) in charges.clone().zip(&decisions.plan.charges[charges]) {
         if planned.is_replaced() {
@@ -55,7 +55,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
         && running.rules.leaves_out()
         // One rule is enough for requests that take all of their cost; other requests wait for all rules.
         && decisions.plan.taking() == Taking::Exactly
-        && let Some((soonest, by)) = soonest(decisions, request, running).filter(|(soonest, _)| !soonest.is_admitted())
+        && let Some((soonest, by)) = soonest_refusal(decisions, request, running).filter(|(soonest, _)| !soonest.is_admitted())
     {
         (outcome, deciding) = (soonest, Some(by));
     }
@@ -121,7 +121,7 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
 
 /// Returns whether a charge is left out of the counts: its ban refuses, or it is itself a ban that does not refuse.
 fn is_counted_elsewhere(decisions: &Decisions, charges: &[PlannedCharge], place: usize) -> bool {
-    let refuses = |planned: &PlannedCharge| planned.is_ban() && !decisions.outcome(planned).is_admitted();
+    let refuses = |planned: &PlannedCharge| planned.is_ban() && !decisions.charge_outcome(planned).is_admitted();
     charges[place].is_ban() != refuses(&charges[place]) || charges.get(place + 1).is_some_and(refuses)
 }
 
@@ -130,7 +130,7 @@ fn rule_event(decisions: &Decisions, planned: &PlannedCharge) -> Option<RuleEven
     if unasked || planned.is_replaced() {
         return None;
     }
-    Some(match (decisions.outcome(planned), planned.shadow) {
+    Some(match (decisions.charge_outcome(planned), planned.shadow) {
         (Outcome::Allow | Outcome::Delay(_), _) => RuleEvent::Allowed,
         (Outcome::Deny(_), false) => RuleEvent::Refused,
         (Outcome::Deny(_), true) => RuleEvent::ShadowRefused,

@@ -88,7 +88,7 @@ async fn charge_shortfall<S: Store, F: Store>(
     let now = engine.time_for(&running);
     let extra = too_little.iter().filter_map(|(taken, inline)| {
         let under = limits_of(taken, inline.as_ref(), &running)?;
-        let share = taken.fallback.then(|| engine.shares.of(under.limits, nodes));
+        let share = taken.fallback.then(|| engine.shares.share_of_node(under.limits, nodes));
         let calendars = if taken.fallback { &[][..] } else { under.calendars };
         let windows = calendars.iter().map(|calendar| calendar.window(now)).collect();
         Some(Shortfall { taken, under, share, windows, cost: Cost::new(cost.get() - taken.cost.get()) })

@@ -38,8 +38,8 @@ impl Shares {
     }
 
     /// Returns the share that one of `nodes` has of `limits`.
-    pub(super) fn of(&self, limits: &Limits, nodes: u32) -> InlineLimits {
-        let share = share(limits, nodes.into());
+    pub(super) fn share_of_node(&self, limits: &Limits, nodes: u32) -> InlineLimits {
+        let share = divide_limits(limits, nodes.into());
         if let Some(known) = self.interner.find(&share) {
             return known;
         }
@@ -57,7 +57,7 @@ impl Shares {
     }
 }
 
-fn share(limits: &Limits, nodes: u64) -> Limits {
+fn divide_limits(limits: &Limits, nodes: u64) -> Limits {
     // A share whose rate is too slow to be represented, such as one per century divided, is
     // replaced by the whole.
     let shares = limits.as_slice().iter().map(|limit| share_of(limit, nodes).unwrap_or(*limit));
@@ -139,7 +139,7 @@ impl ShareStart {
         let mut held = [0; Limits::MAX];
         let mut starts = Vec::with_capacity(limits.as_slice().len());
         for (position, (share, limit)) in share.as_slice().iter().zip(limits.as_slice()).enumerate() {
-            let left = used.left(position, limit);
+            let left = used.amount_left(position, limit);
             let part = left.map(|left| left.div_ceil(nodes.into()).min(share.capacity()));
             if let (Some(part), Some(held)) = (part, held.get_mut(position)) {
                 *held = share.capacity() - part;
@@ -181,7 +181,7 @@ mod tests {
 
     fn check(limit: &str, algorithm: &str, burst: Option<u64>, nodes: u64, expected: Limit) {
         let limits = LimitText { limit, burst, algorithm: Some(algorithm) }.read().unwrap();
-        assert_eq!(share(&limits, nodes).as_slice(), [expected], "{limit} {algorithm} for {nodes}");
+        assert_eq!(divide_limits(&limits, nodes).as_slice(), [expected], "{limit} {algorithm} for {nodes}");
     }
 
     fn rate(text: &str) -> Rate {
@@ -220,8 +220,8 @@ mod tests {
     fn equal_shares_have_one_id() {
         let shares = Shares::new();
         let limits = LimitText { limit: "10/s", burst: None, algorithm: None }.read().unwrap();
-        let (first, again) = (shares.of(&limits, 2), shares.of(&limits, 2));
+        let (first, again) = (shares.share_of_node(&limits, 2), shares.share_of_node(&limits, 2));
         assert_eq!(first.entry().id, again.entry().id);
-        assert_ne!(first.entry().id, shares.of(&limits, 3).entry().id);
+        assert_ne!(first.entry().id, shares.share_of_node(&limits, 3).entry().id);
     }
 }

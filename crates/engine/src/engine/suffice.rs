@@ -17,7 +17,7 @@ use std::ops::Range;
 use tollgate::Outcome;
 
 use super::decide::charge_enforced;
-use super::plan::{AnswerSource, PlannedCharge, SmallList, range};
+use super::plan::{AnswerSource, PlannedCharge, SmallList, to_usize_range};
 use super::{Engine, RulesInForce, policy};
 use crate::decision::{Decisions, Standing};
 use crate::ruleset::ActiveRule;
@@ -84,7 +84,7 @@ fn leave_out(decisions: &mut Decisions, request: usize, running: &RulesInForce) 
 /// Returns the outcome of a refused request with rules marked `suffices`, and the charge that decides it: the request
 /// has to wait for the first of those rules to have capacity, and for all other rules. `None` if no rule is marked
 /// `suffices`.
-pub(super) fn soonest(decisions: &Decisions, request: usize, running: &RulesInForce) -> Option<(Outcome, u32)> {
+pub(super) fn soonest_refusal(decisions: &Decisions, request: usize, running: &RulesInForce) -> Option<(Outcome, u32)> {
     let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
     let (mut enough, mut others) = (None, None);
     for said in with_their_bans(decisions, request) {
@@ -102,12 +102,12 @@ pub(super) fn soonest(decisions: &Decisions, request: usize, running: &RulesInFo
 /// Returns the outcomes of the enforced charges of a request, each together with its ban.
 fn with_their_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeWithBan> {
     let mut all: SmallList<ChargeWithBan> = SmallList::new();
-    for place in range(&decisions.plan.asked[request].charges) {
+    for place in to_usize_range(&decisions.plan.asked[request].charges) {
         let planned = &decisions.plan.charges[place];
         if planned.shadow || planned.is_replaced() {
             continue;
         }
-        let (outcome, decides) = (decisions.outcome(planned), place as u32);
+        let (outcome, decides) = (decisions.charge_outcome(planned), place as u32);
         // The ban of a charge follows it.
         match all.last_mut().filter(|_| planned.is_ban()) {
             Some(before) => {
@@ -133,12 +133,12 @@ impl ChargeWithBan {
     /// Returns whether it is marked `suffices`.
     fn is_enough(&self, decisions: &Decisions, running: &RulesInForce) -> bool {
         let planned = &decisions.plan.charges[self.charges.start];
-        suffices(planned, running) && planned.answered != AnswerSource::Closed
+        is_sufficient(planned, running) && planned.answered != AnswerSource::Closed
     }
 }
 
 /// Returns whether a charge is to the limits of a rule marked `suffices`.
-pub(super) fn suffices(planned: &PlannedCharge, running: &RulesInForce) -> bool {
+pub(super) fn is_sufficient(planned: &PlannedCharge, running: &RulesInForce) -> bool {
     let rule = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize));
     let special = rule.and_then(ActiveRule::special);
     planned.has_limits() && !planned.shadow && !planned.is_ban() && special.is_some_and(|it| it.suffices)

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tollgate::core::{Ask, Cost};
 
-use super::plan::{Plan, PlannedCharge, range};
+use super::plan::{Plan, PlannedCharge, to_usize_range};
 use crate::decision::Decisions;
 use crate::request::{Request, RequestError};
 
@@ -63,7 +63,7 @@ impl Plan {
 pub(super) fn lower_shadows(decisions: &mut Decisions, requests: Range<usize>) {
     for request in requests {
         let Some(least) = decisions.least_taken(request) else { continue };
-        let charges = range(&decisions.plan.asked[request].charges);
+        let charges = to_usize_range(&decisions.plan.asked[request].charges);
         for planned in decisions.plan.charges[charges].iter_mut().filter(|planned| planned.shadow) {
             planned.cost = planned.cost.min(least);
         }

@@ -19,17 +19,17 @@ use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
 /// See [`Engine::refund`].
 pub(super) async fn refund<S: Store, F: Store>(engine: &Engine<S, F>, receipt: &Receipt) -> Result<Cost, EngineError> {
-    Ok(undo(engine, StoreVerb::Refund, receipt).await?.unwrap_or(Cost::ZERO))
+    Ok(apply_to_receipt(engine, StoreVerb::Refund, receipt).await?.unwrap_or(Cost::ZERO))
 }
 
 /// See [`Engine::renew`].
 pub(super) async fn renew<S: Store, F: Store>(engine: &Engine<S, F>, receipt: &Receipt) -> Result<bool, EngineError> {
-    Ok(undo(engine, StoreVerb::Renew, receipt).await?.is_some_and(|least| least > Cost::ZERO))
+    Ok(apply_to_receipt(engine, StoreVerb::Renew, receipt).await?.is_some_and(|least| least > Cost::ZERO))
 }
 
 /// Applies a verb to all counters of a receipt that are still known. Returns the least that any of them accepted; `None` if there
 /// are none.
-async fn undo<S: Store, F: Store>(
+async fn apply_to_receipt<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
     receipt: &Receipt,
@@ -47,7 +47,7 @@ async fn undo<S: Store, F: Store>(
             continue;
         }
         if taken.fallback {
-            parts.push((taken, engine.shares.of(under.limits, nodes)));
+            parts.push((taken, engine.shares.share_of_node(under.limits, nodes)));
         } else {
             by_store.push(Charge { consistency: under.consistency, ..refund_of(taken, under.id, under.limits) });
         }
@@ -137,7 +137,8 @@ pub(super) async fn reset<S: Store, F: Store>(
 /// Forgets what was spent while the store did not answer.
 async fn reset_fallback<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Charge<'_>]) {
     let nodes = engine.nodes.load(Ordering::Relaxed);
-    let parts: Vec<InlineLimits> = charges.iter().map(|charge| engine.shares.of(charge.limits, nodes)).collect();
+    let parts: Vec<InlineLimits> =
+        charges.iter().map(|charge| engine.shares.share_of_node(charge.limits, nodes)).collect();
     let charges: Vec<Charge<'_>> = charges
         .iter()
         .zip(&parts)
@@ -169,7 +170,7 @@ pub(super) fn inline_limits<S: Store, F: Store>(
     taken: &ReceiptEntry,
 ) -> Result<Option<InlineLimits>, EngineError> {
     let limits = taken.limits.as_ref().filter(|_| key::rule_name_of(&taken.key).is_none());
-    Ok(limits.map(|limits| engine.limits(limits)).transpose()?)
+    Ok(limits.map(|limits| engine.intern_limits(limits)).transpose()?)
 }
 
 /// Returns the current limits of a key; `None` if its rule was removed.
@@ -190,7 +191,7 @@ pub(super) fn limits_of<'a>(
         });
     }
     let rule = running.rules.find(key::rule_name_of(&taken.key)?)?;
-    let shadow = rule.is_shadow() || rule.special().is_some_and(|special| special.spares(&taken.key));
+    let shadow = rule.is_shadow() || rule.special().is_some_and(|special| special.is_shadow_for(&taken.key));
     let overrides = rule.special().and_then(|special| special.overrides.as_ref());
     let overridden = taken
         .limits

@@ -59,8 +59,8 @@ impl fmt::Display for Explanation {
 }
 
 impl Explanation {
-    /// Returns names the rule that admits the fewest requests like this one, if it is not the one with the
-    /// least left: the cost depends on the rule.
+    /// Names the rule that admits the fewest requests like this one, if it is not the one with the least left: the cost
+    /// depends on the rule.
     fn write_nearest(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let enforced = self.matching().filter(|(_, met)| !met.shadow);
         let enough: Vec<(u64, &str)> =

@@ -36,8 +36,8 @@ impl Cidr {
                 .filter(|bits| *bits <= longest && digits(length))
                 .ok_or_else(|| format!("the prefix length must be a number up to {longest}"))?,
         };
-        let (all, bits) = (number(address), before + length);
-        let network = all & mask(bits);
+        let (all, bits) = (address_bits(address), before + length);
+        let network = all & network_mask(bits);
         if network != all {
             return Err(format!("host bits are set; the network is {}", Self { network, bits }));
         }
@@ -46,12 +46,12 @@ impl Cidr {
 
     /// Returns whether an address is in the network.
     pub fn contains(&self, address: u128) -> bool {
-        address & mask(self.bits) == self.network
+        address & network_mask(self.bits) == self.network
     }
 
     /// Returns the network with a prefix of `bits` that an address is in, as bytes.
     pub(crate) fn bytes_of(address: u128, bits: u8) -> [u8; 16] {
-        (address & mask(bits)).to_be_bytes()
+        (address & network_mask(bits)).to_be_bytes()
     }
 
     pub(crate) fn bytes(&self) -> [u8; 16] {
@@ -65,7 +65,7 @@ impl Cidr {
 
 /// Parses a value as an address; `None` if it is not one. A port and a zone are ignored: `192.0.2.1:80`,
 /// `[2001:db8::1]:443` and `fe80::1%eth0` are parsed as the addresses in them.
-pub(crate) fn address(value: &[u8]) -> Option<u128> {
+pub(crate) fn parse_address(value: &[u8]) -> Option<u128> {
     // Addresses are short and begin with a digit, a letter up to f, a colon or a bracket: most other values are ruled out at once.
     let first = value.first()?;
     if value.len() > MAX_ADDRESS || !(first.is_ascii_hexdigit() || [b':', b'['].contains(first)) {
@@ -91,7 +91,7 @@ pub(crate) fn address(value: &[u8]) -> Option<u128> {
         let (inside, zone) = inside.split_once('%').unwrap_or((inside, ""));
         inside.parse().ok().filter(|address: &IpAddr| zone.is_empty() || address.is_ipv6())
     });
-    plain.map(number)
+    plain.map(address_bits)
 }
 
 /// The attribute whose values are addresses.
@@ -119,12 +119,12 @@ impl CountedAddress {
         if !value.contains(&b':') {
             return None;
         }
-        let address = address(value)?;
+        let address = parse_address(value)?;
         let mut counted = Self { text: [0; 48], length: 0 };
         let written = match Ipv6Addr::from_bits(address).to_ipv4_mapped() {
             Some(address) => write!(counted, "{address}"),
             None => {
-                let network = Ipv6Addr::from_bits(address & mask(COUNTED_BITS));
+                let network = Ipv6Addr::from_bits(address & network_mask(COUNTED_BITS));
                 write!(counted, "{network}/{COUNTED_BITS}")
             }
         };
@@ -152,14 +152,14 @@ fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 
-fn number(address: IpAddr) -> u128 {
+fn address_bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
         IpAddr::V6(address) => address.to_bits(),
     }
 }
 
-fn mask(bits: u8) -> u128 {
+fn network_mask(bits: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0)
 }
 
@@ -185,7 +185,7 @@ mod tests {
     fn check(network: &str, inside: &[&str], outside: &[&str]) {
         let network = Cidr::new(network).unwrap();
         assert_eq!(Cidr::new(&network.to_string()), Ok(network));
-        let holds = |value: &&str| address(value.as_bytes()).is_some_and(|address| network.contains(address));
+        let holds = |value: &&str| parse_address(value.as_bytes()).is_some_and(|address| network.contains(address));
         assert!(inside.iter().all(holds), "{network}");
         assert!(!outside.iter().any(holds), "{network}");
     }

@@ -12,7 +12,7 @@ pub use overrides::{EntryOverride, ParsedOverride, one_override, with_overrides}
 
 use super::mistake::{Mistakes, Notes, Position};
 use super::text::{self, Node, Value};
-use super::write::{self, in_order, quoted};
+use super::write::{self, in_order, write_quoted};
 use super::{Rules, Source, check, import, raw};
 
 /// A rule in a database.
@@ -55,12 +55,12 @@ const NO_FILES: &str = "the rules service cannot read files; write the values in
 ///
 /// # Errors
 /// Every mistake, with its line in the text.
-pub fn one(source: &Source<'_>, domain: &str, id: &str) -> Result<RuleEntry, Mistakes> {
+pub fn parse_rule(source: &Source<'_>, domain: &str, id: &str) -> Result<RuleEntry, Mistakes> {
     let (entry, _) = one_checked(source, domain, id)?;
     Ok(entry)
 }
 
-/// Returns the entry of [`one`] and its checked rule.
+/// Returns the entry of [`parse_rule`] and its checked rule.
 fn one_checked(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry, Rules), Mistakes> {
     let mut notes = Notes::new(source.name);
     let report = |notes: Notes| notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)));
@@ -70,9 +70,9 @@ fn one_checked(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry
     };
     name_rule(&mut rule, id, &mut notes);
     let tree = file_of(domain, vec![rule]);
-    let rules = checked(&tree, &mut notes);
+    let rules = check_tree(&tree, &mut notes);
     report(notes)?;
-    let json = rules_of(&tree).first().map(json).unwrap_or_default();
+    let json = rules_of(&tree).first().map(to_json_text).unwrap_or_default();
     Ok((RuleEntry { domain: domain.into(), id: id.into(), json }, rules))
 }
 
@@ -105,7 +105,7 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
         let tree = text::read(source.text, &mut notes);
         let Some(tree) = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out)) else { continue };
         for domain in raw::read(&tree, &mut notes) {
-            checker.domain(&domain, &mut notes);
+            checker.check_domain(&domain, &mut notes);
         }
         for domain in domains_of(&tree) {
             let name = text_at(domain, "domain").unwrap_or_default();
@@ -116,7 +116,7 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
             taken[position].1.extend(rules_of(domain).iter().map(|rule| RuleEntry {
                 domain: name.into(),
                 id: text_at(rule, "id").unwrap_or_default().into(),
-                json: json(rule),
+                json: to_json_text(rule),
             }));
         }
     }
@@ -130,7 +130,7 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
 /// Writes the rules of domains, each given as JSON, as one rule file.
 ///
 /// # Errors
-/// If a rule is not an entry returned by [`one`] or [`split`].
+/// If a rule is not an entry returned by [`parse_rule`] or [`split`].
 pub fn to_yaml<'e, R>(domains: impl IntoIterator<Item = (&'e str, R)>) -> Result<String, Mistakes>
 where
     R: IntoIterator<Item = &'e str>,
@@ -153,8 +153,8 @@ where
 /// Writes a rule in several lines, to show differences.
 ///
 /// # Errors
-/// If it is not an entry returned by [`one`] or [`split`].
-pub fn lines(json: &str) -> Result<String, Mistakes> {
+/// If it is not an entry returned by [`parse_rule`] or [`split`].
+pub fn to_lines(json: &str) -> Result<String, Mistakes> {
     Ok(tree_of(json)?.map(|tree| write::write(&tree)).unwrap_or_default())
 }
 
@@ -168,7 +168,7 @@ where
     for (domain, rules) in domains {
         out.push_str(if begun { ",{\"domain\":" } else { "{\"domain\":" });
         begun = true;
-        quoted(domain, &mut out);
+        write_quoted(domain, &mut out);
         out.push_str(",\"rules\":[");
         for (position, rule) in rules.into_iter().enumerate() {
             if position > 0 {
@@ -194,10 +194,10 @@ fn tree_of(json: &str) -> Result<Option<Node>, Mistakes> {
 }
 
 /// Checks the tree of a rule file.
-fn checked(tree: &Node, notes: &mut Notes) -> Rules {
+fn check_tree(tree: &Node, notes: &mut Notes) -> Rules {
     let mut checker = check::Checker::new(&|_, _| Err(NO_FILES.into()));
     for domain in raw::read(tree, notes) {
-        checker.domain(&domain, notes);
+        checker.check_domain(&domain, notes);
     }
     Rules { domains: checker.finish(), left_out: None, hides_positions: false, is_partial: false }
 }
@@ -247,7 +247,7 @@ fn rules_of(domain: &Node) -> &[Node] {
     list_at(domain, "rules")
 }
 
-fn json(node: &Node) -> String {
+fn to_json_text(node: &Node) -> String {
     let mut out = String::new();
     write_json(node, &mut out);
     out
@@ -257,7 +257,7 @@ fn write_json(node: &Node, out: &mut String) {
     match &node.value {
         Value::Empty => out.push_str("null"),
         Value::Text(text) if is_itself(text) => out.push_str(text),
-        Value::Text(text) => quoted(text, out),
+        Value::Text(text) => write_quoted(text, out),
         Value::List(nodes) => {
             out.push('[');
             for (position, node) in nodes.iter().enumerate() {
@@ -275,7 +275,7 @@ fn write_json(node: &Node, out: &mut String) {
                     out.push(',');
                 }
                 match &key.value {
-                    Value::Text(text) => quoted(text, out),
+                    Value::Text(text) => write_quoted(text, out),
                     // Keys were checked to be strings.
                     Value::Empty | Value::List(_) | Value::Map(_) => out.push_str("\"\""),
                 }

@@ -56,9 +56,9 @@ impl Expression {
 
     /// Returns the first operand of `&&` that does not hold, counted from 1, and the number of
     /// operands.
-    pub(crate) fn failing<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<(usize, usize)> {
+    pub(crate) fn first_failing<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<(usize, usize)> {
         let mut parts = Vec::new();
-        self.condition.parts(&mut parts);
+        self.condition.collect_operands(&mut parts);
         let failing = parts.iter().position(|part| part.evaluate(value) != Some(true))?;
         Some((failing + 1, parts.len()))
     }
@@ -162,10 +162,10 @@ impl Comparison {
 
 impl Bool {
     /// Collects the operands of `&&` from left to right.
-    fn parts<'t>(&'t self, parts: &mut Vec<&'t Self>) {
+    fn collect_operands<'t>(&'t self, parts: &mut Vec<&'t Self>) {
         if let Self::And(left, right) = self {
-            left.parts(parts);
-            right.parts(parts);
+            left.collect_operands(parts);
+            right.collect_operands(parts);
         } else {
             parts.push(self);
         }
@@ -243,7 +243,7 @@ mod tests {
 
     const VALUES: &[(&str, &str)] = &[("path", "/v1/üser"), ("bytes", "4096"), ("plan", "pro"), ("header.x-id", "7")];
 
-    fn holds(text: &str) -> bool {
+    fn evaluates_to_true(text: &str) -> bool {
         let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{text}: {problem}"));
         let names = expression.attributes();
         expression.holds(&|position| {
@@ -278,10 +278,10 @@ mod tests {
             "has(plan) == true && (plan == 'x') != has(plan)",
             "int(int(bytes)) == 4096",
         ] {
-            assert!(holds(text), "{text}");
+            assert!(evaluates_to_true(text), "{text}");
         }
         for text in ["false", "plan == 'own'", "!has(plan)", "path.contains('x')", "plan in []", "1 == 2"] {
-            assert!(!holds(text), "{text}");
+            assert!(!evaluates_to_true(text), "{text}");
         }
     }
 
@@ -299,12 +299,12 @@ mod tests {
             "user == 'a' ? true : true",
             "(user == 'a') == (user == 'b')",
         ] {
-            assert!(!holds(text), "{text}");
+            assert!(!evaluates_to_true(text), "{text}");
         }
         for text in
             ["user == 'a' || true", "true || user == 'a'", "!(user == 'a' && false)", "!(false && int(plan) > 0)"]
         {
-            assert!(holds(text), "{text}");
+            assert!(evaluates_to_true(text), "{text}");
         }
     }
 
@@ -321,7 +321,7 @@ mod tests {
             let names = expression.attributes();
             let value =
                 |position: usize| VALUES.iter().find(|(name, _)| *name == &*names[position]).map(|it| it.1.as_bytes());
-            assert_eq!(expression.failing(&value), failing, "{text}");
+            assert_eq!(expression.first_failing(&value), failing, "{text}");
         }
     }
 
@@ -375,7 +375,7 @@ mod tests {
     }
 
     /// Counts how often a value is requested while evaluating.
-    fn parts(text: &str) -> usize {
+    fn values_requested(text: &str) -> usize {
         let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{problem}"));
         let asked = std::cell::Cell::new(0);
         let long = "a".repeat(8192);
@@ -402,7 +402,7 @@ mod tests {
         ] {
             let text = &text[..];
             match Expression::new(text) {
-                Ok(_) => assert!(parts(text) <= text.len(), "{text}"),
+                Ok(_) => assert!(values_requested(text) <= text.len(), "{text}"),
                 Err(problem) => assert!(problem.contains("too deep") || problem.contains("too long"), "{problem}"),
             }
         }

@@ -108,7 +108,7 @@ impl Glob {
     }
 
     pub(crate) fn segments(&self) -> impl Iterator<Item = Segment<'_>> {
-        self.text.split('/').map(|segment| Segment::of(segment.as_bytes()))
+        self.text.split('/').map(|segment| Segment::parse_segment(segment.as_bytes()))
     }
 
     /// Returns whether `value` matches.
@@ -152,7 +152,7 @@ fn take_names(text: &str) -> Result<(Box<str>, Box<[Capture]>), &'static str> {
 }
 
 impl<'g> Segment<'g> {
-    pub(crate) fn of(text: &'g [u8]) -> Self {
+    pub(crate) fn parse_segment(text: &'g [u8]) -> Self {
         match text {
             b"**" => Self::Deep,
             b"*" => Self::Any,
@@ -331,7 +331,7 @@ mod tests {
     }
 
     /// Returns the number of steps until a mismatch, and the product of both lengths.
-    fn steps(pattern: &str, value: &str) -> (usize, usize) {
+    fn steps_and_bound(pattern: &str, value: &str) -> (usize, usize) {
         let glob = Glob::new(pattern).unwrap();
         let mut steps = 0;
         assert!(!matches_in_steps(Some(glob.text.as_bytes()), Some(value.as_bytes()), &mut || steps += 1), "{pattern}");
@@ -352,33 +352,33 @@ mod tests {
             (&both, format!("/{}", "a".repeat(8191))),
             (&both, "/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".repeat(256)),
         ] {
-            let (steps, product) = steps(pattern, &value);
+            let (steps, product) = steps_and_bound(pattern, &value);
             assert!(steps <= product, "{steps} steps, {product} is the product of both lengths");
         }
     }
 
-    /// Returns a slow reference matcher that tries everything.
-    fn obviously(segments: &[Segment<'_>], value: &[&[u8]]) -> bool {
+    /// Matches slowly, by trying everything: the reference for the fast matcher.
+    fn matches_slowly(segments: &[Segment<'_>], value: &[&[u8]]) -> bool {
         match (segments, value) {
             ([], []) => true,
-            ([Segment::Deep, rest @ ..], _) => (0..=value.len()).any(|taken| obviously(rest, &value[taken..])),
-            ([one, rest @ ..], [first, others @ ..]) => one_obviously(one, first) && obviously(rest, others),
+            ([Segment::Deep, rest @ ..], _) => (0..=value.len()).any(|taken| matches_slowly(rest, &value[taken..])),
+            ([one, rest @ ..], [first, others @ ..]) => one_obviously(one, first) && matches_slowly(rest, others),
             ([], [_, ..]) | ([_, ..], []) => false,
         }
     }
 
     fn one_obviously(segment: &Segment<'_>, value: &[u8]) -> bool {
-        fn starred(pattern: &[u8], value: &[u8]) -> bool {
+        fn matches_stars(pattern: &[u8], value: &[u8]) -> bool {
             match pattern {
                 [] => value.is_empty(),
-                [b'*', rest @ ..] => (0..=value.len()).any(|taken| starred(rest, &value[taken..])),
+                [b'*', rest @ ..] => (0..=value.len()).any(|taken| matches_stars(rest, &value[taken..])),
                 [byte, rest @ ..] => {
-                    value.split_first().is_some_and(|(first, value)| first == byte && starred(rest, value))
+                    value.split_first().is_some_and(|(first, value)| first == byte && matches_stars(rest, value))
                 }
             }
         }
         match segment {
-            Segment::Starred(pattern) => starred(pattern, value),
+            Segment::Starred(pattern) => matches_stars(pattern, value),
             Segment::Literal(text) => *text == value,
             Segment::Any | Segment::Deep => true,
         }
@@ -393,7 +393,7 @@ mod tests {
             if let Ok(glob) = Glob::new(&pattern) {
                 let segments: Vec<&[u8]> = value.as_bytes().split(|byte| *byte == b'/').collect();
                 let pattern: Vec<Segment<'_>> = glob.segments().collect();
-                prop_assert_eq!(glob.matches(value.as_bytes()), obviously(&pattern, &segments));
+                prop_assert_eq!(glob.matches(value.as_bytes()), matches_slowly(&pattern, &segments));
             }
         }
     }

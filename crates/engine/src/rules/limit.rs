@@ -12,7 +12,7 @@ use tollgate::{
 
 use super::keys;
 use super::raw::shorten;
-use super::words::{listed, valid_instead};
+use super::words::{join_with_and, valid_instead};
 use crate::calendar::Calendar;
 pub(crate) use calendar::{WEEKDAYS, read_zone};
 pub use inline::{LimitMistake, LimitText};
@@ -121,13 +121,13 @@ impl<'w> LimitParser<'w> {
         let options = Options {
             burst: self.count("burst"),
             free: self.count("free"),
-            max_wait: self.length("max_wait"),
+            max_wait: self.length_option("max_wait"),
             phase: self.phase(),
-            offset: self.length("offset"),
-            precision: self.length("precision"),
-            minimum_gap: self.length("minimum_gap"),
-            count_refused: self.boolean("count_refused"),
-            lease: self.length("lease"),
+            offset: self.length_option("offset"),
+            precision: self.length_option("precision"),
+            minimum_gap: self.length_option("minimum_gap"),
+            count_refused: self.boolean_option("count_refused"),
+            lease: self.length_option("lease"),
             initial: self.count("initial"),
             max_debt: self.count("max_debt"),
         };
@@ -141,7 +141,7 @@ impl<'w> LimitParser<'w> {
             "sliding_window" => self.sliding_window(count, per, &options),
             "sliding_slices" => self.sliding_slices(count, per, &options),
             "sliding_log" => self.sliding_log(count, per, &options),
-            _ => self.concurrency(count, &options),
+            _ => self.build_concurrency(count, &options),
         }
     }
 
@@ -158,7 +158,7 @@ impl<'w> LimitParser<'w> {
             if (self.words.option)(option).is_some() && !takes.contains(option) {
                 let takers = ALGORITHMS.iter().filter(|(_, takes, _)| takes.contains(option));
                 let takers: Vec<&str> = takers.map(|(name, ..)| *name).collect();
-                let help = format!("it belongs to {}; {name} takes {}", listed(&takers), listed(takes));
+                let help = format!("it belongs to {}; {name} takes {}", join_with_and(&takers), join_with_and(takes));
                 self.note_with_help(option, format!("{name} has no option `{option}`"), help);
             }
         }
@@ -248,7 +248,7 @@ impl<'w> LimitParser<'w> {
         Some(if options.count_refused == Some(true) { log.count_refused() } else { log }.into())
     }
 
-    fn concurrency(&mut self, count: u64, options: &Options) -> Option<Limit> {
+    fn build_concurrency(&mut self, count: u64, options: &Options) -> Option<Limit> {
         let leases = self.make("limit", Concurrency::new(count, options.lease.unwrap_or(DEFAULT_LEASE)))?;
         self.apply("max_debt", options.max_debt, leases, Concurrency::max_debt).map(Limit::from)
     }
@@ -317,7 +317,7 @@ impl<'w> LimitParser<'w> {
         count
     }
 
-    fn length(&mut self, option: &'static str) -> Option<Nanos> {
+    fn length_option(&mut self, option: &'static str) -> Option<Nanos> {
         let text = (self.words.option)(option)?;
         let length = parse_length(text);
         if length.is_none() {
@@ -327,7 +327,7 @@ impl<'w> LimitParser<'w> {
         length
     }
 
-    fn boolean(&mut self, option: &'static str) -> Option<bool> {
+    fn boolean_option(&mut self, option: &'static str) -> Option<bool> {
         let text = (self.words.option)(option)?;
         let boolean = parse_boolean(text);
         if boolean.is_none() {

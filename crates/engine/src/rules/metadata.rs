@@ -28,21 +28,21 @@ impl Metadata {
             notes.add_with_help(node.position, problem, "write it like `metadata: {tier: gold}`");
             return None;
         }
-        let bytes = size(node);
+        let bytes = total_size(node);
         if bytes > Self::MAX_BYTES {
             let problem = format!("metadata too large: {bytes} bytes (maximum {})", Self::MAX_BYTES);
             notes.add(node.position, problem);
             return None;
         }
-        Self::value(node, notes)
+        Self::check_value(node, notes)
     }
 
     /// Counts recursively; the depth is bounded by that of a file.
-    fn value(node: &Node, notes: &mut Notes) -> Option<Self> {
+    fn check_value(node: &Node, notes: &mut Notes) -> Option<Self> {
         Some(match &node.value {
             Value::Empty => Self::Null,
             Value::Text(text) => Self::Text(text.as_str().into()),
-            Value::List(nodes) => Self::List(nodes.iter().filter_map(|node| Self::value(node, notes)).collect()),
+            Value::List(nodes) => Self::List(nodes.iter().filter_map(|node| Self::check_value(node, notes)).collect()),
             Value::Map(pairs) => {
                 let mut map = Vec::with_capacity(pairs.len());
                 for (name, value) in pairs {
@@ -50,7 +50,7 @@ impl Metadata {
                         notes.add(name.position, format!("a name in `metadata` must be a string, not {}", name.kind()));
                         return None;
                     };
-                    map.push((text.as_str().into(), Self::value(value, notes)?));
+                    map.push((text.as_str().into(), Self::check_value(value, notes)?));
                 }
                 Self::Map(map.into())
             }
@@ -58,11 +58,11 @@ impl Metadata {
     }
 }
 
-fn size(node: &Node) -> usize {
+fn total_size(node: &Node) -> usize {
     1 + match &node.value {
         Value::Empty => 0,
         Value::Text(text) => text.len(),
-        Value::List(nodes) => nodes.iter().map(size).sum(),
-        Value::Map(pairs) => pairs.iter().map(|(name, value)| size(name) + size(value)).sum(),
+        Value::List(nodes) => nodes.iter().map(total_size).sum(),
+        Value::Map(pairs) => pairs.iter().map(|(name, value)| total_size(name) + total_size(value)).sum(),
     }
 }

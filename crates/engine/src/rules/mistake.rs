@@ -31,7 +31,7 @@ impl Mistake {
     /// Adds the line of the position from the text of the file.
     #[must_use]
     pub fn in_text(mut self, text: &[u8]) -> Self {
-        self.snippet = snippet(text, self.position);
+        self.snippet = line_snippet(text, self.position);
         self
     }
 
@@ -67,7 +67,7 @@ impl Mistake {
 const SNIPPET_CHARS: usize = 100;
 const SNIPPET_BEFORE: usize = 60;
 
-fn snippet(text: &[u8], position: Position) -> Option<(Box<str>, usize)> {
+fn line_snippet(text: &[u8], position: Position) -> Option<(Box<str>, usize)> {
     let line = text.split(|byte| *byte == b'\n').nth(position.line.checked_sub(1)? as usize)?;
     let line = String::from_utf8_lossy(line);
     let column = position.column.saturating_sub(1) as usize;
@@ -109,7 +109,7 @@ impl Mistakes {
     pub(crate) fn with_snippets(mut self, sources: &[super::Source<'_>]) -> Self {
         for mistake in &mut self.found {
             let source = sources.iter().find(|source| *source.name == *mistake.file);
-            mistake.snippet = source.and_then(|source| snippet(source.text, mistake.position));
+            mistake.snippet = source.and_then(|source| line_snippet(source.text, mistake.position));
         }
         self
     }

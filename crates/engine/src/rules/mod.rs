@@ -47,7 +47,7 @@ mod words;
 mod write;
 
 pub use cidr::Cidr;
-pub(crate) use cidr::{CountedAddress, address, is_address};
+pub(crate) use cidr::{CountedAddress, is_address, parse_address};
 pub use expression::Expression;
 pub use format::{FormatError, format};
 pub use glob::Glob;
@@ -57,8 +57,8 @@ pub(crate) use limit::WEEKDAYS;
 pub use limit::{LimitMistake, LimitText};
 pub use metadata::Metadata;
 pub use mistake::{Mistake, Mistakes, Position};
-pub use moment::{TimeError, TimeErrorText, moment};
-pub use reference::reference;
+pub use moment::{TimeError, TimeErrorText, parse_time};
+pub use reference::reference_page;
 pub(crate) use rule::ALL;
 pub use rule::{
     Ban, Condition, Consistency, CostCase, CostOf, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin, Override,
@@ -68,7 +68,7 @@ pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 
 pub(crate) use mistake::Notes;
 pub(crate) use nth::nth_of;
-pub use words::nearest;
+pub use words::nearest_word;
 
 /// Maximum number of rules over all files.
 pub const MAX_RULES: usize = 100_000;
@@ -184,7 +184,7 @@ fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<D
         // If a file could be parsed only in part, its rules may not be complete.
         if let Some(tree) = tree.filter(|_| notes.count() == before || !checker.skips_invalid()) {
             for domain in raw::read(&tree, &mut notes) {
-                checker.domain(&domain, &mut notes);
+                checker.check_domain(&domain, &mut notes);
             }
         }
     }

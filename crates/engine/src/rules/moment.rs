@@ -49,7 +49,7 @@ impl TimeError {
 ///
 /// # Errors
 /// If it is not a time from 1970 to 2554.
-pub fn moment(text: &str) -> Result<Time<Wall>, TimeError> {
+pub fn parse_time(text: &str) -> Result<Time<Wall>, TimeError> {
     let beyond = |how: &str| {
         let (problem, help) = (format!("`{}` is {how}", shorten(text)), "times are from 1970 up to 2554".into());
         Err(TimeError::Beyond(TimeErrorText { problem, help }))
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, nanos: Option<u64>, ends: u64) {
-        assert_eq!(moment(text).ok(), nanos.map(Time::from_nanos), "{text}");
+        assert_eq!(parse_time(text).ok(), nanos.map(Time::from_nanos), "{text}");
         assert_eq!(end(text).ok(), Some(Time::from_nanos(ends)), "{text}");
     }
 
@@ -106,6 +106,6 @@ mod tests {
         check("2554-07-21T23:34:33.709551616Z", None, u64::MAX);
         check("9999-01-01T00:00:00Z", None, u64::MAX);
         check("9999-01-01T00:00[Europe/Paris]", None, u64::MAX);
-        assert_eq!(crate::calendar::Zone::utc().shown(Time::from_nanos(u64::MAX)), "never");
+        assert_eq!(crate::calendar::Zone::utc().format_time(Time::from_nanos(u64::MAX)), "never");
     }
 }

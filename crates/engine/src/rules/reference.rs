@@ -7,7 +7,7 @@ use super::limit::ALGORITHMS;
 use super::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_RULES};
 
 /// Returns the page in Markdown. `docs/rules.md` is a copy, compared by a test.
-pub fn reference() -> String {
+pub fn reference_page() -> String {
     let mut page = INTRODUCTION.to_owned();
     let sections: [(&str, &str, &[&[Key]]); 16] = [
         ("A file", FILE, &[keys::FILE]),
@@ -31,9 +31,9 @@ pub fn reference() -> String {
         let _ = writeln!(page, "\n## {title}\n");
         page += prose;
         if title == "A limit" {
-            algorithms(&mut page);
+            write_algorithms(&mut page);
         }
-        table(&mut page, tables);
+        write_key_table(&mut page, tables);
     }
     let _ = writeln!(
         page,
@@ -45,7 +45,7 @@ pub fn reference() -> String {
     page
 }
 
-fn table(page: &mut String, tables: &[&[Key]]) {
+fn write_key_table(page: &mut String, tables: &[&[Key]]) {
     if tables.is_empty() {
         return;
     }
@@ -75,7 +75,7 @@ fn id_prefix(tables: &[&[Key]]) -> &'static str {
     tables.first().and_then(|table| table.first()).map_or("", |key| key.name)
 }
 
-fn algorithms(page: &mut String) {
+fn write_algorithms(page: &mut String) {
     *page += "| algorithm | what it does | takes |\n|---|---|---|\n";
     for (name, takes, about) in ALGORITHMS {
         let takes: Vec<String> = takes.iter().map(|option| format!("`{option}`")).collect();

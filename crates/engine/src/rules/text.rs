@@ -40,7 +40,7 @@ pub(crate) enum Value {
 }
 
 impl Node {
-    /// Returns names the type of the value in a message.
+    /// Names the type of the value in a message.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.value {
             Value::Empty => "null",
@@ -103,7 +103,7 @@ fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<RawNo
 }
 
 fn note(error: &Error, text: &str, notes: &mut Notes) {
-    let position = error.location().map_or(START, position);
+    let position = error.location().map_or(START, to_position);
     match error.without_snippet() {
         Error::DuplicateMappingKey { key: Some(key), .. } => notes.add(position, format!("duplicate key `{key}`")),
         Error::DuplicateMappingKey { key: None, .. } => notes.add(position, "duplicate key"),
@@ -112,7 +112,7 @@ fn note(error: &Error, text: &str, notes: &mut Notes) {
             // The position is printed once, in front.
             let message = message.split(" at line ").next().unwrap_or_default();
             let problem = format!("invalid YAML: {message}");
-            match help::help(text, position, message) {
+            match help::suggest_fix(text, position, message) {
                 (position, Some(help)) => notes.add_with_help(position, problem, help),
                 (position, None) => notes.add(position, problem),
             }
@@ -120,7 +120,7 @@ fn note(error: &Error, text: &str, notes: &mut Notes) {
     }
 }
 
-fn position(location: Location) -> Position {
+fn to_position(location: Location) -> Position {
     // Before the first token the parser reports line 0; a file begins at 1:1.
     let narrow = |n: u64| u32::try_from(n.max(1)).unwrap_or(u32::MAX);
     Position { line: narrow(location.line()), column: narrow(location.column()) }
@@ -159,7 +159,7 @@ fn resolve(tree: Spanned<RawNode>, text: &str) -> Node {
             Value::Map(pairs.into_iter().map(|(key, value)| (resolve(key, text), resolve(value, text))).collect())
         }
     };
-    Node { position: position(tree.referenced), value }
+    Node { position: to_position(tree.referenced), value }
 }
 
 impl<'de> Deserialize<'de> for RawNode {

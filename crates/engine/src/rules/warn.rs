@@ -18,7 +18,7 @@ use super::mistake::{Mistake, Notes};
 use super::nth::nth_of;
 use super::raw::shorten;
 use super::rule::{Condition, Effect, OnExceed, Origin, Pattern, Rule, Test};
-use super::words::nearest;
+use super::words::nearest_word;
 use super::{Domain, Rules};
 use crate::key;
 use crate::request::Entry;
@@ -38,7 +38,7 @@ const MAX_COMPARED: usize = 1000;
 const MAX_REQUESTS: usize = 256;
 
 /// Returns all warnings in the order of the files.
-pub(crate) fn warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec<Mistake> {
+pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec<Mistake> {
     let mut notes = Notes::new("");
     for domain in rules.domains() {
         unreachable_rules(domain, &mut notes);
@@ -77,7 +77,7 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     if judging.is_empty() {
         return;
     }
-    let sought: Vec<IndexEntry<'_>> = judging.iter().map(|(_, rule)| sought(rule.when())).collect();
+    let sought: Vec<IndexEntry<'_>> = judging.iter().map(|(_, rule)| index_entry(rule.when())).collect();
     let index = Index::new(&sought, 0);
     for (position, rule) in domain.rules().iter().enumerate() {
         // An `allow` or `deny` rule can be hidden only by such rules before it.
@@ -106,7 +106,7 @@ fn replaced_rules(domain: &Domain, notes: &mut Notes) {
     for rule in replacing {
         for id in rule.replaces().iter().filter(|id| !ids.contains(&***id)) {
             let compared: Vec<&str> = domain.rules().iter().take(MAX_COMPARED).map(Rule::id).collect();
-            let help = match nearest(id, &compared) {
+            let help = match nearest_word(id, &compared) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "write the `id` of another rule".into(),
             };
@@ -131,7 +131,7 @@ fn unindexed_rules(domain: &Domain, notes: &mut Notes) {
     notes.add_with_help(first_too_many.position().position, problem, why);
 }
 
-fn sought(when: &[Condition]) -> IndexEntry<'_> {
+fn index_entry(when: &[Condition]) -> IndexEntry<'_> {
     IndexEntry { when, names: Vec::new() }
 }
 
@@ -194,7 +194,7 @@ fn attributes_used_once(domain: &Domain, notes: &mut Notes) {
     let often: Vec<&str> = named.iter().filter(|(_, (times, _))| *times > 1).map(|(name, _)| *name).collect();
     for (name, (times, rule)) in &named {
         if *times == 1
-            && let Some(meant) = nearest(name, &often).filter(|meant| meant.len() > 3 && name.len() > 3)
+            && let Some(meant) = nearest_word(name, &often).filter(|meant| meant.len() > 3 && name.len() > 3)
         {
             notes.set_file(&rule.position().file);
             let problem = format!("only `{}` uses the attribute `{name}`", rule.id());

@@ -2,20 +2,20 @@
 
 /// Suggests the word that was probably meant, or lists all valid ones.
 pub(crate) fn valid_instead(given: &str, valid: &[&str]) -> String {
-    match meant(given, valid) {
+    match probably_meant(given, valid) {
         Some(word) => format!("did you mean `{word}`?"),
-        None => format!("valid: {}", listed(valid)),
+        None => format!("valid: {}", join_with_and(valid)),
     }
 }
 
 /// Returns the valid word that was probably meant: a synonym from other programs, or a word with
 /// few typos.
-pub(crate) fn meant<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
+pub(crate) fn probably_meant<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     let others_say = || {
         let (_, ours) = SYNONYMS.iter().find(|(theirs, _)| theirs.eq_ignore_ascii_case(given))?;
         valid.iter().find(|word| *word == ours).copied()
     };
-    others_say().or_else(|| nearest(given, valid))
+    others_say().or_else(|| nearest_word(given, valid))
 }
 
 /// Terms of other programs, and the terms used here.
@@ -60,7 +60,7 @@ const SYNONYMS: &[(&str, &str)] = &[
 ];
 
 /// `a`, `b` and `c`.
-pub(crate) fn listed(words: &[&str]) -> String {
+pub(crate) fn join_with_and(words: &[&str]) -> String {
     match words {
         [] => "none".into(),
         [one] => format!("`{one}`"),
@@ -72,12 +72,12 @@ pub(crate) fn listed(words: &[&str]) -> String {
 }
 
 /// Returns the valid word with the fewest typos, if they are few for its length.
-pub fn nearest<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
+pub fn nearest_word<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     if given.len() > LONGEST {
         return None;
     }
     let given: Vec<char> = given.to_lowercase().chars().collect();
-    let typos = |word: &str| typos(&given, &word.chars().collect::<Vec<char>>());
+    let typos = |word: &str| count_typos(&given, &word.chars().collect::<Vec<char>>());
     valid
         .iter()
         .map(|word| (typos(word), *word))
@@ -93,7 +93,7 @@ pub(crate) fn is_typo(given: &str, word: &str) -> bool {
         return false;
     }
     let letters = |word: &str| word.to_lowercase().chars().collect::<Vec<char>>();
-    typos(&letters(given), &letters(word)) <= 1
+    count_typos(&letters(given), &letters(word)) <= 1
 }
 
 /// Longer words are never considered typos.
@@ -101,7 +101,7 @@ const LONGEST: usize = 40;
 
 /// Counts insertions, deletions, substitutions and swaps of neighbours (optimal string alignment
 /// distance).
-fn typos(from: &[char], to: &[char]) -> usize {
+fn count_typos(from: &[char], to: &[char]) -> usize {
     // Three rows of the distance table: swaps look two rows back.
     let width = to.len() + 1;
     let (mut before, mut above): (Vec<usize>, Vec<usize>) = (vec![0; width], (0..width).collect());
@@ -126,7 +126,7 @@ mod tests {
 
     fn check(given: &str, expected: Option<&str>) {
         let valid = ["limit", "limits", "when", "per", "on_exceed", "on_fault", "sliding_window"];
-        assert_eq!(nearest(given, &valid), expected, "for {given:?}");
+        assert_eq!(nearest_word(given, &valid), expected, "for {given:?}");
     }
 
     #[test]
@@ -150,15 +150,15 @@ mod tests {
 
     #[test]
     fn synonyms_of_other_programs_are_known() {
-        assert_eq!(meant("rate", &["limit", "per"]), Some("limit"));
-        assert_eq!(meant("Group_By", &["limit", "per"]), Some("per"));
-        assert_eq!(meant("key", &["deny", "per"]), Some("per"));
-        assert_eq!(meant("rate", &["per"]), None);
+        assert_eq!(probably_meant("rate", &["limit", "per"]), Some("limit"));
+        assert_eq!(probably_meant("Group_By", &["limit", "per"]), Some("per"));
+        assert_eq!(probably_meant("key", &["deny", "per"]), Some("per"));
+        assert_eq!(probably_meant("rate", &["per"]), None);
     }
 
     #[test]
     fn lists_are_joined_with_and() {
-        assert_eq!(listed(&["a"]), "`a`");
-        assert_eq!(listed(&["a", "b", "c"]), "`a`, `b` and `c`");
+        assert_eq!(join_with_and(&["a"]), "`a`");
+        assert_eq!(join_with_and(&["a", "b", "c"]), "`a`, `b` and `c`");
     }
 }

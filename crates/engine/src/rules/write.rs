@@ -31,11 +31,11 @@ pub(super) fn write(tree: &Node) -> String {
 pub(super) fn write_with(tree: &Node, comments: &mut Comments) -> String {
     let mut writer = Writer { out: String::new(), comments };
     match &tree.value {
-        Value::Map(pairs) if !pairs.is_empty() => writer.map(pairs, Level::FILE, false),
+        Value::Map(pairs) if !pairs.is_empty() => writer.write_map(pairs, Level::FILE, false),
         Value::List(nodes) if !nodes.is_empty() => writer.list(nodes, Level::FILE),
         Value::Empty => {}
         Value::Map(_) | Value::List(_) | Value::Text(_) => {
-            inline(tree, &mut writer.out);
+            write_inline(tree, &mut writer.out);
             writer.out.push('\n');
         }
     }
@@ -56,12 +56,12 @@ struct Level {
 impl Level {
     const FILE: Self = Self { indent: 0, spread: 0 };
 
-    fn inside(self, indent: usize) -> Self {
+    fn deeper_by(self, indent: usize) -> Self {
         Self { indent: self.indent + indent, spread: self.spread.saturating_sub(1) }
     }
 
     /// The level of a value: lists of rules, and each rule, are written over several lines.
-    fn of(self, key: &Node) -> Self {
+    fn level_of_value(self, key: &Node) -> Self {
         let of_rules = matches!(&key.value, Value::Text(name) if name == "rules" || name == "domains");
         if of_rules { Self { spread: 2, ..self } } else { self }
     }
@@ -74,54 +74,54 @@ struct Writer<'c> {
 
 impl Writer<'_> {
     /// `begun`: the first line already has its indentation.
-    fn map(&mut self, pairs: &[(Node, Node)], level: Level, mut begun: bool) {
+    fn write_map(&mut self, pairs: &[(Node, Node)], level: Level, mut begun: bool) {
         for (key, value) in in_order(pairs) {
             if !begun {
-                self.before(key.position, level.indent);
-                self.indent(level.indent);
+                self.write_comments_before(key.position, level.indent);
+                self.write_indent(level.indent);
             }
             begun = false;
-            inline(key, &mut self.out);
+            write_inline(key, &mut self.out);
             self.out.push(':');
-            self.value(key.position, value, level.of(key));
+            self.write_value(key.position, value, level.level_of_value(key));
         }
     }
 
     fn list(&mut self, nodes: &[Node], level: Level) {
         for node in nodes {
             self.spread_comment(node, level);
-            self.before(node.position, level.indent);
-            self.indent(level.indent);
+            self.write_comments_before(node.position, level.indent);
+            self.write_indent(level.indent);
             self.out.push('-');
             match &node.value {
-                Value::Map(pairs) if !pairs.is_empty() && !self.fits(node, level) => {
+                Value::Map(pairs) if !pairs.is_empty() && !self.fits_on_line(node, level) => {
                     self.out.push(' ');
-                    self.map(pairs, level.inside(2), true);
+                    self.write_map(pairs, level.deeper_by(2), true);
                 }
-                _ => self.value(node.position, node, level),
+                _ => self.write_value(node.position, node, level),
             }
         }
     }
 
     /// Writes the value after a colon or a dash, on the rest of the line or on separate lines.
-    fn value(&mut self, owner: Position, value: &Node, level: Level) {
+    fn write_value(&mut self, owner: Position, value: &Node, level: Level) {
         match &value.value {
-            Value::Map(pairs) if !pairs.is_empty() && !self.fits(value, level) => {
+            Value::Map(pairs) if !pairs.is_empty() && !self.fits_on_line(value, level) => {
                 self.comment_after(owner);
-                self.map(pairs, level.inside(2), false);
+                self.write_map(pairs, level.deeper_by(2), false);
             }
             // Within a map, dashes are aligned with the key.
-            Value::List(nodes) if !nodes.is_empty() && !self.fits(value, level) => {
+            Value::List(nodes) if !nodes.is_empty() && !self.fits_on_line(value, level) => {
                 self.comment_after(owner);
-                self.list(nodes, Level { indent: level.indent, ..level.inside(0) });
+                self.list(nodes, Level { indent: level.indent, ..level.deeper_by(0) });
             }
             // An empty value is written as `null`, so that a comment after it has something to
             // belong to.
             Value::Map(_) | Value::List(_) | Value::Text(_) | Value::Empty => {
                 self.out.push(' ');
                 match &value.value {
-                    Value::Text(text) => scalar(text, Context::Line, &mut self.out),
-                    Value::Map(_) | Value::List(_) | Value::Empty => inline(value, &mut self.out),
+                    Value::Text(text) => write_scalar(text, Context::Line, &mut self.out),
+                    Value::Map(_) | Value::List(_) | Value::Empty => write_inline(value, &mut self.out),
                 }
                 self.comment_after(owner);
             }
@@ -129,12 +129,12 @@ impl Writer<'_> {
     }
 
     /// Returns whether a value fits into the rest of the line.
-    fn fits(&self, node: &Node, level: Level) -> bool {
+    fn fits_on_line(&self, node: &Node, level: Level) -> bool {
         if level.spread > 0 || self.has_comments(node) {
             return false;
         }
         let mut line = String::new();
-        inline(node, &mut line);
+        write_inline(node, &mut line);
         let begun = self.out.rsplit('\n').next().unwrap_or_default().chars().count();
         begun + 1 + line.chars().count() <= WIDTH
     }
@@ -158,13 +158,13 @@ impl Writer<'_> {
     fn spread_comment(&mut self, node: &Node, level: Level) {
         let Value::Map(pairs) = &node.value else { return };
         let of_a_pair = pairs.iter().any(|(key, _)| key.position == node.position);
-        if !of_a_pair && !self.fits(node, level) {
+        if !of_a_pair && !self.fits_on_line(node, level) {
             let comment = self.comments.after.remove(&node.position);
             self.comments.before.entry(node.position).or_default().extend(comment);
         }
     }
 
-    fn before(&mut self, position: Position, indent: usize) {
+    fn write_comments_before(&mut self, position: Position, indent: usize) {
         let lines = self.comments.before.remove(&position).unwrap_or_default();
         self.comment_lines(&lines, indent);
     }
@@ -172,7 +172,7 @@ impl Writer<'_> {
     fn comment_lines(&mut self, lines: &[String], indent: usize) {
         for line in lines {
             if !line.is_empty() {
-                self.indent(indent);
+                self.write_indent(indent);
                 self.out.push_str(line);
                 self.out.push('\n');
             } else if !self.out.is_empty() {
@@ -189,7 +189,7 @@ impl Writer<'_> {
         self.out.push('\n');
     }
 
-    fn indent(&mut self, indent: usize) {
+    fn write_indent(&mut self, indent: usize) {
         self.out.extend(std::iter::repeat_n(' ', indent));
     }
 }
@@ -215,7 +215,7 @@ pub(super) fn in_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
 }
 
 /// Writes everything in one line.
-fn inline(node: &Node, out: &mut String) {
+fn write_inline(node: &Node, out: &mut String) {
     let separated = |out: &mut String, first: bool| {
         if !first {
             out.push_str(", ");
@@ -223,12 +223,12 @@ fn inline(node: &Node, out: &mut String) {
     };
     match &node.value {
         Value::Empty => out.push_str("null"),
-        Value::Text(text) => scalar(text, Context::Inside, out),
+        Value::Text(text) => write_scalar(text, Context::Inside, out),
         Value::List(nodes) => {
             out.push('[');
             for (position, node) in nodes.iter().enumerate() {
                 separated(out, position == 0);
-                inline(node, out);
+                write_inline(node, out);
             }
             out.push(']');
         }
@@ -236,9 +236,9 @@ fn inline(node: &Node, out: &mut String) {
             out.push('{');
             for (position, (key, value)) in in_order(pairs).into_iter().enumerate() {
                 separated(out, position == 0);
-                inline(key, out);
+                write_inline(key, out);
                 out.push_str(": ");
-                inline(value, out);
+                write_inline(value, out);
             }
             out.push('}');
         }
@@ -252,14 +252,14 @@ enum Context {
     Inside,
 }
 
-fn scalar(text: &str, context: Context, out: &mut String) {
+fn write_scalar(text: &str, context: Context, out: &mut String) {
     if is_plain(text, context) {
         out.push_str(text);
     } else if text.chars().any(|letter| {
         letter.is_control()
             || matches!(letter, '\u{85}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}')
     }) {
-        quoted(text, out);
+        write_quoted(text, out);
     } else {
         out.push('\'');
         out.push_str(&text.replace('\'', "''"));
@@ -291,7 +291,7 @@ fn is_plain(text: &str, context: Context) -> bool {
 }
 
 /// Writes a JSON string that YAML parsers read as the same.
-pub(super) fn quoted(text: &str, out: &mut String) {
+pub(super) fn write_quoted(text: &str, out: &mut String) {
     out.push('"');
     for letter in text.chars() {
         match letter {

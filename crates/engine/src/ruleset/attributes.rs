@@ -4,7 +4,7 @@ use super::special::Special;
 use crate::rules::{Rule, nth_of};
 
 /// Returns the names of the attributes that rules read, sorted. A name such as `a#2` reads the attribute `a`.
-pub(super) fn names(rules: &[Rule]) -> Box<[Box<str>]> {
+pub(super) fn attribute_names(rules: &[Rule]) -> Box<[Box<str>]> {
     let mut names: Vec<&str> = rules.iter().flat_map(names_of).collect();
     names.sort_unstable();
     names.dedup();
@@ -16,7 +16,7 @@ fn names_of(rule: &Rule) -> impl Iterator<Item = &str> {
     let costs = rule.cost().cases().iter().flat_map(|case| &case.when);
     let conditions = rule.when().iter().chain(overrides).chain(costs).map(|condition| &*condition.attribute);
     let only = rule.only().iter().map(|name| &**name);
-    let all = conditions.chain(only).chain(Special::names(rule));
+    let all = conditions.chain(only).chain(Special::attribute_names(rule));
     all.map(|name| nth_of(name).map_or(name, |(of, _)| of))
 }
 
@@ -36,7 +36,7 @@ rules:
 - {id: d, per: ['n#3'], limit: 1/s, overrides: [{when: {plan: pro}, limit: 2/s}], cost: [{when: {kind: a}, cost: 2}]}
 "#;
         let rules = Rules::read(&[Source { name: "rules.yaml", text }]).expect("valid rules");
-        let names = names(rules.domains()[0].rules());
+        let names = attribute_names(rules.domains()[0].rules());
         let expected = ["absent", "e", "kind", "n", "o", "p", "path", "plan", "q", "w", "weight"];
         assert_eq!(names.iter().map(|name| &**name).collect::<Vec<_>>(), expected);
     }

@@ -11,7 +11,7 @@ use super::lookup::Lookup;
 use super::paths::{Paths, Walk};
 use super::values::Values;
 use crate::request::Entry;
-use crate::rules::{Cidr, Condition, address, nth_of};
+use crate::rules::{Cidr, Condition, nth_of, parse_address};
 use build::IndexBuilder;
 
 /// The rules of a domain, indexed by their anchors.
@@ -81,7 +81,7 @@ impl PrefixIndex {
         if self.bits.is_empty() {
             return;
         }
-        let Some(address) = address(value) else {
+        let Some(address) = parse_address(value) else {
             // The list is sorted, so the mark is last.
             if self.bits.last() == Some(&NOT_AN_ADDRESS)
                 && let Some(found) = lookup.get(self.network_space, &network_text(NOT_AN_ADDRESS, [0; 16]))
@@ -153,14 +153,18 @@ impl Matched {
     }
 
     /// Returns all values of an attribute.
-    pub(crate) fn values<'e>(&self, entries: &'e [Entry<'e>], attribute: u32) -> impl Iterator<Item = &'e [u8]> {
+    pub(crate) fn attribute_values<'e>(
+        &self,
+        entries: &'e [Entry<'e>],
+        attribute: u32,
+    ) -> impl Iterator<Item = &'e [u8]> {
         let places = self.known.iter().filter(move |(known, _)| *known == attribute).map(|(_, entry)| *entry as usize);
         places.filter_map(|place| entries.get(place)).map(|entry| entry.value)
     }
 
     /// Returns the first value of an attribute.
     #[inline]
-    pub(crate) fn value<'e>(&self, entries: &[Entry<'e>], attribute: u32) -> Option<&'e [u8]> {
+    pub(crate) fn first_value<'e>(&self, entries: &[Entry<'e>], attribute: u32) -> Option<&'e [u8]> {
         let (_, entry) = self.known.iter().find(|(known, _)| *known == attribute)?;
         entries.get(*entry as usize).map(|entry| entry.value)
     }
@@ -176,7 +180,7 @@ impl Index {
     }
 
     /// Returns the number of an attribute that rules refer to.
-    pub(crate) fn attribute(&self, name: &str) -> Option<u32> {
+    pub(crate) fn attribute_number(&self, name: &str) -> Option<u32> {
         let space = if nth_of(name).is_some() { NTH_NAMES } else { NAMES };
         self.lookup.get(space, name.as_bytes()).map(|named| named & !NOT_AN_ANCHOR)
     }
@@ -197,14 +201,14 @@ impl Index {
             let number = named & !NOT_AN_ANCHOR;
             known.push((number, place));
             if named & NOT_AN_ANCHOR == 0 {
-                found.lead(number, entry.value, walk);
+                found.add_rules_of_value(number, entry.value, walk);
             }
         }
         if !self.nth.is_empty() {
             let named = known.len();
-            self.number(known);
+            self.add_numbered(known);
             for (number, place) in &known[named..] {
-                found.lead(*number, entries[*place as usize].value, walk);
+                found.add_rules_of_value(*number, entries[*place as usize].value, walk);
             }
         }
         self.unanchored.iter().for_each(|rule| found.add_one(*rule));
@@ -213,7 +217,7 @@ impl Index {
                 let has_more = *rule & HAS_MORE_CONDITIONS != 0;
                 *rule &= !HAS_MORE_CONDITIONS;
                 let others = &self.others[(*rule - self.first) as usize];
-                !has_more || others.iter().all(|remaining| remaining.holds(entries, known))
+                !has_more || others.iter().all(|remaining| remaining.condition_holds(entries, known))
             });
         }
         // Sorted by number, so that the result does not depend on the order of attributes. A rule
@@ -229,7 +233,7 @@ impl Index {
     }
 
     /// Adds the numbered attributes.
-    fn number(&self, known: &mut Vec<(u32, u32)>) {
+    fn add_numbered(&self, known: &mut Vec<(u32, u32)>) {
         let named = known.len();
         for nth in &self.nth {
             let mut values = known[..named].iter().filter(|(attribute, _)| *attribute == nth.of);
@@ -251,7 +255,7 @@ struct FoundRules<'f> {
 impl FoundRules<'_> {
     /// Adds the rules found by a value.
     #[inline(always)]
-    fn lead(&mut self, number: u32, value: &[u8], walk: &mut Walk) {
+    fn add_rules_of_value(&mut self, number: u32, value: &[u8], walk: &mut Walk) {
         let index = self.index;
         let attribute = &index.attributes[number as usize];
         if attribute.has_values
@@ -300,7 +304,7 @@ fn space_of(attribute: u32) -> u32 {
 
 impl FurtherCondition {
     #[inline]
-    fn holds(&self, entries: &[Entry<'_>], known: &[(u32, u32)]) -> bool {
+    fn condition_holds(&self, entries: &[Entry<'_>], known: &[(u32, u32)]) -> bool {
         let mut values =
             known.iter().filter(|(known, _)| *known == self.attribute).map(|(_, place)| entries[*place as usize].value);
         match &self.asks {

@@ -58,7 +58,7 @@ impl LimitRegistry {
     }
 
     /// Returns limits with their id, or with a new one.
-    pub(super) fn of(&mut self, set: &LimitSet) -> Arc<RuleLimits> {
+    pub(super) fn register(&mut self, set: &LimitSet) -> Arc<RuleLimits> {
         if let Some(known) = self.ids.get(set).and_then(|id| self.known.get(id)) {
             self.in_use.insert(known.id);
             return known.clone();

@@ -45,7 +45,7 @@ impl Lookup {
         let mut slots = vec![EMPTY; (entries.len() * 2).next_power_of_two().max(2)].into_boxed_slice();
         let (mut texts, last) = (Vec::new(), slots.len() - 1);
         for (space, text, value) in entries {
-            let key = StringKey::of(*space, text);
+            let key = StringKey::for_text(*space, text);
             let mut place = key.hash(text);
             while slots[place & last].key.kind != EMPTY.key.kind {
                 place = place.wrapping_add(1);
@@ -62,7 +62,7 @@ impl Lookup {
     /// as the lookup.
     #[inline(always)]
     pub(super) fn get(&self, space: u32, text: &[u8]) -> Option<u32> {
-        let key = StringKey::of(space, text);
+        let key = StringKey::for_text(space, text);
         let (mut place, last) = (key.hash(text), self.slots.len() - 1);
         loop {
             let slot = &self.slots[place & last];
@@ -86,8 +86,8 @@ impl Lookup {
 
 impl StringKey {
     #[inline(always)]
-    fn of(space: u32, text: &[u8]) -> Self {
-        let (first, last) = ends(text);
+    fn for_text(space: u32, text: &[u8]) -> Self {
+        let (first, last) = first_and_last_bytes(text);
         Self { kind: u64::from(space) << 32 | text.len() as u64 & u64::from(u32::MAX), first, last }
     }
 
@@ -115,7 +115,7 @@ fn mix(a: u64, b: u64) -> u64 {
 /// Returns two words that identify up to [`SHORT`] bytes of known length. They overlap in shorter
 /// strings.
 #[inline(always)]
-fn ends(text: &[u8]) -> (u64, u64) {
+fn first_and_last_bytes(text: &[u8]) -> (u64, u64) {
     if let (Some(first), Some(last)) = (text.first_chunk(), text.last_chunk()) {
         return (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
     }
@@ -129,8 +129,9 @@ fn ends(text: &[u8]) -> (u64, u64) {
 
 /// Returns whether two strings are equal.
 #[inline]
-pub(super) fn same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && if one.len() > SHORT { one == other } else { ends(one) == ends(other) }
+pub(super) fn equals_short(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len()
+        && if one.len() > SHORT { one == other } else { first_and_last_bytes(one) == first_and_last_bytes(other) }
 }
 
 #[cfg(test)]

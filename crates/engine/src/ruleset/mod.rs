@@ -91,10 +91,10 @@ pub struct ActiveRule {
     pub(crate) rule_limits: Option<Arc<RuleLimits>>,
     pub(crate) meter: Arc<RuleMeter>,
     /// Whether [`ColdFields::earlier`] is not empty.
-    changed: bool,
+    has_earlier: bool,
     /// Whether it only enforces fixed limits, so that charging them is all there is to do.
     pub(crate) plain: bool,
-    rarely: Box<ColdFields>,
+    cold: Box<ColdFields>,
 }
 
 /// The fields of a rule that are rarely needed.
@@ -110,12 +110,12 @@ struct ColdFields {
 impl ActiveRule {
     /// Returns the domain it belongs to.
     pub fn domain(&self) -> &str {
-        &self.rarely.domain
+        &self.cold.domain
     }
 
     /// Its identity within the domain.
     pub fn id(&self) -> &str {
-        &self.rarely.id
+        &self.cold.id
     }
 
     /// Returns the limits, if it has any.
@@ -137,13 +137,13 @@ impl ActiveRule {
     /// Returns what only some rules have.
     #[inline]
     pub(crate) fn special(&self) -> Option<&Special> {
-        if self.is_special { self.rarely.special.as_ref() } else { None }
+        if self.is_special { self.cold.special.as_ref() } else { None }
     }
 
     /// Returns the ids of other limits that its counters may have been charged under.
     #[inline]
     pub(crate) fn earlier(&self) -> &[u32] {
-        if self.changed { &self.rarely.earlier } else { &[] }
+        if self.has_earlier { &self.cold.earlier } else { &[] }
     }
 
     /// Its counts.
@@ -172,7 +172,7 @@ impl RuleSet {
 
     /// Gives limits that a counter belongs to an id, and returns it. A rule with the same limits gets the same id.
     pub(crate) fn remember(&mut self, limits: &Limits) -> u32 {
-        self.limit_registry.of(&LimitSet { limits: limits.clone(), calendars: Vec::new() }).id
+        self.limit_registry.register(&LimitSet { limits: limits.clone(), calendars: Vec::new() }).id
     }
 
     /// Compiles `rules` as the successor of `before`: unchanged limits keep their id, earlier
@@ -196,7 +196,7 @@ impl RuleSet {
             domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index, &ids));
             let judges = |rule: &ActiveRule| rule.special().is_some_and(|special| special.judges.is_some());
             let judges = compiler.rules[first..].iter().any(judges);
-            let attributes = attributes::names(domain.rules());
+            let attributes = attributes::attribute_names(domain.rules());
             domains.push(CompiledDomain { name: domain.name().as_bytes().into(), index, attributes, judges });
         }
         compiler.limit_registry.retire();
@@ -239,8 +239,8 @@ impl RuleSet {
 
     /// Returns the number of rules of a domain that are evaluated for every request, because they cannot be
     /// indexed.
-    pub fn tried(&self, domain: &[u8]) -> usize {
-        self.domain(domain).map_or(0, |domain| domain.index.tried())
+    pub fn unindexed_rules(&self, domain: &[u8]) -> usize {
+        self.find_domain(domain).map_or(0, |domain| domain.index.tried())
     }
 
     /// Returns the version, which increases with every change. The empty set before the first is 0.
@@ -261,7 +261,7 @@ impl RuleSet {
     /// Returns the names of the attributes that the rules of a domain read, sorted; `None` if there is no such domain. Other
     /// attributes of a request do not change how it is decided.
     pub fn attributes(&self, domain: &[u8]) -> Option<&[Box<str>]> {
-        self.domain(domain).map(|domain| &*domain.attributes)
+        self.find_domain(domain).map(|domain| &*domain.attributes)
     }
 
     /// Returns the key prefix of a rule.
@@ -275,9 +275,9 @@ impl RuleSet {
     pub(crate) fn push_values(&self, key: &mut Vec<u8>, rule: &ActiveRule, matched: &Matched, entries: &[Entry<'_>]) {
         for attribute in &self.per[rule.per.0 as usize..rule.per.1 as usize] {
             if attribute & ADDRESS == 0 {
-                key::push_value(key, matched.value(entries, *attribute));
+                key::push_value(key, matched.first_value(entries, *attribute));
             } else {
-                key::push_address(key, matched.value(entries, attribute & !ADDRESS));
+                key::push_address(key, matched.first_value(entries, attribute & !ADDRESS));
             }
         }
     }
@@ -287,18 +287,18 @@ impl RuleSet {
     ///
     /// For explanations and benchmarks. Decisions find their rules in the same way.
     pub fn matching<'m>(&self, domain: &[u8], entries: &[Entry<'_>], matched: &'m mut Matched) -> Option<&'m [u32]> {
-        self.domain(domain)?.index.find(entries, matched);
+        self.find_domain(domain)?.index.find(entries, matched);
         Some(matched.rules())
     }
 
     #[inline]
-    pub(crate) fn domain(&self, name: &[u8]) -> Option<&CompiledDomain> {
+    pub(crate) fn find_domain(&self, name: &[u8]) -> Option<&CompiledDomain> {
         self.domain_names.get(0, name).and_then(|place| self.domains.get(place as usize))
     }
 
     /// Returns the first matching rule with `allow` or `deny`.
     #[inline]
-    pub(crate) fn judge(
+    pub(crate) fn find_judging_rule(
         &self,
         domain: &CompiledDomain,
         matched: &Matched,
@@ -329,7 +329,7 @@ impl RuleSet {
 /// Builds the index of some rules, including the conditions that their expressions imply.
 pub(crate) fn index_of(rules: &[Rule], first: u32) -> Index {
     let conditions: Vec<Cow<'_, [Condition]>> = rules.iter().map(Rule::sought).collect();
-    let sought = |(rule, when)| IndexEntry { when, names: Special::names(rule) };
+    let sought = |(rule, when)| IndexEntry { when, names: Special::attribute_names(rule) };
     let sought: Vec<IndexEntry<'_>> = rules.iter().zip(conditions.iter().map(|when| &**when)).map(sought).collect();
     Index::new(&sought, first)
 }
@@ -348,9 +348,9 @@ impl Compiler<'_> {
     fn add(&mut self, domain: &str, rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>) {
         let name = key::rule_name(domain, rule.id());
         let old = self.before.find(&name);
-        let rule_limits = rule.effect().limits().map(|set| self.limit_registry.of(set));
-        let special = Special::of(rule, index, ids, &mut self.limit_registry);
-        let earlier = earlier(old, rule_limits.as_ref(), special.as_ref());
+        let rule_limits = rule.effect().limits().map(|set| self.limit_registry.register(set));
+        let special = Special::compile(rule, index, ids, &mut self.limit_registry);
+        let earlier = earlier_limits(old, rule_limits.as_ref(), special.as_ref());
         let shadow = special::is_shadow(rule.on_exceed());
         let limits_only = rule_limits.as_ref().is_some_and(|rule_limits| rule_limits.calendars.is_empty());
         let plain = limits_only && special.is_none() && earlier.is_empty() && !shadow;
@@ -365,7 +365,7 @@ impl Compiler<'_> {
         self.key_prefixes.extend_from_slice(&key::rule_prefix(domain, rule.id(), per_texts, generation));
         let per = self.per.len() as u32;
         self.per.extend(rule.per().iter().filter_map(|counted| {
-            let number = index.attribute(&counted.text)?;
+            let number = index.attribute_number(&counted.text)?;
             Some(if is_address(&counted.text) { number | ADDRESS } else { number })
         }));
         self.names.insert(name, self.rules.len() as u32);
@@ -384,9 +384,9 @@ impl Compiler<'_> {
             on_fault: rule.on_fault(),
             consistency: rule.consistency(),
             meter: old.map(|old| old.meter.clone()).unwrap_or_default(),
-            changed: !earlier.is_empty(),
+            has_earlier: !earlier.is_empty(),
             plain,
-            rarely: Box::new(ColdFields { domain: domain.into(), id: rule.id().into(), earlier, special }),
+            cold: Box::new(ColdFields { domain: domain.into(), id: rule.id().into(), earlier, special }),
         });
     }
 }
@@ -394,7 +394,7 @@ impl Compiler<'_> {
 /// Returns the ids of the limits that a rule had before. If its overrides have states of other
 /// lengths than the rule itself, one id of each length is included, because stores may keep them in
 /// other tables.
-fn earlier(old: Option<&ActiveRule>, now: Option<&Arc<RuleLimits>>, special: Option<&Special>) -> Box<[u32]> {
+fn earlier_limits(old: Option<&ActiveRule>, now: Option<&Arc<RuleLimits>>, special: Option<&Special>) -> Box<[u32]> {
     let overrides = special.and_then(|special| special.overrides.as_ref());
     let mut lengths: Vec<(usize, u32)> = Vec::new();
     for rule_limits in now.into_iter().chain(overrides.into_iter().flat_map(|overrides| overrides.rule_limits())) {
@@ -405,7 +405,7 @@ fn earlier(old: Option<&ActiveRule>, now: Option<&Arc<RuleLimits>>, special: Opt
     }
     let siblings = if lengths.len() > 1 { lengths } else { Vec::new() };
     let latest = old.and_then(|old| old.rule_limits.as_ref()).map(|rule_limits| rule_limits.id);
-    let before = latest.into_iter().chain(old.map_or(&[][..], |old| &old.rarely.earlier).iter().copied());
+    let before = latest.into_iter().chain(old.map_or(&[][..], |old| &old.cold.earlier).iter().copied());
     let before = before.filter(|id| now.is_none_or(|now| now.id != *id)).take(MAX_EARLIER);
     let mut ids: Vec<u32> = siblings.into_iter().map(|(_, id)| id).collect();
     for id in before {
@@ -422,7 +422,7 @@ mod tests {
     use super::*;
     use crate::rules::{LimitSet, Source};
 
-    fn following(before: &RuleSet, rules: &str) -> RuleSet {
+    fn compile_after(before: &RuleSet, rules: &str) -> RuleSet {
         let text = format!("domain: d\nrules:\n{rules}");
         RuleSet::following(before, &Rules::read(&[Source { name: "f", text: text.as_bytes() }]).expect("valid rules"))
     }
@@ -434,7 +434,7 @@ mod tests {
     #[test]
     fn rules_know_their_names_and_fit_a_cache_line() {
         let long = "x".repeat(128);
-        let set = following(
+        let set = compile_after(
             &RuleSet::empty(),
             &format!("- {{id: a, limit: 1/s, per: [b, c]}}\n- {{id: {long}, limit: 1/s}}\n"),
         );
@@ -447,54 +447,55 @@ mod tests {
         assert_eq!(size_of::<ActiveRule>(), 64);
     }
 
-    fn earlier<'s>(set: &'s RuleSet, id: &str) -> &'s [u32] {
+    fn earlier_ids<'s>(set: &'s RuleSet, id: &str) -> &'s [u32] {
         set.find(&key::rule_name("d", id)).expect("a rule").earlier()
     }
 
     #[test]
     fn unchanged_limits_keep_their_id_and_earlier_ones_are_remembered() {
-        let first = following(&RuleSet::empty(), "- {id: a, limit: 1/s}\n- {id: b, limit: 1/s}\n");
+        let first = compile_after(&RuleSet::empty(), "- {id: a, limit: 1/s}\n- {id: b, limit: 1/s}\n");
         let second =
-            following(&first, "- {id: b, limit: 2/s}\n- {id: c, limit: 2/s}\n- {id: a, limit: 1/s, per: [x]}\n");
+            compile_after(&first, "- {id: b, limit: 2/s}\n- {id: c, limit: 2/s}\n- {id: a, limit: 1/s, per: [x]}\n");
         assert_eq!((first.version(), second.version()), (1, 2));
         assert_eq!(rule_limits(&first, "a").id, rule_limits(&second, "a").id);
         let (old, new) = (rule_limits(&first, "b"), rule_limits(&second, "b"));
         assert_ne!(old.id, new.id);
-        assert_eq!(earlier(&second, "b"), [old.id]);
+        assert_eq!(earlier_ids(&second, "b"), [old.id]);
         assert_eq!(second.limit_registry().get(old.id), Some(&old.limits));
-        assert!(earlier(&second, "a").is_empty() && earlier(&second, "c").is_empty());
+        assert!(earlier_ids(&second, "a").is_empty() && earlier_ids(&second, "c").is_empty());
         // Changed back to the first limits.
-        let third = following(&second, "- {id: b, limit: 1/s}\n");
-        assert_eq!((rule_limits(&third, "b").id, earlier(&third, "b")), (old.id, &[new.id][..]));
+        let third = compile_after(&second, "- {id: b, limit: 1/s}\n");
+        assert_eq!((rule_limits(&third, "b").id, earlier_ids(&third, "b")), (old.id, &[new.id][..]));
     }
 
     #[test]
     fn equal_limits_share_an_id() {
-        let set = following(&RuleSet::empty(), "- {id: a, limit: 1/s}\n- {id: b, limit: 1/s}\n- {id: c, limit: 2/s}\n");
+        let set =
+            compile_after(&RuleSet::empty(), "- {id: a, limit: 1/s}\n- {id: b, limit: 1/s}\n- {id: c, limit: 2/s}\n");
         assert_eq!(rule_limits(&set, "a").id, rule_limits(&set, "b").id);
         assert_ne!(rule_limits(&set, "a").id, rule_limits(&set, "c").id);
     }
 
     #[test]
     fn counts_continue_after_a_change() {
-        let first = following(&RuleSet::empty(), "- {id: a, limit: 1/s}\n");
+        let first = compile_after(&RuleSet::empty(), "- {id: a, limit: 1/s}\n");
         first.rules()[0].meter.count_in(crate::striped::Stripe::of_thread(), crate::meters::RuleEvent::Refused);
-        let second = following(&first, "- {id: a, limit: 5/s}\n");
+        let second = compile_after(&first, "- {id: a, limit: 5/s}\n");
         assert_eq!(second.rules()[0].meter().read().refused, 1);
     }
 
     #[test]
     fn remembered_limits_are_bounded() {
-        let mut set = following(&RuleSet::empty(), "- {id: keep, limit: 7/s}\n- {id: a, limit: 1/s}\n");
+        let mut set = compile_after(&RuleSet::empty(), "- {id: keep, limit: 7/s}\n- {id: a, limit: 1/s}\n");
         let kept = rule_limits(&set, "keep").id;
         let first = rule_limits(&set, "a").id;
         // As if the rule had been changed that many times.
         for burst in 0..MAX_RETIRED as u64 {
             let bucket = tollgate::TokenBucket::new("3/s".parse().expect("a rate"), burst + 1).expect("a bucket");
             let limits = Limits::from(tollgate::Limit::from(bucket));
-            set.limit_registry.of(&LimitSet { limits, calendars: Vec::new() });
+            set.limit_registry.register(&LimitSet { limits, calendars: Vec::new() });
         }
-        let set = following(&set, "- {id: keep, limit: 7/s}\n- {id: a, limit: 2/s}\n");
+        let set = compile_after(&set, "- {id: keep, limit: 7/s}\n- {id: a, limit: 2/s}\n");
         assert_eq!(set.limit_registry().known.len(), MAX_RETIRED + 2);
         assert_eq!(set.limit_registry().get(first), None);
         assert!(set.limit_registry().get(kept).is_some());

@@ -18,7 +18,7 @@ use std::hash::Hasher;
 
 use rustc_hash::{FxHashMap, FxHasher};
 
-use super::lookup::{Lookup, same};
+use super::lookup::{Lookup, equals_short};
 use crate::rules::{Glob, matches_rest, segment_matches, split_segment};
 use build::{OpenPattern, TreeBuilder};
 
@@ -121,7 +121,7 @@ impl Paths {
         first_space: u32,
         literals: &mut Vec<(u32, Box<[u8]>, u32)>,
     ) -> (Self, u32) {
-        let mut ways: Vec<OpenPattern<'_>> = patterns.iter().map(OpenPattern::of).collect();
+        let mut ways: Vec<OpenPattern<'_>> = patterns.iter().map(OpenPattern::from_glob).collect();
         let mut builder = TreeBuilder {
             first_space,
             nodes: Vec::new(),
@@ -133,7 +133,7 @@ impl Paths {
             found: Vec::new(),
             literals,
         };
-        builder.node(&mut ways, false);
+        builder.add_node(&mut ways, false);
         let next_space = first_space + builder.nodes.len() as u32;
         let rooted = builder.nodes.first().and_then(|root| {
             let (start, end, to) = root.only;
@@ -164,11 +164,11 @@ impl Paths {
             if !node.names_only {
                 return self.spread(at, rest, literals, walk, each);
             }
-            let Some(left) = rest else { return self.found(at).iter().for_each(|what| each(*what)) };
+            let Some(left) = rest else { return self.patterns_ending_at(at).iter().for_each(|what| each(*what)) };
             let (segment, after) = split_segment(left);
-            (at, rest) = (self.named(at, node, segment, literals), after);
+            (at, rest) = (self.literal_target(at, node, segment, literals), after);
         }
-        if let Some(what) = self.remains(at, rest) {
+        if let Some(what) = self.match_rest(at, rest) {
             each(what);
         }
     }
@@ -185,7 +185,7 @@ impl Paths {
     ) {
         let (Walk { here, next }, mut rest) = (walk, rest);
         here.clear();
-        self.arrive(at, rest, here, &mut each);
+        self.add_node(at, rest, here, &mut each);
         while let Some(left) = rest {
             if here.is_empty() {
                 return;
@@ -196,35 +196,35 @@ impl Paths {
             for at in here.iter() {
                 let node = &self.nodes[at.0 as usize];
                 if node.stays {
-                    self.arrive(*at, rest, next, &mut each);
+                    self.add_node(*at, rest, next, &mut each);
                 }
-                self.arrive(self.named(*at, node, segment, literals), rest, next, &mut each);
-                self.arrive(node.any, rest, next, &mut each);
+                self.add_node(self.literal_target(*at, node, segment, literals), rest, next, &mut each);
+                self.add_node(node.any, rest, next, &mut each);
                 if node.shapes != u32::MAX {
-                    for to in self.shapes[node.shapes as usize].iter().flat_map(|shape| shape.lead(segment)) {
-                        self.arrive(to, rest, next, &mut each);
+                    for to in self.shapes[node.shapes as usize].iter().flat_map(|shape| shape.targets_of(segment)) {
+                        self.add_node(to, rest, next, &mut each);
                     }
                 }
             }
             std::mem::swap(here, next);
         }
         for at in here.iter() {
-            self.found(*at).iter().for_each(|what| each(*what));
+            self.patterns_ending_at(*at).iter().for_each(|what| each(*what));
         }
     }
 
     /// Returns the target of the literal step of this name.
     #[inline(always)]
-    fn named(&self, at: StepTarget, node: &PathNode, segment: &[u8], literals: &Lookup) -> StepTarget {
+    fn literal_target(&self, at: StepTarget, node: &PathNode, segment: &[u8], literals: &Lookup) -> StepTarget {
         let (start, end, to) = node.only;
         if to == StepTarget::NOWHERE {
             return literals.get(self.first_space + at.0, segment).map_or(StepTarget::NOWHERE, StepTarget);
         }
-        if same(&self.texts[start as usize..end as usize], segment) { to } else { StepTarget::NOWHERE }
+        if equals_short(&self.texts[start as usize..end as usize], segment) { to } else { StepTarget::NOWHERE }
     }
 
     /// Returns the numbers of the patterns that end at a node.
-    fn found(&self, at: StepTarget) -> &[u32] {
+    fn patterns_ending_at(&self, at: StepTarget) -> &[u32] {
         let (start, end) = self.nodes[at.0 as usize].found;
         &self.found[start as usize..end as usize]
     }
@@ -232,24 +232,24 @@ impl Paths {
     /// Adds a node. If `**` follows, also adds the node after it, because `**` can match zero segments. If only one
     /// pattern is left, its rest is compared immediately.
     #[inline]
-    fn arrive(&self, at: StepTarget, rest: Option<&[u8]>, nodes: &mut Vec<StepTarget>, each: &mut impl FnMut(u32)) {
+    fn add_node(&self, at: StepTarget, rest: Option<&[u8]>, nodes: &mut Vec<StepTarget>, each: &mut impl FnMut(u32)) {
         if at == StepTarget::NOWHERE {
             return;
         }
         if at.tail().is_some() {
-            self.remains(at, rest).into_iter().for_each(each);
+            self.match_rest(at, rest).into_iter().for_each(each);
             return;
         }
         // There are only a few, so a linear search is fastest.
         if !nodes.contains(&at) {
             nodes.push(at);
-            self.arrive(self.nodes[at.0 as usize].deep, rest, nodes, each);
+            self.add_node(self.nodes[at.0 as usize].deep, rest, nodes, each);
         }
     }
 
     /// Returns the number of the only pattern left, if its rest matches the rest of the path.
     #[inline(always)]
-    fn remains(&self, at: StepTarget, rest: Option<&[u8]>) -> Option<u32> {
+    fn match_rest(&self, at: StepTarget, rest: Option<&[u8]>) -> Option<u32> {
         let Tail { remains, what } = *self.tails.get(at.tail()?)?;
         let matches = match remains {
             PatternRest::Steps(start, end) => self.steps_match(&self.steps[start as usize..end as usize], rest),
@@ -271,7 +271,7 @@ impl Paths {
                 Step::Name(start, end) => {
                     let name = &self.texts[*start as usize..*end as usize];
                     let Some((segment, rest)) = left.split_at_checked(name.len()) else { return false };
-                    if !same(segment, name) {
+                    if !equals_short(segment, name) {
                         return false;
                     }
                     match rest {
@@ -293,7 +293,7 @@ impl Paths {
 
 impl Shape {
     /// Returns the targets of the steps that match a segment.
-    fn lead<'s>(&'s self, segment: &'s [u8]) -> impl Iterator<Item = StepTarget> + 's {
+    fn targets_of<'s>(&'s self, segment: &'s [u8]) -> impl Iterator<Item = StepTarget> + 's {
         let ends = segment.len().checked_sub(self.after).filter(|after| self.before <= *after);
         let steps = ends.and_then(|after| self.steps.get(&hash(&segment[..self.before], &segment[after..])));
         steps.into_iter().flatten().filter(|(pattern, _)| segment_matches(pattern, segment)).map(|(_, to)| *to)

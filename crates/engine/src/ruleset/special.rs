@@ -92,13 +92,13 @@ pub(crate) enum OverrideEffect {
 impl Special {
     /// Returns the special parts of a rule, if it has any. `index` and `ids` (the numbers of the
     /// rules) are those of its domain.
-    pub(super) fn of(
+    pub(super) fn compile(
         rule: &Rule,
         index: &Index,
         ids: &FxHashMap<&str, u32>,
         limit_registry: &mut LimitRegistry,
     ) -> Option<Self> {
-        let number = |name: &str| index.attribute(name).unwrap_or(u32::MAX);
+        let number = |name: &str| index.attribute_number(name).unwrap_or(u32::MAX);
         let judges = match rule.effect() {
             Effect::Allow => Some(Judgement::Allow),
             Effect::Deny => Some(Judgement::Deny),
@@ -166,7 +166,7 @@ impl Special {
     }
 
     /// Returns the attributes whose numbers a rule needs, beside those it tests.
-    pub(super) fn names(rule: &Rule) -> Vec<&str> {
+    pub(super) fn attribute_names(rule: &Rule) -> Vec<&str> {
         let origins = rule.per().iter().flat_map(|counted| &counted.origins);
         let counted = origins.map(|origin| match origin {
             Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
@@ -194,7 +194,7 @@ impl Special {
         self.only.as_deref().is_none_or(names)
             && self.schedule.as_ref().is_none_or(|schedule| schedule.applies(now))
             && self.expression.as_ref().is_none_or(|(expression, numbers)| {
-                expression.holds(&|place| numbers.get(place).and_then(|number| matched.value(entries, *number)))
+                expression.holds(&|place| numbers.get(place).and_then(|number| matched.first_value(entries, *number)))
             })
     }
 
@@ -202,7 +202,7 @@ impl Special {
     pub(crate) fn cost(&self, matched: &Matched, entries: &[Entry<'_>], scratch: &mut Matched) -> Option<Cost> {
         match self.cost.as_ref()? {
             CompiledCost::From { attribute, max, missing } => {
-                let Some(value) = matched.value(entries, *attribute) else { return Some(*missing) };
+                let Some(value) = matched.first_value(entries, *attribute) else { return Some(*missing) };
                 let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
                 let number = str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse::<u64>().ok());
                 Some(number.map_or(*max, |number| Cost::new(number).min(*max)))
@@ -218,8 +218,10 @@ impl Special {
     pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
         let Some(per) = &self.per else { return false };
         for origins in per {
-            let mut found =
-                origins.iter().enumerate().filter_map(|(n, from)| Some((n, from, from.value(matched, entries)?)));
+            let mut found = origins
+                .iter()
+                .enumerate()
+                .filter_map(|(n, from)| Some((n, from, from.counted_value(matched, entries)?)));
             let Some((place, from, value)) = found.next() else {
                 key::push_value(key, None);
                 continue;
@@ -239,7 +241,7 @@ impl Special {
 
     /// Returns whether the rule is a shadow rule for a key. All nodes select the same keys, also after restarts; raising the
     /// percentage adds keys and removes none.
-    pub(crate) fn spares(&self, key: &[u8]) -> bool {
+    pub(crate) fn is_shadow_for(&self, key: &[u8]) -> bool {
         self.enforce < crate::rules::ALL && key::place_of(key) >= self.enforce
     }
 }
@@ -264,10 +266,10 @@ impl ValueSource {
         }
     }
 
-    fn value<'e>(&self, matched: &Matched, entries: &'e [Entry<'e>]) -> Option<&'e [u8]> {
+    fn counted_value<'e>(&self, matched: &Matched, entries: &'e [Entry<'e>]) -> Option<&'e [u8]> {
         match self {
-            Self::Attribute(attribute) | Self::Address(attribute) => matched.value(entries, *attribute),
-            Self::Capture(attribute, patterns) => matched.values(entries, *attribute).find_map(|value| {
+            Self::Attribute(attribute) | Self::Address(attribute) => matched.first_value(entries, *attribute),
+            Self::Capture(attribute, patterns) => matched.attribute_values(entries, *attribute).find_map(|value| {
                 let (_, place) = patterns.iter().find(|(glob, _)| glob.matches(value))?;
                 place.of(value)
             }),
@@ -282,7 +284,7 @@ impl CompiledOverrides {
         let each = overrides.iter().map(|other| CompiledOverride {
             until: other.until,
             does: match &other.effect {
-                Effect::Limits(set) => OverrideEffect::Limit(limit_registry.of(set)),
+                Effect::Limits(set) => OverrideEffect::Limit(limit_registry.register(set)),
                 Effect::Unlimited | Effect::Allow => OverrideEffect::Nothing,
                 Effect::Deny => OverrideEffect::Deny,
             },
@@ -291,7 +293,7 @@ impl CompiledOverrides {
     }
 
     /// Returns the index of the first that matches.
-    pub(crate) fn first(&self, entries: &[Entry<'_>], matched: &mut Matched, now: Time<Wall>) -> Option<u32> {
+    pub(crate) fn first_matching(&self, entries: &[Entry<'_>], matched: &mut Matched, now: Time<Wall>) -> Option<u32> {
         self.index.find(entries, matched);
         let holds = |place: &&u32| self.each[**place as usize].until.is_none_or(|until| now < until);
         matched.rules().iter().find(holds).copied()
@@ -341,7 +343,8 @@ impl BanLimits {
 
     fn new(ban: &Ban, limit_registry: &mut LimitRegistry) -> Self {
         let (ban, refusals) = limits_of(ban).unwrap_or((Limit::Unlimited, None));
-        let mut of = |limit: Limit| limit_registry.of(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
+        let mut of =
+            |limit: Limit| limit_registry.register(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
         Self { ban: of(ban), refusals: refusals.map(of) }
     }
 }

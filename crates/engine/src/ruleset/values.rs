@@ -2,7 +2,7 @@
 
 use rustc_hash::FxHashSet;
 
-use crate::rules::{Cidr, Glob, Pattern, address};
+use crate::rules::{Cidr, Glob, Pattern, parse_address};
 
 /// Strings, patterns and networks of one condition.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl Networks {
     }
 
     fn hold(&self, value: &[u8]) -> bool {
-        let Some(address) = address(value) else { return self.other_than_addresses };
+        let Some(address) = parse_address(value) else { return self.other_than_addresses };
         self.bits.iter().any(|bits| self.known.contains(&(*bits, Cidr::bytes_of(address, *bits))))
     }
 }

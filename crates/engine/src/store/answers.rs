@@ -115,7 +115,7 @@ impl Answers {
 
     /// Like [`charge`](Self::charge), for a charge of a single limit that was admitted, as nearly all are.
     #[inline]
-    pub fn granted(&mut self, taken: Cost, report: Report) {
+    pub fn push_granted(&mut self, taken: Cost, report: Report) {
         let reports = self.reports.len() as u32..self.reports.len() as u32 + 1;
         self.reports.push(report);
         let (outcome, standing, least) = (Outcome::Allow, Standing::Exact, report.remaining);
@@ -124,7 +124,7 @@ impl Answers {
 
     /// [`charge`](Self::charge) from a verdict.
     #[inline]
-    pub fn verdict(&mut self, verdict: &Verdict<Stamps>, reports: impl IntoIterator<Item = Report>) {
+    pub fn push_verdict(&mut self, verdict: &Verdict<Stamps>, reports: impl IntoIterator<Item = Report>) {
         self.charge(verdict.outcome(), verdict.taken(), verdict.stamp(), reports);
     }
 

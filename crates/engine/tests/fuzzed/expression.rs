@@ -35,12 +35,12 @@ pub fn check(input: &[u8]) {
     let entries: Vec<Entry<'_>> = names.iter().zip(&values).map(|(name, value)| Entry::new(&**name, *value)).collect();
     // Numbered names are not sent, because they are defined by the values of other attributes.
     if holds && !names.iter().any(|name| name.contains('#')) {
-        assert_ne!(found(text, &entries), Some(false), "{text:?} holds for {values:?} and is not found");
+        assert_ne!(is_found_by_index(text, &entries), Some(false), "{text:?} holds for {values:?} and is not found");
     }
 }
 
 /// Returns whether a rule with the expression is found by the index; `None` if the rule is invalid.
-fn found(text: &str, entries: &[Entry<'_>]) -> Option<bool> {
+fn is_found_by_index(text: &str, entries: &[Entry<'_>]) -> Option<bool> {
     let quoted: String = text.chars().map(|letter| format!("\\U{:08X}", u32::from(letter))).collect();
     let rules = format!("{{domain: d, rules: [{{id: a, if: \"{quoted}\", limit: 1/s}}]}}");
     let rules = Rules::read(&[Source { name: "f", text: rules.as_bytes() }]).ok()?;

@@ -16,11 +16,11 @@ pub fn check(input: &[u8]) {
             Ok(glob) => {
                 let found = glob.matches(value.as_bytes());
                 if pattern.len() * value.len() <= 1 << 16 {
-                    assert_eq!(found, obviously(glob.as_str(), value), "{pattern:?} and {value:?}");
+                    assert_eq!(found, matches_by_table(glob.as_str(), value), "{pattern:?} and {value:?}");
                 }
                 if Glob::is_meant(pattern) {
                     matches |= found;
-                    valid.push(format!("{{id: r{}, when: {{p: {}}}, limit: 1/s}}", valid.len(), quoted(pattern)));
+                    valid.push(format!("{{id: r{}, when: {{p: {}}}, limit: 1/s}}", valid.len(), quote(pattern)));
                 }
             }
             Err(problem) => assert!(!problem.is_empty()),
@@ -46,7 +46,7 @@ fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
 }
 
 /// Quotes it as an unambiguous YAML string.
-fn quoted(text: &str) -> String {
+fn quote(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
         quoted += &format!("\\U{:08X}", u32::from(letter));
@@ -55,15 +55,15 @@ fn quoted(text: &str) -> String {
 }
 
 /// Compares the segments of both by a table of prefixes, from the shortest on.
-fn obviously(pattern: &str, value: &str) -> bool {
+fn matches_by_table(pattern: &str, value: &str) -> bool {
     let (patterns, values): (Vec<&str>, Vec<&str>) = (pattern.split('/').collect(), value.split('/').collect());
     let segments = |pattern: &&str, value: &&str| {
-        table(pattern.as_bytes(), value.as_bytes(), |one| *one == b'*', |one, other| one == other)
+        match_table(pattern.as_bytes(), value.as_bytes(), |one| *one == b'*', |one, other| one == other)
     };
-    table(&patterns, &values, |one| *one == "**", segments)
+    match_table(&patterns, &values, |one| *one == "**", segments)
 }
 
-fn table<P, V>(patterns: &[P], values: &[V], any: impl Fn(&P) -> bool, same: impl Fn(&P, &V) -> bool) -> bool {
+fn match_table<P, V>(patterns: &[P], values: &[V], any: impl Fn(&P) -> bool, same: impl Fn(&P, &V) -> bool) -> bool {
     // Whether the pattern segments so far match the first `n` value segments.
     let mut row: Vec<bool> = (0..=values.len()).map(|taken| taken == 0).collect();
     for pattern in patterns {

@@ -6,7 +6,7 @@ use tollgate_engine::{Engine, MemoryStore};
 
 /// A file of the reference Envoy service: its import loads and is in canonical form, and loading the file directly
 /// gives the same rules.
-pub fn envoy(input: &[u8]) {
+pub fn check_envoy(input: &[u8]) {
     let source = Source { name: "f", text: input };
     let imported = Imported::read(&source, Some(Dialect::Envoy), "");
     let Some(rules) = check(imported, input) else { return };
@@ -22,7 +22,7 @@ pub fn envoy(input: &[u8]) {
 }
 
 /// A configuration of nginx, which may include itself and the part of the input after a line of dashes.
-pub fn nginx(input: &[u8]) {
+pub fn check_nginx(input: &[u8]) {
     const DASHES: &[u8] = b"\n---\n";
     let cut = input.windows(DASHES.len()).position(|window| window == DASHES);
     let (text, other) = cut.map_or((input, &b""[..]), |cut| (&input[..cut], &input[cut + DASHES.len()..]));

@@ -44,8 +44,8 @@ fn put_in_force(rules: &Rules, text: &[u8]) {
     let mut decisions = Decisions::default();
     for domain in rules.domains() {
         let request = Request::new(domain.name(), &items);
-        let peeked = now(engine.peek(&request, &mut decisions)).map(|decision| decision.is_allowed());
-        let checked = now(engine.check(&request, &mut decisions)).map(|decision| decision.is_allowed());
+        let peeked = poll_once(engine.peek(&request, &mut decisions)).map(|decision| decision.is_allowed());
+        let checked = poll_once(engine.check(&request, &mut decisions)).map(|decision| decision.is_allowed());
         assert_eq!(peeked, checked, "nothing happened in between");
     }
 }
@@ -60,7 +60,7 @@ fn check_mistakes(mistakes: &Mistakes, text: &[u8]) {
 }
 
 /// Returns the memory store decides without waiting.
-fn now<T>(future: impl Future<Output = T>) -> T {
+fn poll_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("the memory store waits for nobody"),

@@ -24,18 +24,18 @@ pub(crate) struct Bench<S: Store = Memory> {
 /// Long after the epoch, and at no boundary of a window.
 pub(crate) const START: u64 = 1_700_000_000_000_000_000;
 
-pub(crate) fn memory(clock: &Arc<ManualClock>) -> Memory {
+pub(crate) fn memory_store(clock: &Arc<ManualClock>) -> Memory {
     MemoryStore::with_clock(20_000, clock.clone()).expect("a table")
 }
 
 pub(crate) fn bench(rules: &str) -> Bench {
     let clock = Arc::new(ManualClock::at(START));
-    Bench::on(memory(&clock), clock, rules)
+    Bench::on(memory_store(&clock), clock, rules)
 }
 
 impl<S: Store> Bench<S> {
     pub(crate) fn on(store: S, clock: Arc<ManualClock>, rules: &str) -> Self {
-        let engine = Engine::with_fallback(store, memory(&clock)).with_clock(clock.clone());
+        let engine = Engine::with_fallback(store, memory_store(&clock)).with_clock(clock.clone());
         let bench = Self { engine, clock, decisions: Decisions::default() };
         bench.put(rules);
         bench
@@ -134,10 +134,10 @@ struct Failing {
 
 impl Flaky {
     pub(crate) fn new(clock: &Arc<ManualClock>) -> Self {
-        Self { memory: memory(clock), failing: Mutex::default() }
+        Self { memory: memory_store(clock), failing: Mutex::default() }
     }
 
-    pub(crate) fn fail(&self, error: StoreError, times: usize) {
+    pub(crate) fn fail_times(&self, error: StoreError, times: usize) {
         *self.failing() = Failing { error: Some(error), times, answered: 0 };
     }
 
@@ -179,20 +179,24 @@ impl Store for Flaky {
     }
 }
 
-pub(crate) fn unavailable() -> StoreError {
+pub(crate) fn unavailable_error() -> StoreError {
     StoreError::Unavailable { why: "pulled the plug".into() }
 }
 
-pub(crate) fn unknown() -> StoreError {
+pub(crate) fn unknown_error() -> StoreError {
     StoreError::Unknown { why: "no answer".into() }
 }
 
-pub(crate) fn stale() -> StoreError {
+pub(crate) fn stale_error() -> StoreError {
     StoreError::Stale { store_time: Time::ZERO }
 }
 
 /// Returns the explanation of the matching rules, below the first line.
-pub(crate) fn explanation<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &str)], cost: Option<u64>) -> String {
+pub(crate) fn explain_matching<S: Store>(
+    bench: &mut Bench<S>,
+    attributes: &[(&str, &str)],
+    cost: Option<u64>,
+) -> String {
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
     let item = Item { cost: cost.map(tollgate::core::Cost::new), ..Item::new(&entries) };
     let explanation = run(bench.engine.explain(b"d", &item, &mut bench.decisions)).expect("it is understood");
@@ -206,6 +210,6 @@ pub(crate) fn explanation<S: Store>(bench: &mut Bench<S>, attributes: &[(&str, &
 pub(crate) fn check<S: Store>(name: &str, bench: &mut Bench<S>, attributes: &[(&str, &str)]) {
     let mut page = Page::default();
     let request: Vec<String> = attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    page.case(&request.join(" "), &explanation(bench, attributes, None));
+    page.add_case(&request.join(" "), &explain_matching(bench, attributes, None));
     golden!(format!("explain/{name}"), page);
 }

@@ -144,13 +144,13 @@ fn node_of(element: &str) -> Option<&str> {
             if found.is_some() {
                 return None;
             }
-            found = Some(unquoted(value.trim_ascii())?);
+            found = Some(unquote(value.trim_ascii())?);
         }
     }
     found
 }
 
-fn unquoted(value: &str) -> Option<&str> {
+fn unquote(value: &str) -> Option<&str> {
     match value.strip_prefix('"') {
         Some(inner) => inner.strip_suffix('"').filter(|inner| !inner.contains('"')),
         None => (!value.contains('"')).then_some(value),

@@ -7,7 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 pub use forwarded::{ForwardedBy, MAX_ELEMENT, MAX_HOPS, client_address};
-use network::masked;
+use network::mask_address;
 pub use network::{Network, NetworkError, TrustedProxies};
 
 use crate::identify::{Identify, Identity};
@@ -82,7 +82,7 @@ impl ClientIp {
     pub fn network(&self, address: IpAddr) -> IpAddr {
         match address.to_canonical() {
             v4 @ IpAddr::V4(_) => v4,
-            v6 @ IpAddr::V6(_) => masked(v6, self.ipv6_prefix),
+            v6 @ IpAddr::V6(_) => mask_address(v6, self.ipv6_prefix),
         }
     }
 

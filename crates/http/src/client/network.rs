@@ -23,8 +23,8 @@ impl Network {
         if prefix > bits {
             return Err(NetworkError::PrefixTooLong { prefix, bits });
         }
-        if masked(address, prefix) != address {
-            let network = masked(address, prefix);
+        if mask_address(address, prefix) != address {
+            let network = mask_address(address, prefix);
             return Err(NetworkError::HostBits { network, prefix });
         }
         // A mapped network with a prefix below 96 contains all of IPv4 and a part of IPv6; it stays
@@ -186,7 +186,7 @@ impl TrustedProxies {
 }
 
 /// Returns the address with all bits after the prefix cleared.
-pub(crate) fn masked(address: IpAddr, prefix: u8) -> IpAddr {
+pub(crate) fn mask_address(address: IpAddr, prefix: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & mask_v4(prefix)).into(),
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & mask_v6(prefix)).into(),

@@ -53,19 +53,19 @@ impl Attributes {
     /// Adds the method.
     #[must_use]
     pub fn method(self) -> Self {
-        self.with("method", method)
+        self.with("method", method_of)
     }
 
     /// Adds the path.
     #[must_use]
     pub fn path(self) -> Self {
-        self.with("path", path)
+        self.with("path", path_of)
     }
 
     /// Adds the host: that of the request target, else that of the `Host` header.
     #[must_use]
     pub fn host(self) -> Self {
-        self.with("host", host)
+        self.with("host", host_of)
     }
 
     /// Adds the address of the client.
@@ -123,15 +123,15 @@ impl fmt::Debug for Attributes {
     }
 }
 
-fn method<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
+fn method_of<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
     Some(request.method().as_str().into())
 }
 
-fn path<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
+fn path_of<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
     Some(request.uri().path().into())
 }
 
-fn host<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
+fn host_of<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
     let host = match request.uri().host() {
         Some(host) => host,
         None => {

@@ -34,11 +34,11 @@ pin_project! {
 
 impl<B> LimitedBody<B> {
     #[inline]
-    pub(super) fn inner(body: B, held: Option<Held>) -> Self {
+    pub(super) fn from_service(body: B, held: Option<Held>) -> Self {
         Self { kind: Kind::Inner { body }, held }
     }
 
-    pub(super) fn refusal(text: Bytes) -> Self {
+    pub(super) fn from_refusal(text: Bytes) -> Self {
         Self { kind: Kind::Refusal { text: Some(text).filter(|text| !text.is_empty()) }, held: None }
     }
 }

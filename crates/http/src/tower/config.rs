@@ -76,7 +76,7 @@ impl Policy {
         Self { name: name.to_owned(), limits, header }
     }
 
-    pub(super) fn renamed(&self, name: &str) -> Self {
+    pub(super) fn with_policy_name(&self, name: &str) -> Self {
         Self::new(name, self.limits.clone())
     }
 
@@ -142,7 +142,7 @@ impl LayerConfig {
                 None => http_answer(refusal),
             };
             add_retry_after(response.headers_mut(), refusal.retry());
-            response.map(LimitedBody::refusal)
+            response.map(LimitedBody::from_refusal)
         };
         add_headers(response.headers_mut());
         response
@@ -199,7 +199,7 @@ fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
             text.extend_from_slice(
                 br#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"violated-policies":["#,
             );
-            quoted(&mut text, refusal.policy);
+            write_quoted(&mut text, refusal.policy);
             text.extend_from_slice(b"]}");
             (StatusCode::TOO_MANY_REQUESTS, Bytes::from(text))
         }
@@ -209,7 +209,7 @@ fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
         }
         Reason::Misconfigured(hint) => {
             let mut text = br#"{"title":"Internal Server Error","status":500,"detail":"#.to_vec();
-            quoted(&mut text, hint);
+            write_quoted(&mut text, hint);
             text.push(b'}');
             (StatusCode::INTERNAL_SERVER_ERROR, Bytes::from(text))
         }
@@ -221,7 +221,7 @@ fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
 }
 
 fn grpc_answer<B>(request: &RequestView<'_>, refusal: &Refusal<'_>) -> Response<LimitedBody<B>> {
-    let mut response = Response::new(LimitedBody::refusal(Bytes::new()));
+    let mut response = Response::new(LimitedBody::from_refusal(Bytes::new()));
     let content_type = request.headers().get(CONTENT_TYPE).cloned();
     let content_type = content_type.unwrap_or(HeaderValue::from_static("application/grpc"));
     let (code, message) = match refusal.reason {
@@ -234,7 +234,7 @@ fn grpc_answer<B>(request: &RequestView<'_>, refusal: &Refusal<'_>) -> Response<
 }
 
 /// Writes a JSON string. Characters outside printable ASCII become question marks, as they do in headers.
-fn quoted(out: &mut Vec<u8>, text: &str) {
+fn write_quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     for character in text.chars() {
         match character {

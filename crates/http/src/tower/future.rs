@@ -89,7 +89,7 @@ where
                         Note::Observed(outcome) => _ = response.extensions_mut().insert(Observed(*outcome)),
                     }
                     let held = held.take();
-                    return Poll::Ready(Ok(response.map(|body| LimitedBody::inner(body, held))));
+                    return Poll::Ready(Ok(response.map(|body| LimitedBody::from_service(body, held))));
                 }
                 StateProjection::Waiting { waiting } => {
                     let waiting = waiting.as_mut().project();

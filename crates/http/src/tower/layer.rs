@@ -44,7 +44,7 @@ impl<G> LimitLayer<G> {
     /// rules.
     #[must_use]
     pub fn name(self, name: &str) -> Self {
-        self.configure(|config| config.policy = config.policy.renamed(name))
+        self.configure(|config| config.policy = config.policy.with_policy_name(name))
     }
 
     /// Sets the style of the rate-limit headers; [`Styles::IETF`] if it is not set.

@@ -73,7 +73,7 @@ impl<T: Store, F: Store> ByRules<T, F> {
         if config.send_headers == SendHeaders::Always && decision.is_allowed() {
             add_decision(headers, config.styles, &decision);
         }
-        ruling(request, config, &decision)
+        to_ruling(request, config, &decision)
     }
 }
 
@@ -86,7 +86,7 @@ fn refuse_uncounted<B>(request: &RequestView<'_>, config: &LayerConfig, reason: 
     Ruling::Refuse(Box::new(config.refuse(request, &refusal, |_| {})))
 }
 
-fn ruling<B>(request: &RequestView<'_>, config: &LayerConfig, decision: &Decision<'_>) -> Ruling<B> {
+fn to_ruling<B>(request: &RequestView<'_>, config: &LayerConfig, decision: &Decision<'_>) -> Ruling<B> {
     let outcome = match (decision.observed(), decision.outcome()) {
         (Some(observed), _) => return Ruling::Observed(observed),
         (None, Outcome::Allow) => return Ruling::Pass,
@@ -113,7 +113,7 @@ fn ruling<B>(request: &RequestView<'_>, config: &LayerConfig, decision: &Decisio
 }
 
 /// Adds headers beside those of the service and of other layers.
-fn extend(headers: &mut HeaderMap, added: &HeaderMap) {
+fn append_headers(headers: &mut HeaderMap, added: &HeaderMap) {
     let lists = [RATE_LIMIT, RATE_LIMIT_POLICY];
     for (name, value) in added {
         if lists.contains(name) || !headers.contains_key(name) {
@@ -178,11 +178,11 @@ where
                 }
             };
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            extend(response.headers_mut(), &headers);
+            append_headers(response.headers_mut(), &headers);
             if let Some(outcome) = observed {
                 response.extensions_mut().insert(Observed(outcome));
             }
-            Ok(response.map(|body| LimitedBody::inner(body, None)))
+            Ok(response.map(|body| LimitedBody::from_service(body, None)))
         })
     }
 }

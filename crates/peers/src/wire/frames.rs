@@ -230,7 +230,7 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
         return Ok(Some(Stamps::from_stamps(each)));
     }
     // A refusal took nothing, so its stamps say nothing else.
-    Ok(Some(Stamps::refused_by(refused.into()).of(count)))
+    Ok(Some(Stamps::refused_by(refused.into()).of_first(count)))
 }
 
 fn put_answer(answer: &Answer, out: &mut Vec<u8>) {

@@ -71,8 +71,8 @@ function bucket.read(fields)
   }
   local whole, part = ticks(limit, deepest)
   limit.deepest_whole, limit.deepest_part, limit.max_plausible = whole, part, whole + STALE
-  -- The most that may be owed after a request: the burst, and for the last unit to wait no longer than `max_wait`, what a unit
-  -- may find and itself.
+  -- The most that may be owed after a request: at most the burst; and, so that the last unit waits no longer than
+  -- `max_wait`, at most one unit more than a unit may find in the bucket.
   whole, part = ticks(limit, burst)
   if limit.patience_whole then
     local w, p = limit.patience_whole + limit.whole, limit.patience_part + limit.part

@@ -1,8 +1,9 @@
 -- Interval bucket: `IntervalBucket` in Rust.
 --
--- Fields 9, refill, period, burst, debt, initial, steps (0 aligned, 1 from the first request on), offset, longest wait.
--- Cells the mark (7), which is what is owed plus the refill of every step until then, and the origin from which steps
--- are counted (7), 0 if they are aligned. A microsecond refills one unit at most, so a mark fits a number until 2112.
+-- Fields   9, refill, period, burst, debt, initial, steps (0 aligned, 1 from the first request on), offset, longest wait.
+-- Cells    the mark (7), which is what is owed plus the refill of every step until then, and the origin from which steps
+--          are counted (7), 0 if they are aligned. A microsecond refills one unit at most, so a mark fits a number until
+--          2112.
 
 local context = ...
 local now, STALE, UP_TO, REGARDLESS = context.now, context.STALE, context.UP_TO, context.REGARDLESS
@@ -63,7 +64,7 @@ local function write(limit, cells, base, owed, origin)
   cells[limit.cell], cells[limit.cell + 1] = base + owed, origin
 end
 
--- Returns how long until that many further steps.
+-- Returns how long until `count` further steps have passed.
 local function until_step(limit, elapsed, origin, count)
   if count == 0 then return 0 end
   return max(origin - now, 0) + limit.period - elapsed + (count - 1) * limit.period

@@ -1,9 +1,10 @@
 -- Sliding log: `SlidingLog` in Rust.
 --
--- Fields 5, limit, length, debt, initial, gap, 1 if refused attempts count. Cells how many of the oldest entries belong
--- to no request (2): what `initial` leaves out, or another algorithm used up; and the instants of the entries, oldest
--- first (7 each), after their length in bytes (2). Summary entries inside the window (2), the wait for what was asked
--- (7), the wait for the same again (7), the newest entry (7, or 0), and how long until the state is unused (7).
+-- Fields   5, limit, length, debt, initial, gap, 1 if refused attempts count.
+-- Cells    how many of the oldest entries belong to no request (2): what `initial` leaves out, or another algorithm used
+--          up; and the instants of the entries, oldest first (7 each), after their length in bytes (2).
+-- Summary  entries inside the window (2), the wait for what was asked (7), the wait for the same again (7), the newest
+--          entry (7, or 0), and how long until the state is unused (7).
 
 local context = ...
 local now, STALE, UP_TO, REGARDLESS = context.now, context.STALE, context.UP_TO, context.REGARDLESS
@@ -52,7 +53,8 @@ local function later_than(entries, latest, low, high, instant)
   return low
 end
 
--- Returns how many entries are inside the window, how many there are, and as `ring` the latest instant.
+-- Returns how many entries are inside the window, how many there are in all, and the latest instant
+-- that `ring` returns.
 local function inside_of(limit, cells)
   local count, latest = ring(limit, cells)
   return later_than(cells[limit.cell + 1], latest, 0, count, now - limit.length), count, latest
@@ -81,7 +83,8 @@ local function left(entries, count, latest, written, index, span)
   return max((count > 0 and max(entry(entries, 0, latest), now) or now) + span - now, 0)
 end
 
--- Returns how long until the cost is admitted, once `written` further entries are made now. It is at most the ceiling.
+-- Returns how long until the cost is admitted, once `written` further entries are made now. The cost is at most the
+-- ceiling.
 local function wait(limit, cells, cost, ceiling, gap, written)
   local entries, count, latest = cells[limit.cell + 1], ring(limit, cells)
   local room = left(entries, count, latest, written, ceiling - cost, limit.length)

@@ -57,7 +57,7 @@ local function current(limit, cells)
   return next_stop, max(sum, 0), 0, turns
 end
 
--- Returns what counts in the slice that many before the present one.
+-- Returns the count of the slice that is `back` slices before the present one.
 local function older(limit, cells, stop, turns, back)
   if turns < 0 or back < turns then return 0 end
   if turns > 0 and back == turns then

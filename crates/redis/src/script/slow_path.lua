@@ -210,7 +210,7 @@ local function commit(key, record, taken)
     if time_left and (not unused or time_left > unused) then unused = time_left end
   end
   note(key, record, unused)
-  -- A limit that nothing was taken from has not returned how long it needs.
+  -- A limit from which nothing was taken has not returned the time until it is unused.
   if unused and taken > 0 then record.unused = unused end
 end
 

@@ -20,12 +20,12 @@
 --            1        the same again: a bit for the limit if it refuses
 --            13       the cells after the charge
 --
--- Value as in `main.lua`, so both scripts may be mixed freely, also with nodes that do not know this one. A key that is
---          used again is *marked*: the kind of its limit, 1, is written as the two bytes 204 1, the same number to
---          MessagePack. `main.lua` reads a marked value like any other and writes it without the mark. Expiry without
---          the mark as in `main.lua`. The expiry of a marked value follows from its cells: the end of the ten seconds
---          in which the state is unused, and ten more. So while that stays the same only the cells are written, which
---          costs half as much as setting an expiry.
+-- Value    as in `main.lua`, so both scripts may be mixed freely, also with nodes that do not know this one. A key that
+--          is used again is *marked*: the kind of its limit, 1, is written as the two bytes 204 1, the same number to
+--          MessagePack. `main.lua` reads a marked value like any other and writes it without the mark.
+-- Expiry   without the mark as in `main.lua`. The expiry of a marked value follows from its cells: the end of the ten
+--          seconds in which the state is unused, and ten more. So while that stays the same only the cells are written,
+--          which costs half as much as setting an expiry.
 --
 -- Speed: no closures, no tables for parameters, and a refusal costs no more than reading the value.
 
@@ -57,7 +57,7 @@ while position <= #runs do
     marked = pack('<BI2', 2, #head - 2) .. sub(head, 4, 5) .. '\204' .. sub(head, 6)
     format, marked_format = '<c' .. #head .. 'I7I6', '<c' .. #marked .. 'I7I6'
   end
-  -- What the cost takes, and the most that may be owed before it.
+  -- The time that the cost takes, and the most that may be owed before it.
   local cost_whole, cost_part, room_whole, room_part = 0, 0, -1, 0
   if cost <= burst then
     cost_whole, cost_part = cost * whole, cost * part

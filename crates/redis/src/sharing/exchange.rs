@@ -17,7 +17,7 @@ use tollgate_share::lease::{Exchange, Grant, Need};
 
 use super::Sharing;
 use super::leased::{Entry, NoLease, now};
-use crate::answer::{Bytes, TooShort, nanos};
+use crate::answer::{Bytes, TooShort, instant_nanos};
 use crate::batcher::ReplyPart;
 use crate::own::OwnState;
 use crate::params::EncodedLimits;
@@ -82,7 +82,7 @@ impl Sharing {
     ) -> Result<(Exchanged, u64), StoreError> {
         let gone = || StoreError::Unavailable { why: "the store is closed".to_owned() };
         let servers = self.servers.upgrade().ok_or_else(gone)?;
-        let name = servers.key(&self.config.namespace, key, lane);
+        let name = servers.key_name(&self.config.namespace, key, lane);
         let queued = QueuedExchange::new(key, name, encoded.clone(), exchange);
         let route = Route { lane, ..Route::default() };
         let group = QueuedGroup { charges: Vec::new(), route, kind: GroupKind::Exchange(queued) };
@@ -91,7 +91,7 @@ impl Sharing {
         let part = replies.unwrap_or_else(|| Err(unknown("no reply for an exchange")))?;
         let exchanged = read(&part, key, encoded.limits(), exchange.need);
         let exchanged = exchanged.map_err(|_| unknown("the reply of the script is too short"))?;
-        Ok((exchanged, nanos(part.now)))
+        Ok((exchanged, instant_nanos(part.now)))
     }
 
     /// Notes the outcome of an exchange.
@@ -175,22 +175,22 @@ async fn sweep(sharing: Weak<Sharing>) {
 
 /// Reads the reply to an exchange, as `exchange.lua` describes it.
 fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exchanged, TooShort> {
-    let time = nanos(part.now);
+    let time = instant_nanos(part.now);
     let now = Now::at(time).with_spread(spread(key).wrapping_mul(1_000));
     let mut bytes = Bytes::new(part.bytes());
-    let status = bytes.number(1)?;
+    let status = bytes.take_number(1)?;
     if status > 2 {
         return Ok(Exchanged::NotOurs);
     }
-    let epoch = bytes.number(7)?;
+    let epoch = bytes.take_number(7)?;
     if status == 2 {
         return Ok(Exchanged::Settled(epoch));
     }
-    let (leased, slice) = (bytes.number(7)?, nanos(bytes.number(7)?));
-    let (hungry, count) = (bytes.number(1)? == 1, bytes.number(1)?);
+    let (leased, slice) = (bytes.take_number(7)?, instant_nanos(bytes.take_number(7)?));
+    let (hungry, count) = (bytes.take_number(1)? == 1, bytes.take_number(1)?);
     let mut slices = Vec::with_capacity(count as usize);
     for _ in 0..count {
-        slices.push((nanos(bytes.number(7)?), bytes.number(7)?));
+        slices.push((instant_nanos(bytes.take_number(7)?), bytes.take_number(7)?));
     }
     let Ok(own) = OwnState::decode(bytes.rest(), limits, &now) else { return Ok(Exchanged::NotOurs) };
     let amount = need.amount();

@@ -335,7 +335,7 @@ impl RedisStore {
             return error;
         }
         let group = |(charge, _, lane, indebted): &(&Charge<'_>, Arc<Cycle>, u8, Arc<Indebted>)| {
-            let name = self.key(charge.key, *lane);
+            let name = self.key_name(charge.key, *lane);
             let charge = charge_of(charge.key, &indebted.with_debt, Ask::Exactly(Cost::ZERO));
             let charges = vec![QueuedCharge::new(StoreVerb::Peek, &charge, 0, name, indebted.encoded.clone())];
             QueuedGroup { charges, route: Route { lane: *lane, ..Route::default() }, kind: GroupKind::Charges }

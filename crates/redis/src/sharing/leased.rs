@@ -298,7 +298,7 @@ impl RedisStore {
     }
 
     fn new_entry(&self, charge: &Charge<'_>) -> Result<Entry, NoLease> {
-        let encoded = self.encoded(charge).map_err(|why| NoLease::Failed(StoreError::Rejected { why }))?;
+        let encoded = self.encoded_limits(charge).map_err(|why| NoLease::Failed(StoreError::Rejected { why }))?;
         let offset = spread(charge.key).wrapping_mul(1_000);
         // An override may have limits without a state, which cannot be leased.
         let meters = charge.limits.as_slice().iter().map(|limit| Meter::new(limit, offset)).collect::<Option<_>>();

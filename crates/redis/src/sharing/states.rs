@@ -2,7 +2,7 @@
 
 use tollgate_core::{Limits, Now};
 
-use crate::answer::{Bytes, TooShort, nanos};
+use crate::answer::{Bytes, TooShort, instant_nanos};
 use crate::own::OwnState;
 use crate::params::EncodedLimits;
 use crate::request::OTHER_PARAMETERS;
@@ -22,7 +22,7 @@ pub(super) fn read_states(
     asked: &[AskedState<'_>],
     now_micros: u64,
 ) -> Result<Vec<Option<OwnState>>, TooShort> {
-    let now = Now::at(nanos(now_micros));
+    let now = Now::at(instant_nanos(now_micros));
     let mut bytes = Bytes::new(bytes);
     asked.iter().map(|asked| read_state(&mut bytes, asked, &now)).collect()
 }
@@ -33,7 +33,7 @@ fn read_state(bytes: &mut Bytes<'_>, asked: &AskedState<'_>, now: &Now<'_>) -> R
         return Ok(None);
     }
     bytes.take(if asked.carries_taken { 8 } else { 1 })?;
-    let foreign = if status & OTHER_PARAMETERS == 0 { 0 } else { bytes.number(2)? as usize };
+    let foreign = if status & OTHER_PARAMETERS == 0 { 0 } else { bytes.take_number(2)? as usize };
     // All algorithms that can be merged have states of fixed length, so the reply carries the value as stored.
     let state = bytes.take(if foreign > 0 { foreign } else { asked.encoded.reply_len() })?;
     Ok(OwnState::decode(state, asked.limits, now).ok().map(|mut own| {

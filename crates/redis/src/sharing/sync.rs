@@ -123,7 +123,7 @@ impl Sharing {
                 }
             };
             let charge = charge_of(key, limits, ask);
-            let name = servers.key(&self.config.namespace, key, lane);
+            let name = servers.key_name(&self.config.namespace, key, lane);
             Ok(QueuedCharge::new(verb, &charge, 0, name, encoded))
         };
         Ok(match message {

@@ -29,12 +29,12 @@ impl Chance {
         self.below(n) == 0
     }
 
-    pub(crate) fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize].clone()
     }
 
     /// Returns a number from one to `most`; small and large magnitudes are equally likely.
-    pub(crate) fn amount(&mut self, most: u64) -> u64 {
+    pub(crate) fn any_amount(&mut self, most: u64) -> u64 {
         let bits = self.below(u64::from(64 - most.leading_zeros()) + 1);
         (self.number() & ((1 << bits) - 1)).clamp(1, most)
     }
@@ -43,17 +43,17 @@ impl Chance {
 const MICRO: u64 = 1_000;
 const SECOND: u64 = 1_000_000_000;
 
-fn rate(chance: &mut Chance) -> Rate {
+fn any_rate(chance: &mut Chance) -> Rate {
     loop {
         let count = match chance.below(3) {
-            0 => chance.of(&[1, 2, 3, 7, 10, 60, 100, 1_000, 7_777, 999_983, 1_000_000]),
-            1 => chance.amount(1_000),
-            _ => chance.amount(5_000_000),
+            0 => chance.pick(&[1, 2, 3, 7, 10, 60, 100, 1_000, 7_777, 999_983, 1_000_000]),
+            1 => chance.any_amount(1_000),
+            _ => chance.any_amount(5_000_000),
         };
         let per = match chance.below(3) {
-            0 => chance.of(&[MICRO, 1_000 * MICRO, SECOND, 60 * SECOND, 3_600 * SECOND, 86_400 * SECOND]),
-            1 => chance.amount(100 * SECOND),
-            _ => chance.amount(3_000_000) * MICRO,
+            0 => chance.pick(&[MICRO, 1_000 * MICRO, SECOND, 60 * SECOND, 3_600 * SECOND, 86_400 * SECOND]),
+            1 => chance.any_amount(100 * SECOND),
+            _ => chance.any_amount(3_000_000) * MICRO,
         };
         if let Ok(rate) = Rate::new(count, Nanos::from_nanos(per)) {
             return rate;
@@ -61,53 +61,53 @@ fn rate(chance: &mut Chance) -> Rate {
     }
 }
 
-fn length(chance: &mut Chance) -> Nanos {
+fn any_length(chance: &mut Chance) -> Nanos {
     match chance.below(3) {
-        0 => Nanos::from_secs(chance.of(&[1, 60, 3_600, 86_400])),
-        1 => Nanos::from_micros(chance.amount(10_000_000)),
-        _ => Nanos::from_millis(chance.amount(100_000)),
+        0 => Nanos::from_secs(chance.pick(&[1, 60, 3_600, 86_400])),
+        1 => Nanos::from_micros(chance.any_amount(10_000_000)),
+        _ => Nanos::from_millis(chance.any_amount(100_000)),
     }
 }
 
 fn limit_amount(chance: &mut Chance) -> u64 {
     match chance.below(4) {
-        0 => chance.amount(3),
-        1 | 2 => chance.amount(30),
-        _ => chance.amount(50_000_000_000),
+        0 => chance.any_amount(3),
+        1 | 2 => chance.any_amount(30),
+        _ => chance.any_amount(50_000_000_000),
     }
 }
 
 /// Applies a setting if it is valid: returns the limit with it, or the limit unchanged.
-fn perhaps<L: Copy, E>(chance: &mut Chance, limit: L, most: u64, with: impl Fn(L, u64) -> Result<L, E>) -> L {
+fn with_setting<L: Copy, E>(chance: &mut Chance, limit: L, most: u64, with: impl Fn(L, u64) -> Result<L, E>) -> L {
     if chance.one_in(3) { with(limit, chance.below(most + 1)).unwrap_or(limit) } else { limit }
 }
 
 pub(crate) fn token_bucket(chance: &mut Chance) -> Limit {
     let bucket = loop {
         let burst = limit_amount(chance);
-        if let Ok(bucket) = TokenBucket::new(rate(chance), burst) {
+        if let Ok(bucket) = TokenBucket::new(any_rate(chance), burst) {
             break bucket;
         }
     };
     let burst = bucket.burst();
-    let bucket = perhaps(chance, bucket, 2 * burst, TokenBucket::max_debt);
-    perhaps(chance, bucket, burst, TokenBucket::initial).into()
+    let bucket = with_setting(chance, bucket, 2 * burst, TokenBucket::max_debt);
+    with_setting(chance, bucket, burst, TokenBucket::initial).into()
 }
 
 pub(crate) fn leaky_bucket(chance: &mut Chance) -> Limit {
     let bucket = loop {
         let burst = limit_amount(chance);
-        if let Ok(bucket) = LeakyBucket::new(rate(chance), burst) {
+        if let Ok(bucket) = LeakyBucket::new(any_rate(chance), burst) {
             break bucket;
         }
     };
     let burst = bucket.burst();
-    let bucket = perhaps(chance, bucket, 2 * burst, LeakyBucket::max_debt);
-    let bucket = perhaps(chance, bucket, burst, LeakyBucket::initial);
-    let bucket = perhaps(chance, bucket, burst, LeakyBucket::free);
+    let bucket = with_setting(chance, bucket, 2 * burst, LeakyBucket::max_debt);
+    let bucket = with_setting(chance, bucket, burst, LeakyBucket::initial);
+    let bucket = with_setting(chance, bucket, burst, LeakyBucket::free);
     if chance.one_in(3) {
         // In whole microseconds: within a microsecond the script distinguishes only whole ticks of the rate.
-        return bucket.max_wait(Nanos::from_micros(chance.amount(10_000_000))).into();
+        return bucket.max_wait(Nanos::from_micros(chance.any_amount(10_000_000))).into();
     }
     bucket.into()
 }
@@ -115,69 +115,70 @@ pub(crate) fn leaky_bucket(chance: &mut Chance) -> Limit {
 pub(crate) fn interval_bucket(chance: &mut Chance) -> Limit {
     let bucket = loop {
         let (refill, burst) = (limit_amount(chance), limit_amount(chance));
-        if let Ok(bucket) = IntervalBucket::new(refill, length(chance)).and_then(|bucket| bucket.burst(burst)) {
+        if let Ok(bucket) = IntervalBucket::new(refill, any_length(chance)).and_then(|bucket| bucket.burst(burst)) {
             break bucket;
         }
     };
     let burst = Limit::from(bucket).capacity();
-    let bucket = perhaps(chance, bucket, 2 * burst, IntervalBucket::max_debt);
-    let bucket = perhaps(chance, bucket, burst, IntervalBucket::initial);
+    let bucket = with_setting(chance, bucket, 2 * burst, IntervalBucket::max_debt);
+    let bucket = with_setting(chance, bucket, burst, IntervalBucket::initial);
     // In whole microseconds, like the clock: otherwise a step could come within the wait only between two ticks of the
     // clock.
     let most = bucket.period().as_nanos() * 3 / MICRO;
-    let bucket = perhaps(chance, bucket, most, |bucket, wait| bucket.max_wait(Nanos::from_micros(wait)));
+    let bucket = with_setting(chance, bucket, most, |bucket, wait| bucket.max_wait(Nanos::from_micros(wait)));
     let offset = Nanos::from_micros(chance.below(bucket.period().as_nanos() / MICRO));
-    bucket.steps(chance.of(&[Steps::Aligned(Nanos::ZERO), Steps::Aligned(offset), Steps::FirstRequest])).into()
+    bucket.steps(chance.pick(&[Steps::Aligned(Nanos::ZERO), Steps::Aligned(offset), Steps::FirstRequest])).into()
 }
 
 pub(crate) fn sliding_slices(chance: &mut Chance) -> Limit {
     let limit = limit_amount(chance);
     let slices = loop {
-        let length = length(chance);
-        let precision = Nanos::from_micros((length.as_nanos() / MICRO).div_ceil(chance.amount(64)).max(1));
+        let length = any_length(chance);
+        let precision = Nanos::from_micros((length.as_nanos() / MICRO).div_ceil(chance.any_amount(64)).max(1));
         if let Ok(slices) = SlidingSlices::new(limit, length, precision) {
             break slices;
         }
     };
-    let slices = perhaps(chance, slices, 3 * limit, SlidingSlices::max_debt);
-    perhaps(chance, slices, limit, SlidingSlices::initial).into()
+    let slices = with_setting(chance, slices, 3 * limit, SlidingSlices::max_debt);
+    with_setting(chance, slices, limit, SlidingSlices::initial).into()
 }
 
 pub(crate) fn fixed_window(chance: &mut Chance) -> Limit {
     let limit = limit_amount(chance);
-    let window = FixedWindow::new(limit, length(chance)).unwrap();
-    let window = perhaps(chance, window, 3 * limit, FixedWindow::max_debt);
-    let window = perhaps(chance, window, limit, FixedWindow::initial);
+    let window = FixedWindow::new(limit, any_length(chance)).unwrap();
+    let window = with_setting(chance, window, 3 * limit, FixedWindow::max_debt);
+    let window = with_setting(chance, window, limit, FixedWindow::initial);
     window
-        .phase(chance.of(&[Phase::Epoch, Phase::FirstRequest, Phase::Spread, Phase::Given(0), Phase::Given(1)]))
+        .phase(chance.pick(&[Phase::Epoch, Phase::FirstRequest, Phase::Spread, Phase::Given(0), Phase::Given(1)]))
         .into()
 }
 
 pub(crate) fn sliding_window(chance: &mut Chance) -> Limit {
     let limit = limit_amount(chance);
-    let window = SlidingWindow::new(limit, length(chance)).unwrap();
-    let window = perhaps(chance, window, 3 * limit, SlidingWindow::max_debt);
-    perhaps(chance, window, limit, SlidingWindow::initial).into()
+    let window = SlidingWindow::new(limit, any_length(chance)).unwrap();
+    let window = with_setting(chance, window, 3 * limit, SlidingWindow::max_debt);
+    with_setting(chance, window, limit, SlidingWindow::initial).into()
 }
 
 pub(crate) fn sliding_log(chance: &mut Chance) -> Limit {
-    let limit = chance.amount(40);
-    let log = SlidingLog::new(limit, length(chance)).unwrap();
-    let log = perhaps(chance, log, limit, SlidingLog::max_debt);
-    let log = perhaps(chance, log, limit, SlidingLog::initial);
-    let log =
-        perhaps(chance, log, log.length().as_nanos() * 2 / limit, |log, gap| log.minimum_gap(Nanos::from_nanos(gap)));
+    let limit = chance.any_amount(40);
+    let log = SlidingLog::new(limit, any_length(chance)).unwrap();
+    let log = with_setting(chance, log, limit, SlidingLog::max_debt);
+    let log = with_setting(chance, log, limit, SlidingLog::initial);
+    let log = with_setting(chance, log, log.length().as_nanos() * 2 / limit, |log, gap| {
+        log.minimum_gap(Nanos::from_nanos(gap))
+    });
     if chance.one_in(3) { log.count_refused().into() } else { log.into() }
 }
 
-pub(crate) fn concurrency(chance: &mut Chance) -> Limit {
-    let limit = chance.amount(20);
-    let leases = Concurrency::new(limit, length(chance)).unwrap();
-    perhaps(chance, leases, limit, Concurrency::max_debt).into()
+pub(crate) fn any_concurrency(chance: &mut Chance) -> Limit {
+    let limit = chance.any_amount(20);
+    let leases = Concurrency::new(limit, any_length(chance)).unwrap();
+    with_setting(chance, leases, limit, Concurrency::max_debt).into()
 }
 
 /// Returns a limit of any algorithm, or one of the two without parameters.
-pub(crate) fn any(chance: &mut Chance) -> Limit {
+pub(crate) fn any_limit(chance: &mut Chance) -> Limit {
     match chance.below(20) {
         0 => Limit::Unlimited,
         1 => Limit::DenyAll,
@@ -190,7 +191,7 @@ pub(crate) fn any(chance: &mut Chance) -> Limit {
                 sliding_window,
                 sliding_slices,
                 sliding_log,
-                concurrency,
+                any_concurrency,
             ];
             any[n as usize % any.len()](chance)
         }
@@ -198,7 +199,7 @@ pub(crate) fn any(chance: &mut Chance) -> Limit {
 }
 
 /// Returns a group of one to four limits.
-pub(crate) fn group(chance: &mut Chance) -> Limits {
-    let count = chance.amount(4);
-    Limits::new((0..count).map(|_| any(chance))).unwrap()
+pub(crate) fn any_group(chance: &mut Chance) -> Limits {
+    let count = chance.any_amount(4);
+    Limits::new((0..count).map(|_| any_limit(chance))).unwrap()
 }

@@ -19,10 +19,10 @@ pub(crate) const UNHURRIED: Duration = Duration::from_secs(5);
 
 /// A store on a server, with a deadline that a loaded machine does not miss.
 pub(crate) async fn store(server: &Server) -> RedisStore {
-    RedisStore::connect(config(server)).await
+    RedisStore::connect(config_for(server)).await
 }
 
-pub(crate) fn config(server: &Server) -> Config {
+pub(crate) fn config_for(server: &Server) -> Config {
     Config::from_url(&server.url()).unwrap().deadline(UNHURRIED)
 }
 
@@ -220,7 +220,7 @@ pub(crate) fn scripts_by_hand() -> Scripts {
 pub(crate) struct Hand(Link);
 
 impl Hand {
-    pub(crate) fn of(server: &Server) -> Self {
+    pub(crate) fn on_server(server: &Server) -> Self {
         Self(server.connect())
     }
 
@@ -238,8 +238,8 @@ pub(crate) async fn by_hand(kind: Kind) -> (Server, RedisStore, Hand) {
 /// The same, with these scripts.
 pub(crate) async fn by_hand_with(kind: Kind, scripts: Scripts) -> (Server, RedisStore, Hand) {
     let server = Server::start(kind);
-    let mut hand = Hand::of(&server);
+    let mut hand = Hand::on_server(&server);
     hand.set(0);
-    let store = RedisStore::with_scripts(config(&server), scripts).await;
+    let store = RedisStore::with_scripts(config_for(&server), scripts).await;
     (server, store, hand)
 }

@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    fn reports(&self, charge: &Owned, now: &Now<'_>) -> Vec<Report> {
+    fn reports_of(&self, charge: &Owned, now: &Now<'_>) -> Vec<Report> {
         let cost = charge.ask.cost();
         if self.own == charge.limits {
             return self.own.reports(&*self.words, now, cost).map(to_the_micro).collect();
@@ -93,13 +93,13 @@ impl Model {
     }
 
     /// Returns the limits that the state of a key belongs to.
-    pub(crate) fn own(&self, key: &[u8]) -> Option<&Limits> {
+    pub(crate) fn limits_of_state(&self, key: &[u8]) -> Option<&Limits> {
         self.states.get(key).map(|state| &state.own)
     }
 
     /// Returns the state that a request finds. A key with nothing used under other limits counts as new under limits
     /// with an initial amount.
-    fn state(&self, charge: &Owned, now: &Now<'_>) -> State {
+    fn state_for(&self, charge: &Owned, now: &Now<'_>) -> State {
         let is_new = |state: &&State| {
             let now = now.with_windows(&[]);
             state.own != charge.limits && !charge.limits.starts_full() && state.own.is_new(&*state.words, &now)
@@ -109,7 +109,8 @@ impl Model {
     }
 
     fn check(&mut self, charges: &[Owned], micros: u64) -> Vec<Said> {
-        let mut states: Vec<State> = charges.iter().map(|charge| self.state(charge, &now(charge, micros))).collect();
+        let mut states: Vec<State> =
+            charges.iter().map(|charge| self.state_for(charge, &now_for(charge, micros))).collect();
         let mut verdicts = weigh_all(charges, &states, micros);
         let admitted = verdicts.iter().all(Verdict::is_admitted);
         let up_to = |charge: &Owned| matches!(charge.ask, Ask::UpTo(_));
@@ -124,7 +125,7 @@ impl Model {
         }
         let mut said = Vec::new();
         for (index, (charge, state)) in charges.iter().zip(&mut states).enumerate() {
-            let (now, verdict) = (now(charge, micros), &verdicts[index]);
+            let (now, verdict) = (now_for(charge, micros), &verdicts[index]);
             // Every refused charge is recorded if its limits count refusals.
             if admitted || !verdict.is_admitted() {
                 state.commit(&charge.limits, &now, verdict);
@@ -133,12 +134,12 @@ impl Model {
                 outcome: outcome_to_the_micro(verdict.outcome()),
                 taken: if admitted { verdict.taken().get() } else { 0 },
                 stamps: verdict.stamp(),
-                reports: state.reports(charge, &now),
+                reports: state.reports_of(charge, &now),
             });
         }
         for (charge, state) in charges.iter().zip(states) {
             // A key for which nothing was written does not exist.
-            let untouched = State::new(&charge.limits, &now(charge, micros)).words == state.words;
+            let untouched = State::new(&charge.limits, &now_for(charge, micros)).words == state.words;
             let exists = self.states.contains_key(&charge.key);
             if !state.words.is_empty() && (exists || !untouched || !charge.limits.starts_full()) {
                 self.states.insert(charge.key.clone(), state);
@@ -148,19 +149,19 @@ impl Model {
     }
 
     fn peek(&self, charge: &Owned, micros: u64) -> Said {
-        let now = now(charge, micros);
-        let state = self.state(charge, &now);
+        let now = now_for(charge, micros);
+        let state = self.state_for(charge, &now);
         Said {
             outcome: outcome_to_the_micro(state.weigh(charge, &now).outcome()),
             taken: 0,
             stamps: Stamps::default(),
-            reports: state.reports(charge, &now),
+            reports: state.reports_of(charge, &now),
         }
     }
 
     /// Refunds and renews under the state's own limits, whatever those of the charge are.
     fn give_back(&mut self, verb: StoreVerb, charge: &Owned, micros: u64) -> Said {
-        let now = now(charge, micros);
+        let now = now_for(charge, micros);
         let exists = self.states.contains_key(&charge.key);
         let known = self.states.get(&charge.key).cloned();
         let mut state = known.unwrap_or_else(|| State::new(&charge.limits, &now));
@@ -183,7 +184,7 @@ impl Model {
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Check | StoreVerb::Peek => 0,
         };
         let said =
-            Said { outcome: Outcome::Allow, taken, stamps: Stamps::default(), reports: state.reports(charge, &now) };
+            Said { outcome: Outcome::Allow, taken, stamps: Stamps::default(), reports: state.reports_of(charge, &now) };
         if verb == StoreVerb::Reset {
             self.states.remove(&charge.key);
         } else if exists {
@@ -194,35 +195,35 @@ impl Model {
 }
 
 fn weigh_all(charges: &[Owned], states: &[State], micros: u64) -> Vec<Verdict<Stamps>> {
-    charges.iter().zip(states).map(|(charge, state)| state.weigh(charge, &now(charge, micros))).collect()
+    charges.iter().zip(states).map(|(charge, state)| state.weigh(charge, &now_for(charge, micros))).collect()
 }
 
 /// Returns the instant of a charge, as the script sees it.
-fn now(charge: &Owned, micros: u64) -> Now<'_> {
+fn now_for(charge: &Owned, micros: u64) -> Now<'_> {
     let spread = tollgate_redis::spread(&charge.key) * 1_000;
     Now::at(micros * 1_000).with_spread(spread).with_windows(&charge.windows)
 }
 
 fn to_the_micro(report: Report) -> Report {
-    Report { retry: retry_to_the_micro(report.retry), reset: ceil(report.reset), ..report }
+    Report { retry: retry_to_the_micro(report.retry), reset: ceil_to_micro(report.reset), ..report }
 }
 
 fn outcome_to_the_micro(outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::Allow => Outcome::Allow,
-        Outcome::Delay(wait) => Outcome::Delay(ceil(wait)),
+        Outcome::Delay(wait) => Outcome::Delay(ceil_to_micro(wait)),
         Outcome::Deny(retry) => Outcome::Deny(retry_to_the_micro(retry)),
     }
 }
 
 fn retry_to_the_micro(retry: Retry) -> Retry {
     match retry {
-        Retry::After(wait) => Retry::After(ceil(wait)),
+        Retry::After(wait) => Retry::After(ceil_to_micro(wait)),
         Retry::OnRelease | Retry::Never => retry,
     }
 }
 
-fn ceil(wait: Nanos) -> Nanos {
+fn ceil_to_micro(wait: Nanos) -> Nanos {
     Nanos::from_micros(wait.as_nanos().div_ceil(1_000))
 }
 

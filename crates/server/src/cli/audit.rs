@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 use similar::{ChangeTag, TextDiff};
 
-use super::remote::output::{self, OutputArgs, Paint, TextTable, clean, time};
+use super::remote::output::{self, OutputArgs, Paint, TextTable, format_time, replace_control_characters};
 use super::remote::{Remote, ServerArgs};
 use crate::control::model::AuditEntry;
 
@@ -59,13 +59,13 @@ pub(super) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
         filters.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?))).collect();
     let listed = remote.list(&["v1", "audit"], &query, Some(args.limit), "the audit log")?;
     if args.output.json {
-        output::json(&listed.to_json())?;
+        output::print_json(&listed.to_json())?;
     } else if args.changes {
         let mut out = std::io::stdout().lock();
         let paint = Paint::new(&out);
         for entry in &listed.parse::<AuditEntry>()? {
-            writeln!(out, "{}", clean(&head(entry)))?;
-            for line in difference(entry) {
+            writeln!(out, "{}", replace_control_characters(&entry_heading(entry)))?;
+            for line in changed_lines(entry) {
                 writeln!(out, "    {}", paint.diff_line(&line))?;
             }
         }
@@ -74,22 +74,22 @@ pub(super) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
         for entry in listed.parse::<AuditEntry>()? {
             let what = format!("{} {}", entry.action, entry.kind);
             let (domain, comment) = (entry.domain.unwrap_or_default(), entry.comment.unwrap_or_default());
-            table.row([time(entry.at_ms), entry.author, what, domain, entry.subject, comment]);
+            table.add_row([format_time(entry.at_ms), entry.author, what, domain, entry.subject, comment]);
         }
         table.print("nothing was changed")?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn head(entry: &AuditEntry) -> String {
+fn entry_heading(entry: &AuditEntry) -> String {
     let AuditEntry { author, kind, action, subject, .. } = entry;
     let domain = entry.domain.as_ref().map(|domain| format!("{domain}/")).unwrap_or_default();
     let comment = entry.comment.as_ref().map(|comment| format!(": {comment}")).unwrap_or_default();
-    format!("{} {author} {action} {kind} {domain}{subject}{comment}", time(entry.at_ms))
+    format!("{} {author} {action} {kind} {domain}{subject}{comment}", format_time(entry.at_ms))
 }
 
 /// Returns the lines that changed, without those that did not.
-fn difference(entry: &AuditEntry) -> Vec<String> {
+fn changed_lines(entry: &AuditEntry) -> Vec<String> {
     let text = |value: &Option<Value>| {
         value.as_ref().and_then(|value| serde_json::to_string_pretty(value).ok()).unwrap_or_default()
     };

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use clap::Args;
 use tollgate::core::Nanos;
-use tollgate_engine::faults::{Circumstances, Fault, bound, parameters};
+use tollgate_engine::faults::{Circumstances, Fault, bound, formula_parameters};
 use tollgate_engine::rules::{Consistency, OnExceed, Rule, Rules};
 
 #[derive(Clone, Debug, Args)]
@@ -60,7 +60,7 @@ fn print_rule(out: &mut impl Write, domain: &str, rule: &Rule, given: &Circumsta
             Consistency::Strict => String::new(),
             other => format!(", {}", other.as_str()),
         };
-        writeln!(out, "\n{domain}/{}: {}{consistency}", rule.id(), parameters(limit))?;
+        writeln!(out, "\n{domain}/{}: {}{consistency}", rule.id(), formula_parameters(limit))?;
         if let Consistency::Eventual(_) = rule.consistency() {
             writeln!(out, "  and (N − 1)·(B + r·δ) without a fault, which is owed and paid back")?;
         }

@@ -38,7 +38,7 @@ Examples:
 ///
 /// # Errors
 /// When they cannot be printed.
-pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn print_completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
     // Generated in memory: the generator panics if writing fails, as to a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "tollgate", &mut script);
@@ -50,7 +50,7 @@ pub(super) fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// When they cannot be written.
-pub(super) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn print_manual(args: &ManArgs) -> anyhow::Result<ExitCode> {
     match &args.output {
         Some(directory) => {
             let wrong = || format!("cannot write manual pages into {}", directory.display());

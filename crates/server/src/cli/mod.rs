@@ -134,8 +134,8 @@ impl Cli {
             Command::Keys(args) => keys::run(&args),
             Command::Nodes(args) => nodes::run(&args),
             Command::Audit(args) => audit::run(&args),
-            Command::Completions(args) => manual::completions(&args),
-            Command::Man(args) => manual::man(&args),
+            Command::Completions(args) => manual::print_completions(&args),
+            Command::Man(args) => manual::print_manual(&args),
         }
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
     let answer = Remote::new(&args.server)?.get(&["v1", "peers"])?;
     let page: PeersPage = answer.parse()?;
     if args.output.json {
-        output::json(&answer.parse::<Value>()?)?;
+        output::print_json(&answer.parse::<Value>()?)?;
         return Ok(exit_code(is_well(&page)));
     }
     let Some(node) = &page.node else {
@@ -44,11 +44,17 @@ pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
         return Ok(exit_code(true));
     };
     let mut table = TextTable::new(&["NODE", "ADDRESS", "STATE", "LINK", "LAG"]);
-    table.row([node.name.clone(), node.address.clone(), node.state.clone(), "this server".to_owned(), String::new()]);
+    table.add_row([
+        node.name.clone(),
+        node.address.clone(),
+        node.state.clone(),
+        "this server".to_owned(),
+        String::new(),
+    ]);
     for Peer { node, linked, unacknowledged, missing, .. } in &page.peers {
         let link = if *linked { "linked" } else { "no link" };
         let lag = format!("{unacknowledged} sent, {missing} missing");
-        table.row([node.name.clone(), node.address.clone(), node.state.clone(), link.to_owned(), lag]);
+        table.add_row([node.name.clone(), node.address.clone(), node.state.clone(), link.to_owned(), lag]);
     }
     table.print("")?;
     let majority = if page.majority { "a majority" } else { "no majority: on_fault decides about strict rules" };

@@ -104,7 +104,7 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let (Some(rules), Some(against)) = (load(args.rules.as_deref())?, load(args.against.as_deref())?) else {
         return Ok(ExitCode::FAILURE);
     };
-    let options = options(args, rules, against)?;
+    let options = replay_options(args, rules, against)?;
     let logs: Vec<Log> = match &*args.logs {
         [] => vec![Log::StandardInput],
         paths => paths.iter().map(|path| log(path)).collect(),
@@ -130,7 +130,7 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(!is_above))
 }
 
-fn options(args: &ReplayArgs, rules: Option<Rules>, against: Option<Rules>) -> anyhow::Result<ReplayOptions> {
+fn replay_options(args: &ReplayArgs, rules: Option<Rules>, against: Option<Rules>) -> anyhow::Result<ReplayOptions> {
     let suggest = match (&args.suggest, &rules) {
         (Some(text), _) => {
             let names = text.strip_prefix("per=").filter(|names| !names.is_empty());
@@ -152,7 +152,7 @@ fn options(args: &ReplayArgs, rules: Option<Rules>, against: Option<Rules>) -> a
         domain: args.domain.clone(),
         format: args.format.clone(),
         zone,
-        mapping: Mapping { map: pairs("--map", &args.map)?, set: pairs("--set", &args.set)? },
+        mapping: Mapping { map: parse_pairs("--map", &args.map)?, set: parse_pairs("--set", &args.set)? },
         suggest,
         capacity: parse_count("--capacity", &args.capacity)?,
         hash_keys: args.hash_keys,
@@ -182,7 +182,7 @@ fn load(path: Option<&Path>) -> anyhow::Result<Option<Option<Rules>>> {
     }
 }
 
-fn pairs(flag: &str, texts: &[String]) -> anyhow::Result<Vec<(String, String)>> {
+fn parse_pairs(flag: &str, texts: &[String]) -> anyhow::Result<Vec<(String, String)>> {
     let parsed = |text: &String| {
         Mapping::parse_pair(text).with_context(|| format!("{flag} {text}: write it like attribute=value"))
     };

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use jiff::{SignedDuration, Timestamp};
 use reqwest::Method;
 
-use super::remote::output::{self, OutputArgs, TextTable, clean, time};
+use super::remote::output::{self, OutputArgs, TextTable, format_time, replace_control_characters};
 use super::remote::{Progress, Remote, ServerArgs};
 use crate::control::model::{Change, CreatedToken, Page, PageRequest, Role, StoredToken, TokenGrant};
 use crate::control::{Control, sqlite_url};
@@ -114,13 +114,13 @@ fn by_server(remote: &Remote, command: &TokensCommand) -> anyhow::Result<()> {
 fn in_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let change = Change::by("local");
-    runtime.block_on(Progress::new("waiting for the database").during(async {
+    runtime.block_on(Progress::new("waiting for the database").show_during(async {
         let opened = Control::open(url).await.map_err(|error| anyhow!("{}: {error}", without_password(url)));
         let control = opened?;
         match command {
             TokensCommand::Create(args) => {
                 let created = control.tokens().create(&change, &args.grant()?).await?;
-                if args.output.json { output::json(&created) } else { print_created(&created) }
+                if args.output.json { output::print_json(&created) } else { print_created(&created) }
             }
             TokensCommand::List(output) => {
                 let (mut items, mut page) = (Vec::new(), PageRequest::default());
@@ -132,11 +132,11 @@ fn in_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
                         break;
                     }
                 }
-                if output.json { output::json(&Page { items, next: None }) } else { print_list(items) }
+                if output.json { output::print_json(&Page { items, next: None }) } else { print_list(items) }
             }
             TokensCommand::Revoke(args) => {
                 let revoked = control.tokens().revoke(&change, &args.id).await?;
-                if args.output.json { output::json(&revoked) } else { print_revoked(&revoked) }
+                if args.output.json { output::print_json(&revoked) } else { print_revoked(&revoked) }
             }
         }
     }))
@@ -153,13 +153,13 @@ fn without_password(url: &str) -> String {
 impl CreateArgs {
     fn grant(&self) -> anyhow::Result<TokenGrant> {
         let name = self.name.clone().unwrap_or_else(|| self.role.as_str().to_owned());
-        let expires_ms = self.expires.as_deref().map(|when| expiry(when, Timestamp::now())).transpose()?;
+        let expires_ms = self.expires.as_deref().map(|when| parse_expiry(when, Timestamp::now())).transpose()?;
         Ok(TokenGrant { name, role: self.role, domains: self.domains.clone(), expires_ms })
     }
 }
 
 /// Parses a time, or a duration from now; returns milliseconds since 1970.
-fn expiry(text: &str, now: Timestamp) -> anyhow::Result<i64> {
+fn parse_expiry(text: &str, now: Timestamp) -> anyhow::Result<i64> {
     let invalid = || format!("--expires {text}: write a duration like 90d or 12h, or a time like 2030-01-31T18:00:00Z");
     if let Ok(at) = text.parse::<Timestamp>() {
         return Ok(at.as_millisecond());
@@ -175,8 +175,8 @@ fn expiry(text: &str, now: Timestamp) -> anyhow::Result<i64> {
 /// Prints the token alone on the standard output, for scripts, and its description on the standard error stream.
 fn print_created(created: &CreatedToken) -> anyhow::Result<()> {
     let StoredToken { id, grant: TokenGrant { name, role, expires_ms, .. }, .. } = &created.stored;
-    let expires = expires_ms.map(|at| format!(", until {}", time(at))).unwrap_or_default();
-    let (id, name, role) = (clean(id), clean(name), role.as_str());
+    let expires = expires_ms.map(|at| format!(", until {}", format_time(at))).unwrap_or_default();
+    let (id, name, role) = (replace_control_characters(id), replace_control_characters(name), role.as_str());
     writeln!(std::io::stderr(), "token {id} of {name}, {role}{expires}; it is shown this once:")?;
     Ok(writeln!(std::io::stdout(), "{}", created.token)?)
 }
@@ -186,19 +186,24 @@ fn print_list(tokens: Vec<StoredToken>) -> anyhow::Result<()> {
     let now = Timestamp::now().as_millisecond();
     for StoredToken { id, grant, created_ms, revoked_ms } in tokens {
         let state = match (revoked_ms, grant.expires_ms) {
-            (Some(at), _) => format!("revoked {}", time(at)),
-            (None, Some(at)) if at <= now => format!("expired {}", time(at)),
-            (None, Some(at)) => format!("valid until {}", time(at)),
+            (Some(at), _) => format!("revoked {}", format_time(at)),
+            (None, Some(at)) if at <= now => format!("expired {}", format_time(at)),
+            (None, Some(at)) => format!("valid until {}", format_time(at)),
             (None, None) => "valid".to_owned(),
         };
         let domains = if grant.domains.is_empty() { "all".to_owned() } else { grant.domains.join(", ") };
-        table.row([id, grant.name, grant.role.as_str().to_owned(), domains, time(created_ms), state]);
+        table.add_row([id, grant.name, grant.role.as_str().to_owned(), domains, format_time(created_ms), state]);
     }
     table.print("no tokens")
 }
 
 fn print_revoked(token: &StoredToken) -> anyhow::Result<()> {
-    Ok(writeln!(std::io::stdout(), "token {} of {} is revoked", clean(&token.id), clean(&token.grant.name))?)
+    Ok(writeln!(
+        std::io::stdout(),
+        "token {} of {} is revoked",
+        replace_control_characters(&token.id),
+        replace_control_characters(&token.grant.name)
+    )?)
 }
 
 #[cfg(test)]
@@ -215,11 +220,11 @@ mod tests {
     #[test]
     fn expiry_is_a_duration_or_a_time() {
         let now = Timestamp::from_second(1_000).unwrap();
-        assert_eq!(expiry("90d", now).unwrap(), (1_000 + 90 * 86_400) * 1_000);
-        assert_eq!(expiry("12h", now).unwrap(), (1_000 + 12 * 3_600) * 1_000);
-        assert_eq!(expiry("1970-01-01T00:00:05Z", now).unwrap(), 5_000);
+        assert_eq!(parse_expiry("90d", now).unwrap(), (1_000 + 90 * 86_400) * 1_000);
+        assert_eq!(parse_expiry("12h", now).unwrap(), (1_000 + 12 * 3_600) * 1_000);
+        assert_eq!(parse_expiry("1970-01-01T00:00:05Z", now).unwrap(), 5_000);
         for invalid in ["", "d", "-1d", "0d", "5", "soon", "99999999999999999999d", "9999999999999d", "1.5h"] {
-            assert!(expiry(invalid, now).unwrap_err().to_string().contains("write a duration"), "{invalid}");
+            assert!(parse_expiry(invalid, now).unwrap_err().to_string().contains("write a duration"), "{invalid}");
         }
     }
 }

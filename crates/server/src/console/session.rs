@@ -110,7 +110,7 @@ pub(crate) struct Credentials {
 
 impl Credentials {
     /// Returns the credentials of a request: the token that it sent, or that of its session.
-    pub(crate) fn of<S: Store>(app: &App<S>, head: &Parts, bearer: Option<&[u8]>) -> Self {
+    pub(crate) fn from_request<S: Store>(app: &App<S>, head: &Parts, bearer: Option<&[u8]>) -> Self {
         if !app.auth.requires_tokens() {
             return Self::default();
         }
@@ -179,7 +179,7 @@ pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<
     let token = token.trim().as_bytes();
     let mut cached = CachedToken::default();
     let access = app.auth.authenticate(&mut cached, Some(token), || app.wall_ms())?.clone();
-    let mut answer = view(app, &access);
+    let mut answer = session_response(app, &access);
     if app.auth.requires_tokens() {
         let mut id = SessionId::default();
         getrandom::fill(&mut id).map_err(|error| {
@@ -198,7 +198,7 @@ pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<
 /// When the method is another.
 pub(crate) fn answer<S: Store>(app: &App<S>, head: &Parts, access: &Access) -> Result<HttpResponse, Problem> {
     match head.method {
-        Method::GET => Ok(view(app, access)),
+        Method::GET => Ok(session_response(app, access)),
         Method::DELETE => {
             if let Some(id) = session_id(head) {
                 app.sessions.close(&id);
@@ -212,7 +212,7 @@ pub(crate) fn answer<S: Store>(app: &App<S>, head: &Parts, access: &Access) -> R
     }
 }
 
-fn view<S: Store>(app: &App<S>, access: &Access) -> HttpResponse {
+fn session_response<S: Store>(app: &App<S>, access: &Access) -> HttpResponse {
     let (role, domains, expires_ms) = match access {
         Access::Local => (Role::Admin, &[][..], None),
         Access::Token(token) => (token.grant.role, &token.grant.domains[..], token.grant.expires_ms),
@@ -246,7 +246,7 @@ fn set_cookie(headers: &mut HeaderMap, head: &Parts, value: &str, max_age: u64) 
 mod tests {
     use super::*;
 
-    fn at(seconds: u64) -> Time<Mono> {
+    fn time_at(seconds: u64) -> Time<Mono> {
         Time::from_nanos((seconds + 1) * 1_000_000_000)
     }
 
@@ -254,16 +254,16 @@ mod tests {
     fn session_ends_when_idle_and_when_old() {
         let sessions = Sessions::default();
         let idle = IDLE.as_nanos() / 1_000_000_000;
-        sessions.open([1; 32], b"token", at(0));
-        assert_eq!(sessions.token(&[1; 32], at(idle - 1)).as_deref(), Some(&b"token"[..]));
-        assert_eq!(sessions.token(&[1; 32], at(2 * idle - 1)), None);
-        assert_eq!(sessions.token(&[2; 32], at(0)), None);
-        sessions.open([3; 32], b"token", at(0));
+        sessions.open([1; 32], b"token", time_at(0));
+        assert_eq!(sessions.token(&[1; 32], time_at(idle - 1)).as_deref(), Some(&b"token"[..]));
+        assert_eq!(sessions.token(&[1; 32], time_at(2 * idle - 1)), None);
+        assert_eq!(sessions.token(&[2; 32], time_at(0)), None);
+        sessions.open([3; 32], b"token", time_at(0));
         let end = MAX_AGE.as_nanos() / 1_000_000_000;
         for used in (0..end).step_by(600) {
-            assert!(sessions.token(&[3; 32], at(used)).is_some(), "{used}");
+            assert!(sessions.token(&[3; 32], time_at(used)).is_some(), "{used}");
         }
-        assert_eq!(sessions.token(&[3; 32], at(end)), None);
+        assert_eq!(sessions.token(&[3; 32], time_at(end)), None);
     }
 
     #[test]
@@ -275,12 +275,12 @@ mod tests {
             id
         };
         for number in 0..MAX_SESSIONS as u64 {
-            sessions.open(id(number), b"t", at(number));
+            sessions.open(id(number), b"t", time_at(number));
         }
-        assert!(sessions.token(&id(0), at(2_000)).is_some());
-        sessions.open([9; 32], b"t", at(2_000));
+        assert!(sessions.token(&id(0), time_at(2_000)).is_some());
+        sessions.open([9; 32], b"t", time_at(2_000));
         assert_eq!(sessions.sessions().len(), MAX_SESSIONS);
-        assert!(sessions.token(&id(0), at(2_000)).is_some() && sessions.token(&id(1), at(2_000)).is_none());
+        assert!(sessions.token(&id(0), time_at(2_000)).is_some() && sessions.token(&id(1), time_at(2_000)).is_none());
     }
 
     #[test]

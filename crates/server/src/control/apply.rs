@@ -7,12 +7,12 @@ use tokio::task::spawn_blocking;
 use tollgate_engine::rules::Source;
 use tollgate_engine::rules::entry::{self, SplitFiles};
 
-use super::db::{self, Db, LONG, Write, storable, within};
+use super::db::{self, Db, LONG, Write, are_storable, with_timeout};
 use super::error::Conflict;
 use super::history::{self, RuleWrite};
 use super::model::{Action, Change, Expected, Finding, Others, Plan, Validation};
 use super::orphans::{self, Orphans};
-use super::plan::{DomainChanges, FileChanges, RuleChange, StoredRules, compare, findings};
+use super::plan::{DomainChanges, FileChanges, RuleChange, StoredRules, compare, plan_warnings};
 use super::rules::{self, RuleRow, audit_entry, check_count, check_rule_size};
 use super::snapshot::{self, DomainRules, ExportRow};
 use super::sql::Sql;
@@ -41,9 +41,9 @@ impl RuleFiles<'_> {
             }
             Err(error) => return Err(error),
         };
-        let stored = within(LONG, async { load(&mut *self.db.read().await?, &taken.domains).await }).await?;
-        blocking(move || {
-            let warnings = findings(&taken, &stored).iter().map(Finding::from).collect();
+        let stored = with_timeout(LONG, async { load(&mut *self.db.read().await?, &taken.domains).await }).await?;
+        run_blocking(move || {
+            let warnings = plan_warnings(&taken, &stored).iter().map(Finding::from).collect();
             Validation { rules: taken.entries.len(), mistakes: Vec::new(), warnings }
         })
         .await
@@ -55,14 +55,14 @@ impl RuleFiles<'_> {
     /// When the file has mistakes or the database is unreachable.
     pub async fn plan(&self, text: &[u8], others: Others) -> Result<Plan> {
         let taken = split(text).await?;
-        let (revision, stored, orphans) = within(LONG, async {
+        let (revision, stored, orphans) = with_timeout(LONG, async {
             let mut tx = self.db.read().await?;
             let revision = db::revision(&mut tx).await?;
             Ok((revision, load(&mut tx, &taken.domains).await?, orphans::find(&mut tx).await?))
         })
         .await?;
-        let mut changes = blocking(move || compare(taken, stored, others)).await?;
-        orphans::warn(&mut changes, &orphans);
+        let mut changes = run_blocking(move || compare(taken, stored, others)).await?;
+        orphans::warn_about_orphans(&mut changes, &orphans);
         Ok(changes.into_plan(revision, false))
     }
 
@@ -83,7 +83,7 @@ impl RuleFiles<'_> {
         if let Some(domain) = taken.domains.iter().find(|domain| !allowed(domain)) {
             return Err(ControlError::Invalid(format!("no permission to change rules of the domain `{domain}`")));
         }
-        within(LONG, async {
+        with_timeout(LONG, async {
             let mut write = self.db.write(change).await?;
             check_revision(&mut write).await?;
             let changes = write_changes(&mut write, taken, others).await?;
@@ -105,13 +105,13 @@ impl RuleFiles<'_> {
     pub async fn preview(&self, text: &[u8], others: Others, domain: Option<&str>) -> Result<Preview> {
         let taken = split(text).await?;
         let domain = choose_domain(&taken.domains, domain)?;
-        within(LONG, async {
+        with_timeout(LONG, async {
             let mut write = self.db.write(&Change::by("preview")).await?;
             let before = DomainRules::read(&mut write.tx, &domain).await?;
             write_changes(&mut write, taken, others).await?;
             let after = DomainRules::read(&mut write.tx, &domain).await?;
             write.rollback().await?;
-            blocking(move || Preview { domain, before: before.into_file(), after: after.into_file() }).await
+            run_blocking(move || Preview { domain, before: before.into_file(), after: after.into_file() }).await
         })
         .await
     }
@@ -123,14 +123,14 @@ impl RuleFiles<'_> {
     /// # Errors
     /// When a domain has no rules or the database is unreachable.
     pub async fn export(&self, domains: &[String], rule: Option<&str>) -> Result<String> {
-        let rules = within(LONG, async {
+        let rules = with_timeout(LONG, async {
             let mut tx = self.db.read().await?;
             if domains.is_empty() {
                 return ExportRow::list(&mut tx, None).await;
             }
             let mut rules = Vec::new();
             for domain in domains.iter().collect::<BTreeSet<_>>() {
-                let found = match storable([domain]) {
+                let found = match are_storable([domain]) {
                     true => ExportRow::list(&mut tx, Some(domain)).await?,
                     false => Vec::new(),
                 };
@@ -149,7 +149,7 @@ impl RuleFiles<'_> {
             Ok(rules)
         })
         .await?;
-        blocking(move || Ok(snapshot::to_yaml(&rules)?)).await?
+        run_blocking(move || Ok(snapshot::to_yaml(&rules)?)).await?
     }
 }
 
@@ -182,12 +182,12 @@ async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others)
     let stored = load(&mut write.tx, &taken.domains).await?;
     // Comparing a hundred thousand rules takes more than a minute on a busy machine.
     write.allow_idle().await?;
-    let mut changes = blocking(move || compare(taken, stored, others)).await?;
+    let mut changes = run_blocking(move || compare(taken, stored, others)).await?;
     if changes.planned.is_empty() {
         return Ok(changes);
     }
     let orphans = orphans::find(&mut write.tx).await?;
-    orphans::warn(&mut changes, &orphans);
+    orphans::warn_about_orphans(&mut changes, &orphans);
     for domain in std::mem::take(&mut changes.domains) {
         apply_domain(write, domain, &orphans).await?;
     }
@@ -209,7 +209,7 @@ async fn check_revision(write: &mut Write<'_>) -> Result<()> {
         return Ok(());
     }
     let mut query = Sql::new("SELECT author, at_ms FROM audit WHERE seq = ");
-    let last = query.bind(write.audit).optional(&mut *write.tx).await?;
+    let last = query.bind(write.audit).fetch_optional(&mut *write.tx).await?;
     let by = last.map(|row| Ok::<_, sqlx::Error>((row.try_get(0)?, Action::Update, row.try_get(1)?))).transpose()?;
     Err(ControlError::Conflict(Box::new(Conflict {
         what: "the set of rules".into(),
@@ -289,11 +289,11 @@ async fn new_row(
 
 async fn split(text: &[u8]) -> Result<SplitFiles> {
     let text = text.to_vec();
-    Ok(blocking(move || entry::split(&[Source { name: "rules", text: &text }])).await??)
+    Ok(run_blocking(move || entry::split(&[Source { name: "rules", text: &text }])).await??)
 }
 
 /// Runs long work on another thread, so that this one keeps serving.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     spawn_blocking(work).await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)).into())
 }
 
@@ -306,12 +306,12 @@ async fn load(connection: &mut AnyConnection, domains: &[String]) -> Result<Stor
     };
     let mut rows = Vec::new();
     if domains.len() > MANY_DOMAINS {
-        rows = select().push(" ORDER BY domain, position, id").all(&mut *connection).await?;
+        rows = select().push(" ORDER BY domain, position, id").fetch_all(&mut *connection).await?;
     } else {
         for domain in domains {
             let mut query = select();
             query.push(" WHERE domain = ").bind(domain.as_str()).push(" ORDER BY position, id");
-            rows.extend(query.all(&mut *connection).await?);
+            rows.extend(query.fetch_all(&mut *connection).await?);
         }
     }
     let wanted: HashSet<&str> = domains.iter().map(|domain| &**domain).collect();

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::Result;
 use super::api::bounds::MAX_SUBJECT;
-use super::db::{Db, SHORT, Write, now_ms, storable, within};
+use super::db::{Db, SHORT, Write, are_storable, now_ms, with_timeout};
 use super::model::{AuditEntry, AuditSearch, Change, FleetMode, Page, PageRequest};
 use super::paging::{Cursor, page_of};
 use super::rules::parse_stored;
@@ -119,19 +119,19 @@ pub(super) async fn append(write: &mut Write<'_>, entries: &[NewEntry<'_>]) -> R
             "INSERT INTO audit (seq, revision, at_ms, author, kind, action, domain, subject, comment, before_json, \
              after_json) ",
         );
-        insert.rows(entries, |row, entry| {
+        insert.push_rows(entries, |row, entry| {
             write.audit += 1;
             row.bind(write.audit)
-                .and(write.revision)
-                .and(write.stamp.at_ms)
-                .and(write.stamp.author.as_str())
-                .and(entry.kind)
-                .and(entry.action)
-                .and(entry.domain)
-                .and(entry.subject.as_str())
-                .and(write.stamp.comment.as_deref())
-                .and(entry.before)
-                .and(entry.after);
+                .bind_next(write.revision)
+                .bind_next(write.stamp.at_ms)
+                .bind_next(write.stamp.author.as_str())
+                .bind_next(entry.kind)
+                .bind_next(entry.action)
+                .bind_next(entry.domain)
+                .bind_next(entry.subject.as_str())
+                .bind_next(write.stamp.comment.as_deref())
+                .bind_next(entry.before)
+                .bind_next(entry.after);
         });
         insert.execute(&mut *write.tx).await?;
     }
@@ -156,7 +156,7 @@ impl AuditLog<'_> {
             (" AND author = ", search.author.as_deref()),
             (" AND subject = ", search.subject.as_deref()),
         ];
-        if !storable(conditions.map(|(_, text)| text.unwrap_or_default())) {
+        if !are_storable(conditions.map(|(_, text)| text.unwrap_or_default())) {
             return Ok(Page::default());
         }
         let mut query = Sql::new(
@@ -170,7 +170,7 @@ impl AuditLog<'_> {
             }
         }
         query.push(" ORDER BY seq DESC LIMIT ").bind(limit + 1);
-        let rows = within(SHORT, query.all(self.db.pool())).await?;
+        let rows = with_timeout(SHORT, query.fetch_all(self.db.pool())).await?;
         page_of(&rows, limit, read, |last| Cursor::number(last.seq))
     }
 
@@ -181,7 +181,7 @@ impl AuditLog<'_> {
     /// When the database is unreachable. No entry was written then.
     pub async fn note(&self, notes: &[Note], comment: Option<String>) -> Result<()> {
         let Some(first) = notes.first() else { return Ok(()) };
-        within(SHORT, async {
+        with_timeout(SHORT, async {
             let mut write = self.db.write(&Change { comment, ..Change::by(&*first.author) }).await?;
             write.revision -= 1;
             for Note { at_ms, author, action, domain, subject } in notes {

@@ -134,14 +134,14 @@ impl Authenticator {
         if cached.text != token {
             self.set_token(cached, token);
         }
-        self.access(cached, now)
+        self.authenticate_cached(cached, now)
     }
 
     /// Sets the token of a connection.
     pub fn set_token(&self, cached: &mut CachedToken, token: &[u8]) {
         // A string longer than any token is not cached, and matches no token.
         let text = if token.len() <= MAX_TOKEN { token.to_vec() } else { Vec::new() };
-        let digest = digest(token);
+        let digest = digest_of_token(token);
         let (edition, access) = self.find(&digest);
         *cached = CachedToken { text, digest, edition, access };
     }
@@ -151,7 +151,11 @@ impl Authenticator {
     /// # Errors
     /// When tokens are required and the connection has no valid one.
     #[inline]
-    pub fn access<'s>(&self, cached: &'s mut CachedToken, now: impl FnOnce() -> i64) -> Result<&'s Access, AuthError> {
+    pub fn authenticate_cached<'s>(
+        &self,
+        cached: &'s mut CachedToken,
+        now: impl FnOnce() -> i64,
+    ) -> Result<&'s Access, AuthError> {
         if !self.requires_tokens() {
             return Ok(&Access::Local);
         }
@@ -259,7 +263,7 @@ impl fmt::Display for MissingRole {
     }
 }
 
-fn digest(token: &[u8]) -> TokenDigest {
+fn digest_of_token(token: &[u8]) -> TokenDigest {
     Sha256::digest(token).into()
 }
 

@@ -77,7 +77,7 @@ impl Db {
         let options: AnyConnectOptions = url.parse()?;
         let options = options.disable_statement_logging();
         // The pool would try again and report only that it could not connect.
-        let mut first = within(ACQUIRE, async { Ok(AnyConnection::connect_with(&options).await?) }).await?;
+        let mut first = with_timeout(ACQUIRE, async { Ok(AnyConnection::connect_with(&options).await?) }).await?;
         for statement in kind.settings() {
             first.execute(*statement).await?;
         }
@@ -111,7 +111,7 @@ impl Db {
         let migrator = Migrator::with_migrations(migrations.into());
         let mut tries = 0;
         loop {
-            let outcome = within(LONG, async { Ok(migrator.run(&self.pool).await) }).await?;
+            let outcome = with_timeout(LONG, async { Ok(migrator.run(&self.pool).await) }).await?;
             let Err(error) = outcome else { return Ok(()) };
             tries += 1;
             // Another process that starts at the same time may be creating the same tables.
@@ -136,7 +136,7 @@ impl Db {
         if comment.as_ref().is_some_and(|comment| comment.chars().count() > MAX_COMMENT_CHARS) {
             return Err(ControlError::Invalid(format!("comment too long (maximum {MAX_COMMENT_CHARS} characters)")));
         }
-        if !storable([author, comment.as_deref().unwrap_or_default()]) {
+        if !are_storable([author, comment.as_deref().unwrap_or_default()]) {
             return Err(ControlError::Invalid("a comment cannot contain NUL characters".into()));
         }
         let turn = self.turn.lock().await;
@@ -162,7 +162,7 @@ impl Db {
 
     /// Reads the current revision.
     async fn read_revision(&self) -> Result<i64> {
-        within(SHORT, async { revision(&mut *self.pool.acquire().await?).await }).await
+        with_timeout(SHORT, async { revision(&mut *self.pool.acquire().await?).await }).await
     }
 
     pub(super) fn pool(&self) -> &AnyPool {
@@ -345,8 +345,8 @@ fn path_of(url: &str) -> Option<PathBuf> {
     Some(PathBuf::from(percent_decode(path.as_bytes()).decode_utf8().ok()?.into_owned()))
 }
 
-/// Returns limits how long a database operation may take.
-pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
+/// Limits how long a database operation may take.
+pub(super) async fn with_timeout<T>(limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(limit, work).await.unwrap_or_else(|_| {
         let why = format!("no answer within {} s", limit.as_secs());
         Err(sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, why)).into())
@@ -354,7 +354,7 @@ pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = Result
 }
 
 /// Returns whether both databases can store these strings: PostgreSQL refuses NUL characters.
-pub(super) fn storable<const N: usize>(texts: [&str; N]) -> bool {
+pub(super) fn are_storable<const N: usize>(texts: [&str; N]) -> bool {
     texts.iter().all(|text| !text.contains('\0'))
 }
 
@@ -363,6 +363,6 @@ pub(super) fn now_ms() -> i64 {
 }
 
 /// Reads a boolean, stored as a number: the two databases have no boolean type in common.
-pub(super) fn boolean(row: &AnyRow, column: &str) -> Result<bool> {
+pub(super) fn read_boolean(row: &AnyRow, column: &str) -> Result<bool> {
     Ok(row.try_get::<i64, _>(column)? != 0)
 }

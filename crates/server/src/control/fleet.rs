@@ -4,7 +4,7 @@ use sqlx::AnyConnection;
 
 use super::Result;
 use super::audit::{NewEntry, NotedAction};
-use super::db::{Db, SHORT, boolean, within};
+use super::db::{Db, SHORT, read_boolean, with_timeout};
 use super::model::{Change, FleetMode};
 use super::sql::Sql;
 
@@ -20,7 +20,7 @@ impl Fleet<'_> {
     /// # Errors
     /// When the database is unreachable.
     pub async fn mode(&self) -> Result<FleetMode> {
-        within(SHORT, async { read_mode(&mut *self.db.pool().acquire().await?).await }).await
+        with_timeout(SHORT, async { read_mode(&mut *self.db.pool().acquire().await?).await }).await
     }
 
     /// Sets whether the fleet enforces refusals. Creates a revision if it changes, so nodes follow at once.
@@ -28,7 +28,7 @@ impl Fleet<'_> {
     /// # Errors
     /// When the database is unreachable. Nothing was changed then.
     pub async fn set_mode(&self, change: &Change, mode: FleetMode) -> Result<()> {
-        within(SHORT, async {
+        with_timeout(SHORT, async {
             let mut write = self.db.write(change).await?;
             if read_mode(&mut write.tx).await? == mode {
                 return write.rollback().await;
@@ -55,5 +55,5 @@ impl Fleet<'_> {
 /// Reads the mode within a transaction.
 pub(super) async fn read_mode(connection: &mut AnyConnection) -> Result<FleetMode> {
     let row = sqlx::query("SELECT observing FROM head").fetch_one(connection).await?;
-    Ok(if boolean(&row, "observing")? { FleetMode::Observe } else { FleetMode::Enforce })
+    Ok(if read_boolean(&row, "observing")? { FleetMode::Observe } else { FleetMode::Enforce })
 }

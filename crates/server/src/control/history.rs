@@ -6,11 +6,11 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::entry;
 
-use super::db::{Db, SHORT, Stamp, Write, boolean, storable, within};
+use super::db::{Db, SHORT, Stamp, Write, are_storable, read_boolean, with_timeout};
 use super::error::Conflict;
 use super::model::{Action, Change, Expected, Page, PageRequest, StoredRule, Version, WriteOutcome};
 use super::paging::{Cursor, page_of};
-use super::rules::{RuleRow, audit_entry, change_rule, describe, missing, parse_stored};
+use super::rules::{RuleRow, audit_entry, change_rule, describe, missing_rule, parse_stored};
 use super::sql::{ROWS, Sql};
 use super::{ControlError, Result, orphans, size};
 
@@ -30,26 +30,26 @@ impl VersionRow {
         Ok(Self {
             version: row.try_get("version")?,
             action: Action::parse(&action).unwrap_or(Action::Update),
-            enabled: boolean(row, "enabled")?,
+            enabled: read_boolean(row, "enabled")?,
             text: row.try_get("text")?,
             stamp: Stamp::read(row)?,
         })
     }
 
     async fn find(connection: &mut AnyConnection, domain: &str, id: &str, version: i64) -> Result<Option<Self>> {
-        if !storable([domain, id]) {
+        if !are_storable([domain, id]) {
             return Ok(None);
         }
-        let row = select(domain, id).push(" AND version = ").bind(version).optional(connection).await?;
+        let row = select(domain, id).push(" AND version = ").bind(version).fetch_optional(connection).await?;
         row.as_ref().map(Self::read).transpose()
     }
 
     /// Returns the last version of a rule, whether it exists or was deleted.
     pub(super) async fn find_last(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Option<Self>> {
-        if !storable([domain, id]) {
+        if !are_storable([domain, id]) {
             return Ok(None);
         }
-        let row = select(domain, id).push(" ORDER BY version DESC LIMIT 1").optional(connection).await?;
+        let row = select(domain, id).push(" ORDER BY version DESC LIMIT 1").fetch_optional(connection).await?;
         row.as_ref().map(Self::read).transpose()
     }
 
@@ -88,15 +88,15 @@ impl History<'_> {
     /// When the rule never existed, `after` is invalid, or the database is unreachable.
     pub async fn list(&self, domain: &str, id: &str, page: &PageRequest) -> Result<Page<Version>> {
         let (limit, after) = page.read()?;
-        if !storable([domain, id]) {
-            return Err(missing(domain, id));
+        if !are_storable([domain, id]) {
+            return Err(missing_rule(domain, id));
         }
         let mut query = select(domain, id);
         query.push(" AND version < ").bind(after.as_ref().map_or(i64::MAX, |after| after.number));
         query.push(" ORDER BY version DESC LIMIT ").bind(limit + 1);
-        let rows = within(SHORT, query.all(self.db.pool())).await?;
+        let rows = with_timeout(SHORT, query.fetch_all(self.db.pool())).await?;
         if rows.is_empty() && after.is_none() {
-            return Err(missing(domain, id));
+            return Err(missing_rule(domain, id));
         }
         let read = |row: &AnyRow| Ok(VersionRow::read(row)?.into_version());
         page_of(&rows, limit, read, |last| Cursor::number(last.version))
@@ -112,7 +112,7 @@ impl History<'_> {
 
     async fn find(&self, domain: &str, id: &str, version: i64) -> Result<VersionRow> {
         let missing = || ControlError::Missing(format!("version {version} of the {}", describe(domain, id)));
-        within(SHORT, async {
+        with_timeout(SHORT, async {
             let row = VersionRow::find(&mut *self.db.pool().acquire().await?, domain, id, version).await?;
             row.ok_or_else(missing)
         })
@@ -128,7 +128,7 @@ impl History<'_> {
             0 => Ok(None),
             version => self.find(domain, id, version).await.map(|row| row.text),
         };
-        Ok(diff(text(from).await?.as_deref(), text(to).await?.as_deref()))
+        Ok(diff_of_rules(text(from).await?.as_deref(), text(to).await?.as_deref()))
     }
 
     /// Makes an earlier version the current one, as a new version. A disabled rule stays disabled; a deleted rule is created as it
@@ -173,7 +173,7 @@ pub(super) async fn check_version(
         current: current.map(|row| row.version),
         rule: current.map(|row| row.clone().into_stored(domain)),
         by: last.map(|last| (last.stamp.author, last.action, last.stamp.at_ms)),
-        diff: known.map(|known| diff(known.text.as_deref(), current.map(|row| row.text.as_str()))),
+        diff: known.map(|known| diff_of_rules(known.text.as_deref(), current.map(|row| row.text.as_str()))),
     })))
 }
 
@@ -185,11 +185,11 @@ pub(super) async fn last_versions(
     let mut last = HashMap::new();
     for rules in rules.chunks(ROWS) {
         let mut query = Sql::new("SELECT v.domain, v.id, MAX(v.version) AS version FROM (");
-        query.rows(rules, |row, (domain, id)| {
-            row.bind(*domain).and(*id);
+        query.push_rows(rules, |row, (domain, id)| {
+            row.bind(*domain).bind_next(*id);
         });
         query.push(") AS w JOIN versions v ON v.domain = w.column1 AND v.id = w.column2 GROUP BY v.domain, v.id");
-        for row in query.all(&mut *write.tx).await? {
+        for row in query.fetch_all(&mut *write.tx).await? {
             last.insert((row.try_get("domain")?, row.try_get("id")?), row.try_get("version")?);
         }
     }
@@ -202,18 +202,18 @@ pub(super) async fn write_rules(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) 
         let mut insert = Sql::new(
             "INSERT INTO rules (domain, id, position, version, enabled, text, overrides, author, at_ms, comment) ",
         );
-        insert.rows(rules, |values, RuleWrite { domain, row, .. }| {
+        insert.push_rows(rules, |values, RuleWrite { domain, row, .. }| {
             values
                 .bind(*domain)
-                .and(row.id.as_str())
-                .and(row.position)
-                .and(row.version)
-                .and(i64::from(row.enabled))
-                .and(row.text.as_str())
-                .and(row.overrides)
-                .and(row.stamp.author.as_str())
-                .and(row.stamp.at_ms)
-                .and(row.stamp.comment.as_deref());
+                .bind_next(row.id.as_str())
+                .bind_next(row.position)
+                .bind_next(row.version)
+                .bind_next(i64::from(row.enabled))
+                .bind_next(row.text.as_str())
+                .bind_next(row.overrides)
+                .bind_next(row.stamp.author.as_str())
+                .bind_next(row.stamp.at_ms)
+                .bind_next(row.stamp.comment.as_deref());
         });
         insert.push(
             " ON CONFLICT (domain, id) DO UPDATE SET position = excluded.position, version = excluded.version, \
@@ -230,17 +230,17 @@ async fn add_versions(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) -> Result<
     for versions in versions.chunks(ROWS) {
         let mut insert =
             Sql::new("INSERT INTO versions (domain, id, version, action, enabled, text, author, at_ms, comment) ");
-        insert.rows(versions, |values, (domain, row, action)| {
+        insert.push_rows(versions, |values, (domain, row, action)| {
             values
                 .bind(*domain)
-                .and(row.id.as_str())
-                .and(row.version)
-                .and(action.as_str())
-                .and(i64::from(row.enabled))
-                .and((*action != Action::Delete).then_some(row.text.as_str()))
-                .and(row.stamp.author.as_str())
-                .and(row.stamp.at_ms)
-                .and(row.stamp.comment.as_deref());
+                .bind_next(row.id.as_str())
+                .bind_next(row.version)
+                .bind_next(action.as_str())
+                .bind_next(i64::from(row.enabled))
+                .bind_next((*action != Action::Delete).then_some(row.text.as_str()))
+                .bind_next(row.stamp.author.as_str())
+                .bind_next(row.stamp.at_ms)
+                .bind_next(row.stamp.comment.as_deref());
         });
         insert.execute(&mut *write.tx).await?;
     }
@@ -257,7 +257,7 @@ pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[R
     for rules in rules.chunks(ROWS) {
         let mut delete = Sql::new("DELETE FROM rules WHERE domain = ");
         delete.bind(domain).push(" AND id IN (");
-        delete.rows(rules, |values, row| {
+        delete.push_rows(rules, |values, row| {
             values.bind(row.id.as_str());
         });
         delete.push(")").execute(&mut *write.tx).await?;
@@ -273,8 +273,8 @@ pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[R
 }
 
 /// Returns the changes between two rules, in the lines in which rule files have them.
-pub(super) fn diff(old: Option<&str>, new: Option<&str>) -> String {
-    let lines = |json: &str| entry::lines(json).unwrap_or_else(|_| json.into());
+pub(super) fn diff_of_rules(old: Option<&str>, new: Option<&str>) -> String {
+    let lines = |json: &str| entry::to_lines(json).unwrap_or_else(|_| json.into());
     let (old, new) = (old.map(lines).unwrap_or_default(), new.map(lines).unwrap_or_default());
     let mut out = String::new();
     let mut add = |sign: char, line: &str| {

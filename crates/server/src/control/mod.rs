@@ -138,7 +138,7 @@ impl Control {
     }
 
     /// Reports that this server has installed a revision, as far as it can.
-    pub fn installed(&self, revision: i64) {
+    pub fn set_installed(&self, revision: i64) {
         self.installed.send_replace(Some(revision));
     }
 

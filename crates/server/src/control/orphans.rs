@@ -28,7 +28,7 @@ pub(super) async fn find(connection: &mut AnyConnection) -> Result<Orphans> {
 }
 
 /// Adds warnings about overrides of rules that are deleted, and about overrides that apply again.
-pub(super) fn warn(changes: &mut FileChanges, orphans: &Orphans) {
+pub(super) fn warn_about_orphans(changes: &mut FileChanges, orphans: &Orphans) {
     for domain in &changes.domains {
         let name = &domain.name;
         let deleted = domain.deletes.iter().filter(|row| row.overrides > 0).map(|row| {
@@ -49,12 +49,12 @@ fn count(overrides: i64) -> String {
 
 /// Checks that the overrides of a rule fit its new text.
 pub(super) async fn check_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<()> {
-    check_fit(domain, id, text, &OverrideRow::all(&mut write.tx, domain, id).await?)
+    check_fit(domain, id, text, &OverrideRow::load_all(&mut write.tx, domain, id).await?)
 }
 
 /// Applies the overrides of a rule that is created again; returns how many.
 pub(super) async fn adopt_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<i64> {
-    let overrides = OverrideRow::all(&mut write.tx, domain, id).await?;
+    let overrides = OverrideRow::load_all(&mut write.tx, domain, id).await?;
     check_fit(domain, id, text, &overrides)?;
     write.size += overrides.iter().map(OverrideRow::size).sum::<i64>();
     Ok(overrides.len() as i64)
@@ -63,7 +63,8 @@ pub(super) async fn adopt_overrides(write: &mut Write<'_>, domain: &str, id: &st
 /// Keeps the `count` overrides of a rule that is deleted, and subtracts them from the size.
 pub(super) async fn leave_overrides(write: &mut Write<'_>, domain: &str, id: &str, count: i64) -> Result<()> {
     if count > 0 {
-        write.size -= OverrideRow::all(&mut write.tx, domain, id).await?.iter().map(OverrideRow::size).sum::<i64>();
+        write.size -=
+            OverrideRow::load_all(&mut write.tx, domain, id).await?.iter().map(OverrideRow::size).sum::<i64>();
     }
     Ok(())
 }

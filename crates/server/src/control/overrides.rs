@@ -7,11 +7,11 @@ use tollgate_engine::rules::Source;
 use tollgate_engine::rules::entry::{self, EntryOverride};
 
 use super::audit::NewEntry;
-use super::db::{Db, SHORT, Write, storable, within};
+use super::db::{Db, SHORT, Write, are_storable, with_timeout};
 use super::error::Conflict;
 use super::model::{Action, Change, Page, PageRequest, StoredOverride, WriteOutcome};
 use super::paging::{Cursor, page_of};
-use super::rules::{RuleRow, check_rule_size, describe as describe_rule, missing, parse_stored};
+use super::rules::{RuleRow, check_rule_size, describe as describe_rule, missing_rule, parse_stored};
 use super::sql::Sql;
 use super::{ControlError, Result, size};
 
@@ -49,19 +49,19 @@ impl OverrideRow {
     }
 
     async fn find(connection: &mut AnyConnection, domain: &str, id: &str, value: &str) -> Result<Option<Self>> {
-        if !storable([domain, id, value]) {
+        if !are_storable([domain, id, value]) {
             return Ok(None);
         }
         let mut query = select();
         query.bind(domain).push(" AND o.id = ").bind(id).push(" AND value = ").bind(value);
-        query.optional(connection).await?.as_ref().map(Self::read).transpose()
+        query.fetch_optional(connection).await?.as_ref().map(Self::read).transpose()
     }
 
     /// Returns all overrides of a rule, by value.
-    pub(super) async fn all(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Vec<Self>> {
+    pub(super) async fn load_all(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Vec<Self>> {
         let mut query = select();
         query.bind(domain).push(" AND o.id = ").bind(id).push(" ORDER BY value");
-        query.all(connection).await?.iter().map(Self::read).collect()
+        query.fetch_all(connection).await?.iter().map(Self::read).collect()
     }
 
     pub(super) fn as_entry(&self) -> EntryOverride<'_> {
@@ -117,10 +117,10 @@ impl Overrides<'_> {
     /// When neither the rule nor an override of it exists, `after` is invalid, or the database is unreachable.
     pub async fn list(&self, domain: &str, id: &str, page: &PageRequest) -> Result<Page<StoredOverride>> {
         let (limit, after) = page.read()?;
-        if !storable([domain, id]) {
-            return Err(missing(domain, id));
+        if !are_storable([domain, id]) {
+            return Err(missing_rule(domain, id));
         }
-        within(SHORT, async {
+        with_timeout(SHORT, async {
             let mut connection = self.db.pool().acquire().await?;
             let rule_deleted = RuleRow::find(&mut connection, domain, id).await?.is_none();
             let first_page = after.is_none();
@@ -128,9 +128,9 @@ impl Overrides<'_> {
             // Values are not empty, so all of them sort after the empty string.
             query.bind(domain).push(" AND o.id = ").bind(id).push(" AND value > ");
             query.bind(after.unwrap_or_default().name).push(" ORDER BY value LIMIT ").bind(limit + 1);
-            let rows = query.all(&mut *connection).await?;
+            let rows = query.fetch_all(&mut *connection).await?;
             if rule_deleted && first_page && rows.is_empty() {
-                return Err(missing(domain, id));
+                return Err(missing_rule(domain, id));
             }
             let read = |row: &AnyRow| Ok(OverrideRow::read(row)?.into_stored(id, rule_deleted));
             page_of(&rows, limit, read, |last| Cursor::name(&last.value))
@@ -144,7 +144,7 @@ impl Overrides<'_> {
     /// When `after` is invalid or the database is unreachable.
     pub async fn list_domain(&self, domain: &str, page: &PageRequest) -> Result<Page<StoredOverride>> {
         let (limit, after) = page.read()?;
-        if !storable([domain]) {
+        if !are_storable([domain]) {
             return Ok(Page::default());
         }
         // Ids contain no spaces, and values are not empty.
@@ -152,9 +152,9 @@ impl Overrides<'_> {
         let (id, value) = after.split_once(' ').unwrap_or_default();
         let mut query = Sql::new("SELECT o.id, r.id AS of_rule, ");
         query.push(COLUMNS).push(" FROM overrides o LEFT JOIN rules r ON r.domain = o.domain AND r.id = o.id ");
-        query.push("WHERE o.domain = ").bind(domain).push(" AND (o.id, value) > (").bind(id).and(value);
+        query.push("WHERE o.domain = ").bind(domain).push(" AND (o.id, value) > (").bind(id).bind_next(value);
         query.push(") ORDER BY o.id, value LIMIT ").bind(limit + 1);
-        let rows = within(SHORT, query.all(self.db.pool())).await?;
+        let rows = with_timeout(SHORT, query.fetch_all(self.db.pool())).await?;
         let read = |row: &AnyRow| {
             let rule_deleted = row.try_get::<Option<String>, _>("of_rule")?.is_none();
             Ok(OverrideRow::read(row)?.into_stored(row.try_get("id")?, rule_deleted))
@@ -167,7 +167,7 @@ impl Overrides<'_> {
     /// # Errors
     /// When no override exists for the value, or the database is unreachable.
     pub async fn get(&self, domain: &str, id: &str, value: &str) -> Result<StoredOverride> {
-        within(SHORT, async {
+        with_timeout(SHORT, async {
             let mut connection = self.db.pool().acquire().await?;
             let row = OverrideRow::find(&mut connection, domain, id, value).await?;
             let row = row.ok_or_else(|| missing_override(domain, id, value))?;
@@ -192,18 +192,18 @@ impl Overrides<'_> {
         text: &[u8],
     ) -> Result<WriteOutcome<StoredOverride>> {
         check_rule_size(text.len())?;
-        if value.is_empty() || value.len() > MAX_VALUE_BYTES || !storable([value]) {
+        if value.is_empty() || value.len() > MAX_VALUE_BYTES || !are_storable([value]) {
             let why = format!("invalid value: it has 1 to {MAX_VALUE_BYTES} bytes and no NUL characters");
             return Err(ControlError::Invalid(why));
         }
-        within(SHORT, async {
+        with_timeout(SHORT, async {
             let mut write = self.db.write(change).await?;
-            let rule = RuleRow::find(&mut write.tx, domain, id).await?.ok_or_else(|| missing(domain, id))?;
+            let rule = RuleRow::find(&mut write.tx, domain, id).await?.ok_or_else(|| missing_rule(domain, id))?;
             let old = OverrideRow::find(&mut write.tx, domain, id, value).await?;
             check_version(&write, domain, id, value, old.as_ref())?;
             let given = entry::one_override(&Source { name: "override", text }, &rule.text, value)?;
             if let Some(old) = old.as_ref().filter(|old| old.attribute != given.attribute) {
-                return Err(taken(domain, id, old, &given.attribute));
+                return Err(override_exists_error(domain, id, old, &given.attribute));
             }
             let new = OverrideRow {
                 value: value.into(),
@@ -231,7 +231,7 @@ impl Overrides<'_> {
     /// # Errors
     /// When no override exists for the value, it is not at the expected version, or the database is unreachable.
     pub async fn delete(&self, change: &Change, domain: &str, id: &str, value: &str) -> Result<()> {
-        within(SHORT, async {
+        with_timeout(SHORT, async {
             let mut write = self.db.write(change).await?;
             let old = OverrideRow::find(&mut write.tx, domain, id, value).await?;
             check_version(&write, domain, id, value, old.as_ref())?;
@@ -279,14 +279,14 @@ async fn store(
     );
     insert
         .bind(domain)
-        .and(rule.id.as_str())
-        .and(new.value.as_str())
-        .and(new.attribute.as_str())
-        .and(new.effect.as_str())
-        .and(new.until.as_deref())
-        .and(new.version)
-        .and(new.author.as_str())
-        .and(new.at_ms)
+        .bind_next(rule.id.as_str())
+        .bind_next(new.value.as_str())
+        .bind_next(new.attribute.as_str())
+        .bind_next(new.effect.as_str())
+        .bind_next(new.until.as_deref())
+        .bind_next(new.version)
+        .bind_next(new.author.as_str())
+        .bind_next(new.at_ms)
         .push(
             ") ON CONFLICT (domain, id, value) DO UPDATE SET attribute = excluded.attribute, effect = excluded.effect, \
              until = excluded.until, version = excluded.version, author = excluded.author, at_ms = excluded.at_ms",
@@ -326,7 +326,7 @@ fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
 }
 
 /// Checks that a value has one override in a rule, whatever its attribute; an existing one is not replaced silently.
-fn taken(domain: &str, id: &str, old: &OverrideRow, attribute: &str) -> ControlError {
+fn override_exists_error(domain: &str, id: &str, old: &OverrideRow, attribute: &str) -> ControlError {
     let OverrideRow { value, attribute: existing, effect, .. } = old;
     ControlError::Taken(format!(
         "there is an {} already, for the attribute `{existing}`: {effect}; setting it for `{attribute}` would replace it, so \

@@ -3,7 +3,7 @@
 
 use sqlx::any::AnyRow;
 
-use super::db::storable;
+use super::db::are_storable;
 use super::model::{Page, PageRequest};
 use super::{ControlError, Result};
 
@@ -51,7 +51,7 @@ impl Cursor {
     fn decode(text: &str) -> Option<Self> {
         let text = String::from_utf8(hex::decode(text).ok()?).ok()?;
         let (number, name) = text.split_once(':')?;
-        storable([name]).then_some(Self { number: number.parse().ok()?, name: name.into() })
+        are_storable([name]).then_some(Self { number: number.parse().ok()?, name: name.into() })
     }
 }
 

@@ -10,7 +10,7 @@ use tollgate_engine::rules::entry::{self, RuleEntry, SplitFiles};
 use tollgate_engine::rules::{Mistake, Rules, Source};
 use tollgate_engine::{Engine, MemoryStore};
 
-use super::history::diff;
+use super::history::diff_of_rules;
 use super::model::{Action, Others, PlannedChange};
 use super::rules::{RuleRow, same_rule};
 
@@ -55,7 +55,7 @@ pub(super) struct RuleChange {
 
 /// Compares a file with the stored rules.
 pub(super) fn compare(taken: SplitFiles, mut stored: StoredRules, others: Others) -> FileChanges {
-    let warnings = findings(&taken, &stored).iter().map(ToString::to_string).collect();
+    let warnings = plan_warnings(&taken, &stored).iter().map(ToString::to_string).collect();
     let mut changes = FileChanges { warnings, ..FileChanges::default() };
     let mut entries: HashMap<String, Vec<RuleEntry>> = HashMap::new();
     for entry in taken.entries {
@@ -66,7 +66,8 @@ pub(super) fn compare(taken: SplitFiles, mut stored: StoredRules, others: Others
         let (stored, entries) =
             (stored.remove(&domain).unwrap_or_default(), entries.remove(&domain).unwrap_or_default());
         let domain = compare_domain(domain, stored, entries, others, &mut changes);
-        let delete = |row: &RuleRow| planned(&domain.name, &row.id, Action::Delete, diff(Some(&row.text), None));
+        let delete =
+            |row: &RuleRow| planned_change(&domain.name, &row.id, Action::Delete, diff_of_rules(Some(&row.text), None));
         deleted.extend(domain.deletes.iter().map(delete));
         changes.domains.push(domain);
     }
@@ -74,7 +75,7 @@ pub(super) fn compare(taken: SplitFiles, mut stored: StoredRules, others: Others
     changes
 }
 
-fn planned(domain: &str, id: &str, action: Action, diff: String) -> PlannedChange {
+fn planned_change(domain: &str, id: &str, action: Action, diff: String) -> PlannedChange {
     PlannedChange { domain: domain.into(), id: id.into(), action, diff }
 }
 
@@ -92,8 +93,8 @@ fn compare_domain(
     others: Others,
     changes: &mut FileChanges,
 ) -> DomainChanges {
-    let (slots, deleted) = arrange(&stored, &entries, others);
-    let positions = number(&slots, &stored);
+    let (slots, deleted) = arrange_rules(&stored, &entries, others);
+    let positions = assign_positions(&slots, &stored);
     let ranks: Vec<usize> = slots.iter().filter_map(|slot| slot.stored).collect();
     let moved = out_of_order(&ranks, stored.len());
     let had_rules = !stored.is_empty();
@@ -115,8 +116,8 @@ fn compare_domain(
         let action = if old.is_some() { Action::Update } else { Action::Create };
         if text.is_some() || moved {
             let before = old.as_ref().map(|old| &*old.text);
-            let diff = text.as_ref().map(|text| diff(before, Some(text))).unwrap_or_default();
-            changes.planned.push(planned(&name, &id, action, diff));
+            let diff = text.as_ref().map(|text| diff_of_rules(before, Some(text))).unwrap_or_default();
+            changes.planned.push(planned_change(&name, &id, action, diff));
         } else {
             changes.unchanged += usize::from(in_file);
         }
@@ -128,7 +129,7 @@ fn compare_domain(
 }
 
 /// Returns the new order and the stored rules that are deleted.
-fn arrange(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (Vec<RulePosition>, Vec<usize>) {
+fn arrange_rules(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (Vec<RulePosition>, Vec<usize>) {
     let known: HashMap<&str, usize> = stored.iter().enumerate().map(|(index, row)| (&*row.id, index)).collect();
     let file = entries.iter().enumerate();
     let mut file =
@@ -158,7 +159,7 @@ fn arrange(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (Vec<Ru
 }
 
 /// Returns positions for an order: the existing ones with new ones after them if that is possible, otherwise 1 to n.
-fn number(slots: &[RulePosition], stored: &[RuleRow]) -> Vec<i64> {
+fn assign_positions(slots: &[RulePosition], stored: &[RuleRow]) -> Vec<i64> {
     let mut positions = Vec::with_capacity(slots.len());
     let mut last = stored.iter().map(|row| row.position).max().unwrap_or(0);
     let mut appending = false;
@@ -207,7 +208,7 @@ fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
 }
 
 /// Returns warnings: what is valid but probably a mistake, given the stored rules.
-pub(super) fn findings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mistake> {
+pub(super) fn plan_warnings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mistake> {
     let (Ok(store), Ok(fallback)) = (MemoryStore::new(1), MemoryStore::new(1)) else { return Vec::new() };
     let engine = Engine::with_fallback(store, fallback);
     // Limits can only jump in rules that change.

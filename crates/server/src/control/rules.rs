@@ -7,7 +7,7 @@ use tollgate_engine::rules::entry;
 use tollgate_engine::rules::{MAX_RULES, Source};
 
 use super::audit::NewEntry;
-use super::db::{Db, SHORT, Stamp, Write, boolean, storable, within};
+use super::db::{Db, SHORT, Stamp, Write, are_storable, read_boolean, with_timeout};
 use super::history::{self, RuleWrite, VersionRow};
 use super::model::{Action, Change, DomainSummary, Page, PageRequest, RuleSearch, StoredRule, WriteOutcome};
 use super::paging::{Cursor, page_of};
@@ -38,7 +38,7 @@ impl RuleRow {
             id: row.try_get("id")?,
             position: row.try_get("position")?,
             version: row.try_get("version")?,
-            enabled: boolean(row, "enabled")?,
+            enabled: read_boolean(row, "enabled")?,
             text: row.try_get("text")?,
             overrides: row.try_get("overrides")?,
             stamp: Stamp::read(row)?,
@@ -46,12 +46,12 @@ impl RuleRow {
     }
 
     pub(super) async fn find(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Option<Self>> {
-        if !storable([domain, id]) {
+        if !are_storable([domain, id]) {
             return Ok(None);
         }
         let mut query = Sql::new("SELECT ");
         query.push(COLUMNS).push(" FROM rules WHERE domain = ").bind(domain).push(" AND id = ").bind(id);
-        query.optional(connection).await?.as_ref().map(Self::read).transpose()
+        query.fetch_optional(connection).await?.as_ref().map(Self::read).transpose()
     }
 
     pub(super) fn into_stored(self, domain: &str) -> StoredRule {
@@ -80,19 +80,19 @@ pub(super) fn same_rule(one: &str, other: &str) -> bool {
     one == other || (one.len() == other.len() && parse_stored(one) == parse_stored(other))
 }
 
-/// Returns names a rule in messages.
+/// Names a rule in messages.
 pub(super) fn describe(domain: &str, id: &str) -> String {
     format!("rule `{id}` of the domain `{domain}`")
 }
 
-pub(super) fn missing(domain: &str, id: &str) -> ControlError {
+pub(super) fn missing_rule(domain: &str, id: &str) -> ControlError {
     ControlError::Missing(describe(domain, id))
 }
 
 /// Parses one rule, YAML or JSON, and returns it as one line of JSON.
 pub(super) fn parse_rule(text: &[u8], domain: &str, id: &str) -> Result<String> {
     check_rule_size(text.len())?;
-    let json = entry::one(&Source { name: "rule", text }, domain, id)?.json;
+    let json = entry::parse_rule(&Source { name: "rule", text }, domain, id)?.json;
     check_rule_size(json.len())?;
     Ok(json)
 }
@@ -126,7 +126,7 @@ impl Rules<'_> {
         let query = "SELECT domain, COUNT(*) AS rules, CAST(SUM(overrides) AS BIGINT) AS overrides, \
                      (SELECT a.revision FROM audit a WHERE a.domain = r.domain AND a.kind IN ('rule', 'override') \
                      ORDER BY a.seq DESC LIMIT 1) AS revision FROM rules r GROUP BY domain";
-        let rows = within(SHORT, Sql::new(query).all(self.db.pool())).await?;
+        let rows = with_timeout(SHORT, Sql::new(query).fetch_all(self.db.pool())).await?;
         let read = |row: &AnyRow| {
             Ok(DomainSummary {
                 domain: row.try_get("domain")?,
@@ -147,24 +147,24 @@ impl Rules<'_> {
     /// When `after` is invalid or the database is unreachable.
     pub async fn list(&self, domain: &str, search: &RuleSearch, page: &PageRequest) -> Result<Page<StoredRule>> {
         let (limit, after) = page.read()?;
-        if !storable([domain, search.text.as_deref().unwrap_or_default()]) {
+        if !are_storable([domain, search.text.as_deref().unwrap_or_default()]) {
             return Ok(Page::default());
         }
         let mut query = Sql::new("SELECT ");
         query.push(COLUMNS).push(" FROM rules WHERE domain = ").bind(domain);
         if let Some(Cursor { number, name }) = after {
-            query.push(" AND (position, id) > (").bind(number).and(name).push(")");
+            query.push(" AND (position, id) > (").bind(number).bind_next(name).push(")");
         }
         if let Some(enabled) = search.enabled {
             query.push(" AND enabled = ").bind(i64::from(enabled));
         }
         if let Some(text) = &search.text {
-            let pattern = like(text);
+            let pattern = like_pattern(text);
             query.push(" AND (LOWER(id) LIKE LOWER(").bind(pattern.as_str()).push(") ESCAPE '!'");
             query.push(" OR LOWER(text) LIKE LOWER(").bind(pattern.as_str()).push(") ESCAPE '!')");
         }
         query.push(" ORDER BY position, id LIMIT ").bind(limit + 1);
-        let rows = within(SHORT, query.all(self.db.pool())).await?;
+        let rows = with_timeout(SHORT, query.fetch_all(self.db.pool())).await?;
         let cursor = |last: &RuleRow| Cursor { number: last.position, name: last.id.clone() };
         let page = page_of(&rows, limit, RuleRow::read, cursor)?;
         Ok(Page { items: page.items.into_iter().map(|row| row.into_stored(domain)).collect(), next: page.next })
@@ -175,9 +175,9 @@ impl Rules<'_> {
     /// # Errors
     /// When the rule does not exist or the database is unreachable.
     pub async fn get(&self, domain: &str, id: &str) -> Result<StoredRule> {
-        within(SHORT, async {
+        with_timeout(SHORT, async {
             let row = RuleRow::find(&mut *self.db.pool().acquire().await?, domain, id).await?;
-            row.map(|row| row.into_stored(domain)).ok_or_else(|| missing(domain, id))
+            row.map(|row| row.into_stored(domain)).ok_or_else(|| missing_rule(domain, id))
         })
         .await
     }
@@ -207,7 +207,7 @@ impl Rules<'_> {
         let patch: Value = serde_json::from_slice(patch)
             .map_err(|error| ControlError::Invalid(format!("not a JSON merge patch: {error}")))?;
         let make = |row: Option<&RuleRow>| {
-            let row = row.ok_or_else(|| missing(domain, id))?;
+            let row = row.ok_or_else(|| missing_rule(domain, id))?;
             let mut rule = parse_stored(&row.text);
             merge(&mut rule, patch);
             // Over several lines, so that mistakes have a useful line number.
@@ -229,7 +229,7 @@ impl Rules<'_> {
         enabled: bool,
     ) -> Result<WriteOutcome<StoredRule>> {
         let make = |row: Option<&RuleRow>| {
-            let row = row.ok_or_else(|| missing(domain, id))?;
+            let row = row.ok_or_else(|| missing_rule(domain, id))?;
             Ok((row.text.clone(), enabled, if enabled { Action::Enable } else { Action::Disable }))
         };
         change_rule(self.db, change, domain, id, make).await
@@ -240,11 +240,11 @@ impl Rules<'_> {
     /// # Errors
     /// When the rule does not exist, is not at the expected version, or the database is unreachable.
     pub async fn delete(&self, change: &Change, domain: &str, id: &str) -> Result<()> {
-        within(SHORT, async {
+        with_timeout(SHORT, async {
             let mut write = self.db.write(change).await?;
             let row = RuleRow::find(&mut write.tx, domain, id).await?;
             history::check_version(&mut write, domain, id, row.as_ref()).await?;
-            let row = row.ok_or_else(|| missing(domain, id))?;
+            let row = row.ok_or_else(|| missing_rule(domain, id))?;
             history::delete_rules(&mut write, domain, &[row]).await?;
             if last_position(&mut write, domain).await?.is_none() {
                 write.size -= size::of_domain(domain);
@@ -263,7 +263,7 @@ pub(super) async fn change_rule(
     id: &str,
     make: impl FnOnce(Option<&RuleRow>) -> Result<(String, bool, Action)>,
 ) -> Result<WriteOutcome<StoredRule>> {
-    within(SHORT, async {
+    with_timeout(SHORT, async {
         let mut write = db.write(change).await?;
         let old = RuleRow::find(&mut write.tx, domain, id).await?;
         history::check_version(&mut write, domain, id, old.as_ref()).await?;
@@ -333,12 +333,12 @@ pub(super) fn audit_entry<'e>(
 
 async fn last_position(write: &mut Write<'_>, domain: &str) -> Result<Option<i64>> {
     let mut query = Sql::new("SELECT position FROM rules WHERE domain = ");
-    let row = query.bind(domain).push(" ORDER BY position DESC LIMIT 1").optional(&mut *write.tx).await?;
+    let row = query.bind(domain).push(" ORDER BY position DESC LIMIT 1").fetch_optional(&mut *write.tx).await?;
     Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
 
 /// Returns a LIKE pattern that matches `text` literally, anywhere.
-fn like(text: &str) -> String {
+fn like_pattern(text: &str) -> String {
     format!("%{}%", text.replace('!', "!!").replace('%', "!%").replace('_', "!_"))
 }
 

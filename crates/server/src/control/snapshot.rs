@@ -7,13 +7,13 @@ use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::Mistakes;
 use tollgate_engine::rules::entry::{self, EntryOverride};
 
-use super::apply::blocking;
-use super::db::{self, Db, LONG, boolean, within};
+use super::apply::run_blocking;
+use super::db::{self, Db, LONG, read_boolean, with_timeout};
 use super::fleet::read_mode;
 use super::model::Snapshot;
 use super::overrides::{self, OverrideRow};
 use super::sql::Sql;
-use super::tokens::verifiers;
+use super::tokens::load_verifiers;
 use super::{Result, sha256_hex};
 
 /// Maximum number of overrides and disabled rules that the head of an export lists.
@@ -36,7 +36,7 @@ impl ExportRow {
         if let Some(domain) = domain {
             query.push(" WHERE domain = ").bind(domain);
         }
-        let rows = query.push(" ORDER BY domain, position, id").all(connection).await?;
+        let rows = query.push(" ORDER BY domain, position, id").fetch_all(connection).await?;
         rows.iter().map(Self::read).collect()
     }
 
@@ -45,7 +45,7 @@ impl ExportRow {
             domain: row.try_get("domain")?,
             id: row.try_get("id")?,
             text: row.try_get("text")?,
-            enabled: boolean(row, "enabled")?,
+            enabled: read_boolean(row, "enabled")?,
             overrides: row.try_get("overrides")?,
         })
     }
@@ -56,16 +56,16 @@ type OverridesByRule = HashMap<(String, String), Vec<OverrideRow>>;
 
 /// Builds the snapshot of the current revision.
 pub(super) async fn build(db: &Db) -> Result<Snapshot> {
-    let (revision, mode, rules, overrides, tokens) = within(LONG, async {
+    let (revision, mode, rules, overrides, tokens) = with_timeout(LONG, async {
         let mut tx = db.read().await?;
         let revision = db::revision(&mut tx).await?;
         let rules = ExportRow::list(&mut tx, None).await?;
         let mode = read_mode(&mut tx).await?;
-        Ok((revision, mode, rules, read_overrides(&mut tx).await?, verifiers(&mut tx).await?))
+        Ok((revision, mode, rules, read_overrides(&mut tx).await?, load_verifiers(&mut tx).await?))
     })
     .await?;
     // Building megabytes of text would block other requests.
-    let (rules, checksum) = blocking(move || {
+    let (rules, checksum) = run_blocking(move || {
         let file = to_file(rules, &overrides);
         let checksum = sha256_hex(file.as_bytes());
         (file, checksum)
@@ -100,7 +100,7 @@ async fn read_overrides(connection: &mut AnyConnection) -> Result<OverridesByRul
     let mut query = Sql::new("SELECT o.domain, o.id, ");
     query.push(overrides::COLUMNS).push(" FROM overrides o ORDER BY o.domain, o.id, value");
     let mut overrides = OverridesByRule::new();
-    for row in &query.all(connection).await? {
+    for row in &query.fetch_all(connection).await? {
         let rule = (row.try_get("domain")?, row.try_get("id")?);
         overrides.entry(rule).or_default().push(OverrideRow::read(row)?);
     }
@@ -136,10 +136,10 @@ fn by_domain(rules: &[ExportRow]) -> Vec<(&str, Vec<&str>)> {
 
 /// Returns rules as a formatted file; comments at its head list what the file does not contain.
 pub(super) fn to_yaml(rules: &[ExportRow]) -> Result<String, Mistakes> {
-    Ok(head(rules) + &entry::to_yaml(by_domain(rules))?)
+    Ok(file_heading(rules) + &entry::to_yaml(by_domain(rules))?)
 }
 
-fn head(rules: &[ExportRow]) -> String {
+fn file_heading(rules: &[ExportRow]) -> String {
     if rules.is_empty() {
         return "# There are no rules.\n".into();
     }

@@ -41,12 +41,12 @@ impl Sql {
     }
 
     /// Appends a comma and a bound value.
-    pub(super) fn and<'t, T: Encode<'t, Any> + Type<Any>>(&mut self, value: T) -> &mut Self {
+    pub(super) fn bind_next<'t, T: Encode<'t, Any> + Type<Any>>(&mut self, value: T) -> &mut Self {
         self.push(", ").bind(value)
     }
 
     /// Appends rows of values: `VALUES ($1, $2), ($3, $4)`.
-    pub(super) fn rows<R>(&mut self, rows: &[R], mut row: impl FnMut(&mut Self, &R)) -> &mut Self {
+    pub(super) fn push_rows<R>(&mut self, rows: &[R], mut row: impl FnMut(&mut Self, &R)) -> &mut Self {
         for (index, item) in rows.iter().enumerate() {
             self.push(if index == 0 { "VALUES (" } else { "), (" });
             row(self, item);
@@ -62,12 +62,15 @@ impl Sql {
     }
 
     /// Runs the query and returns all rows.
-    pub(super) async fn all<'e>(&mut self, executor: impl Executor<'e, Database = Any>) -> Result<Vec<AnyRow>> {
+    pub(super) async fn fetch_all<'e>(&mut self, executor: impl Executor<'e, Database = Any>) -> Result<Vec<AnyRow>> {
         Ok(self.query()?.fetch_all(executor).await?)
     }
 
     /// Runs the query and returns the first row, if any.
-    pub(super) async fn optional<'e>(&mut self, executor: impl Executor<'e, Database = Any>) -> Result<Option<AnyRow>> {
+    pub(super) async fn fetch_optional<'e>(
+        &mut self,
+        executor: impl Executor<'e, Database = Any>,
+    ) -> Result<Option<AnyRow>> {
         Ok(self.query()?.fetch_optional(executor).await?)
     }
 

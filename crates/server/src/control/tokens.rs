@@ -5,7 +5,7 @@ use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::{Source, entry};
 
 use super::audit::NewEntry;
-use super::db::{SHORT, now_ms, storable, within};
+use super::db::{SHORT, are_storable, now_ms, with_timeout};
 use super::model::{Change, CreatedToken, Page, PageRequest, Role, StoredToken, TokenGrant, Verifier};
 use super::paging::{Cursor, page_of};
 use super::sql::Sql;
@@ -34,16 +34,16 @@ impl Tokens<'_> {
     pub async fn create(&self, change: &Change, grant: &TokenGrant) -> Result<CreatedToken> {
         let now = now_ms();
         check(grant, now)?;
-        let (id, secret) = (random::<8>()?, random::<32>()?);
+        let (id, secret) = (random_hex::<8>()?, random_hex::<32>()?);
         let created = CreatedToken {
             token: format!("tg_{id}_{secret}"),
             stored: StoredToken { id, grant: grant.clone(), created_ms: now, revoked_ms: None },
         };
         let stored = &created.stored;
-        within(SHORT, async {
+        with_timeout(SHORT, async {
             let mut write = self.control.db.write(change).await?;
             let mut query = Sql::new("SELECT COUNT(*) FROM tokens WHERE ");
-            let row = query.push(VALID).bind(now).push(")").optional(&mut *write.tx).await?;
+            let row = query.push(VALID).bind(now).push(")").fetch_optional(&mut *write.tx).await?;
             if row.map(|row| row.try_get(0)).transpose()?.unwrap_or(0_i64) >= MAX_TOKENS {
                 return Err(ControlError::Full(format!("too many tokens (maximum {MAX_TOKENS}); revoke some first")));
             }
@@ -51,12 +51,12 @@ impl Tokens<'_> {
                 Sql::new("INSERT INTO tokens (id, digest, name, role, domains, created_ms, expires_ms) VALUES (");
             insert
                 .bind(stored.id.as_str())
-                .and(sha256_hex(created.token.as_bytes()))
-                .and(grant.name.as_str())
-                .and(grant.role.as_str())
-                .and(serde_json::to_string(&grant.domains).unwrap_or_default())
-                .and(stored.created_ms)
-                .and(grant.expires_ms)
+                .bind_next(sha256_hex(created.token.as_bytes()))
+                .bind_next(grant.name.as_str())
+                .bind_next(grant.role.as_str())
+                .bind_next(serde_json::to_string(&grant.domains).unwrap_or_default())
+                .bind_next(stored.created_ms)
+                .bind_next(grant.expires_ms)
                 .push(")");
             insert.execute(&mut *write.tx).await?;
             let after = to_audit(stored);
@@ -76,9 +76,9 @@ impl Tokens<'_> {
         let (limit, after) = page.read()?;
         let Cursor { number, name } = after.unwrap_or(Cursor::number(i64::MIN));
         let mut query = Sql::new("SELECT ");
-        query.push(COLUMNS).push(" FROM tokens WHERE (created_ms, id) > (").bind(number).and(name);
+        query.push(COLUMNS).push(" FROM tokens WHERE (created_ms, id) > (").bind(number).bind_next(name);
         query.push(") ORDER BY created_ms, id LIMIT ").bind(limit + 1);
-        let rows = within(SHORT, query.all(self.control.db.pool())).await?;
+        let rows = with_timeout(SHORT, query.fetch_all(self.control.db.pool())).await?;
         page_of(&rows, limit, read, |last| Cursor { number: last.created_ms, name: last.id.clone() })
     }
 
@@ -89,10 +89,10 @@ impl Tokens<'_> {
     /// When the token does not exist, is the last valid admin token, or the database is unreachable.
     pub async fn revoke(&self, change: &Change, id: &str) -> Result<StoredToken> {
         let missing = || ControlError::Missing(format!("token `{id}`"));
-        if !storable([id]) {
+        if !are_storable([id]) {
             return Err(missing());
         }
-        let token = within(SHORT, async {
+        let token = with_timeout(SHORT, async {
             let mut write = self.control.db.write(change).await?;
             let mut token = find(&mut write.tx, id).await?.ok_or_else(missing)?;
             if token.revoked_ms.is_some() {
@@ -103,7 +103,7 @@ impl Tokens<'_> {
             if token.grant.role == Role::Admin && token.grant.expires_ms.is_none_or(|end| end > now) {
                 let mut others = Sql::new("SELECT id FROM tokens WHERE role = 'admin' AND id <> ");
                 others.bind(id).push(" AND ").push(VALID).bind(now).push(") LIMIT 1");
-                if others.optional(&mut *write.tx).await?.is_none() {
+                if others.fetch_optional(&mut *write.tx).await?.is_none() {
                     let why = format!("`{id}` is the last admin token; create another one before revoking it");
                     return Err(ControlError::Invalid(why));
                 }
@@ -124,10 +124,10 @@ impl Tokens<'_> {
 }
 
 /// Returns what nodes verify tokens with: the digests of valid tokens.
-pub(super) async fn verifiers(connection: &mut AnyConnection) -> Result<Vec<Verifier>> {
+pub(super) async fn load_verifiers(connection: &mut AnyConnection) -> Result<Vec<Verifier>> {
     let mut query = Sql::new("SELECT digest, ");
     query.push(COLUMNS).push(" FROM tokens WHERE ").push(VALID).bind(now_ms()).push(") ORDER BY created_ms, id");
-    let rows = query.all(connection).await?;
+    let rows = query.fetch_all(connection).await?;
     let verifier = |row: &AnyRow| -> Result<Verifier> {
         let StoredToken { id, grant, .. } = read(row)?;
         Ok(Verifier { digest: row.try_get("digest")?, id, grant })
@@ -137,7 +137,7 @@ pub(super) async fn verifiers(connection: &mut AnyConnection) -> Result<Vec<Veri
     Ok(rows.iter().filter_map(readable).collect())
 }
 
-fn random<const BYTES: usize>() -> Result<String> {
+fn random_hex<const BYTES: usize>() -> Result<String> {
     let mut bytes = [0; BYTES];
     let failed = |error: getrandom::Error| sqlx::Error::Io(std::io::Error::other(error.to_string()));
     getrandom::fill(&mut bytes).map_err(failed)?;
@@ -162,7 +162,7 @@ fn check(grant: &TokenGrant, now: i64) -> Result<()> {
     for domain in &grant.domains {
         // The rule language defines what a name is.
         let rule = Source { name: "token", text: b"unlimited: true" };
-        if let Err(mistakes) = entry::one(&rule, domain, "any") {
+        if let Err(mistakes) = entry::parse_rule(&rule, domain, "any") {
             let why = mistakes.as_slice().first().map(|mistake| mistake.problem.clone()).unwrap_or_default();
             return Err(ControlError::Invalid(format!("{why}; use letters, digits and `-_.:/`")));
         }
@@ -172,7 +172,7 @@ fn check(grant: &TokenGrant, now: i64) -> Result<()> {
 
 async fn find(connection: &mut AnyConnection, id: &str) -> Result<Option<StoredToken>> {
     let mut query = Sql::new("SELECT ");
-    let row = query.push(COLUMNS).push(" FROM tokens WHERE id = ").bind(id).optional(connection).await?;
+    let row = query.push(COLUMNS).push(" FROM tokens WHERE id = ").bind(id).fetch_optional(connection).await?;
     row.as_ref().map(read).transpose()
 }
 

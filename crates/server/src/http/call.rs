@@ -13,7 +13,7 @@ use tollgate_http::headers::{self, LimitStatus};
 
 use super::bounds::{MAX_ANSWER, MAX_EXPLAINED};
 use super::problem::Problem;
-use super::serve::{HttpResponse, response};
+use super::serve::{HttpResponse, new_response};
 use super::wire::{Body, WireRequest};
 use super::{explain, json, route, translate};
 use crate::app::App;
@@ -52,11 +52,11 @@ pub(super) async fn call<S: Store>(
     let parsed;
     let input = match spec.op {
         Op::Page(_) => Ok(Input::None),
-        Op::SetEnforcement => Ok(Input::Enforcement(enforcement(body)?)),
+        Op::SetEnforcement => Ok(Input::Enforcement(parse_enforcement(body)?)),
         Op::Decide(_) | Op::Acquire | Op::Commit | Op::Refund | Op::Renew | Op::Reset | Op::Explain => {
             parsed = Body::parse(body).map_err(|error| Problem::json(&error))?;
             match &parsed {
-                Body::One(item) => translate::input(&app.engine, spec.op, item),
+                Body::One(item) => translate::to_input(&app.engine, spec.op, item),
                 Body::Many(_) if spec.op == Op::Acquire => {
                     return Err(Problem::bad_request("a list cannot wait; send one request at a time"));
                 }
@@ -81,7 +81,7 @@ async fn call_list<S: Store>(
     key: KeyLookup<'_>,
     items: &[WireRequest<'_>],
 ) -> HttpResponse {
-    let call = |item| Call::new(translate::input(&app.engine, spec.op, item));
+    let call = |item| Call::new(translate::to_input(&app.engine, spec.op, item));
     let mut calls: Vec<Call<'_>> = items.iter().map(call).collect();
     let mut out = Vec::with_capacity(64 + 256 * items.len());
     out.push(b'[');
@@ -99,14 +99,14 @@ async fn call_list<S: Store>(
                 }
             }
             Err(error) => {
-                app.metrics.front(Protocol::Http).malformed();
+                app.metrics.front_counters(Protocol::Http).malformed();
                 out.extend_from_slice(&Problem::from_op(error, &format!("/{index}")).to_json());
             }
         }
     })
     .await;
     out.push(b']');
-    with_replayed(response(StatusCode::OK, JSON, out), is_replay)
+    with_replayed(new_response(StatusCode::OK, JSON, out), is_replay)
 }
 
 /// Returns the body of the response to `POST /v1/check`, for requests from a file.
@@ -125,16 +125,16 @@ fn respond(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
     let answer = match output {
         Output::Page(page) => {
             let status = if page.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-            response(status, page.content_type, page.body.clone())
+            new_response(status, page.content_type, page.body.clone())
         }
         Output::Decision(decision) => {
-            let mut answer = response(status(decision), JSON, to_json(output));
+            let mut answer = new_response(decision_status(decision), JSON, to_json(output));
             let limits = decision.limits().filter(|limit| !limit.shadow).map(LimitStatus::from);
             headers::add(answer.headers_mut(), Styles::IETF, decision.retry(), limits);
             answer
         }
         Output::Refunded(_) | Output::Renewed(_) | Output::Settled(_) | Output::Reset(_) | Output::Explained(_) => {
-            response(StatusCode::OK, JSON, to_json(output))
+            new_response(StatusCode::OK, JSON, to_json(output))
         }
     };
     Ok(with_replayed(answer, reply.replayed))
@@ -154,14 +154,14 @@ fn with_replayed(mut answer: HttpResponse, replayed: bool) -> HttpResponse {
 }
 
 /// Returns 200 for a request that passes; for a refusal the status of the rule, or 429.
-pub(super) fn status(decision: &DecisionView<'_>) -> StatusCode {
+pub(super) fn decision_status(decision: &DecisionView<'_>) -> StatusCode {
     if decision.is_allowed() {
         return StatusCode::OK;
     }
     decision.status.and_then(|status| StatusCode::from_u16(status).ok()).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
 }
 
-fn enforcement(body: &[u8]) -> Result<Enforcement, Problem> {
+fn parse_enforcement(body: &[u8]) -> Result<Enforcement, Problem> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields, expecting = "an object with `mode`")]
     struct Switch {

@@ -18,10 +18,10 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
         "allowed": explanation.outcome.is_admitted(),
         "outcome": outcome_name(explanation.outcome),
         "observed": explanation.observed.map(outcome_name),
-        "retry_after_ms": retry(explanation.outcome),
+        "retry_after_ms": retry_to_json(explanation.outcome),
         "standing": explanation.standing.as_str(),
-        "rule": explanation.decides.as_deref().and_then(named),
-        "rules": explanation.rules.iter().map(rule).collect::<Vec<_>>(),
+        "rule": explanation.decides.as_deref().and_then(rule_id),
+        "rules": explanation.rules.iter().map(rule_to_json).collect::<Vec<_>>(),
         "left_out": explanation.left_out,
         "text": explanation.to_string(),
     });
@@ -31,10 +31,10 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
     value
 }
 
-fn rule(explained: &RuleExplanation) -> Value {
+fn rule_to_json(explained: &RuleExplanation) -> Value {
     let mut value = match &explained.why {
         MatchResult::Matches(met) => of_met(met),
-        MatchResult::ConditionFailed(unmet) => with(json!({"why": "condition"}), of_unmet(unmet)),
+        MatchResult::ConditionFailed(unmet) => with_fields(json!({"why": "condition"}), of_unmet(unmet)),
         MatchResult::DecidedBefore { by } => json!({"why": "judged", "by": by}),
         MatchResult::OtherAttributes => json!({"why": "others"}),
         MatchResult::ExpressionFailed { part, of, values } => {
@@ -42,14 +42,14 @@ fn rule(explained: &RuleExplanation) -> Value {
         }
         MatchResult::OutsideSchedule { schedule } => json!({"why": "not_now", "schedule": schedule}),
     };
-    value["rule"] = json!(named(&explained.rule));
+    value["rule"] = json!(rule_id(&explained.rule));
     value["place"] = json!(explained.position);
     value["met"] = json!(matches!(explained.why, MatchResult::Matches(_)));
     value
 }
 
 /// Returns the id of a rule; `None` for an inline limit.
-fn named(rule: &str) -> Option<&str> {
+fn rule_id(rule: &str) -> Option<&str> {
     Some(rule).filter(|rule| !rule.is_empty())
 }
 
@@ -57,7 +57,7 @@ fn of_unmet(unmet: &FailedCondition) -> Value {
     json!({"attribute": unmet.attribute, "expected": unmet.expected, "found": unmet.found})
 }
 
-/// Returns names and values as one object.
+/// Converts names and values to one object.
 fn of_pairs(pairs: &[(String, Option<String>)]) -> Value {
     pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>().into()
 }
@@ -127,14 +127,14 @@ fn of_overrides(overrides: &OverrideExplanation) -> Value {
             OverrideMismatch::ConditionFailed(unmet) => of_unmet(unmet),
             OverrideMismatch::Expired(until) => json!({"ended": until}),
         };
-        with(of_place(&unmet.position), why)
+        with_fields(of_place(&unmet.position), why)
     });
     let for_others: serde_json::Map<String, Value> =
         overrides.for_others.iter().map(|(attribute, count)| (attribute.clone(), json!(count))).collect();
     json!({
         "applies": applies.map(|it| {
             let when: Vec<String> = it.when.iter().map(ToString::to_string).collect();
-            with(of_place(&it.position), json!({"when": when, "until": it.until}))
+            with_fields(of_place(&it.position), json!({"when": when, "until": it.until}))
         }),
         "unmet": unmet.collect::<Vec<_>>(),
         "more_unmet": overrides.more_unmet,
@@ -147,7 +147,7 @@ fn of_overrides(overrides: &OverrideExplanation) -> Value {
 fn of_place(place: &OverridePosition) -> Value {
     let value = json!({"place": place.to_string()});
     match place {
-        OverridePosition::Named(name) => with(value, json!({"name": name})),
+        OverridePosition::Named(name) => with_fields(value, json!({"name": name})),
         OverridePosition::At(_) | OverridePosition::InRule(_) => value,
     }
 }
@@ -159,9 +159,11 @@ fn of_ban(ban: &BanState) -> Value {
         "for_ms": ban.length.as_millis_ceil(),
     });
     match &ban.stands {
-        BanStatus::Banned { left, until } => with(value, json!({"left_ms": left.as_millis_ceil(), "until": until})),
-        BanStatus::Not { refusals } => with(value, json!({"refusals": refusals})),
-        BanStatus::NotEvaluated => with(value, json!({"looked_at": false})),
+        BanStatus::Banned { left, until } => {
+            with_fields(value, json!({"left_ms": left.as_millis_ceil(), "until": until}))
+        }
+        BanStatus::Not { refusals } => with_fields(value, json!({"refusals": refusals})),
+        BanStatus::NotEvaluated => with_fields(value, json!({"looked_at": false})),
     }
 }
 
@@ -176,21 +178,21 @@ fn limit(state: &LimitState) -> Value {
     });
     match refill {
         Refill::ByCalendar { zone, began, resets } => {
-            with(value, json!({"zone": zone, "began": began, "resets": resets}))
+            with_fields(value, json!({"zone": zone, "began": began, "resets": resets}))
         }
         Refill::Steadily | Refill::ByWindow | Refill::Sliding | Refill::Slots => value,
     }
 }
 
 /// Adds the fields of `more` to an object.
-fn with(mut value: Value, more: Value) -> Value {
+fn with_fields(mut value: Value, more: Value) -> Value {
     if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
         value.extend(more);
     }
     value
 }
 
-fn retry(outcome: Outcome) -> Value {
+fn retry_to_json(outcome: Outcome) -> Value {
     match outcome {
         Outcome::Allow | Outcome::Delay(_) => json!(0),
         Outcome::Deny(retry) => json!(retry_ms(retry)),

@@ -33,7 +33,7 @@ fn write_value(out: &mut Vec<u8>, value: &FieldValue<'_>) {
         FieldValue::Bool(true) => put(out, "true"),
         FieldValue::Bool(false) => put(out, "false"),
         FieldValue::Number(number) | FieldValue::Wait(Some(number)) => put(out, itoa::Buffer::new().format(*number)),
-        FieldValue::Text(text) | FieldValue::Rule(Some(text)) => string(out, text),
+        FieldValue::Text(text) | FieldValue::Rule(Some(text)) => write_string(out, text),
         FieldValue::Limits(decision) => {
             out.push(b'[');
             for (index, limit) in decision.limits().enumerate() {
@@ -47,7 +47,7 @@ fn write_value(out: &mut Vec<u8>, value: &FieldValue<'_>) {
     }
 }
 
-fn string(out: &mut Vec<u8>, text: &str) {
+fn write_string(out: &mut Vec<u8>, text: &str) {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
         out.push(b'"');
         put(out, text);
@@ -69,7 +69,7 @@ mod tests {
     use tollgate::core::Cost;
     use tollgate_engine::Settled;
 
-    fn written(value: FieldValue<'_>) -> String {
+    fn value_as_json(value: FieldValue<'_>) -> String {
         let mut out = Vec::new();
         write_value(&mut out, &value);
         String::from_utf8(out).expect("UTF-8")
@@ -77,11 +77,11 @@ mod tests {
 
     #[test]
     fn values_are_valid_json() {
-        assert_eq!(written(FieldValue::Rule(Some("per-client"))), r#""per-client""#);
-        assert_eq!(written(FieldValue::Text("a\"\u{1}ü")), r#""a\"\u0001ü""#);
-        assert_eq!(written(FieldValue::Rule(None)), "null");
-        assert_eq!(written(FieldValue::Wait(Some(1))), "1");
-        assert_eq!(written(FieldValue::Wait(None)), "null");
+        assert_eq!(value_as_json(FieldValue::Rule(Some("per-client"))), r#""per-client""#);
+        assert_eq!(value_as_json(FieldValue::Text("a\"\u{1}ü")), r#""a\"\u0001ü""#);
+        assert_eq!(value_as_json(FieldValue::Rule(None)), "null");
+        assert_eq!(value_as_json(FieldValue::Wait(Some(1))), "1");
+        assert_eq!(value_as_json(FieldValue::Wait(None)), "null");
     }
 
     #[test]

@@ -6,10 +6,10 @@ use axum::response::IntoResponse;
 use hyper::StatusCode;
 use hyper::header::{ALLOW, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use serde::{Deserialize, Serialize};
-use tollgate_engine::rules::{Mistake, Mistakes, nearest};
+use tollgate_engine::rules::{Mistake, Mistakes, nearest_word};
 use utoipa::ToSchema;
 
-use super::serve::{HttpResponse, response};
+use super::serve::{HttpResponse, new_response};
 use crate::control::auth::{AuthError, MissingRole};
 use crate::control::model::Finding;
 use crate::control::{Conflict, ControlError};
@@ -185,7 +185,7 @@ impl Problem {
 
     /// Returns the problem as a response.
     pub fn to_response(&self) -> HttpResponse {
-        let mut answer = response(self.status(), "application/problem+json", self.to_json());
+        let mut answer = new_response(self.status(), "application/problem+json", self.to_json());
         answer.headers_mut().extend(self.0.header.clone());
         answer
     }
@@ -279,7 +279,7 @@ fn with_nearest(detail: &str) -> String {
     let meant = || {
         let (given, valid) = detail.strip_prefix("unknown field `")?.split_once("`, expected ")?;
         let valid: Vec<&str> = valid.split('`').skip(1).step_by(2).collect();
-        Some(format!("unknown field `{given}`, did you mean `{}`?", nearest(given, &valid)?))
+        Some(format!("unknown field `{given}`, did you mean `{}`?", nearest_word(given, &valid)?))
     };
     meant().unwrap_or_else(|| detail.to_owned())
 }

@@ -131,7 +131,7 @@ async fn answer<S: Store + 'static>(
         None => (Protocol::Http, try_answer(app, state, head, body).await),
     };
     let mut answer = answer.unwrap_or_else(|problem| {
-        app.metrics.front(protocol).malformed();
+        app.metrics.front_counters(protocol).malformed();
         problem.to_response()
     });
     state.answering.store(false, Ordering::Relaxed);
@@ -167,8 +167,8 @@ async fn try_answer<S: Store + 'static>(
 ) -> Result<HttpResponse, Problem> {
     let found = route::find(&head.method, head.uri.path());
     if found.is_err() && head.uri.path() == rls::HEALTHCHECK {
-        return rls::healthcheck(app)
-            .map(|body| response(StatusCode::OK, "text/plain", body))
+        return rls::healthcheck_body(app)
+            .map(|body| new_response(StatusCode::OK, "text/plain", body))
             .ok_or_else(|| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", "the server is stopping"));
     }
     if found.is_err() && !state.is_reserved {
@@ -186,11 +186,11 @@ async fn try_answer<S: Store + 'static>(
     let access = match &found {
         Ok(spec) if spec.role.is_none() => Access::Local,
         Ok(_) | Err(_) if state.is_reserved => return Err(too_many_connections()),
-        Ok(_) | Err(_) => match bearer(&head) {
+        Ok(_) | Err(_) => match bearer_of(&head) {
             // The fast path for callers that send a token, or need none.
             token if token.is_some() || !app.auth.requires_tokens() => authenticate(app, state, token)?,
             token => {
-                let credentials = credentials.insert(session::Credentials::of(app, &head, token));
+                let credentials = credentials.insert(session::Credentials::from_request(app, &head, token));
                 authenticate(app, state, credentials.token())?
             }
         },
@@ -206,14 +206,15 @@ async fn try_answer<S: Store + 'static>(
             let body = Box::pin(read(body, rls::bounds::MAX_MESSAGE, BODY_TIMEOUT)).await?;
             let answer = Box::pin(rls::answer_json(app, &access, &body)).await;
             let (status, body) = answer.map_err(|error| Problem::from_op(&error, ""))?;
-            Ok(response(status, "application/json", body))
+            Ok(new_response(status, "application/json", body))
         }
         Err(_) if head.uri.path() == session::PATH => session::answer(app, &head, &access),
         Err(_) if live::owns(head.uri.path()) => {
-            let credentials = credentials.unwrap_or_else(|| session::Credentials::of(app, &head, bearer(&head)));
+            let credentials =
+                credentials.unwrap_or_else(|| session::Credentials::from_request(app, &head, bearer_of(&head)));
             Box::pin(live::answer(app, &head, credentials)).await
         }
-        Err(_) if api::owns(head.uri.path()) => Box::pin(control(app, access, head, body)).await,
+        Err(_) if api::owns(head.uri.path()) => Box::pin(call_rules_service(app, access, head, body)).await,
         Err(problem) => match problem.allow() {
             Some(methods) if head.method == Method::OPTIONS => Ok(allow(methods.clone())),
             Some(_) | None => Err(problem),
@@ -234,7 +235,7 @@ fn authenticate<S: Store>(app: &App<S>, state: &HttpConnection, token: Option<&[
 }
 
 /// Returns the token of the header `Authorization: Bearer …`.
-fn bearer(head: &Parts) -> Option<&[u8]> {
+fn bearer_of(head: &Parts) -> Option<&[u8]> {
     bearer_token(head.headers.get(AUTHORIZATION)?.as_bytes())
 }
 
@@ -245,7 +246,12 @@ pub(crate) fn bearer_token(value: &[u8]) -> Option<&[u8]> {
 }
 
 /// Passes a request to the rules service, if this server is one.
-async fn control<S: Store>(app: &App<S>, access: Access, head: Parts, body: Incoming) -> Result<HttpResponse, Problem> {
+async fn call_rules_service<S: Store>(
+    app: &App<S>,
+    access: Access,
+    head: Parts,
+    body: Incoming,
+) -> Result<HttpResponse, Problem> {
     let Some(service) = app.source.service() else {
         let detail = app.source.why_no_service();
         return Err(Problem::new(StatusCode::NOT_FOUND, "No rules service", detail));
@@ -299,7 +305,7 @@ fn allow(methods: HeaderValue) -> HttpResponse {
 }
 
 /// Returns a response with a body.
-pub(super) fn response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
+pub(super) fn new_response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
     let mut answer = Response::new(ReplyBody::from(body.into()));
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -14,9 +14,13 @@ use crate::ops::input::{self, Input, LimitsInput, RequestInput};
 ///
 /// # Errors
 /// When the item has another form, or a field of it is wrong.
-pub(super) fn input<'a, S: Store>(engine: &Engine<S>, op: Op, item: &'a WireRequest<'a>) -> Result<Input<'a>, OpError> {
+pub(super) fn to_input<'a, S: Store>(
+    engine: &Engine<S>,
+    op: Op,
+    item: &'a WireRequest<'a>,
+) -> Result<Input<'a>, OpError> {
     match op {
-        Op::Refund | Op::Renew | Op::Commit => Ok(Input::Receipt(receipt(item)?, item.cost.map(Cost::new))),
+        Op::Refund | Op::Renew | Op::Commit => Ok(Input::Receipt(parse_receipt(item)?, item.cost.map(Cost::new))),
         Op::Acquire => {
             let wait = input::wait(item.wait_ms)?;
             Ok(Input::Request(RequestInput { wait, ..request(engine, item)? }))
@@ -29,9 +33,9 @@ pub(super) fn input<'a, S: Store>(engine: &Engine<S>, op: Op, item: &'a WireRequ
     }
 }
 
-fn receipt(item: &WireRequest<'_>) -> Result<tollgate_engine::Receipt, OpError> {
+fn parse_receipt(item: &WireRequest<'_>) -> Result<tollgate_engine::Receipt, OpError> {
     match &item.receipt {
-        Some(ReceiptField::Given(text)) => input::receipt(text.as_bytes()),
+        Some(ReceiptField::Given(text)) => input::parse_receipt(text.as_bytes()),
         Some(ReceiptField::Wanted(_)) | None => {
             let detail = "the `receipt` of a decision is missing; ask for one with \"receipt\":true";
             Err(OpError::invalid("receipt", detail))
@@ -96,7 +100,7 @@ mod tests {
     fn check(json: &str, expected: &str) {
         let Ok(Body::One(item)) = Body::parse(json.as_bytes()) else { panic!("{json} is an object") };
         let engine = Engine::new(MemoryStore::new(10).expect("a table")).expect("an engine");
-        let result = format!("{:?}", input(&engine, Op::Decide(Verb::Check), &item)).replace('\\', "");
+        let result = format!("{:?}", to_input(&engine, Op::Decide(Verb::Check), &item)).replace('\\', "");
         assert!(result.contains(expected), "{json}\n{result}");
     }
 

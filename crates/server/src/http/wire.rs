@@ -28,7 +28,7 @@ pub struct WireRequest<'a> {
     #[serde(borrow, default)]
     pub attributes: Option<Attributes<'a>>,
     /// Its cost; the rules decide unless given.
-    #[serde(default, deserialize_with = "whole")]
+    #[serde(default, deserialize_with = "deserialize_whole")]
     pub cost: Option<u64>,
     /// The key that an inline limit counts.
     #[serde(borrow, default)]
@@ -37,13 +37,13 @@ pub struct WireRequest<'a> {
     #[serde(borrow, default, deserialize_with = "rate_or_count")]
     pub limit: Option<Text<'a>>,
     /// The burst size.
-    #[serde(default, deserialize_with = "whole")]
+    #[serde(default, deserialize_with = "deserialize_whole")]
     pub burst: Option<u64>,
     /// The algorithm; `token_bucket` unless given.
     #[serde(borrow, default)]
     pub algorithm: Option<Text<'a>>,
     /// In an acquire, the longest wait.
-    #[serde(default, deserialize_with = "whole")]
+    #[serde(default, deserialize_with = "deserialize_whole")]
     pub wait_ms: Option<u64>,
     /// In a check, whether to return a receipt; in a refund, the receipt.
     #[serde(borrow, default)]
@@ -121,7 +121,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Body<'a> {
 }
 
 /// Parses a non-negative integer.
-fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+fn deserialize_whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     struct Whole;
     impl Visitor<'_> for Whole {
         type Value = Option<u64>;
@@ -262,7 +262,7 @@ fn too_many<E: Error>() -> E {
 mod tests {
     use super::*;
 
-    fn one(json: &str) -> String {
+    fn parse_one(json: &str) -> String {
         match Body::parse(json.as_bytes()) {
             Ok(Body::One(item)) => {
                 let pairs = item.attributes.unwrap_or_default().0;
@@ -285,7 +285,7 @@ mod tests {
             ("[]", "0 items"),
             ("[{},{}]", "2 items"),
         ] {
-            assert_eq!(one(json), expected, "{json}");
+            assert_eq!(parse_one(json), expected, "{json}");
         }
     }
 
@@ -304,19 +304,19 @@ mod tests {
             (r#"{"domain":"a"} x"#, "trailing characters"),
             (r#"{"domain":"a","domain":"b"}"#, "duplicate field `domain`"),
         ] {
-            assert!(one(json).contains(expected), "{json}: {}", one(json));
+            assert!(parse_one(json).contains(expected), "{json}: {}", parse_one(json));
         }
         assert!(Body::parse(b"{\"domain\":\"\xff\"}").unwrap_err().to_string().contains("unicode"));
     }
 
     #[test]
     fn limits_hold_at_their_edge() {
-        let batch = |count: usize| one(&format!("[{}]", vec!["{}"; count].join(",")));
+        let batch = |count: usize| parse_one(&format!("[{}]", vec!["{}"; count].join(",")));
         assert_eq!(batch(MAX_BATCH), "1000 items");
         assert!(batch(MAX_BATCH + 1).contains("too many requests in a batch (maximum 1000)"));
         let attributes = |count: usize| {
             let pairs: Vec<_> = (0..count).map(|n| format!(r#""a{n}":"""#)).collect();
-            one(&format!(r#"{{"attributes":{{{}}}}}"#, pairs.join(",")))
+            parse_one(&format!(r#"{{"attributes":{{{}}}}}"#, pairs.join(",")))
         };
         assert!(attributes(MAX_ATTRIBUTES).contains("a127="));
         assert!(attributes(MAX_ATTRIBUTES + 1).contains("too many attributes (maximum 128)"));

@@ -46,23 +46,23 @@ pub(crate) async fn answer<S: Store + 'static>(
     let query = head.uri.query().unwrap_or("");
     match path {
         LIVE => {
-            let [] = parameters(query, [])?;
-            live(app, credentials)
+            let [] = query_parameters(query, [])?;
+            start_stream(app, credentials)
         }
         HISTORY => {
-            let [domain, rule] = parameters(query, ["domain", "rule"])?;
-            history(app, domain, rule)
+            let [domain, rule] = query_parameters(query, ["domain", "rule"])?;
+            history_response(app, domain, rule)
         }
         _ => {
-            let [search, after, limit] = parameters(query, ["q", "after", "limit"])?;
-            let after = number("after", after, 0, 0..=usize::MAX)?;
-            let limit = number("limit", limit, DEFAULT_RULES, 1..=MAX_RULES)?;
-            Ok(json(&rules::page(&app.engine, &search.unwrap_or_default(), after, limit).await))
+            let [search, after, limit] = query_parameters(query, ["q", "after", "limit"])?;
+            let after = parse_number("after", after, 0, 0..=usize::MAX)?;
+            let limit = parse_number("limit", limit, DEFAULT_RULES, 1..=MAX_RULES)?;
+            Ok(json_response(&rules::page(&app.engine, &search.unwrap_or_default(), after, limit).await))
         }
     }
 }
 
-fn live<S: Store + 'static>(app: &Arc<App<S>>, credentials: Credentials) -> Result<HttpResponse, Problem> {
+fn start_stream<S: Store + 'static>(app: &Arc<App<S>>, credentials: Credentials) -> Result<HttpResponse, Problem> {
     let Ok(permit) = app.live.viewers.clone().try_acquire_owned() else {
         let detail = format!("too many viewers of live data (maximum {MAX_VIEWERS}); try again later");
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many viewers", detail));
@@ -74,16 +74,20 @@ fn live<S: Store + 'static>(app: &Arc<App<S>>, credentials: Credentials) -> Resu
     Ok(answer)
 }
 
-fn history<S: Store>(app: &App<S>, domain: Option<String>, rule: Option<String>) -> Result<HttpResponse, Problem> {
+fn history_response<S: Store>(
+    app: &App<S>,
+    domain: Option<String>,
+    rule: Option<String>,
+) -> Result<HttpResponse, Problem> {
     let at_ms = app.wall_ms();
     match (domain, rule) {
         (None, None) => {
             let page = app.live.history().page(at_ms, Status::of(app));
-            Ok(json(&page))
+            Ok(json_response(&page))
         }
         (Some(domain), Some(rule)) => {
             let page = app.live.history().page_of(&domain, &rule, at_ms);
-            Ok(json(&page))
+            Ok(json_response(&page))
         }
         (Some(_), None) => Err(Problem::bad_request("`domain` needs `rule`: the history is kept by rule")),
         (None, Some(_)) => Err(Problem::bad_request("`rule` needs `domain`: ids are unique within a domain")),
@@ -91,7 +95,7 @@ fn history<S: Store>(app: &App<S>, domain: Option<String>, rule: Option<String>)
 }
 
 /// Returns the values of query parameters, each at most once.
-fn parameters<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<String>; N], Problem> {
+fn query_parameters<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<String>; N], Problem> {
     let mut values = [const { None }; N];
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -110,7 +114,12 @@ fn parameters<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<S
     Ok(values)
 }
 
-fn number(name: &str, value: Option<String>, default: usize, valid: RangeInclusive<usize>) -> Result<usize, Problem> {
+fn parse_number(
+    name: &str,
+    value: Option<String>,
+    default: usize,
+    valid: RangeInclusive<usize>,
+) -> Result<usize, Problem> {
     let Some(value) = value else { return Ok(default) };
     value.parse().ok().filter(|number| valid.contains(number)).ok_or_else(|| {
         let value: String = value.chars().take(100).collect();
@@ -119,7 +128,7 @@ fn number(name: &str, value: Option<String>, default: usize, valid: RangeInclusi
     })
 }
 
-fn json(value: &impl Serialize) -> HttpResponse {
+fn json_response(value: &impl Serialize) -> HttpResponse {
     // Structs of numbers and strings always serialise.
     let body = serde_json::to_vec(value).unwrap_or_default();
     let mut answer = Response::new(ReplyBody::from(body));
@@ -134,7 +143,7 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded_and_unknown_ones_refused() {
-        let of = |query| parameters(query, ["q", "after"]).map_err(|problem| problem.detail().to_owned());
+        let of = |query| query_parameters(query, ["q", "after"]).map_err(|problem| problem.detail().to_owned());
         assert_eq!(of(""), Ok([None, None]));
         assert_eq!(of("q=a%2Fb+c&after=7"), Ok([Some("a/b c".into()), Some("7".into())]));
         assert_eq!(of("q&"), Ok([Some(String::new()), None]));
@@ -146,12 +155,12 @@ mod tests {
     #[test]
     fn numbers_have_bounds() {
         let of = |value: &str| {
-            number("limit", Some(value.into()), 100, 1..=1_000).map_err(|problem| problem.detail().to_owned())
+            parse_number("limit", Some(value.into()), 100, 1..=1_000).map_err(|problem| problem.detail().to_owned())
         };
         assert_eq!((of("1"), of("1000")), (Ok(1), Ok(1_000)));
         for wrong in ["0", "1001", "-1", "x", ""] {
             assert_eq!(of(wrong), Err(format!("`limit` is `{wrong}`; expected a whole number from 1 to 1000")));
         }
-        assert_eq!(number("after", None, 0, 0..=usize::MAX), Ok(0));
+        assert_eq!(parse_number("after", None, 0, 0..=usize::MAX), Ok(0));
     }
 }

@@ -153,7 +153,7 @@ impl History {
         }
         let Some((before, last)) = self.last.replace((now, totals)) else {
             self.last_ten = Some((now, totals));
-            self.select(rules);
+            self.select_tracked(rules);
             return;
         };
         let elapsed = now.since(before);
@@ -161,7 +161,8 @@ impl History {
         let seconds = usize::try_from((elapsed.as_nanos() + HALF_SECOND) / SECOND).unwrap_or(SECONDS).max(1);
         self.seconds_of_ten += seconds;
         let (tens, (began, at_start)) = (self.seconds_of_ten / 10, self.last_ten.unwrap_or((before, last)));
-        let (mut second, mut ten) = (overall(&last, &totals, elapsed), overall(&at_start, &totals, now.since(began)));
+        let (mut second, mut ten) =
+            (overall_point(&last, &totals, elapsed), overall_point(&at_start, &totals, now.since(began)));
         for rule in &mut self.rules {
             let counts = (rules.read)(rule.number).counts;
             let point = rule_point(&rule.last, &counts, elapsed);
@@ -182,7 +183,7 @@ impl History {
             self.last_ten = Some((now, totals));
         }
         if tens > 0 || replaced {
-            self.select(rules);
+            self.select_tracked(rules);
         }
     }
 
@@ -195,7 +196,7 @@ impl History {
         self.candidates.clear();
         for number in 0..rules.count.min(MAX_CANDIDATES) {
             let rule = (rules.read)(number);
-            self.candidates.push(total(&rule.counts));
+            self.candidates.push(total_decisions(&rule.counts));
             if let Some(at) = names.get(&(rule.domain.into(), rule.id.into())) {
                 numbers[*at] = Some(number);
             }
@@ -210,12 +211,12 @@ impl History {
 
     /// Tracks the rules that have decided most since the last selection. A tracked rule is replaced by one with twice
     /// its decisions.
-    fn select(&mut self, rules: &RuleReader<'_>) {
+    fn select_tracked(&mut self, rules: &RuleReader<'_>) {
         let tracked: HashMap<usize, usize> =
             self.rules.iter().enumerate().map(|(at, rule)| (rule.number, at)).collect();
         let mut others: Vec<(u64, usize)> = Vec::new();
         for (number, before) in self.candidates.iter_mut().enumerate() {
-            let now = total(&(rules.read)(number).counts);
+            let now = total_decisions(&(rules.read)(number).counts);
             let activity = now.saturating_sub(*before);
             *before = now;
             match tracked.get(&number) {
@@ -260,13 +261,13 @@ impl History {
         let rules = self.rules.iter().map(|rule| RuleHistory {
             domain: rule.domain.to_string(),
             id: rule.id.to_string(),
-            tens: RuleColumns::of(&rule.series.tens, SPARKLINE),
+            tens: RuleColumns::from_points(&rule.series.tens, SPARKLINE),
         });
         HistoryPage {
             at_ms,
             status,
-            seconds: OverallColumns::of(&self.overall.seconds),
-            tens: OverallColumns::of(&self.overall.tens),
+            seconds: OverallColumns::from_points(&self.overall.seconds),
+            tens: OverallColumns::from_points(&self.overall.tens),
             rules: rules.collect(),
         }
     }
@@ -279,8 +280,8 @@ impl History {
         RuleHistoryPage {
             at_ms,
             kept: rule.is_some(),
-            seconds: RuleColumns::of(seconds, SECONDS),
-            tens: RuleColumns::of(tens, TENS),
+            seconds: RuleColumns::from_points(seconds, SECONDS),
+            tens: RuleColumns::from_points(tens, TENS),
         }
     }
 }
@@ -305,23 +306,23 @@ impl TrackedRule {
     }
 }
 
-fn total(counts: &RuleCounts) -> u64 {
+fn total_decisions(counts: &RuleCounts) -> u64 {
     counts.allowed.saturating_add(counts.refused).saturating_add(counts.shadow_refused)
 }
 
 /// Returns a rate per second, rounded to nearest.
-fn rate(before: u64, now: u64, elapsed: Nanos) -> u32 {
+fn rate_per_second(before: u64, now: u64, elapsed: Nanos) -> u32 {
     let (count, nanos) = (u128::from(now.saturating_sub(before)), u128::from(elapsed.as_nanos().max(1)));
     u32::try_from((count * u128::from(SECOND) + nanos / 2) / nanos).unwrap_or(u32::MAX)
 }
 
-fn overall(before: &Totals, now: &Totals, elapsed: Nanos) -> OverallPoint {
-    let (mean, p99) = now.times.since(&before.times);
+fn overall_point(before: &Totals, now: &Totals, elapsed: Nanos) -> OverallPoint {
+    let (mean, p99) = now.times.mean_and_p99_since(&before.times);
     OverallPoint {
-        admitted: rate(before.admitted, now.admitted, elapsed),
-        refused: rate(before.refused, now.refused, elapsed),
-        shadow: rate(before.observed, now.observed, elapsed),
-        fallback: rate(before.fallback, now.fallback, elapsed),
+        admitted: rate_per_second(before.admitted, now.admitted, elapsed),
+        refused: rate_per_second(before.refused, now.refused, elapsed),
+        shadow: rate_per_second(before.observed, now.observed, elapsed),
+        fallback: rate_per_second(before.fallback, now.fallback, elapsed),
         mean_ns: u32::try_from(mean).unwrap_or(u32::MAX),
         p99_ns: u32::try_from(p99).unwrap_or(u32::MAX),
     }
@@ -329,9 +330,9 @@ fn overall(before: &Totals, now: &Totals, elapsed: Nanos) -> OverallPoint {
 
 fn rule_point(before: &RuleCounts, now: &RuleCounts, elapsed: Nanos) -> RulePoint {
     RulePoint {
-        admitted: rate(before.allowed, now.allowed, elapsed),
-        refused: rate(before.refused, now.refused, elapsed),
-        shadow: rate(before.shadow_refused, now.shadow_refused, elapsed),
+        admitted: rate_per_second(before.allowed, now.allowed, elapsed),
+        refused: rate_per_second(before.refused, now.refused, elapsed),
+        shadow: rate_per_second(before.shadow_refused, now.shadow_refused, elapsed),
     }
 }
 
@@ -383,7 +384,7 @@ struct RuleColumns {
 }
 
 impl OverallColumns {
-    fn of(points: &VecDeque<OverallPoint>) -> Self {
+    fn from_points(points: &VecDeque<OverallPoint>) -> Self {
         let column = |value: fn(&OverallPoint) -> u32| points.iter().map(value).collect();
         Self {
             admitted: column(|point| point.admitted),
@@ -397,7 +398,7 @@ impl OverallColumns {
 }
 
 impl RuleColumns {
-    fn of(points: &VecDeque<RulePoint>, last: usize) -> Self {
+    fn from_points(points: &VecDeque<RulePoint>, last: usize) -> Self {
         let skipped = points.len().saturating_sub(last);
         let column = |value: fn(&RulePoint) -> u32| points.iter().skip(skipped).map(value).collect();
         Self {

@@ -84,7 +84,7 @@ impl RuleInForce {
             domain: domain.to_owned(),
             id: rule.id().to_owned(),
             shadow: active.is_shadow(),
-            limits: limits(rule),
+            limits: limits_as_written(rule),
             per: rule.per().iter().map(|per| per.text.to_string()).collect(),
             overrides: rule.overrides().len(),
             allowed: counts.allowed,
@@ -96,13 +96,13 @@ impl RuleInForce {
 }
 
 fn matches(domain: &str, rule: &Rule, words: &[String]) -> bool {
-    let mut text = format!("{domain}/{} {}", rule.id(), limits(rule).join(" "));
+    let mut text = format!("{domain}/{} {}", rule.id(), limits_as_written(rule).join(" "));
     rule.per().iter().for_each(|per| text.extend([" ", &per.text]));
     let text = text.to_lowercase();
     words.iter().all(|word| text.contains(word.as_str()))
 }
 
-fn limits(rule: &Rule) -> Vec<String> {
+fn limits_as_written(rule: &Rule) -> Vec<String> {
     match rule.effect() {
         Effect::Limits(_) => rule.limits_as_written().iter().map(|words| words.to_string()).collect(),
         Effect::Unlimited => vec!["unlimited".to_owned()],

@@ -52,7 +52,7 @@ impl StoreHealth {
 
     /// Records that the store does not answer. The reason is only logged, because it may name machines; it is logged
     /// again when it changes.
-    pub fn down(&self, why: &str) {
+    pub fn set_down(&self, why: &str) {
         let mut logged = self.why.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.down.swap(true, Ordering::Relaxed) || *logged != why {
             why.clone_into(&mut logged);

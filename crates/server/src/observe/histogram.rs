@@ -35,7 +35,7 @@ pub struct HistogramCounts {
 
 impl HistogramCounts {
     /// Returns the mean of the durations since `before`, and an upper bound of 99 % of them; both 0 if there are none.
-    pub fn since(&self, before: &Self) -> (u64, u64) {
+    pub fn mean_and_p99_since(&self, before: &Self) -> (u64, u64) {
         let counts = || self.buckets.iter().zip(before.buckets).map(|(now, before)| now.saturating_sub(before));
         let count: u64 = counts().sum();
         if count == 0 {
@@ -80,15 +80,15 @@ pub(super) fn write_counts(page: &mut MetricsText, bounds: &[u64], counts: &[u64
     let mut count = 0;
     for (bound, of_bound) in bounds.iter().zip(counts) {
         count += of_bound;
-        page.line(&format!("_bucket{{le=\"{}\"}}", seconds(*bound)), count);
+        page.write_line(&format!("_bucket{{le=\"{}\"}}", format_seconds(*bound)), count);
     }
     count += counts.get(bounds.len()).copied().unwrap_or(0);
-    page.line("_bucket{le=\"+Inf\"}", count);
-    page.line("_sum", seconds(sum));
-    page.line("_count", count);
+    page.write_line("_bucket{le=\"+Inf\"}", count);
+    page.write_line("_sum", format_seconds(sum));
+    page.write_line("_count", count);
 }
 
-fn seconds(nanos: u64) -> String {
+fn format_seconds(nanos: u64) -> String {
     let text = format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -102,14 +102,14 @@ mod tests {
         let histogram = Histogram::default();
         (0..100).for_each(|_| histogram.record(Nanos::from_nanos(5_000_000)));
         let before = histogram.read();
-        assert_eq!(before.since(&before), (0, 0));
+        assert_eq!(before.mean_and_p99_since(&before), (0, 0));
         (0..99).for_each(|_| histogram.record(Nanos::from_nanos(2_000)));
         histogram.record(Nanos::from_nanos(102_000));
-        assert_eq!(histogram.read().since(&before), (3_000, 4_000));
+        assert_eq!(histogram.read().mean_and_p99_since(&before), (3_000, 4_000));
         histogram.record(Nanos::from_secs(60));
-        assert_eq!(histogram.read().since(&before).1, 256_000);
+        assert_eq!(histogram.read().mean_and_p99_since(&before).1, 256_000);
         (0..10).for_each(|_| histogram.record(Nanos::from_secs(60)));
-        assert_eq!(histogram.read().since(&before).1, u64::MAX);
+        assert_eq!(histogram.read().mean_and_p99_since(&before).1, u64::MAX);
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
             histogram.record(Nanos::from_nanos(nanos));
         }
         let mut page = MetricsText::default();
-        page.head("t", "histogram", "Help.");
+        page.write_head("t", "histogram", "Help.");
         histogram.write(&mut page);
         let text = page.text;
         for line in [

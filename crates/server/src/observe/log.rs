@@ -29,7 +29,7 @@ pub enum LogFormat {
 ///
 /// # Errors
 /// When it is neither.
-pub fn filter(text: &str) -> anyhow::Result<Targets> {
+pub fn parse_filter(text: &str) -> anyhow::Result<Targets> {
     let form =
         || format!("log level `{text}`: write error, warn, info, debug or trace, or a list like info,hyper=debug");
     // A single word would be the name of a module, and switch off everything else.
@@ -60,12 +60,12 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'stat
 fn to_json(event: &Event<'_>, time: &str) -> Value {
     let mut fields = LogFields(Map::new());
     fields.0.insert("time".into(), time.into());
-    fields.0.insert("level".into(), level(*event.metadata().level()).into());
+    fields.0.insert("level".into(), level_name(*event.metadata().level()).into());
     event.record(&mut fields);
     Value::Object(fields.0)
 }
 
-fn level(level: Level) -> &'static str {
+fn level_name(level: Level) -> &'static str {
     match level {
         Level::ERROR => "error",
         Level::WARN => "warn",
@@ -112,10 +112,10 @@ mod tests {
     #[test]
     fn filters_are_levels_or_lists() {
         for text in ["error", "WARN", "info,hyper=debug", "off"] {
-            assert!(filter(text).is_ok(), "{text}");
+            assert!(parse_filter(text).is_ok(), "{text}");
         }
         for text in ["loud=very", "loud", "info,loud"] {
-            let error = filter(text).map_err(|error| error.to_string());
+            let error = parse_filter(text).map_err(|error| error.to_string());
             assert!(error.is_err_and(|error| error.contains("write error, warn, info")), "{text}");
         }
     }

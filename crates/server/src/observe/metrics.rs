@@ -67,7 +67,7 @@ pub struct Tally {
 impl FrontCounters {
     /// Counts decisions.
     #[inline]
-    pub fn decided(&self, tally: Tally) {
+    pub fn count_decisions(&self, tally: Tally) {
         let stripe = Stripe::of_thread();
         for (counter, count) in
             [(Counter::Allowed, tally.allowed), (Counter::Denied, tally.denied), (Counter::Observed, tally.observed)]
@@ -128,7 +128,7 @@ pub struct Gauges {
 impl Metrics {
     /// Returns the counters of a protocol.
     #[inline]
-    pub fn front(&self, protocol: Protocol) -> &FrontCounters {
+    pub fn front_counters(&self, protocol: Protocol) -> &FrontCounters {
         &self.fronts[protocol as usize]
     }
 
@@ -149,7 +149,7 @@ impl Metrics {
     }
 
     /// Counts descriptors of the rate-limit service.
-    pub fn descriptors(&self, matched: usize, unmatched: usize) {
+    pub fn count_descriptors(&self, matched: usize, unmatched: usize) {
         let stripe = Stripe::of_thread();
         self.descriptors.add(stripe, 0, matched as u64);
         self.descriptors.add(stripe, 1, unmatched as u64);
@@ -169,82 +169,98 @@ impl Metrics {
     pub fn to_text(&self, gauges: &Gauges) -> String {
         let mut page = MetricsText::default();
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        page.head("tollgate_decisions_total", "counter", "Decisions by protocol and outcome.");
+        page.write_head("tollgate_decisions_total", "counter", "Decisions by protocol and outcome.");
         for protocol in Protocol::ALL {
-            let (front, counters) = (protocol.name(), self.front(protocol));
+            let (front, counters) = (protocol.name(), self.front_counters(protocol));
             for (outcome, count) in [
                 ("allow", counters.sum(Counter::Allowed)),
                 ("deny", counters.sum(Counter::Denied)),
                 ("observe", counters.sum(Counter::Observed)),
             ] {
-                page.line(&format!("{{front=\"{front}\",outcome=\"{outcome}\"}}"), count);
+                page.write_line(&format!("{{front=\"{front}\",outcome=\"{outcome}\"}}"), count);
             }
         }
-        page.head("tollgate_mistaken_requests_total", "counter", "Malformed or unauthorized requests, by protocol.");
+        page.write_head(
+            "tollgate_mistaken_requests_total",
+            "counter",
+            "Malformed or unauthorized requests, by protocol.",
+        );
         for protocol in Protocol::ALL {
-            let count = self.front(protocol).sum(Counter::Malformed);
-            page.line(&format!("{{front=\"{}\"}}", protocol.name()), count);
+            let count = self.front_counters(protocol).sum(Counter::Malformed);
+            page.write_line(&format!("{{front=\"{}\"}}", protocol.name()), count);
         }
-        page.counter(
+        page.write_counter(
             "tollgate_overflowed_total",
             "Decisions about keys without an entry of their own.",
             gauges.overflowed,
         );
-        page.head("tollgate_rule_reloads_total", "counter", "Changes of the rules, by result.");
-        page.line("{result=\"loaded\"}", get(&self.reloads));
-        page.line("{result=\"refused\"}", get(&self.reloads_refused));
-        page.gauge("tollgate_rules", "Rules in force.", gauges.rules.rules().len() as u64);
-        page.gauge("tollgate_rules_version", "Incremented with every change of the rules.", gauges.rules.version());
-        page.counter("tollgate_rules_refused_total", "Rule sets that were refused.", get(&self.reloads_refused));
+        page.write_head("tollgate_rule_reloads_total", "counter", "Changes of the rules, by result.");
+        page.write_line("{result=\"loaded\"}", get(&self.reloads));
+        page.write_line("{result=\"refused\"}", get(&self.reloads_refused));
+        page.write_gauge("tollgate_rules", "Rules in force.", gauges.rules.rules().len() as u64);
+        page.write_gauge(
+            "tollgate_rules_version",
+            "Incremented with every change of the rules.",
+            gauges.rules.version(),
+        );
+        page.write_counter("tollgate_rules_refused_total", "Rule sets that were refused.", get(&self.reloads_refused));
         if let Some(revision) = gauges.revision {
-            page.gauge("tollgate_rules_revision", "The revision of the rules in force in their database.", revision);
+            page.write_gauge(
+                "tollgate_rules_revision",
+                "The revision of the rules in force in their database.",
+                revision,
+            );
         }
         if let Some(age) = gauges.rules_age {
-            page.gauge("tollgate_rules_age_seconds", "Time since the rules in force were known to be current.", age);
-            page.head("tollgate_rules_polls_total", "counter", "Polls of the rules service, by outcome.");
+            page.write_gauge(
+                "tollgate_rules_age_seconds",
+                "Time since the rules in force were known to be current.",
+                age,
+            );
+            page.write_head("tollgate_rules_polls_total", "counter", "Polls of the rules service, by outcome.");
             for (outcome, count) in self.polls.counts() {
-                page.line(&format!("{{outcome=\"{outcome}\"}}"), count);
+                page.write_line(&format!("{{outcome=\"{outcome}\"}}"), count);
             }
         }
         self.rules.write(&mut page, &gauges.rules);
-        page.head(
+        page.write_head(
             "tollgate_rls_descriptors_total",
             "counter",
             "Descriptors of the rate-limit service, by whether a limit applied.",
         );
-        page.line("{matched=\"true\"}", self.descriptors.sum(0));
-        page.line("{matched=\"false\"}", self.descriptors.sum(1));
-        page.head(
+        page.write_line("{matched=\"true\"}", self.descriptors.sum(0));
+        page.write_line("{matched=\"false\"}", self.descriptors.sum(1));
+        page.write_head(
             "tollgate_decision_duration_seconds",
             "histogram",
             "Time to decide a request or a list, with the store.",
         );
         self.decision_time.write(&mut page);
-        page.counter("tollgate_fallbacks_total", "Requests decided without the store.", gauges.engine.fallback);
-        page.head("tollgate_store_faults_total", "counter", "Store calls that failed, by fault.");
+        page.write_counter("tollgate_fallbacks_total", "Requests decided without the store.", gauges.engine.fallback);
+        page.write_head("tollgate_store_faults_total", "counter", "Store calls that failed, by fault.");
         for (fault, count) in [
             ("unavailable", gauges.engine.unavailable),
             ("unknown", gauges.engine.unknown),
             ("stale", gauges.engine.stale),
             ("rejected", gauges.engine.rejected),
         ] {
-            page.line(&format!("{{fault=\"{fault}\"}}"), count);
+            page.write_line(&format!("{{fault=\"{fault}\"}}"), count);
         }
-        page.gauge(
+        page.write_gauge(
             "tollgate_store_up",
             "1 while the store answers, 0 while deciding without it.",
             u64::from(gauges.store_up),
         );
-        page.gauge(
+        page.write_gauge(
             "tollgate_store_breaker_open",
             "1 while the circuit breaker is open: the store is only probed.",
             u64::from(!gauges.store_up),
         );
         if let Some(store) = *self.store.lock().unwrap_or_else(PoisonError::into_inner) {
-            page.head("tollgate_store_batch_size", "summary", "Charges sent to a shared store with one call.");
-            page.line("_sum", store.charges);
-            page.line("_count", store.calls);
-            page.head(
+            page.write_head("tollgate_store_batch_size", "summary", "Charges sent to a shared store with one call.");
+            page.write_line("_sum", store.charges);
+            page.write_line("_count", store.calls);
+            page.write_head(
                 "tollgate_store_duration_seconds",
                 "histogram",
                 "Time that requests waited for a shared store, or for its deadline.",
@@ -256,73 +272,77 @@ impl Metrics {
             write_shared(&mut page, shared);
         }
         self.peers.write(&mut page);
-        page.gauge(
+        page.write_gauge(
             "tollgate_enforcing",
             "1 while refusals are enforced, 0 while only observed.",
             u64::from(gauges.enforcing),
         );
-        page.counter(
+        page.write_counter(
             "tollgate_audit_refused_total",
             "Actions refused because the audit log could not keep an entry.",
             gauges.audit_refused,
         );
-        page.counter("tollgate_bans_total", "Bans that were started.", gauges.engine.bans);
+        page.write_counter("tollgate_bans_total", "Bans that were started.", gauges.engine.bans);
         if let Some(age) = gauges.snapshot_age {
-            page.gauge("tollgate_snapshot_age_seconds", "Time since the counters were written to disk.", age);
-            page.gauge("tollgate_keys", "Keys with something used up when the last snapshot was written.", gauges.keys);
+            page.write_gauge("tollgate_snapshot_age_seconds", "Time since the counters were written to disk.", age);
+            page.write_gauge(
+                "tollgate_keys",
+                "Keys with something used up when the last snapshot was written.",
+                gauges.keys,
+            );
         }
         if let Some(capacity) = gauges.capacity {
-            page.gauge("tollgate_keys_capacity", "Keys that memory has room for.", capacity);
+            page.write_gauge("tollgate_keys_capacity", "Keys that memory has room for.", capacity);
         }
-        page.gauge(
+        page.write_gauge(
             "tollgate_snapshot_failures",
             "Snapshots of the counters that could not be written since the last success.",
             gauges.snapshot_failures,
         );
-        page.gauge("tollgate_connections", "Open connections.", gauges.connections as u64);
-        page.gauge("tollgate_waiting", "Requests waiting to be admitted.", gauges.waiting as u64);
-        page.counter(
+        page.write_gauge("tollgate_connections", "Open connections.", gauges.connections as u64);
+        page.write_gauge("tollgate_waiting", "Requests waiting to be admitted.", gauges.waiting as u64);
+        page.write_counter(
             "tollgate_waiting_turned_away_total",
             "Requests that could not wait: the queue was full.",
             gauges.turned_away,
         );
         let (known, replayed, evicted) = gauges.once;
-        page.gauge("tollgate_idempotency_keys", "Idempotency keys that are kept.", known as u64);
-        page.counter("tollgate_idempotency_replays_total", "Results returned again for the same key.", replayed);
-        page.counter("tollgate_idempotency_evictions_total", "Keys evicted before their time.", evicted);
-        page.head("tollgate_build_info", "gauge", "The version of this server.");
-        page.line(concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1);
+        page.write_gauge("tollgate_idempotency_keys", "Idempotency keys that are kept.", known as u64);
+        page.write_counter("tollgate_idempotency_replays_total", "Results returned again for the same key.", replayed);
+        page.write_counter("tollgate_idempotency_evictions_total", "Keys evicted before their time.", evicted);
+        page.write_head("tollgate_build_info", "gauge", "The version of this server.");
+        page.write_line(concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1);
         process::write(&mut page);
         page.text
     }
 }
 
 fn write_shared(page: &mut MetricsText, shared: &Shared) {
-    page.head(
+    page.write_head(
         "tollgate_overshoot_tokens_total",
         "counter",
         "Tokens that this node admitted beyond a limit of a rule with consistency eventual; they are owed.",
     );
     for Overshoot { domain, rule, tokens } in &shared.overshoot {
         let (domain, rule) = (escape(domain), escape(rule));
-        page.line(&format!("{{domain=\"{domain}\",rule=\"{rule}\"}}"), tokens);
+        page.write_line(&format!("{{domain=\"{domain}\",rule=\"{rule}\"}}"), tokens);
     }
-    page.gauge(
+    page.write_gauge(
         "tollgate_shared_views",
         "Keys of rules with consistency eventual that this node decides by what it knows.",
         shared.views as u64,
     );
-    page.counter(
+    page.write_counter(
         "tollgate_shared_dropped_tokens_total",
         "Tokens that were taken without the store and could not be counted there, because they were too many or too old.",
         shared.dropped,
     );
-    page.gauge(
+    page.write_gauge(
         "tollgate_leased_keys",
         "Keys of rules with consistency leased of which this node holds leases.",
         shared.leased_keys as u64,
     );
-    page.gauge("tollgate_leased_tokens", "Tokens that this node holds in leases.", shared.leased_tokens);
+    page.write_gauge("tollgate_leased_tokens", "Tokens that this node holds in leases.", shared.leased_tokens);
 }
 
 /// A page in the text format of Prometheus.
@@ -333,24 +353,24 @@ pub(super) struct MetricsText {
 }
 
 impl MetricsText {
-    pub(super) fn head(&mut self, name: &'static str, kind: &str, help: &str) {
+    pub(super) fn write_head(&mut self, name: &'static str, kind: &str, help: &str) {
         self.name = name;
         // Writing to a string does not fail.
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
     }
 
-    pub(super) fn counter(&mut self, name: &'static str, help: &str, value: u64) {
-        self.head(name, "counter", help);
-        self.line("", value);
+    pub(super) fn write_counter(&mut self, name: &'static str, help: &str, value: u64) {
+        self.write_head(name, "counter", help);
+        self.write_line("", value);
     }
 
-    pub(super) fn gauge(&mut self, name: &'static str, help: &str, value: u64) {
-        self.head(name, "gauge", help);
-        self.line("", value);
+    pub(super) fn write_gauge(&mut self, name: &'static str, help: &str, value: u64) {
+        self.write_head(name, "gauge", help);
+        self.write_line("", value);
     }
 
     /// Adds a value, with labels or with a suffix of the name.
-    pub(super) fn line(&mut self, labels: &str, value: impl Display) {
+    pub(super) fn write_line(&mut self, labels: &str, value: impl Display) {
         let _ = writeln!(self.text, "{}{labels} {value}", self.name);
     }
 }
@@ -368,10 +388,10 @@ mod tests {
     #[test]
     fn page_has_every_metric_once_with_its_value() {
         let metrics = Metrics::default();
-        metrics.front(Protocol::Resp).decided(Tally { allowed: 5, denied: 2, observed: 0 });
-        metrics.front(Protocol::Http).malformed();
+        metrics.front_counters(Protocol::Resp).count_decisions(Tally { allowed: 5, denied: 2, observed: 0 });
+        metrics.front_counters(Protocol::Http).malformed();
         metrics.reload_refused();
-        metrics.descriptors(3, 1);
+        metrics.count_descriptors(3, 1);
         let mut durations = Durations { micros: 9_000, ..Durations::default() };
         (durations.counts[0], durations.counts[1], durations.counts[10]) = (1, 2, 1);
         metrics.peers.set(crate::observe::peers::sample());

@@ -108,44 +108,64 @@ impl Peers {
     pub(super) fn write(&self, page: &mut MetricsText) {
         let status = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(status) = &*status else { return };
-        page.gauge("tollgate_peers_nodes", "Servers that share the limits, this one included.", status.nodes.into());
-        page.gauge(
+        page.write_gauge(
+            "tollgate_peers_nodes",
+            "Servers that share the limits, this one included.",
+            status.nodes.into(),
+        );
+        page.write_gauge(
             "tollgate_peers_majority",
             "1 while this server sees a majority of them.",
             status.has_majority.into(),
         );
-        page.head("tollgate_peers_linked", "gauge", "1 while there is a link to a server that is alive, by its name.");
+        page.write_head(
+            "tollgate_peers_linked",
+            "gauge",
+            "1 while there is a link to a server that is alive, by its name.",
+        );
         for peer in &status.peers {
-            page.line(&label(&peer.info), u8::from(peer.linked));
+            page.write_line(&label(&peer.info), u8::from(peer.linked));
         }
-        page.head("tollgate_peers_unacknowledged", "gauge", "Deltas that a server has not acknowledged, by its name.");
+        page.write_head(
+            "tollgate_peers_unacknowledged",
+            "gauge",
+            "Deltas that a server has not acknowledged, by its name.",
+        );
         for peer in &status.peers {
-            page.line(&label(&peer.info), peer.unacknowledged);
+            page.write_line(&label(&peer.info), peer.unacknowledged);
         }
         let NodeStatus { table, mesh, links, .. } = status;
-        page.gauge("tollgate_peers_keys", "Keys that this server keeps for all servers.", table.keys);
-        page.counter(
+        page.write_gauge("tollgate_peers_keys", "Keys that this server keeps for all servers.", table.keys);
+        page.write_counter(
             "tollgate_peers_overshoot_tokens_total",
             "Tokens that all servers together admitted beyond a limit, as this one has seen.",
             table.overshoot,
         );
-        page.counter(
+        page.write_counter(
             "tollgate_peers_forgiven_tokens_total",
             "Tokens taken on other servers that arrived too late to be charged in full.",
             table.forgiven,
         );
-        page.counter(
+        page.write_counter(
             "tollgate_peers_dropped_total",
             "Updates of other servers that were dropped for lack of room.",
             table.dropped,
         );
-        page.counter("tollgate_peers_deltas_total", "Deltas that this server has sent.", mesh.deltas);
-        page.counter("tollgate_peers_applied_total", "Deltas of other servers that were applied.", mesh.applied);
-        page.counter("tollgate_peers_snapshots_total", "Snapshots of other servers that were merged.", mesh.snapshots);
-        page.counter("tollgate_peers_received_bytes_total", "Bytes received from other servers.", links.received);
-        page.counter("tollgate_peers_asked_total", "Requests that were decided by another server.", links.asked);
-        page.counter("tollgate_peers_answered_total", "Requests of other servers that arrived here.", links.answered);
-        page.counter(
+        page.write_counter("tollgate_peers_deltas_total", "Deltas that this server has sent.", mesh.deltas);
+        page.write_counter("tollgate_peers_applied_total", "Deltas of other servers that were applied.", mesh.applied);
+        page.write_counter(
+            "tollgate_peers_snapshots_total",
+            "Snapshots of other servers that were merged.",
+            mesh.snapshots,
+        );
+        page.write_counter("tollgate_peers_received_bytes_total", "Bytes received from other servers.", links.received);
+        page.write_counter("tollgate_peers_asked_total", "Requests that were decided by another server.", links.asked);
+        page.write_counter(
+            "tollgate_peers_answered_total",
+            "Requests of other servers that arrived here.",
+            links.answered,
+        );
+        page.write_counter(
             "tollgate_peers_refused_links_total",
             "Connections of other servers that were refused.",
             links.refused,

@@ -23,26 +23,30 @@ pub(super) fn write(page: &mut MetricsText) {
     let field = |number: usize| fields.get(number - 3).copied();
     if let (Some(user), Some(system)) = (field(14), field(15)) {
         let ticks = user + system;
-        page.head("process_cpu_seconds_total", "counter", "User and system CPU time.");
-        page.line("", format_args!("{}.{:02}", ticks / TICKS_PER_SECOND, ticks % TICKS_PER_SECOND));
+        page.write_head("process_cpu_seconds_total", "counter", "User and system CPU time.");
+        page.write_line("", format_args!("{}.{:02}", ticks / TICKS_PER_SECOND, ticks % TICKS_PER_SECOND));
     }
     if let (Some(ticks), Some(boot)) = (field(22), boot_seconds()) {
-        page.gauge("process_start_time_seconds", "Start of the process since 1970.", boot + ticks / TICKS_PER_SECOND);
+        page.write_gauge(
+            "process_start_time_seconds",
+            "Start of the process since 1970.",
+            boot + ticks / TICKS_PER_SECOND,
+        );
     }
     if let Some(threads) = field(20) {
-        page.gauge("process_threads", "Threads.", threads);
+        page.write_gauge("process_threads", "Threads.", threads);
     }
     if let Some(bytes) = field(23) {
-        page.gauge("process_virtual_memory_bytes", "Address space in use.", bytes);
+        page.write_gauge("process_virtual_memory_bytes", "Address space in use.", bytes);
     }
     if let Some(bytes) = resident_bytes() {
-        page.gauge("process_resident_memory_bytes", "Memory in use.", bytes);
+        page.write_gauge("process_resident_memory_bytes", "Memory in use.", bytes);
     }
     if let Ok(files) = fs::read_dir("/proc/self/fd") {
-        page.gauge("process_open_fds", "Open files and connections.", files.count() as u64);
+        page.write_gauge("process_open_fds", "Open files and connections.", files.count() as u64);
     }
     if let Some(files) = getrlimit(Resource::Nofile).current {
-        page.gauge("process_max_fds", "The limit of open files and connections.", files);
+        page.write_gauge("process_max_fds", "The limit of open files and connections.", files);
     }
 }
 

@@ -44,7 +44,7 @@ impl RefusalLog {
     }
 
     /// Decides whether a refusal is logged. Returns the number of refusals before it that were not.
-    fn admits(&self, domain: &[u8], rule: &str) -> Option<u64> {
+    fn should_log(&self, domain: &[u8], rule: &str) -> Option<u64> {
         let id = [domain, b"\n", rule.as_bytes()].concat();
         let admitted = self.each.check(&id[..], 1).is_allowed() && self.all.check(1).is_allowed();
         if !admitted {
@@ -68,7 +68,7 @@ impl RefusalLog {
         let outcome = decision.observed().unwrap_or(decision.outcome());
         let Outcome::Deny(retry) = outcome else { return };
         let rule = decision.rule().unwrap_or_default();
-        let Some(suppressed) = self.admits(domain, rule) else { return };
+        let Some(suppressed) = self.should_log(domain, rule) else { return };
         let refusing = decision.counters().find(|counter| counter.refused && counter.rule == rule);
         let key = refusing.and_then(|counter| top.display_key(&counter));
         let why = explain().map(|mut explanation| {
@@ -119,10 +119,10 @@ mod tests {
     #[test]
     fn flood_of_refusals_does_not_flood_the_log() {
         let log = RefusalLog::new("1/h".parse().expect("a rate")).expect("a log");
-        let logged = |rule: &str| (0..10).filter(|_| log.admits(b"d", rule).is_some()).count();
+        let logged = |rule: &str| (0..10).filter(|_| log.should_log(b"d", rule).is_some()).count();
         assert_eq!((logged("a"), logged("b"), logged("a")), (1, 1, 0), "each rule has its own limiter");
-        assert_eq!(log.admits(b"other", "a"), Some(19), "the number of refusals that were not logged");
-        let many = (0..1_000).filter(|rule| log.admits(b"d", &format!("rule {rule}")).is_some()).count() as u64;
+        assert_eq!(log.should_log(b"other", "a"), Some(19), "the number of refusals that were not logged");
+        let many = (0..1_000).filter(|rule| log.should_log(b"d", &format!("rule {rule}")).is_some()).count() as u64;
         assert!((MAX_LINES - 3..2 * MAX_LINES).contains(&many), "{many} of a thousand rules");
     }
 }

@@ -52,8 +52,8 @@ impl RuleMetrics {
     pub(super) fn write(&self, page: &mut MetricsText, rules: &RuleSet) {
         let rules = rules.rules();
         let rows: Vec<Row<'_>> = rules.iter().map(Row::new).collect();
-        let (shown, other) = self.0.lock().unwrap_or_else(PoisonError::into_inner).select(&rows, MAX_RULES);
-        page.head(
+        let (shown, other) = self.0.lock().unwrap_or_else(PoisonError::into_inner).select_busiest(&rows, MAX_RULES);
+        page.write_head(
             "tollgate_rule_decisions_total",
             "counter",
             "Decisions by rule and outcome: the busiest rules, and other.",
@@ -61,16 +61,16 @@ impl RuleMetrics {
         for index in &shown {
             let labels = rows[*index].labels();
             for (outcome, count) in OUTCOMES.iter().zip(rows[*index].counts) {
-                page.line(&format!("{{{labels},outcome=\"{outcome}\"}}"), count);
+                page.write_line(&format!("{{{labels},outcome=\"{outcome}\"}}"), count);
             }
         }
         if shown.len() < rows.len() {
             for (outcome, count) in OUTCOMES.iter().zip(other) {
                 // No domain has an empty name.
-                page.line(&format!("{{domain=\"\",rule=\"other\",outcome=\"{outcome}\"}}"), count);
+                page.write_line(&format!("{{domain=\"\",rule=\"other\",outcome=\"{outcome}\"}}"), count);
             }
         }
-        page.head(
+        page.write_head(
             "tollgate_rule_limit",
             "gauge",
             "The capacity of each limit of the busiest rules, by its position in the rule.",
@@ -78,7 +78,7 @@ impl RuleMetrics {
         for index in &shown {
             let limits = rules[*index].limits().map_or(&[][..], |limits| limits.as_slice());
             for (position, limit) in limits.iter().enumerate() {
-                page.line(&format!("{{{},limit=\"{}\"}}", rows[*index].labels(), position + 1), limit.capacity());
+                page.write_line(&format!("{{{},limit=\"{}\"}}", rows[*index].labels(), position + 1), limit.capacity());
             }
         }
     }
@@ -86,7 +86,7 @@ impl RuleMetrics {
 
 impl Selection {
     /// Returns the indices of the busiest rules, in order, and the counts of the shared series.
-    fn select(&mut self, rows: &[Row<'_>], max: usize) -> (Vec<usize>, OutcomeCounts) {
+    fn select_busiest(&mut self, rows: &[Row<'_>], max: usize) -> (Vec<usize>, OutcomeCounts) {
         let mut busiest: Vec<usize> = (0..rows.len()).collect();
         if rows.len() > max {
             busiest.select_nth_unstable_by_key(max, |index| (Reverse(rows[*index].total()), *index));
@@ -149,7 +149,7 @@ mod tests {
     use tollgate_engine::rules::{Rules, Source};
     use tollgate_engine::{Engine, MemoryStore};
 
-    fn rows<'a>(counts: &[(&'a str, u64)]) -> Vec<Row<'a>> {
+    fn sample_rows<'a>(counts: &[(&'a str, u64)]) -> Vec<Row<'a>> {
         counts.iter().map(|(id, allowed)| Row { domain: "d", id, counts: [*allowed, 0, 0, 0] }).collect()
     }
 
@@ -157,7 +157,7 @@ mod tests {
     fn shared_series_never_decreases_and_counts_every_decision_once() {
         let mut selection = Selection::default();
         let mut scrape = |counts: &[(&str, u64)]| {
-            let (shown, other) = selection.select(&rows(counts), 2);
+            let (shown, other) = selection.select_busiest(&sample_rows(counts), 2);
             (shown.into_iter().map(|index| counts[index].0.to_owned()).collect::<Vec<_>>().join(" "), other[0])
         };
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 1), ("d", 0)]), ("a b".into(), 1));

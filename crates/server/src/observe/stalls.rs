@@ -20,7 +20,7 @@ pub struct Stall {
 impl StallLog {
     /// Takes the number of requests that were decided without the store so far, and whether the store is reachable.
     /// Returns a stall when it has ended: the store is reachable and decided everything since the last reading.
-    pub fn look(&mut self, total: u64, up: bool) -> Option<Stall> {
+    pub fn check_for_stall(&mut self, total: u64, up: bool) -> Option<Stall> {
         let decisions = total.saturating_sub(self.total);
         self.total = total;
         if decisions == 0 && up {
@@ -34,9 +34,9 @@ impl StallLog {
         None
     }
 
-    /// Takes what [`look`](Self::look) takes, and logs a stall that has ended.
+    /// Takes what [`check_for_stall`](Self::check_for_stall) takes, and logs a stall that has ended.
     pub fn log(&mut self, total: u64, up: bool) {
-        if let Some(Stall { decisions, seconds }) = self.look(total, up) {
+        if let Some(Stall { decisions, seconds }) = self.check_for_stall(total, up) {
             tracing::warn!(decisions, seconds, "store stall ended; on_fault decided meanwhile");
         }
     }
@@ -51,7 +51,7 @@ mod tests {
         let mut log = StallLog::default();
         let looks =
             [(0, true), (3, true), (9, false), (9, false), (10, true), (10, true), (10, true), (11, true), (11, true)];
-        let reported = looks.map(|(total, up)| log.look(total, up));
+        let reported = looks.map(|(total, up)| log.check_for_stall(total, up));
         let mut expected = [None; 9];
         expected[5] = Some(Stall { decisions: 10, seconds: 4 });
         expected[8] = Some(Stall { decisions: 1, seconds: 1 });
@@ -61,6 +61,6 @@ mod tests {
     #[test]
     fn store_that_is_down_without_requests_is_not_a_stall() {
         let mut log = StallLog::default();
-        assert_eq!([(0, true), (0, false), (0, true)].map(|(total, up)| log.look(total, up)), [None; 3]);
+        assert_eq!([(0, true), (0, false), (0, true)].map(|(total, up)| log.check_for_stall(total, up)), [None; 3]);
     }
 }

@@ -115,7 +115,7 @@ impl TopKeys {
     #[inline]
     pub fn count(&self, decision: &Decision<'_>, clock: &impl Clock) {
         if self.names != Names::Off
-            && let Some(weight) = sample()
+            && let Some(weight) = sample_weight()
         {
             self.count_all(decision.counters(), weight, clock.mono());
         }
@@ -225,7 +225,7 @@ impl RuleTable {
 
 /// Returns how many decisions this one counts as; `None` if it is not counted.
 #[inline]
-pub(crate) fn sample() -> Option<u64> {
+pub(crate) fn sample_weight() -> Option<u64> {
     thread_local! {
         static SEEN: Cell<u32> = const { Cell::new(0) };
         static CHANCE: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
@@ -245,7 +245,7 @@ pub(crate) fn sample() -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn names(heaviest: &Heaviest) -> Vec<(String, u64)> {
+    fn names_and_counts(heaviest: &Heaviest) -> Vec<(String, u64)> {
         heaviest.list().into_iter().map(|top| (top.key, top.count)).collect()
     }
 
@@ -257,7 +257,7 @@ mod tests {
             let key = if n % 11 == 0 { 0 } else { n };
             heaviest.add(key, 1, || key.to_string());
         }
-        let kept = names(&heaviest);
+        let kept = names_and_counts(&heaviest);
         assert_eq!((kept.len(), &*kept[0].0), (KEPT, "0"));
         let heavy = heaviest.0.iter().find(|heavy| heavy.fingerprint == 0).expect("the heavy one");
         assert!(heavy.count >= 9_091 && heavy.count - heavy.error <= 9_091, "{heavy:?}");
@@ -270,12 +270,13 @@ mod tests {
         heaviest.add(2, 1, || "once".into());
         heaviest.halve();
         heaviest.add(3, 60, || "new".into());
-        assert_eq!(names(&heaviest), [("new".into(), 60), ("old".into(), 50)]);
+        assert_eq!(names_and_counts(&heaviest), [("new".into(), 60), ("old".into(), 50)]);
     }
 
     #[test]
     fn sampling_preserves_the_number_of_decisions() {
-        let counted: u64 = std::thread::spawn(|| (0..1_000_000).filter_map(|_| sample()).sum()).join().expect("a sum");
+        let counted: u64 =
+            std::thread::spawn(|| (0..1_000_000).filter_map(|_| sample_weight()).sum()).join().expect("a sum");
         assert!((950_000..1_050_000).contains(&counted), "{counted} of a million");
     }
 }

@@ -142,7 +142,7 @@ pub async fn acquire<S: Store>(
     let admitted = match app.waiters.slot() {
         Some(_slot) => tokio::select! {
             admitted = admit(app, protocol, requests, deadline, decisions) => admitted,
-            () = stopping(app) => false,
+            () = wait_for_shutdown(app) => false,
         },
         None => false,
     };
@@ -208,7 +208,7 @@ async fn admit<S: Store>(
     }
 }
 
-async fn stopping<S: Store>(app: &App<S>) {
+async fn wait_for_shutdown<S: Store>(app: &App<S>) {
     while !app.connections.is_stopping() {
         sleep(SHUTDOWN_POLL).await;
     }
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    fn app(rules: &str) -> Arc<App<MemoryStore<Paused>>> {
+    fn app_with_rules(rules: &str) -> Arc<App<MemoryStore<Paused>>> {
         let store = MemoryStore::with_clock(1_000, Arc::new(Paused(Instant::now()))).expect("a table");
         let engine = Engine::new(store).expect("an engine");
         let text = format!("domain: d\nrules:\n{rules}");
@@ -257,7 +257,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn request_waits_until_capacity_is_available_and_no_longer_than_asked() {
-        let app = app("- {id: r, per: [user], limit: 1/s}\n");
+        let app = app_with_rules("- {id: r, per: [user], limit: 1/s}\n");
         assert_eq!(acquire_for(&app, "a", 5_000).await, (true, 0));
         let (allowed, waited) = acquire_for(&app, "a", 5_000).await;
         assert!(allowed && (1_000..=1_020).contains(&waited), "{waited} ms");
@@ -270,7 +270,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn admission_is_fifo_and_a_cancelled_waiter_leaves_the_queue() {
-        let app = app("- {id: r, limit: 1/s}\n");
+        let app = app_with_rules("- {id: r, limit: 1/s}\n");
         assert!(acquire_for(&app, "a", 0).await.0);
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
@@ -293,8 +293,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn delay_is_waited_out_and_shutdown_ends_every_wait() {
-        let app = app("- {id: slow, when: {user: s}, limit: 1/s, burst: 1, on_exceed: {delay: {max_wait: 9s}}}\n\
-             - {id: slots, when: {user: c}, limit: 1, algorithm: concurrency}\n");
+        let app = app_with_rules(
+            "- {id: slow, when: {user: s}, limit: 1/s, burst: 1, on_exceed: {delay: {max_wait: 9s}}}\n\
+             - {id: slots, when: {user: c}, limit: 1, algorithm: concurrency}\n",
+        );
         assert_eq!(acquire_for(&app, "s", 5_000).await, (true, 0));
         assert_eq!(acquire_for(&app, "s", 5_000).await, (true, 1_000));
         assert_eq!(acquire_for(&app, "c", 5_000).await, (true, 0));

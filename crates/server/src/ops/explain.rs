@@ -23,7 +23,7 @@ pub(super) async fn explain<S: Store>(
     input: &RequestInput<'_>,
 ) -> Result<Output<'static>, OpError> {
     let mut decisions = PooledDecisions::take();
-    let context = app.engine.decide_to_explain(input.domain(), &input.item(input.cost), &mut decisions).await?;
+    let context = app.engine.decide_to_explain(input.domain(), &input.to_item(input.cost), &mut decisions).await?;
     let (request, format) = (OwnedRequest::new(input), caller.format_explanation);
     let explain = move || {
         request

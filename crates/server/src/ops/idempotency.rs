@@ -189,19 +189,19 @@ impl Drop for Ticket<'_> {
 mod tests {
     use super::*;
 
-    fn first<'t>(table: &'t IdempotencyTable, key: &str, now: Time<Mono>) -> Ticket<'t> {
+    fn begin_first<'t>(table: &'t IdempotencyTable, key: &str, now: Time<Mono>) -> Ticket<'t> {
         match table.begin(key.as_bytes(), "asked", now) {
             Ok(KeyLookup::First(ticket)) => ticket,
             other => panic!("{other:?}"),
         }
     }
 
-    fn results(counters: usize) -> Results {
+    fn some_results(counters: usize) -> Results {
         Arc::from([Ok(Output::Reset(counters))])
     }
 
     /// Returns what is stored under the key `k`, by a number.
-    fn replayed(table: &IdempotencyTable, key: &str, now: Time<Mono>) -> Option<usize> {
+    fn stored_number(table: &IdempotencyTable, key: &str, now: Time<Mono>) -> Option<usize> {
         match table.begin(key.as_bytes(), "asked", now) {
             Ok(KeyLookup::Replay(results)) => match &results[..] {
                 [Ok(Output::Reset(counters))] => Some(*counters),
@@ -211,53 +211,53 @@ mod tests {
         }
     }
 
-    fn error(result: Result<KeyLookup<'_>, OpError>) -> Option<ErrorKind> {
+    fn error_kind(result: Result<KeyLookup<'_>, OpError>) -> Option<ErrorKind> {
         result.err().map(|error| error.kind)
     }
 
     #[test]
     fn stored_value_is_replayed_within_the_window() {
         let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
-        first(&table, "k", now).store(results(7), 10);
+        begin_first(&table, "k", now).store(some_results(7), 10);
         let almost = Time::from_nanos(now.as_nanos() + WINDOW.as_nanos() - 1);
-        assert_eq!(replayed(&table, "k", almost), Some(7));
-        assert_eq!(error(table.begin(b"k", "another", almost)), Some(ErrorKind::KeyReused));
+        assert_eq!(stored_number(&table, "k", almost), Some(7));
+        assert_eq!(error_kind(table.begin(b"k", "another", almost)), Some(ErrorKind::KeyReused));
         let later = now.saturating_add(WINDOW);
-        first(&table, "k", later).store(results(8), 10);
-        assert_eq!(replayed(&table, "k", later), Some(8));
+        begin_first(&table, "k", later).store(some_results(8), 10);
+        assert_eq!(stored_number(&table, "k", later), Some(8));
         assert_eq!(table.counts(), (1, 2, 0));
     }
 
     #[test]
     fn running_request_blocks_its_key_and_a_failed_one_frees_it() {
         let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
-        let ticket = first(&table, "k", now);
-        assert_eq!(error(table.begin(b"k", "asked", now)), Some(ErrorKind::KeyInUse));
+        let ticket = begin_first(&table, "k", now);
+        assert_eq!(error_kind(table.begin(b"k", "asked", now)), Some(ErrorKind::KeyInUse));
         drop(ticket);
-        drop(first(&table, "k", now));
+        drop(begin_first(&table, "k", now));
         assert_eq!((table.counts().0, table.table().order.len()), (0, 1));
         let later = now.saturating_add(WINDOW);
-        first(&table, "other", later).store(results(1), 1);
+        begin_first(&table, "other", later).store(some_results(1), 1);
         assert_eq!(table.table().order.len(), 1, "expired keys leave the order too");
-        let _running = first(&table, "long", later);
-        (0..3 * MAX_KEYS).for_each(|n| drop(first(&table, &n.to_string(), later)));
+        let _running = begin_first(&table, "long", later);
+        (0..3 * MAX_KEYS).for_each(|n| drop(begin_first(&table, &n.to_string(), later)));
         assert!(table.table().order.len() <= 2 * MAX_KEYS);
     }
 
     #[test]
     fn keys_and_bytes_are_bounded_and_the_oldest_are_evicted() {
         let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
-        (0..=MAX_KEYS).for_each(|n| first(&table, &n.to_string(), now).store(results(1), 1));
+        (0..=MAX_KEYS).for_each(|n| begin_first(&table, &n.to_string(), now).store(some_results(1), 1));
         assert_eq!(table.counts(), (MAX_KEYS, 0, 1));
-        assert_eq!(replayed(&table, "1", now), Some(1), "a replay evicts nothing");
-        assert_eq!(replayed(&table, "0", now), None, "the oldest was evicted");
+        assert_eq!(stored_number(&table, "1", now), Some(1), "a replay evicts nothing");
+        assert_eq!(stored_number(&table, "0", now), None, "the oldest was evicted");
         let table = IdempotencyTable::default();
-        (0..4).for_each(|n| first(&table, &n.to_string(), now).store(results(1), MAX_BYTES / 2));
+        (0..4).for_each(|n| begin_first(&table, &n.to_string(), now).store(some_results(1), MAX_BYTES / 2));
         assert!(table.table().bytes <= MAX_BYTES + MAX_BYTES / 2, "{} bytes", table.table().bytes);
         assert!(table.counts().2 >= 1);
-        let late = first(&table, "late", now);
-        (0..=MAX_KEYS).for_each(|n| first(&table, &format!("x{n}"), now).store(results(1), 1));
-        late.store(results(1), 1);
+        let late = begin_first(&table, "late", now);
+        (0..=MAX_KEYS).for_each(|n| begin_first(&table, &format!("x{n}"), now).store(some_results(1), 1));
+        late.store(some_results(1), 1);
         assert_eq!(table.table().bytes, MAX_KEYS, "the value of an evicted key is not stored");
     }
 }

@@ -44,7 +44,7 @@ pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc
             return Ok(known.limits.clone());
         }
         let limits = text.read().map_err(|mistake| OpError::invalid(mistake.word, mistake.to_string()))?;
-        let limits = Arc::new(engine.limits(&limits)?);
+        let limits = Arc::new(engine.intern_limits(&limits)?);
         if text.limit.len() <= MAX_TEXT {
             cache.slots[slot] = Some(CachedLimit {
                 limit: text.limit.into(),

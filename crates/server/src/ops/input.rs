@@ -70,7 +70,7 @@ impl<'a> RequestInput<'a> {
     }
 
     /// Returns the request for the engine, with `cost`.
-    pub fn item(&self, cost: Option<Cost>) -> Item<'_> {
+    pub fn to_item(&self, cost: Option<Cost>) -> Item<'_> {
         match &self.limits {
             LimitsInput::Rules { entries, .. } => Item { cost, ..Item::new(entries) },
             LimitsInput::Inline { key, limits } => Item { cost, ..Item::inline(*key, limits) },
@@ -106,7 +106,7 @@ impl Input<'_> {
 ///
 /// # Errors
 /// When it is not one.
-pub fn receipt(text: &[u8]) -> Result<Receipt, OpError> {
+pub fn parse_receipt(text: &[u8]) -> Result<Receipt, OpError> {
     let parsed = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     parsed.ok_or_else(|| OpError::invalid("receipt", "not a receipt; send the `receipt` of a decision unchanged"))
 }

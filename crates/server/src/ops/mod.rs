@@ -116,7 +116,7 @@ impl Verb {
     }
 
     /// Returns the cost that the engine is asked for, given the cost of the request.
-    pub fn cost(self, cost: Option<Cost>) -> Option<Cost> {
+    pub fn engine_cost(self, cost: Option<Cost>) -> Option<Cost> {
         match self {
             Self::Check | Self::Peek | Self::Reserve | Self::TakeUpTo | Self::Charge => cost,
             Self::Drain => Some(Cost::MAX),
@@ -172,30 +172,30 @@ pub struct RespCommand {
 /// Every operation. The first row of each protocol is the most frequent one.
 #[rustfmt::skip]
 pub const TABLE: &[Spec] = &[
-    decides(Verb::Check, "/v1/check", "TG.CHECK", "Takes what the request costs, or refuses it and takes nothing"),
-    decides(Verb::Peek, "/v1/peek", "TG.PEEK", "Returns what a check would decide, and takes nothing"),
-    decides(Verb::TakeUpTo, "/v1/take-up-to", "TG.TAKEUPTO", "Takes as much of the cost as is available"),
-    decides(Verb::Charge, "/v1/charge", "TG.CHARGE", "Takes the cost regardless, into debt"),
-    spec(Op::Decide(Verb::Drain), "/v1/drain", ("TG.DRAIN", 2, DOMAIN), "Takes all that is available"),
-    decides(Verb::Reserve, "/v1/reserve", "TG.RESERVE", "Takes, and returns a receipt to settle later"),
-    spec(Op::Acquire, "/v1/acquire", ("TG.ACQUIRE", 4, REQUEST_AND_WAIT), "Takes when enough is available, or refuses when the wait is over"),
-    spec(Op::Commit, "/v1/commit", ("TG.COMMIT", 3, RECEIPT_AND_COST), "Settles a reservation at its actual cost"),
+    verb_spec(Verb::Check, "/v1/check", "TG.CHECK", "Takes what the request costs, or refuses it and takes nothing"),
+    verb_spec(Verb::Peek, "/v1/peek", "TG.PEEK", "Returns what a check would decide, and takes nothing"),
+    verb_spec(Verb::TakeUpTo, "/v1/take-up-to", "TG.TAKEUPTO", "Takes as much of the cost as is available"),
+    verb_spec(Verb::Charge, "/v1/charge", "TG.CHARGE", "Takes the cost regardless, into debt"),
+    operation_spec(Op::Decide(Verb::Drain), "/v1/drain", ("TG.DRAIN", 2, DOMAIN), "Takes all that is available"),
+    verb_spec(Verb::Reserve, "/v1/reserve", "TG.RESERVE", "Takes, and returns a receipt to settle later"),
+    operation_spec(Op::Acquire, "/v1/acquire", ("TG.ACQUIRE", 4, REQUEST_AND_WAIT), "Takes when enough is available, or refuses when the wait is over"),
+    operation_spec(Op::Commit, "/v1/commit", ("TG.COMMIT", 3, RECEIPT_AND_COST), "Settles a reservation at its actual cost"),
     // Three names for one operation, after its object: a reservation, a slot, anything.
-    spec(Op::Refund, "/v1/cancel", ("TG.CANCEL", 2, RECEIPT), "Cancels a reservation"),
-    spec(Op::Refund, "/v1/release", ("TG.RELEASE", 2, RECEIPT), "Releases a slot"),
-    spec(Op::Renew, "/v1/renew", ("TG.RENEW", 2, RECEIPT), "Extends the lease of a slot"),
-    spec(Op::Refund, "/v1/refund", ("TG.REFUND", 2, RECEIPT), "Refunds what a decision took"),
-    Spec { role: Some(Role::Operator), ..spec(Op::Reset, "/v1/reset", ("TG.RESET", 3, REQUEST), "Resets counters; for operators") },
-    Spec { keyed: false, ..spec(Op::Explain, "/v1/explain", ("TG.EXPLAIN", 3, UNKEYED_REQUEST), "Explains what a check would decide, and takes nothing") },
-    Spec { op: Op::SetEnforcement, role: Some(Role::Operator), ..page(ServerPage::Enforcement, "/v1/enforcement", "The kill switch of this server; for operators") },
-    page(ServerPage::Enforcement, "/v1/enforcement", "Whether refusals are enforced"),
-    Spec { role: None, ..page(ServerPage::Health, "/healthz", "Whether the server runs") },
-    Spec { role: None, ..page(ServerPage::Readiness, "/readyz", "Whether the server accepts requests") },
-    page(ServerPage::TopKeys, "/v1/top", "The heaviest keys, by rule"),
-    page(ServerPage::Metrics, "/metrics", "All counters, for Prometheus"),
-    page(ServerPage::RulesStatus, "/v1/rules-status", "The source of the rules, and the result of the last load"),
-    page(ServerPage::Peers, "/v1/peers", "The servers that share limits with this one, with `--store peers://…`"),
-    page(ServerPage::ApiDescription, "/openapi.json", "This description"),
+    operation_spec(Op::Refund, "/v1/cancel", ("TG.CANCEL", 2, RECEIPT), "Cancels a reservation"),
+    operation_spec(Op::Refund, "/v1/release", ("TG.RELEASE", 2, RECEIPT), "Releases a slot"),
+    operation_spec(Op::Renew, "/v1/renew", ("TG.RENEW", 2, RECEIPT), "Extends the lease of a slot"),
+    operation_spec(Op::Refund, "/v1/refund", ("TG.REFUND", 2, RECEIPT), "Refunds what a decision took"),
+    Spec { role: Some(Role::Operator), ..operation_spec(Op::Reset, "/v1/reset", ("TG.RESET", 3, REQUEST), "Resets counters; for operators") },
+    Spec { keyed: false, ..operation_spec(Op::Explain, "/v1/explain", ("TG.EXPLAIN", 3, UNKEYED_REQUEST), "Explains what a check would decide, and takes nothing") },
+    Spec { op: Op::SetEnforcement, role: Some(Role::Operator), ..page_spec(ServerPage::Enforcement, "/v1/enforcement", "The kill switch of this server; for operators") },
+    page_spec(ServerPage::Enforcement, "/v1/enforcement", "Whether refusals are enforced"),
+    Spec { role: None, ..page_spec(ServerPage::Health, "/healthz", "Whether the server runs") },
+    Spec { role: None, ..page_spec(ServerPage::Readiness, "/readyz", "Whether the server accepts requests") },
+    page_spec(ServerPage::TopKeys, "/v1/top", "The heaviest keys, by rule"),
+    page_spec(ServerPage::Metrics, "/metrics", "All counters, for Prometheus"),
+    page_spec(ServerPage::RulesStatus, "/v1/rules-status", "The source of the rules, and the result of the last load"),
+    page_spec(ServerPage::Peers, "/v1/peers", "The servers that share limits with this one, with `--store peers://…`"),
+    page_spec(ServerPage::ApiDescription, "/openapi.json", "This description"),
 ];
 
 /// The row of a check.
@@ -208,7 +208,7 @@ const REQUEST_AND_WAIT: &str = "<domain> <cost or -> <wait_ms> [ONCE <key>] [<na
 const RECEIPT: &str = "<receipt> [ONCE <key>]";
 const RECEIPT_AND_COST: &str = "<receipt> <cost> [ONCE <key>]";
 
-const fn spec(
+const fn operation_spec(
     op: Op,
     path: &'static str,
     (name, arity, args): (&'static str, usize, &'static str),
@@ -217,13 +217,13 @@ const fn spec(
     Spec { op, path, command: Some(RespCommand { name, arity, args }), role: Some(Role::Reader), keyed: true, summary }
 }
 
-const fn decides(verb: Verb, path: &'static str, name: &'static str, summary: &'static str) -> Spec {
+const fn verb_spec(verb: Verb, path: &'static str, name: &'static str, summary: &'static str) -> Spec {
     let keyed = verb.taking().is_some();
     let args = if keyed { REQUEST } else { UNKEYED_REQUEST };
-    Spec { keyed, ..spec(Op::Decide(verb), path, (name, 3, args), summary) }
+    Spec { keyed, ..operation_spec(Op::Decide(verb), path, (name, 3, args), summary) }
 }
 
-const fn page(page: ServerPage, path: &'static str, summary: &'static str) -> Spec {
+const fn page_spec(page: ServerPage, path: &'static str, summary: &'static str) -> Spec {
     Spec { op: Op::Page(page), path, command: None, role: Some(Role::Reader), keyed: false, summary }
 }
 

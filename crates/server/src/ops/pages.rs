@@ -11,12 +11,12 @@ use crate::control::api::{AuditQueues, describe};
 use crate::observe::metrics::Gauges;
 
 /// Returns a page.
-pub(super) fn page<S: Store>(app: &App<S>, page: ServerPage) -> PageView {
+pub(super) fn render_page<S: Store>(app: &App<S>, page: ServerPage) -> PageView {
     let body = match page {
-        ServerPage::Enforcement => enforcement(app).into(),
+        ServerPage::Enforcement => enforcement_text(app).into(),
         ServerPage::Health => Bytes::from_static(b"ok\n"),
-        ServerPage::Readiness => readiness(app).into(),
-        ServerPage::Metrics => metrics(app).into(),
+        ServerPage::Readiness => readiness_text(app).into(),
+        ServerPage::Metrics => metrics_text(app).into(),
         // Structs of numbers and strings always serialise.
         ServerPage::TopKeys => serde_json::to_vec(&app.top.page()).unwrap_or_default().into(),
         ServerPage::RulesStatus => serde_json::to_vec(&app.source.status(app.now())).unwrap_or_default().into(),
@@ -31,7 +31,7 @@ pub(super) fn page<S: Store>(app: &App<S>, page: ServerPage) -> PageView {
 }
 
 /// Returns whether refusals are enforced, and that the fleet was switched if it was: then this server cannot enforce them.
-fn enforcement<S: Store>(app: &App<S>) -> String {
+fn enforcement_text<S: Store>(app: &App<S>) -> String {
     let mode = app.engine.enforcement().as_str();
     match app.fleet_mode() {
         Enforcement::Enforce => format!("{{\"mode\":\"{mode}\"}}"),
@@ -40,7 +40,7 @@ fn enforcement<S: Store>(app: &App<S>) -> String {
 }
 
 /// Returns the readiness. A server without its store or its rules service is ready; `observe::health` says why.
-fn readiness<S: Store>(app: &App<S>) -> String {
+fn readiness_text<S: Store>(app: &App<S>) -> String {
     if app.connections.is_stopping() {
         return "stopping\n".to_owned();
     }
@@ -49,7 +49,7 @@ fn readiness<S: Store>(app: &App<S>) -> String {
     if problems.is_empty() { "ready\n".to_owned() } else { format!("ready ({})\n", problems.join(", ")) }
 }
 
-fn metrics<S: Store>(app: &App<S>) -> String {
+fn metrics_text<S: Store>(app: &App<S>) -> String {
     let status = app.source.status(app.now());
     app.metrics.to_text(&Gauges {
         audit_refused: app.source.audit().map_or(0, AuditQueues::refused),

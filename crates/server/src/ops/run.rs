@@ -232,7 +232,7 @@ async fn decide<S: Store>(
         // There is nearly always one, for which nothing is allocated.
         let inputs = calls.iter().filter_map(Call::to_decide);
         let items: SmallVec<[(&[u8], Item<'_>); 1]> =
-            inputs.map(|input| (input.domain(), input.item(verb.cost(input.cost)))).collect();
+            inputs.map(|input| (input.domain(), input.to_item(verb.engine_cost(input.cost)))).collect();
         let requests: SmallVec<[Request<'_>; 1]> =
             items.iter().map(|(domain, item)| Request { domain, items: std::slice::from_ref(item) }).collect();
         if !requests.is_empty() {
@@ -307,7 +307,7 @@ pub(crate) async fn decide_requests<S: Store>(
             refusals.note(protocol, requests[index].domain, &decision, &app.top, explain);
         }
     }
-    app.metrics.front(protocol).decided(tally);
+    app.metrics.front_counters(protocol).count_decisions(tally);
 }
 
 /// Runs an operation that is not batched.
@@ -320,7 +320,7 @@ async fn run_one<'a, S: Store>(
 ) -> Result<Output<'static>, OpError> {
     match (op, input) {
         (Op::Acquire, Input::Request(input)) => {
-            let items = [input.item(input.cost)];
+            let items = [input.to_item(input.cost)];
             let request = Request { domain: input.domain(), items: &items };
             let mut decisions = PooledDecisions::take();
             acquire::acquire(app, caller.protocol, &request, input.wait, &mut decisions).await;
@@ -337,7 +337,7 @@ async fn run_one<'a, S: Store>(
             Err(OpError::invalid("cost", "a commit needs the actual `cost` of the request"))
         }
         (Op::Reset, Input::Request(input)) => {
-            let items = [input.item(input.cost)];
+            let items = [input.to_item(input.cost)];
             let request = Request { domain: input.domain(), items: &items };
             resets.reserve(app)?;
             let counters = app.engine.reset(&request, &mut PooledDecisions::take()).await?;
@@ -347,9 +347,9 @@ async fn run_one<'a, S: Store>(
         (Op::Explain, Input::Request(input)) => explain(app, caller, input).await,
         (Op::SetEnforcement, Input::Enforcement(enforcement)) => {
             set_enforcement(app, caller, *enforcement)?;
-            Ok(Output::Page(pages::page(app, super::ServerPage::Enforcement)))
+            Ok(Output::Page(pages::render_page(app, super::ServerPage::Enforcement)))
         }
-        (Op::Page(page), _) => Ok(Output::Page(pages::page(app, page))),
+        (Op::Page(page), _) => Ok(Output::Page(pages::render_page(app, page))),
         // Unreachable: a front end builds the input that the operation needs.
         _ => Err(OpError::invalid("", "this is not the input of this operation")),
     }

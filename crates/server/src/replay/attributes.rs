@@ -139,13 +139,13 @@ impl Extractor {
             |name: &str| mapping.map.iter().find(|(attribute, _)| attribute == name).map(|(_, field)| &**field);
         let time = match mapped("time") {
             Some(field) => {
-                let found = if has(format, field) { format.field(field) } else { None };
+                let found = if has(format, field) { format.field_number(field) } else { None };
                 found.ok_or_else(|| {
                     format!("--map time={field}: the log has no such field, but {}", list(format.available()))
                 })?
             }
             None => {
-                let found = TIMES.iter().find(|name| has(format, name)).and_then(|name| format.field(name));
+                let found = TIMES.iter().find(|name| has(format, name)).and_then(|name| format.field_number(name));
                 found.ok_or_else(|| {
                     let fields = list(format.available());
                     format!(
@@ -157,10 +157,10 @@ impl Extractor {
         let (mut sources, mut missing) = (Vec::new(), Vec::new());
         for name in attributes {
             let mut source = AttributeSource::default();
-            for (field, transform) in candidates(name, mapped(name)) {
+            for (field, transform) in candidate_fields(name, mapped(name)) {
                 // A field of JSON that only some lines have may not be in the sample.
                 if (has(format, &field) || mapped(name).is_some())
-                    && let Some(field) = format.field(&field)
+                    && let Some(field) = format.field_number(&field)
                 {
                     source.fields.push((field, transform));
                 }
@@ -179,14 +179,19 @@ impl Extractor {
 
     /// Returns the time of a line; `None` if it has none.
     #[inline]
-    pub(super) fn time(&self, text: &[u8], fields: &[Span; MAX_FIELDS], parser: &mut TimeParser) -> Option<Stamp> {
+    pub(super) fn time_of_line(
+        &self,
+        text: &[u8],
+        fields: &[Span; MAX_FIELDS],
+        parser: &mut TimeParser,
+    ) -> Option<Stamp> {
         fields.get(self.time)?.of(text).and_then(|text| parser.parse(text))
     }
 
     /// Appends the spans of the attributes of a line. Values that differ from what the line has are
     /// appended to `extra`; their spans begin after the end of `text`.
     #[inline]
-    pub(super) fn attributes(
+    pub(super) fn push_attributes(
         &self,
         format: &Format,
         text: &[u8],
@@ -197,7 +202,7 @@ impl Extractor {
         for source in &self.attributes {
             let mut found = Span::NONE;
             for (field, transform) in &source.fields {
-                found = value(format, text, fields[*field], transform, extra);
+                found = field_value(format, text, fields[*field], transform, extra);
                 if !found.is_none() {
                     break;
                 }
@@ -213,7 +218,7 @@ fn list(names: &[String]) -> String {
 }
 
 /// Returns the fields that an attribute may be in.
-fn candidates(name: &str, mapped: Option<&str>) -> Vec<(String, Transform)> {
+fn candidate_fields(name: &str, mapped: Option<&str>) -> Vec<(String, Transform)> {
     let plain = |names: &[&str], transform: Transform| -> Vec<(String, Transform)> {
         names.iter().map(|field| ((*field).to_owned(), transform.clone())).collect()
     };
@@ -274,7 +279,7 @@ fn candidates(name: &str, mapped: Option<&str>) -> Vec<(String, Transform)> {
 
 /// Returns the span of the value that a field gives, and appends it to `extra` if it differs from the field.
 #[inline]
-fn value(format: &Format, text: &[u8], span: Span, transform: &Transform, extra: &mut Vec<u8>) -> Span {
+fn field_value(format: &Format, text: &[u8], span: Span, transform: &Transform, extra: &mut Vec<u8>) -> Span {
     let Some(raw) = span.of(text) else { return Span::NONE };
     if raw.is_empty() || raw == b"-" && format.has_dashes() {
         return Span::NONE;
@@ -423,7 +428,7 @@ mod tests {
 
     fn check(head: &str, format: Option<&str>, names: &[&str], expected: &[Option<&str>]) {
         let mut format = match format {
-            Some(text) => Format::described(text, head.as_bytes()).expect("a format"),
+            Some(text) => Format::from_description(text, head.as_bytes()).expect("a format"),
             None => Format::detect(head.as_bytes()).expect("a known format"),
         };
         let names: Vec<Box<str>> = names.iter().map(|name| (*name).into()).collect();
@@ -432,7 +437,7 @@ mod tests {
         let line = head.lines().last().expect("a line").as_bytes();
         let (mut fields, mut extra, mut spans) = ([Span::NONE; MAX_FIELDS], Vec::new(), Vec::new());
         assert!(format.parse(line, 0, &mut fields), "{head}");
-        extractor.attributes(&format, line, &fields, &mut extra, &mut spans);
+        extractor.push_attributes(&format, line, &fields, &mut extra, &mut spans);
         let all = [line, &extra].concat();
         let found: Vec<Option<String>> =
             spans.iter().map(|span| span.of(&all).map(|value| String::from_utf8_lossy(value).into_owned())).collect();
@@ -493,10 +498,10 @@ mod tests {
 
     #[test]
     fn missing_fields_are_reported() {
-        let mut format = Format::described("$remote_addr", b"").expect("a format");
+        let mut format = Format::from_description("$remote_addr", b"").expect("a format");
         let error = Extractor::new(&mut format, &[], &Mapping::default()).unwrap_err();
         assert!(error.contains("--map time=FIELD, one of remote_addr"), "{error}");
-        let mut format = Format::described("$msec $a", b"").expect("a format");
+        let mut format = Format::from_description("$msec $a", b"").expect("a format");
         let mapping = Mapping { map: vec![("k".into(), "b".into())], set: Vec::new() };
         let error = Extractor::new(&mut format, &["k".into()], &mapping).unwrap_err();
         assert!(error.contains("--map k=b: the log has no such field, but msec, a"), "{error}");

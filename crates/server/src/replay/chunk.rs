@@ -152,7 +152,7 @@ impl ChunkReader<'_> {
             if !is_last && start < filled {
                 let rest = &text[start..filled];
                 if rest.len() > MAX_LINE && !skipping {
-                    buffers.problem(self, LineProblem::TooLong);
+                    buffers.add_problem(self, LineProblem::TooLong);
                     skipping = true;
                 }
                 if !skipping {
@@ -172,25 +172,25 @@ impl ChunkReader<'_> {
     fn add_line(&self, buffers: &mut ChunkBuffers, text: &[u8], start: usize, end: usize, parser: &mut TimeParser) {
         let line = text[start..end].strip_suffix(b"\r").unwrap_or(&text[start..end]);
         if line.len() > MAX_LINE {
-            return buffers.problem(self, LineProblem::TooLong);
+            return buffers.add_problem(self, LineProblem::TooLong);
         }
         let mut fields = [Span::NONE; MAX_FIELDS];
         let Source { format, extractor, .. } = self.source;
         if !format.parse(line, start, &mut fields) {
             return self.add_unreadable(buffers, line);
         }
-        let Some(stamp) = extractor.time(text, &fields, parser) else {
+        let Some(stamp) = extractor.time_of_line(text, &fields, parser) else {
             if !format.is_header(line) {
-                buffers.problem(self, LineProblem::NoTime);
+                buffers.add_problem(self, LineProblem::NoTime);
             }
             return;
         };
         if stamp.nanos > self.latest {
-            return buffers.problem(self, LineProblem::Future);
+            return buffers.add_problem(self, LineProblem::Future);
         }
         let row = buffers.records.len() as u32;
         buffers.records.push(Record { at: stamp.nanos, row, line: buffers.lines as u32 });
-        extractor.attributes(format, text, &fields, &mut buffers.extra, &mut buffers.spans);
+        extractor.push_attributes(format, text, &fields, &mut buffers.extra, &mut buffers.spans);
     }
 
     #[cold]
@@ -199,11 +199,11 @@ impl ChunkReader<'_> {
         if line.trim_ascii().is_empty() {
             // Empty lines are not requests.
         } else if line.iter().any(is_odd) {
-            buffers.problem(self, LineProblem::Binary);
+            buffers.add_problem(self, LineProblem::Binary);
         } else if Format::detect(line).is_some() {
-            buffers.problem(self, LineProblem::OtherFormat);
+            buffers.add_problem(self, LineProblem::OtherFormat);
         } else {
-            buffers.problem(self, LineProblem::Unreadable);
+            buffers.add_problem(self, LineProblem::Unreadable);
         }
     }
 }
@@ -237,7 +237,7 @@ impl ChunkBuffers {
     }
 
     #[cold]
-    fn problem(&mut self, reader: &ChunkReader<'_>, problem: LineProblem) {
+    fn add_problem(&mut self, reader: &ChunkReader<'_>, problem: LineProblem) {
         self.problems.add(problem, reader.number, self.first_line + self.lines);
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::report::{ComparisonReport, KeyCount, Report, RuleReport, RunReport, SuggestionReport};
-use super::show::{approximate, length, number, percent, time};
+use super::show::{format_estimate, format_length, format_number, format_percent, format_time};
 use super::svg::{self, escape};
 
 /// The keys that are listed for each rule.
@@ -55,7 +55,12 @@ impl Report {
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let span = match (self.first_ms, self.last_ms) {
             (Some(first), Some(last)) => {
-                format!("{} to {} UTC, {}", time(first), time(last), length(last.saturating_sub(first)))
+                format!(
+                    "{} to {} UTC, {}",
+                    format_time(first),
+                    format_time(last),
+                    format_length(last.saturating_sub(first))
+                )
             }
             _ => "no requests".into(),
         };
@@ -63,12 +68,12 @@ impl Report {
             page,
             "<p class=\"soft\">{}{more}<br>{span}, {} lines</p>",
             escape(&logs.join(", ")),
-            number(self.lines)
+            format_number(self.lines)
         );
         for problem in &self.problems {
             let first = problem.first.as_deref().map(|first| format!("; the first is {first}")).unwrap_or_default();
             let lines = if problem.lines == 1 { "line" } else { "lines" };
-            let text = format!("{} {lines} {}{first}", number(problem.lines), problem.description);
+            let text = format!("{} {lines} {}{first}", format_number(problem.lines), problem.description);
             let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(&text));
         }
         for error in &self.errors {
@@ -82,22 +87,22 @@ impl Report {
 
     fn write_html_run(&self, page: &mut String, run: &RunReport) {
         if run.overflowed > 0 {
-            let times = number(run.overflowed);
+            let times = format_number(run.overflowed);
             let _ = writeln!(page, "<p class=\"note\">Not exact: a key got no entry {times} times.</p>");
         }
-        let share = percent(run.refused, run.requests);
+        let share = format_percent(run.refused, run.requests);
         let refused = match &self.at_once {
             Some(at_once) if at_once.refused != run.refused => {
-                format!("{share} – {}", percent(at_once.refused, at_once.requests))
+                format!("{share} – {}", format_percent(at_once.refused, at_once.requests))
             }
             Some(_) | None => share,
         };
         page.push_str("<div class=\"cards\">");
         for (value, name, class) in [
-            (number(run.requests), "requests", ""),
-            (number(run.refused), "refused", " class=\"bad\""),
+            (format_number(run.requests), "requests", ""),
+            (format_number(run.refused), "refused", " class=\"bad\""),
             (refused, "of all requests", " class=\"bad\""),
-            (number(run.shadow_refused), "refused by shadow rules", ""),
+            (format_number(run.shadow_refused), "refused by shadow rules", ""),
         ] {
             let _ = write!(page, "<div class=\"card\"><b{class}>{value}</b>{name}</div>");
         }
@@ -107,12 +112,12 @@ impl Report {
                 page,
                 "<p class=\"soft\">The log has whole seconds. If the requests of a second come evenly, {} are refused; if all come \
                  at its beginning, {}. The truth is in between. Everything below is for requests that come evenly.</p>",
-                number(run.refused),
-                number(at_once.refused)
+                format_number(run.refused),
+                format_number(at_once.refused)
             );
         }
         page.push_str("<h2>Over time</h2>\n");
-        page.push_str(&svg::timeline(&run.timeline));
+        page.push_str(&svg::draw_timeline(&run.timeline));
         write_rules(page, &run.rules);
         write_rule_keys(page, &run.rules);
     }
@@ -131,15 +136,15 @@ fn write_rules(page: &mut String, rules: &[RuleReport]) {
         let more = if rule.has_more_keys_refused { "≥ " } else { "" };
         let with_share = |part: u64, whole: u64| match part {
             0 => "0".into(),
-            part => format!("{} <span class=\"soft\">({})</span>", number(part), percent(part, whole)),
+            part => format!("{} <span class=\"soft\">({})</span>", format_number(part), format_percent(part, whole)),
         };
-        let mut cells = vec![escape(&rule.rule), number(rule.matched), with_share(rule.refused, rule.matched)];
-        cells.extend(has_delays.then(|| number(rule.delayed)));
+        let mut cells = vec![escape(&rule.rule), format_number(rule.matched), with_share(rule.refused, rule.matched)];
+        cells.extend(has_delays.then(|| format_number(rule.delayed)));
         cells.extend(has_shadow.then(|| with_share(rule.shadow_refused, rule.matched)));
-        cells.push(approximate(rule.keys));
+        cells.push(format_estimate(rule.keys));
         cells.push(format!("{more}{}", with_share(rule.keys_refused, rule.keys)));
-        cells.push(length(rule.longest_refusal_ms));
-        cells.push(svg::sparkline(&rule.timeline));
+        cells.push(format_length(rule.longest_refusal_ms));
+        cells.push(svg::draw_sparkline(&rule.timeline));
         let _ = writeln!(page, "<tr><td>{}</td></tr>", cells.join("</td><td>"));
     }
     page.push_str("</table></div>\n");
@@ -168,7 +173,7 @@ fn write_keys(page: &mut String, title: &str, what: &str, keys: &[KeyCount]) {
     for key in keys.iter().take(KEYS) {
         let about = if key.error > 0 { "≈ " } else { "" };
         let name = if key.key.is_empty() { "all requests" } else { &key.key };
-        let _ = write!(page, "<tr><td>{}</td><td>{about}{}</td></tr>", escape(name), number(key.count));
+        let _ = write!(page, "<tr><td>{}</td><td>{about}{}</td></tr>", escape(name), format_number(key.count));
     }
     page.push_str("</table></div>\n");
 }
@@ -178,11 +183,11 @@ fn write_comparison(page: &mut String, comparison: &ComparisonReport) {
         page,
         "<h2>Compared with the old rules</h2>\n<p>The old rules refused {} requests. {} requests of {} keys are newly refused, {} \
          requests of {} keys are relieved.</p>\n<div class=\"keys\">",
-        number(comparison.refused_before),
-        number(comparison.newly_refused),
-        number(comparison.newly_refused_keys),
-        number(comparison.relieved),
-        number(comparison.relieved_keys)
+        format_number(comparison.refused_before),
+        format_number(comparison.newly_refused),
+        format_number(comparison.newly_refused_keys),
+        format_number(comparison.relieved),
+        format_number(comparison.relieved_keys)
     );
     write_keys(page, "Newly refused", "requests", &comparison.newly_refused_top);
     write_keys(page, "Relieved", "requests", &comparison.relieved_top);
@@ -195,21 +200,22 @@ fn write_suggestion(page: &mut String, suggestion: &SuggestionReport) {
         page,
         "<h2>Suggested limits per {per}</h2>\n<p class=\"soft\">{} clients. The most requests of a client:</p>\n\
          <div class=\"scroll\"><table><tr><th>in</th><th>half of the clients</th><th>99 %</th><th>99.9 %</th><th>the busiest</th></tr>",
-        number(suggestion.clients)
+        format_number(suggestion.clients)
     );
     for peak in &suggestion.peaks {
-        let counts = [peak.half, peak.most, peak.nearly_all, peak.max].map(number);
+        let counts = [peak.half, peak.most, peak.nearly_all, peak.max].map(format_number);
         let _ = writeln!(page, "<tr><td>{}</td><td>{}</td></tr>", peak.interval, counts.join("</td><td>"));
     }
     page.push_str("</table></div>\n<p class=\"soft\">Limits that 99.9 % of the clients never notice:</p>\n");
-    page.push_str(&svg::bursts(suggestion));
+    page.push_str(&svg::draw_bursts(suggestion));
     page.push_str(
         "<div class=\"scroll\"><table><tr><th>limit</th><th>burst</th><th>at most in a minute</th><th>requests refused</th>\
          <th>clients refused</th></tr>\n",
     );
     for (place, candidate) in suggestion.candidates.iter().enumerate() {
         let class = if place == suggestion.recommended { " class=\"mark\"" } else { "" };
-        let counts = [candidate.burst, candidate.per_minute, candidate.refused, candidate.clients_refused].map(number);
+        let counts =
+            [candidate.burst, candidate.per_minute, candidate.refused, candidate.clients_refused].map(format_number);
         let _ = writeln!(
             page,
             "<tr{class}><td>{}</td><td>{}</td></tr>",

@@ -14,7 +14,7 @@ use super::attributes::{Extractor, Mapping};
 use super::bounds::{HEAD, MAX_BOMB, MAX_FIELDS, MAX_RATIO};
 use super::format::span::Span;
 use super::format::time::TimeParser;
-use super::format::{Format, sample};
+use super::format::{Format, sample_lines};
 
 /// A log to replay.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ impl Log {
             Self::StandardInput => Box::new(io::stdin()),
             Self::Bytes { bytes, .. } => Box::new(io::Cursor::new(bytes.clone())),
         };
-        let inner = decompressed(CountedReader { inner, read: read.clone() })?;
+        let inner = decompress_if_gzip(CountedReader { inner, read: read.clone() })?;
         Ok(Box::new(BoundedReader { inner, read: 0, bounds: bounds.clone() }))
     }
 
@@ -134,10 +134,13 @@ impl Source {
         }
         let text = head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&head);
         let mut format = match options.format {
-            Some(described) => Format::described(described, text).map_err(|error| format!("--format: {error}"))?,
+            Some(described) => {
+                Format::from_description(described, text).map_err(|error| format!("--format: {error}"))?
+            }
             None => Format::detect(text).ok_or_else(|| {
-                let line =
-                    sample(text).first().map(|line| String::from_utf8_lossy(&line[..line.len().min(120)]).into_owned());
+                let line = sample_lines(text)
+                    .first()
+                    .map(|line| String::from_utf8_lossy(&line[..line.len().min(120)]).into_owned());
                 let line = line.unwrap_or_default().replace(|letter: char| letter.is_control(), "�");
                 failed(format!(
                     "unknown format; describe it with --format, like nginx's log_format. It begins with: {line}"
@@ -147,9 +150,9 @@ impl Source {
         let (extractor, missing) = Extractor::new(&mut format, options.attributes, options.mapping).map_err(failed)?;
         let (mut first, mut has_whole_seconds) = (u64::MAX, true);
         let (mut fields, mut parser) = ([Span::NONE; MAX_FIELDS], TimeParser::new(options.zone.clone()));
-        for line in sample(text) {
+        for line in sample_lines(text) {
             if format.parse(line, 0, &mut fields)
-                && let Some(stamp) = extractor.time(line, &fields, &mut parser)
+                && let Some(stamp) = extractor.time_of_line(line, &fields, &mut parser)
             {
                 first = first.min(stamp.nanos);
                 // A format with fractions of seconds may omit fractions that are zero.
@@ -237,7 +240,7 @@ impl Read for BoundedReader {
 }
 
 /// Returns the stream as it is, or decompressed if it begins as gzip does.
-fn decompressed(mut stream: CountedReader) -> io::Result<Box<dyn Read + Send>> {
+fn decompress_if_gzip(mut stream: CountedReader) -> io::Result<Box<dyn Read + Send>> {
     let mut magic = Vec::new();
     stream.by_ref().take(2).read_to_end(&mut magic)?;
     let is_gzip = magic == [0x1f, 0x8b];

@@ -51,7 +51,7 @@ impl Batch {
 
     /// Appends the attributes of a request: those of the line, and those that all requests have.
     #[inline]
-    pub(super) fn entries<'b>(
+    pub(super) fn push_entries<'b>(
         &'b self,
         request: &LoggedRequest,
         attributes: &'b Attributes,
@@ -134,9 +134,9 @@ pub(super) fn run(
             latest,
             pool: pool.clone(),
         };
-        let mut inputs: Vec<Input> = sources.iter().map(|source| Input::waiting(source.first)).collect();
+        let mut inputs: Vec<Input> = sources.iter().map(|source| Input::at_start(source.first)).collect();
         let mut sequence = Sequence { spreads, outputs, ..Sequence::default() };
-        while let Some((next, until)) = earliest(&inputs) {
+        while let Some((next, until)) = earliest_input(&inputs) {
             let (input, source) = (&mut inputs[next], &sources[next]);
             if let Stage::Waiting(_) = input.stage {
                 input.begin(scope, reader(next), &mut sequence.summary);
@@ -159,7 +159,7 @@ pub(super) fn run(
 }
 
 /// Returns the input with the earliest request, and the time of the earliest request of another one.
-fn earliest(inputs: &[Input]) -> Option<(usize, u64)> {
+fn earliest_input(inputs: &[Input]) -> Option<(usize, u64)> {
     let (mut best, mut until) = (None, u64::MAX);
     for (place, input) in inputs.iter().enumerate() {
         let Some(head) = input.head() else { continue };
@@ -199,7 +199,7 @@ impl Cursor {
 }
 
 impl Input {
-    fn waiting(first: u64) -> Self {
+    fn at_start(first: u64) -> Self {
         Self { stage: Stage::Waiting(first), cursors: [None, None] }
     }
 

@@ -27,7 +27,7 @@ impl<'a> RequestWriter<'a> {
 
     fn write(&mut self, batch: &Batch, request: &LoggedRequest) -> io::Result<()> {
         let mut entries = smallvec::SmallVec::new();
-        batch.entries(request, self.attributes, &mut entries);
+        batch.push_entries(request, self.attributes, &mut entries);
         self.out.write_all(b"{\"at\":")?;
         match (request.at % 1_000_000, Timestamp::from_nanosecond(i128::from(request.at))) {
             (1.., Ok(at)) => write!(self.out, "\"{at:.9}\"")?,

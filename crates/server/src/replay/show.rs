@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 /// Returns a number with commas: `1,234,567`.
-pub(super) fn number(number: u64) -> String {
+pub(super) fn format_number(number: u64) -> String {
     let digits = number.to_string();
     let mut shown = String::with_capacity(digits.len() * 4 / 3);
     for (place, digit) in digits.chars().enumerate() {
@@ -17,13 +17,13 @@ pub(super) fn number(number: u64) -> String {
 }
 
 /// Formats an estimated number: small numbers are exact.
-pub(super) fn approximate(estimate: u64) -> String {
+pub(super) fn format_estimate(estimate: u64) -> String {
     let about = if estimate > 100 { "≈ " } else { "" };
-    format!("{about}{}", number(estimate))
+    format!("{about}{}", format_number(estimate))
 }
 
 /// Returns a short form of a number, for axes: `1.5k`, `20M`.
-pub(super) fn short(number: u64) -> String {
+pub(super) fn format_short(number: u64) -> String {
     let (scale, unit) = match number {
         0..1_000 => return number.to_string(),
         1_000..1_000_000 => (1_000, "k"),
@@ -37,7 +37,7 @@ pub(super) fn short(number: u64) -> String {
 }
 
 /// Returns a share in percent, with three digits: `12.3 %`, `0.012 %`.
-pub(super) fn percent(part: u64, whole: u64) -> String {
+pub(super) fn format_percent(part: u64, whole: u64) -> String {
     if part == 0 || whole == 0 {
         return "0 %".into();
     }
@@ -52,7 +52,7 @@ pub(super) fn percent(part: u64, whole: u64) -> String {
 }
 
 /// Returns a length of time: `250 ms`, `1.5 s`, `2 min 5 s`, `3 h 20 min`.
-pub(super) fn length(millis: u64) -> String {
+pub(super) fn format_length(millis: u64) -> String {
     let two = |large: u64, unit: &str, small: u64, next: &str| match small {
         0 => format!("{large} {unit}"),
         small => format!("{large} {unit} {small} {next}"),
@@ -70,32 +70,32 @@ pub(super) fn length(millis: u64) -> String {
 }
 
 /// Returns a time in UTC: `2026-11-16 09:00:00`.
-pub(super) fn time(millis: u64) -> String {
-    civil(millis, "%Y-%m-%d %H:%M:%S")
+pub(super) fn format_time(millis: u64) -> String {
+    format_civil(millis, "%Y-%m-%d %H:%M:%S")
 }
 
 /// Returns a time for an axis whose marks are this far apart.
 pub(super) fn mark(millis: u64, step_ms: u64) -> String {
     match step_ms {
-        0..60_000 => civil(millis, "%H:%M:%S"),
-        60_000..86_400_000 => civil(millis, "%H:%M"),
-        _ => civil(millis, "%Y-%m-%d"),
+        0..60_000 => format_civil(millis, "%H:%M:%S"),
+        60_000..86_400_000 => format_civil(millis, "%H:%M"),
+        _ => format_civil(millis, "%Y-%m-%d"),
     }
 }
 
-fn civil(millis: u64, form: &str) -> String {
+fn format_civil(millis: u64, form: &str) -> String {
     let stamp = i64::try_from(millis).ok().and_then(|millis| Timestamp::from_millisecond(millis).ok());
     stamp.map_or_else(|| "?".into(), |stamp| stamp.to_zoned(TimeZone::UTC).strftime(form).to_string())
 }
 
 /// Joins columns so that at most `most` are left.
-pub(super) fn joined(columns: &[u64], most: usize) -> Vec<u64> {
+pub(super) fn join_columns(columns: &[u64], most: usize) -> Vec<u64> {
     let size = columns.len().div_ceil(most.max(1)).max(1);
     columns.chunks(size).map(|part| part.iter().sum()).collect()
 }
 
 /// Removes control characters, which a terminal would interpret.
-pub(super) fn printable(text: &str) -> String {
+pub(super) fn strip_control_characters(text: &str) -> String {
     text.replace(|letter: char| letter.is_control() || ('\u{200b}'..='\u{202e}').contains(&letter), "�")
 }
 
@@ -105,18 +105,18 @@ mod tests {
 
     #[test]
     fn numbers_are_shown_as_people_write_them() {
-        assert_eq!([0, 999, 1_000, 1_234_567].map(number), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!([0, 999, 1_500, 20_000_000].map(short), ["0", "999", "1.5k", "20M"]);
+        assert_eq!([0, 999, 1_000, 1_234_567].map(format_number), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0, 999, 1_500, 20_000_000].map(format_short), ["0", "999", "1.5k", "20M"]);
         let shares = [(0, 5), (1, 0), (1, 3), (1, 40), (1, 900), (1, 1_000_000), (7, 7)];
-        let shares = shares.map(|(part, whole)| percent(part, whole));
+        let shares = shares.map(|(part, whole)| format_percent(part, whole));
         assert_eq!(shares, ["0 %", "0 %", "33.3 %", "2.50 %", "0.111 %", "< 0.001 %", "100 %"]);
-        let lengths = [0, 250, 1_500, 59_999, 125_000, 12_000_000, 90_000_000].map(length);
+        let lengths = [0, 250, 1_500, 59_999, 125_000, 12_000_000, 90_000_000].map(format_length);
         assert_eq!(lengths, ["–", "250 ms", "1.5 s", "59 s", "2 min 5 s", "3 h 20 min", "1 d 1 h"]);
-        assert_eq!(time(1_794_819_600_000), "2026-11-16 09:00:00");
+        assert_eq!(format_time(1_794_819_600_000), "2026-11-16 09:00:00");
     }
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(printable("a\x1b[31m\u{202e}b"), "a�[31m�b");
+        assert_eq!(strip_control_characters("a\x1b[31m\u{202e}b"), "a�[31m�b");
     }
 }

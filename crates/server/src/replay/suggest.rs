@@ -51,7 +51,7 @@ pub(super) struct Peaks<'a> {
 impl<'a> Peaks<'a> {
     pub(super) fn new(per: &[String], attributes: &'a Attributes) -> Self {
         Self {
-            per: places(per, attributes),
+            per: attribute_indices(per, attributes),
             attributes,
             numbers: FxHashMap::default(),
             clients: Vec::new(),
@@ -98,13 +98,13 @@ impl<'a> Peaks<'a> {
             let needs = |client: &ClientPeaks| u64::from(client.highest[place]).div_ceil(*token);
             let mut all: Vec<u64> = self.clients.iter().map(needs).collect();
             all.sort_unstable();
-            let burst = sufficient(&all, ONE_IN).max(1);
+            let burst = sufficient_for(&all, ONE_IN).max(1);
             // Times are rounded to units, so a client may need one more than was found.
             let exceeds = |(_, number): &(&u64, &u32)| needs(&self.clients[**number as usize]) >= burst;
             let exceeding = self.numbers.iter().filter(exceeds).map(|(client, _)| *client).collect();
             let per_minute = burst + 600_000 / token;
             let refused_clients = FxHashSet::default();
-            Candidate { limit, burst, exceeding, per_minute, needs: curve(&all), refused: 0, refused_clients }
+            Candidate { limit, burst, exceeding, per_minute, needs: need_curve(&all), refused: 0, refused_clients }
         };
         RATES.iter().enumerate().map(candidate).collect()
     }
@@ -129,20 +129,20 @@ impl<'a> Peaks<'a> {
 impl Consumer for Peaks<'_> {
     fn consume(&mut self, batch: &Batch) {
         for request in &batch.slots {
-            let client = client(batch, request, &self.per, self.attributes);
+            let client = client_hash(batch, request, &self.per, self.attributes);
             self.count(client, request.at);
         }
     }
 }
 
 /// Returns the smallest value that is enough for all but one in `one_in`, of sorted ones.
-fn sufficient(needs: &[u64], one_in: usize) -> u64 {
+fn sufficient_for(needs: &[u64], one_in: usize) -> u64 {
     let spared = needs.len() / one_in;
     needs.len().checked_sub(spared + 1).and_then(|place| needs.get(place)).copied().unwrap_or(1)
 }
 
 /// Returns bursts, about ten for each power of ten, and how many clients need more than each.
-fn curve(needs: &[u64]) -> Vec<(u64, u64)> {
+fn need_curve(needs: &[u64]) -> Vec<(u64, u64)> {
     let most = needs.last().copied().unwrap_or(1);
     let mut curve = Vec::new();
     let mut burst = 1;
@@ -154,12 +154,12 @@ fn curve(needs: &[u64]) -> Vec<(u64, u64)> {
     curve
 }
 
-fn places(per: &[String], attributes: &Attributes) -> Vec<usize> {
+fn attribute_indices(per: &[String], attributes: &Attributes) -> Vec<usize> {
     per.iter().filter_map(|name| attributes.names.iter().position(|known| **known == **name)).collect()
 }
 
 /// Identifies the client of a request. Requests without a value count as one client, as in rules.
-fn client(batch: &Batch, request: &LoggedRequest, per: &[usize], attributes: &Attributes) -> u64 {
+fn client_hash(batch: &Batch, request: &LoggedRequest, per: &[usize], attributes: &Attributes) -> u64 {
     let value = |place: usize| attributes.constants[place].as_deref().or_else(|| batch.value(request, place));
     match per {
         [place] => value(*place).map_or(0, hash),
@@ -183,7 +183,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    fn yaml(&self, per: &[String], domain: &str) -> String {
+    fn rules_yaml(&self, per: &[String], domain: &str) -> String {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         let quoted = |name: &String| if name.chars().all(is_plain) { name.clone() } else { format!("'{name}'") };
         let names: Vec<String> = per.iter().map(quoted).collect();
@@ -214,12 +214,12 @@ impl<'a> Trial<'a> {
         let mut trials = Vec::new();
         for candidate in candidates {
             let simulation = Simulation::new(keys).map_err(|error| TrialError::Capacity(error.to_string()))?;
-            let text = candidate.yaml(per, TRIAL);
+            let text = candidate.rules_yaml(per, TRIAL);
             let rules = Rules::read(&[Source { name: "suggested rules", text: text.as_bytes() }]);
             rules.and_then(|rules| simulation.engine.put(&rules)).map_err(TrialError::Rules)?;
             trials.push((candidate, simulation));
         }
-        Ok(Self { per: places(per, attributes), attributes, candidates: trials })
+        Ok(Self { per: attribute_indices(per, attributes), attributes, candidates: trials })
     }
 
     /// Returns the suggestion.
@@ -232,7 +232,7 @@ impl<'a> Trial<'a> {
             clients: peaks.clients.len() as u64,
             untracked_clients: peaks.is_full,
             peaks: peaks.peaks(),
-            rules: trials.get(recommended).map(|candidate| candidate.yaml(per, domain)).unwrap_or_default(),
+            rules: trials.get(recommended).map(|candidate| candidate.rules_yaml(per, domain)).unwrap_or_default(),
             recommended,
             candidates: trials.iter().map(CandidateReport::from).collect(),
         }
@@ -255,13 +255,13 @@ impl From<&Candidate> for CandidateReport {
 impl Consumer for Trial<'_> {
     fn consume(&mut self, batch: &Batch) {
         for request in &batch.slots {
-            let client = client(batch, request, &self.per, self.attributes);
+            let client = client_hash(batch, request, &self.per, self.attributes);
             for (candidate, simulation) in &mut self.candidates {
                 if !candidate.exceeding.contains(&client) {
                     continue;
                 }
                 let mut entries = smallvec::SmallVec::new();
-                batch.entries(request, self.attributes, &mut entries);
+                batch.push_entries(request, self.attributes, &mut entries);
                 let refused =
                     simulation.check(TRIAL.as_bytes(), &entries, request.at).is_ok_and(|one| !one.is_allowed());
                 if refused {
@@ -286,8 +286,8 @@ mod tests {
 
     #[test]
     fn burst_suffices_for_all_but_one_in_a_thousand() {
-        let up_to = |most: u64| sufficient(&(1..=most).collect::<Vec<_>>(), 1_000);
-        assert_eq!(sufficient(&[], 1_000), 1);
+        let up_to = |most: u64| sufficient_for(&(1..=most).collect::<Vec<_>>(), 1_000);
+        assert_eq!(sufficient_for(&[], 1_000), 1);
         assert_eq!([3, 1_000, 1_999, 2_000].map(up_to), [3, 999, 1_998, 1_998]);
     }
 

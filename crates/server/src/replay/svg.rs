@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use super::report::{SuggestionReport, TimelineReport};
-use super::show::{mark, number, short};
+use super::show::{format_number, format_short, mark};
 
 const WIDTH: u64 = 760;
 const LEFT: u64 = 64;
@@ -22,7 +22,7 @@ const STYLE: &str = ".rp{max-width:100%;height:auto;display:block}.rp text{font:
     .rp .c0{fill:#8a63d2}.rp .c1{fill:#2f86eb}.rp .c2{fill:#2da66f}.rp .c3{fill:#c98a00}";
 
 /// Draws requests over time and, below them on a separate scale, those that were refused.
-pub(super) fn timeline(timeline: &TimelineReport) -> String {
+pub(super) fn draw_timeline(timeline: &TimelineReport) -> String {
     let none = vec![0; timeline.admitted.len()];
     let has = |counts: &[u64]| counts.iter().any(|count| *count > 0);
     let mut panels = vec![Panel {
@@ -45,7 +45,7 @@ pub(super) fn timeline(timeline: &TimelineReport) -> String {
     }
     let height = panels.iter().map(|panel| panel.height + GAP).sum::<u64>() + 50;
     let mut svg = begin(height, "Requests over time");
-    legend(&mut svg, &[("a", "admitted"), ("s", "refused by shadow rules only"), ("r", "refused")]);
+    draw_legend(&mut svg, &[("a", "admitted"), ("s", "refused by shadow rules only"), ("r", "refused")]);
     let mut top = 46;
     for panel in &panels {
         panel.draw(&mut svg, top, timeline.column_ms);
@@ -73,10 +73,10 @@ impl Panel<'_> {
         for part in 0..=2 {
             let count = most * part / 2;
             let _ = writeln!(svg, "<line x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{0}\" y2=\"{0}\"/>", y(count));
-            text(svg, "e", LEFT - 8, y(count) + 4, &short(count));
+            draw_text(svg, "e", LEFT - 8, y(count) + 4, &format_short(count));
         }
-        let column = super::show::length(column_ms);
-        text(svg, "t", LEFT, top - 8, &format!("{} in {column}", self.title));
+        let column = super::show::format_length(column_ms);
+        draw_text(svg, "t", LEFT, top - 8, &format!("{} in {column}", self.title));
         let mut below = vec![0; columns];
         for (class, counts) in &self.series {
             let mut path = String::new();
@@ -85,8 +85,9 @@ impl Panel<'_> {
                 // A count is visible even if it is far smaller than the largest.
                 let high = (y(below[place]) * 10)
                     .saturating_sub((y(below[place]).saturating_sub(y(below[place] + count)) * 10).max(10));
-                let (x, width, base) = (tenths(from), tenths((to - from).max(10).saturating_sub(2)), y(below[place]));
-                let _ = write!(path, "M{x} {base}V{}h{width}V{base}z", tenths(high));
+                let (x, width, base) =
+                    (format_tenths(from), format_tenths((to - from).max(10).saturating_sub(2)), y(below[place]));
+                let _ = write!(path, "M{x} {base}V{}h{width}V{base}z", format_tenths(high));
                 below[place] += count;
             }
             if !path.is_empty() {
@@ -101,7 +102,7 @@ fn column_x(column: usize, columns: usize) -> u64 {
     LEFT * 10 + (RIGHT - LEFT) * 10 * column as u64 / columns as u64
 }
 
-fn tenths(value: u64) -> String {
+fn format_tenths(value: u64) -> String {
     match value % 10 {
         0 => (value / 10).to_string(),
         tenth => format!("{}.{tenth}", value / 10),
@@ -121,13 +122,13 @@ fn time_axis(svg: &mut String, timeline: &TimelineReport, y: u64) {
     while at <= timeline.start_ms + length {
         let x = LEFT + (RIGHT - LEFT) * (at - timeline.start_ms) / length;
         let class = if x > RIGHT - 40 { "e" } else { "m" };
-        text(svg, class, x, y, &mark(at, step));
+        draw_text(svg, class, x, y, &mark(at, step));
         at += step;
     }
 }
 
 /// Draws the fraction of clients that are ever refused, by burst, for each rate; both axes are logarithmic.
-pub(super) fn bursts(suggestion: &SuggestionReport) -> String {
+pub(super) fn draw_bursts(suggestion: &SuggestionReport) -> String {
     const HEIGHT: u64 = 300;
     const TOP: u64 = 50;
     const BOTTOM: u64 = 250;
@@ -135,7 +136,7 @@ pub(super) fn bursts(suggestion: &SuggestionReport) -> String {
     let names: Vec<String> = suggestion.candidates.iter().map(|candidate| candidate.limit.clone()).collect();
     const CLASSES: [&str; 4] = ["c0", "c1", "c2", "c3"];
     let items: Vec<(&str, &str)> = CLASSES.into_iter().zip(names.iter().map(String::as_str)).collect();
-    legend(&mut svg, &items);
+    draw_legend(&mut svg, &items);
     let most = suggestion.candidates.iter().filter_map(|candidate| candidate.needs.last()).map(|need| need.0).max();
     let most = most.unwrap_or(10).max(10) as f64;
     let x = |burst: u64| LEFT as f64 + (RIGHT - LEFT) as f64 * (burst.max(1) as f64).log10() / most.log10();
@@ -145,13 +146,13 @@ pub(super) fn bursts(suggestion: &SuggestionReport) -> String {
         let at = TOP + (BOTTOM - TOP) * place as u64 / 4;
         let class = if *label == "0.1 %" { " class=\"l\"" } else { "" };
         let _ = writeln!(svg, "<line{class} x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{at}\" y2=\"{at}\"/>");
-        text(&mut svg, "e", LEFT - 8, at + 4, label);
+        draw_text(&mut svg, "e", LEFT - 8, at + 4, label);
     }
     let ticks = (0..12).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u64.pow(power)));
     for tick in ticks.take_while(|tick| *tick as f64 <= most) {
-        text(&mut svg, "m", x(tick) as u64, BOTTOM + 18, &short(tick));
+        draw_text(&mut svg, "m", x(tick) as u64, BOTTOM + 18, &format_short(tick));
     }
-    text(&mut svg, "t", LEFT, TOP - 12, "share of the clients that are ever refused, by burst");
+    draw_text(&mut svg, "t", LEFT, TOP - 12, "share of the clients that are ever refused, by burst");
     for (place, candidate) in suggestion.candidates.iter().enumerate() {
         let mut path = String::new();
         for (burst, needing_more) in &candidate.needs {
@@ -166,14 +167,20 @@ pub(super) fn bursts(suggestion: &SuggestionReport) -> String {
     let bursts: Vec<String> = suggestion
         .candidates
         .iter()
-        .map(|candidate| format!("{} burst {}", candidate.limit, number(candidate.burst)))
+        .map(|candidate| format!("{} burst {}", candidate.limit, format_number(candidate.burst)))
         .collect();
-    text(&mut svg, "m", (LEFT + RIGHT) / 2, BOTTOM + 40, &format!("one client in a thousand: {}", bursts.join(", ")));
+    draw_text(
+        &mut svg,
+        "m",
+        (LEFT + RIGHT) / 2,
+        BOTTOM + 40,
+        &format!("one client in a thousand: {}", bursts.join(", ")),
+    );
     svg + "</svg>\n"
 }
 
 /// Draws a line of small columns, for a table.
-pub(super) fn sparkline(counts: &[u64]) -> String {
+pub(super) fn draw_sparkline(counts: &[u64]) -> String {
     let most = counts.iter().copied().max().unwrap_or(0);
     if most == 0 {
         return String::new();
@@ -198,18 +205,18 @@ fn begin(height: u64, title: &str) -> String {
 }
 
 /// Draws what the colours mean, at the top right.
-fn legend(svg: &mut String, items: &[(&str, &str)]) {
+fn draw_legend(svg: &mut String, items: &[(&str, &str)]) {
     let mut x = RIGHT;
     for (class, name) in items.iter().rev() {
         x -= 8 + 7 * name.chars().count() as u64;
-        text(svg, "", x, 16, name);
+        draw_text(svg, "", x, 16, name);
         x -= 16;
         let _ = writeln!(svg, "<rect class=\"{class}\" x=\"{x}\" y=\"7\" width=\"10\" height=\"10\" rx=\"2\"/>");
         x -= 10;
     }
 }
 
-fn text(svg: &mut String, class: &str, x: u64, y: u64, text: &str) {
+fn draw_text(svg: &mut String, class: &str, x: u64, y: u64, text: &str) {
     let _ = writeln!(svg, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{}</text>", escape(text));
 }
 

@@ -9,7 +9,7 @@ use super::merge::{Attributes, Batch, Consumer, LoggedRequest};
 use super::report::{ComparisonReport, KeyCount, RuleReport, RunReport, TimelineReport};
 use super::simulation::Simulation;
 use super::timeline::Timeline;
-use crate::observe::top_keys::{Heaviest, sample};
+use crate::observe::top_keys::{Heaviest, sample_weight};
 
 /// Which times requests are decided at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl RuleRun {
         at: u64,
     ) -> Result<Decision<'_>, RequestError> {
         let mut entries = smallvec::SmallVec::new();
-        batch.entries(request, attributes, &mut entries);
+        batch.push_entries(request, attributes, &mut entries);
         self.simulation.check(self.domain.as_bytes(), &entries, at)
     }
 }
@@ -183,7 +183,7 @@ impl Tally {
         };
         self.delayed += u64::from(matches!(decision.outcome(), Outcome::Delay(_)));
         self.timeline.add(at, kind);
-        let weight = sample();
+        let weight = sample_weight();
         for matched in decision.rule_outcomes() {
             match rule_at(&mut self.rules, &mut self.counted, matched.number) {
                 Some(rule) => rule.count(&matched, at, weight, names, &mut self.room),
@@ -314,7 +314,7 @@ impl RuleTally {
             longest_refusal_ms: tally.refused_keys.longest.div_ceil(1_000_000),
             top_refused: KeyCount::list(&tally.top_refused),
             top_charged: KeyCount::list(&tally.top_charged),
-            timeline: tally.timeline.within(timeline, 0),
+            timeline: tally.timeline.counts_in_columns_of(timeline, 0),
         }
     }
 }

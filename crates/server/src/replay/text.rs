@@ -3,7 +3,10 @@
 use std::fmt::Write;
 
 use super::report::{ComparisonReport, KeyCount, Report, RuleReport, RunReport, SuggestionReport, TimelineReport};
-use super::show::{approximate, joined, length, mark, number, percent, printable, time};
+use super::show::{
+    format_estimate, format_length, format_number, format_percent, format_time, join_columns, mark,
+    strip_control_characters,
+};
 
 /// The width of charts, in characters.
 const CHART: usize = 64;
@@ -36,29 +39,36 @@ impl Report {
         formats.sort_unstable();
         formats.dedup();
         let logs = if self.logs.len() == 1 { "log".to_owned() } else { format!("logs ({})", self.logs.len()) };
-        let _ = writeln!(out, "{} lines of the {logs}, format {}", number(self.lines), formats.join(" and "));
+        let _ = writeln!(out, "{} lines of the {logs}, format {}", format_number(self.lines), formats.join(" and "));
         if let (Some(first), Some(last)) = (self.first_ms, self.last_ms) {
-            let _ = writeln!(out, "from {} to {} UTC, {}", time(first), time(last), length(last.saturating_sub(first)));
+            let _ = writeln!(
+                out,
+                "from {} to {} UTC, {}",
+                format_time(first),
+                format_time(last),
+                format_length(last.saturating_sub(first))
+            );
         }
         for problem in &self.problems {
-            let first = problem.first.as_deref().map(|first| format!("; the first is {}", printable(first)));
+            let first =
+                problem.first.as_deref().map(|first| format!("; the first is {}", strip_control_characters(first)));
             let lines = if problem.lines == 1 { "line" } else { "lines" };
             let _ = writeln!(
                 out,
                 "! {} {lines} {}{}",
-                number(problem.lines),
+                format_number(problem.lines),
                 problem.description,
                 first.unwrap_or_default()
             );
         }
         for error in &self.errors {
-            let _ = writeln!(out, "! {}", printable(error));
+            let _ = writeln!(out, "! {}", strip_control_characters(error));
         }
         for log in self.logs.iter().filter(|log| !log.missing_attributes.is_empty()) {
             let _ = writeln!(
                 out,
                 "! {} does not have {}, which rules read; name the field with --map, or a value with --set",
-                printable(&log.name),
+                strip_control_characters(&log.name),
                 log.missing_attributes.join(", ")
             );
         }
@@ -66,23 +76,23 @@ impl Report {
 
     fn write_run(&self, out: &mut String, run: &RunReport) {
         if run.overflowed > 0 {
-            let times = number(run.overflowed);
+            let times = format_number(run.overflowed);
             let _ = writeln!(out, "! not exact: a key got no entry {times} times; choose a larger --capacity");
         }
         out.push('\n');
         let mut table = Table::new(&["", "requests", "refused", "", "delayed", "shadow"]);
         let row = |name: &str, run: &RunReport| {
-            let share = percent(run.refused, run.requests);
-            let counts = [run.requests, run.refused, run.delayed, run.shadow_refused].map(number);
+            let share = format_percent(run.refused, run.requests);
+            let counts = [run.requests, run.refused, run.delayed, run.shadow_refused].map(format_number);
             let [requests, refused, delayed, shadow] = counts;
             vec![name.to_owned(), requests, refused, share, delayed, shadow]
         };
         match &self.at_once {
             Some(at_once) => {
-                table.row(row("spread", run));
-                table.row(row("at once", at_once));
+                table.add_row(row("spread", run));
+                table.add_row(row("at once", at_once));
             }
-            None => table.row(row("all", run)),
+            None => table.add_row(row("all", run)),
         }
         table.write(out);
         if self.at_once.is_some() {
@@ -108,17 +118,17 @@ fn write_rules(out: &mut String, rules: &[RuleReport]) {
     let mut table = Table::new(&heads);
     for rule in rules {
         let more = if rule.has_more_keys_refused { "≥ " } else { "" };
-        table.row(vec![
+        table.add_row(vec![
             rule.rule.clone(),
-            number(rule.matched),
-            number(rule.refused),
-            percent(rule.refused, rule.matched),
-            number(rule.delayed),
-            number(rule.shadow_refused),
-            approximate(rule.keys),
-            format!("{more}{}", number(rule.keys_refused)),
-            percent(rule.keys_refused, rule.keys),
-            length(rule.longest_refusal_ms),
+            format_number(rule.matched),
+            format_number(rule.refused),
+            format_percent(rule.refused, rule.matched),
+            format_number(rule.delayed),
+            format_number(rule.shadow_refused),
+            format_estimate(rule.keys),
+            format!("{more}{}", format_number(rule.keys_refused)),
+            format_percent(rule.keys_refused, rule.keys),
+            format_length(rule.longest_refusal_ms),
         ]);
     }
     table.write(out);
@@ -132,13 +142,18 @@ fn write_timeline(out: &mut String, timeline: &TimelineReport) {
     let sums = timeline.admitted.iter().zip(&timeline.refused).zip(&timeline.shadow_refused);
     let all: Vec<u64> = sums.map(|((admitted, refused), shadow)| admitted + refused + shadow).collect();
     let size = columns.div_ceil(CHART).max(1) as u64;
-    let column = length(timeline.column_ms * size);
+    let column = format_length(timeline.column_ms * size);
     out.push('\n');
     for (name, counts) in [("requests", &all), ("refused", &timeline.refused), ("shadow", &timeline.shadow_refused)] {
-        let counts = joined(counts, CHART);
+        let counts = join_columns(counts, CHART);
         let most = counts.iter().copied().max().unwrap_or(0);
         if most > 0 {
-            let _ = writeln!(out, "{name:>8} {}  at most {} in {column}", bars(&counts, most), number(most));
+            let _ = writeln!(
+                out,
+                "{name:>8} {}  at most {} in {column}",
+                bar_characters(&counts, most),
+                format_number(most)
+            );
         }
     }
     let shown = columns.div_ceil(size as usize);
@@ -149,7 +164,7 @@ fn write_timeline(out: &mut String, timeline: &TimelineReport) {
 }
 
 /// Returns a bar character for each count, scaled to the largest count.
-fn bars(counts: &[u64], most: u64) -> String {
+fn bar_characters(counts: &[u64], most: u64) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let bar = |count: &u64| match count {
         0 => ' ',
@@ -163,7 +178,12 @@ fn write_keys(out: &mut String, title: &str, keys: &[KeyCount]) {
     for key in keys.iter().take(KEYS) {
         let about = if key.error > 0 { "≈ " } else { "" };
         let name = if key.key.is_empty() { "all requests" } else { &key.key };
-        let _ = writeln!(out, "  {:>12}  {}", format!("{about}{}", number(key.count)), printable(name));
+        let _ = writeln!(
+            out,
+            "  {:>12}  {}",
+            format!("{about}{}", format_number(key.count)),
+            strip_control_characters(name)
+        );
     }
 }
 
@@ -171,17 +191,22 @@ fn write_comparison(out: &mut String, comparison: &ComparisonReport, requests: u
     let _ = writeln!(
         out,
         "\ncompared with the old rules, which refused {} ({})",
-        number(comparison.refused_before),
-        percent(comparison.refused_before, requests)
+        format_number(comparison.refused_before),
+        format_percent(comparison.refused_before, requests)
     );
     for (what, requests, keys, top) in [
         ("newly refused", comparison.newly_refused, comparison.newly_refused_keys, &comparison.newly_refused_top),
         ("relieved", comparison.relieved, comparison.relieved_keys, &comparison.relieved_top),
     ] {
-        let _ = writeln!(out, "{what}: {} requests of {} keys", number(requests), number(keys));
+        let _ = writeln!(out, "{what}: {} requests of {} keys", format_number(requests), format_number(keys));
         for key in top.iter().take(KEYS) {
             let about = if key.error > 0 { "≈ " } else { "" };
-            let _ = writeln!(out, "  {:>12}  {}", format!("{about}{}", number(key.count)), printable(&key.key));
+            let _ = writeln!(
+                out,
+                "  {:>12}  {}",
+                format!("{about}{}", format_number(key.count)),
+                strip_control_characters(&key.key)
+            );
         }
     }
 }
@@ -189,22 +214,27 @@ fn write_comparison(out: &mut String, comparison: &ComparisonReport, requests: u
 fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
     let per = suggestion.per.join(", ");
     let more = if suggestion.untracked_clients { "more than " } else { "" };
-    let _ = writeln!(out, "\n{more}{} clients by {per}; the most requests of a client in", number(suggestion.clients));
+    let _ = writeln!(
+        out,
+        "\n{more}{} clients by {per}; the most requests of a client in",
+        format_number(suggestion.clients)
+    );
     let mut table = Table::new(&["", "half of them", "99 %", "99.9 %", "the busiest"]);
     for peak in &suggestion.peaks {
         let name = if peak.interval == "hour" { "an hour" } else { &format!("a {}", peak.interval) };
         let mut row = vec![name.to_owned()];
-        row.extend([peak.half, peak.most, peak.nearly_all, peak.max].map(number));
-        table.row(row);
+        row.extend([peak.half, peak.most, peak.nearly_all, peak.max].map(format_number));
+        table.add_row(row);
     }
     table.write(out);
     out.push_str("\nlimits that 99.9 % of the clients never notice, and what they would have refused\n");
     let mut table = Table::new(&["limit", "burst", "at most in a minute", "requests refused", "clients refused"]);
     for (place, candidate) in suggestion.candidates.iter().enumerate() {
         let mark = if place == suggestion.recommended { " *" } else { "" };
-        let counts = [candidate.burst, candidate.per_minute, candidate.refused, candidate.clients_refused].map(number);
+        let counts =
+            [candidate.burst, candidate.per_minute, candidate.refused, candidate.clients_refused].map(format_number);
         let [burst, per_minute, refused, clients] = counts;
-        table.row(vec![format!("{}{mark}", candidate.limit), burst, per_minute, refused, clients]);
+        table.add_row(vec![format!("{}{mark}", candidate.limit), burst, per_minute, refused, clients]);
     }
     table.write(out);
     let _ = write!(out, "\n* admits least in a minute; as a rule file:\n\n{}", suggestion.rules);
@@ -220,7 +250,7 @@ impl Table {
         Self { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
-    fn row(&mut self, cells: Vec<String>) {
+    fn add_row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 

@@ -26,7 +26,7 @@ impl<const N: usize> Default for Timeline<N> {
 }
 
 impl<const N: usize> Timeline<N> {
-    fn nanos(length: usize) -> u64 {
+    fn column_nanos(length: usize) -> u64 {
         LENGTHS[length] * SECOND
     }
 
@@ -34,12 +34,12 @@ impl<const N: usize> Timeline<N> {
     #[inline]
     pub(super) fn add(&mut self, at: u64, kind: usize) {
         if self.columns.is_empty() {
-            self.first = at / Self::nanos(self.length);
+            self.first = at / Self::column_nanos(self.length);
         }
-        let mut place = (at / Self::nanos(self.length)).saturating_sub(self.first);
+        let mut place = (at / Self::column_nanos(self.length)).saturating_sub(self.first);
         while place >= MAX_COLUMNS as u64 && self.length + 1 < LENGTHS.len() {
             self.join_to(self.length + 1);
-            place = (at / Self::nanos(self.length)).saturating_sub(self.first);
+            place = (at / Self::column_nanos(self.length)).saturating_sub(self.first);
         }
         // The longest columns cover six centuries, and times are before 2554.
         let place = place.min(MAX_COLUMNS as u64 - 1) as usize;
@@ -64,11 +64,11 @@ impl<const N: usize> Timeline<N> {
 
     /// Returns the start of the first column and the length of a column, in nanoseconds, and the columns.
     pub(super) fn columns(&self) -> (u64, u64, &[[u64; N]]) {
-        (self.first * Self::nanos(self.length), Self::nanos(self.length), &self.columns)
+        (self.first * Self::column_nanos(self.length), Self::column_nanos(self.length), &self.columns)
     }
 
     /// Returns the counts of a kind in the columns of another timeline, which covers it.
-    pub(super) fn within<const M: usize>(&self, other: &Timeline<M>, kind: usize) -> Vec<u64> {
+    pub(super) fn counts_in_columns_of<const M: usize>(&self, other: &Timeline<M>, kind: usize) -> Vec<u64> {
         let mut own = self.clone();
         if own.length < other.length && !own.columns.is_empty() {
             own.join_to(other.length);
@@ -113,7 +113,11 @@ mod tests {
             assert!(start <= times[0] && times[0] < start + length, "{span}");
             assert!(columns.len() <= MAX_COLUMNS);
             assert_eq!(columns.iter().flatten().sum::<u64>(), 1_000);
-            assert_eq!(some.within(&all, 0), columns.iter().map(|column| column[1]).collect::<Vec<_>>(), "{span}");
+            assert_eq!(
+                some.counts_in_columns_of(&all, 0),
+                columns.iter().map(|column| column[1]).collect::<Vec<_>>(),
+                "{span}"
+            );
         }
     }
 }

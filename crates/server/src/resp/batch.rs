@@ -9,7 +9,7 @@ use tollgate::redis_cell::Throttle;
 use tollgate_engine::{Entry, Store};
 
 use super::throttle::{self, SharedCall};
-use super::wire::{Frame, Replies, integer, parse};
+use super::wire::{Frame, Replies, parse, parse_integer};
 use super::write::{write, write_error};
 use crate::app::App;
 use crate::control::auth::Access;
@@ -79,10 +79,10 @@ impl<'a> Batch<'a> {
             AddOutcome::No => return (None, 0),
             AddOutcome::Known(reply) => {
                 match reply {
-                    Ok(reply) => replies.five(reply),
+                    Ok(reply) => replies.write_five(reply),
                     Err(error) => {
-                        app.metrics.front(Protocol::Resp).malformed();
-                        replies.error(&error);
+                        app.metrics.front_counters(Protocol::Resp).malformed();
+                        replies.write_error_reply(&error);
                     }
                 }
                 return (None, 0);
@@ -141,12 +141,14 @@ impl<'a> Batch<'a> {
         let throttles = &self.throttles;
         run(app, caller, self.spec, &mut self.calls, |Reply { index, result, replayed }| match result {
             Ok(output) => match (throttles.get(index), output) {
-                (Some(Some(throttle)), Output::Decision(decision)) => replies.five(throttle::five(throttle, decision)),
+                (Some(Some(throttle)), Output::Decision(decision)) => {
+                    replies.write_five(throttle::five_numbers(throttle, decision));
+                }
                 _ => write(replies, output, replayed),
             },
             Err(error) => {
                 if error.kind != ErrorKind::StoreFailed {
-                    app.metrics.front(Protocol::Resp).malformed();
+                    app.metrics.front_counters(Protocol::Resp).malformed();
                 }
                 write_error(replies, error);
             }
@@ -214,13 +216,13 @@ fn read_input<'a>(op: Op, command: &RespCommand, args: &[&'a [u8]]) -> Result<In
         }
         (Op::Acquire, [_, domain, cost, wait, attributes @ ..]) => {
             let request = RequestInput::new(rules(domain, attributes)?, cost_or_rules(cost)?);
-            let wait = input::wait(integer(wait).and_then(|wait| u64::try_from(wait).ok()))?;
+            let wait = input::wait(parse_integer(wait).and_then(|wait| u64::try_from(wait).ok()))?;
             Ok(Input::Request(RequestInput { wait, ..request }))
         }
-        (Op::Refund | Op::Renew, [_, receipt]) => Ok(Input::Receipt(input::receipt(receipt)?, None)),
+        (Op::Refund | Op::Renew, [_, receipt]) => Ok(Input::Receipt(input::parse_receipt(receipt)?, None)),
         (Op::Commit, [_, receipt, cost]) => {
-            let receipt = input::receipt(receipt)?;
-            Ok(Input::Receipt(receipt, Some(number(cost).ok_or_else(|| not_a_cost(cost, ""))?)))
+            let receipt = input::parse_receipt(receipt)?;
+            Ok(Input::Receipt(receipt, Some(parse_cost(cost).ok_or_else(|| not_a_cost(cost, ""))?)))
         }
         _ => Err(usage()),
     }
@@ -232,11 +234,11 @@ fn cost_or_rules(text: &[u8]) -> Result<Option<Cost>, OpError> {
     if text == b"-" {
         return Ok(None);
     }
-    number(text).map(Some).ok_or_else(|| not_a_cost(text, ", or - to use the cost of the rules"))
+    parse_cost(text).map(Some).ok_or_else(|| not_a_cost(text, ", or - to use the cost of the rules"))
 }
 
-fn number(text: &[u8]) -> Option<Cost> {
-    integer(text).and_then(|cost| u64::try_from(cost).ok()).map(Cost::new)
+fn parse_cost(text: &[u8]) -> Option<Cost> {
+    parse_integer(text).and_then(|cost| u64::try_from(cost).ok()).map(Cost::new)
 }
 
 fn not_a_cost(text: &[u8], or: &str) -> OpError {

@@ -46,11 +46,11 @@ pub(super) fn answer<'a, S: Store>(
                 at += len;
                 let Some(name) = args.first() else { continue };
                 if !authenticated && !command::is_open(name) {
-                    app.metrics.front(Protocol::Resp).malformed();
-                    replies.error(NO_AUTH);
+                    app.metrics.front_counters(Protocol::Resp).malformed();
+                    replies.write_error_reply(NO_AUTH);
                 } else if session.in_transaction && !command::ends_transaction(name) {
                     local.decide(cache, replies);
-                    replies.error(command::NOT_RUN);
+                    replies.write_error_reply(command::NOT_RUN);
                 } else if app.throttles.is_some() && is_throttle(name) {
                     local.add(&args, cache, replies);
                 } else if let Some(first) = BatchCommand::find(app, name) {
@@ -73,7 +73,7 @@ pub(super) fn answer<'a, S: Store>(
             Ok(Frame::Incomplete(_)) => break Next::Read,
             Err(error) => {
                 local.decide(cache, replies);
-                replies.error(&format!("ERR Protocol error: {error}"));
+                replies.write_error_reply(&format!("ERR Protocol error: {error}"));
                 break Next::Close;
             }
         }

@@ -58,7 +58,7 @@ impl Session {
         if !auth.requires_tokens() {
             return true;
         }
-        let Ok(access) = auth.access(&mut self.cached, wall_ms) else { return false };
+        let Ok(access) = auth.authenticate_cached(&mut self.cached, wall_ms) else { return false };
         self.access = access.clone();
         true
     }
@@ -72,7 +72,7 @@ impl Session {
     pub(super) fn use_token(&mut self, auth: &Authenticator, token: &[u8], wall_ms: impl FnOnce() -> i64) -> bool {
         let mut cached = CachedToken::default();
         auth.set_token(&mut cached, token);
-        let is_valid = auth.access(&mut cached, wall_ms).is_ok();
+        let is_valid = auth.authenticate_cached(&mut cached, wall_ms).is_ok();
         if is_valid {
             self.cached = cached;
         }

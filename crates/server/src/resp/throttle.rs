@@ -6,7 +6,7 @@ use tollgate::redis_cell::Throttle;
 use tollgate::{Limit, Outcome, Retry};
 use tollgate_engine::{Enforcement, Store};
 
-use super::wire::{Replies, integer};
+use super::wire::{Replies, parse_integer};
 use crate::app::App;
 use crate::net::protocol::Protocol;
 use crate::observe::metrics::Tally;
@@ -33,7 +33,7 @@ type Params = [i64; 4];
 /// # Errors
 /// With the messages of redis-cell.
 #[inline]
-fn params(args: &[&[u8]]) -> Result<Params, String> {
+fn parse_params(args: &[&[u8]]) -> Result<Params, String> {
     let (texts, quantity) = match args {
         [_, _, texts @ .., quantity] if texts.len() == 3 => (texts, Some(quantity)),
         [_, _, texts @ ..] if texts.len() == 3 => (texts, None),
@@ -44,7 +44,7 @@ fn params(args: &[&[u8]]) -> Result<Params, String> {
     };
     let mut params = [0, 0, 0, 1];
     for (param, text) in params.iter_mut().zip(texts.iter().chain(quantity)) {
-        *param = integer(text).ok_or_else(|| not_an_integer(text))?;
+        *param = parse_integer(text).ok_or_else(|| not_an_integer(text))?;
     }
     Ok(params)
 }
@@ -58,7 +58,7 @@ fn not_an_integer(text: &[u8]) -> String {
 ///
 /// # Errors
 /// With the message of redis-cell for a rate of zero, and our own for parameters that are too large.
-fn throttle([max_burst, count, period, quantity]: Params) -> Result<Throttle, String> {
+fn build_throttle([max_burst, count, period, quantity]: Params) -> Result<Throttle, String> {
     Throttle::new(max_burst, count, period, quantity).map_err(|error| format!("{CELL_ERROR} {error}"))
 }
 
@@ -88,7 +88,7 @@ impl LimitCache {
 
     /// Checks the parameters and stores their limit in place of another.
     fn insert(&mut self, params: Params) -> Result<CacheIndex, String> {
-        let throttle = throttle(params)?;
+        let throttle = build_throttle(params)?;
         let slot = index_of(params);
         self.slots[slot] = Some((params, throttle));
         Ok(slot)
@@ -121,7 +121,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
     /// Adds a call, and decides all when there are enough.
     #[inline]
     pub(super) fn add(&mut self, args: &[&'a [u8]], cache: &mut LimitCache, replies: &mut Replies) {
-        match self.slot(args, cache, replies) {
+        match self.find_or_insert(args, cache, replies) {
             Ok(slot) => {
                 self.calls[self.len] = (args[1], slot);
                 self.len += 1;
@@ -131,15 +131,20 @@ impl<'a, S: Store> LocalCalls<'a, S> {
             }
             Err(error) => {
                 self.decide(cache, replies);
-                self.app.metrics.front(Protocol::Resp).malformed();
-                replies.error(&error);
+                self.app.metrics.front_counters(Protocol::Resp).malformed();
+                replies.write_error_reply(&error);
             }
         }
     }
 
     #[inline]
-    fn slot(&mut self, args: &[&[u8]], cache: &mut LimitCache, replies: &mut Replies) -> Result<CacheIndex, String> {
-        let params = params(args)?;
+    fn find_or_insert(
+        &mut self,
+        args: &[&[u8]],
+        cache: &mut LimitCache,
+        replies: &mut Replies,
+    ) -> Result<CacheIndex, String> {
+        let params = parse_params(args)?;
         match cache.find(params) {
             Some(slot) => Ok(slot),
             None => {
@@ -169,9 +174,9 @@ impl<'a, S: Store> LocalCalls<'a, S> {
             } else {
                 tally.denied += 1;
             }
-            replies.five(reply);
+            replies.write_five(reply);
         });
-        self.app.metrics.front(Protocol::Resp).decided(tally);
+        self.app.metrics.front_counters(Protocol::Resp).count_decisions(tally);
     }
 }
 
@@ -188,21 +193,22 @@ pub(super) enum SharedCall<'a> {
 /// # Errors
 /// With the messages of redis-cell.
 pub(super) fn shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -> Result<SharedCall<'a>, String> {
-    let params = params(args)?;
-    let throttle = Box::new(throttle(params)?);
+    let params = parse_params(args)?;
+    let throttle = Box::new(build_throttle(params)?);
     let Ok(cost) = u64::try_from(params[3]) else {
         return Err(format!("{CELL_ERROR} a negative quantity cannot be returned to a shared store"));
     };
     let Some(bucket) = throttle.bucket() else {
         return Ok(SharedCall::Known(throttle.reply(Outcome::Deny(Retry::Never), Nanos::ZERO)));
     };
-    let limits = app.engine.limits(&Limit::from(*bucket).into()).map_err(|error| format!("{CELL_ERROR} {error}"))?;
+    let limits =
+        app.engine.intern_limits(&Limit::from(*bucket).into()).map_err(|error| format!("{CELL_ERROR} {error}"))?;
     let limits = LimitsInput::Inline { key: args[1], limits: limits.into() };
     Ok(SharedCall::Decide(Input::Request(RequestInput::new(limits, Some(Cost::new(cost)))), throttle))
 }
 
 /// Returns the five numbers of redis-cell for a decision.
-pub(super) fn five(throttle: &Throttle, decision: &DecisionView<'_>) -> [i64; 5] {
+pub(super) fn five_numbers(throttle: &Throttle, decision: &DecisionView<'_>) -> [i64; 5] {
     let reset = decision.limits().next().map_or(Nanos::ZERO, |limit| limit.report.reset);
     throttle.reply(decision.outcome, reset)
 }
@@ -213,7 +219,7 @@ mod tests {
 
     fn check(args: &str, expected: Result<Params, &str>) {
         let args: Vec<&[u8]> = args.split('|').map(str::as_bytes).collect();
-        assert_eq!(params(&args), expected.map_err(|error| format!("{CELL_ERROR} {error}")));
+        assert_eq!(parse_params(&args), expected.map_err(|error| format!("{CELL_ERROR} {error}")));
     }
 
     #[test]
@@ -232,8 +238,8 @@ mod tests {
 
     #[test]
     fn zero_rate_is_an_error_in_the_words_of_redis_cell() {
-        assert_eq!(throttle([1, 0, 1, 1]).unwrap_err(), "Cell error: Store error: Zero rates are not supported");
-        assert!(throttle([i64::MAX, 1, 1, 1]).unwrap_err().starts_with("Cell error: Store error: an amount of"));
+        assert_eq!(build_throttle([1, 0, 1, 1]).unwrap_err(), "Cell error: Store error: Zero rates are not supported");
+        assert!(build_throttle([i64::MAX, 1, 1, 1]).unwrap_err().starts_with("Cell error: Store error: an amount of"));
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub fn parse<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, Pro
 
 #[inline]
 fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, ProtocolError> {
-    let Some((count, mut at)) = length(input, 1).map_err(|()| ProtocolError::ArrayLength)? else {
+    let Some((count, mut at)) = parse_length(input, 1).map_err(|()| ProtocolError::ArrayLength)? else {
         return Ok(Frame::Incomplete(input.len() + 1));
     };
     if count > MAX_ARGS as i64 {
@@ -73,7 +73,7 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, P
             Some(b'$') => {}
             Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
         }
-        let Some((len, start)) = length(input, at + 1).map_err(|()| ProtocolError::BulkLength)? else {
+        let Some((len, start)) = parse_length(input, at + 1).map_err(|()| ProtocolError::BulkLength)? else {
             return Ok(Frame::Incomplete(input.len() + 1));
         };
         let len = usize::try_from(len).ok().filter(|len| *len <= MAX_BULK).ok_or(ProtocolError::BulkLength)?;
@@ -95,20 +95,20 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, P
 
 /// Parses a length and its line end at `at`. Returns the number and the position after it, or `None` if more bytes are needed.
 #[inline]
-fn length(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
+fn parse_length(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     // Fast path: one or two digits.
     match input.get(at..at + 4) {
         Some([digit @ b'0'..=b'9', b'\r', b'\n', _]) => Ok(Some((i64::from(digit - b'0'), at + 3))),
         Some([tens @ b'0'..=b'9', digit @ b'0'..=b'9', b'\r', b'\n']) => {
             Ok(Some((i64::from(tens - b'0') * 10 + i64::from(digit - b'0'), at + 4)))
         }
-        _ => number(input, at),
+        _ => parse_number(input, at),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn number(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
+fn parse_number(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     let mut value: i64 = 0;
     let (negative, first) = match input.get(at) {
         Some(b'-') => (true, at + 1),
@@ -161,7 +161,7 @@ fn parse_line<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, Pr
 
 /// Parses a decimal integer as Redis clients write it: an optional sign, also `+`, and digits.
 #[inline]
-pub fn integer(text: &[u8]) -> Option<i64> {
+pub fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
         [b'+', digits @ ..] | digits => (false, digits),
@@ -204,14 +204,14 @@ pub struct Replies {
 
 impl Replies {
     /// Writes a simple string: `+OK`.
-    pub fn simple(&mut self, text: &'static str) {
+    pub fn write_simple(&mut self, text: &'static str) {
         self.bytes.push(b'+');
         self.bytes.extend_from_slice(text.as_bytes());
         self.end_line();
     }
 
     /// Writes an error. Control characters are replaced, since the text may quote the caller.
-    pub fn error(&mut self, text: &str) {
+    pub fn write_error_reply(&mut self, text: &str) {
         self.bytes.push(b'-');
         self.bytes.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
         self.end_line();
@@ -219,14 +219,14 @@ impl Replies {
 
     /// Writes an integer.
     #[inline]
-    pub fn integer(&mut self, value: i64) {
-        self.header(b':', value);
+    pub fn write_integer(&mut self, value: i64) {
+        self.write_header(b':', value);
     }
 
     /// Writes a bulk string.
-    pub fn bulk(&mut self, bytes: impl AsRef<[u8]>) {
+    pub fn write_bulk(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
-        self.header(b'$', len(bytes.len()));
+        self.write_header(b'$', len(bytes.len()));
         self.bytes.extend_from_slice(bytes);
         self.end_line();
     }
@@ -240,27 +240,27 @@ impl Replies {
     }
 
     /// Begins an array; `count` replies follow.
-    pub fn array(&mut self, count: usize) {
-        self.header(b'*', len(count));
+    pub fn begin_array(&mut self, count: usize) {
+        self.write_header(b'*', len(count));
     }
 
     /// Begins a map; `count` pairs follow. In version 2 it is an array of twice as many.
-    pub fn map(&mut self, count: usize) {
+    pub fn begin_map(&mut self, count: usize) {
         match self.version {
-            RespVersion::Two => self.header(b'*', len(count * 2)),
-            RespVersion::Three => self.header(b'%', len(count)),
+            RespVersion::Two => self.write_header(b'*', len(count * 2)),
+            RespVersion::Three => self.write_header(b'%', len(count)),
         }
     }
 
     /// Writes an array of five integers: the reply to `CL.THROTTLE`.
     #[inline]
-    pub fn five(&mut self, numbers: [i64; 5]) {
+    pub fn write_five(&mut self, numbers: [i64; 5]) {
         self.bytes.extend_from_slice(b"*5\r\n");
-        numbers.into_iter().for_each(|number| self.integer(number));
+        numbers.into_iter().for_each(|number| self.write_integer(number));
     }
 
     #[inline]
-    fn header(&mut self, kind: u8, value: i64) {
+    fn write_header(&mut self, kind: u8, value: i64) {
         self.bytes.push(kind);
         self.bytes.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
         self.end_line();

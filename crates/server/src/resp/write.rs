@@ -19,11 +19,11 @@ pub(super) fn write(replies: &mut Replies, output: &Output<'_>, replayed: bool) 
             write_fields(replies, ordered.chain([&replayed, &fields[LIMITS]]));
         }
         Output::Settled(settled) => write_fields(replies, settled_fields(settled).iter().chain([&replayed])),
-        Output::Refunded(cost) => replies.integer(saturate(cost.get())),
-        Output::Renewed(renewed) => replies.integer((*renewed).into()),
-        Output::Reset(counters) => replies.integer(saturate(*counters as u64)),
-        Output::Explained(explanation) => replies.bulk(explanation.as_bytes()),
-        Output::Page(page) => replies.bulk(&page.body),
+        Output::Refunded(cost) => replies.write_integer(saturate(cost.get())),
+        Output::Renewed(renewed) => replies.write_integer((*renewed).into()),
+        Output::Reset(counters) => replies.write_integer(saturate(*counters as u64)),
+        Output::Explained(explanation) => replies.write_bulk(explanation.as_bytes()),
+        Output::Page(page) => replies.write_bulk(&page.body),
     }
 }
 
@@ -34,22 +34,22 @@ pub(super) fn write_error(replies: &mut Replies, error: &OpError) {
         ErrorKind::Forbidden => "NOPERM",
         ErrorKind::KeyInUse | ErrorKind::NotRecorded => "TRYAGAIN",
     };
-    replies.error(&format!("{code} {}", error.detail));
+    replies.write_error_reply(&format!("{code} {}", error.detail));
 }
 
 fn write_fields<'f>(replies: &mut Replies, fields: impl Iterator<Item = &'f Field<'f>> + Clone) {
     let present = fields.filter(|(_, value)| !matches!(value, FieldValue::Absent));
-    replies.map(present.clone().count());
+    replies.begin_map(present.clone().count());
     for (name, value) in present {
-        replies.bulk(name);
+        replies.write_bulk(name);
         match value {
             FieldValue::Absent | FieldValue::Rule(None) => replies.null(),
-            FieldValue::Bool(value) => replies.integer((*value).into()),
-            FieldValue::Number(number) | FieldValue::Wait(Some(number)) => replies.integer(saturate(*number)),
-            FieldValue::Wait(None) => replies.integer(-1),
-            FieldValue::Text(text) | FieldValue::Rule(Some(text)) => replies.bulk(text),
+            FieldValue::Bool(value) => replies.write_integer((*value).into()),
+            FieldValue::Number(number) | FieldValue::Wait(Some(number)) => replies.write_integer(saturate(*number)),
+            FieldValue::Wait(None) => replies.write_integer(-1),
+            FieldValue::Text(text) | FieldValue::Rule(Some(text)) => replies.write_bulk(text),
             FieldValue::Limits(decision) => {
-                replies.array(decision.limits().count());
+                replies.begin_array(decision.limits().count());
                 decision.limits().for_each(|limit| write_fields(replies, limit_fields(&limit).iter()));
             }
         }

@@ -37,7 +37,7 @@ pub(super) async fn decide<S: Store>(
     };
     // The reference service answers OK for a domain without rules, so a proxy can be configured before its rules are.
     if app.engine.rules().attributes(message.domain).is_none() {
-        app.metrics.descriptors(0, message.descriptors.len());
+        app.metrics.count_descriptors(0, message.descriptors.len());
         return Ok((response, Duration::ZERO));
     }
     let items: Vec<DescriptorItem<'_>> = message
@@ -59,7 +59,7 @@ pub(super) async fn decide<S: Store>(
     // A bit for each item; a request has at most 64.
     let matched = decision.matches().fold(0_u64, |bits, matched| bits | 1_u64.wrapping_shl(matched.item as u32));
     let matched = matched.count_ones() as usize;
-    app.metrics.descriptors(matched, decided.len().saturating_sub(matched));
+    app.metrics.count_descriptors(matched, decided.len().saturating_sub(matched));
     if !decision.is_allowed() {
         response.code = Code::OverLimit;
         if let Some(message) = decision.refusal().and_then(|refusal| refusal.message.as_deref()) {
@@ -76,8 +76,8 @@ pub(super) async fn decide<S: Store>(
             }
         }
     }
-    response.headers.extend(app.rls_headers.of(&decision));
-    response.metadata = metadata::of(message, &decision, &indices, &response.statuses);
+    response.headers.extend(app.rls_headers.headers_of(&decision));
+    response.metadata = metadata::response_metadata(message, &decision, &indices, &response.statuses);
     let delay = if let Outcome::Delay(wait) = decision.outcome() { wait.into() } else { Duration::ZERO };
     drop(decisions);
     charge_into_debt(app, message, &items, response.code).await;
@@ -163,12 +163,12 @@ impl<'a> DescriptorItem<'a> {
         descriptor: &Descriptor<'a>,
     ) -> Result<Self, OpError> {
         let hits = Some(u64::from(message.hits_addend)).filter(|hits| *hits > 0);
-        let inline = descriptor.limit.map(|limit| inline(engine, &limit)).transpose()?;
+        let inline = descriptor.limit.map(|limit| inline_limit(engine, &limit)).transpose()?;
         Ok(Self {
             entries: descriptor.entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect(),
             // Without hits, each rule has its own cost; of most it is 1.
             cost: descriptor.hits_addend.or(hits).map(Cost::new),
-            inline: inline.map(|(limits, unit)| (limits, counter(unit, &descriptor.entries))),
+            inline: inline.map(|(limits, unit)| (limits, counter_key(unit, &descriptor.entries))),
             is_refund: descriptor.is_negative_hits,
         })
     }
@@ -182,7 +182,7 @@ impl<'a> DescriptorItem<'a> {
 }
 
 /// Returns the limit of a descriptor and its unit.
-fn inline<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(InlineLimits, u8), OpError> {
+fn inline_limit<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(InlineLimits, u8), OpError> {
     let units = &status::UNITS[..6];
     let Some((unit, length)) = units.iter().find(|(unit, _)| u64::from(*unit) == limit.unit) else {
         let detail = format!("the limit has the unit {}; available: 1 (second) to 6 (year)", limit.unit);
@@ -195,11 +195,11 @@ fn inline<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(Inline
             Limits::from(Limit::from(window.map_err(|error| OpError::invalid("limit", error.to_string()))?))
         }
     };
-    Ok((engine.limits(&limits)?, *unit as u8))
+    Ok((engine.intern_limits(&limits)?, *unit as u8))
 }
 
 /// Returns the key that the limit of a descriptor counts by: its unit and entries, each with its length.
-fn counter(unit: u8, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
+fn counter_key(unit: u8, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut key = vec![unit];
     for part in entries.iter().flat_map(|(name, value)| [name, value]) {
         key.extend_from_slice(&(part.len() as u32).to_be_bytes());

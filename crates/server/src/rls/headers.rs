@@ -31,12 +31,12 @@ impl ResponseHeaders {
             "x-ratelimit" => Styles::X_RATE_LIMIT,
             "both" => Styles::IETF.and(Styles::X_RATE_LIMIT),
             "off" => Styles::NONE,
-            names => return Self::named(names),
+            names => return Self::parse_names(names),
         };
         Ok(Self { styles, names: None })
     }
 
-    fn named(text: &str) -> anyhow::Result<Self> {
+    fn parse_names(text: &str) -> anyhow::Result<Self> {
         let wrong =
             || format!("{text}: write ietf, x-ratelimit, both, off, or three header names, separated by commas");
         let names: Vec<&str> = text.split(',').map(str::trim).collect();
@@ -46,7 +46,7 @@ impl ResponseHeaders {
     }
 
     /// Returns the headers of a decision. Limits of shadow rules are left out.
-    pub(super) fn of(&self, decision: &Decision<'_>) -> Vec<(String, String)> {
+    pub(super) fn headers_of(&self, decision: &Decision<'_>) -> Vec<(String, String)> {
         let mut map = HeaderMap::new();
         let limits = decision.reports().filter(|report| !report.shadow).map(LimitStatus::from);
         headers::add(&mut map, self.styles, decision.retry(), limits);

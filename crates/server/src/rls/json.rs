@@ -19,7 +19,7 @@ pub(crate) const JSON: &str = "/json";
 pub(crate) const HEALTHCHECK: &str = "/healthcheck";
 
 /// Returns the body of the health check, or `None` while the server stops.
-pub(crate) fn healthcheck<S: Store>(app: &App<S>) -> Option<&'static str> {
+pub(crate) fn healthcheck_body<S: Store>(app: &App<S>) -> Option<&'static str> {
     (!app.connections.is_stopping()).then_some("OK")
 }
 
@@ -212,7 +212,7 @@ impl<'a> JsonResponse<'a> {
     fn new(response: &'a RateLimitResponse) -> Self {
         let header = |(key, value): &'a (String, String)| JsonHeader { key, value };
         Self {
-            overall_code: code(response.code),
+            overall_code: code_name(response.code),
             statuses: response.statuses.iter().map(JsonStatus::new).collect(),
             response_headers_to_add: response.headers.iter().map(header).collect(),
             raw_body: STANDARD.encode(&response.body),
@@ -229,7 +229,7 @@ impl<'a> JsonStatus<'a> {
             name: &limit.name,
         });
         Self {
-            code: code(status.code),
+            code: code_name(status.code),
             current_limit,
             limit_remaining: status.remaining,
             duration_until_reset: status.reset_seconds.map(|seconds| format!("{seconds}s")),
@@ -237,7 +237,7 @@ impl<'a> JsonStatus<'a> {
     }
 }
 
-const fn code(code: Code) -> &'static str {
+const fn code_name(code: Code) -> &'static str {
     match code {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",

@@ -11,7 +11,7 @@ use super::wire::{Code, RateLimitRequest, Status};
 
 /// Returns the metadata of a response with these statuses; `None` if no rule has any. `indices` has the descriptor of each item
 /// of the decision.
-pub(super) fn of(
+pub(super) fn response_metadata(
     message: &RateLimitRequest<'_>,
     decision: &Decision<'_>,
     indices: &[usize],
@@ -25,9 +25,9 @@ pub(super) fn of(
         merge(&mut merged, metadata);
     }
     let descriptors: Vec<Value> =
-        message.descriptors.iter().zip(statuses).map(|(sent, status)| descriptor(sent, status)).collect();
+        message.descriptors.iter().zip(statuses).map(|(sent, status)| describe_descriptor(sent, status)).collect();
     let mut all = Map::new();
-    all.insert("domain".into(), text(message.domain).into());
+    all.insert("domain".into(), lossy_text(message.domain).into());
     all.insert("descriptors".into(), descriptors.into());
     if message.hits_addend > 0 {
         all.insert("hitsAddend".into(), message.hits_addend.into());
@@ -38,9 +38,9 @@ pub(super) fn of(
     Some(all)
 }
 
-fn descriptor(sent: &super::wire::Descriptor<'_>, status: &Status) -> Value {
+fn describe_descriptor(sent: &super::wire::Descriptor<'_>, status: &Status) -> Value {
     let entries: Vec<String> =
-        sent.entries.iter().map(|(key, value)| format!("{}={}", text(key), text(value))).collect();
+        sent.entries.iter().map(|(key, value)| format!("{}={}", lossy_text(key), lossy_text(value))).collect();
     let code = match status.code {
         Code::Ok => "OK",
         Code::OverLimit => "OVER_LIMIT",
@@ -75,21 +75,21 @@ fn merge(into: &mut Map<String, Value>, metadata: &Metadata) {
 fn to_json(metadata: &Metadata) -> Value {
     match metadata {
         Metadata::Null => Value::Null,
-        Metadata::Text(text) => scalar(text),
+        Metadata::Text(text) => parse_scalar(text),
         Metadata::List(values) => values.iter().map(to_json).collect(),
         Metadata::Map(pairs) => pairs.iter().map(|(name, value)| (name.to_string(), to_json(value))).collect(),
     }
 }
 
 /// Returns a number or a boolean if the text is one in JSON.
-fn scalar(text: &str) -> Value {
+fn parse_scalar(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,
         _ => text.into(),
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+fn lossy_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -112,8 +112,8 @@ mod tests {
     #[test]
     fn text_that_is_not_a_number_in_json_stays_a_string() {
         for text in ["007", "1_000", "+1", "", "NaN", "yes", "[1]", "\"a\""] {
-            assert_eq!(scalar(text), Value::String(text.into()));
+            assert_eq!(parse_scalar(text), Value::String(text.into()));
         }
-        assert_eq!((scalar("-1.5"), scalar("false")), (json!(-1.5), json!(false)));
+        assert_eq!((parse_scalar("-1.5"), parse_scalar("false")), (json!(-1.5), json!(false)));
     }
 }

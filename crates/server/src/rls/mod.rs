@@ -18,7 +18,7 @@ pub mod wire;
 mod zero_cost;
 
 pub use headers::ResponseHeaders;
-pub(crate) use json::{HEALTHCHECK, JSON, answer as answer_json, healthcheck};
+pub(crate) use json::{HEALTHCHECK, JSON, answer as answer_json, healthcheck_body};
 pub use serve::serve;
 pub use slots::HeldSlots;
 pub use zero_cost::ZeroCostChecks;

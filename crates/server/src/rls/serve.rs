@@ -232,7 +232,8 @@ impl<S: Store + 'static> Session<S> {
             && is_due(since, MESSAGE_TIMEOUT)
             && !self.http2.is_closed()
         {
-            if let Some(Call { stream, body: Err(error), .. }) = self.http2.expire(now.saturating_sub(MESSAGE_TIMEOUT))
+            if let Some(Call { stream, body: Err(error), .. }) =
+                self.http2.expire_incomplete(now.saturating_sub(MESSAGE_TIMEOUT))
             {
                 self.respond(stream, Err(&error.into()));
             }
@@ -360,7 +361,7 @@ impl<S: Store + 'static> Session<S> {
                 self.http2.respond(stream, HEAD, OK, |out| frame(out, |out| response.encode(out)));
             }
             Err(error) => {
-                self.app.metrics.front(Protocol::Rls).malformed();
+                self.app.metrics.front_counters(Protocol::Rls).malformed();
                 self.http2.respond_without_body(stream, &error.block());
             }
         }

@@ -15,29 +15,29 @@ pub(super) const UNITS: [(u32, u64); 7] =
 pub(super) fn write(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)) {
     let mut reports: Vec<LimitReport<'_>> = decision.reports().collect();
     // Sorts by item, and within an item puts the limit first that matters most to the caller.
-    reports.sort_by_key(|report| (report.item, report.shadow, !refuses(report), report.report.remaining));
+    reports.sort_by_key(|report| (report.item, report.shadow, !is_refusing(report), report.report.remaining));
     let mut item = None;
     for matched in decision.matches() {
         if matched.is_exhausted {
             let limit = Some(CurrentLimit { name: matched.rule.to_owned(), ..CurrentLimit::default() });
             each(matched.item, Status { code: Code::OverLimit, limit, ..Status::default() });
-        } else if let Some(status) = unreported(decision, &matched).filter(|_| !matched.is_replaced) {
+        } else if let Some(status) = status_without_report(decision, &matched).filter(|_| !matched.is_replaced) {
             each(matched.item, status);
         }
     }
     for report in &reports {
         if item.replace(report.item) != Some(report.item) {
-            each(report.item, reported(decision, report));
+            each(report.item, status_of_report(decision, report));
         }
     }
 }
 
-fn refuses(report: &LimitReport<'_>) -> bool {
+fn is_refusing(report: &LimitReport<'_>) -> bool {
     report.refused && report.report.retry != Retry::NOW
 }
 
 /// Returns the status of an item by a rule that has no state to report.
-fn unreported(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Option<Status> {
+fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Option<Status> {
     let is_over = !decision.is_allowed() && !matched.is_shadow;
     match matched.effect {
         MatchEffect::Unlimited => Some(Status { remaining: u32::MAX, ..Status::default() }),
@@ -55,7 +55,7 @@ fn unreported(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Option<Status
     }
 }
 
-fn reported(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status {
+fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status {
     let Report { limit: capacity, remaining, retry, reset } = limit.report;
     // A ban refuses although its rule has capacity.
     let is_banned = decision.is_banned() && decision.rule() == Some(limit.rule);
@@ -69,7 +69,7 @@ fn reported(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status {
         code: if is_over { Code::OverLimit } else { Code::Ok },
         limit: Some(CurrentLimit {
             requests_per_unit: saturate(capacity),
-            unit: limit.window.map_or(0, unit),
+            unit: limit.window.map_or(0, unit_number),
             name: name(limit),
         }),
         remaining: saturate(remaining),
@@ -78,7 +78,7 @@ fn reported(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status {
 }
 
 /// Returns the number of the unit of a period; 0 if there is none.
-fn unit(window: Nanos) -> u32 {
+fn unit_number(window: Nanos) -> u32 {
     let found = UNITS.iter().find(|(_, seconds)| Nanos::from_secs(*seconds) == window);
     found.map_or(0, |(unit, _)| *unit)
 }
@@ -86,7 +86,7 @@ fn unit(window: Nanos) -> u32 {
 /// Returns the id of the rule, with the period if it is not a unit of the protocol.
 fn name(limit: &LimitReport<'_>) -> String {
     match limit.window {
-        Some(window) if unit(window) == 0 && !limit.rule.is_empty() => {
+        Some(window) if unit_number(window) == 0 && !limit.rule.is_empty() => {
             format!("{};w={}", limit.rule, window.as_secs_ceil())
         }
         Some(_) | None => limit.rule.to_owned(),

@@ -86,11 +86,11 @@ enum WireValue<'a> {
 }
 
 impl<'a> WireValue<'a> {
-    fn varint(self, field: &'static str) -> Result<u64, WireError> {
+    fn expect_varint(self, field: &'static str) -> Result<u64, WireError> {
         if let Self::Varint(number) = self { Ok(number) } else { Err(WireError::Type(field)) }
     }
 
-    fn bytes(self, field: &'static str) -> Result<&'a [u8], WireError> {
+    fn expect_bytes(self, field: &'static str) -> Result<&'a [u8], WireError> {
         if let Self::Bytes(bytes) = self { Ok(bytes) } else { Err(WireError::Type(field)) }
     }
 }
@@ -152,13 +152,13 @@ impl<'a> RateLimitRequest<'a> {
         let (mut request, mut fields) = (Self::default(), MessageFields(bytes));
         while let Some((number, value)) = fields.next()? {
             match number {
-                1 => request.domain = value.bytes("domain")?,
+                1 => request.domain = value.expect_bytes("domain")?,
                 2 => {
-                    let descriptor = Descriptor::decode(value.bytes("descriptors")?)?;
+                    let descriptor = Descriptor::decode(value.expect_bytes("descriptors")?)?;
                     push(&mut request.descriptors, descriptor, "descriptors", MAX_DESCRIPTORS)?;
                 }
                 // Like every decoder, drops the upper bits of a longer varint.
-                3 => request.hits_addend = value.varint("hits_addend")? as u32,
+                3 => request.hits_addend = value.expect_varint("hits_addend")? as u32,
                 _ => {}
             }
         }
@@ -172,20 +172,20 @@ impl<'a> Descriptor<'a> {
         while let Some((number, value)) = fields.next()? {
             match number {
                 1 => {
-                    let entry = decode_entry(value.bytes("entries")?)?;
+                    let entry = decode_entry(value.expect_bytes("entries")?)?;
                     push(&mut descriptor.entries, entry, "entries of a descriptor", MAX_ENTRIES)?;
                 }
-                2 => descriptor.limit.get_or_insert_default().decode(value.bytes("limit")?)?,
+                2 => descriptor.limit.get_or_insert_default().decode(value.expect_bytes("limit")?)?,
                 3 => {
-                    let mut fields = MessageFields(value.bytes("hits_addend")?);
+                    let mut fields = MessageFields(value.expect_bytes("hits_addend")?);
                     let hits = descriptor.hits_addend.get_or_insert(0);
                     while let Some((number, value)) = fields.next()? {
                         if number == 1 {
-                            *hits = value.varint("hits_addend.value")?;
+                            *hits = value.expect_varint("hits_addend.value")?;
                         }
                     }
                 }
-                4 => descriptor.is_negative_hits = value.varint("is_negative_hits")? != 0,
+                4 => descriptor.is_negative_hits = value.expect_varint("is_negative_hits")? != 0,
                 _ => {}
             }
         }
@@ -199,8 +199,8 @@ impl LimitOverride {
         let mut fields = MessageFields(bytes);
         while let Some((number, value)) = fields.next()? {
             match number {
-                1 => self.requests_per_unit = value.varint("requests_per_unit")? as u32,
-                2 => self.unit = value.varint("unit")?,
+                1 => self.requests_per_unit = value.expect_varint("requests_per_unit")? as u32,
+                2 => self.unit = value.expect_varint("unit")?,
                 _ => {}
             }
         }
@@ -212,8 +212,8 @@ fn decode_entry(bytes: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
     let (mut key, mut text, mut fields) = (&[][..], &[][..], MessageFields(bytes));
     while let Some((number, value)) = fields.next()? {
         match number {
-            1 => key = value.bytes("key")?,
-            2 => text = value.bytes("value")?,
+            1 => key = value.expect_bytes("key")?,
+            2 => text = value.expect_bytes("value")?,
             _ => {}
         }
     }
@@ -236,7 +236,7 @@ pub fn decode_health(bytes: &[u8]) -> Result<&[u8], WireError> {
     let (mut service, mut fields) = (&[][..], MessageFields(bytes));
     while let Some((number, value)) = fields.next()? {
         if number == 1 {
-            service = value.bytes("service")?;
+            service = value.expect_bytes("service")?;
         }
     }
     Ok(service)

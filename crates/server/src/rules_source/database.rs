@@ -28,7 +28,7 @@ pub async fn load<S: Store + 'static>(
     revisions.borrow_and_update();
     let set = control.snapshot().await.context("cannot read the rules from the database")?;
     let installed = install(app, &set).await;
-    control.installed(set.revision);
+    control.set_installed(set.revision);
     match installed {
         InstallOutcome::New | InstallOutcome::Unchanged => Ok((revisions, set)),
         InstallOutcome::Refused(why) | InstallOutcome::Damaged(why) => {
@@ -53,7 +53,7 @@ pub async fn follow<S: Store + 'static>(app: Arc<App<S>>, control: Arc<Control>,
                 }
                 failed = false;
                 install(&app, &set).await;
-                control.installed(set.revision);
+                control.set_installed(set.revision);
             }
             Err(error) => {
                 if !failed {

@@ -62,7 +62,7 @@ fn install_texts<S: Store>(app: &App<S>, files: &mut RuleFiles, texts: &[FileTex
     let rules = files.parse(texts)?;
     let version = put(app, &rules)?;
     // A file has no revisions of its own, and no checksum that another server would know.
-    app.source.loaded(i64::try_from(version).unwrap_or(i64::MAX), "", app.now());
+    app.source.set_loaded(i64::try_from(version).unwrap_or(i64::MAX), "", app.now());
     tracing::info!(file = files.name(), rules = rules.len(), version, "rules loaded");
     Ok(())
 }
@@ -183,7 +183,7 @@ impl RuleFiles {
         for file in self.rules.iter_mut().chain(&mut self.lists) {
             match file.has_changed() {
                 Ok(has_changed) => changed |= has_changed,
-                Err(error) => missing = missing.or(Some(file.error(&error))),
+                Err(error) => missing = missing.or(Some(file.with_path(&error))),
             }
         }
         match (changed, missing) {
@@ -200,10 +200,10 @@ mod tests {
 
     /// Polls the files, and returns what was read, joined.
     fn poll(files: &mut RuleFiles) -> Option<String> {
-        files.poll().unwrap().map(|texts| joined(&texts))
+        files.poll().unwrap().map(|texts| join_texts(&texts))
     }
 
-    fn joined(texts: &[FileText]) -> String {
+    fn join_texts(texts: &[FileText]) -> String {
         texts.iter().map(|(_, text)| str::from_utf8(text).unwrap()).collect::<Vec<_>>().join("|")
     }
 
@@ -213,7 +213,7 @@ mod tests {
         let path = folder.path().join("rules.yaml");
         std::fs::write(&path, "one").unwrap();
         let mut file = RuleFiles::new(path.clone());
-        assert_eq!(joined(&file.read().unwrap()), "one");
+        assert_eq!(join_texts(&file.read().unwrap()), "one");
         assert_eq!(poll(&mut file), None);
         std::fs::write(&path, "three").unwrap();
         assert_eq!(poll(&mut file), None, "it may still be written to");
@@ -230,7 +230,7 @@ mod tests {
         for (name, text) in [("b.yaml", "b"), ("a.json", "a"), (".hidden.yaml", "h"), ("notes.txt", "n")] {
             write(name, text);
         }
-        assert_eq!(joined(&files.read().unwrap()), "a|b");
+        assert_eq!(join_texts(&files.read().unwrap()), "a|b");
         assert_eq!(poll(&mut files), None);
         write("c.yml", "c");
         assert_eq!(poll(&mut files), None, "others may follow");

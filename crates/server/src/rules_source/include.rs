@@ -40,7 +40,7 @@ fn find(wanted: &Path) -> Result<Vec<PathBuf>, String> {
                 let Some(glob) = glob else {
                     return Err("unsupported pattern: only `*` is supported".into());
                 };
-                let mut next: Vec<PathBuf> = found.iter().flat_map(|folder| matching(folder, &glob)).collect();
+                let mut next: Vec<PathBuf> = found.iter().flat_map(|folder| matching_files(folder, &glob)).collect();
                 next.sort_unstable();
                 next.truncate(MAX_FILES);
                 found = next;
@@ -51,7 +51,7 @@ fn find(wanted: &Path) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Returns the matching entries of a folder. Stars do not match names that begin with a dot.
-fn matching(folder: &Path, glob: &Glob) -> Vec<PathBuf> {
+fn matching_files(folder: &Path, glob: &Glob) -> Vec<PathBuf> {
     let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let Ok(entries) = std::fs::read_dir(here) else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

@@ -46,7 +46,7 @@ pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>)
     }
     match &installed {
         InstallOutcome::New | InstallOutcome::Unchanged => {
-            app.source.loaded(set.revision, &set.checksum, app.now());
+            app.source.set_loaded(set.revision, &set.checksum, app.now());
             if installed == InstallOutcome::New {
                 let rules = app.engine.rules();
                 let (count, version) = (rules.rules().len(), rules.version());
@@ -64,7 +64,7 @@ pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>)
 /// Reports rules that are refused.
 pub(super) fn refuse<S: Store>(app: &App<S>, revision: i64, why: &str) {
     app.metrics.reload_refused();
-    app.source.refused(revision, why);
+    app.source.set_refused(revision, why);
     for line in why.lines() {
         tracing::error!("{line}");
     }
@@ -98,7 +98,7 @@ pub(super) fn put<S: Store>(app: &App<S>, rules: &Rules) -> Result<u64, Mistakes
     // The new rules are compared with those in force, so before they replace them.
     let mut warnings = app.engine.warnings(rules);
     let version = app.engine.put(rules)?;
-    app.source.counted(Counts::of(rules));
+    app.source.set_counts(Counts::of(rules));
     warnings.extend_from_slice(rules.left_out().map(Mistakes::as_slice).unwrap_or_default());
     for warning in warnings.iter().take(MAX_WARNINGS) {
         tracing::warn!("{warning}");
@@ -115,7 +115,7 @@ mod tests {
     use crate::control::model::FleetMode;
     use tollgate_engine::{Enforcement, Engine, MemoryStore};
 
-    fn app() -> Arc<App<MemoryStore>> {
+    fn test_app() -> Arc<App<MemoryStore>> {
         Arc::new(App::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None))
     }
 
@@ -128,7 +128,7 @@ mod tests {
 
     #[tokio::test]
     async fn unchanged_rules_are_not_compiled_again() {
-        let app = app();
+        let app = test_app();
         assert_eq!(install(&app, &set(1, GOOD)).await, InstallOutcome::New);
         assert_eq!(install(&app, &set(2, GOOD)).await, InstallOutcome::Unchanged);
         let status = app.source.status(app.now());
@@ -137,7 +137,7 @@ mod tests {
 
     #[tokio::test]
     async fn fleet_is_switched_whatever_the_rules_and_a_server_only_beside_it() {
-        let app = app();
+        let app = test_app();
         let observe =
             |revision, rules| Arc::new(Snapshot { mode: FleetMode::Observe, ..(*set(revision, rules)).clone() });
         install(&app, &observe(1, GOOD)).await;
@@ -155,7 +155,7 @@ mod tests {
 
     #[tokio::test]
     async fn bad_rules_never_replace_good_ones() {
-        let app = app();
+        let app = test_app();
         install(&app, &set(1, GOOD)).await;
         let damaged = Snapshot { rules: GOOD.replace('1', "9"), ..(*set(2, GOOD)).clone() };
         for (bad, reason) in [

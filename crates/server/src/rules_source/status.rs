@@ -115,18 +115,18 @@ impl SourceStatus {
     }
 
     /// Records how much is in force.
-    pub fn counted(&self, counts: Counts) {
+    pub fn set_counts(&self, counts: Counts) {
         self.state().counts = counts;
     }
 
     /// Records that a revision is in force since `now`, and clears the refused one.
-    pub fn loaded(&self, revision: i64, checksum: &str, now: Time<Mono>) {
+    pub fn set_loaded(&self, revision: i64, checksum: &str, now: Time<Mono>) {
         let mut state = self.state();
         (state.loaded, state.refused) = (Some((revision, checksum.to_owned(), now)), None);
     }
 
     /// Records that a revision was refused; the previous one stays in force.
-    pub fn refused(&self, revision: i64, why: &str) {
+    pub fn set_refused(&self, revision: i64, why: &str) {
         self.state().refused = Some(RefusedRevision { revision, why: why.to_owned() });
     }
 
@@ -193,9 +193,9 @@ mod tests {
         assert_eq!((source.status(at(0)).revision, source.status(at(0)).source.as_str()), (None, "https://rules:8080"));
         let text =
             b"domain: a\nrules: [{id: b, limit: 1/s, overrides: [{when: {c: d}, limit: 2/s}]}, {id: e, deny: true}]";
-        source.counted(Counts::of(&Rules::read(&[tollgate_engine::rules::Source { name: "a", text }]).unwrap()));
-        source.loaded(7, "abc", at(10));
-        source.refused(8, "a mistake");
+        source.set_counts(Counts::of(&Rules::read(&[tollgate_engine::rules::Source { name: "a", text }]).unwrap()));
+        source.set_loaded(7, "abc", at(10));
+        source.set_refused(8, "a mistake");
         let status = source.status(at(25));
         assert_eq!(
             (status.revision, status.loaded_ms_ago, status.checksum.as_deref()),
@@ -203,7 +203,7 @@ mod tests {
         );
         assert_eq!((status.domains, status.rules, status.overrides), (Some(1), Some(2), Some(1)));
         assert_eq!(status.refused, Some(RefusedRevision { revision: 8, why: "a mistake".into() }));
-        source.loaded(9, "", at(30));
+        source.set_loaded(9, "", at(30));
         let status = source.status(at(30));
         assert_eq!((status.refused, status.checksum), (None, None));
         assert!(source.why_no_service().contains("https://rules:8080"));

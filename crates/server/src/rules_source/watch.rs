@@ -53,7 +53,7 @@ impl WatchedFile {
     /// When it cannot be read or is too large.
     pub fn read(&mut self) -> io::Result<Vec<u8>> {
         let metadata = std::fs::metadata(&self.path)?;
-        let stat = Stat::of(&metadata);
+        let stat = Stat::from_metadata(&metadata);
         // A file that cannot be read is reported once; changed permissions change its metadata and cause another
         // attempt.
         (self.read, self.seen) = (Some(stat), Some(stat));
@@ -71,7 +71,7 @@ impl WatchedFile {
     }
 
     /// Adds the path to an error.
-    pub(super) fn error(&self, error: &io::Error) -> io::Error {
+    pub(super) fn with_path(&self, error: &io::Error) -> io::Error {
         io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
     }
 
@@ -89,7 +89,7 @@ impl WatchedFile {
             }
         };
         self.missed = 0;
-        let stat = Some(Stat::of(&metadata));
+        let stat = Some(Stat::from_metadata(&metadata));
         let settled = self.seen == stat;
         self.seen = stat;
         let changed = settled && self.read != stat;
@@ -101,7 +101,7 @@ impl WatchedFile {
 }
 
 impl Stat {
-    fn of(metadata: &Metadata) -> Self {
+    fn from_metadata(metadata: &Metadata) -> Self {
         use std::os::unix::fs::MetadataExt;
         Self {
             modified: metadata.modified().ok(),

@@ -15,7 +15,7 @@ use crate::test_server::{ApiReply, TestServer, send};
 pub const FORM: &str = "multipart/form-data; boundary=edge";
 
 /// Returns a form as browsers and `curl -F` send it.
-pub fn form(parts: &[(&str, &str)]) -> String {
+pub fn multipart_form(parts: &[(&str, &str)]) -> String {
     let mut body = String::new();
     for (name, content) in parts {
         let _ = write!(
@@ -55,11 +55,11 @@ rules:
 
 async fn replay(server: &TestServer, query: &str, parts: &[(&str, &str)]) -> ApiReply {
     let path = format!("/v1/replay{query}");
-    send(server.request("POST", &path).header("content-type", FORM).body(form(parts))).await
+    send(server.request("POST", &path).header("content-type", FORM).body(multipart_form(parts))).await
 }
 
 /// Returns matched, refused and shadow of a rule.
-fn counts(report: &Value, rule: &str) -> [u64; 3] {
+fn counts_of_rule(report: &Value, rule: &str) -> [u64; 3] {
     let rules = report["result"]["rules"].as_array().expect("rules");
     let rule = rules.iter().find(|found| found["rule"] == rule).expect("the rule");
     ["matched", "refused", "shadow_refused"].map(|name| rule[name].as_u64().expect("a count"))
@@ -69,7 +69,11 @@ fn counts(report: &Value, rule: &str) -> [u64; 3] {
 async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let empty = replay(&server, "", &[("rules", DRAFT), ("log", &log())]).await.is(200).json();
-    assert_eq!((counts(&empty, "b"), &empty["against"]), ([60, 40, 0], &Value::Null), "no rules to compare with");
+    assert_eq!(
+        (counts_of_rule(&empty, "b"), &empty["against"]),
+        ([60, 40, 0], &Value::Null),
+        "no rules to compare with"
+    );
 
     server.ask("POST", "/v1/apply", IN_FORCE).await.is(200);
     server.ask("POST", "/v1/domains/web/rules/off/disable", "").await.is(200);
@@ -83,10 +87,10 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
         (&report["lines"], &report["left_out"], &report["result"]["requests"]),
         (&120.into(), &0.into(), &120.into())
     );
-    assert_eq!(counts(&report, "a"), [60, 45, 0], "the override of the rule in force");
-    assert_eq!(counts(&report, "b"), [60, 40, 0]);
+    assert_eq!(counts_of_rule(&report, "a"), [60, 45, 0], "the override of the rule in force");
+    assert_eq!(counts_of_rule(&report, "b"), [60, 40, 0]);
     // A shadow rule counts what the others admit, which is less than it would refuse.
-    assert_eq!(counts(&report, "c")[1..], [0, 0]);
+    assert_eq!(counts_of_rule(&report, "c")[1..], [0, 0]);
     assert_eq!(report["result"]["rules"].as_array().map(Vec::len), Some(3), "{report}");
     let against = &report["against"];
     assert_eq!(
@@ -99,7 +103,7 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     // If other rules are deleted, those that they refused are relieved.
     let report = replay(&server, "?others=delete", &[("log", &log()), ("rules", DRAFT)]).await.is(200).json();
     assert_eq!((&report["against"]["newly_refused"], &report["against"]["relieved"]), (&40.into(), &45.into()));
-    assert_eq!(counts(&report, "c")[1..], [0, 30], "30 of the 60 of the client that is not refused");
+    assert_eq!(counts_of_rule(&report, "c")[1..], [0, 30], "30 of the 60 of the client that is not refused");
 
     // Limits for each client are suggested on demand.
     assert_eq!(report["suggestion"], Value::Null);
@@ -146,7 +150,7 @@ async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
     };
     assert!(post("application/json", "{}".into()).await.is(415).text.contains("multipart/form-data"));
     assert!(post(FORM, "{}".into()).await.is(400).text.contains("does not begin with its boundary"));
-    let cut = form(&[rules, log]).replace("--edge--", "");
+    let cut = multipart_form(&[rules, log]).replace("--edge--", "");
     assert!(post(FORM, cut).await.is(400).text.contains("its last boundary is missing"));
     server.ask("GET", "/v1/replay", "").await.is(405);
 
@@ -196,7 +200,7 @@ async fn editor_replays_in_its_own_domains_only() {
     let ask = async |role: Role, domains: &[&str], query: &str, rules: &str| {
         let (token, _) = server.token("one", role, domains, None).await;
         let request = server.request("POST", &format!("/v1/replay{query}")).bearer_auth(token);
-        send(request.header("content-type", FORM).body(form(&[("rules", rules), ("log", &log)]))).await
+        send(request.header("content-type", FORM).body(multipart_form(&[("rules", rules), ("log", &log)]))).await
     };
     let two =
         "domains:\n- {domain: web, rules: [{id: x, limit: 1/s}]}\n- {domain: api, rules: [{id: y, limit: 1/s}]}\n";

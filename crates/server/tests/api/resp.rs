@@ -10,7 +10,7 @@ use tollgate_server::control::model::Role;
 use crate::test_server::TestServer;
 
 /// Sends commands as lines and reads until the final `PING` is answered or refused.
-async fn talk(server: &TestServer, lines: &[&str]) -> Vec<String> {
+async fn send_commands(server: &TestServer, lines: &[&str]) -> Vec<String> {
     let mut stream = TcpStream::connect(server.resp).await.expect("it listens");
     let text = lines.join("\r\n") + "\r\nQUIT\r\n";
     stream.write_all(text.as_bytes()).await.expect("it reads");
@@ -25,18 +25,25 @@ async fn without_a_token_only_authentication_is_answered() {
     let (token, _) = server.token("reader", Role::Reader, &[], None).await;
     let no = "-NOAUTH Authentication required.";
     assert_eq!(
-        talk(&server, &["PING", "CL.THROTTLE k 1 1 1", "TG.CHECK api 1", "COMMAND", "SELECT 0"]).await,
+        send_commands(&server, &["PING", "CL.THROTTLE k 1 1 1", "TG.CHECK api 1", "COMMAND", "SELECT 0"]).await,
         [no, no, no, no, no, "+OK"]
     );
     let wrong = "-WRONGPASS invalid username-password pair or user is disabled.";
-    assert_eq!(talk(&server, &["AUTH nonsense", "AUTH default nonsense", "PING"]).await, [wrong, wrong, no, "+OK"]);
-    let replies = talk(&server, &[&format!("AUTH {token}"), "PING", "AUTH nonsense", "PING", "RESET", "PING"]).await;
+    assert_eq!(
+        send_commands(&server, &["AUTH nonsense", "AUTH default nonsense", "PING"]).await,
+        [wrong, wrong, no, "+OK"]
+    );
+    let replies =
+        send_commands(&server, &[&format!("AUTH {token}"), "PING", "AUTH nonsense", "PING", "RESET", "PING"]).await;
     assert_eq!(replies, ["+OK", "+PONG", wrong, "+PONG", "+RESET", no, "+OK"]);
-    assert_eq!(talk(&server, &[&format!("AUTH anybody {token}"), "ECHO x"]).await, ["+OK", "$1", "x", "+OK"]);
-    assert!(talk(&server, &["HELLO 3"]).await[0].starts_with("-NOAUTH HELLO must be called"));
-    assert_eq!(talk(&server, &["HELLO 3 AUTH default nonsense", "PING"]).await, [wrong, no, "+OK"]);
-    assert!(talk(&server, &[&format!("HELLO 3 AUTH default {token} SETNAME me")]).await[0].starts_with("%7"));
-    assert_eq!(talk(&server, &["AUTH", "AUTH a b c"]).await[1], "-ERR wrong number of arguments for 'auth' command");
+    assert_eq!(send_commands(&server, &[&format!("AUTH anybody {token}"), "ECHO x"]).await, ["+OK", "$1", "x", "+OK"]);
+    assert!(send_commands(&server, &["HELLO 3"]).await[0].starts_with("-NOAUTH HELLO must be called"));
+    assert_eq!(send_commands(&server, &["HELLO 3 AUTH default nonsense", "PING"]).await, [wrong, no, "+OK"]);
+    assert!(send_commands(&server, &[&format!("HELLO 3 AUTH default {token} SETNAME me")]).await[0].starts_with("%7"));
+    assert_eq!(
+        send_commands(&server, &["AUTH", "AUTH a b c"]).await[1],
+        "-ERR wrong number of arguments for 'auth' command"
+    );
 }
 
 #[tokio::test]
@@ -51,12 +58,13 @@ async fn reset_needs_an_operator_and_revoked_tokens_are_refused() {
         server.control.rules().put(&change, domain, "a", rule).await.unwrap();
     }
     server.settle().await;
-    let replies = talk(&server, &[&format!("AUTH {reader}"), "TG.PEEK api 1 k x", "TG.RESET api 1 k x"]).await;
+    let replies = send_commands(&server, &[&format!("AUTH {reader}"), "TG.PEEK api 1 k x", "TG.RESET api 1 k x"]).await;
     assert!(
         replies.iter().any(|line| line.starts_with("-NOPERM this needs the role operator for the domain `api`")),
         "{replies:?}"
     );
-    let replies = talk(&server, &[&format!("AUTH {operator}"), "TG.RESET api 1 k x", "TG.RESET other 1 k x"]).await;
+    let replies =
+        send_commands(&server, &[&format!("AUTH {operator}"), "TG.RESET api 1 k x", "TG.RESET other 1 k x"]).await;
     assert_eq!(&replies[..2], ["+OK", ":1"], "{replies:?}");
     assert!(replies[2].starts_with("-NOPERM"), "{replies:?}");
     let mut stream = TcpStream::connect(server.resp).await.unwrap();

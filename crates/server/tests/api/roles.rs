@@ -108,7 +108,7 @@ struct Caller {
     may: &'static [May],
 }
 
-async fn callers(server: &TestServer) -> Vec<Caller> {
+async fn callers_of_all_roles(server: &TestServer) -> Vec<Caller> {
     const ELSEWHERE: &[May] = &[May::Anyone, May::Readers];
     const READER: &[May] = &[May::Anyone, May::Readers, May::Takers];
     const NODE: &[May] = &[May::Anyone, May::Readers, May::Takers, May::Nodes];
@@ -165,7 +165,7 @@ async fn callers(server: &TestServer) -> Vec<Caller> {
 #[tokio::test]
 async fn every_call_is_answered_only_to_roles_that_may_make_it() {
     let server = TestServer::start(TokenPolicy::Required).await;
-    let callers = callers(&server).await;
+    let callers = callers_of_all_roles(&server).await;
     let admin = callers.iter().find(|caller| caller.name == "admin").and_then(|caller| caller.token.clone()).unwrap();
     let put = server.request("PUT", "/v1/domains/api/rules/all").bearer_auth(&admin).body(RULE);
     send(put).await.is(201);
@@ -177,7 +177,7 @@ async fn every_call_is_answered_only_to_roles_that_may_make_it() {
         for (method, path, body, may, statuses) in CALLS {
             let mut request = match *path {
                 "/v1/replay" => {
-                    let form = replay::form(&[("rules", *body), ("log", "")]);
+                    let form = replay::multipart_form(&[("rules", *body), ("log", "")]);
                     server.request(method, path).header("content-type", replay::FORM).body(form)
                 }
                 _ => server.request(method, path).header("content-type", "application/json").body(*body),

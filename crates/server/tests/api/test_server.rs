@@ -147,7 +147,7 @@ async fn follow(control: Arc<Control>, app: Arc<App<MemoryStore>>) {
         app.auth.replace(&snapshot.tokens);
         let rules = Rules::read(&[Text { name: "snapshot", text: snapshot.rules.as_bytes() }]).expect("rules");
         app.engine.put(&rules).expect("rules");
-        app.source.loaded(snapshot.revision, &snapshot.checksum, app.now());
+        app.source.set_loaded(snapshot.revision, &snapshot.checksum, app.now());
         if revisions.changed().await.is_err() {
             return;
         }

@@ -32,5 +32,5 @@ fn database(_folder: &Path, number: u32) -> (String, Keeper) {
     let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     let server = running.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
     *running = Arc::downgrade(&server);
-    (server.database(&format!("server{number}")), server)
+    (server.create_database(&format!("server{number}")), server)
 }

@@ -11,11 +11,11 @@ pub struct Cli {
 }
 
 impl Cli {
-    pub fn of(server: &Server) -> Self {
+    pub fn for_server(server: &Server) -> Self {
         Self { server: server.url(""), token: None }
     }
 
-    pub fn with(&self, token: &str) -> Self {
+    pub fn with_token(&self, token: &str) -> Self {
         Self { server: self.server.clone(), token: Some(token.trim().to_owned()) }
     }
 
@@ -25,13 +25,13 @@ impl Cli {
         if let Some(token) = &self.token {
             command.env("TOLLGATE_TOKEN", token);
         }
-        CommandResult::of(&mut command, b"")
+        CommandResult::run(&mut command, b"")
     }
 }
 
 /// Starts a server with its own database.
 pub fn serve(folder: &Folder, more: &[&str]) -> (Server, Cli) {
     let server = Server::start(&[&["--data", &folder.join("data")], more].concat());
-    let cli = Cli::of(&server);
+    let cli = Cli::for_server(&server);
     (server, cli)
 }

@@ -54,7 +54,7 @@ impl Server {
 
     /// Starts it in a directory.
     pub fn start_in(directory: &Path, args: &[&str]) -> Self {
-        let mut command = Self::command(args);
+        let mut command = Self::serve_command(args);
         let mut child = command.current_dir(directory).stderr(Stdio::piped()).spawn().expect("the program starts");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let (lines, log) = channel();
@@ -80,7 +80,7 @@ impl Server {
     }
 
     /// Returns the command `tollgate serve` on free ports and without a data directory, unless the arguments set them.
-    fn command(args: &[&str]) -> Command {
+    fn serve_command(args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         command.arg("serve").args(args);
         for (flag, value) in [("--http", "127.0.0.1:0"), ("--resp", "127.0.0.1:0"), ("--data", "off")] {
@@ -92,8 +92,8 @@ impl Server {
     }
 
     /// Starts it with arguments that it refuses, and returns what it prints.
-    pub fn refuses(args: &[&str]) -> String {
-        let output = Self::command(args).output().expect("the program starts");
+    pub fn output_of_refused_start(args: &[&str]) -> String {
+        let output = Self::serve_command(args).output().expect("the program starts");
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "it ended well:\n{message}");
         message
@@ -192,7 +192,7 @@ impl Folder {
     }
 
     /// Writes a file and returns its path.
-    pub fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+    pub fn write_file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
         let path = self.join(name);
         std::fs::create_dir_all(Path::new(&path).parent().expect("a folder")).expect("a directory");
         std::fs::write(&path, text).expect("a file");
@@ -206,12 +206,12 @@ pub struct Rules(Folder, String);
 impl Rules {
     pub fn new(text: impl AsRef<[u8]>) -> Self {
         let folder = Folder::new();
-        let path = folder.file("rules.yaml", text);
+        let path = folder.write_file("rules.yaml", text);
         Self(folder, path)
     }
 
     pub fn write(&self, text: impl AsRef<[u8]>) {
-        self.0.file("rules.yaml", text);
+        self.0.write_file("rules.yaml", text);
     }
 
     pub fn path(&self) -> &str {
@@ -242,7 +242,7 @@ impl Client {
     }
 
     /// Sends a command as an array of bulk strings.
-    pub fn command(&mut self, args: &[&str]) {
+    pub fn send_command(&mut self, args: &[&str]) {
         self.send(encode(args));
     }
 
@@ -343,7 +343,7 @@ pub struct CommandResult {
 
 impl CommandResult {
     /// Runs a command with `input` on its standard input.
-    pub fn of(command: &mut Command, input: &[u8]) -> Self {
+    pub fn run(command: &mut Command, input: &[u8]) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let (mut stdin, input) = (child.stdin.take().expect("a pipe"), input.to_vec());
@@ -368,18 +368,18 @@ impl CommandResult {
     }
 
     #[track_caller]
-    pub fn failed(self, code: i32, expected: &str) {
+    pub fn assert_failed(self, code: i32, expected: &str) {
         assert!(self.code == Some(code) && self.err.contains(expected), "{:?} {}{}", self.code, self.out, self.err);
     }
 }
 
 /// Runs the program with arguments and standard input.
 pub fn tollgate(args: &[&str], input: &[u8]) -> CommandResult {
-    CommandResult::of(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args), input)
+    CommandResult::run(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args), input)
 }
 
 /// Returns an environment variable that `scripts/test` sets.
-pub fn variable(name: &str, what: &str) -> std::ffi::OsString {
+pub fn required_variable(name: &str, what: &str) -> std::ffi::OsString {
     std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: it names {what}; scripts/test sets it"))
 }
 

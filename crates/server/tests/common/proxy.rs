@@ -35,39 +35,42 @@ impl Proxy {
     /// Starts a proxy that listens on `address` with a configuration; `lua` is for HAProxy.
     pub fn start_with(name: &str, address: SocketAddr, config: &str, lua: &str) -> Self {
         let folder = Folder::new();
-        let file = folder.file("config.yaml", config);
+        let file = folder.write_file("config.yaml", config);
         let mut command = match name {
             "nginx" => {
-                folder.file("nginx.conf", NGINX.replace("SNIPPET", &file));
+                folder.write_file("nginx.conf", NGINX.replace("SNIPPET", &file));
                 let mut command = Command::new("nginx");
                 command.args(["-p", &folder.join(""), "-c", &folder.join("nginx.conf"), "-e", "error.log"]);
                 command
             }
             "haproxy" => {
-                folder.file("tollgate.lua", lua);
+                folder.write_file("tollgate.lua", lua);
                 let mut command = Command::new("haproxy");
                 command.args(["-db", "-f", &file]);
                 command
             }
             "caddy" => {
-                let mut command = Command::new(tool("caddy"));
+                let mut command = Command::new(tool_path("caddy"));
                 command.args(["run", "--adapter", "caddyfile", "--config", &file]).env("HOME", folder.path());
                 command
             }
             "traefik" => {
-                let mut command = Command::new(tool("traefik"));
+                let mut command = Command::new(tool_path("traefik"));
                 command.arg(format!("--entryPoints.web.address={address}"));
                 command.arg(format!("--providers.file.filename={file}"));
                 command
             }
             _ => {
-                let mut command = Command::new(tool("envoy"));
+                let mut command = Command::new(tool_path("envoy"));
                 command.args(["-c", &file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "error"]);
                 command
             }
         };
         command.current_dir(folder.path()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.env("PATH", format!("{}:/usr/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin", tools().display()));
+        command.env(
+            "PATH",
+            format!("{}:/usr/sbin:/usr/bin:/bin:/usr/local/sbin:/usr/local/bin", tools_folder().display()),
+        );
         let child = command.spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?} does not run: {error}; scripts/test installs it"));
         let proxy = Self { child, address, folder };
@@ -169,11 +172,11 @@ fn answer(mut stream: TcpStream, name: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-fn tools() -> PathBuf {
-    let python = super::variable("TOLLGATE_TEST_PYTHON", "a Python interpreter with the proxies beside it");
+fn tools_folder() -> PathBuf {
+    let python = super::required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter with the proxies beside it");
     PathBuf::from(python).parent().expect("a folder").to_owned()
 }
 
-fn tool(name: &str) -> PathBuf {
-    tools().join(name)
+fn tool_path(name: &str) -> PathBuf {
+    tools_folder().join(name)
 }

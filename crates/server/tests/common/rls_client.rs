@@ -18,7 +18,8 @@ const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rls_client");
 impl RlsClient {
     /// Connects to an address, such as `127.0.0.1:8081` or `unix:/path`.
     pub fn connect(address: &str) -> Self {
-        let python = super::variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `grpc_tools`");
+        let python =
+            super::required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `grpc_tools`");
         let mut command = Command::new(python);
         command.arg(format!("{FILES}/client.py")).args([address, FILES]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");

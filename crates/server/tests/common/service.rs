@@ -74,7 +74,7 @@ impl Service {
 }
 
 /// Starts a node that follows the service at `url`.
-pub fn follower(service: &Service, url: &str, name: &str, data: &str) -> Server {
+pub fn start_follower(service: &Service, url: &str, name: &str, data: &str) -> Server {
     Server::start(&["--rules", url, "--rules-ca", &service.authority(), "--node", name, "--data", data])
 }
 
@@ -94,7 +94,7 @@ pub fn get(node: &Server, path: &str) -> String {
 }
 
 /// Returns a metric of a node.
-pub fn metric(node: &Server, name: &str) -> Option<u64> {
+pub fn read_metric(node: &Server, name: &str) -> Option<u64> {
     let page = get(node, "/metrics");
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }

@@ -23,13 +23,13 @@ async fn apply(control: &Control, text: &str, others: Others) -> Plan {
     control.files().apply(&by("git"), text.as_bytes(), others, &|_| true).await.unwrap()
 }
 
-fn summary(plan: &Plan) -> String {
+fn summarise_plan(plan: &Plan) -> String {
     let changes =
         plan.changes.iter().map(|change| format!("{}/{}:{}", change.domain, change.id, change.action.as_str()));
     changes.collect::<Vec<_>>().join(" ")
 }
 
-async fn ids(control: &Control, domain: &str) -> String {
+async fn rule_ids(control: &Control, domain: &str) -> String {
     let page = control.rules().list(domain, &RuleSearch::default(), &PageRequest::default()).await.unwrap();
     page.items.into_iter().map(|rule| rule.id).collect::<Vec<_>>().join(" ")
 }
@@ -41,11 +41,11 @@ async fn file_is_planned_and_applied_atomically(place: Arc<Place>) {
     put(&control, "api", "old", "{limit: 9/s}").await;
     put(&control, "web", "old", "{limit: 9/s}").await;
     let plan = control.files().plan(FILE.as_bytes(), Others::Delete).await.unwrap();
-    assert_eq!(summary(&plan), "api/b:create api/a:create api/old:delete");
+    assert_eq!(summarise_plan(&plan), "api/b:create api/a:create api/old:delete");
     assert_eq!((plan.applied, plan.revision, plan.unchanged), (false, 2, 0));
     assert_eq!(plan.changes[0].diff, "+id: b\n+limit: 1/s\n");
     assert_eq!(plan.changes[2].diff, "-id: old\n-limit: 9/s\n");
-    assert_eq!(ids(&control, "api").await, "old");
+    assert_eq!(rule_ids(&control, "api").await, "old");
     let stale = control
         .files()
         .apply(&by("git").expecting(Expected::Version(1)), FILE.as_bytes(), Others::Keep, &|_| true)
@@ -60,9 +60,9 @@ async fn file_is_planned_and_applied_atomically(place: Arc<Place>) {
         .apply(&why.clone().expecting(expected), FILE.as_bytes(), Others::Delete, &|name| name == "api")
         .await
         .unwrap();
-    assert_eq!((done.applied, done.revision, summary(&done)), (true, 3, summary(&plan)));
-    assert_eq!(ids(&control, "api").await, "b a");
-    assert_eq!(ids(&control, "web").await, "old");
+    assert_eq!((done.applied, done.revision, summarise_plan(&done)), (true, 3, summarise_plan(&plan)));
+    assert_eq!(rule_ids(&control, "api").await, "b a");
+    assert_eq!(rule_ids(&control, "web").await, "old");
     assert_eq!(control.rules().get("api", "a").await.unwrap().comment.as_deref(), Some("commit 1234"));
     assert_eq!(control.history().get("api", "old", 2).await.unwrap().action, Action::Delete);
     let log = control
@@ -102,14 +102,14 @@ async fn order_of_rules_in_files_is_kept(place: Arc<Place>) {
     };
     apply(&control, &file("abcd"), Others::Keep).await;
     let plan = apply(&control, &file("dbxa"), Others::Keep).await;
-    assert_eq!(ids(&control, "api").await, "d b c x a");
-    assert!(summary(&plan).contains("api/x:create"));
+    assert_eq!(rule_ids(&control, "api").await, "d b c x a");
+    assert!(summarise_plan(&plan).contains("api/x:create"));
     assert_eq!(control.rules().get("api", "a").await.unwrap().version, 1);
     assert_eq!(apply(&control, &file("dbxa"), Others::Keep).await.changes.len(), 0);
     apply(&control, &file("axd"), Others::Delete).await;
-    assert_eq!(ids(&control, "api").await, "a x d");
+    assert_eq!(rule_ids(&control, "api").await, "a x d");
     put(&control, "api", "b", "{limit: 1/s}").await;
-    assert_eq!(ids(&control, "api").await, "a x d b");
+    assert_eq!(rule_ids(&control, "api").await, "a x d b");
     let snapshot = control.snapshot().await.unwrap();
     let places: Vec<_> =
         ["a", "x", "d", "b"].map(|id| snapshot.rules.find(&format!("\"id\":\"{id}\"")).unwrap()).into();
@@ -138,7 +138,7 @@ async fn files_of_envoy_are_accepted(place: Arc<Place>) {
     let control = place.open().await;
     let text =
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
-    assert_eq!(summary(&apply(&control, text, Others::Keep).await), "edge/remote_address:create");
+    assert_eq!(summarise_plan(&apply(&control, text, Others::Keep).await), "edge/remote_address:create");
     assert_eq!(control.rules().get("edge", "remote_address").await.unwrap().rule["limit"], "10/s");
 }
 
@@ -158,7 +158,7 @@ async fn plan_shows_the_changes_of_a_file(place: Arc<Place>) {
 }
 
 /// Typical and unusual rules.
-fn rule() -> impl Strategy<Value = serde_json::Value> {
+fn any_rule() -> impl Strategy<Value = serde_json::Value> {
     let value = prop_oneof![
         "[a-z/]{1,8}",
         "\\PC{0,12}",
@@ -199,7 +199,7 @@ async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
     let mut runner = TestRunner::deterministic();
     let mut kept = Vec::new();
     for number in 0..200 {
-        let rule = rule().new_tree(&mut runner).unwrap().current();
+        let rule = any_rule().new_tree(&mut runner).unwrap().current();
         let (domain, id) = (format!("d{}", number % 3), format!("r{number}"));
         match control.rules().put(&by("ann"), &domain, &id, rule.to_string().as_bytes()).await {
             Ok(written) => kept.push(written.value),
@@ -217,10 +217,10 @@ async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
     }
     let exported = control.files().export(&[], None).await.unwrap();
     let plan = control.files().plan(exported.as_bytes(), Others::Delete).await.unwrap();
-    assert_eq!((summary(&plan), plan.unchanged), (String::new(), kept.len()));
+    assert_eq!((summarise_plan(&plan), plan.unchanged), (String::new(), kept.len()));
     let snapshot = control.snapshot().await.unwrap();
     let plan = control.files().plan(snapshot.rules.as_bytes(), Others::Delete).await.unwrap();
-    assert_eq!((summary(&plan), plan.unchanged), (String::new(), kept.len()));
+    assert_eq!((summarise_plan(&plan), plan.unchanged), (String::new(), kept.len()));
 }
 
 async fn a_hundred_thousand_rules_in_one_domain(place: Arc<Place>) {

@@ -192,7 +192,7 @@ async fn any_value_is_accepted(place: Arc<Place>) {
 }
 
 /// Returns what nodes get, in one line.
-async fn given(control: &Control) -> String {
+async fn rules_for_nodes(control: &Control) -> String {
     control.snapshot().await.unwrap().rules.replace('\n', "")
 }
 
@@ -200,10 +200,10 @@ async fn overrides_outlive_their_rule(place: Arc<Place>) {
     let control = place.open().await;
     put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     set(&control, "acme", "limit: 7/s").await.unwrap();
-    let before = given(&control).await;
+    let before = rules_for_nodes(&control).await;
     assert!(before.contains("7/s"), "{before}");
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
-    assert!(!given(&control).await.contains("7/s"), "nodes are not given what has no rule");
+    assert!(!rules_for_nodes(&control).await.contains("7/s"), "nodes are not given what has no rule");
     let left = control.overrides().list_domain("api", &PageRequest::default()).await.unwrap().items;
     assert_eq!(left.iter().map(|one| (&*one.value, one.rule_deleted)).collect::<Vec<_>>(), [("acme", true)]);
     assert_eq!(control.overrides().list("api", "each", &PageRequest::default()).await.unwrap().items, left);
@@ -211,7 +211,7 @@ async fn overrides_outlive_their_rule(place: Arc<Place>) {
     assert!(matches!(set(&control, "zeta", "limit: 8/s").await, Err(ControlError::Missing(_))));
 
     control.history().rollback(&by("ann"), "api", "each", 1).await.unwrap();
-    assert_eq!(given(&control).await, before);
+    assert_eq!(rules_for_nodes(&control).await, before);
     assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
     assert!(!control.overrides().get("api", "each", "acme").await.unwrap().rule_deleted);
 
@@ -226,7 +226,7 @@ async fn overrides_outlive_their_rule(place: Arc<Place>) {
     let again = "api/each was deleted before; 1 override from then will apply again";
     assert_eq!(control.files().plan(back, Others::Keep).await.unwrap().warnings, [again]);
     control.files().apply(&by("ann"), back, Others::Keep, &|_| true).await.unwrap();
-    assert!(given(&control).await.contains("7/s"));
+    assert!(rules_for_nodes(&control).await.contains("7/s"));
     assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
     assert!(control.files().plan(back, Others::Keep).await.unwrap().warnings.is_empty());
 }

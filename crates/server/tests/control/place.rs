@@ -52,7 +52,7 @@ pub(crate) fn postgres() -> Place {
     let server = shared.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
     *shared = Arc::downgrade(&server);
     drop(shared);
-    Place { url: server.database(&format!("case{}", count())), _directory: None, _server: Some(server) }
+    Place { url: server.create_database(&format!("case{}", count())), _directory: None, _server: Some(server) }
 }
 
 pub(crate) fn on_sqlite<F: Future<Output = ()>>(case: impl FnOnce(Arc<Place>) -> F) {

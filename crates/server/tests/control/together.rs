@@ -128,7 +128,7 @@ mod postgres_only {
     #[test]
     fn lost_database_is_reported_and_recovers() {
         let mut server = Postgres::start();
-        let url = server.database("rules");
+        let url = server.create_database("rules");
         run(sqlite(), async |_| {
             let control = Control::open(&url).await.unwrap();
             put(&control, "api", "each", "{limit: 1/s}").await;

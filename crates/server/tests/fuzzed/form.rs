@@ -1,12 +1,12 @@
 //! Any bytes as a form with files: parts are slices of the body, in order, between boundaries.
 
-use tollgate_server::control::api::form::parts;
+use tollgate_server::control::api::form::split_parts;
 
 /// Splits an input at the boundary that its first line names.
 pub fn check(input: &[u8]) {
     let (boundary, body) = input.split_at(input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len()));
     let body = body.get(1..).unwrap_or_default().to_vec().into();
-    let Ok(found) = parts(&body, boundary) else { return };
+    let Ok(found) = split_parts(&body, boundary) else { return };
     let delimiter = [b"\r\n--", boundary].concat();
     let mut at = 0;
     // An empty part has no place in the body.

@@ -8,7 +8,7 @@ use tollgate_server::replay::{Log, ReplayOptions, replay};
 /// Parses an input in the format that its first line describes, in the one that is detected, and replays it.
 pub fn check(input: &[u8]) {
     let (first, rest) = input.split_at(input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len()));
-    let described = str::from_utf8(first).ok().and_then(|text| Format::described(text, rest).ok());
+    let described = str::from_utf8(first).ok().and_then(|text| Format::from_description(text, rest).ok());
     for format in described.into_iter().chain(Format::detect(input)) {
         parse_lines(format, input);
     }
@@ -24,7 +24,7 @@ pub fn check(input: &[u8]) {
 fn parse_lines(mut format: Format, input: &[u8]) {
     let names = format.available().to_vec();
     for name in names.iter().take(MAX_FIELDS / 2) {
-        let _ = format.field(name);
+        let _ = format.field_number(name);
     }
     for line in input.split(|byte| *byte == b'\n') {
         let mut fields = [Span::NONE; MAX_FIELDS];

@@ -17,12 +17,13 @@ use tollgate_testkit::rule_model::lockstep::{self, Subject};
 use tollgate_testkit::rule_model::random::{Rng, Trace};
 use tollgate_testkit::rule_model::{Answer, Request, Verb, findings};
 
-fn number(name: &str, default: u64) -> u64 {
+fn number_from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
 fn compare(protocol: &str, mut subject: impl Subject) {
-    let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 2_000));
+    let (seed, decisions) =
+        (number_from_env("TOLLGATE_MODEL_SEED", 1), number_from_env("TOLLGATE_MODEL_DECISIONS", 2_000));
     let (compared, traces) = lockstep::compare(&mut subject, seed, decisions, &[]);
     println!("{protocol}: {compared} decisions of {traces} traces from seed {seed} show no difference");
     let found = findings::differences(&mut subject);
@@ -40,7 +41,7 @@ fn resp_decides_as_the_model_does() {
 }
 
 /// Replaces every request of a recorded trace by a batch of the same verb: itself and some of the following requests.
-fn batches(operations: &[RecordedOperation], rng: &mut Rng) -> Vec<(RecordedOperation, Vec<Request>)> {
+fn to_batches(operations: &[RecordedOperation], rng: &mut Rng) -> Vec<(RecordedOperation, Vec<Request>)> {
     let batch = |(index, operation): (usize, &RecordedOperation)| {
         let What::Ask(verb, _) = operation.what else { return (operation.clone(), Vec::new()) };
         let same_verb = operations[index..].iter().filter_map(|operation| match &operation.what {
@@ -80,9 +81,9 @@ fn batch_equals_singles<C: Connection>(mut subject: OverNetwork<C>) {
     // An odd variant is a plain check over both protocols, and no drain.
     const VARIANT: usize = 7;
     let answers = |decided: Vec<(Answer, String)>| decided.into_iter().map(|(answer, _)| answer).collect::<Vec<_>>();
-    for seed in 1..=number("TOLLGATE_LAW_TRACES", 40) {
+    for seed in 1..=number_from_env("TOLLGATE_LAW_TRACES", 40) {
         let trace = Trace::random(&mut Rng::new(seed), 1, 40);
-        let operations = batches(&record(&trace, 1), &mut Rng::new(seed));
+        let operations = to_batches(&record(&trace, 1), &mut Rng::new(seed));
         let whole = decide_all(&mut subject, trace.start, &operations, |subject, verb, requests| {
             answers(subject.decide(verb, requests, VARIANT))
         });

@@ -35,14 +35,14 @@ impl Http {
         (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}")))
     }
 
-    fn ok(&mut self, path: &str, body: &Value) -> Value {
+    fn post_ok(&mut self, path: &str, body: &Value) -> Value {
         let (status, reply) = self.post(path, body);
         assert_eq!(status, 200, "{reply}");
         reply
     }
 }
 
-fn item(request: &Request) -> Value {
+fn item_json(request: &Request) -> Value {
     let attributes: serde_json::Map<String, Value> =
         request.attributes.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
     let mut item = json!({"domain": "d", "attributes": attributes});
@@ -67,13 +67,13 @@ impl Connection for Http {
             Verb::TakeUpTo => "/v1/take-up-to",
             Verb::Charge => "/v1/charge",
         };
-        let mut items: Vec<Value> = requests.iter().map(item).collect();
+        let mut items: Vec<Value> = requests.iter().map(item_json).collect();
         if verb != Verb::Peek {
             items.iter_mut().for_each(|item| item["receipt"] = json!(true));
         }
-        let [alone] = &items[..] else { return array(self.ok(path, &json!(items))) };
+        let [alone] = &items[..] else { return as_array(self.post_ok(path, &json!(items))) };
         if variant % 4 == 1 {
-            return array(self.ok(path, &json!(items)));
+            return as_array(self.post_ok(path, &json!(items)));
         }
         let (status, reply) = self.post(path, alone);
         assert_eq!(status, if reply["allowed"] == json!(true) { 200 } else { 429 }, "{reply}");
@@ -82,30 +82,30 @@ impl Connection for Http {
 
     fn refund(&mut self, receipt: &str, variant: usize) -> u64 {
         let path = format!("/v1/{}", REFUNDS[variant % 3]);
-        number(&self.ok(&path, &json!({"receipt": receipt}))["refunded"])
+        as_number(&self.post_ok(&path, &json!({"receipt": receipt}))["refunded"])
     }
 
     fn commit(&mut self, receipt: &str, cost: u64) -> Value {
-        self.ok("/v1/commit", &json!({"receipt": receipt, "cost": cost}))
+        self.post_ok("/v1/commit", &json!({"receipt": receipt, "cost": cost}))
     }
 
     fn renew(&mut self, receipt: &str) -> bool {
-        self.ok("/v1/renew", &json!({"receipt": receipt}))["renewed"] == json!(true)
+        self.post_ok("/v1/renew", &json!({"receipt": receipt}))["renewed"] == json!(true)
     }
 
     fn reset(&mut self, request: &Request) -> u64 {
-        number(&self.ok("/v1/reset", &item(request))["reset"])
+        as_number(&self.post_ok("/v1/reset", &item_json(request))["reset"])
     }
 }
 
-fn array(value: Value) -> Vec<Value> {
+fn as_array(value: Value) -> Vec<Value> {
     match value {
         Value::Array(items) => items,
         other => panic!("{other} is not a list"),
     }
 }
 
-fn number(value: &Value) -> u64 {
+fn as_number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
@@ -113,7 +113,7 @@ pub(crate) struct Resp(Client);
 
 impl Resp {
     fn run(&mut self, args: &[&str]) -> Value {
-        self.0.command(args);
+        self.0.send_command(args);
         self.reply()
     }
 
@@ -138,7 +138,7 @@ impl Resp {
 }
 
 /// The words of a request after the name of the command.
-fn words<'a>(request: &'a Request, cost: Option<&'a str>) -> Vec<&'a str> {
+fn command_words<'a>(request: &'a Request, cost: Option<&'a str>) -> Vec<&'a str> {
     let attributes = request.attributes.iter().flat_map(|(name, value)| [*name, value.as_str()]);
     ["d"].into_iter().chain(cost).chain(attributes).collect()
 }
@@ -163,7 +163,7 @@ impl Connection for Resp {
                 Verb::Charge => "TG.CHARGE",
             };
             let cost = request.cost.map_or("-".to_owned(), |cost| cost.to_string());
-            let words = words(request, Some(cost.as_str()).filter(|_| name != "TG.DRAIN"));
+            let words = command_words(request, Some(cost.as_str()).filter(|_| name != "TG.DRAIN"));
             pipeline.extend(encode(&[&[name], &words[..]].concat()));
         }
         self.0.send(pipeline);
@@ -171,7 +171,7 @@ impl Connection for Resp {
     }
 
     fn refund(&mut self, receipt: &str, variant: usize) -> u64 {
-        number(&self.run(&[&format!("TG.{}", REFUNDS[variant % 3].to_uppercase()), receipt]))
+        as_number(&self.run(&[&format!("TG.{}", REFUNDS[variant % 3].to_uppercase()), receipt]))
     }
 
     fn commit(&mut self, receipt: &str, cost: u64) -> Value {
@@ -183,6 +183,6 @@ impl Connection for Resp {
     }
 
     fn reset(&mut self, request: &Request) -> u64 {
-        number(&self.run(&[&["TG.RESET"], &words(request, Some("-"))[..]].concat()))
+        as_number(&self.run(&[&["TG.RESET"], &command_words(request, Some("-"))[..]].concat()))
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct ModelServer {
     current: Arc<Mutex<Arc<ManualApp>>>,
 }
 
-fn app(clock: &Arc<ManualClock>) -> Arc<ManualApp> {
+fn app_on_clock(clock: &Arc<ManualClock>) -> Arc<ManualApp> {
     let store = MemoryStore::with_clock(200, clock.clone()).expect("a small table");
     Arc::new(App::new(Engine::new(store).expect("a table").with_clock(clock.clone()), None))
 }
@@ -33,7 +33,7 @@ impl ModelServer {
     /// Starts a server, which runs until the process ends.
     pub(crate) fn start() -> Self {
         let clock = Arc::new(ManualClock::at(0));
-        let current = Arc::new(Mutex::new(app(&clock)));
+        let current = Arc::new(Mutex::new(app_on_clock(&clock)));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event loop");
         let bind = || runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
         let (http, resp) = (bind(), bind());
@@ -59,7 +59,7 @@ impl ModelServer {
     /// Forgets everything, and sets the clock.
     pub(crate) fn begin(&mut self, at: u64) {
         (self.clock, self.at) = (Arc::new(ManualClock::at(at)), at);
-        *self.current.lock().expect("no panic") = app(&self.clock);
+        *self.current.lock().expect("no panic") = app_on_clock(&self.clock);
     }
 
     /// Sets the clock forward.

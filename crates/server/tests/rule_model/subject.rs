@@ -74,7 +74,7 @@ impl<C: Connection> Subject for OverNetwork<C> {
 
     fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
         let reply = self.connection.commit(receipt, cost);
-        let [refunded, charged, unpaid] = ["refunded", "charged", "unpaid"].map(|name| required(&reply, name));
+        let [refunded, charged, unpaid] = ["refunded", "charged", "unpaid"].map(|name| required_number(&reply, name));
         Settled { refunded, charged, unpaid }
     }
 
@@ -87,7 +87,7 @@ impl<C: Connection> Subject for OverNetwork<C> {
     }
 
     /// Rounds waits up to milliseconds. Where no wait helps, the protocols do not say why.
-    fn carried(&self, exact: Answer) -> Answer {
+    fn as_carried(&self, exact: Answer) -> Answer {
         let outcome = match exact.outcome {
             Outcome::Allow => Outcome::Allow,
             Outcome::Delay(wait) => Outcome::Delay(to_millis(wait)),
@@ -113,50 +113,50 @@ fn retry_to_millis(retry: Retry) -> Retry {
     }
 }
 
-fn required(reply: &Value, name: &str) -> u64 {
+fn required_number(reply: &Value, name: &str) -> u64 {
     reply[name].as_u64().unwrap_or_else(|| panic!("no number `{name}` in {reply}"))
 }
 
-fn holds(reply: &Value, name: &str) -> bool {
+fn is_true(reply: &Value, name: &str) -> bool {
     reply[name] == json!(true) || reply[name] == json!(1)
 }
 
 /// Milliseconds, or `null` over HTTP and -1 over the Redis protocol where no wait helps.
-fn retry(reply: &Value) -> Retry {
+fn parse_retry(reply: &Value) -> Retry {
     match &reply["retry_after_ms"] {
         Value::Null => Retry::Never,
         wait if wait.as_i64() == Some(-1) => Retry::Never,
-        _ => Retry::After(Nanos::from_millis(required(reply, "retry_after_ms"))),
+        _ => Retry::After(Nanos::from_millis(required_number(reply, "retry_after_ms"))),
     }
 }
 
 fn answer(reply: &Value, request: &Request) -> Answer {
     let outcome = match reply["outcome"].as_str() {
         Some("allow") => Outcome::Allow,
-        Some("delay") => Outcome::Delay(Nanos::from_millis(required(reply, "delay_ms"))),
-        Some("deny") => Outcome::Deny(retry(reply)),
+        Some("delay") => Outcome::Delay(Nanos::from_millis(required_number(reply, "delay_ms"))),
+        Some("deny") => Outcome::Deny(parse_retry(reply)),
         _ => panic!("no outcome in {reply}"),
     };
-    assert_eq!(holds(reply, "allowed"), outcome.is_admitted(), "{reply}");
+    assert_eq!(is_true(reply, "allowed"), outcome.is_admitted(), "{reply}");
     // A drain that no limit counts reports 0; the model has no drain, and takes all of the cost.
     let uncounted = reply.get("counted").is_some() && outcome.is_admitted();
     let taken = if uncounted { request.cost } else { reply["taken"].as_u64() };
     let limits = reply["limits"].as_array().unwrap_or_else(|| panic!("no limits in {reply}"));
     let limits = limits.iter().map(|limit| LimitAnswer {
         rule: limit["rule"].as_str().unwrap_or_default().to_owned(),
-        shadow: holds(limit, "shadow"),
+        shadow: is_true(limit, "shadow"),
         report: Report {
-            limit: required(limit, "limit"),
-            remaining: required(limit, "remaining"),
-            retry: retry(limit),
-            reset: Nanos::from_millis(required(limit, "reset_after_ms")),
+            limit: required_number(limit, "limit"),
+            remaining: required_number(limit, "remaining"),
+            retry: parse_retry(limit),
+            reset: Nanos::from_millis(required_number(limit, "reset_after_ms")),
         },
     });
     Answer {
         outcome,
         taken,
-        banned: holds(reply, "banned"),
-        shadow_refused: holds(reply, "shadow_refused"),
+        banned: is_true(reply, "banned"),
+        shadow_refused: is_true(reply, "shadow_refused"),
         limits: limits.collect(),
     }
 }

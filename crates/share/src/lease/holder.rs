@@ -158,7 +158,7 @@ impl Holder {
         self.held().saturating_add(self.left)
     }
 
-    /// Returns nanoseconds until all is restored, as the pool last said.
+    /// Returns the nanoseconds until everything is restored, as the pool last reported.
     pub fn reset(&self, now: u64) -> u64 {
         self.reset_at.saturating_sub(now)
     }
@@ -282,7 +282,7 @@ impl Holder {
             let entry =
                 Settle { epoch: piece.epoch, slice: piece.slice, spent: piece.spent, back: returned, held: piece.left };
             piece.spent = 0;
-            // Two leases of one slice are reported as one each, so that the pool counts them.
+            // Two leases of one slice are reported separately, so that the pool counts both.
             settle.push(entry);
         }
         let returning = keep == 0;

@@ -13,8 +13,8 @@
 //! - **Debt.** The store takes regardless of what is left: with four tokens, twelve requests that three
 //!   nodes admitted at once leave −8, and all nodes refuse until that is repaid. Debt is bounded by
 //!   [`DEBT`] capacities, which does not depend on the number of nodes.
-//! - **Age.** A payload carries how long ago it was taken, computed again for each resend, so clocks
-//!   cancel. It counts as of the last take in it, and so in the window it was taken in. What is older than a second is
+//! - **Age.** A payload carries how long ago it was taken, computed again for each resend, so differences between clocks
+//!   cancel out. It counts as of the last take in it, and so in the window it was taken in. What is older than a second is
 //!   charged as of a second ago and never takes a balance below zero, so that a fault is not followed by a debt of its length; what is
 //!   older than the time in which the whole limit comes back is dropped, since it no longer counts.
 //! - **First touch.** A key without a view, or with one that the store has not renewed for a while, is
@@ -158,7 +158,7 @@ impl Tally {
         Ok(report(&verdict, own, words))
     }
 
-    /// Has a reserved amount sent with the next payload.
+    /// Adds a reserved amount to the next payload.
     pub fn confirm(&mut self, key: &[u8], at: u64, taken: Cost) {
         let Some(view) = self.views.get_mut(key).filter(|_| taken > Cost::ZERO) else { return };
         view.reserved = view.reserved.saturating_sub(taken.get());
@@ -282,7 +282,7 @@ impl Tally {
         view.map(|view| view.renewed_at = at).is_some()
     }
 
-    /// Has the view of a key read from the store before it is used again.
+    /// Requires that the view of a key is read from the store before it is used again.
     pub fn expire(&mut self, key: &[u8]) {
         if let Some(view) = self.views.get_mut(key) {
             view.renewed_at = 0;

@@ -198,7 +198,7 @@ impl Unsent {
     }
 }
 
-/// How long what is taken counts at most: until an empty limit is full again.
+/// Returns how long an amount that is taken counts at most: until an empty limit is full again.
 fn lasts(limits: &Limits) -> u64 {
     let windows = limits.as_slice().iter().filter_map(tollgate_core::Limit::window);
     // A sliding window counts the one before, too.

@@ -4,7 +4,7 @@ use tollgate_core::{FixedWindow, Limit, SlidingLog};
 use tollgate_engine::Store;
 
 use super::Subject;
-use super::groups::bucket;
+use super::groups::slow_bucket;
 use super::harness::Harness;
 use super::limits::{YEAR, one_of_each};
 
@@ -16,11 +16,11 @@ pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject
         let charge = harness.charge_limit(five, name);
         assert_eq!(harness.check(&charge.clone().cost(3)).await.remaining(), [2], "{name}");
         let limits_id = harness.limit(eight);
-        let raised = charge.under(limits_id);
+        let raised = charge.with_limits(limits_id);
         assert_eq!(harness.peek(&raised).await.remaining(), [5], "{name}");
         assert_eq!(harness.check(&raised).await.remaining(), [4], "{name}");
         let limits_id = harness.limit(two);
-        let lowered = raised.under(limits_id);
+        let lowered = raised.with_limits(limits_id);
         assert!(!harness.check(&lowered).await.passed(), "{name}");
         assert_eq!(harness.peek(&lowered).await.remaining(), [0], "{name}");
     }
@@ -38,7 +38,7 @@ pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject
             let charge = harness.charge_limit(old, &format!("{from} {to}"));
             assert!(harness.check(&charge.clone().cost(3)).await.passed(), "{from} to {to}");
             let limits_id = harness.limit(new);
-            let charge = charge.under(limits_id);
+            let charge = charge.with_limits(limits_id);
             assert_eq!(harness.check(&charge).await.remaining(), [2], "{from} to {to}");
         }
     }
@@ -49,17 +49,17 @@ pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subj
     let mut harness = Harness::new(subject);
     let window: Limit = FixedWindow::new(20, YEAR).expect("a window").into();
     let log = |limit| Limit::from(SlidingLog::new(limit, YEAR).expect("a log"));
-    let limits_id = harness.limits([bucket(9)]);
+    let limits_id = harness.register_limits([slow_bucket(9)]);
     let charge = harness.charge_key(limits_id, "k");
     assert_eq!(harness.check(&charge.clone().cost(4)).await.remaining(), [5]);
-    let limits_id = harness.limits([bucket(9), window]);
-    let charge = charge.under(limits_id);
+    let limits_id = harness.register_limits([slow_bucket(9), window]);
+    let charge = charge.with_limits(limits_id);
     assert_eq!(harness.check(&charge).await.remaining(), [4, 19]);
-    let limits_id = harness.limits([bucket(9), window, log(200)]);
-    let charge = charge.under(limits_id);
+    let limits_id = harness.register_limits([slow_bucket(9), window, log(200)]);
+    let charge = charge.with_limits(limits_id);
     assert_eq!(harness.check(&charge).await.remaining(), [3, 18, 199]);
-    let limits_id = harness.limits([bucket(7)]);
-    let charge = charge.under(limits_id);
+    let limits_id = harness.register_limits([slow_bucket(7)]);
+    let charge = charge.with_limits(limits_id);
     assert_eq!(harness.check(&charge).await.remaining(), [0]);
     assert!(!harness.check(&charge).await.passed());
 }

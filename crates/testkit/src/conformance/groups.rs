@@ -10,49 +10,49 @@ use super::Subject;
 use super::harness::Harness;
 
 /// Returns a bucket so slow that nothing is refilled during a case.
-pub(super) fn bucket(burst: u64) -> Limit {
+pub(super) fn slow_bucket(burst: u64) -> Limit {
     TokenBucket::new("1/day".parse().expect("a rate"), burst).expect("a bucket").into()
 }
 
 /// If one charge is refused, none is charged.
 pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (a, b) = (harness.charge_limit(bucket(5), "a"), harness.charge_limit(bucket(2), "b"));
+    let (a, b) = (harness.charge_limit(slow_bucket(5), "a"), harness.charge_limit(slow_bucket(2), "b"));
     let both = [a.clone(), b.clone()];
     for left in [4, 3] {
-        let answers = harness.group(StoreVerb::Check, &both).await;
+        let answers = harness.run_group(StoreVerb::Check, &both).await;
         assert!(answers.iter().all(|answer| answer.passed() && answer.taken == 1));
         assert_eq!(answers[0].remaining(), [left]);
     }
-    let answers = harness.group(StoreVerb::Check, &both).await;
+    let answers = harness.run_group(StoreVerb::Check, &both).await;
     assert!(!answers.iter().all(|answer| answer.passed()));
     assert!(answers.iter().all(|answer| answer.taken == 0), "a refused group takes nothing");
     assert_eq!(harness.peek(&a).await.remaining(), [3]);
     // The same with the refusing charge first.
-    harness.group(StoreVerb::Check, &[b, a.clone()]).await;
+    harness.run_group(StoreVerb::Check, &[b, a.clone()]).await;
     assert_eq!(harness.peek(&a).await.remaining(), [3]);
 }
 
 /// Each charge has its own answer.
 pub async fn refused_group_answers_each_charge(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (rich, poor) = (harness.charge_limit(bucket(5), "rich"), harness.charge_limit(bucket(1), "poor"));
-    let answers = harness.group(StoreVerb::Check, &[rich.clone(), poor.clone().cost(2)]).await;
+    let (rich, poor) = (harness.charge_limit(slow_bucket(5), "rich"), harness.charge_limit(slow_bucket(1), "poor"));
+    let answers = harness.run_group(StoreVerb::Check, &[rich.clone(), poor.clone().cost(2)]).await;
     assert_eq!(answers[1].outcome, Outcome::Deny(Retry::Never));
     assert!(answers[0].passed(), "by itself it would have passed");
     assert_eq!((answers[0].remaining(), answers[1].remaining()), (vec![5], vec![1]));
     assert_eq!(harness.check(&poor).await.outcome, Outcome::Allow);
-    let answers = harness.group(StoreVerb::Check, &[poor, rich]).await;
+    let answers = harness.run_group(StoreVerb::Check, &[poor, rich]).await;
     assert!(!answers[0].passed() && answers[0].wait() > Nanos::ZERO);
 }
 
 /// A refused group does not affect the next one.
 pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (a, b) = (harness.charge_limit(bucket(1), "a"), harness.charge_limit(bucket(1), "b"));
+    let (a, b) = (harness.charge_limit(slow_bucket(1), "a"), harness.charge_limit(slow_bucket(1), "b"));
     let (two, one, both) = ([a.clone().cost(2)], [b.clone()], [a, b]);
     let answers = harness
-        .batch(&[
+        .run_batch(&[
             (StoreVerb::Check, &two),
             (StoreVerb::Check, &one),
             (StoreVerb::Check, &both),
@@ -69,8 +69,8 @@ pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
 /// Groups of a batch are decided in order.
 pub async fn later_group_sees_earlier_group(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let charge = [harness.charge_limit(bucket(5), "k")];
-    let answers = harness.batch(&[(StoreVerb::Check, &charge[..]); 7]).await;
+    let charge = [harness.charge_limit(slow_bucket(5), "k")];
+    let answers = harness.run_batch(&[(StoreVerb::Check, &charge[..]); 7]).await;
     let passed = answers.iter().map(|answer| answer.as_ref().unwrap()[0].passed());
     assert_eq!(passed.collect::<Vec<_>>(), [true, true, true, true, true, false, false]);
     let left = answers.iter().map(|answer| answer.as_ref().unwrap()[0].remaining()[0]);
@@ -83,18 +83,18 @@ pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subje
     let log = SlidingLog::new(300, Nanos::from_secs(86_400)).expect("a log");
     let slots = Concurrency::new(3, Nanos::from_secs(600)).expect("slots");
     let charges = [
-        harness.charge_limit(bucket(5), "a"),
+        harness.charge_limit(slow_bucket(5), "a"),
         harness.charge_limit(log, "b"),
         harness.charge_limit(slots, "c"),
-        harness.charge_limit(bucket(9), "d"),
+        harness.charge_limit(slow_bucket(9), "d"),
     ];
     let up_to = |cost: u64| charges.clone().map(|charge| charge.ask(Ask::UpTo(Cost::new(cost))));
     for (cost, taken, left) in [(2, 2, [3, 298, 1, 7]), (u64::MAX, 1, [2, 297, 0, 6])] {
-        let answers = harness.group(StoreVerb::Check, &up_to(cost)).await;
+        let answers = harness.run_group(StoreVerb::Check, &up_to(cost)).await;
         assert!(answers.iter().all(|answer| answer.passed() && answer.taken == taken), "{answers:?}");
         assert_eq!(answers.iter().flat_map(|answer| answer.remaining()).collect::<Vec<_>>(), left);
     }
-    let answers = harness.group(StoreVerb::Check, &up_to(1)).await;
+    let answers = harness.run_group(StoreVerb::Check, &up_to(1)).await;
     assert!(!answers[2].passed() && answers.iter().all(|answer| answer.taken == 0));
     assert_eq!(answers.iter().flat_map(|answer| answer.remaining()).collect::<Vec<_>>(), [2, 297, 0, 6]);
 }
@@ -102,13 +102,13 @@ pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subje
 /// Groups of twenty charges, and keys of arbitrary bytes and lengths.
 pub async fn large_groups_and_unusual_keys_are_decided(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let limits_id = harness.limit(bucket(2));
+    let limits_id = harness.limit(slow_bucket(2));
     let mut charges: Vec<_> = (0..20).map(|n| harness.charge_key(limits_id, &format!("k{n}"))).collect();
     charges[3].key.extend([0, 255, b'\r', b'\n', b'{', b'}', b':', 0]);
     charges[4].key.extend([0, 255, b'\r', b'\n', b'{', b'}', b':']);
     charges[5].key.extend(vec![b'x'; 8_000]);
     for passes in [true, true, false] {
-        let answers = harness.group(StoreVerb::Check, &charges).await;
+        let answers = harness.run_group(StoreVerb::Check, &charges).await;
         assert_eq!(answers.iter().all(|answer| answer.passed()), passes);
     }
     let other = harness.charge_key(limits_id, "k20");
@@ -118,11 +118,12 @@ pub async fn large_groups_and_unusual_keys_are_decided(subject: &mut impl Subjec
 /// Concurrent callers together get no more than the burst.
 pub async fn concurrent_callers_get_no_more_than_the_limit(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (shared, other) = (harness.charge_limit(bucket(30), "shared"), harness.charge_limit(bucket(100), "other"));
+    let (shared, other) =
+        (harness.charge_limit(slow_bucket(30), "shared"), harness.charge_limit(slow_bucket(100), "other"));
     let harness = &harness;
     let groups = [[shared.clone()].to_vec(), [shared.clone(), other.clone()].to_vec()];
-    let callers = (0..50).map(|n| harness.group(StoreVerb::Check, &groups[n % 2]));
-    let answers = all(callers.collect()).await;
+    let callers = (0..50).map(|n| harness.run_group(StoreVerb::Check, &groups[n % 2]));
+    let answers = join_all(callers.collect()).await;
     let passed = |answer: &&Vec<super::harness::ChargeAnswer>| answer.iter().all(|answer| answer.passed());
     assert_eq!(answers.iter().filter(passed).count(), 30);
     let with_other = answers.iter().filter(|answer| answer.len() == 2).filter(passed).count() as u64;
@@ -135,7 +136,7 @@ pub async fn concurrent_callers_get_no_more_than_the_limit(subject: &mut impl Su
 }
 
 /// Waits for all futures in one task.
-async fn all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
+async fn join_all<T>(futures: Vec<impl Future<Output = T>>) -> Vec<T> {
     let mut waiting: Vec<Pin<Box<_>>> = futures.into_iter().map(Box::pin).collect();
     let mut outputs: Vec<Option<T>> = waiting.iter().map(|_| None).collect();
     std::future::poll_fn(move |context| {

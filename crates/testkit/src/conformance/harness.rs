@@ -48,7 +48,7 @@ impl TestCharge {
     }
 
     /// Returns the same charge under other limits.
-    pub(super) fn under(mut self, limits_id: u32) -> Self {
+    pub(super) fn with_limits(mut self, limits_id: u32) -> Self {
         self.earlier.insert(0, self.limits_id);
         self.limits_id = limits_id;
         self
@@ -103,13 +103,13 @@ impl<'s, S: Subject> Harness<'s, S> {
     }
 
     /// Registers limits and returns their id.
-    pub(super) fn limits(&mut self, limits: impl IntoIterator<Item = Limit>) -> u32 {
+    pub(super) fn register_limits(&mut self, limits: impl IntoIterator<Item = Limit>) -> u32 {
         self.limits_by_id.0.push(Limits::new(limits).expect("one to eight limits"));
         self.limits_by_id.0.len() as u32 - 1
     }
 
     pub(super) fn limit(&mut self, limit: impl Into<Limit>) -> u32 {
-        self.limits([limit.into()])
+        self.register_limits([limit.into()])
     }
 
     /// Returns a charge of a key at a cost of 1.
@@ -126,39 +126,39 @@ impl<'s, S: Subject> Harness<'s, S> {
     }
 
     pub(super) async fn check(&self, charge: &TestCharge) -> ChargeAnswer {
-        self.one(StoreVerb::Check, charge).await
+        self.run_one(StoreVerb::Check, charge).await
     }
 
     pub(super) async fn peek(&self, charge: &TestCharge) -> ChargeAnswer {
-        self.one(StoreVerb::Peek, charge).await
+        self.run_one(StoreVerb::Peek, charge).await
     }
 
     /// Refunds and returns the accepted amount.
     pub(super) async fn refund(&self, charge: &TestCharge) -> u64 {
-        self.one(StoreVerb::Refund, charge).await.taken
+        self.run_one(StoreVerb::Refund, charge).await.taken
     }
 
     /// Renews leases and returns the cost if all of them were still held, else 0.
     pub(super) async fn renew(&self, charge: &TestCharge) -> u64 {
-        self.one(StoreVerb::Renew, charge).await.taken
+        self.run_one(StoreVerb::Renew, charge).await.taken
     }
 
     pub(super) async fn reset(&self, charge: &TestCharge) {
-        self.one(StoreVerb::Reset, charge).await;
+        self.run_one(StoreVerb::Reset, charge).await;
     }
 
-    async fn one(&self, verb: StoreVerb, charge: &TestCharge) -> ChargeAnswer {
-        self.group(verb, std::slice::from_ref(charge)).await.swap_remove(0)
+    async fn run_one(&self, verb: StoreVerb, charge: &TestCharge) -> ChargeAnswer {
+        self.run_group(verb, std::slice::from_ref(charge)).await.swap_remove(0)
     }
 
     /// Runs one group.
-    pub(super) async fn group(&self, verb: StoreVerb, charges: &[TestCharge]) -> Vec<ChargeAnswer> {
-        let answers = self.batch(&[(verb, charges)]).await;
+    pub(super) async fn run_group(&self, verb: StoreVerb, charges: &[TestCharge]) -> Vec<ChargeAnswer> {
+        let answers = self.run_batch(&[(verb, charges)]).await;
         answers.into_iter().next().expect("an answer for the group").expect("a store that answers")
     }
 
     /// Runs several groups in one call.
-    pub(super) async fn batch(
+    pub(super) async fn run_batch(
         &self,
         groups: &[(StoreVerb, &[TestCharge])],
     ) -> Vec<Result<Vec<ChargeAnswer>, StoreError>> {

@@ -6,7 +6,7 @@ use tollgate_core::{
 };
 
 use super::Subject;
-use super::groups::bucket;
+use super::groups::slow_bucket;
 use super::harness::Harness;
 
 /// So long that no window ends during a case, and short enough for every store.
@@ -72,8 +72,8 @@ pub async fn costs_are_counted(subject: &mut impl Subject) {
 /// Several limits on one key, as in ten a second, a thousand a day and three at a time.
 pub async fn several_limits_on_one_key_decide_as_one(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let limits_id = harness.limits([
-        bucket(10),
+    let limits_id = harness.register_limits([
+        slow_bucket(10),
         FixedWindow::new(8, YEAR).expect("a window").into(),
         SlidingLog::new(6, YEAR).expect("a log").into(),
         Concurrency::new(4, YEAR).expect("leases").into(),
@@ -89,8 +89,8 @@ pub async fn several_limits_on_one_key_decide_as_one(subject: &mut impl Subject)
 pub async fn reports_come_in_the_order_of_the_limits(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let each = one_of_each(9);
-    let limits: Vec<Limit> = each.iter().map(|(_, limit)| *limit).take(7).chain([bucket(8)]).collect();
-    let limits_id = harness.limits(limits);
+    let limits: Vec<Limit> = each.iter().map(|(_, limit)| *limit).take(7).chain([slow_bucket(8)]).collect();
+    let limits_id = harness.register_limits(limits);
     let charge = harness.charge_key(limits_id, "k");
     let answer = harness.check(&charge.cost(2)).await;
     let limits: Vec<u64> = answer.reports.iter().map(|report| report.limit).collect();

@@ -10,7 +10,7 @@ use super::Subject;
 use super::harness::Harness;
 use super::limits::YEAR;
 
-fn times(unit: Nanos, n: u64) -> Nanos {
+fn multiply(unit: Nanos, n: u64) -> Nanos {
     Nanos::from_nanos(unit.as_nanos() * n)
 }
 
@@ -29,13 +29,13 @@ fn two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
 
 /// After two windows every key is unused.
 pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
-    let length = times(subject.unit(), 2);
+    let length = multiply(subject.unit(), 2);
     let mut harness = Harness::new(subject);
     for (name, limit) in two_per(length) {
         let charge = harness.charge_limit(limit, name);
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         assert!(!harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
-        harness.subject.wait(times(length, 2)).await;
+        harness.subject.wait(multiply(length, 2)).await;
         let answer = harness.peek(&charge).await;
         assert_eq!((answer.remaining(), answer.reports[0].reset), (vec![2], Nanos::ZERO), "{name}");
         assert!(harness.check(&charge.cost(2)).await.passed(), "{name}");
@@ -46,11 +46,11 @@ pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
 pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
     let (unit, tick) = (subject.unit(), subject.tick());
     let mut harness = Harness::new(subject);
-    for (name, limit) in two_per(times(unit, 3)) {
+    for (name, limit) in two_per(multiply(unit, 3)) {
         let charge = harness.charge_limit(limit, name);
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         let wait = harness.check(&charge).await.wait();
-        assert!(wait <= times(unit, 6), "{name}: {wait}");
+        assert!(wait <= multiply(unit, 6), "{name}: {wait}");
         if harness.subject.stands_still() {
             harness.subject.wait(wait.saturating_sub(tick)).await;
             let sooner = harness.check(&charge).await;
@@ -65,7 +65,7 @@ pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
 
 /// A slot that is not released becomes free when its lease ends.
 pub async fn lost_lease_expires(subject: &mut impl Subject) {
-    let lease = times(subject.unit(), 2);
+    let lease = multiply(subject.unit(), 2);
     let mut harness = Harness::new(subject);
     let charge = harness.charge_limit(Concurrency::new(1, lease).expect("leases"), "k");
     let lost = harness.check(&charge).await;
@@ -81,10 +81,12 @@ pub async fn lost_lease_expires(subject: &mut impl Subject) {
 pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let charge = harness.charge_limit(FixedWindow::new(2, YEAR).expect("a window").phase(Phase::Given(0)), "k");
-    let now =
-        harness.peek(&harness.charge_key(charge.limits_id, "clock").windows(&[around(Time::ZERO, u64::MAX)])).await.at;
+    let now = harness
+        .peek(&harness.charge_key(charge.limits_id, "clock").windows(&[window_around(Time::ZERO, u64::MAX)]))
+        .await
+        .at;
     let hour = 3_600_000_000_000;
-    let this = around(now, hour);
+    let this = window_around(now, hour);
     let charge = charge.windows(&[this]);
     assert!(harness.check(&charge.clone().cost(2)).await.passed());
     let answer = harness.check(&charge).await;
@@ -92,7 +94,7 @@ pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subjec
 
     let past = Window::new(Time::from_nanos(now.as_nanos() - 2 * hour), Time::from_nanos(now.as_nanos() - hour));
     let stale = charge.clone().windows(&[past.expect("an hour")]);
-    let answer = harness.batch(&[(StoreVerb::Check, std::slice::from_ref(&stale))]).await.swap_remove(0);
+    let answer = harness.run_batch(&[(StoreVerb::Check, std::slice::from_ref(&stale))]).await.swap_remove(0);
     let Err(StoreError::Stale { store_time }) = answer else { panic!("expected stale, got {answer:?}") };
     assert!(store_time >= now && store_time < this.end());
     assert_eq!(harness.peek(&charge).await.remaining(), [0], "nothing was changed");
@@ -100,7 +102,7 @@ pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subjec
 
 /// Returns the window from `nanos` before `time` to `nanos` after it, as far as time is
 /// representable.
-fn around(time: Time<tollgate_core::Wall>, nanos: u64) -> Window {
+fn window_around(time: Time<tollgate_core::Wall>, nanos: u64) -> Window {
     let (start, end) = (time.as_nanos().saturating_sub(nanos), time.as_nanos().saturating_add(nanos));
     Window::new(Time::from_nanos(start), Time::from_nanos(end)).expect("a window")
 }
@@ -109,7 +111,7 @@ fn around(time: Time<tollgate_core::Wall>, nanos: u64) -> Window {
 pub async fn answers_carry_the_store_time(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);
-    let charge = harness.charge_limit(super::groups::bucket(5), "k");
+    let charge = harness.charge_limit(super::groups::slow_bucket(5), "k");
     let first = harness.check(&charge).await.at;
     harness.subject.wait(unit).await;
     let second = harness.check(&charge).await.at;

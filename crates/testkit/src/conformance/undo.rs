@@ -4,7 +4,7 @@ use tollgate_core::{Cost, FixedWindow, Nanos, Phase};
 use tollgate_engine::store::StoreVerb;
 
 use super::Subject;
-use super::groups::bucket;
+use super::groups::slow_bucket;
 use super::harness::Harness;
 use super::limits::one_of_each;
 
@@ -71,7 +71,7 @@ pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     assert_eq!(harness.peek(&charge).await.remaining(), [1]);
     assert_eq!(harness.refund(&charge.clone().refund_of(&kept)).await, 1);
     assert_eq!(harness.renew(&charge.clone().refund_of(&kept)).await, 0);
-    let (bucket, fresh) = (harness.charge_limit(bucket(5), "bucket"), harness.charge_limit(leases, "fresh"));
+    let (bucket, fresh) = (harness.charge_limit(slow_bucket(5), "bucket"), harness.charge_limit(leases, "fresh"));
     let taken = harness.check(&bucket).await;
     assert_eq!(harness.renew(&bucket.clone().refund_of(&taken)).await, 0, "there is no lease");
     assert_eq!(harness.renew(&fresh.refund_of(&kept)).await, 0, "no slot is held");
@@ -93,10 +93,10 @@ pub async fn refund_applies_only_to_its_window(subject: &mut impl Subject) {
 /// Refunds of a group are independent of each other.
 pub async fn refunds_of_a_group_are_independent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (used, new) = (harness.charge_limit(bucket(5), "used"), harness.charge_limit(bucket(5), "new"));
+    let (used, new) = (harness.charge_limit(slow_bucket(5), "used"), harness.charge_limit(slow_bucket(5), "new"));
     let taken = harness.check(&used.clone().cost(3)).await;
     let answers =
-        harness.group(StoreVerb::Refund, &[new.clone().refund_of(&taken), used.clone().refund_of(&taken)]).await;
+        harness.run_group(StoreVerb::Refund, &[new.clone().refund_of(&taken), used.clone().refund_of(&taken)]).await;
     assert_eq!(answers.iter().map(|answer| answer.taken).collect::<Vec<_>>(), [0, 3]);
     assert_eq!(harness.peek(&used).await.remaining(), [5]);
     assert_eq!(harness.check(&new.cost(5)).await.taken, Cost::new(5).get());
@@ -109,7 +109,7 @@ pub async fn reset_affects_one_key(subject: &mut impl Subject) {
         let limits_id = harness.limit(limit);
         let (charge, other) =
             (harness.charge_key(limits_id, name), harness.charge_key(limits_id, &format!("other {name}")));
-        harness.group(StoreVerb::Check, &[charge.clone().cost(3), other.clone().cost(2)]).await;
+        harness.run_group(StoreVerb::Check, &[charge.clone().cost(3), other.clone().cost(2)]).await;
         harness.reset(&charge).await;
         assert_eq!(harness.peek(&charge).await.remaining(), [3], "{name}");
         assert_eq!(harness.peek(&other).await.remaining(), [1], "{name}");

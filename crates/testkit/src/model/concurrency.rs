@@ -54,7 +54,7 @@ impl ConcurrencyModel {
 
     /// Changes the parameters. No lease lasts longer than a new one. If there are more leases than
     /// the new limit has units, those that end last are kept; among equal ends, those touched last.
-    pub fn change(&mut self, params: LeaseParams, now: &Now<'_>) {
+    pub fn change_params(&mut self, params: LeaseParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
         let mut held: Vec<&mut Lease> =
             self.leases.iter_mut().filter(|lease| lease.weight > 0 && lease.ends > now).collect();
@@ -83,7 +83,7 @@ impl ConcurrencyModel {
     }
 
     /// Returns the weight of all leases that have not ended.
-    pub fn held(&self, now: u64) -> u64 {
+    pub fn weight_held(&self, now: u64) -> u64 {
         self.held_leases(now).map(|lease| lease.weight).sum()
     }
 }
@@ -91,7 +91,7 @@ impl ConcurrencyModel {
 impl Model for ConcurrencyModel {
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
         let now = now.mono().as_nanos();
-        let held = self.held(now);
+        let held = self.weight_held(now);
         let (cost, ceiling) = match ask {
             Ask::Exactly(cost) => (cost.get(), self.params.limit),
             Ask::Regardless(cost) => (cost.get(), self.params.limit + self.params.max_debt),
@@ -122,7 +122,7 @@ impl Model for ConcurrencyModel {
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
         let now = now.mono().as_nanos();
-        let held = self.held(now);
+        let held = self.weight_held(now);
         let retry = if cost > self.params.limit {
             Retry::Never
         } else if held > self.params.limit - cost {
@@ -139,7 +139,7 @@ impl Model for ConcurrencyModel {
         }
     }
 
-    fn lifts(&self, law: Law) -> bool {
+    fn is_exempt_from(&self, law: Law) -> bool {
         law == Law::SameWords
     }
 

@@ -63,12 +63,12 @@ impl FixedWindowModel {
 
     /// Changes the parameters. The amount used stays used, in the same window if the alignment is
     /// unchanged. An excess over the new limit that was not debt does not become debt.
-    pub fn change(&mut self, params: WindowParams, now: &Now<'_>) {
-        let used = self.used(now, self.at(now));
+    pub fn change_params(&mut self, params: WindowParams, now: &Now<'_>) {
+        let used = self.used_at(now, self.instant_of_windows(now));
         let same = (self.params.phase, self.params.length) == (params.phase, params.length);
         let origin = self.origin;
         self.params = params;
-        self.anchor(now);
+        self.restart_windows(now);
         if same && used > 0 {
             self.origin = origin;
         }
@@ -76,22 +76,22 @@ impl FixedWindowModel {
     }
 
     /// Returns the instant on the clock that the windows follow.
-    fn at(&self, now: &Now<'_>) -> u64 {
+    fn instant_of_windows(&self, now: &Now<'_>) -> u64 {
         if self.params.phase == Phase::FirstRequest { now.mono().as_nanos() } else { now.wall().as_nanos() }
     }
 
     /// Clears all counts and aligns the windows at `now`.
-    fn anchor(&mut self, now: &Now<'_>) {
+    fn restart_windows(&mut self, now: &Now<'_>) {
         self.counts.clear();
         self.origin = match self.params.phase {
             Phase::Epoch | Phase::Given(_) => 0,
             Phase::Spread => now.spread() % self.params.length,
-            Phase::FirstRequest => self.at(now),
+            Phase::FirstRequest => self.instant_of_windows(now),
         };
     }
 
     /// Returns the start and the end of the window that contains `at`.
-    fn window(&self, now: &Now<'_>, at: u64) -> (i128, i128) {
+    fn window_around(&self, now: &Now<'_>, at: u64) -> (i128, i128) {
         if let Phase::Given(position) = self.params.phase {
             let window = now.window(position).expect("a window handed in");
             return (window.start().as_nanos().into(), window.end().as_nanos().into());
@@ -103,15 +103,15 @@ impl FixedWindowModel {
 
     /// Returns the amount used at `at`: what was taken in that window plus the debt of earlier
     /// windows, of which each window pays one limit.
-    fn used(&self, now: &Now<'_>, at: u64) -> i128 {
+    fn used_at(&self, now: &Now<'_>, at: u64) -> i128 {
         if let Phase::Given(_) = self.params.phase {
-            let (start, end) = self.window(now, self.at(now));
+            let (start, end) = self.window_around(now, self.instant_of_windows(now));
             let counted = self.counts.range(start..).map(|(_, count)| count).sum();
             return if i128::from(at) < end { counted } else { 0 };
         }
         let (limit, length) = (i128::from(self.params.limit), i128::from(self.params.length));
         let (mut used, mut last) = (0, 0);
-        let present = self.window(now, at).0;
+        let present = self.window_around(now, at).0;
         for (&start, count) in &self.counts {
             let windows = (start - last) / length;
             (used, last) = ((used - windows * limit).max(0) + count, start);
@@ -120,22 +120,22 @@ impl FixedWindowModel {
     }
 
     fn add(&mut self, now: &Now<'_>, count: i128) {
-        let (start, _) = self.window(now, self.at(now));
+        let (start, _) = self.window_around(now, self.instant_of_windows(now));
         *self.counts.entry(start).or_default() += count;
     }
 
     fn end(&self, now: &Now<'_>) -> u64 {
-        self.window(now, self.at(now)).1 as u64
+        self.window_around(now, self.instant_of_windows(now)).1 as u64
     }
 }
 
 impl Model for FixedWindowModel {
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
-        let at = self.at(now);
-        if self.params.phase == Phase::FirstRequest && self.used(now, at) == 0 {
-            self.anchor(now);
+        let at = self.instant_of_windows(now);
+        if self.params.phase == Phase::FirstRequest && self.used_at(now, at) == 0 {
+            self.restart_windows(now);
         }
-        let (limit, used) = (i128::from(self.params.limit), self.used(now, at));
+        let (limit, used) = (i128::from(self.params.limit), self.used_at(now, at));
         let deepest = limit + i128::from(self.params.max_debt);
         let cost = i128::from(ask.cost().get());
         let (cost, ceiling) = match ask {
@@ -154,14 +154,14 @@ impl Model for FixedWindowModel {
         let retry = if cost > ceiling {
             Retry::Never
         } else {
-            Retry::After(first_wait(at, |later| self.used(now, later) + cost <= ceiling))
+            Retry::After(first_wait(at, |later| self.used_at(now, later) + cost <= ceiling))
         };
         Answer { outcome: Outcome::Deny(retry), taken: 0, receipt }
     }
 
     /// Only in the current window, and no more than is used in it.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
-        let used = self.used(now, self.at(now));
+        let used = self.used_at(now, self.instant_of_windows(now));
         if used == 0 || receipt.is_some_and(|receipt| self.takings[receipt] != self.end(now)) {
             return 0;
         }
@@ -171,24 +171,24 @@ impl Model for FixedWindowModel {
     }
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
-        let (at, limit) = (self.at(now), i128::from(self.params.limit));
+        let (at, limit) = (self.instant_of_windows(now), i128::from(self.params.limit));
         let cost = i128::from(cost);
         let retry = if cost > limit {
             Retry::Never
         } else {
-            Retry::After(first_wait(at, |later| self.used(now, later) + cost <= limit))
+            Retry::After(first_wait(at, |later| self.used_at(now, later) + cost <= limit))
         };
         Report {
             limit: self.params.limit,
-            remaining: (limit - self.used(now, at)).max(0) as u64,
+            remaining: (limit - self.used_at(now, at)).max(0) as u64,
             retry,
-            reset: first_wait(at, |later| self.used(now, later) == 0),
+            reset: first_wait(at, |later| self.used_at(now, later) == 0),
         }
     }
 
     fn restart(&mut self, now: &Now<'_>) {
         self.takings.clear();
-        self.anchor(now);
+        self.restart_windows(now);
         self.add(now, (self.params.limit - self.params.initial).into());
     }
 }

@@ -48,7 +48,7 @@ impl Member {
         Limits::new(members.iter().map(Self::limit).collect::<Result<Vec<_>, _>>()?)
     }
 
-    fn model(self, now: &Now<'_>) -> Box<dyn ClonableModel> {
+    fn new_model(self, now: &Now<'_>) -> Box<dyn ClonableModel> {
         match self {
             Self::TokenBucket(params) => Box::new(TokenBucketModel::new(params, now)),
             Self::LeakyBucket(params) => Box::new(LeakyBucketModel::new(params, now)),
@@ -82,7 +82,7 @@ pub struct GroupModel {
 impl GroupModel {
     /// Returns a group of new models.
     pub fn new(members: &[Member], now: &Now<'_>) -> Self {
-        Self { members: members.iter().map(|member| member.model(now)).collect(), takings: Vec::new() }
+        Self { members: members.iter().map(|member| member.new_model(now)).collect(), takings: Vec::new() }
     }
 
     /// Returns the report of each limit.
@@ -139,8 +139,8 @@ impl Model for GroupModel {
         }
     }
 
-    fn lifts(&self, law: Law) -> bool {
-        self.members.iter().any(|member| member.lifts(law))
+    fn is_exempt_from(&self, law: Law) -> bool {
+        self.members.iter().any(|member| member.is_exempt_from(law))
     }
 
     fn restart(&mut self, now: &Now<'_>) {

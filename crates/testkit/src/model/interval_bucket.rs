@@ -57,7 +57,7 @@ impl IntervalBucketModel {
 
     /// Changes the parameters. The missing amount stays missing, as far as the new parameters can
     /// hold it, and so does the alignment if it is unchanged.
-    pub fn change(&mut self, params: IntervalParams, now: &Now<'_>) {
+    pub fn change_params(&mut self, params: IntervalParams, now: &Now<'_>) {
         self.advance(now);
         let missing = i128::from(self.params.burst) - self.tokens;
         let same = (self.params.steps, self.params.period) == (params.steps, params.period);
@@ -72,7 +72,7 @@ impl IntervalBucketModel {
         self.tokens = i128::from(params.burst) - missing.min(most);
     }
 
-    fn instant(&self, now: &Now<'_>) -> i128 {
+    fn instant_of_steps(&self, now: &Now<'_>) -> i128 {
         match self.params.steps {
             Steps::Aligned(_) => now.wall().as_nanos().into(),
             Steps::FirstRequest => now.mono().as_nanos().into(),
@@ -86,14 +86,14 @@ impl IntervalBucketModel {
     }
 
     /// Returns the tokens at a later instant if nothing is taken.
-    fn tokens(&self, later: i128) -> i128 {
+    fn tokens_at(&self, later: i128) -> i128 {
         let brought = self.steps_between(self.at, later) * i128::from(self.params.refill);
         (self.tokens + brought).min(self.params.burst.into())
     }
 
     fn advance(&mut self, now: &Now<'_>) {
-        let instant = self.instant(now);
-        self.tokens = self.tokens(instant);
+        let instant = self.instant_of_steps(now);
+        self.tokens = self.tokens_at(instant);
         self.at = instant;
         if self.params.steps == Steps::FirstRequest && self.tokens == i128::from(self.params.burst) {
             self.origin = instant;
@@ -101,8 +101,8 @@ impl IntervalBucketModel {
     }
 
     /// Returns how long after `asked` a cost taken then has to wait.
-    fn turn(&self, asked: i128, cost: i128) -> u64 {
-        let left = self.tokens(asked) - cost;
+    fn wait_of(&self, asked: i128, cost: i128) -> u64 {
+        let left = self.tokens_at(asked) - cost;
         let covered =
             |later: u64| left + self.steps_between(asked, i128::from(later)) * i128::from(self.params.refill) >= 0;
         first_wait(asked as u64, covered).as_nanos()
@@ -110,7 +110,7 @@ impl IntervalBucketModel {
 
     /// Returns whether a cost is admitted at an instant, with or without a wait.
     fn passes(&self, asked: i128, cost: i128) -> bool {
-        cost <= i128::from(self.params.burst) && self.turn(asked, cost) <= self.params.max_wait
+        cost <= i128::from(self.params.burst) && self.wait_of(asked, cost) <= self.params.max_wait
     }
 
     fn retry(&self, now: i128, cost: i128) -> Retry {
@@ -145,7 +145,7 @@ impl Model for IntervalBucketModel {
             if cost > i128::from(self.params.burst) - floor {
                 return denied(Retry::Never);
             }
-            return denied(Retry::After(first_wait(at as u64, |later| self.tokens(later.into()) - cost >= floor)));
+            return denied(Retry::After(first_wait(at as u64, |later| self.tokens_at(later.into()) - cost >= floor)));
         }
         let taken = match ask {
             Ask::UpTo(_) => cost.min(self.remaining(at).into()),
@@ -158,7 +158,7 @@ impl Model for IntervalBucketModel {
         if !asks_for_nothing && !self.passes(at, taken) {
             return denied(self.retry(at, taken));
         }
-        let wait = if taken == 0 { 0 } else { self.turn(at, taken) };
+        let wait = if taken == 0 { 0 } else { self.wait_of(at, taken) };
         self.tokens -= taken;
         let outcome = if wait == 0 { Outcome::Allow } else { Outcome::Delay(Nanos::from_nanos(wait)) };
         Answer { outcome, taken: taken as u64, receipt: 0 }
@@ -179,12 +179,12 @@ impl Model for IntervalBucketModel {
             limit: self.params.burst,
             remaining: here.remaining(here.at),
             retry: here.retry(here.at, cost.into()),
-            reset: first_wait(here.at as u64, |later| here.tokens(later.into()) == full),
+            reset: first_wait(here.at as u64, |later| here.tokens_at(later.into()) == full),
         }
     }
 
     fn restart(&mut self, now: &Now<'_>) {
-        self.at = self.instant(now);
+        self.at = self.instant_of_steps(now);
         self.origin = match self.params.steps {
             Steps::Aligned(offset) => offset.as_nanos().into(),
             Steps::FirstRequest => self.at,

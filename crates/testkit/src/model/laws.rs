@@ -7,7 +7,7 @@ use super::Law;
 /// Builds the present from an instant: the clock readings, the spread and the windows.
 pub trait Clock {
     /// Returns the present at `instant` nanoseconds.
-    fn at(&self, instant: u64) -> Now<'_>;
+    fn now_at(&self, instant: u64) -> Now<'_>;
 }
 
 /// Equal clocks, no spread, no windows.
@@ -15,7 +15,7 @@ pub trait Clock {
 pub struct OneClock;
 
 impl Clock for OneClock {
-    fn at(&self, instant: u64) -> Now<'_> {
+    fn now_at(&self, instant: u64) -> Now<'_> {
         Now::at(instant)
     }
 }
@@ -32,7 +32,7 @@ pub struct Calendar {
 }
 
 impl Clock for Calendar {
-    fn at(&self, instant: u64) -> Now<'_> {
+    fn now_at(&self, instant: u64) -> Now<'_> {
         let wall = Time::from_nanos(instant.saturating_add(self.ahead));
         let from = self.windows.partition_point(|window| window.end() <= wall);
         Now::new(Time::from_nanos(instant), wall).with_spread(self.spread).with_windows(&self.windows[from..])
@@ -54,8 +54,8 @@ pub struct Place<'a, A, C> {
 
 impl<A: Algorithm, C: Clock> Place<'_, A, C> {
     /// Returns what a request `later` would get.
-    fn outcome(&self, later: u64, ask: Ask) -> Outcome {
-        self.limit.weigh(self.state, &self.clock.at(self.instant + later), ask).outcome()
+    fn outcome_later(&self, later: u64, ask: Ask) -> Outcome {
+        self.limit.weigh(self.state, &self.clock.now_at(self.instant + later), ask).outcome()
     }
 }
 
@@ -64,7 +64,7 @@ impl<A: Algorithm, C: Clock> Place<'_, A, C> {
 pub fn advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, C>, ask: Ask) {
     // Limits that count refusals advertise the wait of a caller that sends nothing meanwhile.
     let mut state = place.state.to_vec();
-    let verdict = place.limit.decide(state.as_mut_slice(), &place.clock.at(place.instant), ask);
+    let verdict = place.limit.decide(state.as_mut_slice(), &place.clock.now_at(place.instant), ask);
     let Outcome::Deny(retry) = verdict.outcome() else { return };
     let place = Place { state: &state, ..*place };
     match retry {
@@ -72,19 +72,25 @@ pub fn advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, C>, 
             let wait = wait.as_nanos();
             assert!(wait > 0, "a refusal of {ask:?} says to wait for nothing");
             assert!(
-                place.outcome(wait, ask).is_admitted(),
+                place.outcome_later(wait, ask).is_admitted(),
                 "{ask:?} is refused after the advertised wait of {wait} ns"
             );
-            assert!(!place.outcome(wait - 1, ask).is_admitted(), "{ask:?} passes one nanosecond before {wait} ns");
+            assert!(
+                !place.outcome_later(wait - 1, ask).is_admitted(),
+                "{ask:?} passes one nanosecond before {wait} ns"
+            );
         }
         // All leases have ended by then.
         Retry::OnRelease => {
-            let reset = place.limit.report(place.state, &place.clock.at(place.instant), Cost::ONE).reset;
-            assert!(place.outcome(reset.as_nanos(), ask).is_admitted(), "{ask:?} is refused when all are released");
+            let reset = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE).reset;
+            assert!(
+                place.outcome_later(reset.as_nanos(), ask).is_admitted(),
+                "{ask:?} is refused when all are released"
+            );
         }
         Retry::Never => {
             for later in [1, 1 << 40, 1 << 58, 1 << 61] {
-                assert!(!place.outcome(later, ask).is_admitted(), "{ask:?} is never to pass, yet passes later");
+                assert!(!place.outcome_later(later, ask).is_admitted(), "{ask:?} is never to pass, yet passes later");
             }
         }
     }
@@ -92,8 +98,8 @@ pub fn advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, C>, 
 
 /// Exactly the remaining amount passes.
 pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) {
-    let report = place.limit.report(place.state, &place.clock.at(place.instant), Cost::ONE);
-    let exactly = |n: u64| place.outcome(0, Ask::Exactly(Cost::new(n)));
+    let report = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE);
+    let exactly = |n: u64| place.outcome_later(0, Ask::Exactly(Cost::new(n)));
     assert!(report.remaining <= report.limit, "more remains than the limit holds: {report:?}");
     if report.remaining > 0 {
         assert!(exactly(report.remaining).is_admitted(), "what remains does not pass: {report:?}");
@@ -103,8 +109,8 @@ pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: Clock>(place: &Plac
 
 /// The key is unused at the reported reset and not a nanosecond earlier.
 pub fn reset_is_when_it_is_new<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) {
-    let reset = place.limit.report(place.state, &place.clock.at(place.instant), Cost::ONE).reset.as_nanos();
-    let is_new = |later: u64| place.limit.is_new(place.state, &place.clock.at(place.instant + later));
+    let reset = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE).reset.as_nanos();
+    let is_new = |later: u64| place.limit.is_new(place.state, &place.clock.now_at(place.instant + later));
     if reset == Nanos::MAX.as_nanos() {
         return;
     }
@@ -119,7 +125,7 @@ pub fn at_once_equals_one_by_one<A: Algorithm, C: Clock>(
     n: Cost,
     lifts: impl Fn(Law) -> bool,
 ) {
-    let (limit, now) = (place.limit, &place.clock.at(place.instant));
+    let (limit, now) = (place.limit, &place.clock.now_at(place.instant));
     if n.get() > 16 || !limit.weigh(place.state, now, Ask::Exactly(n)).is_admitted() {
         return;
     }
@@ -141,7 +147,7 @@ pub fn at_once_equals_one_by_one<A: Algorithm, C: Clock>(
     }
     let report = limit.report(at_once.as_slice(), now, n);
     for later in [0, report.reset.as_nanos() / 2, report.reset.as_nanos()] {
-        let now = &place.clock.at(place.instant + later);
+        let now = &place.clock.now_at(place.instant + later);
         let (at_once, singly) = (limit.report(at_once.as_slice(), now, n), limit.report(singly.as_slice(), now, n));
         assert_eq!(at_once, singly, "{n:?} as one request and in single units differ at {now:?}");
     }

@@ -4,7 +4,7 @@
 use num_traits::Zero;
 use tollgate_core::{Ask, LeakyBucket, LimitError, Nanos, Now, Outcome, Rate, Report, Retry};
 
-use super::{Answer, Exact, Model, ceil, ceil_nanos, exact, floor, per_nano};
+use super::{Answer, Exact, Model, ceil, ceil_nanos, floor, per_nano, to_exact};
 
 /// At most `burst` in the bucket, draining at `rate`.
 #[derive(Clone, Copy, Debug)]
@@ -46,22 +46,22 @@ pub struct LeakyBucketModel {
 impl LeakyBucketModel {
     /// Returns a bucket with a free capacity of `initial` at `now`.
     pub fn new(params: LeakyParams, now: &Now<'_>) -> Self {
-        Self { params, level: exact(params.burst - params.initial), at: now.mono().as_nanos() }
+        Self { params, level: to_exact(params.burst - params.initial), at: now.mono().as_nanos() }
     }
 
     /// Changes the parameters. The level is kept, rounded up to the resolution of the new bucket (a
     /// rate of n per p nanoseconds in lowest terms counts in p-ths of a unit), as far as burst and
     /// debt go.
-    pub fn change(&mut self, params: LeakyParams, now: &Now<'_>) {
-        let part = exact(params.rate.per().as_nanos());
-        let level = (self.level(now) * &part).ceil() / part;
-        self.set(now, level.min(exact(params.burst) + exact(params.max_debt)));
+    pub fn change_params(&mut self, params: LeakyParams, now: &Now<'_>) {
+        let part = to_exact(params.rate.per().as_nanos());
+        let level = (self.level_at(now) * &part).ceil() / part;
+        self.set(now, level.min(to_exact(params.burst) + to_exact(params.max_debt)));
         self.params = params;
     }
 
     /// Returns the level at `now`: the previous level less what drained since.
-    fn level(&self, now: &Now<'_>) -> Exact {
-        let elapsed = exact(now.mono().as_nanos()) - exact(self.at);
+    fn level_at(&self, now: &Now<'_>) -> Exact {
+        let elapsed = to_exact(now.mono().as_nanos()) - to_exact(self.at);
         (&self.level - elapsed * per_nano(self.params.rate)).max(Exact::zero())
     }
 
@@ -71,42 +71,42 @@ impl LeakyBucketModel {
 
     /// Returns the level at which the wait is exactly `max_wait`.
     fn patience(&self) -> Exact {
-        exact(self.params.free) + exact(self.params.max_wait.as_nanos()) * per_nano(self.params.rate)
+        to_exact(self.params.free) + to_exact(self.params.max_wait.as_nanos()) * per_nano(self.params.rate)
     }
 
     /// Returns the time until the level is at most `wanted`.
-    fn until(&self, now: &Now<'_>, wanted: &Exact) -> Nanos {
-        ceil_nanos(&((self.level(now) - wanted) / per_nano(self.params.rate)))
+    fn time_until_level(&self, now: &Now<'_>, wanted: &Exact) -> Nanos {
+        ceil_nanos(&((self.level_at(now) - wanted) / per_nano(self.params.rate)))
     }
 
     /// Returns the highest level at which `cost` is admitted, by both bounds; negative if it never
     /// is.
-    fn ceiling(&self, cost: u64) -> Exact {
+    fn max_level_for(&self, cost: u64) -> Exact {
         // A cost of zero does not wait, so only the burst bounds it.
         if cost == 0 {
-            return exact(self.params.burst);
+            return to_exact(self.params.burst);
         }
-        (exact(self.params.burst) - exact(cost)).min(self.patience() - exact(cost - 1))
+        (to_exact(self.params.burst) - to_exact(cost)).min(self.patience() - to_exact(cost - 1))
     }
 
     /// Adds `cost` if the level is at most `ceiling`; otherwise returns when it will be.
     fn pour(&mut self, now: &Now<'_>, cost: u64, ceiling: &Exact, outcome: Outcome) -> Answer {
-        let level = self.level(now);
+        let level = self.level_at(now);
         if *ceiling < Exact::zero() {
             return Answer { outcome: Outcome::Deny(Retry::Never), taken: 0, receipt: 0 };
         }
         if level > *ceiling {
-            let retry = Retry::After(self.until(now, ceiling));
+            let retry = Retry::After(self.time_until_level(now, ceiling));
             return Answer { outcome: Outcome::Deny(retry), taken: 0, receipt: 0 };
         }
-        self.set(now, level + exact(cost));
+        self.set(now, level + to_exact(cost));
         Answer { outcome, taken: cost, receipt: 0 }
     }
 
     /// Returns the wait of a request that comes now: until the level before its last unit is down
     /// to `free`.
-    fn turn(&self, now: &Now<'_>, cost: u64) -> Outcome {
-        match self.until(now, &(exact(self.params.free) - exact(cost.saturating_sub(1)))) {
+    fn wait_of(&self, now: &Now<'_>, cost: u64) -> Outcome {
+        match self.time_until_level(now, &(to_exact(self.params.free) - to_exact(cost.saturating_sub(1)))) {
             wait if wait == Nanos::ZERO || cost == 0 => Outcome::Allow,
             wait => Outcome::Delay(wait),
         }
@@ -114,11 +114,11 @@ impl LeakyBucketModel {
 
     /// Returns the whole units that are admitted now.
     fn available(&self, now: &Now<'_>) -> u64 {
-        let level = self.level(now);
+        let level = self.level_at(now);
         if level > self.patience() {
             return 0;
         }
-        floor(&(exact(self.params.burst) - &level)).min(floor(&(self.patience() - level)).saturating_add(1))
+        floor(&(to_exact(self.params.burst) - &level)).min(floor(&(self.patience() - level)).saturating_add(1))
     }
 }
 
@@ -127,29 +127,30 @@ impl Model for LeakyBucketModel {
         let cost = match ask {
             Ask::Exactly(cost) => cost.get(),
             Ask::Regardless(cost) => {
-                let deepest = exact(self.params.burst) + exact(self.params.max_debt);
-                return self.pour(now, cost.get(), &(deepest - exact(cost.get())), Outcome::Allow);
+                let deepest = to_exact(self.params.burst) + to_exact(self.params.max_debt);
+                return self.pour(now, cost.get(), &(deepest - to_exact(cost.get())), Outcome::Allow);
             }
             // A cost of 0 is never refused here, at any level.
             Ask::UpTo(cost) if cost.get() == 0 => return Answer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
             Ask::UpTo(cost) => self.available(now).min(cost.get()).max(1),
         };
-        let turn = self.turn(now, cost);
-        self.pour(now, cost, &self.ceiling(cost), turn)
+        let turn = self.wait_of(now, cost);
+        self.pour(now, cost, &self.max_level_for(cost), turn)
     }
 
     fn refund(&mut self, now: &Now<'_>, cost: u64, _: Option<usize>) -> u64 {
-        let level = self.level(now);
+        let level = self.level_at(now);
         let accepted = cost.min(ceil(&level));
-        self.set(now, (level - exact(cost)).max(Exact::zero()));
+        self.set(now, (level - to_exact(cost)).max(Exact::zero()));
         accepted
     }
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
         let limit = self.params.burst;
-        let ceiling = self.ceiling(cost);
-        let retry = if ceiling < Exact::zero() { Retry::Never } else { Retry::After(self.until(now, &ceiling)) };
-        Report { limit, remaining: self.available(now), retry, reset: self.until(now, &Exact::zero()) }
+        let ceiling = self.max_level_for(cost);
+        let retry =
+            if ceiling < Exact::zero() { Retry::Never } else { Retry::After(self.time_until_level(now, &ceiling)) };
+        Report { limit, remaining: self.available(now), retry, reset: self.time_until_level(now, &Exact::zero()) }
     }
 
     fn restart(&mut self, now: &Now<'_>) {

@@ -35,12 +35,12 @@ pub fn walk<A: Algorithm, C: Clock>(limit: &A, clock: &C, start: u64, script: &[
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
     let (mut instant, mut cost, mut admitted) = (start, Cost::ONE, Vec::new());
-    limit.init(state, &clock.at(start));
+    limit.init(state, &clock.now_at(start));
     for step in script {
-        let last = limit.report(state, &clock.at(instant), cost);
-        instant = instant.saturating_add(step.pause.nanos(&last));
-        let now = clock.at(instant);
-        let units = |amount: Amount| Cost::new(amount.units(&limit.report(state, &now, Cost::ONE)));
+        let last = limit.report(state, &clock.now_at(instant), cost);
+        instant = instant.saturating_add(step.pause.to_nanos(&last));
+        let now = clock.now_at(instant);
+        let units = |amount: Amount| Cost::new(amount.to_units(&limit.report(state, &now, Cost::ONE)));
         let ask = match step.act {
             Act::Check(amount) => Ask::Exactly(units(amount)),
             Act::TakeUpTo(amount) => Ask::UpTo(units(amount)),
@@ -74,8 +74,8 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
     /// Returns both, new at `instant`, with `clock` for the present.
     pub fn new(limit: &'a A, model: M, clock: &'a C, instant: u64) -> Self {
         let mut state = vec![0; limit.words()];
-        limit.init(state.as_mut_slice(), &clock.at(instant));
-        let last = model.report(&clock.at(instant), 1);
+        limit.init(state.as_mut_slice(), &clock.now_at(instant));
+        let last = model.report(&clock.now_at(instant), 1);
         Self { limit, model, clock, instant, state, takings: Vec::new(), last }
     }
 
@@ -88,14 +88,14 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
 
     /// Returns the state, the model and the present, for checks of a single algorithm.
     pub fn look(&self) -> (&[u64], &M, Now<'a>) {
-        (&self.state, &self.model, self.clock.at(self.instant))
+        (&self.state, &self.model, self.clock.now_at(self.instant))
     }
 
     /// Changes the parameters as an admitted request does: converts the state, and the model by
     /// `change`. If more is used than the new parameters can hold, no request can be admitted under
     /// them, and the old ones stay.
-    pub fn change(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
-        let now = self.clock.at(self.instant);
+    pub fn change_limit(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
+        let now = self.clock.now_at(self.instant);
         self.state.resize(limit.words().max(self.limit.words()), 0);
         let nothing = Ask::Regardless(Cost::ZERO);
         if !limit.weigh_from(self.limit, self.state.as_slice(), &now, nothing).is_admitted() {
@@ -112,9 +112,9 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
     pub fn step(&mut self, step: &Step) {
         self.wait(step.pause);
         let clock = self.clock;
-        let now = clock.at(self.instant);
+        let now = clock.now_at(self.instant);
         let seen = self.model.report(&now, 1);
-        let resolve = |amount: Amount| amount.units(&seen);
+        let resolve = |amount: Amount| amount.to_units(&seen);
         let cost = match step.act {
             Act::Check(amount) => self.decide(&now, Ask::Exactly(Cost::new(resolve(amount)))),
             Act::TakeUpTo(amount) => self.decide(&now, Ask::UpTo(Cost::new(resolve(amount)))),
@@ -134,7 +134,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
         for ask in [Ask::Exactly(Cost::new(cost)), Ask::UpTo(Cost::new(cost)), Ask::Regardless(Cost::new(cost))] {
             laws::advertised_wait_is_true(&place, ask);
         }
-        if !self.model.lifts(Law::RemainingPasses) {
+        if !self.model.is_exempt_from(Law::RemainingPasses) {
             laws::remaining_is_the_largest_that_passes(&place);
         }
         laws::reset_is_when_it_is_new(&place);
@@ -142,7 +142,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
 
     /// Waits, unless that would exceed the range of states; the end of time has its own tests.
     fn wait(&mut self, pause: Pause) {
-        let next = self.instant.saturating_add(pause.nanos(&self.last));
+        let next = self.instant.saturating_add(pause.to_nanos(&self.last));
         if next <= HORIZON {
             self.instant = next;
         }
@@ -151,7 +151,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
     /// Decides on both sides and returns the ask.
     fn decide(&mut self, now: &Now<'_>, ask: Ask) -> u64 {
         let place = laws::Place { limit: self.limit, state: &self.state, clock: self.clock, instant: self.instant };
-        laws::at_once_equals_one_by_one(&place, ask.cost(), |law| self.model.lifts(law));
+        laws::at_once_equals_one_by_one(&place, ask.cost(), |law| self.model.is_exempt_from(law));
         let before = self.state.clone();
         // `decide` may have a faster path than `weigh` and `commit`, with the same result.
         let mut slow_state = before.clone();
@@ -167,7 +167,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
             if answer.taken > 0 {
                 self.takings.push((verdict.stamp(), answer.receipt));
             }
-        } else if !self.model.lifts(Law::RefusalChangesNothing) {
+        } else if !self.model.is_exempt_from(Law::RefusalChangesNothing) {
             assert_eq!(self.state, before, "a refusal changed the state: {ask:?} at {now:?}");
         }
         ask.cost().get()

@@ -75,7 +75,7 @@ pub trait Model {
     /// Returns the report, with the retry for a further request of `cost`.
     fn report(&self, now: &Now<'_>, cost: u64) -> Report;
     /// Returns whether the algorithm is exempt from `law`.
-    fn lifts(&self, _law: Law) -> bool {
+    fn is_exempt_from(&self, _law: Law) -> bool {
         false
     }
     /// Resets the key.
@@ -83,7 +83,7 @@ pub trait Model {
 }
 
 /// Returns `n` as an exact number.
-pub fn exact(n: impl Into<BigInt>) -> Exact {
+pub fn to_exact(n: impl Into<BigInt>) -> Exact {
     Exact::from_integer(n.into())
 }
 

@@ -4,7 +4,7 @@
 use num_traits::Zero;
 use tollgate_core::Rate;
 
-use super::{Exact, ceil, exact, per_nano};
+use super::{Exact, ceil, per_nano, to_exact};
 
 /// The stored permits, and when the next caller may pass.
 #[derive(Clone, Debug)]
@@ -30,24 +30,24 @@ impl PacerModel {
     /// Returns a pacer that stores permits of at most `store` nanoseconds, with none stored.
     pub fn bursty(rate: Rate, store: u64, now: u64) -> Self {
         let interval = per_nano(rate).recip();
-        let max = exact(store) / &interval;
-        Self { interval, curve: Curve::Free { max }, stored: Exact::zero(), next_free: exact(now) }
+        let max = to_exact(store) / &interval;
+        Self { interval, curve: Curve::Free { max }, stored: Exact::zero(), next_free: to_exact(now) }
     }
 
     /// As Guava defines it: half of the permits of the warm-up are below the threshold, and the
     /// permits above it take the warm-up time.
     pub fn warm_up(rate: Rate, warm_up: u64, cold_permille: u32, now: u64) -> Self {
         let interval = per_nano(rate).recip();
-        let (warm_up, cold) = (exact(warm_up), Exact::new(cold_permille.into(), 1_000.into()));
-        let threshold = &warm_up / &interval / exact(2);
-        let max = &threshold + exact(2) * &warm_up / (&interval + &interval * &cold);
+        let (warm_up, cold) = (to_exact(warm_up), Exact::new(cold_permille.into(), 1_000.into()));
+        let threshold = &warm_up / &interval / to_exact(2);
+        let max = &threshold + to_exact(2) * &warm_up / (&interval + &interval * &cold);
         let stored = max.clone();
-        Self { interval, curve: Curve::Ramp { threshold, max, cold, warm_up }, stored, next_free: exact(now) }
+        Self { interval, curve: Curve::Ramp { threshold, max, cold, warm_up }, stored, next_free: to_exact(now) }
     }
 
     /// Returns the wait of a caller that comes now, rounded up.
     pub fn earliest(&self, now: u64) -> u64 {
-        ceil(&(&self.next_free - exact(now)))
+        ceil(&(&self.next_free - to_exact(now)))
     }
 
     /// Takes permits and moves the time at which the next caller may pass.
@@ -55,14 +55,14 @@ impl PacerModel {
         if permits == 0 {
             return;
         }
-        self.idle(exact(now));
-        let spent = exact(permits).min(self.stored.clone());
-        let new = (exact(permits) - &spent) * &self.interval;
-        self.next_free += new + self.area(&spent);
+        self.store_idle_time(to_exact(now));
+        let spent = to_exact(permits).min(self.stored.clone());
+        let new = (to_exact(permits) - &spent) * &self.interval;
+        self.next_free += new + self.area_under_curve(&spent);
         self.stored -= spent;
     }
 
-    fn idle(&mut self, now: Exact) {
+    fn store_idle_time(&mut self, now: Exact) {
         if now <= self.next_free {
             return;
         }
@@ -76,16 +76,16 @@ impl PacerModel {
     }
 
     /// Returns the cost of the last `spent` stored permits.
-    fn area(&self, spent: &Exact) -> Exact {
+    fn area_under_curve(&self, spent: &Exact) -> Exact {
         let Curve::Ramp { threshold, max, cold, .. } = &self.curve else { return Exact::zero() };
         let price = |stored: &Exact| {
             let above = (stored - threshold).max(Exact::zero());
-            &self.interval + &self.interval * (cold - exact(1)) * above / (max - threshold)
+            &self.interval + &self.interval * (cold - to_exact(1)) * above / (max - threshold)
         };
         // A trapezoid above the threshold and a rectangle below it.
         let rest = &self.stored - spent;
         let edge = rest.clone().max(threshold.clone()).min(self.stored.clone());
-        let high = (&self.stored - &edge) * (price(&self.stored) + price(&edge)) / exact(2);
+        let high = (&self.stored - &edge) * (price(&self.stored) + price(&edge)) / to_exact(2);
         high + (edge - rest) * &self.interval
     }
 }

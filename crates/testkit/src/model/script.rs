@@ -67,7 +67,7 @@ pub struct Step {
 
 impl Pause {
     /// Returns the nanoseconds to wait if the limiter last said `last`.
-    pub fn nanos(self, last: &Report) -> u64 {
+    pub fn to_nanos(self, last: &Report) -> u64 {
         match (self, last.retry) {
             (Self::Nanos(n), _) => n,
             (Self::Retry(more), Retry::After(wait)) => wait.as_nanos().saturating_add_signed(more),
@@ -79,7 +79,7 @@ impl Pause {
 
 impl Amount {
     /// Returns the amount if the limiter reports `seen`.
-    pub fn units(self, seen: &Report) -> u64 {
+    pub fn to_units(self, seen: &Report) -> u64 {
         match self {
             Self::Of(n) => n,
             Self::Remaining(more) => seen.remaining.saturating_add_signed(more),
@@ -91,7 +91,7 @@ impl Amount {
 
 /// Returns a configuration with this many cases, unless `PROPTEST_CASES` is set. Failing cases are
 /// stored beside the test and tried first.
-pub fn cases(cases: u32) -> ProptestConfig {
+pub fn config_with_cases(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let cases = if env::var_os("PROPTEST_CASES").is_some() { default.cases } else { cases };
     ProptestConfig {
@@ -113,17 +113,17 @@ pub fn any_word() -> impl Strategy<Value = u64> {
 }
 
 /// Generates start times at which every state is exact.
-pub fn starts() -> impl Strategy<Value = u64> {
+pub fn any_start() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), any_size(HORIZON)]
 }
 
 /// Generates amounts from 1 up, all magnitudes equally often.
-pub fn some() -> impl Strategy<Value = u64> {
+pub fn any_amount() -> impl Strategy<Value = u64> {
     prop_oneof![Just(1), 1_u64..20, any_size(u64::MAX).prop_map(|n| n.max(1))]
 }
 
 /// Generates rates that divide a second evenly, rates that do not, and arbitrary ones.
-pub fn rates() -> impl Strategy<Value = Rate> {
+pub fn any_rate() -> impl Strategy<Value = Rate> {
     let named = ["7777/s", "86399/day", "999983/s", "1000000007/day", "1/week", "3G/s", "10/s", "1/s", "3/s", "20/h"]
         .map(|text| text.parse::<Rate>().expect("a rate"));
     prop_oneof![
@@ -138,7 +138,7 @@ fn off_by_one() -> impl Strategy<Value = i64> {
     prop_oneof![2 => Just(0), 1 => Just(-1), 1 => Just(1)]
 }
 
-fn pauses() -> impl Strategy<Value = Pause> {
+fn any_pause() -> impl Strategy<Value = Pause> {
     prop_oneof![
         3 => Just(Pause::Nanos(0)),
         3 => any_size(100 * DAY).prop_map(Pause::Nanos),
@@ -147,7 +147,7 @@ fn pauses() -> impl Strategy<Value = Pause> {
     ]
 }
 
-fn amounts() -> impl Strategy<Value = Amount> {
+fn any_ask() -> impl Strategy<Value = Amount> {
     prop_oneof![
         1 => Just(Amount::Of(0)),
         3 => Just(Amount::Of(1)),
@@ -162,31 +162,31 @@ fn amounts() -> impl Strategy<Value = Amount> {
 
 /// Generates operations that only take, so that what an interval admitted follows from their
 /// results.
-fn takings() -> impl Strategy<Value = Act> {
+fn any_taking() -> impl Strategy<Value = Act> {
     prop_oneof![
-        4 => amounts().prop_map(Act::Check),
-        1 => amounts().prop_map(Act::Peek),
-        2 => amounts().prop_map(Act::TakeUpTo),
+        4 => any_ask().prop_map(Act::Check),
+        1 => any_ask().prop_map(Act::Peek),
+        2 => any_ask().prop_map(Act::TakeUpTo),
         1 => Just(Act::Drain),
     ]
 }
 
 /// Generates operations of every kind.
-fn acts() -> impl Strategy<Value = Act> {
+fn any_act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        8 => takings(),
-        2 => amounts().prop_map(Act::Charge),
-        2 => (amounts(), proptest::option::of(0_usize..4)).prop_map(|(amount, ago)| Act::Refund(amount, ago)),
+        8 => any_taking(),
+        2 => any_ask().prop_map(Act::Charge),
+        2 => (any_ask(), proptest::option::of(0_usize..4)).prop_map(|(amount, ago)| Act::Refund(amount, ago)),
         1 => Just(Act::Reset),
     ]
 }
 
 /// Generates up to `length` steps of any kind.
-pub fn scripts(length: usize) -> impl Strategy<Value = Vec<Step>> {
-    proptest::collection::vec((pauses(), acts()).prop_map(|(pause, act)| Step { pause, act }), 1..length)
+pub fn any_script(length: usize) -> impl Strategy<Value = Vec<Step>> {
+    proptest::collection::vec((any_pause(), any_act()).prop_map(|(pause, act)| Step { pause, act }), 1..length)
 }
 
 /// Generates up to `length` steps that only take.
 pub fn greedy_scripts(length: usize) -> impl Strategy<Value = Vec<Step>> {
-    proptest::collection::vec((pauses(), takings()).prop_map(|(pause, act)| Step { pause, act }), 1..length)
+    proptest::collection::vec((any_pause(), any_taking()).prop_map(|(pause, act)| Step { pause, act }), 1..length)
 }

@@ -55,9 +55,9 @@ impl SlidingLogModel {
 
     /// Changes the parameters. Units in the window, and the one that the minimum gap refers to, are
     /// kept as far as they fit.
-    pub fn change(&mut self, params: LogParams, now: &Now<'_>) {
+    pub fn change_params(&mut self, params: LogParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
-        let inside = self.inside(now);
+        let inside = self.units_inside(now);
         let kept = inside.max(usize::from(self.until_gap(now) > 0));
         self.drop_oldest(self.units.len() - kept);
         // The amount used now stays the same, even if the new window is shorter.
@@ -69,7 +69,7 @@ impl SlidingLogModel {
     }
 
     /// Returns the number of units in `(at − length, at]`.
-    fn inside(&self, at: u64) -> usize {
+    fn units_inside(&self, at: u64) -> usize {
         self.units.iter().filter(|&&unit| unit + self.params.length > at).count()
     }
 
@@ -102,7 +102,7 @@ impl SlidingLogModel {
     /// passed.
     fn passes(&self, at: u64, cost: u64, ceiling: u64, gap: u64) -> bool {
         let apart = cost == 0 || self.last_request().is_none_or(|last| last + gap <= at);
-        apart && cost <= ceiling && self.inside(at) as u64 <= ceiling - cost
+        apart && cost <= ceiling && self.units_inside(at) as u64 <= ceiling - cost
     }
 
     fn until_new(&self, now: u64) -> u64 {
@@ -137,7 +137,7 @@ impl Model for SlidingLogModel {
             Ask::Regardless(_) => self.take(now, cost, limit + max_debt, 0),
             Ask::UpTo(_) if cost == 0 => Answer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
             Ask::UpTo(_) => {
-                let most = limit.saturating_sub(self.inside(now) as u64).min(cost);
+                let most = limit.saturating_sub(self.units_inside(now) as u64).min(cost);
                 self.take(now, most.max(1), limit, gap)
             }
         };
@@ -186,13 +186,13 @@ impl Model for SlidingLogModel {
         };
         Report {
             limit,
-            remaining: limit.saturating_sub(self.inside(now) as u64),
+            remaining: limit.saturating_sub(self.units_inside(now) as u64),
             retry,
             reset: Nanos::from_nanos(self.until_new(now)),
         }
     }
 
-    fn lifts(&self, law: Law) -> bool {
+    fn is_exempt_from(&self, law: Law) -> bool {
         match law {
             Law::RefusalChangesNothing => self.params.count_refused,
             Law::RemainingPasses | Law::SinglyPasses => self.params.gap > 0,

@@ -45,7 +45,7 @@ impl SlidingSlicesModel {
 
     /// Changes the parameters. If slices have the same length and the window is not shorter, their
     /// counts are kept; otherwise the whole amount counts in the current slice.
-    pub fn change(&mut self, params: WindowParams, precision: u64, now: &Now<'_>) {
+    pub fn change_params(&mut self, params: WindowParams, precision: u64, now: &Now<'_>) {
         let (at, precision) = (now.wall().as_nanos(), slice_length(params.length, precision));
         let inside: Vec<_> = self.takings.iter().copied().filter(|&(slice, _)| self.is_inside(slice, at)).collect();
         let shorter = params.length.div_ceil(precision) < self.params.length.div_ceil(self.precision);
@@ -63,7 +63,7 @@ impl SlidingSlicesModel {
         u128::from(at) < (u128::from(slice) + 1 + slices) * u128::from(self.precision)
     }
 
-    fn used(&self, at: u64) -> u128 {
+    fn used_at(&self, at: u64) -> u128 {
         let inside = self.takings.iter().filter(|(slice, _)| self.is_inside(*slice, at));
         inside.map(|&(_, count)| u128::from(count)).sum()
     }
@@ -72,14 +72,14 @@ impl SlidingSlicesModel {
         if u128::from(cost) > ceiling {
             return Retry::Never;
         }
-        Retry::After(first_wait(at, |later| self.used(later) + u128::from(cost) <= ceiling))
+        Retry::After(first_wait(at, |later| self.used_at(later) + u128::from(cost) <= ceiling))
     }
 }
 
 impl Model for SlidingSlicesModel {
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
         let at = now.wall().as_nanos();
-        let (limit, used) = (u128::from(self.params.limit), self.used(at));
+        let (limit, used) = (u128::from(self.params.limit), self.used_at(at));
         let receipt = self.receipts.len();
         let cost = ask.cost().get();
         let available = limit.saturating_sub(used) as u64;
@@ -124,9 +124,9 @@ impl Model for SlidingSlicesModel {
         let limit = u128::from(self.params.limit);
         Report {
             limit: self.params.limit,
-            remaining: limit.saturating_sub(self.used(at)) as u64,
+            remaining: limit.saturating_sub(self.used_at(at)) as u64,
             retry: self.retry(at, cost, limit),
-            reset: first_wait(at, |later| self.used(later) == 0),
+            reset: first_wait(at, |later| self.used_at(later) == 0),
         }
     }
 

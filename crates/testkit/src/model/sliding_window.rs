@@ -26,10 +26,10 @@ impl SlidingWindowModel {
 
     /// Changes the parameters. Windows of the same length keep their counts; otherwise the
     /// estimate, rounded up, counts in the current window. No count exceeds limit plus debt.
-    pub fn change(&mut self, params: WindowParams, now: &Now<'_>) {
+    pub fn change_params(&mut self, params: WindowParams, now: &Now<'_>) {
         let at = now.wall().as_nanos();
         let most = params.limit + params.max_debt;
-        let before = self.window(at).checked_sub(1).and_then(|before| self.counts.get(&before));
+        let before = self.window_index(at).checked_sub(1).and_then(|before| self.counts.get(&before));
         if self.params.length == params.length && before.is_none_or(|before| *before <= most) {
             self.params = params;
             return;
@@ -37,11 +37,11 @@ impl SlidingWindowModel {
         let spent = self.estimate(at).div_ceil(self.params.length.into());
         self.params = params;
         let kept = spent.min(most.into()) as u64;
-        self.counts = BTreeMap::from([(self.window(at), kept)]);
+        self.counts = BTreeMap::from([(self.window_index(at), kept)]);
     }
 
     /// Returns the index of the window that contains `at`.
-    fn window(&self, at: u64) -> u64 {
+    fn window_index(&self, at: u64) -> u64 {
         at / self.params.length
     }
 
@@ -53,14 +53,14 @@ impl SlidingWindowModel {
         self.counts.get(&window).copied().unwrap_or(0)
     }
 
-    fn previous(&self, at: u64) -> u64 {
-        self.window(at).checked_sub(1).map_or(0, |window| self.count(window))
+    fn previous_count(&self, at: u64) -> u64 {
+        self.window_index(at).checked_sub(1).map_or(0, |window| self.count(window))
     }
 
     /// Returns the estimate of the last `length`, multiplied by `length`, so that it is an integer.
     fn estimate(&self, at: u64) -> u128 {
-        let overlap = self.end(self.window(at)) - at;
-        u128::from(self.previous(at)) * u128::from(overlap) + self.scaled(self.count(self.window(at)))
+        let overlap = self.end(self.window_index(at)) - at;
+        u128::from(self.previous_count(at)) * u128::from(overlap) + self.scaled(self.count(self.window_index(at)))
     }
 
     fn scaled(&self, amount: u64) -> u128 {
@@ -98,7 +98,7 @@ impl Model for SlidingWindowModel {
         if !self.passes(at, cost, ceiling) {
             return Answer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt };
         }
-        let window = self.window(at);
+        let window = self.window_index(at);
         self.takings.push(self.end(window));
         *self.counts.entry(window).or_default() += cost;
         Answer { outcome: Outcome::Allow, taken: cost, receipt }
@@ -107,7 +107,7 @@ impl Model for SlidingWindowModel {
     /// In the window of the taking, if that still counts, and no more than is counted there;
     /// without a receipt, in the current window.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
-        let present = self.window(now.wall().as_nanos());
+        let present = self.window_index(now.wall().as_nanos());
         let end = receipt.map_or(self.end(present), |receipt| self.takings[receipt]);
         let found =
             [Some(present), present.checked_sub(1)].into_iter().flatten().find(|&window| self.end(window) == end);
@@ -119,10 +119,10 @@ impl Model for SlidingWindowModel {
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
         let at = now.wall().as_nanos();
-        let present = self.window(at);
+        let present = self.window_index(at);
         let reset = if self.count(present) > 0 {
             self.end(present + 1) - at
-        } else if self.previous(at) > 0 {
+        } else if self.previous_count(at) > 0 {
             self.end(present) - at
         } else {
             0
@@ -139,6 +139,6 @@ impl Model for SlidingWindowModel {
     fn restart(&mut self, now: &Now<'_>) {
         self.takings.clear();
         let used = self.params.limit - self.params.initial;
-        self.counts = BTreeMap::from([(self.window(now.wall().as_nanos()), used)]);
+        self.counts = BTreeMap::from([(self.window_index(now.wall().as_nanos()), used)]);
     }
 }

@@ -3,7 +3,7 @@
 use num_traits::Zero;
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Rate, Report, Retry, TokenBucket};
 
-use super::{Answer, Exact, Model, ceil, ceil_nanos, exact, floor, per_nano};
+use super::{Answer, Exact, Model, ceil, ceil_nanos, floor, per_nano, to_exact};
 
 /// At most `burst` at one instant, refilled at `rate`.
 #[derive(Clone, Copy, Debug)]
@@ -40,23 +40,23 @@ pub struct TokenBucketModel {
 impl TokenBucketModel {
     /// Returns a bucket that holds `initial` at `now`.
     pub fn new(params: TokenParams, now: &Now<'_>) -> Self {
-        Self { params, tokens: exact(params.initial), at: now.mono().as_nanos() }
+        Self { params, tokens: to_exact(params.initial), at: now.mono().as_nanos() }
     }
 
     /// Returns the tokens at `now`: the previous ones plus the refill since, up to the burst.
-    pub fn tokens(&self, now: &Now<'_>) -> Exact {
-        let elapsed = exact(now.mono().as_nanos()) - exact(self.at);
-        (&self.tokens + elapsed * per_nano(self.params.rate)).min(exact(self.params.burst))
+    pub fn tokens_at(&self, now: &Now<'_>) -> Exact {
+        let elapsed = to_exact(now.mono().as_nanos()) - to_exact(self.at);
+        (&self.tokens + elapsed * per_nano(self.params.rate)).min(to_exact(self.params.burst))
     }
 
     /// Changes the parameters. The amount spent is kept, rounded up to the resolution of the new
     /// bucket (a rate of n per p nanoseconds in lowest terms counts in p-ths of a token), as far as
     /// burst and debt go.
-    pub fn change(&mut self, params: TokenParams, now: &Now<'_>) {
-        let part = exact(params.rate.per().as_nanos());
-        let spent = ((exact(self.params.burst) - self.tokens(now)) * &part).ceil() / part;
-        let deepest = exact(params.burst) + exact(params.max_debt);
-        self.set(now, exact(params.burst) - spent.min(deepest));
+    pub fn change_params(&mut self, params: TokenParams, now: &Now<'_>) {
+        let part = to_exact(params.rate.per().as_nanos());
+        let spent = ((to_exact(self.params.burst) - self.tokens_at(now)) * &part).ceil() / part;
+        let deepest = to_exact(params.burst) + to_exact(params.max_debt);
+        self.set(now, to_exact(params.burst) - spent.min(deepest));
         self.params = params;
     }
 
@@ -65,21 +65,21 @@ impl TokenBucketModel {
     }
 
     /// Returns the time until `wanted` tokens are available.
-    fn until(&self, now: &Now<'_>, wanted: Exact) -> Nanos {
-        ceil_nanos(&((wanted - self.tokens(now)) / per_nano(self.params.rate)))
+    fn time_until_tokens(&self, now: &Now<'_>, wanted: Exact) -> Nanos {
+        ceil_nanos(&((wanted - self.tokens_at(now)) / per_nano(self.params.rate)))
     }
 
     /// Takes `cost` if at least `floor` tokens are left afterwards; otherwise returns when they
     /// will be.
     fn take(&mut self, now: &Now<'_>, cost: u64, floor: &Exact) -> Answer {
-        let left = self.tokens(now) - exact(cost);
+        let left = self.tokens_at(now) - to_exact(cost);
         let outcome = if left >= *floor {
             self.set(now, left);
             Outcome::Allow
-        } else if exact(self.params.burst) - exact(cost) < *floor {
+        } else if to_exact(self.params.burst) - to_exact(cost) < *floor {
             Outcome::Deny(Retry::Never)
         } else {
-            Outcome::Deny(Retry::After(self.until(now, exact(cost) + floor)))
+            Outcome::Deny(Retry::After(self.time_until_tokens(now, to_exact(cost) + floor)))
         };
         Answer { outcome, taken: if outcome.is_admitted() { cost } else { 0 }, receipt: 0 }
     }
@@ -90,34 +90,38 @@ impl Model for TokenBucketModel {
         let empty = Exact::zero();
         match ask {
             Ask::Exactly(cost) => self.take(now, cost.get(), &empty),
-            Ask::Regardless(cost) => self.take(now, cost.get(), &-exact(self.params.max_debt)),
+            Ask::Regardless(cost) => self.take(now, cost.get(), &-to_exact(self.params.max_debt)),
             // A cost of 0 is never refused here, even in debt.
             Ask::UpTo(cost) if cost.get() == 0 => Answer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
             Ask::UpTo(cost) => {
-                let most = floor(&self.tokens(now)).min(cost.get());
+                let most = floor(&self.tokens_at(now)).min(cost.get());
                 self.take(now, most.max(1), &empty)
             }
         }
     }
 
     fn refund(&mut self, now: &Now<'_>, cost: u64, _: Option<usize>) -> u64 {
-        let (tokens, full) = (self.tokens(now), exact(self.params.burst));
+        let (tokens, full) = (self.tokens_at(now), to_exact(self.params.burst));
         let accepted = cost.min(ceil(&(&full - &tokens)));
-        self.set(now, (tokens + exact(cost)).min(full));
+        self.set(now, (tokens + to_exact(cost)).min(full));
         accepted
     }
 
     fn report(&self, now: &Now<'_>, cost: u64) -> Report {
-        let retry = if cost > self.params.burst { Retry::Never } else { Retry::After(self.until(now, exact(cost))) };
+        let retry = if cost > self.params.burst {
+            Retry::Never
+        } else {
+            Retry::After(self.time_until_tokens(now, to_exact(cost)))
+        };
         Report {
             limit: self.params.burst,
-            remaining: floor(&self.tokens(now)),
+            remaining: floor(&self.tokens_at(now)),
             retry,
-            reset: self.until(now, exact(self.params.burst)),
+            reset: self.time_until_tokens(now, to_exact(self.params.burst)),
         }
     }
 
     fn restart(&mut self, now: &Now<'_>) {
-        self.set(now, exact(self.params.initial));
+        self.set(now, to_exact(self.params.initial));
     }
 }

@@ -36,13 +36,15 @@ const BEYOND_TIME: Rule = Rule {
 const MICRO: u64 = 1_000;
 
 /// Returns the player of a case.
-pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
     let kind = match case.algorithm.as_str() {
-        "smooth_bursty" => Kind::Bursty(Nanos::from_nanos((config.double("max_burst_seconds")? * 1e9).round() as u64)),
+        "smooth_bursty" => {
+            Kind::Bursty(Nanos::from_nanos((config.read_double("max_burst_seconds")? * 1e9).round() as u64))
+        }
         "smooth_warming_up" => Kind::WarmUp(
             Nanos::from_micros(config.count("warmup_us")?),
-            (config.double("cold_factor")? * 1e3).round() as u32,
+            (config.read_double("cold_factor")? * 1e3).round() as u32,
         ),
         _ => return Err(Skip::UnknownOperation),
     };
@@ -65,7 +67,7 @@ enum Kind {
 }
 
 impl Kind {
-    fn pacing(self, rate: Option<f64>) -> Result<Pacing, &'static Rule> {
+    fn pacing_at_rate(self, rate: Option<f64>) -> Result<Pacing, &'static Rule> {
         let rate = rate.and_then(approximate_rate).ok_or(&NO_SUCH_RATE)?;
         match self {
             Self::Bursty(store) => Pacing::bursty(rate, store).map_err(|_| &NO_SUCH_RATE),
@@ -95,7 +97,7 @@ impl State {
 
 impl Player for Guava {
     fn compare(&self, step: &Step) -> Read<Seen> {
-        let pacing = match self.kind.pacing(self.rate) {
+        let pacing = match self.kind.pacing_at_rate(self.rate) {
             Ok(pacing) => pacing,
             Err(rule) => return Ok(Seen::ByRule(rule)),
         };
@@ -108,23 +110,26 @@ impl Player for Guava {
         match step.op.as_str() {
             "get_rate" => {
                 let ours = f64::from(pacing.rate().count()) * 1e9 / pacing.rate().per().as_nanos() as f64;
-                let theirs = result.double("permits_per_second")?;
-                Ok(Comparison::new().same("near", true, (ours / theirs - 1.0).abs() < 1e-12).seen())
+                let theirs = result.read_double("permits_per_second")?;
+                Ok(Comparison::new().expect_equal("near", true, (ours / theirs - 1.0).abs() < 1e-12).seen())
             }
             "set_rate" => {
                 let rate = args.field("permits_per_second").as_f64();
-                match self.kind.pacing(rate) {
-                    Ok(changed) => here.changed(changed, rate.unwrap_or_default()).compare(Comparison::new(), step),
+                match self.kind.pacing_at_rate(rate) {
+                    Ok(changed) => here.with_rate(changed, rate.unwrap_or_default()).compare(Comparison::new(), step),
                     Err(rule) => Ok(Seen::ByRule(rule)),
                 }
             }
             "acquire" | "try_acquire" => {
                 let timeout = args.maybe_int("timeout_us").map_or(u64::MAX, |timeout| timeout.max(0) as u64);
-                let (here, wait) = here.reserved(args.count("permits")?, Nanos::from_micros(timeout));
-                let ok = args.maybe_int("timeout_us").is_none() || result.flag("ok")?;
+                let (here, wait) = here.after_reserve(args.count("permits")?, Nanos::from_micros(timeout));
+                let ok = args.maybe_int("timeout_us").is_none() || result.read_bool("ok")?;
                 let slept = wait.map_or(0, |wait| wait.as_nanos().div_ceil(MICRO));
-                let verdict =
-                    Comparison::new().same("ok", ok, wait.is_some()).same("slept_us", result.count("slept_us")?, slept);
+                let verdict = Comparison::new().expect_equal("ok", ok, wait.is_some()).expect_equal(
+                    "slept_us",
+                    result.count("slept_us")?,
+                    slept,
+                );
                 here.compare(verdict, step)
             }
             _ => Err(Skip::UnknownOperation),
@@ -151,12 +156,12 @@ struct Here {
 }
 
 impl Here {
-    fn changed(mut self, pacing: Pacing, rate: f64) -> Self {
+    fn with_rate(mut self, pacing: Pacing, rate: f64) -> Self {
         pacing.convert(&self.pacing, &mut self.pace, self.now);
         Self { pacing, rate, ..self }
     }
 
-    fn reserved(mut self, permits: u64, timeout: Nanos) -> (Self, Option<Nanos>) {
+    fn after_reserve(mut self, permits: u64, timeout: Nanos) -> (Self, Option<Nanos>) {
         let wait = self.pacing.try_reserve(&mut self.pace, self.now, Cost::new(permits), timeout);
         (self, wait)
     }
@@ -169,11 +174,11 @@ impl Here {
         let ours = i128::from(next.as_nanos().div_ceil(MICRO));
         // The refill since then, if the call did not update the state, as a refused one does not.
         let idle = self.now.as_nanos().saturating_sub(after.next_free_us.saturating_mul(MICRO));
-        let seen = verdict.clone().near("next_free_us", recorded, ours);
+        let seen = verdict.clone().expect_within_one("next_free_us", recorded, ours);
         let seen = match after.stored_nanos(self.rate).filter(|_| idle == 0) {
             Some(stored) => {
                 let ours = self.pacing.stored(&self.pace, self.now).as_nanos();
-                seen.near("stored_us", i128::from(stored / MICRO), i128::from(ours / MICRO))
+                seen.expect_within_one("stored_us", i128::from(stored / MICRO), i128::from(ours / MICRO))
             }
             None => seen,
         };
@@ -181,8 +186,8 @@ impl Here {
         let longest = i128::from(u64::MAX / MICRO);
         Ok(seen
             .seen()
-            .unless(&TRUNCATED, || is_verdict_equal && (0..=3).contains(&(ours - recorded)))
-            .unless(&BEYOND_TIME, || recorded > longest && ours >= longest))
+            .unless_rule(&TRUNCATED, || is_verdict_equal && (0..=3).contains(&(ours - recorded)))
+            .unless_rule(&BEYOND_TIME, || recorded > longest && ours >= longest))
     }
 }
 

@@ -51,14 +51,14 @@ pub struct Replay {
 
 /// All replays.
 pub const REPLAYS: &[Replay] = &[
-    Replay { file: "bucket4j", title: "bucket4j", cast: bucket4j::cast },
-    Replay { file: "guava_rate_limiter", title: "guava_rate_limiter", cast: guava::cast },
-    Replay { file: "resilience4j_atomic", title: "resilience4j_atomic", cast: resilience4j::cast },
-    Replay { file: "redis_cell", title: "redis_cell, step by step", cast: redis_cell::stepwise },
-    Replay { file: "redis_cell", title: "redis_cell, free from first to last", cast: redis_cell::free },
-    Replay { file: "rolling_rate_limiter", title: "rolling_rate_limiter", cast: rolling::cast },
-    Replay { file: "nginx_limit_req", title: "nginx_limit_req", cast: nginx::cast },
-    Replay { file: "python_limits", title: "python_limits", cast: python::cast },
+    Replay { file: "bucket4j", title: "bucket4j", cast: bucket4j::new_player },
+    Replay { file: "guava_rate_limiter", title: "guava_rate_limiter", cast: guava::new_player },
+    Replay { file: "resilience4j_atomic", title: "resilience4j_atomic", cast: resilience4j::new_player },
+    Replay { file: "redis_cell", title: "redis_cell, step by step", cast: redis_cell::new_stepwise_player },
+    Replay { file: "redis_cell", title: "redis_cell, free from first to last", cast: redis_cell::new_free_player },
+    Replay { file: "rolling_rate_limiter", title: "rolling_rate_limiter", cast: rolling::new_player },
+    Replay { file: "nginx_limit_req", title: "nginx_limit_req", cast: nginx::new_player },
+    Replay { file: "python_limits", title: "python_limits", cast: python::new_player },
 ];
 
 impl Replay {
@@ -88,7 +88,7 @@ fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
         if step.at < last {
             lost = lost.or(Some(Skip::ClockBack));
         }
-        last = step.at.saturating_add(slept(case, step));
+        last = step.at.saturating_add(time_slept(case, step));
         let seen = match lost {
             Some(skip) => Seen::Skipped(skip),
             None if step.failed() => Seen::Skipped(Skip::Error),
@@ -107,7 +107,7 @@ fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
 }
 
 /// Returns how far a blocking call moved the clock by itself, in the unit of the reference's clock.
-fn slept(case: &Case, step: &Step) -> i64 {
+fn time_slept(case: &Case, step: &Step) -> i64 {
     let parked = step.result.maybe_int("now_ns").map(|now| now - i128::from(step.at));
     let advances = case.config.field("sleep_advances_clock").as_bool() == Some(true);
     let slept = step.result.maybe_int("slept_us").filter(|_| advances);

@@ -31,7 +31,7 @@ const MILLI: u64 = 1_000_000;
 const MOST_MILLI: i128 = u64::MAX as i128;
 
 /// Returns the player of a case.
-pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let limits = case.config.list("limits")?.iter().map(Limit::new).collect::<Read<_>>()?;
     Ok(Box::new(Nginx { limits, keys: HashMap::new() }))
 }
@@ -52,32 +52,34 @@ struct Excess {
 
 impl Player for Nginx {
     fn compare(&self, step: &Step) -> Read<Seen> {
-        let known = self.keys.get(step.args.text("key")?);
+        let known = self.keys.get(step.args.read_text("key")?);
         let exact = self.compare_from(step, |limit, index| {
             limit.load(known.map(|known| &known[index]), |excess| (excess.milli + 1_000, excess.at))
         });
-        Ok(exact?.unless(&DRAINS_IN_THOUSANDTHS, || {
+        Ok(exact?.unless_rule(&DRAINS_IN_THOUSANDTHS, || {
             let cut = self.compare_from(step, |limit, index| {
-                limit.load(known.map(|known| &known[index]), |excess| (limit.drained(excess, step).0, step.at.into()))
+                limit.load(known.map(|known| &known[index]), |excess| {
+                    (limit.excess_after(excess, step).0, step.at.into())
+                })
             });
-            let lossy = |(limit, excess): (&Limit, &Excess)| limit.drained(excess, step).1;
+            let lossy = |(limit, excess): (&Limit, &Excess)| limit.excess_after(excess, step).1;
             cut == Ok(Seen::Equal) && known.is_some_and(|known| self.limits.iter().zip(known).any(lossy))
         }))
     }
 
     fn follow(&mut self, step: &Step) -> Read<()> {
-        if step.result.text("outcome")? == "rejected" {
+        if step.result.read_text("outcome")? == "rejected" {
             return Ok(());
         }
         step.at_nanos(MILLI)?;
         let at = step.at.into();
         let limits = &self.limits;
-        let excesses = self.keys.entry(step.args.text("key")?.to_owned()).or_insert_with(|| {
+        let excesses = self.keys.entry(step.args.read_text("key")?.to_owned()).or_insert_with(|| {
             // A state far in the past, so that the first request leaves no excess.
             vec![Excess { milli: -1_000, at }; limits.len()]
         });
         for (limit, excess) in limits.iter().zip(excesses.iter_mut()) {
-            *excess = Excess { milli: limit.drained(excess, step).0, at };
+            *excess = Excess { milli: limit.excess_after(excess, step).0, at };
         }
         if let Some(recorded) = step.result.maybe_int("excess_milli") {
             excesses.get_mut(by_limit(&step.result)).ok_or(Skip::Field("by_limit"))?.milli =
@@ -103,15 +105,15 @@ impl Nginx {
         }
         let delay_ms = if let Outcome::Delay(wait) = outcome { wait.as_nanos() / MILLI } else { 0 };
         let comparison = Comparison::new()
-            .same("passes", step.result.text("outcome")? != "rejected", outcome.is_admitted())
-            .same("delay_ms", step.result.count("delay_ms")?, delay_ms);
+            .expect_equal("passes", step.result.read_text("outcome")? != "rejected", outcome.is_admitted())
+            .expect_equal("delay_ms", step.result.count("delay_ms")?, delay_ms);
         let Some(excess) = step.result.maybe_int("excess_milli") else {
             return Ok(comparison.seen());
         };
         let index = by_limit(&step.result);
         let limit = self.limits.get(index).ok_or(Skip::Field("by_limit"))?;
         let remaining = limit.ours.report(&states[index], &now, Cost::ONE).remaining;
-        Ok(comparison.same("remaining", limit.remaining(excess), remaining.into()).seen())
+        Ok(comparison.expect_equal("remaining", limit.remaining_beside(excess), remaining.into()).seen())
     }
 }
 
@@ -130,7 +132,7 @@ impl Limit {
     fn new(config: &Value) -> Read<Self> {
         let (rate_milli, burst) = (config.count("rate_milli_per_s")?, config.count("burst")?);
         let capacity = burst.checked_add(1).ok_or(Skip::RefusedLimit)?;
-        let free = match config.text("mode")? {
+        let free = match config.read_text("mode")? {
             "nodelay" => capacity,
             "two_stage" => config.count("delay")?.min(capacity),
             _ => 0,
@@ -143,7 +145,7 @@ impl Limit {
 
     /// Returns the excess after nginx accepts a request, and whether it lost a part of a
     /// thousandth.
-    fn drained(&self, excess: &Excess, step: &Step) -> (i128, bool) {
+    fn excess_after(&self, excess: &Excess, step: &Step) -> (i128, bool) {
         let drained = self.rate_milli * (i128::from(step.at) - excess.at);
         ((excess.milli - drained / 1_000 + 1_000).max(0), drained % 1_000 != 0)
     }
@@ -160,7 +162,7 @@ impl Limit {
 
     /// Returns what fits beside this excess: after an accepted request the rest, at a refused one
     /// nothing.
-    fn remaining(&self, excess: i128) -> i128 {
+    fn remaining_beside(&self, excess: i128) -> i128 {
         ((self.burst * 1_000 - excess).max(0)) / 1_000
     }
 }

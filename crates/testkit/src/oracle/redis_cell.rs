@@ -38,12 +38,12 @@ const MINUS_ONE: Rule =
     Rule { name: "minus one remaining", reason: "a debt of almost one request is reported as -1 remaining; ours as 0" };
 
 /// Returns the player that loads each state from the record.
-pub(super) fn stepwise(_: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_stepwise_player(_: &Case) -> Read<Box<dyn Player>> {
     Ok(Box::new(Stepwise::default()))
 }
 
 /// Returns the player that continues from its own states.
-pub(super) fn free(_: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_free_player(_: &Case) -> Read<Box<dyn Player>> {
     Ok(Box::new(Free::default()))
 }
 
@@ -96,7 +96,7 @@ impl Player for Free {
         let Some(kept) = self.0.get(&call.key) else { return call.compare(step, 0) };
         let forgotten = !kept.is_found(step.at_nanos(1)?);
         let as_new = call.compare(step, 0)?;
-        Ok(call.compare(step, kept.arrival)?.unless(&FORGOTTEN_EARLY, || forgotten && as_new.is_explained()))
+        Ok(call.compare(step, kept.arrival)?.unless_rule(&FORGOTTEN_EARLY, || forgotten && as_new.is_explained()))
     }
 
     fn follow(&mut self, step: &Step) -> Read<()> {
@@ -118,7 +118,7 @@ impl Player for Free {
     }
 }
 
-/// Returns a plain command that sets a key; if the value is not a number, the next call fails.
+/// Runs a plain command that sets a key; if the value is not a number, the next call fails.
 fn prepare(keys: &mut HashMap<String, Kept>, args: &Value) -> Read<()> {
     let argv: Vec<_> = args.list("argv")?.iter().filter_map(Value::as_str).collect();
     if let ["SET", key, value] = argv[..]
@@ -146,7 +146,7 @@ impl Call {
             let number = |name| step.args.maybe_int(name).and_then(|number| i64::try_from(number).ok());
             let quantity = if step.args.get("quantity").is_some() { number("quantity") } else { Some(1) };
             let numbers = [number("max_burst"), number("count"), number("period_s"), quantity];
-            return Ok(Some(Self { key: step.args.text("key")?.to_owned(), numbers: all(numbers) }));
+            return Ok(Some(Self { key: step.args.read_text("key")?.to_owned(), numbers: all_present(numbers) }));
         }
         let argv: Vec<_> = step.args.list("argv")?.iter().filter_map(Value::as_str).collect();
         let number = |index: usize| argv.get(index).and_then(|text| text.parse().ok());
@@ -156,7 +156,7 @@ impl Call {
             _ => [None; 4],
         };
         // A call without arguments names no key; it fails in any case.
-        Ok(Some(Self { key: argv.first().copied().unwrap_or_default().to_owned(), numbers: all(numbers) }))
+        Ok(Some(Self { key: argv.first().copied().unwrap_or_default().to_owned(), numbers: all_present(numbers) }))
     }
 
     /// Returns our reply for a key with this arrival time (0: no key), and the arrival time
@@ -182,15 +182,15 @@ impl Call {
         let ours = self.decide(arrival, now).map(|(reply, _)| reply);
         let is_ours = |reply: &[i64]| ours.as_ref().is_ok_and(|ours| ours == reply);
         Ok(Comparison::new()
-            .same("reply", Ok(recorded.clone()), ours.clone().map(Vec::from))
+            .expect_equal("reply", Ok(recorded.clone()), ours.clone().map(Vec::from))
             .seen()
-            .unless(&BEYOND_TIME, || self.is_beyond_time())
-            .unless(&SUB_MICROSECOND, || {
-                self.interval() < 1_000 && ours.as_ref().is_ok_and(|ours| is_ours(&with(&recorded, 2, ours[2])))
+            .unless_rule(&BEYOND_TIME, || self.is_beyond_time())
+            .unless_rule(&SUB_MICROSECOND, || {
+                self.interval() < 1_000 && ours.as_ref().is_ok_and(|ours| is_ours(&with_number(&recorded, 2, ours[2])))
             })
-            .unless(&MINUS_ONE, || recorded[2] == -1 && is_ours(&with(&recorded, 2, 0)))
-            .unless(&ABOVE_FULL, || {
-                let full = with(&with(&recorded, 2, recorded[1]), 4, 0);
+            .unless_rule(&MINUS_ONE, || recorded[2] == -1 && is_ours(&with_number(&recorded, 2, 0)))
+            .unless_rule(&ABOVE_FULL, || {
+                let full = with_number(&with_number(&recorded, 2, recorded[1]), 4, 0);
                 step.result.maybe_int("stored_tat_ns").is_some_and(|stored| stored < i128::from(now)) && is_ours(&full)
             }))
     }
@@ -211,13 +211,13 @@ impl Call {
     }
 }
 
-fn all(numbers: [Option<i64>; 4]) -> Option<[i64; 4]> {
+fn all_present(numbers: [Option<i64>; 4]) -> Option<[i64; 4]> {
     let [Some(a), Some(b), Some(c), Some(d)] = numbers else { return None };
     Some([a, b, c, d])
 }
 
 /// Returns the recorded reply with one number replaced.
-fn with(recorded: &[i64], index: usize, number: i64) -> Vec<i64> {
+fn with_number(recorded: &[i64], index: usize, number: i64) -> Vec<i64> {
     let mut reply = recorded.to_vec();
     reply[index] = number;
     reply

@@ -43,7 +43,7 @@ const WAITS_FOR_NOTHING: Rule =
     Rule { name: "cost of zero waits", reason: "a cost of 0 waits until the debt is paid; ours does not wait" };
 
 /// Returns the player of a case.
-pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
     let seen = Seen4j::read(config.field("create"))?;
     let period = config.count("refresh_period_ns")?;
@@ -51,7 +51,7 @@ pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
         return Err(Skip::RefusedLimit);
     }
     Ok(Box::new(Resilience {
-        limit: config.int("limit_for_period")?,
+        limit: config.read_int("limit_for_period")?,
         period,
         start: case.start().ok_or(Skip::Field("start_ns"))?,
         timeout: config.count("timeout_ns")?,
@@ -91,7 +91,7 @@ struct Seen4j {
 impl Seen4j {
     fn read(result: &Value) -> Read<Self> {
         let state = result.field("state");
-        Ok(Self { available: state.int("available")?, wait_for_one: state.int("nanos_to_wait_for_one")? })
+        Ok(Self { available: state.read_int("available")?, wait_for_one: state.read_int("nanos_to_wait_for_one")? })
     }
 }
 
@@ -105,13 +105,13 @@ struct Here {
 
 impl Resilience {
     /// Returns the beginning and the end of a step; the end is later if the call slept.
-    fn times(&self, step: &Step) -> Read<(u64, u64)> {
+    fn start_and_end(&self, step: &Step) -> Read<(u64, u64)> {
         let end = step.result.maybe_int("now_ns").map_or(Ok(step.at), i64::try_from).map_err(|_| Skip::BeyondTime)?;
         let since_start = |at: i64| to_nanos(at.checked_sub(self.start).ok_or(Skip::BeyondTime)?, 1);
         Ok((since_start(step.at)?, since_start(end)?))
     }
 
-    fn ours(&self, limit: i128, max_wait: u64) -> Result<IntervalBucket, LimitError> {
+    fn our_limit(&self, limit: i128, max_wait: u64) -> Result<IntervalBucket, LimitError> {
         let limit = u64::try_from(limit).unwrap_or(0);
         let bucket = IntervalBucket::new(limit, Nanos::from_nanos(self.period))?;
         let most = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(limit);
@@ -121,7 +121,7 @@ impl Resilience {
 
     /// Returns ours in the last recorded state, at `now`.
     fn load(&self, now: u64) -> Result<Here, Seen> {
-        let (waiting, limit) = match (self.ours(self.limit, self.timeout), self.ours(self.limit, 0)) {
+        let (waiting, limit) = match (self.our_limit(self.limit, self.timeout), self.our_limit(self.limit, 0)) {
             (Ok(waiting), Ok(limit)) => (waiting, limit),
             _ => return Err(Seen::ByRule(&TOO_FAST)),
         };
@@ -157,7 +157,7 @@ impl Here {
     }
 
     /// Returns the wait as if ours admitted what theirs does.
-    fn force(&mut self, permits: u64) -> Option<u64> {
+    fn forced_wait(&mut self, permits: u64) -> Option<u64> {
         let ask = Ask::Regardless(Cost::new(permits));
         self.limit.decide(&mut self.state, &Now::at(self.now), ask).is_admitted().then(|| self.wait_for(0))
     }
@@ -173,7 +173,7 @@ impl Here {
     fn compare(&mut self, comparison: Comparison, after: Seen4j, now: u64) -> Comparison {
         self.now = now;
         let remaining = self.limit.report(&self.state, &Now::at(now), Cost::ONE).remaining;
-        comparison.same("available", after.available.max(0), remaining.into()).same(
+        comparison.expect_equal("available", after.available.max(0), remaining.into()).expect_equal(
             "wait_for_one",
             after.wait_for_one,
             self.wait_for(1).into(),
@@ -183,7 +183,7 @@ impl Here {
 
 impl Player for Resilience {
     fn compare(&self, step: &Step) -> Read<Seen> {
-        let (now, then) = self.times(step)?;
+        let (now, then) = self.start_and_end(step)?;
         let after = Seen4j::read(&step.result)?;
         let mut ours = match self.load(now) {
             Ok(ours) => ours,
@@ -200,16 +200,16 @@ impl Player for Resilience {
                 let left = if stale > there && after.available == there { there } else { there - stale };
                 ours.compare(Comparison::new(), after, then)
                     .seen()
-                    .unless(&STALE_DRAIN, || stale != there.max(0) && after.available == left)
+                    .unless_rule(&STALE_DRAIN, || stale != there.max(0) && after.available == left)
             }
             "change_limit_for_period" => {
-                let limit = step.args.int("limit_for_period")?;
-                let Ok(changed) = self.ours(limit, 0) else { return Ok(Seen::ByRule(&TOO_FAST)) };
+                let limit = step.args.read_int("limit_for_period")?;
+                let Ok(changed) = self.our_limit(limit, 0) else { return Ok(Seen::ByRule(&TOO_FAST)) };
                 changed.convert(&ours.limit, &mut ours.state, &Now::at(now));
                 ours.limit = changed;
                 ours.compare(Comparison::new(), after, then)
                     .seen()
-                    .unless(&LIMIT_LATER, || after.available == self.stored_at(now, limit).permits)
+                    .unless_rule(&LIMIT_LATER, || after.available == self.stored_at(now, limit).permits)
             }
             _ => return Err(Skip::UnknownOperation),
         })
@@ -217,18 +217,18 @@ impl Player for Resilience {
 
     fn follow(&mut self, step: &Step) -> Read<()> {
         self.seen = Seen4j::read(&step.result)?;
-        let (now, then) = self.times(step)?;
+        let (now, then) = self.start_and_end(step)?;
         self.at = then;
         if step.failed() {
             return Ok(());
         }
         let there = self.stored_at(now, self.limit);
         match step.op.as_str() {
-            "change_limit_for_period" => self.limit = step.args.int("limit_for_period")?,
+            "change_limit_for_period" => self.limit = step.args.read_int("limit_for_period")?,
             "change_timeout_duration" => self.timeout = step.args.count("timeout_ns")?,
             "drain_permissions" => self.stored = Stored { permits: self.seen.available, ..there },
             "reserve_permission" | "acquire_permission" => {
-                let taken = if step.result.flag("ok")? { step.args.int("permits")? } else { 0 };
+                let taken = if step.result.read_bool("ok")? { step.args.read_int("permits")? } else { 0 };
                 self.stored = Stored { permits: there.permits - taken, ..there };
             }
             _ => {}
@@ -239,38 +239,40 @@ impl Player for Resilience {
 
 impl Resilience {
     fn compare_taking(&self, step: &Step, mut ours: Here, after: Seen4j, then: u64) -> Read<Seen> {
-        let (permits, ok) = (step.args.int("permits")?, step.result.flag("ok")?);
-        let (now, _) = self.times(step)?;
+        let (permits, ok) = (step.args.read_int("permits")?, step.result.read_bool("ok")?);
+        let (now, _) = self.start_and_end(step)?;
         let Ok(cost) = u64::try_from(permits) else {
             let given = Cost::new(permits.unsigned_abs() as u64);
             ours.limit.refund(&mut ours.state, &Now::at(ours.now), given, None);
-            let seen = ours.compare(Comparison::new().same("ok", ok, true), after, then).seen();
-            return Ok(seen
-                .unless(&ABOVE_LIMIT, || after.available > self.limit || self.seen.available - permits > self.limit));
+            let seen = ours.compare(Comparison::new().expect_equal("ok", ok, true), after, then).seen();
+            return Ok(seen.unless_rule(&ABOVE_LIMIT, || {
+                after.available > self.limit || self.seen.available - permits > self.limit
+            }));
         };
         let recorded = match step.result.maybe_int("wait_ns") {
             Some(wait) => wait,
-            None if ok => step.result.int("parked_ns")?,
+            None if ok => step.result.read_int("parked_ns")?,
             None => -1,
         };
         let wait_of = |wait: Option<u64>| wait.map_or(-1, i128::from);
         let compare = |wait: Option<u64>, mut ours: Here| {
-            let verdict = Comparison::new().same("ok", ok, wait.is_some()).same("wait", recorded, wait_of(wait));
+            let verdict =
+                Comparison::new().expect_equal("ok", ok, wait.is_some()).expect_equal("wait", recorded, wait_of(wait));
             ours.compare(verdict, after, then).seen()
         };
         let wait = ours.take(cost);
         let seen = compare(wait, ours);
-        let sleeps = step.op == "acquire_permission" && !ok && step.result.int("parked_ns")? > 0;
+        let sleeps = step.op == "acquire_permission" && !ok && step.result.read_int("parked_ns")? > 0;
         let seen = if seen == Seen::Equal && sleeps { Seen::ByRule(&SLEEPS_IN_VAIN) } else { seen };
         let forced = || {
             let mut ours = self.load(now).ok()?;
-            let wait = ours.force(cost);
+            let wait = ours.forced_wait(cost);
             Some(compare(wait, ours) == Seen::Equal)
         };
         Ok(seen
-            .unless(&BEYOND_CAPACITY, || {
+            .unless_rule(&BEYOND_CAPACITY, || {
                 permits > self.limit && if ok { forced() == Some(true) } else { wait.is_none() }
             })
-            .unless(&WAITS_FOR_NOTHING, || cost == 0 && self.stored_at(now, self.limit).permits < 0))
+            .unless_rule(&WAITS_FOR_NOTHING, || cost == 0 && self.stored_at(now, self.limit).permits < 0))
     }
 }

@@ -28,7 +28,7 @@ const WHOLE_GAP: Rule = Rule {
     name: "whole gap reported",
     reason: "0.1.11 on Redis reports the whole minimum difference instead of the rest; ours reports the rest",
 };
-const TOLD_AS_ZERO: Rule = Rule {
+const REFUSAL_REPORTED_AS_ZERO: Rule = Rule {
     name: "refusal reported as a wait of zero",
     reason: "0.1.11 rounds down, and a wait of 0 ms means permission; ours is refused with the true wait",
 };
@@ -37,11 +37,11 @@ const TOLD_AS_ZERO: Rule = Rule {
 const MICRO: u64 = 1_000;
 
 /// Returns the player of a case.
-pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
-    let interval = from_millis(config.double("interval_ms")?);
-    let gap = if config.get("min_difference_ms").is_some() { config.double("min_difference_ms")? } else { 0.0 };
-    let most = config.double("max_in_interval")?;
+    let interval = from_millis(config.read_double("interval_ms")?);
+    let gap = if config.get("min_difference_ms").is_some() { config.read_double("min_difference_ms")? } else { 0.0 };
+    let most = config.read_double("max_in_interval")?;
     let plain = SlidingLog::new(most as u64, interval).and_then(|log| log.minimum_gap(from_millis(gap)));
     Ok(Box::new(Rolling {
         plain: plain.map_err(|_| Skip::RefusedLimit)?,
@@ -85,21 +85,21 @@ struct Rolling {
 impl Player for Rolling {
     fn compare(&self, step: &Step) -> Read<Seen> {
         if step.op == "clear" {
-            return Ok(Comparison::new().same("ok", step.result.flag("ok")?, true).seen());
+            return Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).seen());
         }
-        let known = self.attempts.get(step.args.text("id")?).map_or(&[][..], Vec::as_slice);
+        let known = self.attempts.get(step.args.read_text("id")?).map_or(&[][..], Vec::as_slice);
         let now = step.at_nanos(MICRO)?;
         let inside: Vec<u64> = known.iter().copied().filter(|&at| self.is_inside(at, now)).collect();
         let explained = |attempts: &[u64]| self.compare_from(step, attempts).is_ok_and(|seen| seen.is_explained());
         Ok(self
             .compare_from(step, known)?
-            .unless(&TIMER, || self.timer_forgot(known, now) && explained(&[]))
-            .unless(&GAP_FORGOTTEN, || self.gap > self.plain.length() && inside != known && explained(&inside)))
+            .unless_rule(&TIMER, || self.timer_forgot(known, now) && explained(&[]))
+            .unless_rule(&GAP_FORGOTTEN, || self.gap > self.plain.length() && inside != known && explained(&inside)))
     }
 
     fn follow(&mut self, step: &Step) -> Read<()> {
         let now = step.at_nanos(MICRO)?;
-        let id = step.args.text("id")?;
+        let id = step.args.read_text("id")?;
         let mut attempts = self.attempts.remove(id).unwrap_or_default();
         if self.timer_forgot(&attempts, now) || step.op == "clear" {
             attempts.clear();
@@ -140,7 +140,7 @@ impl Rolling {
             return self.compare_early(step, before, after.remaining);
         }
         let result = &step.result;
-        let comparison = Comparison::new().same("blocked", result.flag("blocked")?, !passes);
+        let comparison = Comparison::new().expect_equal("blocked", result.read_bool("blocked")?, !passes);
         if result.get("ms_until_allowed").is_none() {
             return Ok(comparison.seen());
         }
@@ -149,8 +149,8 @@ impl Rolling {
             return Ok(if seen == Seen::Equal { Seen::ByRule(&FRACTIONAL) } else { seen });
         }
         Ok(comparison
-            .same("remaining", result.count("actions_remaining")?, after.remaining)
-            .same("wait_ms", result.count("ms_until_allowed")?, wait(after.retry).as_millis_ceil())
+            .expect_equal("remaining", result.count("actions_remaining")?, after.remaining)
+            .expect_equal("wait_ms", result.count("ms_until_allowed")?, wait(after.retry).as_millis_ceil())
             .seen())
     }
 
@@ -158,19 +158,19 @@ impl Rolling {
     fn compare_early(&self, step: &Step, before: Outcome, remaining: u64) -> Read<Seen> {
         let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
         let (told_ms, ours_ms) = (step.result.count("wait_ms")?, ours.as_nanos() / 1_000_000);
-        let told_remaining = step.result.int("remaining")?.max(0);
+        let told_remaining = step.result.read_int("remaining")?.max(0);
         let compare = |passes, wait_ms| {
             Comparison::new()
-                .same("passes", told_ms == 0, passes)
-                .same("remaining", told_remaining, remaining.into())
-                .same("wait_ms", told_ms, wait_ms)
+                .expect_equal("passes", told_ms == 0, passes)
+                .expect_equal("remaining", told_remaining, remaining.into())
+                .expect_equal("wait_ms", told_ms, wait_ms)
                 .seen()
         };
         let refused = ours > Nanos::ZERO;
         let gap_ms = self.gap.as_nanos() / 1_000_000;
         Ok(compare(!refused, ours_ms)
-            .unless(&TOLD_AS_ZERO, || refused && compare(true, ours_ms) == Seen::Equal)
-            .unless(&WHOLE_GAP, || {
+            .unless_rule(&REFUSAL_REPORTED_AS_ZERO, || refused && compare(true, ours_ms) == Seen::Equal)
+            .unless_rule(&WHOLE_GAP, || {
                 refused && self.store == Store::Redis && compare(false, gap_ms.max(ours_ms)) == Seen::Equal
             }))
     }

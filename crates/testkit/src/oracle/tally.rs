@@ -73,7 +73,7 @@ impl Seen {
 
     /// Returns this result, or the rule if it differs and `rule` holds.
     #[must_use]
-    pub fn unless(self, rule: &'static Rule, holds: impl FnOnce() -> bool) -> Self {
+    pub fn unless_rule(self, rule: &'static Rule, holds: impl FnOnce() -> bool) -> Self {
         match self {
             Self::Differs(_) if holds() => Self::ByRule(rule),
             Self::Equal | Self::ByRule(_) | Self::Differs(_) | Self::Skipped(_) => self,
@@ -106,7 +106,7 @@ impl Comparison {
     /// Adds a part that must be equal.
     #[must_use]
     #[expect(clippy::needless_pass_by_value, reason = "most are numbers made for the comparison")]
-    pub fn same<T: PartialEq + Debug>(self, what: &str, expected: T, got: T) -> Self {
+    pub fn expect_equal<T: PartialEq + Debug>(self, what: &str, expected: T, got: T) -> Self {
         let differs = expected != got;
         self.note(what, &expected, &got, differs)
     }
@@ -119,7 +119,7 @@ impl Comparison {
 
     /// Adds a part that may be one unit more or less, because the reference rounds on the way.
     #[must_use]
-    pub fn near(self, what: &str, expected: i128, got: i128) -> Self {
+    pub fn expect_within_one(self, what: &str, expected: i128, got: i128) -> Self {
         self.note(what, &expected, &got, expected.abs_diff(got) > 1)
     }
 

@@ -66,12 +66,12 @@ fn any_number(value: &Value, test: fn(i128) -> bool) -> bool {
         Value::Object(fields) => fields.values().any(|field| any_number(field, test)),
         // Raw arguments of a command are recorded as strings.
         Value::String(text) => text.parse().is_ok_and(test),
-        Value::Number(number) => whole(number).is_some_and(test),
+        Value::Number(number) => as_integer(number).is_some_and(test),
         Value::Null | Value::Bool(_) => false,
     }
 }
 
-fn whole(number: &serde_json::Number) -> Option<i128> {
+fn as_integer(number: &serde_json::Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }
 
@@ -97,27 +97,27 @@ pub trait Fields {
     fn maybe_int(&self, name: &str) -> Option<i128>;
 
     /// Reads an integer.
-    fn int(&self, name: &'static str) -> Read<i128> {
+    fn read_int(&self, name: &'static str) -> Read<i128> {
         self.maybe_int(name).ok_or(Skip::Field(name))
     }
 
     /// Reads an integer that is not negative.
     fn count(&self, name: &'static str) -> Read<u64> {
-        u64::try_from(self.int(name)?).map_err(|_| Skip::Field(name))
+        u64::try_from(self.read_int(name)?).map_err(|_| Skip::Field(name))
     }
 
     /// Reads a boolean.
-    fn flag(&self, name: &'static str) -> Read<bool> {
+    fn read_bool(&self, name: &'static str) -> Read<bool> {
         self.field(name).as_bool().ok_or(Skip::Field(name))
     }
 
     /// Reads a number that the reference keeps as a double.
-    fn double(&self, name: &'static str) -> Read<f64> {
+    fn read_double(&self, name: &'static str) -> Read<f64> {
         self.field(name).as_f64().ok_or(Skip::Field(name))
     }
 
     /// Reads a string.
-    fn text(&self, name: &'static str) -> Read<&str> {
+    fn read_text(&self, name: &'static str) -> Read<&str> {
         self.field(name).as_str().ok_or(Skip::Field(name))
     }
 
@@ -133,7 +133,7 @@ impl Fields for Value {
     }
 
     fn maybe_int(&self, name: &str) -> Option<i128> {
-        self.field(name).as_number().and_then(whole)
+        self.field(name).as_number().and_then(as_integer)
     }
 }
 
@@ -144,7 +144,7 @@ pub struct TraceDirectory(PathBuf);
 impl TraceDirectory {
     /// Returns the traces of the repository, or those in the directory that `TOLLGATE_ORACLES`
     /// names.
-    pub fn configured() -> Self {
+    pub fn from_environment() -> Self {
         let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
         Self(std::env::var_os("TOLLGATE_ORACLES").map_or_else(committed, PathBuf::from))
     }
@@ -175,7 +175,7 @@ impl Case {
     /// If the line is not JSON, or a required field of a case or step is missing.
     pub fn parse(line: &str) -> io::Result<Self> {
         let value: Value = serde_json::from_str(line)?;
-        let text = |name| Ok(value.text(name)?.to_owned());
+        let text = |name| Ok(value.read_text(name)?.to_owned());
         let read = || -> Read<Self> {
             Ok(Self {
                 oracle: text("oracle")?,
@@ -199,7 +199,7 @@ fn parse_step(value: &Value) -> Read<Step> {
     let at = ["at_ns", "at_us", "at_ms"].into_iter().find_map(|unit| value.maybe_int(unit));
     Ok(Step {
         at: at.and_then(|at| at.try_into().ok()).ok_or(Skip::Field("at"))?,
-        op: value.text("op")?.to_owned(),
+        op: value.read_text("op")?.to_owned(),
         args: value.field("args").clone(),
         result: value.field("result").clone(),
     })

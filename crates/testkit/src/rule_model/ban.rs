@@ -13,7 +13,7 @@ pub struct BanState {
 
 impl BanState {
     /// Returns the rest of the ban; 0 if there is none.
-    pub const fn left(&self, at: u64) -> u64 {
+    pub const fn time_left(&self, at: u64) -> u64 {
         self.until.saturating_sub(at)
     }
 

@@ -43,7 +43,7 @@ pub enum Unit {
 }
 
 /// Returns the days since 1970 of a date of the Gregorian calendar.
-pub fn days(year: i64, month: i64, day: i64) -> i64 {
+pub fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let leap_days = |year: i64| year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     let lengths = [31, 28 + i64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let in_year: i64 = lengths[..(month - 1) as usize].iter().sum();
@@ -55,19 +55,19 @@ const fn is_leap(year: i64) -> bool {
 }
 
 /// Returns year, month and day of a number of days since 1970.
-fn date(day: i64) -> (i64, i64, i64) {
+fn date_of_day(day: i64) -> (i64, i64, i64) {
     let mut year = 1970 + day / 366;
-    while days(year + 1, 1, 1) <= day {
+    while days_since_1970(year + 1, 1, 1) <= day {
         year += 1;
     }
-    let month = (1..=12).rfind(|month| days(year, *month, 1) <= day).expect("every day is in a month");
-    (year, month, day - days(year, month, 1) + 1)
+    let month = (1..=12).rfind(|month| days_since_1970(year, *month, 1) <= day).expect("every day is in a month");
+    (year, month, day - days_since_1970(year, month, 1) + 1)
 }
 
 /// Returns the date and time in UTC of a number of seconds since 1970.
-pub fn timestamp(seconds: u64) -> String {
+pub fn format_timestamp(seconds: u64) -> String {
     let (day, second) = ((seconds / 86_400) as i64, seconds % 86_400);
-    let (year, month, day) = date(day);
+    let (year, month, day) = date_of_day(day);
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
@@ -96,17 +96,17 @@ impl Zone {
     }
 
     /// Returns the seconds east of UTC at an instant in seconds since 1970.
-    fn offset(self, at: i64) -> i64 {
-        let (year, ..) = date(at.div_euclid(DAY));
+    fn utc_offset(self, at: i64) -> i64 {
+        let (year, ..) = date_of_day(at.div_euclid(DAY));
         let (standard, summer) = match self {
             Self::Utc => return 0,
             Self::Paris => {
-                let change = |month| sunday_until(days(year, month, 31)) * DAY + HOUR;
+                let change = |month| sunday_until(days_since_1970(year, month, 31)) * DAY + HOUR;
                 (HOUR, change(3)..change(10))
             }
             Self::NewYork => {
-                let begins = sunday_until(days(year, 3, 14)) * DAY + 7 * HOUR;
-                let ends = sunday_until(days(year, 11, 7)) * DAY + 6 * HOUR;
+                let begins = sunday_until(days_since_1970(year, 3, 14)) * DAY + 7 * HOUR;
+                let ends = sunday_until(days_since_1970(year, 11, 7)) * DAY + 6 * HOUR;
                 (-5 * HOUR, begins..ends)
             }
         };
@@ -114,16 +114,16 @@ impl Zone {
     }
 
     /// Returns the local time, in seconds since its own 1970.
-    fn local(self, at: i64) -> i64 {
-        at + self.offset(at)
+    fn local_time(self, at: i64) -> i64 {
+        at + self.utc_offset(at)
     }
 
     /// Returns the instant of a local time. If there are two, the first. If the time is skipped,
     /// the instant at which the clock would show it without the change.
-    fn instant(self, local: i64) -> i64 {
-        let unchanged = local - self.offset(local - DAY);
-        let changed = local - self.offset(local + DAY);
-        if self.local(unchanged) != local && self.local(changed) == local { changed } else { unchanged }
+    fn instant_of_local(self, local: i64) -> i64 {
+        let unchanged = local - self.utc_offset(local - DAY);
+        let changed = local - self.utc_offset(local + DAY);
+        if self.local_time(unchanged) != local && self.local_time(changed) == local { changed } else { unchanged }
     }
 }
 
@@ -171,22 +171,25 @@ impl Calendar {
             let start = seconds.div_euclid(HOUR) * HOUR;
             return (nanos(start), nanos(start + HOUR));
         }
-        let today = self.zone.local(seconds).div_euclid(DAY);
+        let today = self.zone.local_time(seconds).div_euclid(DAY);
         // One of the last 400 days began a window, and one of the next 400 begins the next.
-        let start = (today - 400..=today).rfind(|day| self.begins(*day)).expect("windows are at most a year long");
-        let end = (today + 1..=today + 400).find(|day| self.begins(*day)).expect("windows are at most a year long");
-        (nanos(self.zone.instant(start * DAY)), nanos(self.zone.instant(end * DAY)))
+        let start =
+            (today - 400..=today).rfind(|day| self.is_window_start(*day)).expect("windows are at most a year long");
+        let end =
+            (today + 1..=today + 400).find(|day| self.is_window_start(*day)).expect("windows are at most a year long");
+        (nanos(self.zone.instant_of_local(start * DAY)), nanos(self.zone.instant_of_local(end * DAY)))
     }
 
     /// Returns whether a window begins with this day.
-    fn begins(&self, day: i64) -> bool {
-        let (year, month, of_month) = date(day);
+    fn is_window_start(&self, day: i64) -> bool {
+        let (year, month, of_month) = date_of_day(day);
         match self.unit {
             Unit::Hour | Unit::Day => true,
             Unit::Week(first) => weekday(day) == i64::from(first),
             Unit::Month(anchor) => {
-                let next = if month == 12 { days(year + 1, 1, 1) } else { days(year, month + 1, 1) };
-                let last = next - days(year, month, 1);
+                let next =
+                    if month == 12 { days_since_1970(year + 1, 1, 1) } else { days_since_1970(year, month + 1, 1) };
+                let last = next - days_since_1970(year, month, 1);
                 of_month == i64::from(anchor).min(last)
             }
             Unit::Year(first, anchor) => (month, of_month) == (first.into(), anchor.into()),
@@ -209,14 +212,16 @@ pub struct Schedule {
 
 impl Schedule {
     /// Returns whether the rule applies at `at`, in nanoseconds.
-    pub fn holds(&self, at: u64) -> bool {
+    pub fn applies_at(&self, at: u64) -> bool {
         let at = (at / SECOND) as i64;
-        let today = self.zone.local(at).div_euclid(DAY);
+        let today = self.zone.local_time(at).div_euclid(DAY);
         let (from, to) = (i64::from(self.from) * 60, i64::from(self.to) * 60);
         let to = if to > from { to } else { to + DAY };
         let holds_since = |day: i64| {
             let begins = self.days.is_empty() || self.days.contains(&(weekday(day) as u8));
-            begins && self.zone.instant(day * DAY + from) <= at && at < self.zone.instant(day * DAY + to)
+            begins
+                && self.zone.instant_of_local(day * DAY + from) <= at
+                && at < self.zone.instant_of_local(day * DAY + to)
         };
         (today - 2..=today + 1).any(holds_since)
     }
@@ -241,7 +246,7 @@ mod tests {
     #[test]
     fn days_of_daylight_saving_are_an_hour_shorter_or_longer() {
         let hours = |zone, year, month, day| {
-            let noon = (days(year, month, day) * DAY + 12 * HOUR) as u64 * SECOND;
+            let noon = (days_since_1970(year, month, day) * DAY + 12 * HOUR) as u64 * SECOND;
             let (start, end) = Calendar { unit: Unit::Day, zone }.window(noon);
             (end - start) / SECOND / HOUR as u64
         };
@@ -255,8 +260,8 @@ mod tests {
     #[test]
     fn schedule_ends_at_the_first_of_two_equal_times_and_begins_late_if_its_time_is_skipped() {
         let holds = |from: u16, to: u16, (year, month, day), minutes: i64| {
-            let at = (days(year, month, day) * DAY + minutes * 60) as u64 * SECOND;
-            Schedule { days: Vec::new(), from: from * 15, to: to * 15, zone: Zone::Paris }.holds(at)
+            let at = (days_since_1970(year, month, day) * DAY + minutes * 60) as u64 * SECOND;
+            Schedule { days: Vec::new(), from: from * 15, to: to * 15, zone: Zone::Paris }.applies_at(at)
         };
         // At 1:00 UTC the clock in Paris goes back from 3:00 to 2:00.
         let (set_back, set_forward) = ((2027, 10, 31), (2027, 3, 28));
@@ -269,8 +274,8 @@ mod tests {
     #[test]
     fn billing_month_begins_on_the_last_day_of_a_shorter_month() {
         let calendar = Calendar { unit: Unit::Month(31), zone: Zone::Utc };
-        let noon = (days(2028, 3, 10) * DAY + 12 * HOUR) as u64 * SECOND;
-        let midnight = |month, day| days(2028, month, day) as u64 * DAY as u64 * SECOND;
+        let noon = (days_since_1970(2028, 3, 10) * DAY + 12 * HOUR) as u64 * SECOND;
+        let midnight = |month, day| days_since_1970(2028, month, day) as u64 * DAY as u64 * SECOND;
         assert_eq!(calendar.window(noon), (midnight(2, 29), midnight(3, 31)));
     }
 }

@@ -72,7 +72,7 @@ impl RuleModel {
 
     /// Decides, and returns the receipt.
     pub fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, Receipt) {
-        let matched = match self.deciding(request) {
+        let matched = match self.deciding_rules(request) {
             Ok(matched) => matched,
             Err(does) => {
                 let denied = Answer::denied();
@@ -82,13 +82,13 @@ impl RuleModel {
             }
         };
         let (shadows, enforced): (Vec<Rule>, Vec<Rule>) = matched.into_iter().partition(Rule::is_shadow);
-        let enforced = self.charges(&enforced, request);
+        let enforced = self.charges_of(&enforced, request);
         let enforced = self.without_exhausted(verb, enforced);
         let shadow_denies = shadows.iter().any(|rule| rule.does_for(request, self.at) == Does::Deny);
-        let mut shadows = self.charges(&shadows, request);
+        let mut shadows = self.charges_of(&shadows, request);
         let mut receipt = Receipt::default();
-        let decided = self.group(verb, &enforced, &mut receipt);
-        let mut limits = self.reports(&enforced, request, false);
+        let decided = self.decide_group(verb, &enforced, &mut receipt);
+        let mut limits = self.reports_of(&enforced, request, false);
         let passes = decided.outcome.is_admitted();
         let least = decided.taken.iter().copied().min();
         let mut shadow_refused = false;
@@ -100,9 +100,9 @@ impl RuleModel {
                 passed.cost = Some(least);
             }
             // A shadow rule whose override denies refuses for all of them, as among enforced rules.
-            shadow_refused = shadow_denies || !self.group(verb, &shadows, &mut receipt).outcome.is_admitted();
+            shadow_refused = shadow_denies || !self.decide_group(verb, &shadows, &mut receipt).outcome.is_admitted();
             if !shadow_denies {
-                limits.extend(self.reports(&shadows, &passed, true));
+                limits.extend(self.reports_of(&shadows, &passed, true));
             }
         }
         let order = |limit: &LimitAnswer| self.rules.rules.iter().position(|rule| rule.id == limit.rule);
@@ -115,7 +115,7 @@ impl RuleModel {
 
     /// Returns the rules that decide about a request. `Err`: one of them allows or refuses it
     /// alone.
-    pub(super) fn deciding(&self, request: &Request) -> Result<Vec<Rule>, Does> {
+    pub(super) fn deciding_rules(&self, request: &Request) -> Result<Vec<Rule>, Does> {
         let mut matched: Vec<Rule> =
             self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
         let decides = |rule: &&Rule| !rule.is_shadow() && matches!(rule.does, Does::Allow | Does::Deny);
@@ -145,7 +145,7 @@ impl RuleModel {
     }
 
     /// Returns the charges of the request, for these rules.
-    fn charges(&self, rules: &[Rule], request: &Request) -> Vec<Charge> {
+    fn charges_of(&self, rules: &[Rule], request: &Request) -> Vec<Charge> {
         let charge = |rule: &Rule| {
             let limits = match rule.does_for(request, self.at) {
                 Does::Limits(limits) => limits,
@@ -159,7 +159,7 @@ impl RuleModel {
 
     /// Returns the states of a key, unless it counts as new under these limits: nothing was written for it, or nothing
     /// is used under other limits.
-    fn known(&self, key: &Key, limits: &[Limit]) -> Option<&Vec<State>> {
+    fn known_states(&self, key: &Key, limits: &[Limit]) -> Option<&Vec<State>> {
         let states = self.counters.get(key)?;
         let seen = |(position, state): (usize, &State)| {
             limits.get(position).map_or(state.clone(), |limit| state.seen_by(limit))
@@ -171,18 +171,18 @@ impl RuleModel {
     }
 
     /// Returns the state of one limit of a key, as a request under these limits finds it.
-    pub(super) fn state(&self, key: &Key, position: usize, limits: &[Limit]) -> State {
+    pub(super) fn state_of_limit(&self, key: &Key, position: usize, limits: &[Limit]) -> State {
         let limit = &limits[position];
-        match self.known(key, limits) {
+        match self.known_states(key, limits) {
             Some(states) => {
-                states.get(position).map_or_else(|| State::unused(limit, self.at), |state| state.seen_by(limit))
+                states.get(position).map_or_else(|| State::unused_state(limit, self.at), |state| state.seen_by(limit))
             }
             None => State::new(limit, self.at),
         }
     }
 
     /// Decides several charges together, all or none, and applies the result.
-    fn group(&mut self, verb: Verb, charges: &[Charge], receipt: &mut Receipt) -> Decided {
+    fn decide_group(&mut self, verb: Verb, charges: &[Charge], receipt: &mut Receipt) -> Decided {
         let decided = self.weigh(verb, charges);
         if verb == Verb::Peek {
             return decided;
@@ -213,15 +213,15 @@ impl RuleModel {
         for (charge, amount) in charges.iter().zip(&taken) {
             let mut refuses = false;
             let mut together = Outcome::Allow;
-            for said in self.outcomes(verb, charge, *amount) {
+            for said in self.outcomes_of_limits(verb, charge, *amount) {
                 refuses |= !said.is_admitted();
-                together = both(together, said);
+                together = stricter_of(together, said);
             }
             refused.push(refuses);
-            let left = self.bans.get(&charge.key).map_or(0, |ban| ban.left(self.at));
+            let left = self.bans.get(&charge.key).map_or(0, |ban| ban.time_left(self.at));
             if left > 0 && charge.rule.ban.is_some() {
                 banned = true;
-                together = both(together, Outcome::Deny(Retry::After(Nanos::from_nanos(left))));
+                together = stricter_of(together, Outcome::Deny(Retry::After(Nanos::from_nanos(left))));
             }
             match together {
                 // None of the rules marked `suffices` has capacity, or it would have been left out:
@@ -229,17 +229,17 @@ impl RuleModel {
                 Outcome::Deny(retry) if charge.rule.suffices && matches!(verb, Verb::Check | Verb::Peek) => {
                     soonest = Some(soonest.map_or(retry, |other: Retry| other.min(retry)));
                 }
-                _ => outcome = both(outcome, together),
+                _ => outcome = stricter_of(outcome, together),
             }
         }
         if let Some(retry) = soonest {
-            outcome = both(outcome, Outcome::Deny(retry));
+            outcome = stricter_of(outcome, Outcome::Deny(retry));
         }
         Decided { outcome: self.to_ticks(outcome), taken, refused, banned }
     }
 
     /// Returns the outcome of every limit of a charge separately.
-    fn outcomes(&self, verb: Verb, charge: &Charge, amount: u64) -> Vec<Outcome> {
+    fn outcomes_of_limits(&self, verb: Verb, charge: &Charge, amount: u64) -> Vec<Outcome> {
         let ask = match verb {
             Verb::Charge => Ask::Regardless(amount),
             // Taking up to 0 takes nothing and is never refused.
@@ -247,9 +247,9 @@ impl RuleModel {
             Verb::Check | Verb::Peek | Verb::TakeUpTo => Ask::Exactly(amount),
         };
         let decide = |(position, limit): (usize, &Limit)| {
-            let mut state = self.state(&charge.key, position, &charge.limits);
+            let mut state = self.state_of_limit(&charge.key, position, &charge.limits);
             // A log that counts refusals advertises the wait with this refusal recorded.
-            let attempt = self.attempt(verb, charge, position, limit);
+            let attempt = self.attempt_to_record(verb, charge, position, limit);
             if attempt > 0 {
                 state.count_refused(self.at, attempt);
                 let ask = if verb == Verb::TakeUpTo { Ask::Exactly(1) } else { ask };
@@ -267,7 +267,7 @@ impl RuleModel {
     /// Returns the most that all limits of a charge have left.
     fn remaining(&self, charge: &Charge) -> u64 {
         let left = |(position, limit): (usize, &Limit)| {
-            limit.remaining(&self.state(&charge.key, position, &charge.limits), self.at)
+            limit.remaining(&self.state_of_limit(&charge.key, position, &charge.limits), self.at)
         };
         charge.limits.iter().enumerate().map(left).min().unwrap_or(u64::MAX)
     }
@@ -276,7 +276,8 @@ impl RuleModel {
     pub(super) fn begin_keys(&mut self, charges: &[Charge]) {
         for charge in charges {
             let limits = &charge.limits;
-            if self.known(&charge.key, limits).is_none() && limits.iter().any(|limit| limit.spent_at_first() > 0) {
+            if self.known_states(&charge.key, limits).is_none() && limits.iter().any(|limit| limit.spent_at_first() > 0)
+            {
                 let new = limits.iter().map(|limit| State::new(limit, self.at)).collect();
                 self.counters.insert(charge.key.clone(), new);
             }
@@ -292,7 +293,7 @@ impl RuleModel {
         let mut stamps = Vec::new();
         self.leases += 1;
         for (position, limit) in limits.iter().enumerate() {
-            let mut state = self.state(&charge.key, position, &charge.limits);
+            let mut state = self.state_of_limit(&charge.key, position, &charge.limits);
             stamps.push(state.charge(limit, self.at, amount, self.tick, self.leases));
             states.push(state);
         }
@@ -306,9 +307,9 @@ impl RuleModel {
 
     /// Returns what a log that counts refusals records for this request: 0 if it does not refuse,
     /// or would always refuse.
-    fn attempt(&self, verb: Verb, charge: &Charge, position: usize, limit: &Limit) -> u64 {
+    fn attempt_to_record(&self, verb: Verb, charge: &Charge, position: usize, limit: &Limit) -> u64 {
         let Algorithm::SlidingLog { count_refused: true, .. } = limit.algorithm else { return 0 };
-        let state = self.state(&charge.key, position, &charge.limits);
+        let state = self.state_of_limit(&charge.key, position, &charge.limits);
         let ask = match verb {
             Verb::Charge => Ask::Regardless(charge.cost),
             Verb::Check | Verb::Peek => Ask::Exactly(charge.cost),
@@ -324,7 +325,7 @@ impl RuleModel {
     pub(super) fn count_refused(&mut self, charges: &[Charge], verb: Verb) {
         for charge in charges {
             for (position, limit) in charge.limits.iter().enumerate() {
-                let attempt = self.attempt(verb, charge, position, limit);
+                let attempt = self.attempt_to_record(verb, charge, position, limit);
                 if let Some(states) = self.counters.get_mut(&charge.key).filter(|_| attempt > 0)
                     && let Some(state) = states.get_mut(position)
                 {
@@ -339,22 +340,22 @@ impl RuleModel {
         for (charge, refused) in charges.iter().zip(&decided.refused) {
             let Some(ban) = charge.rule.ban.filter(|_| *refused) else { continue };
             let state = self.bans.entry(charge.key.clone()).or_default();
-            if state.left(self.at) > 0 {
+            if state.time_left(self.at) > 0 {
                 continue;
             }
             if let Some(length) = state.note(&ban, self.at) {
                 decided.banned = true;
-                decided.outcome = both(decided.outcome, Outcome::Deny(Retry::After(Nanos::from_nanos(length))));
+                decided.outcome = stricter_of(decided.outcome, Outcome::Deny(Retry::After(Nanos::from_nanos(length))));
             }
         }
         decided
     }
 
-    fn reports(&self, charges: &[Charge], request: &Request, shadow: bool) -> Vec<LimitAnswer> {
+    fn reports_of(&self, charges: &[Charge], request: &Request, shadow: bool) -> Vec<LimitAnswer> {
         let mut answers = Vec::new();
         for charge in charges {
             for (position, limit) in charge.limits.iter().enumerate() {
-                let state = self.state(&charge.key, position, &charge.limits);
+                let state = self.state_of_limit(&charge.key, position, &charge.limits);
                 let cost = request.cost.unwrap_or(charge.cost);
                 let Report { limit, remaining, retry, reset } = limit.report(&state, self.at, cost);
                 let report =
@@ -386,7 +387,7 @@ impl RuleModel {
 }
 
 /// Combines the outcomes of two limits: a refusal wins, then the longer wait.
-fn both(one: Outcome, other: Outcome) -> Outcome {
+fn stricter_of(one: Outcome, other: Outcome) -> Outcome {
     match (one, other) {
         (Outcome::Deny(one), Outcome::Deny(other)) => Outcome::Deny(one.max(other)),
         (Outcome::Deny(retry), _) | (_, Outcome::Deny(retry)) => Outcome::Deny(retry),

@@ -14,15 +14,15 @@ fn limit(count: u64, period: u64, algorithm: Algorithm) -> Limit {
     Limit { count, period, algorithm, burst: None, initial: None, max_debt: None }
 }
 
-const fn bucket() -> Algorithm {
+const fn token_bucket() -> Algorithm {
     Algorithm::TokenBucket { delay: None }
 }
 
-fn rule(id: &str, limits: Vec<Limit>) -> Rule {
+fn rule_with_limits(id: &str, limits: Vec<Limit>) -> Rule {
     Rule { per: vec!["user"], ..Rule::new(id, Does::Limits(limits)) }
 }
 
-fn trace(rules: Vec<Rule>, steps: Vec<Step>) -> Trace {
+fn trace_of(rules: Vec<Rule>, steps: Vec<Step>) -> Trace {
     Trace { start: START, versions: vec![RuleSet { rules }], steps }
 }
 
@@ -41,7 +41,7 @@ fn check(pause: u64, cost: u64) -> Step {
 /// Returns one limit of every algorithm with this count, per week or with leases of a week.
 fn every_algorithm(count: u64) -> Vec<Limit> {
     let algorithms = [
-        bucket(),
+        token_bucket(),
         Algorithm::LeakyBucket { free: 0, max_wait: None },
         Algorithm::IntervalBucket { grid: super::limit::Grid::FirstRequest, max_wait: 0 },
         Algorithm::FixedWindow(Windows::FirstRequest),
@@ -54,20 +54,20 @@ fn every_algorithm(count: u64) -> Vec<Limit> {
 }
 
 /// Returns all traces with their names.
-pub fn all() -> Vec<(&'static str, Vec<Trace>)> {
+pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
     vec![
         ("smaller parameters forgive nothing", smaller_parameters()),
         ("a live change forgives nothing", vec![live_change()]),
-        ("a refused request under another override leaves the refill alone", vec![refill()]),
+        ("a refused request under another override leaves the refill alone", vec![refill_after_refused_override()]),
         ("a new key with a minimum gap and an initial amount passes", vec![gap_with_initial()]),
         ("a ban counts refusals in a sliding window", vec![sliding_ban()]),
         ("a commit above the reservation is all or none", vec![commit()]),
         ("a log that counts refusals records the refused extra of a commit", vec![refused_extra()]),
         ("a refusal at the end of a ban counts", vec![after_a_ban()]),
-        ("a delay includes the cost of the request", vec![delay()]),
+        ("a delay includes the cost of the request", vec![long_delay()]),
         ("slices that do not divide the period are forgotten in time", vec![uneven_slices()]),
         ("a log and concurrency may owe as much again", usual_debt()),
-        ("switching between overrides costs less than a tick a time", vec![switching()]),
+        ("switching between overrides costs less than a tick a time", vec![switching_rates()]),
         ("taking up to an amount waits for what is taken", vec![take_up_to()]),
         ("a cost of zero is refused only in debt", vec![cost_of_zero()]),
         ("a shadow rule that denies keeps the others uncharged", vec![denying_shadow()]),
@@ -88,10 +88,10 @@ pub fn all() -> Vec<(&'static str, Vec<Trace>)> {
 fn smaller_parameters() -> Vec<Trace> {
     let traces = every_algorithm(2).into_iter().zip(every_algorithm(100)).map(|(small, large)| {
         let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![large]), until: None };
-        let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![small]) }];
+        let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![small]) }];
         let pro = Some("pro");
         let refused = ask(0, Verb::Check, None, 1);
-        trace(
+        trace_of(
             rules,
             vec![ask(0, Verb::Check, pro, 100), ask(0, Verb::Peek, None, 1), refused, ask(1, Verb::Check, pro, 90)],
         )
@@ -101,7 +101,7 @@ fn smaller_parameters() -> Vec<Trace> {
 
 /// 10 to 2 and back to 10, with a peek between: 6 spent, 4 left.
 fn live_change() -> Trace {
-    let version = |count| RuleSet { rules: vec![rule("r0", vec![limit(count, WEEK, bucket())])] };
+    let version = |count| RuleSet { rules: vec![rule_with_limits("r0", vec![limit(count, WEEK, token_bucket())])] };
     let put = |version| Step { pause: Pause::None, act: Act::Put(version) };
     let peek = || ask(0, Verb::Peek, None, 1);
     let steps = vec![check(0, 6), put(1), peek(), put(0), peek(), check(0, 5), check(0, 4)];
@@ -109,32 +109,33 @@ fn live_change() -> Trace {
 }
 
 /// 10/10s with an override of 5/10s: ten taken, a refused request under the override, and ten are left after 10 s.
-fn refill() -> Trace {
-    let other = limit(5, 10 * SECOND, bucket());
+fn refill_after_refused_override() -> Trace {
+    let other = limit(5, 10 * SECOND, token_bucket());
     let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![other]), until: None };
-    let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![limit(10, 10 * SECOND, bucket())]) }];
-    trace(rules, vec![check(0, 10), ask(0, Verb::Check, Some("pro"), 1), check(10 * SECOND, 10)])
+    let rules =
+        vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![limit(10, 10 * SECOND, token_bucket())]) }];
+    trace_of(rules, vec![check(0, 10), ask(0, Verb::Check, Some("pro"), 1), check(10 * SECOND, 10)])
 }
 
 fn gap_with_initial() -> Trace {
     let log = limit(5, 60 * SECOND, Algorithm::SlidingLog { gap: SECOND, count_refused: false });
     let log = Limit { initial: Some(2), ..log };
-    trace(vec![rule("r0", vec![log])], vec![check(0, 1), check(0, 1), check(SECOND, 1)])
+    trace_of(vec![rule_with_limits("r0", vec![log])], vec![check(0, 1), check(0, 1), check(SECOND, 1)])
 }
 
 /// Refusals at 7, 16.9, 17.0 and 17.1 s.
 fn sliding_ban() -> Trace {
     let ban = Some(Ban { after: 3, within: 10 * SECOND, length: 60 * SECOND });
-    let rules = vec![Rule { ban, ..rule("r0", vec![limit(1, 3_600 * SECOND, bucket())]) }];
+    let rules = vec![Rule { ban, ..rule_with_limits("r0", vec![limit(1, 3_600 * SECOND, token_bucket())]) }];
     let tenth = SECOND / 10;
-    trace(rules, vec![check(0, 1), check(7 * SECOND, 1), check(99 * tenth, 1), check(tenth, 1), check(tenth, 1)])
+    trace_of(rules, vec![check(0, 1), check(7 * SECOND, 1), check(99 * tenth, 1), check(tenth, 1), check(tenth, 1)])
 }
 
 fn commit() -> Trace {
-    let other = rule("r1", vec![limit(1_000, WEEK, Algorithm::FixedWindow(Windows::Epoch))]);
-    let rules = vec![rule("r0", vec![limit(10, WEEK, bucket())]), other];
+    let other = rule_with_limits("r1", vec![limit(1_000, WEEK, Algorithm::FixedWindow(Windows::Epoch))]);
+    let rules = vec![rule_with_limits("r0", vec![limit(10, WEEK, token_bucket())]), other];
     let commit = Step { pause: Pause::None, act: Act::Commit(0, Amount::Exactly(300)) };
-    trace(rules, vec![check(0, 5), commit, ask(0, Verb::Peek, None, 1)])
+    trace_of(rules, vec![check(0, 5), commit, ask(0, Verb::Peek, None, 1)])
 }
 
 /// 1/week and a debt of 1: the extra of 2 is refused and recorded, so a cost of 0 is refused as
@@ -142,80 +143,84 @@ fn commit() -> Trace {
 fn refused_extra() -> Trace {
     let log = Limit { max_debt: Some(1), ..limit(1, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: true }) };
     let commit = Step { pause: Pause::None, act: Act::Commit(0, Amount::Exactly(3)) };
-    trace(vec![rule("r0", vec![log])], vec![check(0, 1), commit, check(0, 0), ask(0, Verb::Peek, None, 1)])
+    trace_of(
+        vec![rule_with_limits("r0", vec![log])],
+        vec![check(0, 1), commit, check(0, 0), ask(0, Verb::Peek, None, 1)],
+    )
 }
 
 /// A ban of a second ends, and the refusal at that instant starts the next one.
 fn after_a_ban() -> Trace {
     let ban = Some(Ban { after: 1, within: SECOND, length: SECOND });
-    let rules = vec![Rule { ban, ..rule("r0", vec![limit(1, 3_600 * SECOND, bucket())]) }];
-    trace(rules, vec![check(0, 1), check(0, 1), check(SECOND, 1), check(0, 1)])
+    let rules = vec![Rule { ban, ..rule_with_limits("r0", vec![limit(1, 3_600 * SECOND, token_bucket())]) }];
+    trace_of(rules, vec![check(0, 1), check(0, 1), check(SECOND, 1), check(0, 1)])
 }
 
 /// 1/s, burst 2: a cost of 12 waits 10 s.
-fn delay() -> Trace {
+fn long_delay() -> Trace {
     let delay = 20 * SECOND;
     let bucket = limit(1, SECOND, Algorithm::TokenBucket { delay: Some(delay) });
     let bucket = Limit { burst: Some(2), ..bucket };
-    let rules = vec![Rule { on_exceed: Exceed::Delay(delay), ..rule("r0", vec![bucket]) }];
-    trace(rules, vec![check(0, 12), check(0, 1), check(SECOND, 30)])
+    let rules = vec![Rule { on_exceed: Exceed::Delay(delay), ..rule_with_limits("r0", vec![bucket]) }];
+    trace_of(rules, vec![check(0, 12), check(0, 1), check(SECOND, 30)])
 }
 
 /// 10 s with slices of 6 s: what passed at 0 expires at 15 s, not at 18 s.
 fn uneven_slices() -> Trace {
     let slices = limit(1, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(6 * SECOND) });
-    let rules = vec![rule("r0", vec![slices])];
-    trace(rules, vec![check(0, 1), check(14 * SECOND, 1), check(SECOND, 1)])
+    let rules = vec![rule_with_limits("r0", vec![slices])];
+    trace_of(rules, vec![check(0, 1), check(14 * SECOND, 1), check(SECOND, 1)])
 }
 
 fn usual_debt() -> Vec<Trace> {
     let charges = || vec![ask(0, Verb::Charge, None, 4), ask(0, Verb::Charge, None, 2), ask(0, Verb::Charge, None, 1)];
-    let limits = every_algorithm(3).into_iter().map(|limit| trace(vec![rule("r0", vec![limit])], charges()));
+    let limits =
+        every_algorithm(3).into_iter().map(|limit| trace_of(vec![rule_with_limits("r0", vec![limit])], charges()));
     limits.collect()
 }
 
 /// Charged switches between rates that have no common tick.
-fn switching() -> Trace {
+fn switching_rates() -> Trace {
     let other = Override {
         when: vec![("plan", "pro")],
-        does: Does::Limits(vec![limit(7, 999_999_937, bucket())]),
+        does: Does::Limits(vec![limit(7, 999_999_937, token_bucket())]),
         until: None,
     };
-    let own = Limit { burst: Some(100), ..limit(3, 1_000_000_007, bucket()) };
-    let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![own]) }];
+    let own = Limit { burst: Some(100), ..limit(3, 1_000_000_007, token_bucket()) };
+    let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![own]) }];
     let steps = (0..20).map(|n| ask(n * 1_234_567, Verb::Check, (n % 2 == 1).then_some("pro"), 1));
-    trace(rules, steps.collect())
+    trace_of(rules, steps.collect())
 }
 
 /// A leaky bucket has eight, of which the last would wait 7 s; only three are taken.
 fn take_up_to() -> Trace {
     let limits =
-        vec![limit(8, 8 * SECOND, Algorithm::LeakyBucket { free: 0, max_wait: None }), limit(3, WEEK, bucket())];
-    trace(vec![rule("r0", limits)], vec![ask(0, Verb::TakeUpTo, None, 8)])
+        vec![limit(8, 8 * SECOND, Algorithm::LeakyBucket { free: 0, max_wait: None }), limit(3, WEEK, token_bucket())];
+    trace_of(vec![rule_with_limits("r0", limits)], vec![ask(0, Verb::TakeUpTo, None, 8)])
 }
 
 fn cost_of_zero() -> Trace {
     let leaky = limit(6, 6 * SECOND, Algorithm::LeakyBucket { free: 0, max_wait: Some(SECOND) });
     let leaky = Limit { max_debt: Some(1), ..leaky };
     let charge = |cost| ask(0, Verb::Charge, None, cost);
-    trace(vec![rule("r0", vec![leaky])], vec![charge(6), check(0, 0), charge(1), check(0, 0)])
+    trace_of(vec![rule_with_limits("r0", vec![leaky])], vec![charge(6), check(0, 0), charge(1), check(0, 0)])
 }
 
 fn denying_shadow() -> Trace {
-    let shadow = |id| Rule { on_exceed: Exceed::Shadow, ..rule(id, vec![limit(5, WEEK, bucket())]) };
+    let shadow = |id| Rule { on_exceed: Exceed::Shadow, ..rule_with_limits(id, vec![limit(5, WEEK, token_bucket())]) };
     let other = Override { when: vec![("plan", "pro")], does: Does::Deny, until: None };
     let rules = vec![shadow("r0"), Rule { overrides: vec![other], ..shadow("r1") }];
-    trace(rules, vec![ask(0, Verb::Check, Some("pro"), 1), ask(0, Verb::Peek, None, 1), check(0, 1)])
+    trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 1), ask(0, Verb::Peek, None, 1), check(0, 1)])
 }
 
 /// 14 charged in January to 3 a month and 12 of debt: 11 are left to pay in February, 8 in March, and 2 in May.
 fn calendar_debt() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = limit(3, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
-    let rules = vec![rule("r0", vec![Limit { max_debt: Some(12), ..monthly }])];
+    let rules = vec![rule_with_limits("r0", vec![Limit { max_debt: Some(12), ..monthly }])];
     let month = 31 * 86_400 * SECOND;
     let peek = || ask(month, Verb::Peek, None, 1);
-    trace(rules, vec![ask(0, Verb::Charge, None, 14), peek(), peek(), ask(2 * month, Verb::Check, None, 1)])
+    trace_of(rules, vec![ask(0, Verb::Charge, None, 14), peek(), peek(), ask(2 * month, Verb::Check, None, 1)])
 }
 
 /// Nine charged in November to 8 a month and 1 of debt: one is used until the end of December, of 31 days, though a month has 30.4
@@ -226,18 +231,18 @@ fn calendar_debt_under_another_limit() -> Trace {
     let pro = Limit { initial: Some(1), ..monthly(3) };
     let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![pro]), until: None };
     let own = Limit { max_debt: Some(1), ..monthly(8) };
-    let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![own]) }];
+    let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![own]) }];
     let day = 86_400 * SECOND;
     let start = 1_825_459_200 * SECOND; // 2027-11-06
     let steps = vec![ask(0, Verb::Charge, None, 9), ask(55 * day + day / 2, Verb::Check, Some("pro"), 1)];
-    Trace { start, ..trace(rules, steps) }
+    Trace { start, ..trace_of(rules, steps) }
 }
 
 /// The same debt on the last day of December, after as many other keys as a small store can hold.
 fn calendar_debt_beside_other_keys() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = limit(8, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
-    let rules = vec![rule("r0", vec![Limit { max_debt: Some(1), ..monthly }])];
+    let rules = vec![rule_with_limits("r0", vec![Limit { max_debt: Some(1), ..monthly }])];
     let day = 86_400 * SECOND;
     let start = 1_825_459_200 * SECOND; // 2027-11-06
     let other = |number: u32| {
@@ -247,7 +252,7 @@ fn calendar_debt_beside_other_keys() -> Trace {
     let mut steps = vec![ask(0, Verb::Charge, None, 9), ask(55 * day + day / 2, Verb::Peek, None, 1)];
     steps.extend((0..600).map(other));
     steps.push(ask(0, Verb::Peek, None, 1));
-    Trace { start, ..trace(rules, steps) }
+    Trace { start, ..trace_of(rules, steps) }
 }
 
 /// Days of two time zones: what was spent in the day of one counts until that day ends, and then in the day of the other.
@@ -257,19 +262,19 @@ fn other_time_zones() -> Vec<Trace> {
     let hours = [0, 11, 13, 23];
     let traces = [(Zone::Utc, Zone::Paris), (Zone::Paris, Zone::Utc), (Zone::Utc, Zone::NewYork)].map(|(one, two)| {
         let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![daily(7, two)]), until: None };
-        let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![daily(9, one)]) }];
+        let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![daily(9, one)]) }];
         let hour = 3_600 * SECOND;
         let later = hours.map(|hours| ask(hours * hour, Verb::Check, Some("pro"), 4));
-        trace(rules, [check(0, 9)].into_iter().chain(later).chain([check(hour, 4)]).collect())
+        trace_of(rules, [check(0, 9)].into_iter().chain(later).chain([check(hour, 4)]).collect())
     });
     traces.into()
 }
 
-/// With `on_change: reset`, debt of as much again is written out, then changed.
+/// With `on_change: reset`, the default debt is written explicitly, and then changed.
 fn written_out() -> Trace {
     let version = |max_debt| {
-        let limit = Limit { max_debt, ..limit(5, WEEK, bucket()) };
-        RuleSet { rules: vec![Rule { on_change: OnChange::Reset, ..rule("r0", vec![limit]) }] }
+        let limit = Limit { max_debt, ..limit(5, WEEK, token_bucket()) };
+        RuleSet { rules: vec![Rule { on_change: OnChange::Reset, ..rule_with_limits("r0", vec![limit]) }] }
     };
     let put = |version| Step { pause: Pause::None, act: Act::Put(version) };
     let steps = vec![check(0, 2), put(1), check(0, 1), put(2), check(0, 1)];
@@ -281,7 +286,7 @@ fn refund_after_a_change() -> Vec<Trace> {
     let put = Step { pause: Pause::None, act: Act::Put(1) };
     let refund = Step { pause: Pause::None, act: Act::Refund(1) };
     let steps = vec![check(0, 5), put, check(SECOND, 3), refund, ask(0, Verb::Peek, None, 1)];
-    let version = |limit: &Limit| RuleSet { rules: vec![rule("r0", vec![limit.clone()])] };
+    let version = |limit: &Limit| RuleSet { rules: vec![rule_with_limits("r0", vec![limit.clone()])] };
     let limits = every_algorithm(10);
     let pairs = limits.iter().flat_map(|one| limits.iter().map(|other| vec![version(one), version(other)]));
     pairs.map(|versions| Trace { start: START, versions, steps: steps.clone() }).collect()
@@ -290,20 +295,21 @@ fn refund_after_a_change() -> Vec<Trace> {
 /// Three taken under an override with one limit, five more under the two limits of the rule, then the first taking is refunded:
 /// five are left of both.
 fn refund_of_one_of_two() -> Trace {
-    let ten = || limit(10, WEEK, bucket());
+    let ten = || limit(10, WEEK, token_bucket());
     let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![ten()]), until: None };
-    let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![ten(), ten()]) }];
+    let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![ten(), ten()]) }];
     let refund = Step { pause: Pause::None, act: Act::Refund(1) };
-    trace(rules, vec![ask(0, Verb::Check, Some("pro"), 3), check(0, 5), refund, ask(0, Verb::Peek, None, 1)])
+    trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 3), check(0, 5), refund, ask(0, Verb::Peek, None, 1)])
 }
 
 /// Slots are taken and renewed; then the rule is removed, or becomes a bucket, which a request converts the slots to.
 fn renewals() -> Vec<Trace> {
-    let slots = RuleSet { rules: vec![rule("r0", vec![limit(3, WEEK, Algorithm::Concurrency { lease: WEEK })])] };
+    let slots =
+        RuleSet { rules: vec![rule_with_limits("r0", vec![limit(3, WEEK, Algorithm::Concurrency { lease: WEEK })])] };
     let step = |act| Step { pause: Pause::None, act };
     let renew = |index| step(Act::Renew(index));
     let begin = || vec![check(0, 1), renew(0), step(Act::Put(1)), renew(0)];
-    let bucket_rule = |id| RuleSet { rules: vec![rule(id, vec![limit(3, WEEK, bucket())])] };
+    let bucket_rule = |id| RuleSet { rules: vec![rule_with_limits(id, vec![limit(3, WEEK, token_bucket())])] };
     let removed = Trace { start: START, versions: vec![slots.clone(), bucket_rule("r1")], steps: begin() };
     let steps = begin().into_iter().chain([check(0, 1), renew(1)]).collect();
     vec![removed, Trace { start: START, versions: vec![slots, bucket_rule("r0")], steps }]
@@ -315,11 +321,11 @@ fn end_of_a_slice() -> Trace {
     let slices = limit(5, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(SECOND) });
     let log = limit(5, 10 * SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![log]), until: None };
-    let rules = vec![Rule { overrides: vec![other], ..rule("r0", vec![slices]) }];
+    let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![slices]) }];
     let mut steps = vec![check(0, 1), check(0, 1), ask(0, Verb::Check, Some("pro"), 1)];
     steps[1].pause = Pause::BeforeReset(0);
     steps.extend([Step { pause: Pause::None, act: Act::Refund(1) }, ask(0, Verb::Peek, Some("pro"), 1)]);
-    trace(rules, steps)
+    trace_of(rules, steps)
 }
 
 /// A key is charged under a log and a window, under a bucket of which a new key has nothing, and under the rule's own.
@@ -327,20 +333,20 @@ fn end_of_a_slice() -> Trace {
 fn new_to_an_override() -> Trace {
     let log = limit(12, SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let window = limit(11, 5 * SECOND, Algorithm::SlidingWindow);
-    let minutes = |count, initial| Limit { initial, ..limit(count, 900 * SECOND, bucket()) };
+    let minutes = |count, initial| Limit { initial, ..limit(count, 900 * SECOND, token_bucket()) };
     let other = |plan, limits| Override { when: vec![("plan", plan)], does: Does::Limits(limits), until: None };
     let overrides = vec![other("pro", vec![log, window]), other("own", vec![minutes(2, Some(0))])];
-    let rules = vec![Rule { overrides, ..rule("r0", vec![minutes(10, None)]) }];
+    let rules = vec![Rule { overrides, ..rule_with_limits("r0", vec![minutes(10, None)]) }];
     let refund = Step { pause: Pause::None, act: Act::Refund(0) };
     // The window still has something used when the key is charged under the bucket, so the key does not count as new.
     let own = |pause| ask(pause, Verb::Check, Some("own"), 1);
-    trace(rules, vec![ask(0, Verb::Check, Some("pro"), 1), own(SECOND), refund, check(0, 1), own(1_000 * SECOND)])
+    trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 1), own(SECOND), refund, check(0, 1), own(1_000 * SECOND)])
 }
 
 /// Runs all traces and returns the differences.
 pub fn differences<S: super::lockstep::Subject>(subject: &mut S) -> Vec<String> {
     let mut found = Vec::new();
-    for (name, traces) in all() {
+    for (name, traces) in all_traces() {
         for trace in traces {
             let mut trace = trace;
             // Rounds times to the clock of the subject.

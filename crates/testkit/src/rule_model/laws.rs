@@ -66,7 +66,7 @@ impl Recorder {
         number
     }
 
-    fn receipt(&self, text: &str) -> (usize, Receipt) {
+    fn parse_receipt(&self, text: &str) -> (usize, Receipt) {
         let number: usize = text.parse().expect("a number of ours");
         self.receipts.iter().find(|(known, _)| *known == number).cloned().expect("a receipt of ours")
     }
@@ -98,19 +98,19 @@ impl Subject for Recorder {
     }
 
     fn refund(&mut self, receipt: &str) -> u64 {
-        let (number, receipt) = self.receipt(receipt);
+        let (number, receipt) = self.parse_receipt(receipt);
         self.note(What::Refund(number));
         self.model.refund(&receipt)
     }
 
     fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
-        let (number, receipt) = self.receipt(receipt);
+        let (number, receipt) = self.parse_receipt(receipt);
         self.note(What::Commit(number, cost));
         self.model.commit(&receipt, cost)
     }
 
     fn renew(&mut self, receipt: &str) -> bool {
-        let (number, receipt) = self.receipt(receipt);
+        let (number, receipt) = self.parse_receipt(receipt);
         self.note(What::Renew(number));
         self.model.renew(&receipt)
     }
@@ -177,7 +177,7 @@ pub fn replay<S: Subject>(
 ///
 /// # Panics
 /// If they differ.
-pub fn same(
+pub fn assert_same_results(
     operations: &[RecordedOperation],
     one: &BTreeMap<usize, OperationResult>,
     other: &BTreeMap<usize, OperationResult>,

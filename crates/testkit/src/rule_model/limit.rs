@@ -8,7 +8,7 @@ use tollgate_core::{Nanos, Outcome, Report, Retry};
 
 use super::calendar::Calendar;
 use super::states::{State, When};
-use super::{Tokens, ceil, floor, tokens};
+use super::{Tokens, ceil, floor, whole_tokens};
 
 /// The parameters of a limit, as a rule writes them. `None`: omitted. Two limits are equal if their
 /// [`parameters`](Limit::parameters) are.
@@ -134,7 +134,7 @@ impl Limit {
         let rate = match &self.algorithm {
             // A rate in lowest terms; the burst says what else the count does.
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
-                let divisor = gcd(count, period);
+                let divisor = greatest_common_divisor(count, period);
                 (count / divisor, period / divisor)
             }
             Algorithm::Concurrency { .. } | Algorithm::FixedWindow(Windows::Calendar(_)) => (count, 0),
@@ -160,11 +160,13 @@ impl Limit {
     /// Returns the largest amount spent after a request has passed, without debt.
     fn most(&self) -> Tokens {
         match self.algorithm {
-            Algorithm::TokenBucket { delay: Some(wait) } => tokens(self.burst()) + tokens(wait) * self.rate(),
+            Algorithm::TokenBucket { delay: Some(wait) } => {
+                whole_tokens(self.burst()) + whole_tokens(wait) * self.rate()
+            }
             Algorithm::TokenBucket { delay: None }
             | Algorithm::LeakyBucket { .. }
-            | Algorithm::IntervalBucket { .. } => tokens(self.burst()),
-            _ => tokens(self.count),
+            | Algorithm::IntervalBucket { .. } => whole_tokens(self.burst()),
+            _ => whole_tokens(self.count),
         }
     }
 
@@ -185,7 +187,7 @@ impl Limit {
 
     /// Returns the largest amount that is ever spent.
     pub fn deepest(&self) -> Tokens {
-        tokens(self.capacity() + self.max_debt())
+        whole_tokens(self.capacity() + self.max_debt())
     }
 
     /// Returns the amount that counts as spent for a new key.
@@ -210,16 +212,16 @@ impl Limit {
     }
 
     /// Returns the largest amount spent at which `ask` passes, without gaps and later steps.
-    fn room(&self, ask: Ask) -> Tokens {
-        let cost = tokens(ask.cost());
+    fn max_spent_for(&self, ask: Ask) -> Tokens {
+        let cost = whole_tokens(ask.cost());
         match (ask, &self.algorithm) {
             (Ask::Regardless(_), _) => self.deepest() - cost,
             // A cost of 0 does not wait: it is refused only in debt.
-            (Ask::Exactly(0), _) => tokens(self.capacity()),
+            (Ask::Exactly(0), _) => whole_tokens(self.capacity()),
             (Ask::Exactly(_), Algorithm::LeakyBucket { free, max_wait: Some(wait) }) => {
                 // The last unit waits for all before it.
-                let before = tokens(ask.cost() - 1);
-                (self.most() - cost).min(tokens(*free) + tokens(*wait) * self.rate() - before)
+                let before = whole_tokens(ask.cost() - 1);
+                (self.most() - cost).min(whole_tokens(*free) + whole_tokens(*wait) * self.rate() - before)
             }
             (Ask::Exactly(_), _) => self.most() - cost,
         }
@@ -236,9 +238,9 @@ impl Limit {
     pub fn passes(&self, state: &State, at: u64, ask: Ask) -> bool {
         if let (Ask::Exactly(cost), Algorithm::IntervalBucket { max_wait, .. }) = (ask, &self.algorithm) {
             let brought = self.steps_between(state, at, at + max_wait) * self.count;
-            return cost <= self.burst() && state.spent(at) <= self.room(ask) + tokens(brought);
+            return cost <= self.burst() && state.spent(at) <= self.max_spent_for(ask) + whole_tokens(brought);
         }
-        state.spent(at) <= self.room(ask) && self.gap_ends(state, ask) <= at
+        state.spent(at) <= self.max_spent_for(ask) && self.gap_ends(state, ask) <= at
     }
 
     /// Returns when the minimum gap lets `ask` pass.
@@ -258,8 +260,8 @@ impl Limit {
 
     /// Returns the time until `ask` passes if no other request comes.
     pub fn retry(&self, state: &State, at: u64, ask: Ask) -> Retry {
-        let room = self.room(ask);
-        if room < tokens(0) {
+        let room = self.max_spent_for(ask);
+        if room < whole_tokens(0) {
             return Retry::Never;
         }
         if self.passes(state, at, ask) {
@@ -268,7 +270,7 @@ impl Limit {
         if let (Ask::Exactly(_), Algorithm::IntervalBucket { max_wait: max_wait @ 1.., .. }) = (ask, &self.algorithm) {
             return self.retry_of_steps(state, at, ask, *max_wait);
         }
-        match state.until(at, room) {
+        match state.time_until_spent(at, room) {
             When::At(instant) => After(instant.max(self.gap_ends(state, ask)) - at),
             When::OnRelease => Retry::OnRelease,
         }
@@ -279,7 +281,7 @@ impl Limit {
     /// smaller number is enough, or at the first such time from when the larger is.
     fn retry_of_steps(&self, state: &State, at: u64, ask: Ask, max_wait: u64) -> Retry {
         let fewer = max_wait / self.period;
-        let when = |steps: u64| state.until(at, self.room(ask) + tokens(steps * self.count));
+        let when = |steps: u64| state.time_until_spent(at, self.max_spent_for(ask) + whole_tokens(steps * self.count));
         let (When::At(surely), When::At(perhaps)) = (when(fewer), when(fewer + 1)) else { return Retry::OnRelease };
         let origin = state.origin_under(self, perhaps);
         let into_step = (i128::from(perhaps + max_wait) - i128::from(origin)).rem_euclid(self.period.into());
@@ -292,12 +294,14 @@ impl Limit {
     fn wait(&self, state: &State, at: u64, ask: Ask) -> u64 {
         let Ask::Exactly(cost @ 1..) = ask else { return 0 };
         let level = match self.algorithm {
-            Algorithm::TokenBucket { delay: Some(_) } => state.spent(at) + tokens(cost) - tokens(self.burst()),
-            Algorithm::LeakyBucket { free, .. } => state.spent(at) + tokens(cost - 1) - tokens(free),
+            Algorithm::TokenBucket { delay: Some(_) } => {
+                state.spent(at) + whole_tokens(cost) - whole_tokens(self.burst())
+            }
+            Algorithm::LeakyBucket { free, .. } => state.spent(at) + whole_tokens(cost - 1) - whole_tokens(free),
             Algorithm::IntervalBucket { .. } => {
-                let short = state.spent(at) + tokens(cost) - tokens(self.burst());
-                let covered = |later| short <= tokens(self.steps_between(state, at, later) * self.count);
-                return first(at, covered) - at;
+                let short = state.spent(at) + whole_tokens(cost) - whole_tokens(self.burst());
+                let covered = |later| short <= whole_tokens(self.steps_between(state, at, later) * self.count);
+                return first_instant(at, covered) - at;
             }
             _ => return 0,
         };
@@ -320,11 +324,11 @@ impl Limit {
         let spent = state.spent(at);
         match self.algorithm {
             Algorithm::LeakyBucket { free, max_wait: Some(wait) } => {
-                floor(self.most().min(tokens(free + 1) + tokens(wait) * self.rate()) - spent)
+                floor(self.most().min(whole_tokens(free + 1) + whole_tokens(wait) * self.rate()) - spent)
             }
             Algorithm::IntervalBucket { max_wait, .. } => {
                 let brought = self.steps_between(state, at, at + max_wait) * self.count;
-                floor(self.most() + tokens(brought) - spent).min(self.burst())
+                floor(self.most() + whole_tokens(brought) - spent).min(self.burst())
             }
             _ => floor(self.most() - spent),
         }
@@ -347,7 +351,7 @@ const fn After(wait: u64) -> Retry {
 }
 
 /// Returns the first instant from `at` on at which `holds`; once true it stays true.
-pub fn first(at: u64, holds: impl Fn(u64) -> bool) -> u64 {
+pub fn first_instant(at: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut step) = (at, 1);
     if holds(low) {
         return low;
@@ -363,6 +367,6 @@ pub fn first(at: u64, holds: impl Fn(u64) -> bool) -> u64 {
     high
 }
 
-fn gcd(one: u64, other: u64) -> u64 {
-    if other == 0 { one } else { gcd(other, one % other) }
+fn greatest_common_divisor(one: u64, other: u64) -> u64 {
+    if other == 0 { one } else { greatest_common_divisor(other, one % other) }
 }

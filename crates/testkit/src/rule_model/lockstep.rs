@@ -30,7 +30,7 @@ pub trait Subject {
     /// Resets the counters of a request; returns their number.
     fn reset(&mut self, request: &Request) -> usize;
     /// Reduces an exact answer to what the protocol of the program carries.
-    fn carried(&self, exact: Answer) -> Answer {
+    fn as_carried(&self, exact: Answer) -> Answer {
         exact
     }
 }
@@ -76,7 +76,7 @@ impl<S: Subject> Pair<'_, S> {
         self.wait(step.pause);
         match &step.act {
             Act::Ask(verb, request, amount) => {
-                let request = Request { cost: self.amount(*amount, request), ..request.clone() };
+                let request = Request { cost: self.amount_of(*amount, request), ..request.clone() };
                 self.ask(*verb, request)
             }
             Act::Again => self.last.clone().map_or(Ok(()), |(verb, request)| self.ask(verb, request)),
@@ -93,7 +93,7 @@ impl<S: Subject> Pair<'_, S> {
             }
             Act::Reset(request) => {
                 let (said, expected) = (self.subject.reset(request), self.model.reset(request));
-                equal(&said, &expected, || format!("reset {request:?}"))
+                expect_equal(&said, &expected, || format!("reset {request:?}"))
             }
             Act::Put(version) => {
                 let Some(rules) = versions.get(*version) else { return Ok(()) };
@@ -132,7 +132,7 @@ impl<S: Subject> Pair<'_, S> {
         }
     }
 
-    fn amount(&self, amount: Amount, request: &Request) -> Option<u64> {
+    fn amount_of(&self, amount: Amount, request: &Request) -> Option<u64> {
         match amount {
             Amount::Unsaid => None,
             Amount::Exactly(cost) => Some(cost),
@@ -151,7 +151,7 @@ impl<S: Subject> Pair<'_, S> {
             if verb == Verb::TakeUpTo { Request { cost: request.cost.or(Some(1)), ..request } } else { request };
         let (said, text) = self.subject.ask(verb, &request);
         let (exact, receipt) = self.model.ask(verb, &request);
-        let mut expected = self.subject.carried(exact.clone());
+        let mut expected = self.subject.as_carried(exact.clone());
         if said.taken.is_none() || request.cost.is_none() {
             expected.taken = said.taken;
         }
@@ -160,7 +160,7 @@ impl<S: Subject> Pair<'_, S> {
             self.takings.push((text, receipt));
         }
         let at = self.model.now();
-        equal(&said, &expected, || format!("{verb:?} {request:?} at {at}"))?;
+        expect_equal(&said, &expected, || format!("{verb:?} {request:?} at {at}"))?;
         self.answer = Some((at, exact));
         self.last = Some((verb, request));
         Ok(())
@@ -180,11 +180,15 @@ impl<S: Subject> Pair<'_, S> {
         }
         let (said, expected) = (subject(self.subject, &text), model(&mut self.model, &receipt));
         self.decisions += 1;
-        equal(&said, &expected, || format!("{name} of {receipt:?} at {}", self.model.now()))
+        expect_equal(&said, &expected, || format!("{name} of {receipt:?} at {}", self.model.now()))
     }
 }
 
-fn equal<T: PartialEq + std::fmt::Debug>(said: &T, expected: &T, what: impl Fn() -> String) -> Result<(), String> {
+fn expect_equal<T: PartialEq + std::fmt::Debug>(
+    said: &T,
+    expected: &T,
+    what: impl Fn() -> String,
+) -> Result<(), String> {
     if said == expected {
         return Ok(());
     }
@@ -218,7 +222,7 @@ pub fn shorten<S: Subject>(subject: &mut S, mut trace: Trace) -> (Trace, Differe
     (trace, found)
 }
 
-/// Compares traces of consecutive seeds, each plain and [extended](Trace::extended), until
+/// Compares traces of consecutive seeds, each plain and [extended](Trace::with_extensions), until
 /// `decisions` were compared. Leaves out traces with a topic of `left_out`. Returns how many
 /// decisions and traces there were.
 ///
@@ -228,8 +232,8 @@ pub fn compare<S: Subject>(subject: &mut S, first_seed: u64, decisions: u64, lef
     let (mut compared, mut traces, mut seed) = (0, 0, first_seed);
     while compared < decisions {
         let plain = Trace::random(&mut Rng::new(seed), subject.tick(), 60);
-        let extended = plain.clone().extended(&mut Rng::new(seed));
-        for trace in [plain, extended].into_iter().filter_map(|trace| trace.without(left_out)) {
+        let extended = plain.clone().with_extensions(&mut Rng::new(seed));
+        for trace in [plain, extended].into_iter().filter_map(|trace| trace.without_topics(left_out)) {
             let Ok(count) = run(subject, &trace) else {
                 let (trace, difference) = shorten(subject, trace);
                 panic!("{}", describe(seed, &trace, &difference));

@@ -58,23 +58,23 @@ impl Subject for InMemory {
     }
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
-        ready(ask(&self.engine, verb, request))
+        poll_ready_future(ask(&self.engine, verb, request))
     }
 
     fn refund(&mut self, receipt: &str) -> u64 {
-        ready(self.engine.refund(&read(receipt))).expect("memory answers").get()
+        poll_ready_future(self.engine.refund(&read(receipt))).expect("memory answers").get()
     }
 
     fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
-        settled(ready(self.engine.commit(&read(receipt), Cost::new(cost))).expect("memory answers"))
+        to_settled(poll_ready_future(self.engine.commit(&read(receipt), Cost::new(cost))).expect("memory answers"))
     }
 
     fn renew(&mut self, receipt: &str) -> bool {
-        ready(self.engine.renew(&read(receipt))).expect("memory answers")
+        poll_ready_future(self.engine.renew(&read(receipt))).expect("memory answers")
     }
 
     fn reset(&mut self, request: &Request) -> usize {
-        ready(reset(&self.engine, request))
+        poll_ready_future(reset(&self.engine, request))
     }
 }
 
@@ -94,7 +94,7 @@ pub fn put<S: Store, F: Store>(engine: &Engine<S, F>, rules: &RuleSet) {
 /// # Panics
 /// If the request is invalid.
 pub async fn ask<S: Store, F: Store>(engine: &Engine<S, F>, verb: Verb, request: &Request) -> (Answer, String) {
-    let entries = entries(request);
+    let entries = entries_of(request);
     let items = [Item { cost: request.cost.map(Cost::new), ..Item::new(&entries) }];
     let asked = Asked::new("d", &items);
     let mut decisions = Decisions::default();
@@ -129,12 +129,12 @@ pub fn answer(verb: Verb, decision: &Decision<'_>) -> Answer {
 /// # Panics
 /// If the request is invalid.
 pub async fn reset<S: Store, F: Store>(engine: &Engine<S, F>, request: &Request) -> usize {
-    let entries = entries(request);
+    let entries = entries_of(request);
     let items = [Item::new(&entries)];
     engine.reset(&Asked::new("d", &items), &mut Decisions::default()).await.expect("a request that is understood")
 }
 
-fn entries(request: &Request) -> Vec<Entry<'_>> {
+fn entries_of(request: &Request) -> Vec<Entry<'_>> {
     request.attributes.iter().map(|(name, value)| Entry::new(*name, value)).collect()
 }
 
@@ -147,12 +147,12 @@ pub fn read(receipt: &str) -> Receipt {
 }
 
 /// Returns the result of a commit.
-pub fn settled(settled: tollgate_engine::Settled) -> Settled {
+pub fn to_settled(settled: tollgate_engine::Settled) -> Settled {
     Settled { refunded: settled.refunded.get(), charged: settled.charged.get(), unpaid: settled.unpaid.get() }
 }
 
 /// Runs a future that is immediately ready, as all futures of the memory store are.
-fn ready<T>(future: impl Future<Output = T>) -> T {
+fn poll_ready_future<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
         Poll::Pending => panic!("memory is always ready"),

@@ -46,7 +46,7 @@ pub use rules::{Ban, Cost, Exceed, OnChange, Override, Request, Rule, RuleSet, S
 pub type Tokens = Ratio<i128>;
 
 /// Returns a whole number of tokens.
-pub fn tokens(count: u64) -> Tokens {
+pub fn whole_tokens(count: u64) -> Tokens {
     Tokens::from_integer(count.into())
 }
 

@@ -6,7 +6,7 @@ mod rule_sets;
 mod topics;
 mod traces;
 
-pub use rule_sets::{rule, versions};
+pub use rule_sets::{any_rule, any_versions};
 pub use topics::Topic;
 pub use traces::{Act, Amount, Pause, Step, Trace};
 
@@ -44,7 +44,7 @@ impl Rng {
     }
 
     /// Returns one of the items.
-    pub fn of<T: Clone>(&mut self, choices: &[T]) -> T {
+    pub fn pick<T: Clone>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize].clone()
     }
 }

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::calendar::timestamp;
+use super::calendar::format_timestamp;
 use super::limit::Limit;
-use super::text::length;
+use super::text::format_length;
 
 pub use super::calendar::Schedule;
 
@@ -146,7 +146,7 @@ impl Override {
     }
 
     fn text(&self, rule: &Rule) -> String {
-        let until = self.until.map_or(String::new(), |until| format!(", until: '{}'", timestamp(until)));
+        let until = self.until.map_or(String::new(), |until| format!(", until: '{}'", format_timestamp(until)));
         format!("{{when: {}, {}{until}}}", when_text(&self.when), self.does.text_in(rule))
     }
 }
@@ -173,7 +173,7 @@ impl Rule {
 
     /// Returns whether the rule matches a request.
     pub fn applies(&self, request: &Request, at: u64) -> bool {
-        request.matches(&self.when) && self.schedule.as_ref().is_none_or(|schedule| schedule.holds(at))
+        request.matches(&self.when) && self.schedule.as_ref().is_none_or(|schedule| schedule.applies_at(at))
     }
 
     /// Returns the effect on a request, by the first override that applies.
@@ -228,13 +228,13 @@ impl Rule {
         match self.on_exceed {
             Exceed::Deny => {}
             Exceed::Shadow => put("on_exceed", "shadow".into()),
-            Exceed::Delay(wait) => put("on_exceed", format!("{{delay: {{max_wait: {}}}}}", length(wait))),
+            Exceed::Delay(wait) => put("on_exceed", format!("{{delay: {{max_wait: {}}}}}", format_length(wait))),
         }
         if self.on_change == OnChange::Reset {
             put("on_change", "reset".into());
         }
         if let Some(Ban { after, within, length: lasts }) = self.ban {
-            put("ban", format!("{{after: {after}, within: {}, for: {}}}", length(within), length(lasts)));
+            put("ban", format!("{{after: {after}, within: {}, for: {}}}", format_length(within), format_length(lasts)));
         }
         if let Some(schedule) = &self.schedule {
             put("schedule", schedule.text());
@@ -271,8 +271,8 @@ impl Does {
         }
     }
 
-    /// As an override of a rule: limits are written as a list, so that nothing of the rule's own
-    /// limit is inherited.
+    /// Writes it as an override of a rule: limits are written as a list, so that nothing of the rule's own limit is
+    /// inherited.
     fn text_in(&self, rule: &Rule) -> String {
         match (self, &rule.does) {
             (Self::Limits(limits), _) if limits.len() == 1 => format!("limits: [{{{}}}]", limits[0].text()),

@@ -99,7 +99,11 @@ impl RuleModel {
         let passes = |charge: &Charge| {
             let mut limits = charge.limits.iter().enumerate();
             limits.all(|(position, limit)| {
-                limit.passes(&self.state(&charge.key, position, &charge.limits), self.at, Ask::Regardless(charge.cost))
+                limit.passes(
+                    &self.state_of_limit(&charge.key, position, &charge.limits),
+                    self.at,
+                    Ask::Regardless(charge.cost),
+                )
             })
         };
         let all = owed.iter().all(passes);
@@ -132,7 +136,7 @@ impl RuleModel {
     /// Resets the counters of a request, and returns their number.
     pub fn reset(&mut self, request: &Request) -> usize {
         // A rule that decides alone has no counters, and no other rule is evaluated.
-        let Ok(matched) = self.deciding(request) else { return 0 };
+        let Ok(matched) = self.deciding_rules(request) else { return 0 };
         let mut count = 0;
         for rule in &matched {
             let Does::Limits(_) = rule.does_for(request, self.at) else { continue };

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::sentinel::until;
+use super::sentinel::wait_until;
 use super::{Kind, Reply, Server};
 
 /// The number of primaries.
@@ -38,10 +38,10 @@ impl Cluster {
             .status();
         assert!(created.is_ok_and(|status| status.success()), "`redis-cli --cluster create` failed");
         for server in &new.servers {
-            until("the cluster is up", || info(server, "CLUSTER", "cluster_state:ok"));
+            wait_until("the cluster is up", || info_contains(server, "CLUSTER", "cluster_state:ok"));
         }
         for server in &new.servers[PRIMARIES..] {
-            until("a replica follows", || info(server, "INFO", "master_link_status:up"));
+            wait_until("a replica follows", || info_contains(server, "INFO", "master_link_status:up"));
         }
         new
     }
@@ -68,13 +68,13 @@ impl Cluster {
     }
 
     /// Returns the id of a server in the cluster.
-    pub fn id(&self, server: usize) -> String {
+    pub fn server_id(&self, server: usize) -> String {
         String::from_utf8(self.servers[server].command(&["CLUSTER", "MYID"]).bytes()).expect("an id is text")
     }
 }
 
 /// Returns whether `CLUSTER INFO` or `INFO` of a server contains a line.
-fn info(server: &Server, command: &str, line: &str) -> bool {
+fn info_contains(server: &Server, command: &str, line: &str) -> bool {
     let arguments: &[&str] = if command == "CLUSTER" { &["CLUSTER", "INFO"] } else { &["INFO", "replication"] };
     let text = server.command(arguments).bytes();
     String::from_utf8_lossy(&text).lines().any(|found| found.trim_end() == line)

@@ -42,7 +42,7 @@ impl Postgres {
             );
         }
         let made = server
-            .program("initdb")
+            .program_command("initdb")
             .args(["--auth=trust", "--username=postgres", "--encoding=UTF8", "--no-sync", "--pgdata"])
             .arg(server.data())
             .stdout(Stdio::null())
@@ -61,8 +61,8 @@ impl Postgres {
     ///
     /// # Panics
     /// If it cannot be created.
-    pub fn database(&self, name: &str) -> String {
-        let made = self.psql(&format!("CREATE DATABASE {name}"));
+    pub fn create_database(&self, name: &str) -> String {
+        let made = self.run_psql(&format!("CREATE DATABASE {name}"));
         assert!(made, "no database {name}");
         self.url(name)
     }
@@ -98,7 +98,7 @@ impl Postgres {
         self.directory.path().join("data")
     }
 
-    fn program(&self, name: &str) -> Command {
+    fn program_command(&self, name: &str) -> Command {
         let folder = FOLDERS.iter().map(Path::new).find(|folder| folder.join(name).exists());
         let program = folder.map_or_else(|| PathBuf::from(name), |folder| folder.join(name));
         let mut command = if is_root() {
@@ -112,22 +112,22 @@ impl Postgres {
         command
     }
 
-    fn psql(&self, statement: &str) -> bool {
+    fn run_psql(&self, statement: &str) -> bool {
         let port = self.port.to_string();
-        let mut command = self.program("psql");
+        let mut command = self.program_command("psql");
         command.args(["-h", "127.0.0.1", "-U", "postgres", "-X", "-q", "-p", &port, "-c", statement]);
         command.stdout(Stdio::null()).status().is_ok_and(|status| status.success())
     }
 
     fn try_run(&mut self) -> bool {
         let port = self.port.to_string();
-        let mut command = self.program("postgres");
+        let mut command = self.program_command("postgres");
         command.arg("-D").arg(self.data()).args(["-p", &port, "-c", "listen_addresses=127.0.0.1"]);
         command.arg("-c").arg(format!("unix_socket_directories={}", self.directory.path().display()));
         let process = command.stdout(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{HOW_TO_GET} ({error})"));
         self.process = Some(process);
         for _ in 0..300 {
-            if self.psql("SELECT 1") {
+            if self.run_psql("SELECT 1") {
                 return true;
             }
             let ended = self.process.as_mut().is_some_and(|process| matches!(process.try_wait(), Ok(Some(_))));

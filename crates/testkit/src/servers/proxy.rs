@@ -51,7 +51,7 @@ impl Proxy {
                     };
                     passing.network_state().streams.push(kept);
                     let passing = passing.clone();
-                    std::thread::spawn(move || passing.pass(from, to, source.ip()));
+                    std::thread::spawn(move || passing.forward(from, to, source.ip()));
                 }
             }
         });
@@ -64,7 +64,7 @@ impl Proxy {
     }
 
     /// Delays every kilobyte by this time.
-    pub fn slow(&self, delay: Duration) {
+    pub fn delay_by(&self, delay: Duration) {
         self.shared.network_state().delay = delay;
     }
 
@@ -101,7 +101,7 @@ impl Shared {
     }
 
     #[expect(clippy::disallowed_methods, reason = "delaying is what it is for")]
-    fn pass(&self, mut from: TcpStream, mut to: TcpStream, source: IpAddr) {
+    fn forward(&self, mut from: TcpStream, mut to: TcpStream, source: IpAddr) {
         let mut piece = [0; PIECE];
         while let Ok(count @ 1..) = from.read(&mut piece) {
             let delay = {

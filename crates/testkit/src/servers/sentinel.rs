@@ -40,7 +40,7 @@ impl Sentinels {
     pub fn start(kind: Kind, password: &str) -> Self {
         let primary = Server::start_with(kind, &UNPROTECTED);
         let port = primary.port();
-        Self::around(primary, kind, port, password)
+        Self::start_around(primary, kind, port, password)
     }
 
     /// Starts the same, and a proxy through which all others reach the primary: replicas and sentinels from [`FAR_SIDE`],
@@ -51,10 +51,10 @@ impl Sentinels {
     pub fn start_behind_proxy(kind: Kind) -> (Self, Proxy) {
         let primary = Server::start_with(kind, &UNPROTECTED);
         let proxy = Proxy::to(primary.port());
-        (Self::around(primary, kind, proxy.port(), ""), proxy)
+        (Self::start_around(primary, kind, proxy.port(), ""), proxy)
     }
 
-    fn around(primary: Server, kind: Kind, port: u16, password: &str) -> Self {
+    fn start_around(primary: Server, kind: Kind, port: u16, password: &str) -> Self {
         let options = format!(
             "--replicaof 127.0.0.1 {port} --bind-source-addr {FAR_SIDE} --replica-announce-ip 127.0.0.1 \
              --repl-diskless-sync-delay 0"
@@ -63,7 +63,7 @@ impl Sentinels {
         let replica = || Server::start_with(kind, &options);
         let servers = vec![primary, replica(), replica()];
         for replica in &servers[1..] {
-            until("a replica follows", || info(replica, "master_link_status:up"));
+            wait_until("a replica follows", || info_contains(replica, "master_link_status:up"));
         }
         let sentinels = (0..3).map(|_| Sentinel::start(kind, port, password)).collect();
         let new = Self { servers, sentinels };
@@ -73,7 +73,7 @@ impl Sentinels {
                 Reply::List(list) => list.len(),
                 _ => 0,
             };
-            until("the sentinels know each other", || {
+            wait_until("the sentinels know each other", || {
                 count(&mut link, "SENTINELS") == 2 && count(&mut link, "REPLICAS") == 2
             });
         }
@@ -90,9 +90,9 @@ impl Sentinels {
     ///
     /// # Panics
     /// If none does.
-    pub fn failover(&self, password: &str) {
+    pub fn start_failover(&self, password: &str) {
         let mut link = self.sentinels[0].connect(password);
-        until("the failover begins", || {
+        wait_until("the failover begins", || {
             link.command(&["SENTINEL", "FAILOVER", MASTER]) == Reply::Status("OK".to_owned())
         });
     }
@@ -103,9 +103,10 @@ impl Sentinels {
     /// If there is none.
     pub fn primary(&self) -> usize {
         let mut found = None;
-        until("there is one primary", || {
-            let primaries = (0..self.servers.len())
-                .filter(|index| self.servers[*index].is_running() && info(&self.servers[*index], "role:master"));
+        wait_until("there is one primary", || {
+            let primaries = (0..self.servers.len()).filter(|index| {
+                self.servers[*index].is_running() && info_contains(&self.servers[*index], "role:master")
+            });
             let primaries: Vec<usize> = primaries.collect();
             found = primaries.first().copied();
             primaries.len() == 1
@@ -133,7 +134,7 @@ impl Sentinel {
         let mut command = Command::new(kind.program());
         command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", kind.how_to_get()));
-        until("a sentinel listens", || is_listening(port));
+        wait_until("a sentinel listens", || is_listening(port));
         Self { port, process, directory }
     }
 
@@ -156,7 +157,7 @@ impl Drop for Sentinel {
 }
 
 /// Returns whether `INFO replication` of a server contains a line.
-fn info(server: &Server, line: &str) -> bool {
+fn info_contains(server: &Server, line: &str) -> bool {
     // A server whose role changes closes its connections.
     let Ok(reply) = server.connect().try_command(&["INFO", "replication"]) else { return false };
     String::from_utf8_lossy(&reply.bytes()).lines().any(|found| found.trim_end() == line)
@@ -164,7 +165,7 @@ fn info(server: &Server, line: &str) -> bool {
 
 /// Waits until a condition holds.
 #[expect(clippy::disallowed_methods, reason = "the servers send no notification to wait for")]
-pub(super) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(super) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..1200 {
         if holds() {
             return;

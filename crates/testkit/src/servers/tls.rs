@@ -54,7 +54,7 @@ impl Certificates {
     }
 
     /// Returns the options with which a server listens for TLS on this port.
-    pub fn options(&self, port: u16) -> Vec<String> {
+    pub fn server_options(&self, port: u16) -> Vec<String> {
         let file = |name: &str| self.directory.join(name).display().to_string();
         let options = [
             ("--tls-port", port.to_string()),

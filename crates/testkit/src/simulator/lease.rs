@@ -91,7 +91,7 @@ impl Simulation {
         let mut random = Random::new(seed);
         let length = random.within(2, 12) * SECOND;
         let mut meters = vec![draw_meter(&mut random)];
-        if random.percent(25) {
+        if random.happens_in_percent(25) {
             meters.push(draw_meter(&mut random));
         }
         let nodes = random.within(1, 6);
@@ -101,14 +101,14 @@ impl Simulation {
         simulation
     }
 
-    /// A run without faults and with even demand: `demand` in percent of the rate, spread over the nodes.
-    pub fn steady(seed: u64, burst: u64, rate: u64, nodes: usize, demand: u64) -> Self {
+    /// Makes a run without faults and with even demand: `demand` in percent of the rate, spread over the nodes.
+    pub fn with_steady_demand(seed: u64, burst: u64, rate: u64, nodes: usize, demand: u64) -> Self {
         let random = Random::new(seed);
         let length = 60 * SECOND;
         let meter = Meter::Bucket { count: rate, per: SECOND, burst, max_debt: 0, initial: burst };
         let mut simulation = Self::new(random, vec![meter], nodes, length, Defect::None);
         for node in &mut simulation.nodes {
-            let quick = Link::quick();
+            let quick = Link::without_loss();
             (node.to_store, node.to_node) = (quick.clone(), quick);
         }
         // Nodes have different parts of the traffic: the first 1, the second 1/2, the third 1/3 …
@@ -161,22 +161,22 @@ impl Simulation {
 
     fn draw_faults(&mut self) {
         let (nodes, length) = (self.nodes.len() as u64, self.length);
-        while self.random.percent(30) {
+        while self.random.happens_in_percent(30) {
             let event = Event::Crash(self.random.below(nodes) as usize);
             self.queue.add(self.random.below(length), event);
         }
-        while self.random.percent(30) {
+        while self.random.happens_in_percent(30) {
             let (node, pause) = (self.random.below(nodes) as usize, self.random.below(8 * SECOND));
             self.queue.add(self.random.below(length), Event::Pause(node, pause));
         }
-        if self.random.percent(20) {
+        if self.random.happens_in_percent(20) {
             self.allow(Meter::capacity);
             self.queue.add(self.random.below(length), Event::StoreLost);
         }
-        if self.random.percent(20) {
+        if self.random.happens_in_percent(20) {
             let by = self.random.below(10 * SECOND);
             let at = self.random.below(length);
-            if self.random.percent(50) {
+            if self.random.happens_in_percent(50) {
                 self.store_clock.step(at, -(by as i64));
                 // Windows that are passed through again count from the beginning.
                 self.allow(|meter| if matches!(meter, Meter::Window { .. }) { meter.capacity() } else { 0 });
@@ -199,7 +199,7 @@ impl Simulation {
         let burst = self.meters.iter().map(Meter::capacity).min().unwrap_or(1);
         for _ in 0..self.random.within(1, 40) {
             let (node, start) = (self.random.below(nodes) as usize, self.random.below(length));
-            let cost = if self.random.percent(80) { 1 } else { self.random.within(1, burst) };
+            let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, burst) };
             let apart = self.random.pick(&[0, 0, 100_000, MILLI, 10 * MILLI, 200 * MILLI]);
             for number in 0..self.random.within(1, (2 * burst / cost).clamp(1, 80)) {
                 self.queue.add(start + number * apart, Event::Request(node, cost));
@@ -216,13 +216,13 @@ impl Simulation {
             if now > self.length + SECOND {
                 break;
             }
-            self.on(now, event);
+            self.handle(now, event);
         }
         self.check()?;
         Ok(self.outcome)
     }
 
-    fn on(&mut self, now: u64, event: Event) {
+    fn handle(&mut self, now: u64, event: Event) {
         let node = match &event {
             Event::Request(node, _) | Event::ToNode(node, ..) | Event::Deadline(node, _) | Event::Poll(node) => {
                 Some(*node)
@@ -239,11 +239,11 @@ impl Simulation {
                 self.request(now, node, cost);
             }
             Event::ToStore(node, flight, exchange) => self.at_store(now, node, flight, &exchange),
-            Event::ToNode(node, flight, grant, decided) => self.answered(now, node, flight, &grant, decided),
+            Event::ToNode(node, flight, grant, decided) => self.on_answer(now, node, flight, &grant, decided),
             Event::Deadline(node, flight) => self.give_up(now, node, flight),
             Event::Poll(node) => {
                 self.queue.add(now + 20 * MILLI, Event::Poll(node));
-                let local = self.nodes[node].clock.at(now);
+                let local = self.nodes[node].clock.shown_at(now);
                 if self.nodes[node].holder.is_due(local) {
                     self.send(now, node, Need::default());
                 }
@@ -259,18 +259,18 @@ impl Simulation {
     }
 
     fn request(&mut self, now: u64, node: usize, cost: u64) {
-        let local = self.nodes[node].clock.at(now);
+        let local = self.nodes[node].clock.shown_at(now);
         match self.nodes[node].holder.take(local, cost) {
             Taking::Held(reserved) => {
                 // Some are part of a group that is refused elsewhere.
-                if self.random.percent(5) {
+                if self.random.happens_in_percent(5) {
                     self.nodes[node].holder.put_back(&reserved);
                 } else {
                     self.admit(now, cost);
                 }
             }
             Taking::Ask => {
-                let need = if self.random.percent(10) { Need::Hold(cost) } else { Need::Spend(cost) };
+                let need = if self.random.happens_in_percent(10) { Need::Hold(cost) } else { Need::Spend(cost) };
                 self.send(now, node, need);
             }
             // Tried again when the exchange in flight is answered.
@@ -282,13 +282,13 @@ impl Simulation {
     fn admit(&mut self, now: u64, cost: u64) {
         self.outcome.admitted += cost;
         self.outcome.requests += 1;
-        self.history.push((now, self.store_clock.at(now), cost));
+        self.history.push((now, self.store_clock.shown_at(now), cost));
     }
 
     fn send(&mut self, now: u64, node: usize, need: Need) {
         self.next_flight += 1;
         let flight = Flight { number: self.next_flight, need };
-        let local = self.nodes[node].clock.at(now);
+        let local = self.nodes[node].clock.shown_at(now);
         let exchange = self.nodes[node].holder.exchange(local, need);
         self.nodes[node].flight = Some(flight);
         self.queue.add(now + self.deadline, Event::Deadline(node, flight));
@@ -303,7 +303,7 @@ impl Simulation {
 
     fn at_store(&mut self, now: u64, node: usize, flight: Flight, exchange: &Exchange) {
         self.outcome.calls += 1;
-        let time = self.store_clock.at(now);
+        let time = self.store_clock.shown_at(now);
         if self.pool.is_none() {
             self.next_epoch += 1;
             self.unfloored.clear();
@@ -334,13 +334,13 @@ impl Simulation {
         }
     }
 
-    fn answered(&mut self, now: u64, node: usize, flight: Flight, grant: &Grant, decided: u64) {
+    fn on_answer(&mut self, now: u64, node: usize, flight: Flight, grant: &Grant, decided: u64) {
         // An answer after the deadline is ignored.
         if self.nodes[node].flight != Some(flight) {
             return;
         }
         self.nodes[node].flight = None;
-        let local = self.nodes[node].clock.at(now);
+        let local = self.nodes[node].clock.shown_at(now);
         if self.nodes[node].holder.answered(local, grant) {
             match flight.need {
                 // The request counts from when the store decided it.
@@ -394,7 +394,7 @@ impl Simulation {
 
 fn draw_meter(random: &mut Random) -> Meter {
     let burst = random.pick(&[1, 3, 10, 50, 200, 1_000]);
-    if random.percent(70) {
+    if random.happens_in_percent(70) {
         let count = random.pick(&[1, 7, 10, 100, 1_000]);
         Meter::Bucket { count, per: SECOND, burst, max_debt: 0, initial: burst }
     } else {

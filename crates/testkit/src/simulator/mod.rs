@@ -26,7 +26,7 @@ mod world;
 pub use world::{Clock, Link, Queue, Random};
 
 /// Returns the seeds that a test runs: `ordinary` of them, or as many as `TOLLGATE_SEEDS` says.
-pub fn seeds(ordinary: u64) -> std::ops::Range<u64> {
+pub fn seeds_to_run(ordinary: u64) -> std::ops::Range<u64> {
     let given = std::env::var("TOLLGATE_SEEDS").ok().and_then(|text| text.parse().ok());
     0..given.unwrap_or(ordinary)
 }
@@ -36,7 +36,7 @@ pub fn seeds(ordinary: u64) -> std::ops::Range<u64> {
 /// # Panics
 /// With the seed and what it violates.
 pub fn run_seeds(ordinary: u64, run: impl Fn(u64) -> Result<(), String>) {
-    for seed in seeds(ordinary) {
+    for seed in seeds_to_run(ordinary) {
         if let Err(why) = run(seed) {
             panic!("seed {seed}: {why}");
         }

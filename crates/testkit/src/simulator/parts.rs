@@ -152,7 +152,7 @@ impl Simulation {
             match event {
                 Event::Group(node) => self.begin(now, node),
                 Event::ToPlace { node, place, group, what } => self.at_place(now, node, place, group, what),
-                Event::ToNode { group, part, reply, took } => self.replied(now, group, part, reply, took),
+                Event::ToNode { group, part, reply, took } => self.on_reply(now, group, part, reply, took),
                 Event::Deadline { group, part, round } => self.give_up(now, group, part, round),
             }
         }
@@ -161,23 +161,23 @@ impl Simulation {
 
     fn begin(&mut self, now: u64, node: usize) {
         let mut places: Vec<usize> = (0..self.places.len()).collect();
-        while places.len() > 1 && self.random.percent(30) {
+        while places.len() > 1 && self.random.happens_in_percent(30) {
             let drop = self.random.below(places.len() as u64) as usize;
             places.remove(drop);
         }
-        let suspects: Vec<bool> = places.iter().map(|_| self.random.percent(10)).collect();
+        let suspects: Vec<bool> = places.iter().map(|_| self.random.happens_in_percent(10)).collect();
         let least = places.iter().map(|place| self.places[*place].burst).min().unwrap_or(1);
-        let cost = if self.random.percent(80) { 1 } else { self.random.within(1, least) };
+        let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, least) };
         let mut actions = Vec::new();
         let parts = Parts::new(&suspects, &mut actions);
         let (took, rounds) = (vec![None; places.len()], vec![0; places.len()]);
         self.next += 1;
         self.asked += 1;
         self.groups.insert(self.next, Group { node, places, parts, cost, took, rounds, admitted: false });
-        self.act(now, self.next, actions);
+        self.carry_out(now, self.next, actions);
     }
 
-    fn act(&mut self, now: u64, number: u64, actions: Vec<Action>) {
+    fn carry_out(&mut self, now: u64, number: u64, actions: Vec<Action>) {
         for action in actions {
             let Some(group) = self.groups.get_mut(&number) else { return };
             match action {
@@ -206,7 +206,7 @@ impl Simulation {
         let admits = match verdict {
             Verdict::Admitted => true,
             // The policy of the rules decides about parts without an answer.
-            Verdict::Partial => self.random.percent(50),
+            Verdict::Partial => self.random.happens_in_percent(50),
             Verdict::Rejected | Verdict::Refused | Verdict::Stale => false,
         };
         let Some(group) = self.groups.get_mut(&number) else { return };
@@ -222,7 +222,7 @@ impl Simulation {
                 }
             }
         }
-        self.act(now, number, actions);
+        self.carry_out(now, number, actions);
     }
 
     fn send(&mut self, now: u64, number: u64, part: usize, what: What) {
@@ -286,7 +286,7 @@ impl Simulation {
         }
     }
 
-    fn replied(&mut self, now: u64, number: u64, part: usize, reply: Reply, took: Option<u64>) {
+    fn on_reply(&mut self, now: u64, number: u64, part: usize, reply: Reply, took: Option<u64>) {
         let Some(group) = self.groups.get_mut(&number) else { return };
         let is_late = group.parts.reply(part) == Some(Reply::Unknown);
         if let Some(decided) = took {
@@ -299,7 +299,7 @@ impl Simulation {
         }
         let mut actions = Vec::new();
         group.parts.on(part, reply, &mut actions);
-        self.act(now, number, actions);
+        self.carry_out(now, number, actions);
     }
 
     fn give_up(&mut self, now: u64, number: u64, part: usize, round: u64) {
@@ -310,7 +310,7 @@ impl Simulation {
         self.is_faulty = true;
         let mut actions = Vec::new();
         group.parts.on(part, Reply::Unknown, &mut actions);
-        self.act(now, number, actions);
+        self.carry_out(now, number, actions);
     }
 
     fn check(&self) -> Result<(), String> {

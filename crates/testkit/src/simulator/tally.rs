@@ -151,17 +151,17 @@ impl Simulation {
 
     fn draw_events(&mut self) {
         let (nodes, length) = (self.nodes.len() as u64, self.length);
-        while self.random.percent(25) {
+        while self.random.happens_in_percent(25) {
             let event = Event::Crash(self.random.below(nodes) as usize);
             self.queue.add(self.random.below(length), event);
         }
-        if self.random.percent(15) {
+        if self.random.happens_in_percent(15) {
             self.losses = 1;
             self.queue.add(self.random.below(length), Event::StoreLost);
         }
         for _ in 0..self.random.within(1, 25) {
             let (node, start) = (self.random.below(nodes) as usize, self.random.below(length));
-            let cost = if self.random.percent(80) { 1 } else { self.random.within(1, self.capacity) };
+            let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, self.capacity) };
             let apart = self.random.pick(&[0, 0, MILLI, 10 * MILLI, 200 * MILLI]);
             for number in 0..self.random.within(1, (2 * self.capacity / cost).clamp(1, 60)) {
                 if start + number * apart < length {
@@ -181,14 +181,14 @@ impl Simulation {
             if now > self.length * 2 + 2 * SECOND {
                 break;
             }
-            self.on(now, event);
+            self.handle(now, event);
         }
         self.check_counts()?;
         self.check_history()?;
         Ok(self.history.iter().map(|(_, cost)| cost).sum())
     }
 
-    fn on(&mut self, now: u64, event: Event) {
+    fn handle(&mut self, now: u64, event: Event) {
         match event {
             Event::Request(node, cost) => self.request(now, node, cost),
             Event::Sync(node) => {
@@ -196,7 +196,7 @@ impl Simulation {
                 self.sync(now, node);
             }
             Event::ToStore(node, message) => self.at_store(now, node, &message),
-            Event::ToNode(node, answer) => self.answered(now, node, &answer),
+            Event::ToNode(node, answer) => self.on_answer(now, node, &answer),
             Event::Crash(node) => {
                 self.crashes += 1;
                 let state = &mut self.nodes[node];
@@ -216,13 +216,13 @@ impl Simulation {
     /// Returns the store's time as a node estimates it.
     fn estimate(&self, now: u64, node: usize) -> u64 {
         let node = &self.nodes[node];
-        let local = i128::from(node.clock.at(now));
+        let local = i128::from(node.clock.shown_at(now));
         u64::try_from(local + node.offset.unwrap_or(0)).unwrap_or(0)
     }
 
     fn request(&mut self, now: u64, node: usize, cost: u64) {
         let estimate = self.estimate(now, node);
-        let local = self.nodes[node].clock.at(now);
+        let local = self.nodes[node].clock.shown_at(now);
         let ask = Ask::Exactly(Cost::new(cost));
         let limits = self.limits.clone();
         let state = &mut self.nodes[node];
@@ -231,7 +231,7 @@ impl Simulation {
                 self.longest_silence = self.longest_silence.max(now - state.heard);
                 *self.taken.entry(state.id).or_default() += cost;
                 self.history.push((now, cost));
-                if state.tally.is_urgent(KEY) && self.random.percent(50) {
+                if state.tally.is_urgent(KEY) && self.random.happens_in_percent(50) {
                     self.sync(now, node);
                 }
             }
@@ -247,7 +247,7 @@ impl Simulation {
     }
 
     fn sync(&mut self, now: u64, node: usize) {
-        let local = self.nodes[node].clock.at(now);
+        let local = self.nodes[node].clock.shown_at(now);
         let payload = self.nodes[node].tally.payload(local).cloned();
         // Without anything to send it reads, so that it learns what others took.
         if payload.is_some() || !self.nodes[node].tally.is_empty() || self.nodes[node].reading {
@@ -260,9 +260,9 @@ impl Simulation {
     }
 
     fn send(&mut self, now: u64, node: usize, payload: Option<Payload>) {
-        let message = Message { node_id: self.nodes[node].id, payload, sent: self.nodes[node].clock.at(now) };
+        let message = Message { node_id: self.nodes[node].id, payload, sent: self.nodes[node].clock.shown_at(now) };
         // Sent again by a layer below now and then.
-        for _ in 0..1 + u64::from(self.random.percent(5)) {
+        for _ in 0..1 + u64::from(self.random.happens_in_percent(5)) {
             // After the end of the requests everything is delivered.
             let arrives = if now > self.length + SECOND / 2 {
                 Some(now + MILLI)
@@ -276,7 +276,7 @@ impl Simulation {
     }
 
     fn at_store(&mut self, now: u64, node: usize, message: &Message) {
-        let time = self.store_clock.at(now);
+        let time = self.store_clock.shown_at(now);
         let words = self.words.get_or_insert_with(|| {
             let mut words = vec![0; self.limits.words()];
             self.limits.init(&mut *words, &Now::at(time));
@@ -307,13 +307,13 @@ impl Simulation {
         }
     }
 
-    fn answered(&mut self, now: u64, node: usize, answer: &Answer) {
+    fn on_answer(&mut self, now: u64, node: usize, answer: &Answer) {
         let limits = self.limits.clone();
         let state = &mut self.nodes[node];
         if state.id != answer.node_id {
             return;
         }
-        let local = state.clock.at(now);
+        let local = state.clock.shown_at(now);
         state.offset = Some(i128::from(answer.time) - i128::from(local));
         state.heard = now;
         // An answer to a read while a payload is frozen is older than what is unsent says.
@@ -328,7 +328,7 @@ impl Simulation {
         }
     }
 
-    /// Everything that was taken is applied at most once, and exactly once by nodes that did not crash.
+    /// Checks that everything taken is applied at most once, and exactly once for nodes that did not crash.
     fn check_counts(&self) -> Result<(), String> {
         if self.losses > 0 {
             return Ok(());
@@ -361,7 +361,7 @@ impl Simulation {
         let Some(rate) = self.rate else {
             let mut windows = BTreeMap::<u64, u64>::new();
             for (at, cost) in &events {
-                *windows.entry(self.store_clock.at(*at) / self.window).or_default() += cost;
+                *windows.entry(self.store_clock.shown_at(*at) / self.window).or_default() += cost;
             }
             let bound = self.capacity * (others + 1) * (2 + delta / self.window);
             let over = windows.values().find(|admitted| **admitted > bound);
@@ -380,7 +380,7 @@ impl Simulation {
 /// Draws one of the four algorithms; returns the rate of a bucket or the length of a window.
 fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
     let valid = |limit: Result<Limit, LimitError>| limit.unwrap_or_else(|error| panic!("{error}"));
-    if random.percent(60) {
+    if random.happens_in_percent(60) {
         let rate = Rate::per_second(random.pick(&[1, 4, 10, 100, 1_000])).unwrap_or_else(|error| panic!("{error}"));
         return (valid(TokenBucket::new(rate, burst).map(Limit::from)), Some(rate), 0);
     }

@@ -56,7 +56,7 @@ fn traffic_of_peers() {
     }
 }
 
-/// The simulator is worth something only if it finds what is wrong.
+/// A simulator that finds no planted defect would prove nothing.
 #[test]
 fn planted_defects_are_found() {
     let found = |runs: &dyn Fn(u64) -> bool| (0..100).filter(|seed| runs(*seed)).count();
@@ -79,7 +79,7 @@ fn planted_defects_are_found() {
 #[test]
 fn leases_cost_few_calls_and_strand_little() {
     for (nodes, demand) in [(3, 200), (3, 105), (10, 200), (10, 105)] {
-        let outcome = lease::Simulation::steady(1, 1_000, 1_000, nodes, demand).run().unwrap();
+        let outcome = lease::Simulation::with_steady_demand(1, 1_000, 1_000, nodes, demand).run().unwrap();
         let possible = outcome.asked.min(1_000 + 60 * 1_000);
         println!(
             "{nodes} nodes, demand {demand} %: {}/1000 calls per admitted request, {}/1000 of what may pass",

@@ -27,7 +27,7 @@ impl Random {
     }
 
     /// Returns `true` in `of` cases out of a hundred.
-    pub fn percent(&mut self, of: u64) -> bool {
+    pub fn happens_in_percent(&mut self, of: u64) -> bool {
         self.below(100) < of
     }
 
@@ -108,7 +108,7 @@ impl Link {
         let slow = random.pick(&[200_000, 1_000_000, 1_000_000, 30_000_000]);
         let loss = random.pick(&[0, 0, 0, 2, 20]);
         let mut cuts = Vec::new();
-        while random.percent(25) {
+        while random.happens_in_percent(25) {
             let start = random.below(length);
             cuts.push((start, start + random.below(length / 3)));
         }
@@ -116,7 +116,7 @@ impl Link {
     }
 
     /// Returns a link that loses nothing and takes at most half a millisecond.
-    pub fn quick() -> Self {
+    pub fn without_loss() -> Self {
         Self { delay: (100_000, 500_000), loss: 0, cuts: Vec::new(), last: 0 }
     }
 
@@ -124,7 +124,7 @@ impl Link {
     pub fn deliver(&mut self, random: &mut Random, now: u64) -> Option<u64> {
         let arrives = (now + random.within(self.delay.0, self.delay.1)).max(self.last);
         let is_cut = self.cuts.iter().any(|(start, end)| (start..end).contains(&&now));
-        if is_cut || random.percent(self.loss) {
+        if is_cut || random.happens_in_percent(self.loss) {
             return None;
         }
         self.last = arrives;
@@ -159,14 +159,14 @@ impl Clock {
     }
 
     /// Returns what it shows at an instant of true time.
-    pub fn at(&self, now: u64) -> u64 {
+    pub fn shown_at(&self, now: u64) -> u64 {
         let passed = (u128::from(now) * u128::from(self.rate) / 10_000) as u64;
         let steps: i64 = self.steps.iter().filter(|(at, _)| *at <= now).map(|(_, by)| by).sum();
         (self.start + passed).saturating_add_signed(steps)
     }
 
     /// Returns the first instant of true time at which a clock without steps shows at least `shown`.
-    pub fn when(&self, shown: u64) -> u64 {
+    pub fn instant_of_shown(&self, shown: u64) -> u64 {
         let passed = u128::from(shown.saturating_sub(self.start));
         u64::try_from((passed * 10_000).div_ceil(u128::from(self.rate))).unwrap_or(u64::MAX)
     }

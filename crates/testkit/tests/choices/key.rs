@@ -10,7 +10,7 @@ pub(crate) const SECOND: Nanos = Nanos::SECOND;
 /// The start of every test, in nanoseconds: a whole second, and not a whole minute.
 pub(crate) const START: u64 = 1_000_000_000_000;
 
-pub(crate) const fn millis(n: u64) -> Nanos {
+pub(crate) const fn from_millis(n: u64) -> Nanos {
     Nanos::from_millis(n)
 }
 
@@ -73,7 +73,7 @@ impl<A: Algorithm> Key<A> {
     }
 
     /// Changes the limit and keeps the state.
-    pub(crate) fn change(&mut self, limit: A) {
+    pub(crate) fn change_limit(&mut self, limit: A) {
         let before = std::mem::replace(&mut self.limit, limit);
         self.own.get_or_insert(before);
     }

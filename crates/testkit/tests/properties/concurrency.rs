@@ -8,12 +8,12 @@ impl Subject for LeaseParams {
         ConcurrencyModel,
         |own, model, now| own.limit(),
         ConcurrencyModel::new(*own),
-        model.change(*own, now)
+        model.change_params(*own, now)
     );
 
-    fn any() -> BoxedStrategy<Self> {
+    fn any_params() -> BoxedStrategy<Self> {
         let limits = prop_oneof![4 => 1_u64..8, 1 => 1_u64..60];
-        let parameters = (limits, lengths(), prop_oneof![Just(0), 0_u64..8]);
+        let parameters = (limits, any_length(), prop_oneof![Just(0), 0_u64..8]);
         let parameters = parameters.prop_map(|(limit, lease, max_debt)| LeaseParams {
             limit,
             lease: Nanos::from_nanos(lease),
@@ -22,7 +22,7 @@ impl Subject for LeaseParams {
         parameters.boxed()
     }
 
-    /// At most `limit` within any lease, since nothing is released.
+    /// Checks that at most `limit` is admitted within any lease, since nothing is released.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         for (nth, last) in events.iter().enumerate() {
             let inside = |at: u64| last.passes - at < self.lease.as_nanos();
@@ -33,11 +33,11 @@ impl Subject for LeaseParams {
     }
 
     fn at_first(&self) -> Exact {
-        exact(self.limit)
+        to_exact(self.limit)
     }
 
     fn after_step(&self, _: u64, _: u64) -> Exact {
-        exact(self.limit)
+        to_exact(self.limit)
     }
 
     fn longest_reset(&self) -> u64 {
@@ -55,7 +55,7 @@ enum Act {
     Renew(usize),
 }
 
-fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
+fn any_acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
     let act = prop_oneof![
         4 => (0_u64..6).prop_map(Act::Take),
         1 => (0_u64..6).prop_map(Act::Charge),
@@ -67,12 +67,12 @@ fn acts() -> impl Strategy<Value = Vec<(u64, Act)>> {
 }
 
 proptest! {
-    #![proptest_config(cases(1500))]
+    #![proptest_config(config_with_cases(1500))]
 
     /// Stamps are never forgotten here: the stamp of an ended lease must not affect the current
     /// holder of its slot.
     #[test]
-    fn renewing_and_releasing_affect_only_the_named_lease(params in LeaseParams::any(), start in starts(), acts in acts()) {
+    fn renewing_and_releasing_affect_only_the_named_lease(params in LeaseParams::any_params(), start in any_start(), acts in any_acts()) {
         let (limit, mut model) = (params.limit().expect("valid"), ConcurrencyModel::new(params));
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
@@ -110,13 +110,13 @@ proptest! {
                 }
             }
             prop_assert_eq!(limit.report(state, &now, Cost::ONE), model.report(&now, 1));
-            prop_assert!(model.held(at) <= params.limit + params.max_debt);
+            prop_assert!(model.weight_held(at) <= params.limit + params.max_debt);
         }
     }
 
     #[test]
     fn renewing_garbage_does_not_panic(
-        params in LeaseParams::any(), words in garbage(), (now, stamp) in (any_word(), any_word()),
+        params in LeaseParams::any_params(), words in any_words(), (now, stamp) in (any_word(), any_word()),
     ) {
         let mut state = words;
         params.limit().expect("valid").renew(state.as_mut_slice(), &Now::at(now), Stamp::from_bits(stamp));

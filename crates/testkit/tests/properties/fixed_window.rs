@@ -11,12 +11,12 @@ impl Subject for Fixed {
         FixedWindowModel,
         |own, model, now| own.0.fixed(),
         FixedWindowModel::new(own.0, now),
-        model.change(own.0, now)
+        model.change_params(own.0, now)
     );
 
-    fn any() -> BoxedStrategy<Self> {
+    fn any_params() -> BoxedStrategy<Self> {
         let phases = prop::sample::select(vec![Phase::Epoch, Phase::FirstRequest, Phase::Spread, Phase::Given(0)]);
-        let parameters = (some(), lengths(), debts(), initials(), phases);
+        let parameters = (any_amount(), any_length(), any_debt(), any_initial(), phases);
         let parameters = parameters.prop_map(|(limit, length, max_debt, initial, phase)| {
             // With calendar windows, which have irregular lengths, the payment of debt is
             // approximate.
@@ -34,8 +34,8 @@ impl Subject for Fixed {
         Self(WindowParams { length: old.0.length, phase: old.0.phase, max_debt: 0, ..self.0 })
     }
 
-    /// Windows of about the length around the start, and one each for all time before and after.
-    fn calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> Calendar {
+    /// Returns windows of about the length around the start, and one each for all time before and after.
+    fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> Calendar {
         let first = start + ahead + 1;
         let mut ends = vec![first];
         ends.extend(halves.iter().scan(first, |end, halves| {
@@ -48,8 +48,8 @@ impl Subject for Fixed {
         Calendar { ahead, spread, windows: starts.zip(ends).filter_map(window).collect() }
     }
 
-    /// In any interval at most `limit × (⌈T / length⌉ + 1)`, and in aligned windows at most `limit`
-    /// each. The same holds if a calendar window is missing.
+    /// Checks that at most `limit × (⌈T / length⌉ + 1)` is admitted in any interval, and at most `limit` in each
+    /// aligned window. The same holds if a calendar window is missing.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let (limit, length) = (u128::from(self.0.limit), self.0.length);
         for (nth, last) in events.iter().enumerate() {
@@ -73,12 +73,12 @@ impl Subject for Fixed {
     }
 
     fn at_first(&self) -> Exact {
-        exact(self.0.limit)
+        to_exact(self.0.limit)
     }
 
     /// Only steps forward begin windows.
     fn after_step(&self, from: u64, to: u64) -> Exact {
-        exact(windows_begun(from, to, self.0.length)) * exact(self.0.limit)
+        to_exact(windows_begun(from, to, self.0.length)) * to_exact(self.0.limit)
     }
 
     /// Returns one window longer than the window, or the second that threads may differ by.

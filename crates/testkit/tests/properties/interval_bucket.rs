@@ -8,13 +8,13 @@ impl Subject for IntervalParams {
         IntervalBucketModel,
         |own, model, now| own.limit(),
         IntervalBucketModel::new(*own, now),
-        model.change(*own, now)
+        model.change_params(*own, now)
     );
 
-    fn any() -> BoxedStrategy<Self> {
+    fn any_params() -> BoxedStrategy<Self> {
         let waits = prop_oneof![2 => Just(0), 2 => 1_u64..300, 1 => any_size(Rate::MAX_PERIOD.as_nanos())];
         let offsets = prop_oneof![Just(None), any_word().prop_map(Some)];
-        let parameters = ((some(), lengths(), some(), offsets), (waits, debts(), initials()));
+        let parameters = ((any_amount(), any_length(), any_amount(), offsets), (waits, any_debt(), any_initial()));
         let parameters = parameters.prop_map(|((refill, period, burst, offset), (max_wait, max_debt, initial))| {
             let refill = refill.min(period);
             let limit = IntervalBucket::new(refill, Nanos::from_nanos(period)).expect("valid");
@@ -35,12 +35,12 @@ impl Subject for IntervalParams {
         Self { period: old.period, steps: old.steps, burst, max_debt: 0, initial: 0, ..self }
     }
 
-    fn starts() -> BoxedStrategy<u64> {
+    fn any_start() -> BoxedStrategy<u64> {
         any_size(1 << 62).boxed()
     }
 
-    /// In any interval at most the burst plus the refill of its steps; with waits, a step at the
-    /// very beginning counts.
+    /// Checks that at most the burst plus the refill of its steps is admitted in any interval; with waits, a step at
+    /// the very beginning counts.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let period = i128::from(self.period);
         let steps_between = |from: i128, to: i128| match self.steps {
@@ -69,15 +69,15 @@ impl Subject for IntervalParams {
     }
 
     fn at_first(&self) -> Exact {
-        exact(self.initial)
+        to_exact(self.initial)
     }
 
     /// Only steps forward refill.
     fn after_step(&self, from: u64, to: u64) -> Exact {
-        exact(windows_begun(from, to, self.period)) * exact(self.refill)
+        to_exact(windows_begun(from, to, self.period)) * to_exact(self.refill)
     }
 
-    /// Until the largest possible debt is refilled, plus the second that threads may differ by.
+    /// Returns the time until the largest possible debt is refilled, plus the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
         let owed = (self.burst + self.max_debt).div_ceil(self.refill);
         (owed + 2) * self.period + Nanos::SECOND.as_nanos()

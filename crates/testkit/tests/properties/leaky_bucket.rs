@@ -8,13 +8,13 @@ impl Subject for LeakyParams {
         LeakyBucketModel,
         |own, model, now| own.limit(),
         LeakyBucketModel::new(*own, now),
-        model.change(*own, now)
+        model.change_params(*own, now)
     );
 
-    fn any() -> BoxedStrategy<Self> {
+    fn any_params() -> BoxedStrategy<Self> {
         let frees = prop_oneof![Just(0), Just(u64::MAX), any_size(u64::MAX)];
         let waits = prop_oneof![2 => Just(u64::MAX), 1 => Just(0), 2 => any_size(u64::MAX)].prop_map(Nanos::from_nanos);
-        let parameters = (rates(), some(), frees, waits, debts(), initials());
+        let parameters = (any_rate(), any_amount(), frees, waits, any_debt(), any_initial());
         let parameters = parameters.prop_map(|(rate, burst, free, max_wait, max_debt, initial)| {
             let burst = largest_valid(burst, |n| LeakyBucket::new(rate, n));
             let limit = LeakyBucket::new(rate, burst).expect("valid");
@@ -24,7 +24,7 @@ impl Subject for LeakyParams {
         parameters.boxed()
     }
 
-    /// At most `burst + rate × T` is admitted in any interval `T`.
+    /// Checks that at most `burst + rate × T` is admitted in any interval `T`.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.asked, event.cost)).collect();
         prop_assert_eq!(fullest_excess(&Bound::of(self.rate, self.burst), &events), None);
@@ -32,16 +32,16 @@ impl Subject for LeakyParams {
     }
 
     fn at_first(&self) -> Exact {
-        exact(self.initial)
+        to_exact(self.initial)
     }
 
     fn after_step(&self, from: u64, to: u64) -> Exact {
-        exact(to.saturating_sub(from)) * per_nano(self.rate)
+        to_exact(to.saturating_sub(from)) * per_nano(self.rate)
     }
 
-    /// Until a full bucket is empty, plus the second that threads may differ by.
+    /// Returns the time until a full bucket is empty, plus the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
-        let outflow = ceil_nanos(&((exact(self.burst) + exact(self.max_debt)) / per_nano(self.rate)));
+        let outflow = ceil_nanos(&((to_exact(self.burst) + to_exact(self.max_debt)) / per_nano(self.rate)));
         outflow.saturating_add(Nanos::SECOND).as_nanos()
     }
 
@@ -54,12 +54,12 @@ impl Subject for LeakyParams {
 }
 
 proptest! {
-    #![proptest_config(cases(1500))]
+    #![proptest_config(config_with_cases(1500))]
 
     /// At most `free + cost of the first + rate × (T + 1 ns)` leaves within `T`, in the order of
     /// arrival, and no request waits longer than allowed.
     #[test]
-    fn outflow_is_steady(params in LeakyParams::any(), start in starts(), script in greedy_scripts(60)) {
+    fn outflow_is_steady(params in LeakyParams::any_params(), start in any_start(), script in greedy_scripts(60)) {
         let mut events = walk(&params.limit().expect("valid"), &OneClock, start, &script);
         events.retain(|event| event.passes < u64::MAX);
         // All amounts are multiplied by the period, so that they are integers.

@@ -8,15 +8,15 @@ impl Subject for LogParams {
         SlidingLogModel,
         |own, model, now| own.limit(),
         SlidingLogModel::new(*own, now),
-        model.change(*own, now)
+        model.change_params(*own, now)
     );
 
-    fn any() -> BoxedStrategy<Self> {
+    fn any_params() -> BoxedStrategy<Self> {
         let limits = prop_oneof![4 => 1_u64..12, 1 => 1_u64..=60];
         let debts = prop_oneof![Just(0), 0_u64..12];
         let initials = prop_oneof![3 => Just(u64::MAX), 1 => 0_u64..12];
         let gaps = prop_oneof![3 => Just(0), 1 => 1_u64..100, 1 => any_size(Rate::MAX_PERIOD.as_nanos())];
-        let parameters = (limits, lengths(), debts, initials, gaps, prop::bool::weighted(0.25));
+        let parameters = (limits, any_length(), debts, initials, gaps, prop::bool::weighted(0.25));
         let parameters = parameters.prop_map(|(limit, length, max_debt, initial, gap, count_refused)| {
             let initial = initial.min(limit);
             LogParams { limit, length, max_debt, initial, gap, count_refused }
@@ -24,7 +24,7 @@ impl Subject for LogParams {
         parameters.boxed()
     }
 
-    /// At most `limit` in any window, and never closer than the minimum gap.
+    /// Checks that at most `limit` is admitted in any window, and never closer together than the minimum gap.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         for (nth, last) in events.iter().enumerate() {
             let inside = |asked: u64| last.passes - asked < self.length;
@@ -38,13 +38,13 @@ impl Subject for LogParams {
     }
 
     fn at_first(&self) -> Exact {
-        exact(self.limit)
+        to_exact(self.limit)
     }
 
-    /// Returns each step back grants at most one limit.
+    /// Returns one limit for each step back, which grants at most that.
     fn after_step(&self, from: u64, to: u64) -> Exact {
         let windows = if to < from { 1 } else { (to - from).div_ceil(self.length) };
-        exact(windows) * exact(self.limit)
+        to_exact(windows) * to_exact(self.limit)
     }
 
     /// Returns the window, plus the second that threads may differ by.

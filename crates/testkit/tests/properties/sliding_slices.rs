@@ -14,11 +14,11 @@ impl Subject for Slices {
         SlidingSlicesModel,
         |own, model, now| own.params.slices(own.precision),
         SlidingSlicesModel::new(own.params, own.precision, now),
-        model.change(own.params, own.precision, now)
+        model.change_params(own.params, own.precision, now)
     );
 
-    fn any() -> BoxedStrategy<Self> {
-        let parameters = (some(), lengths(), 1..=SlidingSlices::MAX_SLICES, debts(), initials());
+    fn any_params() -> BoxedStrategy<Self> {
+        let parameters = (any_amount(), any_length(), 1..=SlidingSlices::MAX_SLICES, any_debt(), any_initial());
         let parameters = parameters.prop_map(|(limit, length, slices, max_debt, initial)| {
             let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
             let precision = length.div_ceil(slices);
@@ -37,8 +37,8 @@ impl Subject for Slices {
         if fits { Self { precision, ..self } } else { self }
     }
 
-    /// In any interval of the length at most the limit. Up to the year 2262: the last slice may be
-    /// cut short by the end of time.
+    /// Checks that at most the limit is admitted in any interval of the length. Up to the year 2262: the last slice
+    /// may be cut short by the end of time.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events = || events.iter().filter(|event| event.passes < 1 << 63);
         for last in events() {
@@ -54,12 +54,12 @@ impl Subject for Slices {
     }
 
     fn at_first(&self) -> Exact {
-        exact(self.params.limit)
+        to_exact(self.params.limit)
     }
 
     /// Only steps forward expire anything.
     fn after_step(&self, from: u64, to: u64) -> Exact {
-        exact(windows_begun(from, to, self.params.length)) * exact(self.params.limit)
+        to_exact(windows_begun(from, to, self.params.length)) * to_exact(self.params.limit)
     }
 
     /// Returns one window longer than a window and a slice, or the second that threads may differ by.

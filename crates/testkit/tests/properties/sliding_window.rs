@@ -11,17 +11,18 @@ impl Subject for Sliding {
         SlidingWindowModel,
         |own, model, now| own.0.sliding(),
         SlidingWindowModel::new(own.0, now),
-        model.change(own.0, now)
+        model.change_params(own.0, now)
     );
 
-    fn any() -> BoxedStrategy<Self> {
-        let parameters = (some(), lengths(), debts(), initials()).prop_map(|(limit, length, max_debt, initial)| {
-            let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
-            match params.sliding() {
-                Err(LimitError::FillTooLong { max, .. }) => Sliding(WindowParams { max_debt: max, ..params }),
-                Ok(_) | Err(_) => Sliding(params),
-            }
-        });
+    fn any_params() -> BoxedStrategy<Self> {
+        let parameters =
+            (any_amount(), any_length(), any_debt(), any_initial()).prop_map(|(limit, length, max_debt, initial)| {
+                let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase: Phase::Epoch };
+                match params.sliding() {
+                    Err(LimitError::FillTooLong { max, .. }) => Sliding(WindowParams { max_debt: max, ..params }),
+                    Ok(_) | Err(_) => Sliding(params),
+                }
+            });
         parameters.boxed()
     }
 
@@ -29,8 +30,8 @@ impl Subject for Sliding {
         Self(WindowParams { length: old.0.length, max_debt: 0, ..self.0 })
     }
 
-    /// In any interval at most `limit + limit / length × T`, and in any aligned window at most
-    /// `limit`. Up to the year 2262: the last window may be cut short by the end of time.
+    /// Checks that at most `limit + limit / length × T` is admitted in any interval, and at most `limit` in any aligned
+    /// window. Up to the year 2262: the last window may be cut short by the end of time.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events = events.iter().map(|event| (event.passes, event.cost)).filter(|&(at, _)| at < 1 << 63);
         let (events, length): (Vec<_>, _) = (events.collect(), self.0.length);
@@ -50,12 +51,12 @@ impl Subject for Sliding {
     }
 
     fn at_first(&self) -> Exact {
-        exact(self.0.limit)
+        to_exact(self.0.limit)
     }
 
     /// Only steps forward begin windows.
     fn after_step(&self, from: u64, to: u64) -> Exact {
-        exact(windows_begun(from, to, self.0.length)) * exact(self.0.limit)
+        to_exact(windows_begun(from, to, self.0.length)) * to_exact(self.0.limit)
     }
 
     /// Returns one window longer than two windows, or the second that threads may differ by.

@@ -8,20 +8,22 @@ impl Subject for TokenParams {
         TokenBucketModel,
         |own, model, now| own.limit(),
         TokenBucketModel::new(*own, now),
-        model.change(*own, now)
+        model.change_params(*own, now)
     );
 
-    fn any() -> BoxedStrategy<Self> {
-        let parameters = (rates(), some(), debts(), initials()).prop_map(|(rate, burst, max_debt, initial)| {
-            let burst = largest_valid(burst, |n| TokenBucket::new(rate, n));
-            let limit = TokenBucket::new(rate, burst).expect("valid");
-            let max_debt = largest_valid(max_debt, |n| limit.max_debt(n));
-            TokenParams { rate, burst, max_debt, initial: initial.min(burst) }
-        });
+    fn any_params() -> BoxedStrategy<Self> {
+        let parameters =
+            (any_rate(), any_amount(), any_debt(), any_initial()).prop_map(|(rate, burst, max_debt, initial)| {
+                let burst = largest_valid(burst, |n| TokenBucket::new(rate, n));
+                let limit = TokenBucket::new(rate, burst).expect("valid");
+                let max_debt = largest_valid(max_debt, |n| limit.max_debt(n));
+                TokenParams { rate, burst, max_debt, initial: initial.min(burst) }
+            });
         parameters.boxed()
     }
 
-    /// At most `burst + rate × T` in any interval `T`, up to the end of the representable time.
+    /// Checks that at most `burst + rate × T` is admitted in any interval `T`, up to the end of the
+    /// representable time.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.passes, event.cost)).collect();
         let bound = Bound::of(self.rate, self.burst);
@@ -31,26 +33,26 @@ impl Subject for TokenParams {
     }
 
     fn at_first(&self) -> Exact {
-        exact(self.initial)
+        to_exact(self.initial)
     }
 
     fn after_step(&self, from: u64, to: u64) -> Exact {
-        exact(to.saturating_sub(from)) * per_nano(self.rate)
+        to_exact(to.saturating_sub(from)) * per_nano(self.rate)
     }
 
     /// Returns the time to refill capacity and debt, plus the second that threads may differ by.
     fn longest_reset(&self) -> u64 {
-        let refill = ceil_nanos(&((exact(self.burst) + exact(self.max_debt)) / per_nano(self.rate)));
+        let refill = ceil_nanos(&((to_exact(self.burst) + to_exact(self.max_debt)) / per_nano(self.rate)));
         refill.saturating_add(Nanos::SECOND).as_nanos()
     }
 }
 
 proptest! {
-    #![proptest_config(cases(1500))]
+    #![proptest_config(config_with_cases(1500))]
 
     #[test]
     fn no_state_owes_more_than_burst_and_debt(
-        params in TokenParams::any(), words in [any_word(), any_word()], now in any_word(),
+        params in TokenParams::any_params(), words in [any_word(), any_word()], now in any_word(),
     ) {
         let report = params.limit().expect("valid").report(&words, &Now::at(now), Cost::ONE);
         prop_assert!(report.reset.as_nanos() <= params.longest_reset(), "{:?}", report);

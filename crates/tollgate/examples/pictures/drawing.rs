@@ -32,11 +32,11 @@ const STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px system-ui
 /// Returns the picture as SVG.
 pub(crate) fn draw(title: &str, story: &Story) -> String {
     let (mut lanes, mut y) = (String::new(), LANES);
-    ticks(&mut lanes, "passed", "p", &story.passed, &mut y);
+    draw_ticks(&mut lanes, "passed", "p", &story.passed, &mut y);
     if !story.delayed.is_empty() {
-        waits(&mut lanes, &story.delayed, &mut y);
+        draw_waits(&mut lanes, &story.delayed, &mut y);
     }
-    ticks(&mut lanes, "refused", "r", &story.refused, &mut y);
+    draw_ticks(&mut lanes, "refused", "r", &story.refused, &mut y);
     let top = y + GAP;
     let bottom = top + CHART;
     let height = bottom + 40;
@@ -44,43 +44,43 @@ pub(crate) fn draw(title: &str, story: &Story) -> String {
         "<svg class=\"tg\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
          role=\"img\"><title>{title}</title><style>{STYLE}</style>\n<text class=\"t\" x=\"16\" y=\"24\">{title}</text>\n"
     );
-    grid(&mut svg, bottom);
+    draw_grid(&mut svg, bottom);
     svg.push_str(&lanes);
-    chart(&mut svg, story, top, bottom);
+    draw_chart(&mut svg, story, top, bottom);
     svg + "</svg>\n"
 }
 
 /// Draws a lane with a stroke for each instant.
-fn ticks(svg: &mut String, name: &str, class: &str, moments: &[u64], y: &mut u64) {
-    label(svg, &format!("{name} {}", moments.len()), *y + 13);
-    path(svg, class, moments.iter().map(|at| format!("M{} {y}v{TICK}", x(*at))));
+fn draw_ticks(svg: &mut String, name: &str, class: &str, moments: &[u64], y: &mut u64) {
+    draw_label(svg, &format!("{name} {}", moments.len()), *y + 13);
+    draw_path(svg, class, moments.iter().map(|at| format!("M{} {y}v{TICK}", x_of(*at))));
     *y += TICK + SPACE;
 }
 
 /// Draws a lane with a line for each request that waits, from its arrival at the top to its
 /// departure, where it has a stroke.
-fn waits(svg: &mut String, delayed: &[(u64, u64)], y: &mut u64) {
+fn draw_waits(svg: &mut String, delayed: &[(u64, u64)], y: &mut u64) {
     let end = *y + WAIT;
-    label(svg, &format!("delayed {}", delayed.len()), *y + 10);
-    label(svg, "until", end + 13);
+    draw_label(svg, &format!("delayed {}", delayed.len()), *y + 10);
+    draw_label(svg, "until", end + 13);
     let shown = || delayed.iter().filter(|(_, until)| *until <= LENGTH);
-    path(svg, "d w", shown().map(|(from, until)| format!("M{} {y}L{} {end}", x(*from), x(*until))));
-    path(svg, "d", shown().map(|(_, until)| format!("M{} {end}v{TICK}", x(*until))));
+    draw_path(svg, "d w", shown().map(|(from, until)| format!("M{} {y}L{} {end}", x_of(*from), x_of(*until))));
+    draw_path(svg, "d", shown().map(|(_, until)| format!("M{} {end}v{TICK}", x_of(*until))));
     *y = end + TICK + SPACE;
 }
 
-fn path(svg: &mut String, class: &str, strokes: impl Iterator<Item = String>) {
+fn draw_path(svg: &mut String, class: &str, strokes: impl Iterator<Item = String>) {
     let _ = writeln!(svg, "<path class=\"{class}\" d=\"{}\"/>", strokes.collect::<String>());
 }
 
-fn label(svg: &mut String, text: &str, y: u64) {
+fn draw_label(svg: &mut String, text: &str, y: u64) {
     let _ = writeln!(svg, "<text class=\"e\" x=\"{}\" y=\"{y}\">{text}</text>", LEFT - 12);
 }
 
 /// Draws a line at every fourth second and a number at every second one.
-fn grid(svg: &mut String, bottom: u64) {
+fn draw_grid(svg: &mut String, bottom: u64) {
     for second in (0..=LENGTH / 1_000).step_by(2) {
-        let x = x(second * 1_000);
+        let x = x_of(second * 1_000);
         if second % 4 == 0 {
             let top = LANES - 4;
             let _ = writeln!(svg, "<line class=\"g\" x1=\"{x}\" x2=\"{x}\" y1=\"{top}\" y2=\"{bottom}\"/>");
@@ -91,9 +91,9 @@ fn grid(svg: &mut String, bottom: u64) {
 }
 
 /// Draws the state as a line, below its maximum.
-fn chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
+fn draw_chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
     let most = story.line.iter().map(|(_, level)| *level).chain([story.limit * 100]).max().unwrap_or(1);
-    let y = |level: u64| tenths(bottom * 10 - level * CHART * 10 / most);
+    let y = |level: u64| format_tenths(bottom * 10 - level * CHART * 10 / most);
     let mut path = String::new();
     for place in 0..story.line.len() {
         let (at, level) = story.line[place];
@@ -106,23 +106,23 @@ fn chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
         {
             continue;
         }
-        let _ = write!(path, "{}{} {}", if place == 0 { "M" } else { "L" }, x(at), y(level));
+        let _ = write!(path, "{}{} {}", if place == 0 { "M" } else { "L" }, x_of(at), y(level));
     }
     let limit = y(story.limit * 100);
     let _ = writeln!(svg, "<line class=\"c\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{limit}\" y2=\"{limit}\"/>");
     let _ = writeln!(svg, "<path class=\"a\" d=\"{path}L{RIGHT} {bottom}L{LEFT} {bottom}Z\"/>");
     let _ = writeln!(svg, "<path class=\"s\" d=\"{path}\"/>");
-    label(svg, &story.limit.to_string(), top + 4);
-    label(svg, story.shown, (top + bottom) / 2 + 4);
-    label(svg, "0", bottom + 4);
+    draw_label(svg, &story.limit.to_string(), top + 4);
+    draw_label(svg, story.shown, (top + bottom) / 2 + 4);
+    draw_label(svg, "0", bottom + 4);
 }
 
 /// Returns the horizontal position of an instant.
-fn x(at: u64) -> String {
-    tenths(LEFT * 10 + at.min(LENGTH) * (RIGHT - LEFT) * 10 / LENGTH)
+fn x_of(at: u64) -> String {
+    format_tenths(LEFT * 10 + at.min(LENGTH) * (RIGHT - LEFT) * 10 / LENGTH)
 }
 
-fn tenths(number: u64) -> String {
+fn format_tenths(number: u64) -> String {
     match (number / 10, number % 10) {
         (whole, 0) => whole.to_string(),
         (whole, part) => format!("{whole}.{part}"),

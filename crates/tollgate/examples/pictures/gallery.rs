@@ -7,7 +7,7 @@ use tollgate::{
 };
 
 use super::drawing::draw;
-use super::traffic::{Shown, limited, paced};
+use super::traffic::{Shown, run_limited, run_paced};
 
 /// A picture file.
 pub(crate) struct Picture {
@@ -18,14 +18,14 @@ pub(crate) struct Picture {
 
 /// Returns all pictures. Every limit admits about three requests a second, as far as its algorithm
 /// allows.
-pub(crate) fn all() -> Result<Vec<Picture>, LimitError> {
+pub(crate) fn all_pictures() -> Result<Vec<Picture>, LimitError> {
     let rate = Rate::per_second(3)?;
     let length = Nanos::from_secs(4);
     let picture = |name, title: &str, limit: Limit, shown| {
-        let svg = draw(title, &limited(limit, shown));
+        let svg = draw(title, &run_limited(limit, shown));
         Picture { name, svg }
     };
-    let paced = |name, title: &str, pacing, most| Picture { name, svg: draw(title, &paced(pacing, most)) };
+    let paced = |name, title: &str, pacing, most| Picture { name, svg: draw(title, &run_paced(pacing, most)) };
     let token = TokenBucket::new(rate, 6)?.into();
     let leaky = LeakyBucket::new(rate, 6)?.into();
     let interval = IntervalBucket::new(6, Nanos::from_secs(2))?.burst(12)?.into();

@@ -13,7 +13,7 @@ mod traffic;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures");
     std::fs::create_dir_all(folder)?;
-    for picture in gallery::all()? {
+    for picture in gallery::all_pictures()? {
         std::fs::write(format!("{folder}/{}.svg", picture.name), picture.svg)?;
     }
     Ok(())

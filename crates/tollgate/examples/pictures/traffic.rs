@@ -53,7 +53,7 @@ pub(crate) struct Story {
 
 /// Returns the times of the requests: few at first; bursts before and after the fourth second; then
 /// steadily more than the limits admit; a pause; and another burst.
-pub(crate) fn arrivals() -> Vec<u64> {
+pub(crate) fn arrival_times() -> Vec<u64> {
     let every = |from: u64, until: u64, gap: u64| (from..until).step_by(gap as usize);
     let parts = [
         every(250, 3_000, 500),
@@ -67,7 +67,7 @@ pub(crate) fn arrivals() -> Vec<u64> {
 }
 
 /// Runs the traffic through a limit.
-pub(crate) fn limited(limit: Limit, shown: Shown) -> Story {
+pub(crate) fn run_limited(limit: Limit, shown: Shown) -> Story {
     let clock = Arc::new(ManualClock::default());
     let limiter = Limiter::with_clock(limit, clock.clone());
     let (name, is_left) = match shown {
@@ -75,19 +75,19 @@ pub(crate) fn limited(limit: Limit, shown: Shown) -> Story {
         Shown::Used(name) => (name, false),
     };
     let most = limiter.report(0).limit;
-    tell(&mut Limited { limit, limiter, clock, at: 0, held: Vec::new(), is_left }, name, most)
+    run_traffic(&mut Limited { limit, limiter, clock, at: 0, held: Vec::new(), is_left }, name, most)
 }
 
 /// Runs the traffic through a pacer that stores this many permits.
-pub(crate) fn paced(pacing: Pacing, stored_most: u64) -> Story {
+pub(crate) fn run_paced(pacing: Pacing, stored_most: u64) -> Story {
     let pace = pacing.start(Time::from_nanos(Nanos::from_millis(START).as_nanos()));
-    tell(&mut Paced { pacing, pace, now: Time::ZERO }, "stored", stored_most)
+    run_traffic(&mut Paced { pacing, pace, now: Time::ZERO }, "stored", stored_most)
 }
 
-fn tell(gate: &mut dyn Gate, shown: &'static str, limit: u64) -> Story {
+fn run_traffic(gate: &mut dyn Gate, shown: &'static str, limit: u64) -> Story {
     let (passed, delayed, refused, line) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut story = Story { passed, delayed, refused, line, shown, limit };
-    let mut arrivals = arrivals().into_iter().peekable();
+    let mut arrivals = arrival_times().into_iter().peekable();
     for at in (0..LENGTH).step_by(STEP as usize) {
         gate.advance(at);
         story.line.push((at, gate.level()));

@@ -24,7 +24,7 @@ impl<T: Copy + Ord> Schedule<T> {
     }
 
     pub(super) fn set(&mut self, at: T, alarm: &Arc<dyn Alarm>) {
-        let id = id(alarm);
+        let id = alarm_id(alarm);
         if let Some(before) = self.times.insert(id, at) {
             self.by_time.remove(&(before, id));
         }
@@ -32,7 +32,7 @@ impl<T: Copy + Ord> Schedule<T> {
     }
 
     pub(super) fn remove(&mut self, alarm: &Arc<dyn Alarm>) {
-        let id = id(alarm);
+        let id = alarm_id(alarm);
         if let Some(at) = self.times.remove(&id) {
             self.by_time.remove(&(at, id));
         }
@@ -80,7 +80,7 @@ impl<T> fmt::Debug for Schedule<T> {
 }
 
 /// Returns the address, which identifies an alarm: the schedule holds a weak reference, so no other alarm can have the same address.
-fn id(alarm: &Arc<dyn Alarm>) -> usize {
+fn alarm_id(alarm: &Arc<dyn Alarm>) -> usize {
     Arc::as_ptr(alarm).cast::<()>() as usize
 }
 
@@ -135,7 +135,7 @@ impl Timer {
             let due = schedule.take_due(now());
             if !due.is_empty() {
                 drop(schedule);
-                due.iter().for_each(fire);
+                due.iter().for_each(fire_alarm);
                 drop(due);
                 schedule = self.lock();
                 continue;
@@ -156,7 +156,7 @@ impl Timer {
 }
 
 /// Fires an alarm, and survives its panic: the others have to fire as well.
-pub(super) fn fire(alarm: &Arc<dyn Alarm>) {
+pub(super) fn fire_alarm(alarm: &Arc<dyn Alarm>) {
     let _: Result<(), _> = catch_unwind(AssertUnwindSafe(|| alarm.fire()));
 }
 

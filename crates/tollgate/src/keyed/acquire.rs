@@ -126,7 +126,7 @@ where
             // Another thread took from the entry meanwhile, or the overflow entry decided: the delay is longer than the
             // cost alone causes, so the charge is undone.
             Outcome::Delay(_) => {
-                self.undo(fingerprint, &verdict, cost);
+                self.give_back_quietly(fingerprint, &verdict, cost);
                 verdict
             }
             Outcome::Allow | Outcome::Deny(_) => verdict,

@@ -55,7 +55,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         self.later.last().unwrap_or(self.inline)
     }
 
-    pub(super) fn now(&self, fingerprint: Fingerprint) -> Now<'a> {
+    pub(super) fn now_for_key(&self, fingerprint: Fingerprint) -> Now<'a> {
         self.now.with_spread(fingerprint.low)
     }
 
@@ -82,7 +82,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         slot: &mut LockedEntry<'_>,
         visit: impl FnOnce(&mut Account<'_, A, State<'_>>) -> R,
     ) -> R {
-        let mut account = self.account(slot.generation, slot.state, self.now(fingerprint));
+        let mut account = self.account(slot.generation, slot.state, self.now_for_key(fingerprint));
         let result = visit(&mut account);
         if account.own.is_none() {
             slot.generation = self.generation();
@@ -141,10 +141,10 @@ impl<A: Algorithm> StateReader for KeyedReader<'_, A> {
     }
 
     fn is_new(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool {
-        self.limit_of(slot.generation).is_new(&slot.state, &self.now(fingerprint))
+        self.limit_of(slot.generation).is_new(&slot.state, &self.now_for_key(fingerprint))
     }
 
     fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent {
-        self.limit_of(slot.generation).spent(&slot.state, &self.now(fingerprint))
+        self.limit_of(slot.generation).spent(&slot.state, &self.now_for_key(fingerprint))
     }
 }

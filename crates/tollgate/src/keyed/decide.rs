@@ -98,7 +98,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     ) -> R {
         let changes = self.changes();
         let reader = self.reader(&changes, now);
-        let (limit, key_now) = (reader.limit(), reader.now(fingerprint));
+        let (limit, key_now) = (reader.limit(), reader.now_for_key(fingerprint));
         let arrival = spent_by_arrival(limit, &key_now, ask);
         let decided = self.table(&changes).upsert(fingerprint, &reader, arrival, |slot, presence| {
             if presence == Presence::New {
@@ -138,7 +138,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     ) -> R {
         let changes = self.changes();
         let reader = self.reader(&changes, now);
-        let (limit, now) = (reader.limit(), reader.now(fingerprint));
+        let (limit, now) = (reader.limit(), reader.now_for_key(fingerprint));
         with_init(limit, &now, |state| read(&Account { limit, own: None, state: &state, now }))
     }
 
@@ -200,7 +200,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 
     /// Gives back up to `cost` of what `verdict` took, and returns how much.
     pub(super) fn refund_part(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
-        let refunded = self.undo(fingerprint, verdict, cost);
+        let refunded = self.give_back_quietly(fingerprint, verdict, cost);
         if refunded > 0 {
             self.shards.notify(shard_of(fingerprint), fingerprint);
         }
@@ -208,7 +208,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     }
 
     /// Gives back without notifying waiters.
-    pub(super) fn undo(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
+    pub(super) fn give_back_quietly(&self, fingerprint: Fingerprint, verdict: &Verdict<A::Stamp>, cost: Cost) -> u64 {
         let (now, stamp) = (self.now(), Some(verdict.stamp()));
         match self.find(fingerprint, now, |account| account.refund(cost, stamp)) {
             Some(refunded) if refunded > Cost::ZERO => refunded.get(),

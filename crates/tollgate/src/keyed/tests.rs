@@ -9,7 +9,7 @@ use super::*;
 use crate::clock::ManualClock;
 use crate::keyed::Hashed;
 use crate::testing::{
-    HOUR, POINTS, Rng, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
+    HOUR, POINTS, Rng, SECOND, bucket, clock, daily_window, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
 };
 use crate::{FixedWindow, Limit, Limits, Outcome, Retry};
 use tollgate_core::{Nanos, Phase};
@@ -25,7 +25,7 @@ fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock
 }
 
 /// Returns how many entries are in use, including those that are full again.
-fn entries<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>) -> usize {
+fn count_entries<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>) -> usize {
     let mut entries = 0;
     let changes = keyed.changes();
     keyed.table(&changes).for_each(&keyed.reader(&changes, keyed.clock.now()), |_, _| entries += 1);
@@ -65,7 +65,7 @@ fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
     keyed.reset(KEYS[0]);
     assert_eq!(KEYS.map(|key| remaining(&keyed, key)), [10, 0, 0], "{limit:?}");
     assert_eq!((keyed.drain(KEYS[0]), keyed.drain(KEYS[0])), (10, 0), "{limit:?}");
-    assert_eq!((entries(&keyed), keyed.overflowed()), (3, 0), "{limit:?}");
+    assert_eq!((count_entries(&keyed), keyed.overflowed()), (3, 0), "{limit:?}");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn every_verb_does_what_it_says_for_each_key_whatever_the_state() {
     ten_of_each_and_all(HOUR).iter().for_each(check_every_verb);
     check_every_verb(&bucket(10).max_debt(5).unwrap());
     check_every_verb(&fine_bucket(10).max_debt(5).unwrap());
-    check_every_verb(&daily(10).max_debt(5).unwrap());
+    check_every_verb(&daily_window(10).max_debt(5).unwrap());
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn refunds_and_resets_of_unknown_keys_do_nothing() {
         let verdict = keyed.check("alice", 4);
         assert_eq!(keyed.refund("bob", &verdict), 0, "{limit:?}");
         keyed.reset("bob");
-        assert_eq!((entries(&keyed), remaining(&keyed, "alice")), (1, 6), "{limit:?}");
+        assert_eq!((count_entries(&keyed), remaining(&keyed, "alice")), (1, 6), "{limit:?}");
     }
 }
 
@@ -148,7 +148,7 @@ fn many_at_once_are_decided_as_one_by_one() {
 fn no_request_is_lost_between_two_batches() {
     // Every request has a different cost, a power of two: if one is lost, the sum shows which.
     for len in [15, 16, 17, 32, 33, 40] {
-        let (keyed, _) = keyed(daily(1 << 40), 100);
+        let (keyed, _) = keyed(daily_window(1 << 40), 100);
         keyed.check_many((0..len).map(|n| ("all", 1 << n)).chain(None), |_| ());
         assert_eq!(remaining(&keyed, "all"), (1 << 40) - ((1 << len) - 1));
     }
@@ -196,10 +196,10 @@ fn peeking_and_reporting_insert_nothing() {
             assert!(!keyed.peek(&format!("key {n}"), 11).is_admitted());
             assert_eq!(keyed.report(&format!("key {n}"), 1).remaining, 10);
         }
-        assert_eq!(entries(&keyed), 0, "{limit:?}");
+        assert_eq!(count_entries(&keyed), 0, "{limit:?}");
         let _ = keyed.check("alice", 3);
         (0..100).for_each(|n| assert_eq!(remaining(&keyed, &format!("key {n}")), 10));
-        assert_eq!((entries(&keyed), remaining(&keyed, "alice"), keyed.overflowed()), (1, 7, 0), "{limit:?}");
+        assert_eq!((count_entries(&keyed), remaining(&keyed, "alice"), keyed.overflowed()), (1, 7, 0), "{limit:?}");
     }
 }
 
@@ -270,13 +270,13 @@ fn threads_on_the_same_keys_take_exactly_the_limit() {
     }
     check(bucket(60_000), "one word");
     check(fine_bucket(20_000), "two words");
-    check(daily(5_000), "a window");
-    check(Limits::new([bucket(5_000).into(), daily(3_000).into()]).unwrap(), "a group");
+    check(daily_window(5_000), "a window");
+    check(Limits::new([bucket(5_000).into(), daily_window(3_000).into()]).unwrap(), "a group");
 }
 
 #[test]
 fn threads_on_different_keys_do_not_interfere() {
-    for limit in [Limit::from(bucket(100)), daily(100).into()] {
+    for limit in [Limit::from(bucket(100)), daily_window(100).into()] {
         let (keyed, _) = keyed(limit, 4_000);
         on_threads(4, |thread| {
             // New keys arrive all the time, so that keys are inserted, displaced and overflow concurrently.
@@ -287,7 +287,7 @@ fn threads_on_different_keys_do_not_interfere() {
                 assert_eq!((keyed.refund(&key, &taken[0]), keyed.report(&key, 1).remaining), (30, 40));
             }
         });
-        assert_eq!((entries(&keyed), keyed.overflowed()), (4_000, 0), "{limit:?}");
+        assert_eq!((count_entries(&keyed), keyed.overflowed()), (4_000, 0), "{limit:?}");
         for (thread, n) in (0..4_u32).flat_map(|thread| (0..1_000_u32).map(move |n| (thread, n))) {
             assert_eq!(keyed.report(&[thread, n].map(u32::to_le_bytes).concat(), 1).remaining, 40);
         }

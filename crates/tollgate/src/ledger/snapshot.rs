@@ -76,16 +76,16 @@ impl<C: Clock> Ledger<C> {
             for id in ids.drain(..) {
                 let own = u32::try_from(id).ok().and_then(|id| limits.get(id));
                 if let Some(own) = own.filter(|_| written.insert(id)) {
-                    to.limits(id, own)?;
+                    to.write_limits(id, own)?;
                 }
             }
             if entries.len() >= FRAME_WORDS {
-                to.frame(kind, &entries)?;
+                to.write_frame(kind, &entries)?;
                 entries.clear();
             }
         }
         if !entries.is_empty() {
-            to.frame(kind, &entries)?;
+            to.write_frame(kind, &entries)?;
         }
         Ok(total)
     }
@@ -105,7 +105,7 @@ impl<C: Clock> Ledger<C> {
     ) -> Result<Self, RestoreError> {
         let ledger = Self::with_clock(capacity, state_words, clock).map_err(RestoreError::CapacityError)?;
         let now = ledger.clock.now();
-        let head = from.table(&now)?;
+        let head = from.read_table_head(&now)?;
         let (mut limits, mut ids, mut total) = (Restored::default(), HashMap::new(), 0);
         loop {
             let (kind, mut words) = from.frame()?;
@@ -137,7 +137,7 @@ impl<C: Clock> Ledger<C> {
                         };
                         let mut state = state.to_vec();
                         own.rebase(&mut *state, head.then, now.mono());
-                        enter(buckets, fingerprint, &reader, id, own, &state);
+                        insert_restored(buckets, fingerprint, &reader, id, own, &state);
                     }
                 }
                 (Kind::EndTable, [entries]) if *entries == total => break,
@@ -149,7 +149,7 @@ impl<C: Clock> Ledger<C> {
 }
 
 /// Inserts a state that has something used up. If the table is full, the entry with the least used is evicted.
-fn enter(
+fn insert_restored(
     buckets: &Buckets<Wide>,
     fingerprint: Fingerprint,
     reader: &LedgerReader<'_, Restored>,

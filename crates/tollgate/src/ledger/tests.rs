@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::ManualClock;
-use crate::testing::{DAY, HOUR, POINTS, SECOND, bucket, clock, daily, fine_bucket, ten_of_each, ten_of_each_and_all};
+use crate::testing::{
+    DAY, HOUR, POINTS, SECOND, bucket, clock, daily_window, fine_bucket, ten_of_each, ten_of_each_and_all,
+};
 use crate::{Concurrency, FixedWindow, Limit, Outcome, Report, SlidingLog, Verdict};
 use tollgate_core::{Nanos, Phase};
 
@@ -20,7 +22,7 @@ fn ledger(capacity: usize, state_words: usize) -> (Tested, Arc<ManualClock>) {
     (ledger, clock)
 }
 
-fn one(limit: impl Into<Limit>) -> Limits {
+fn single_limit(limit: impl Into<Limit>) -> Limits {
     Limits::from(limit.into())
 }
 
@@ -62,7 +64,7 @@ impl Tested {
 
 /// Returns the smallest ledger, in which every key can be in every bucket, filled with keys "0", "1" and so on, each of which
 /// has spent `cost(number)` under the first limits.
-fn full(limit_table: &[Limits], cost: impl Fn(u64) -> u64) -> (Tested, Arc<ManualClock>, u64) {
+fn filled_ledger(limit_table: &[Limits], cost: impl Fn(u64) -> u64) -> (Tested, Arc<ManualClock>, u64) {
     let words = limit_table.iter().map(Limits::words).max().unwrap();
     let (other, _) = ledger(1, words);
     (0..100).for_each(|n| assert!(other.ask(limit_table, 0, &n.to_string(), Ask::UpTo(Cost::MAX)).is_admitted()));
@@ -97,7 +99,7 @@ fn every_ask_does_what_it_says_whatever_the_state() {
 
 #[test]
 fn decision_reports_the_state_before_and_after() {
-    let limit_table = [Limits::new([bucket(10).into(), daily(8).into()]).unwrap()];
+    let limit_table = [Limits::new([bucket(10).into(), daily_window(8).into()]).unwrap()];
     let (ledger, _) = ledger(100, 4);
     ledger.decide(&limit_table[..], &[Charge::new(0, b"alice", 3)], |_, view| {
         assert_eq!(view.limits(), Some(&limit_table[0]));
@@ -128,7 +130,7 @@ fn peeking_inserts_and_changes_nothing() {
 #[test]
 fn peek_at_an_unknown_key_uses_its_own_window() {
     let spread = FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread).initial(0).unwrap();
-    let limit_table = [one(spread)];
+    let limit_table = [single_limit(spread)];
     let (ledger, _) = ledger(100, 2);
     for key in ["alice", "bob", "carol"] {
         let peeked = ledger.peek(&limit_table[..], &Charge::new(0, key.as_bytes(), 1), |view| view.verdict().outcome());
@@ -157,7 +159,7 @@ fn other_parameters_with_each_call_keep_what_was_spent() {
 
 #[test]
 fn unknown_limits_are_refused_permanently() {
-    let limit_table = [one(bucket(10))];
+    let limit_table = [single_limit(bucket(10))];
     let (ledger, _) = ledger(100, 1);
     let mut calls = 0;
     let charges = [Charge::new(1, b"alice", 1)];
@@ -175,9 +177,9 @@ fn unknown_limits_are_refused_permanently() {
 #[test]
 fn states_too_long_for_the_table_are_refused_permanently() {
     let limit_table = [
-        one(SlidingLog::new(3, DAY).unwrap().max_debt(0).unwrap()),
-        one(SlidingLog::new(4, DAY).unwrap().max_debt(0).unwrap()),
-        one(bucket(10)),
+        single_limit(SlidingLog::new(3, DAY).unwrap().max_debt(0).unwrap()),
+        single_limit(SlidingLog::new(4, DAY).unwrap().max_debt(0).unwrap()),
+        single_limit(bucket(10)),
     ];
     let (ledger, _) = ledger(100, 4);
     assert_eq!(ledger.state_words(), 4);
@@ -195,8 +197,8 @@ fn states_too_long_for_the_table_are_refused_permanently() {
 
 #[test]
 fn state_of_unknown_limits_is_dropped() {
-    let limit_table = [one(bucket(10)), one(daily(10))];
-    let (ledger, _, slots) = full(&limit_table, |_| 3);
+    let limit_table = [single_limit(bucket(10)), single_limit(daily_window(10))];
+    let (ledger, _, slots) = filled_ledger(&limit_table, |_| 3);
     for n in 0..slots {
         assert_eq!(ledger.check(&limit_table, 1, &n.to_string(), 7).taken().get(), 7);
     }
@@ -210,7 +212,7 @@ fn state_of_unknown_limits_is_dropped() {
 
 #[test]
 fn windows_are_handed_in_with_the_charge() {
-    let limit_table = [one(daily(10).phase(Phase::Given(0)))];
+    let limit_table = [single_limit(daily_window(10).phase(Phase::Given(0)))];
     let (ledger, clock) = ledger(100, 2);
     let now = clock.now().wall();
     let day = Window::new(now, now.saturating_add(HOUR)).unwrap();
@@ -260,14 +262,20 @@ fn many_at_once_are_decided_as_one_by_one() {
     }
 }
 
-fn plain<'a>(charge: &Charge<'a>, limit_table: &'a [Limits]) -> Option<PlainCharge<'a>> {
+fn to_plain_charge<'a>(charge: &Charge<'a>, limit_table: &'a [Limits]) -> Option<PlainCharge<'a>> {
     let limits = limit_table.get(charge.limits_id as usize)?;
     Some(PlainCharge { limits_id: charge.limits_id, limits, key: charge.key, cost: charge.ask.cost() })
 }
 
 #[test]
 fn fast_path_of_groups_decides_as_the_slow_path_does() {
-    let limit_table = [one(bucket(10)), one(bucket(7)), one(fine_bucket(10)), one(bucket(20)), one(daily(30))];
+    let limit_table = [
+        single_limit(bucket(10)),
+        single_limit(bucket(7)),
+        single_limit(fine_bucket(10)),
+        single_limit(bucket(20)),
+        single_limit(daily_window(30)),
+    ];
     let ((fast, clock), (slow, other_clock)) = (ledger(100, 100), ledger(100, 100));
     let (mut admitted, mut refused, mut slow_only) = (0, 0, 0);
     for step in 0..400_u64 {
@@ -278,7 +286,8 @@ fn fast_path_of_groups_decides_as_the_slow_path_does() {
             ids.iter().zip(&names).map(|(id, name)| Charge::new(*id as u32, name.as_bytes(), step % 3)).collect();
         let mut answers = Vec::new();
         let each = |_: &PlainCharge<'_>, outcome: Outcome, report: Report| answers.push((outcome, vec![report]));
-        let decided = fast.try_decide_fast(&charges, |charge| plain(charge, &limit_table), &fast.clock().now(), each);
+        let decided =
+            fast.try_decide_fast(&charges, |charge| to_plain_charge(charge, &limit_table), &fast.clock().now(), each);
         let mut expected = Vec::new();
         let passed = slow.decide(&limit_table[..], &charges, |index, view| {
             let cost = charges[index].ask.cost();
@@ -305,8 +314,8 @@ fn fast_path_of_groups_decides_as_the_slow_path_does() {
 
 #[test]
 fn least_spent_entry_is_evicted_whatever_its_limits() {
-    let limit_table = [one(bucket(10)), one(fine_bucket(1_000)), one(daily(4))];
-    let (ledger, _, slots) = full(&limit_table, |n| if n == 0 { 2 } else { 6 });
+    let limit_table = [single_limit(bucket(10)), single_limit(fine_bucket(1_000)), single_limit(daily_window(4))];
+    let (ledger, _, slots) = filled_ledger(&limit_table, |n| if n == 0 { 2 } else { 6 });
     // The keys spend a tenth, a quarter and a half of their limits.
     assert!(ledger.check(&limit_table, 1, "tenth", 100).is_admitted() && !ledger.has_entry("tenth"));
     assert!(ledger.check(&limit_table, 2, "quarter", 1).is_admitted() && ledger.has_entry("quarter"));
@@ -320,8 +329,8 @@ fn least_spent_entry_is_evicted_whatever_its_limits() {
 #[test]
 fn expired_windows_free_their_slots() {
     // Buckets need no wall clock, except to notice that yesterday's windows have ended. A defect: it was not read.
-    let limit_table = [one(daily(10)), one(bucket(10))];
-    let (ledger, clock, slots) = full(&limit_table, |_| 10);
+    let limit_table = [single_limit(daily_window(10)), single_limit(bucket(10))];
+    let (ledger, clock, slots) = filled_ledger(&limit_table, |_| 10);
     assert!(ledger.check(&limit_table, 1, "early", 1).is_admitted() && !ledger.has_entry("early"));
     clock.advance(DAY);
     for n in 0..slots {
@@ -335,8 +344,9 @@ fn expired_windows_free_their_slots() {
 /// one whose debt is not, so a key that has used up less does not evict it.
 #[test]
 fn debt_in_long_calendar_windows_is_not_evicted_for_a_key_that_spends_less() {
-    let limit_table = [one(daily(10).phase(Phase::Given(0)).max_debt(5).unwrap()), one(bucket(10))];
-    let (ledger, clock, slots) = full(&limit_table, |_| 10);
+    let limit_table =
+        [single_limit(daily_window(10).phase(Phase::Given(0)).max_debt(5).unwrap()), single_limit(bucket(10))];
+    let (ledger, clock, slots) = filled_ledger(&limit_table, |_| 10);
     for n in 0..slots {
         assert!(ledger.ask(&limit_table, 0, &n.to_string(), Ask::Regardless(Cost::new(5))).is_admitted());
     }
@@ -353,8 +363,8 @@ fn debt_in_long_calendar_windows_is_not_evicted_for_a_key_that_spends_less() {
 
 #[test]
 fn limits_without_state_evict_no_entry() {
-    let limit_table = [one(bucket(10)), one(Limit::Unlimited), one(Limit::DenyAll)];
-    let (ledger, _, slots) = full(&limit_table, |_| 1);
+    let limit_table = [single_limit(bucket(10)), single_limit(Limit::Unlimited), single_limit(Limit::DenyAll)];
+    let (ledger, _, slots) = filled_ledger(&limit_table, |_| 1);
     for (n, cost) in [0, 1, u64::MAX].into_iter().enumerate() {
         assert!(ledger.check(&limit_table, 1, &format!("unlimited {n}"), cost).is_admitted());
         assert!(!ledger.check(&limit_table, 2, &format!("denied {n}"), cost).is_admitted());
@@ -365,8 +375,8 @@ fn limits_without_state_evict_no_entry() {
 #[test]
 fn keys_without_an_entry_share_one_entry_for_each_limit() {
     for limit in ten_of_each(HOUR) {
-        let limit_table = [one(limit), one(bucket(3)), one(daily(4))];
-        let (ledger, _, slots) = full(&limit_table, |_| 10);
+        let limit_table = [single_limit(limit), single_limit(bucket(3)), single_limit(daily_window(4))];
+        let (ledger, _, slots) = filled_ledger(&limit_table, |_| 10);
         let passed =
             |id| (0..20).filter(|n| ledger.check(&limit_table, id, &format!("late {n}"), 1).is_admitted()).count();
         assert_eq!([passed(0), passed(1), passed(2)], [10, 3, 4], "{limit:?}");
@@ -378,8 +388,9 @@ fn keys_without_an_entry_share_one_entry_for_each_limit() {
 #[test]
 fn windows_of_the_overflow_entry_have_full_length() {
     // Every key has its own offset. Had it here, each window would end whenever that of the next key does.
-    let limit_table = [one(bucket(10)), one(FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread))];
-    let (ledger, clock, slots) = full(&limit_table, |_| 10);
+    let limit_table =
+        [single_limit(bucket(10)), single_limit(FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread))];
+    let (ledger, clock, slots) = filled_ledger(&limit_table, |_| 10);
     let (mut passed, mut late) = (0, 0);
     for _ in 0..4 * 60 {
         for n in 0..slots {
@@ -397,8 +408,8 @@ fn windows_of_the_overflow_entry_have_full_length() {
 
 #[test]
 fn full_ledger_can_refuse_instead_of_sharing() {
-    let limit_table = [one(bucket(10))];
-    let (ledger, clock, _) = full(&limit_table, |_| 5);
+    let limit_table = [single_limit(bucket(10))];
+    let (ledger, clock, _) = filled_ledger(&limit_table, |_| 5);
     let ledger = ledger.when_full(WhenFull::Deny);
     assert_eq!(ledger.check(&limit_table, 0, "late", 4).outcome(), Outcome::Deny(Retry::OnRelease));
     assert!(ledger.check(&limit_table, 0, "late", 5).is_admitted() && ledger.overflowed() == 1);
@@ -408,7 +419,7 @@ fn full_ledger_can_refuse_instead_of_sharing() {
 
 #[test]
 fn ledger_holds_its_capacity_of_keys() {
-    let limit_table = [one(bucket(100)), one(Concurrency::new(3, DAY).unwrap().max_debt(0).unwrap())];
+    let limit_table = [single_limit(bucket(100)), single_limit(Concurrency::new(3, DAY).unwrap().max_debt(0).unwrap())];
     for (capacity, words) in [(1, 1), (10, 1), (10, 11), (1_000, 1), (1_000, 11), (20_000, 2)] {
         let ledger = ledger(capacity, words).0.when_full(WhenFull::Deny);
         let id = u32::from(words > 10);

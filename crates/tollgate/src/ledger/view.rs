@@ -71,7 +71,7 @@ impl<'a> ChargeView<'a> {
         })
     }
 
-    pub(super) fn of(account: &Held<'a>, verdict: Verdict<Stamps>) -> Self {
+    pub(super) fn from_account(account: &Held<'a>, verdict: Verdict<Stamps>) -> Self {
         let state = Words::Entry(account.state);
         Self { limits: Some(account.limit), own: account.own, state, now: account.now, verdict }
     }

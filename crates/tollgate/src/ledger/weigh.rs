@@ -176,7 +176,7 @@ fn report<N: LimitTable + ?Sized, L: Entries>(
         match member {
             Ok(member) => {
                 member.visit(limit_table, entries, charge, |account| {
-                    each(index, &ChargeView::of(account, member.verdict));
+                    each(index, &ChargeView::from_account(account, member.verdict));
                 });
             }
             Err(retry) => each(index, &ChargeView::refused(*retry)),

@@ -5,7 +5,7 @@
 
 use tollgate_core::{Cells, CellsMut};
 
-use crate::sync::{AtomicU64, Ordering, relax};
+use crate::sync::{AtomicU64, Ordering, spin_or_yield};
 
 /// Two words that only the thread that holds the lock reads and writes, for a few nanoseconds.
 pub(crate) struct Pair {
@@ -38,7 +38,7 @@ impl Pair {
             if let Some(locked) = self.try_lock() {
                 return locked;
             }
-            relax(turn);
+            spin_or_yield(turn);
             turn += 1;
         }
     }

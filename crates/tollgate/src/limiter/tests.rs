@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::testing::{
-    DAY, HOUR, Rng, SECOND, bucket, clock, daily, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
+    DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, fine_bucket, on_threads, ten_of_each, ten_of_each_and_all,
 };
 use crate::{Concurrency, FixedWindow, LeakyBucket, Limit, Limits, Outcome, Retry, SlidingLog, SlidingWindow};
 use tollgate_core::{Nanos, Phase};
@@ -52,7 +52,7 @@ fn every_verb_does_what_it_says_whatever_the_state() {
     }
     check_every_verb(&bucket(10).max_debt(5).unwrap());
     check_every_verb(&fine_bucket(10).max_debt(5).unwrap());
-    check_every_verb(&daily(10).max_debt(5).unwrap());
+    check_every_verb(&daily_window(10).max_debt(5).unwrap());
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn changing_to_limits_without_state_and_back_keeps_what_was_spent() {
     assert_eq!(limiter.report(1).remaining, 0);
     limiter.set_limit(Limit::DenyAll);
     assert!(!limiter.check(1).is_admitted());
-    limiter.set_limit(daily(11).into());
+    limiter.set_limit(daily_window(11).into());
     assert_eq!(limiter.report(1).remaining, 1);
 }
 
@@ -158,7 +158,7 @@ fn changing_to_limits_without_state_and_back_keeps_what_was_spent() {
 fn limit_added_to_a_list_starts_unused_and_the_others_continue() {
     let (mut limiter, _) = limiter(Limits::from(Limit::from(bucket(10))));
     let _ = limiter.check(4);
-    limiter.set_limit(Limits::new([fine_bucket(10).into(), daily(5).into()]).unwrap());
+    limiter.set_limit(Limits::new([fine_bucket(10).into(), daily_window(5).into()]).unwrap());
     assert_eq!(limiter.report(1).remaining, 5, "the tighter one is new");
     let _ = limiter.check(5);
     limiter.set_limit(Limits::from(Limit::from(bucket(10))));
@@ -168,7 +168,7 @@ fn limit_added_to_a_list_starts_unused_and_the_others_continue() {
 #[test]
 fn changing_the_parameters_reads_windows_by_the_wall_clock() {
     // The bucket needs no wall clock, but the window that it replaces does.
-    let (mut limiter, clock) = limiter(Limit::from(daily(10)));
+    let (mut limiter, clock) = limiter(Limit::from(daily_window(10)));
     let _ = limiter.check(8);
     clock.advance(DAY);
     limiter.set_limit(bucket(10).into());
@@ -214,8 +214,8 @@ fn refund_returns_what_is_still_counted() {
     check(bucket(10), Nanos::from_millis(450), 5, 10);
     check(bucket(10), Nanos::from_secs(1), 0, 10);
     check(fine_bucket(10), Nanos::ZERO, 6, 7);
-    check(daily(10), HOUR, 6, 7);
-    check(daily(10), DAY, 0, 10);
+    check(daily_window(10), HOUR, 6, 7);
+    check(daily_window(10), DAY, 0, 10);
     check(FixedWindow::new(10, DAY).unwrap().phase(Phase::FirstRequest), HOUR, 6, 7);
     check(SlidingWindow::new(10, DAY).unwrap(), HOUR, 6, 7);
     // In the next window both still count; after the refund only the 3 do.
@@ -259,7 +259,7 @@ fn threads_together_take_exactly_the_limit() {
     check(fine_bucket(BURST), "two words");
     check(Limit::from(bucket(BURST)), "any limit");
     check(leaky, "one word, the long way");
-    check(daily(BURST), "a window");
+    check(daily_window(BURST), "a window");
     check(SlidingLog::new(1_000, DAY).unwrap(), "a log");
     check(Concurrency::new(1_000, DAY).unwrap(), "leases");
 }

@@ -16,7 +16,7 @@ fn pacer(pacing: Result<Pacing, LimitError>) -> (Arc<ManualClock>, Manual) {
     (Arc::clone(&clock), Arc::new(Pacer::with_clock(pacing.unwrap(), clock)))
 }
 
-fn five() -> (Arc<ManualClock>, Manual) {
+fn pacer_of_five() -> (Arc<ManualClock>, Manual) {
     pacer(Pacing::bursty("5/s".parse().unwrap(), Nanos::SECOND))
 }
 
@@ -25,7 +25,7 @@ fn is_ready(future: &mut Acquire<'_, Pacer<Arc<ManualClock>>>) -> bool {
 }
 
 /// Returns how many milliseconds each request waits, one after the other.
-fn waits(clock: &ManualClock, pacer: &Manual, permits: &[u64]) -> Vec<u64> {
+fn measure_waits(clock: &ManualClock, pacer: &Manual, permits: &[u64]) -> Vec<u64> {
     let wait = |permits: &u64| {
         let (start, mut future) = (clock.mono(), pacer.acquire(*permits));
         while !is_ready(&mut future) {
@@ -38,23 +38,23 @@ fn waits(clock: &ManualClock, pacer: &Manual, permits: &[u64]) -> Vec<u64> {
 
 #[test]
 fn next_caller_waits_as_in_guava() {
-    let (clock, pacer) = five();
-    assert_eq!(waits(&clock, &pacer, &[1, 1, 1]), [0, 200, 200]);
+    let (clock, pacer) = pacer_of_five();
+    assert_eq!(measure_waits(&clock, &pacer, &[1, 1, 1]), [0, 200, 200]);
     clock.advance(Nanos::from_millis(2_200));
-    assert_eq!(waits(&clock, &pacer, &[1, 1, 3, 1, 1]), [0, 0, 0, 0, 200]);
+    assert_eq!(measure_waits(&clock, &pacer, &[1, 1, 3, 1, 1]), [0, 0, 0, 0, 200]);
 }
 
 #[test]
 fn warming_up_takes_its_time() {
     let (clock, pacer) = pacer(Pacing::warm_up("2/s".parse().unwrap(), Nanos::from_secs(4), 3_000));
-    assert_eq!(waits(&clock, &pacer, &[1; 8]), [0, 1_375, 1_125, 875, 625, 500, 500, 500]);
+    assert_eq!(measure_waits(&clock, &pacer, &[1; 8]), [0, 1_375, 1_125, 875, 625, 500, 500, 500]);
     clock.advance(Nanos::from_millis(4_500));
-    assert_eq!(waits(&clock, &pacer, &[1; 3]), [0, 1_375, 1_125]);
+    assert_eq!(measure_waits(&clock, &pacer, &[1; 3]), [0, 1_375, 1_125]);
 }
 
 #[test]
 fn early_try_takes_nothing() {
-    let (clock, pacer) = five();
+    let (clock, pacer) = pacer_of_five();
     assert!(pacer.acquire(5_000).at_once().wait().is_ok(), "any amount passes");
     let retry = Retry::After(Nanos::from_secs(1_000));
     let tried = pacer.acquire(1).within(Duration::from_secs(999)).wait();
@@ -65,7 +65,7 @@ fn early_try_takes_nothing() {
 
 #[test]
 fn waiters_pass_in_order_and_move_up_when_one_leaves() {
-    let (clock, pacer) = five();
+    let (clock, pacer) = pacer_of_five();
     assert!(pacer.acquire(1).wait().is_ok());
     let mut waiting: Vec<_> = [1, 10, 1].map(|permits| pacer.acquire(permits)).into();
     assert!(waiting.iter_mut().all(|future| !is_ready(future)));
@@ -79,7 +79,7 @@ fn waiters_pass_in_order_and_move_up_when_one_leaves() {
 
 #[test]
 fn cancelled_wait_is_refunded_if_it_is_the_last() {
-    let (clock, pacer) = five();
+    let (clock, pacer) = pacer_of_five();
     assert!(pacer.acquire(1).wait().is_ok());
     let mut gone = pacer.acquire(100);
     assert!(!is_ready(&mut gone));
@@ -104,11 +104,11 @@ fn late_alarm_does_not_delay_other_waiters() {
 
 #[test]
 fn changed_rate_applies_after_the_next_caller() {
-    let (clock, pacer) = five();
+    let (clock, pacer) = pacer_of_five();
     assert!(pacer.acquire(1).wait().is_ok());
     pacer.set_rate("10/s".parse().unwrap());
     assert_eq!(pacer.rate(), "10/s".parse().unwrap());
-    assert_eq!(waits(&clock, &pacer, &[1, 1, 1]), [200, 100, 100]);
+    assert_eq!(measure_waits(&clock, &pacer, &[1, 1, 1]), [200, 100, 100]);
 }
 
 #[test]

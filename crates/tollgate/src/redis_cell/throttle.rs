@@ -59,7 +59,7 @@ impl Throttle {
         }
         let limit = max_burst.saturating_add(1);
         let closed = limit < 1 || (count < 0) != (period_s < 0);
-        let bucket = if closed { None } else { Some(bucket(interval, limit.unsigned_abs())?) };
+        let bucket = if closed { None } else { Some(build_bucket(interval, limit.unsigned_abs())?) };
         Ok(Self { limit, quantity, bucket })
     }
 
@@ -90,10 +90,10 @@ impl Throttle {
     pub fn reply(&self, outcome: Outcome, reset: Nanos) -> [i64; 5] {
         let (limited, retry) = match outcome {
             Outcome::Allow | Outcome::Delay(_) => (0, -1),
-            Outcome::Deny(Retry::After(wait)) => (1, seconds(wait)),
+            Outcome::Deny(Retry::After(wait)) => (1, round_to_seconds(wait)),
             Outcome::Deny(Retry::OnRelease | Retry::Never) => (1, -1),
         };
-        [limited, self.limit, self.remaining(reset), retry, seconds(reset)]
+        [limited, self.limit, self.remaining(reset), retry, round_to_seconds(reset)]
     }
 
     /// Admits only a quantity of zero or less, and only while nothing is owed.
@@ -116,7 +116,7 @@ impl Throttle {
     }
 }
 
-fn bucket(interval: u128, limit: u64) -> Result<TokenBucket, LimitError> {
+fn build_bucket(interval: u128, limit: u64) -> Result<TokenBucket, LimitError> {
     let rate = Rate::new(1, Nanos::from_nanos(u64::try_from(interval).unwrap_or(u64::MAX)))?;
     let deepest = Rate::MAX_FILL.as_nanos() / rate.per().as_nanos();
     TokenBucket::new(rate, limit)?.max_debt(deepest - limit)
@@ -134,7 +134,7 @@ fn give_back<S: CellsMut + ?Sized>(bucket: &TokenBucket, state: &mut S, now: &No
 }
 
 /// Returns the whole seconds, one more if at least a millisecond is left over.
-fn seconds(time: Nanos) -> i64 {
+fn round_to_seconds(time: Nanos) -> i64 {
     let millis = time.as_nanos() / 1_000_000;
     millis.div_ceil(1_000).try_into().unwrap_or(i64::MAX)
 }

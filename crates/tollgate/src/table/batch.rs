@@ -51,7 +51,7 @@ impl<S: Shape> Buckets<S> {
         let mut touched = 0;
         let mut homes = [0; BATCH];
         for (home, fingerprint) in homes.iter_mut().zip(fingerprints) {
-            *home = self.home(*fingerprint);
+            *home = self.home_of(*fingerprint);
             let words = self.words_of(*home);
             // The line of the header and, with longer states, the next one, where most states begin.
             let next = words.get(LINE_WORDS).map_or(0, |word| word.load(Ordering::Relaxed));
@@ -61,7 +61,7 @@ impl<S: Shape> Buckets<S> {
         // each other.
         for (fingerprint, home) in fingerprints.iter().zip(&homes) {
             if !Bucket::is_at_home(self.words_of(*home), self.shape, *fingerprint) {
-                touched ^= self.words_of(self.other(*fingerprint))[0].load(Ordering::Relaxed);
+                touched ^= self.words_of(self.other_of(*fingerprint))[0].load(Ordering::Relaxed);
             }
         }
         // The compiler would drop loads whose results are not used.

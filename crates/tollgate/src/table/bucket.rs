@@ -4,7 +4,7 @@ use tollgate_core::{Algorithm, Cells, CellsMut, Cost, Now, Spent};
 
 use super::{Presence, StateReader};
 use crate::fingerprint::Fingerprint;
-use crate::sync::{AtomicU64, Ordering, relax};
+use crate::sync::{AtomicU64, Ordering, spin_or_yield};
 
 /// How many generations of parameters entries can belong to at a time: a header has ten bits for each, and the last value is
 /// [`MIXED`].
@@ -30,11 +30,11 @@ pub(crate) trait Shape: Copy + std::fmt::Debug {
     /// Returns how many entries to allocate for `capacity` keys, so that nearly all of them get one.
     fn entries_for(self, capacity: usize) -> usize;
     /// Returns the word with the lower part of an entry's fingerprint.
-    fn low(self, entry: usize) -> usize;
+    fn low_word(self, entry: usize) -> usize;
     /// Returns the word with the upper part, and its bit position in that word.
-    fn high(self, entry: usize) -> (usize, u32);
+    fn high_word(self, entry: usize) -> (usize, u32);
     /// Returns the first word of an entry's state.
-    fn state(self, entry: usize) -> usize;
+    fn state_word(self, entry: usize) -> usize;
     /// Returns the flags of an unlocked bucket whose entries all belong to `generation`.
     fn flags(self, generation: u64) -> u64;
     /// Returns the generation that an entry belongs to, given the header of its bucket.
@@ -76,36 +76,36 @@ impl Shape for Single {
     }
 
     #[inline]
-    fn low(self, entry: usize) -> usize {
+    fn low_word(self, entry: usize) -> usize {
         2 + entry
     }
 
     #[inline]
-    fn high(self, entry: usize) -> (usize, u32) {
+    fn high_word(self, entry: usize) -> (usize, u32) {
         let half = 1 + entry;
         (half / 2, 32 * (half as u32 % 2))
     }
 
     #[inline]
-    fn state(self, entry: usize) -> usize {
+    fn state_word(self, entry: usize) -> usize {
         5 + entry
     }
 
     fn flags(self, generation: u64) -> u64 {
-        (0..self.entries()).fold(0, |flags, entry| flags | generation << shift(entry))
+        (0..self.entries()).fold(0, |flags, entry| flags | generation << generation_shift(entry))
     }
 
     fn generation(self, header: u64, _: &[AtomicU64], entry: usize) -> u64 {
-        header >> shift(entry) & MIXED
+        header >> generation_shift(entry) & MIXED
     }
 
     fn set_generation(self, header: u64, _: &[AtomicU64], entry: usize, generation: u64) -> u64 {
-        header & !(MIXED << shift(entry)) | generation << shift(entry)
+        header & !(MIXED << generation_shift(entry)) | generation << generation_shift(entry)
     }
 }
 
 /// Returns the position of an entry's generation in the header: three of ten bits each, after the two flags.
-const fn shift(entry: usize) -> u32 {
+const fn generation_shift(entry: usize) -> u32 {
     GENERATION_SHIFT + GENERATION_BITS * entry as u32
 }
 
@@ -157,18 +157,18 @@ impl Shape for Wide {
     }
 
     #[inline]
-    fn low(self, entry: usize) -> usize {
+    fn low_word(self, entry: usize) -> usize {
         1 + entry
     }
 
     #[inline]
-    fn high(self, entry: usize) -> (usize, u32) {
+    fn high_word(self, entry: usize) -> (usize, u32) {
         (LINE_WORDS + entry * (1 + self.state_words), 0)
     }
 
     #[inline]
-    fn state(self, entry: usize) -> usize {
-        self.high(entry).0 + 1
+    fn state_word(self, entry: usize) -> usize {
+        self.high_word(entry).0 + 1
     }
 
     fn flags(self, generation: u64) -> u64 {
@@ -177,11 +177,11 @@ impl Shape for Wide {
 
     /// Returns the generation, which is in the upper half of the word with the upper part of the fingerprint.
     fn generation(self, _: u64, words: &[AtomicU64], entry: usize) -> u64 {
-        words[self.high(entry).0].load(Ordering::Relaxed) >> 32
+        words[self.high_word(entry).0].load(Ordering::Relaxed) >> 32
     }
 
     fn set_generation(self, header: u64, words: &[AtomicU64], entry: usize, generation: u64) -> u64 {
-        let word = &words[self.high(entry).0];
+        let word = &words[self.high_word(entry).0];
         word.store(word.load(Ordering::Relaxed) & FLAGS | generation << 32, Ordering::Relaxed);
         let all = (0..ENTRIES).all(|other| self.generation(header, words, other) == generation);
         header & (!FLAGS | SPILLED) | self.flags(if all { generation } else { MIXED })
@@ -215,7 +215,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
             if let Some(bucket) = Self::try_lock(words, index, shape) {
                 return bucket;
             }
-            relax(turn);
+            spin_or_yield(turn);
             turn += 1;
         }
     }
@@ -233,7 +233,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
     #[inline]
     pub(super) fn is_at_home(words: &[AtomicU64], shape: S, fingerprint: Fingerprint) -> bool {
         words[0].load(Ordering::Relaxed) & SPILLED == 0
-            || (0..shape.entries()).any(|entry| words[shape.low(entry)].load(Ordering::Relaxed) == fingerprint.low)
+            || (0..shape.entries()).any(|entry| words[shape.low_word(entry)].load(Ordering::Relaxed) == fingerprint.low)
     }
 
     #[inline(always)]
@@ -241,9 +241,9 @@ impl<'t, S: Shape> Bucket<'t, S> {
         // No branch per entry: which entry it is cannot be predicted, and a misprediction costs more than all comparisons.
         let mut found = self.shape.entries() - 1;
         // One bounds check instead of one per entry.
-        let words = &self.words[..=self.shape.low(found)];
+        let words = &self.words[..=self.shape.low_word(found)];
         for entry in (0..found).rev() {
-            if words[self.shape.low(entry)].load(Ordering::Relaxed) == fingerprint.low {
+            if words[self.shape.low_word(entry)].load(Ordering::Relaxed) == fingerprint.low {
                 found = entry;
             }
         }
@@ -252,16 +252,16 @@ impl<'t, S: Shape> Bucket<'t, S> {
 
     #[inline(always)]
     pub(super) fn fingerprint(&self, entry: usize) -> Fingerprint {
-        let (word, shift) = self.shape.high(entry);
+        let (word, shift) = self.shape.high_word(entry);
         Fingerprint {
-            low: self.words[self.shape.low(entry)].load(Ordering::Relaxed),
+            low: self.words[self.shape.low_word(entry)].load(Ordering::Relaxed),
             high: (self.words[word].load(Ordering::Relaxed) >> shift) as u32,
         }
     }
 
     fn set_fingerprint(&mut self, entry: usize, fingerprint: Fingerprint) {
-        self.words[self.shape.low(entry)].store(fingerprint.low, Ordering::Relaxed);
-        let (word, shift) = self.shape.high(entry);
+        self.words[self.shape.low_word(entry)].store(fingerprint.low, Ordering::Relaxed);
+        let (word, shift) = self.shape.high_word(entry);
         let others = self.words[word].load(Ordering::Relaxed) & !(FLAGS << shift);
         let value = others | u64::from(fingerprint.high) << shift;
         self.words[word].store(value, Ordering::Relaxed);
@@ -272,7 +272,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
 
     #[inline(always)]
     pub(super) fn state(&self, entry: usize) -> State<'t> {
-        State { words: &self.words[self.shape.state(entry)..][..self.shape.state_words()] }
+        State { words: &self.words[self.shape.state_word(entry)..][..self.shape.state_words()] }
     }
 
     pub(super) fn is_taken(&self, entry: usize) -> bool {

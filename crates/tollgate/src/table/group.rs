@@ -34,8 +34,10 @@ const EVICTED_HEAD: usize = 5;
 impl<'t, S: Shape> Group<'t, S> {
     /// Locks every bucket of `table` that a key of `fingerprints` may be in.
     pub(crate) fn lock<R: StateReader>(table: &'t Buckets<S>, fingerprints: &'t [Fingerprint], reader: &R) -> Self {
-        let mut indexes: SmallVec<[usize; INLINE_BUCKETS]> =
-            fingerprints.iter().flat_map(|fingerprint| [table.home(*fingerprint), table.other(*fingerprint)]).collect();
+        let mut indexes: SmallVec<[usize; INLINE_BUCKETS]> = fingerprints
+            .iter()
+            .flat_map(|fingerprint| [table.home_of(*fingerprint), table.other_of(*fingerprint)])
+            .collect();
         indexes.sort_unstable();
         indexes.dedup();
         let mut group = Self { table, fingerprints, buckets: SmallVec::new(), evicted: Vec::new() };
@@ -50,8 +52,10 @@ impl<'t, S: Shape> Group<'t, S> {
         reader: &R,
         arrival: Spent,
     ) -> Option<(EntryIndex, Presence)> {
-        let (home, other) =
-            (self.bucket_position(self.table.home(fingerprint))?, self.bucket_position(self.table.other(fingerprint))?);
+        let (home, other) = (
+            self.bucket_position(self.table.home_of(fingerprint))?,
+            self.bucket_position(self.table.other_of(fingerprint))?,
+        );
         let both = self.buckets.get_disjoint_mut([home, other]).ok()?;
         // No entry of the group is displaced: both buckets of each key are locked, and the search for an entry to
         // displace skips locked buckets.

@@ -48,7 +48,7 @@ impl<S: Shape> Buckets<S> {
         arrival: Spent,
         write: impl FnOnce(&mut LockedEntry<'_>, Presence) -> R,
     ) -> Option<R> {
-        let mut home = self.lock(self.home(fingerprint), reader);
+        let mut home = self.lock(self.home_of(fingerprint), reader);
         if let Some(entry) = home.find(fingerprint) {
             return Some(home.visit(entry, |slot| write(slot, Presence::Known)));
         }
@@ -56,7 +56,7 @@ impl<S: Shape> Buckets<S> {
             if let Some(entry) = home.find_vacant(reader, &[]) {
                 return Some(home.fill(entry, fingerprint, reader.generation(), write));
             }
-        } else if let Some(mut other) = self.try_lock(self.other(fingerprint), reader)
+        } else if let Some(mut other) = self.try_lock(self.other_of(fingerprint), reader)
             && let Some(entry) = other.find(fingerprint)
         {
             return Some(other.visit(entry, |slot| write(slot, Presence::Known)));
@@ -143,7 +143,7 @@ impl<S: Shape> Buckets<S> {
     fn displace<R: StateReader>(&self, from: &mut Bucket<'_, S>, reader: &R, displacements: u32) -> Option<usize> {
         for entry in 0..self.shape.entries() {
             let fingerprint = from.fingerprint(entry);
-            let (home, other) = (self.home(fingerprint), self.other(fingerprint));
+            let (home, other) = (self.home_of(fingerprint), self.other_of(fingerprint));
             let target = if home == from.index { other } else { home };
             let Some(mut target) = self.try_lock(target, reader) else { continue };
             // From a bucket that a walk has not reached to one that it has passed: the walk would miss the entry. The

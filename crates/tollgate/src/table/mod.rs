@@ -270,7 +270,7 @@ impl<S: Shape> Buckets<S> {
         flags: u64,
         visit: impl FnOnce(&mut State<'_>) -> Option<R>,
     ) -> Option<R> {
-        let index = self.home(fingerprint);
+        let index = self.home_of(fingerprint);
         let bucket = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
         visit(&mut bucket.state(bucket.find(fingerprint)?))
     }
@@ -282,7 +282,7 @@ impl<S: Shape> Buckets<S> {
         flags: u64,
         write: impl FnOnce(&mut State<'_>) -> R,
     ) -> Option<R> {
-        let index = self.home(fingerprint);
+        let index = self.home_of(fingerprint);
         let home = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
         if let Some(entry) = home.find(fingerprint) {
             return Some(write(&mut home.state(entry)));
@@ -291,7 +291,7 @@ impl<S: Shape> Buckets<S> {
             return None;
         }
         // Home stays locked, so that the entry cannot move there meanwhile.
-        let index = self.other(fingerprint);
+        let index = self.other_of(fingerprint);
         let other = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
         let entry = other.find(fingerprint)?;
         Some(write(&mut other.state(entry)))
@@ -303,7 +303,7 @@ impl<S: Shape> Buckets<S> {
         reader: &O,
         read: impl FnOnce(&mut LockedEntry<'_>) -> R,
     ) -> Option<R> {
-        let mut home = self.lock(self.home(fingerprint), reader);
+        let mut home = self.lock(self.home_of(fingerprint), reader);
         if let Some(entry) = home.find(fingerprint) {
             return Some(home.visit(entry, read));
         }
@@ -371,13 +371,13 @@ impl<S: Shape> Buckets<S> {
     }
 
     #[inline(always)]
-    fn home(&self, fingerprint: Fingerprint) -> usize {
-        scale(fingerprint.low, self.buckets)
+    fn home_of(&self, fingerprint: Fingerprint) -> usize {
+        scale_to(fingerprint.low, self.buckets)
     }
 
     /// Returns the other bucket of a key, which is never its home.
-    fn other(&self, fingerprint: Fingerprint) -> usize {
-        let further = self.home(fingerprint) + 1 + scale(fingerprint.low.rotate_left(32), self.buckets - 1);
+    fn other_of(&self, fingerprint: Fingerprint) -> usize {
+        let further = self.home_of(fingerprint) + 1 + scale_to(fingerprint.low.rotate_left(32), self.buckets - 1);
         if further < self.buckets { further } else { further - self.buckets }
     }
 
@@ -402,7 +402,7 @@ impl<S: Shape> Buckets<S> {
 
     /// Locks both buckets of a key, in order of their index.
     fn lock_both<R: StateReader>(&self, fingerprint: Fingerprint, reader: &R) -> (Bucket<'_, S>, Bucket<'_, S>) {
-        let (home, other) = (self.home(fingerprint), self.other(fingerprint));
+        let (home, other) = (self.home_of(fingerprint), self.other_of(fingerprint));
         let low = self.lock(home.min(other), reader);
         let high = self.lock(home.max(other), reader);
         if home < other { (low, high) } else { (high, low) }
@@ -417,7 +417,7 @@ impl<S: Shape> std::fmt::Debug for Buckets<S> {
 
 /// Scales `number`, a fraction of 2⁶⁴, to the same fraction of `count`.
 #[inline]
-fn scale(number: u64, count: usize) -> usize {
+fn scale_to(number: u64, count: usize) -> usize {
     ((u128::from(number) * count as u128) >> 64) as usize
 }
 

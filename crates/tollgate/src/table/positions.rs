@@ -27,11 +27,11 @@ pub(crate) fn positions<S: Shape, R: StateReader>(buckets: &Buckets<S>, reader: 
         taken.map(|entry| (bucket, held.fingerprint(entry))).collect::<Vec<_>>()
     });
     let place = |(bucket, fingerprint)| {
-        let home = buckets.home(fingerprint);
+        let home = buckets.home_of(fingerprint);
         EntryPosition {
             fingerprint,
             bucket,
-            findable: home == bucket || buckets.other(fingerprint) == bucket && spilled[home],
+            findable: home == bucket || buckets.other_of(fingerprint) == bucket && spilled[home],
         }
     };
     entries.map(place).collect()

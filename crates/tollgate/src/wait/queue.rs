@@ -145,7 +145,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    fn order(queue: &Queue, slots: &mut Slots<(), ()>) -> Vec<u64> {
+    fn waiter_order(queue: &Queue, slots: &mut Slots<(), ()>) -> Vec<u64> {
         let (mut costs, mut id) = (Vec::new(), queue.first);
         while let Some(waiter) = slots.get_mut(id) {
             costs.push(waiter.cost);
@@ -168,12 +168,12 @@ mod tests {
             queue.leave(&mut slots, taken[gone]);
             assert_eq!(slots.remove(taken[gone]).unwrap().cost, gone as u64 + 1);
             let left: Vec<u64> = (1..=4).filter(|cost| *cost != gone as u64 + 1).collect();
-            assert_eq!(order(&queue, &mut slots), left);
+            assert_eq!(waiter_order(&queue, &mut slots), left);
             assert_eq!((queue.len(), queue.cost()), (3, left.iter().sum()));
             // The next waiter reuses the slot, at the end of the queue.
             let id = slots.insert(Waiter::new((), 9, u64::MAX, Waker::noop().clone()));
             queue.join(&mut slots, id);
-            assert_eq!((id, order(&queue, &mut slots).last()), (taken[gone], Some(&9)));
+            assert_eq!((id, waiter_order(&queue, &mut slots).last()), (taken[gone], Some(&9)));
         }
     }
 }

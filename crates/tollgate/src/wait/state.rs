@@ -104,7 +104,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             limiter.wait_behind(key, Cost::new(ahead), cost, &now)
         } else {
             let verdict = limiter.take(key, cost, &now, self.went_back(&now));
-            self.seen(&now);
+            self.note_time(&now);
             match verdict.outcome() {
                 Outcome::Allow => return (Joined::Decided(Ok(verdict)), Some(waiter)),
                 Outcome::Delay(wait) => Retry::After(wait),
@@ -136,7 +136,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             self.deadlines.push(Reverse((deadline, id, self.serials)));
         }
         if queued == 0 {
-            self.schedule(limiter, key, retry, &now);
+            self.schedule_retry(limiter, key, retry, &now);
         }
         (Joined::Queued(id), None)
     }
@@ -171,7 +171,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         } else if self.stale >= MIN_STALE_TO_SWEEP && self.stale > self.deadlines.len() / 2 {
             let Self { deadlines, slots, .. } = self;
             // The waiter that leaves now still has its slot, and stays in until the next sweep.
-            deadlines.retain(|Reverse((_, id, serial))| waits(slots, *id, *serial));
+            deadlines.retain(|Reverse((_, id, serial))| is_waiting(slots, *id, *serial));
             self.stale = 0;
         }
     }
@@ -199,7 +199,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
                 break;
             }
             self.deadlines.pop();
-            if waits(&mut self.slots, id, serial) {
+            if is_waiting(&mut self.slots, id, serial) {
                 self.time_out(limiter, id, &now, woken);
             }
             // The entry was stale, or `time_out` has just counted it as stale.
@@ -235,7 +235,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         woken: &mut Vec<Waker>,
     ) {
         let went_back = self.went_back(now);
-        self.seen(now);
+        self.note_time(now);
         let due = self.queues.get(&key).and_then(|queue| queue.due);
         while let Some(id) = self.queues.get(&key).and_then(Queue::first) {
             let Some(waiter) = self.slots.get_mut(id) else { return };
@@ -254,13 +254,13 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
                 Outcome::Delay(wait) => Retry::After(wait),
                 Outcome::Deny(retry) => retry,
             };
-            self.schedule(limiter, key, retry, now);
+            self.schedule_retry(limiter, key, retry, now);
             return;
         }
     }
 
     /// Schedules the next try of the queue.
-    fn schedule<G: Waitable<Key = K, Stamp = S>>(&mut self, limiter: &G, key: K, retry: Retry, now: &Now<'_>) {
+    fn schedule_retry<G: Waitable<Key = K, Stamp = S>>(&mut self, limiter: &G, key: K, retry: Retry, now: &Now<'_>) {
         let wait = match retry {
             Retry::After(wait) if limiter.uses_wall_clock() => wait.min(RECHECK_INTERVAL),
             Retry::After(wait) => wait,
@@ -291,7 +291,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         back(now.mono().as_nanos(), self.latest.0) || back(now.wall().as_nanos(), self.latest.1)
     }
 
-    fn seen(&mut self, now: &Now<'_>) {
+    fn note_time(&mut self, now: &Now<'_>) {
         self.latest.0 = self.latest.0.max(now.mono().as_nanos());
         self.latest.1 = self.latest.1.max(now.wall().as_nanos());
     }
@@ -323,7 +323,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
 }
 
 /// Returns whether the slot still holds this waiter, without an answer.
-fn waits<K, S>(slots: &mut Slots<K, S>, id: WaiterId, serial: u64) -> bool {
+fn is_waiting<K, S>(slots: &mut Slots<K, S>, id: WaiterId, serial: u64) -> bool {
     let waits =
         |waiter: &mut Waiter<K, S>| waiter.serial == serial && matches!(waiter.answer, WaiterAnswer::Waiting(_));
     slots.get_mut(id).is_some_and(waits)

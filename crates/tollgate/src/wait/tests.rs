@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::clock::ManualClock;
-use crate::testing::{DAY, Rng, SECOND, bucket, clock, daily, fine_bucket, on_threads};
+use crate::testing::{DAY, Rng, SECOND, bucket, clock, daily_window, fine_bucket, on_threads};
 use crate::{Concurrency, Keyed, LeakyBucket, Limiter, SlidingLog, TokenBucket};
 use tollgate_core::Algorithm;
 
@@ -19,7 +19,7 @@ fn limiter<A: Algorithm>(limit: A, clock: &Arc<ManualClock>) -> Under<A> {
 }
 
 /// Returns a limiter at 10/s with nothing left of its burst.
-fn empty(burst: u64, clock: &Arc<ManualClock>) -> Under<TokenBucket> {
+fn empty_limiter(burst: u64, clock: &Arc<ManualClock>) -> Under<TokenBucket> {
     let limiter = limiter(bucket(burst), clock);
     limiter.drain();
     limiter
@@ -42,7 +42,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
 }
 
 /// Polls each future once; removes those that are ready and returns their positions.
-fn ready<G: Waitable>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
+fn take_ready<G: Waitable>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
     let mut done = Vec::new();
     for (place, slot) in futures.iter_mut().enumerate() {
         if slot.as_mut().is_some_and(|future| poll(future).is_some_and(|answer| answer.is_ok())) {
@@ -54,7 +54,7 @@ fn ready<G: Waitable>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
 }
 
 /// Returns `count` futures that have entered the queue in order.
-fn queue<A>(limiter: &Under<A>, count: usize) -> Vec<Option<Waiting<'_, A>>>
+fn queue_waiters<A>(limiter: &Under<A>, count: usize) -> Vec<Option<Waiting<'_, A>>>
 where
     A: Algorithm + Send + Sync + 'static,
 {
@@ -72,7 +72,7 @@ fn owned_future_waits_without_borrowing_the_limiter() {
         future
     }
     let clock = clock();
-    let limiter = empty(1, &clock);
+    let limiter = empty_limiter(1, &clock);
     let mut owned = is_static(Arc::clone(&limiter).acquire_owned(1));
     assert!(poll(&mut owned).is_none());
     let mut permit = Box::pin(is_static(Arc::clone(&limiter).acquire_owned(1).held()));
@@ -118,7 +118,7 @@ fn jitter_holds_back_only_waiters_and_never_beyond_the_deadline() {
 #[test]
 fn cancelled_jitter_gives_the_turn_back() {
     let clock = clock();
-    let limiter = empty(1, &clock);
+    let limiter = empty_limiter(1, &clock);
     let count = Arc::new(Count::default());
     let waker = Waker::from(Arc::clone(&count));
     let mut future = limiter.acquire(1).jitter(Duration::from_secs(3_600));
@@ -145,13 +145,13 @@ fn cancelled_jitter_gives_the_turn_back() {
 #[test]
 fn first_come_is_first_served_each_at_its_moment() {
     let clock = clock();
-    let limiter = empty(1, &clock);
-    let mut waiting = queue(&limiter, 5);
+    let limiter = empty_limiter(1, &clock);
+    let mut waiting = queue_waiters(&limiter, 5);
     for turn in 0..5 {
         clock.advance(TENTH.saturating_sub(Nanos::from_nanos(1)));
-        assert_eq!(ready(&mut waiting), [], "one nanosecond early");
+        assert_eq!(take_ready(&mut waiting), [], "one nanosecond early");
         clock.advance(Nanos::from_nanos(1));
-        assert_eq!(ready(&mut waiting), [turn]);
+        assert_eq!(take_ready(&mut waiting), [turn]);
     }
     assert_eq!(limiter.waiters(), 0);
 }
@@ -159,7 +159,7 @@ fn first_come_is_first_served_each_at_its_moment() {
 #[test]
 fn new_waiter_does_not_overtake_even_if_it_would_fit() {
     let clock = clock();
-    let limiter = empty(5, &clock);
+    let limiter = empty_limiter(5, &clock);
     let mut large = limiter.acquire(5);
     assert!(poll(&mut large).is_none());
     clock.advance(TENTH);
@@ -176,13 +176,13 @@ fn new_waiter_does_not_overtake_even_if_it_would_fit() {
 fn cancelled_waiter_takes_nothing_and_the_others_move_up() {
     for gone in 0..4 {
         let clock = clock();
-        let limiter = empty(1, &clock);
-        let mut waiting = queue(&limiter, 4);
+        let limiter = empty_limiter(1, &clock);
+        let mut waiting = queue_waiters(&limiter, 4);
         waiting[gone] = None;
         let mut served = Vec::new();
         for _ in 0..3 {
             clock.advance(TENTH);
-            served.extend(ready(&mut waiting));
+            served.extend(take_ready(&mut waiting));
         }
         assert_eq!(served, (0..4).filter(|place| *place != gone).collect::<Vec<_>>());
         clock.advance(TENTH);
@@ -193,20 +193,20 @@ fn cancelled_waiter_takes_nothing_and_the_others_move_up() {
 #[test]
 fn grant_of_a_cancelled_waiter_goes_to_the_next() {
     let clock = clock();
-    let limiter = empty(1, &clock);
-    let mut waiting = queue(&limiter, 2);
+    let limiter = empty_limiter(1, &clock);
+    let mut waiting = queue_waiters(&limiter, 2);
     clock.advance(TENTH);
     // Granted to the first waiter, which is never polled.
     assert!(!limiter.peek(1).is_allowed());
     waiting[0] = None;
-    assert_eq!(ready(&mut waiting), [1]);
+    assert_eq!(take_ready(&mut waiting), [1]);
 }
 
 #[test]
 fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     let clock = clock();
-    let limiter = empty(3, &clock);
-    let _ahead = queue(&limiter, 4);
+    let limiter = empty_limiter(3, &clock);
+    let _ahead = queue_waiters(&limiter, 4);
     let patience = |nanos| limiter.acquire(2).within(Duration::from_nanos(nanos));
     let needed = 600_000_000;
     let retry = Retry::After(Nanos::from_nanos(needed));
@@ -249,7 +249,7 @@ fn advertised_wait_is_the_actual_wait() {
 #[test]
 fn deadline_passes_when_another_caller_took_the_tokens() {
     let clock = clock();
-    let limiter = empty(1, &clock);
+    let limiter = empty_limiter(1, &clock);
     let mut future = limiter.acquire(1).within(Duration::from_millis(150));
     assert!(poll(&mut future).is_none());
     clock.advance(Nanos::from_millis(99));
@@ -267,7 +267,7 @@ fn wait_queue_is_bounded() {
     let clock = clock();
     let limiter = Arc::new(Limiter::with_clock(bucket(1), Arc::clone(&clock)).max_waiters(2));
     limiter.drain();
-    let mut waiting = queue(&limiter, 2);
+    let mut waiting = queue_waiters(&limiter, 2);
     assert_eq!(limiter.acquire(1).wait(), Err(AcquireError::Full));
     waiting.pop();
     assert!(poll(&mut limiter.acquire(1)).is_none());
@@ -288,7 +288,7 @@ fn waiter_beyond_a_million_is_refused() {
     let clock = clock();
     let limiter = Arc::new(Limiter::with_clock(bucket(1), Arc::clone(&clock)).max_waiters(1_000_000));
     limiter.drain();
-    let mut waiting = queue(&limiter, 1_000_000);
+    let mut waiting = queue_waiters(&limiter, 1_000_000);
     assert_eq!((limiter.acquire(1).wait(), limiter.waiters()), (Err(AcquireError::Full), 1_000_000));
     clock.advance(TENTH);
     assert!(poll(waiting[0].as_mut().unwrap()).is_some());
@@ -303,11 +303,11 @@ fn refund_goes_to_waiters() {
     let clock = clock();
     let limiter = limiter(bucket(2), &clock);
     let taken = limiter.check(2);
-    let mut waiting = queue(&limiter, 3);
+    let mut waiting = queue_waiters(&limiter, 3);
     limiter.refund(&taken);
-    assert_eq!(ready(&mut waiting), [0, 1]);
+    assert_eq!(take_ready(&mut waiting), [0, 1]);
     limiter.reset();
-    assert_eq!(ready(&mut waiting), [2]);
+    assert_eq!(take_ready(&mut waiting), [2]);
 }
 
 #[test]
@@ -317,13 +317,13 @@ fn slots_go_to_the_next_when_released_or_when_their_lease_ends() {
     let held = slots.check(1);
     clock.advance(TENTH);
     assert!(slots.check(1).is_allowed());
-    let mut waiting = queue(&slots, 3);
+    let mut waiting = queue_waiters(&slots, 3);
     assert_eq!(slots.refund(&held), 1);
-    assert_eq!(ready(&mut waiting), [0]);
+    assert_eq!(take_ready(&mut waiting), [0]);
     clock.run(SECOND.saturating_sub(Nanos::from_nanos(1)));
-    assert_eq!(ready(&mut waiting), []);
+    assert_eq!(take_ready(&mut waiting), []);
     clock.run(Nanos::from_nanos(1));
-    assert_eq!(ready(&mut waiting), [1, 2], "both leases were taken at the same moment");
+    assert_eq!(take_ready(&mut waiting), [1, 2], "both leases were taken at the same moment");
 }
 
 #[test]
@@ -332,62 +332,66 @@ fn waiting_is_not_counted_as_being_refused() {
     let limit = SlidingLog::new(1, SECOND).unwrap().count_refused();
     let limiter = limiter(limit, &clock);
     assert!(limiter.check(1).is_allowed());
-    let mut waiting = queue(&limiter, 1);
+    let mut waiting = queue_waiters(&limiter, 1);
     clock.run(SECOND);
-    assert_eq!(ready(&mut waiting), [0]);
+    assert_eq!(take_ready(&mut waiting), [0]);
 }
 
 #[test]
 fn clock_jump_serves_waiters_in_order() {
     let clock = clock();
-    let limiter = empty(2, &clock);
-    let mut waiting = queue(&limiter, 4);
+    let limiter = empty_limiter(2, &clock);
+    let mut waiting = queue_waiters(&limiter, 4);
     let mut hasty = limiter.acquire(1).within(Duration::from_millis(500));
     assert!(poll(&mut hasty).is_none());
     clock.advance(DAY);
-    assert_eq!(ready(&mut waiting), [0, 1], "a burst, and no more");
+    assert_eq!(take_ready(&mut waiting), [0, 1], "a burst, and no more");
     assert_eq!(poll(&mut hasty), Some(Err(AcquireError::TimedOut)));
     clock.run(Nanos::from_millis(200));
-    assert_eq!(ready(&mut waiting), [2, 3]);
+    assert_eq!(take_ready(&mut waiting), [2, 3]);
 }
 
 #[test]
 fn clock_set_back_delays_no_waiter_by_more_than_burst_and_debt() {
     let clock = clock();
-    let limiter = empty(2, &clock);
-    let mut waiting = queue(&limiter, 1);
+    let limiter = empty_limiter(2, &clock);
+    let mut waiting = queue_waiters(&limiter, 1);
     clock.set(0);
-    assert_eq!(ready(&mut waiting), []);
+    assert_eq!(take_ready(&mut waiting), []);
     clock.run(Nanos::from_millis(300));
-    assert_eq!(ready(&mut waiting), [0]);
+    assert_eq!(take_ready(&mut waiting), [0]);
 
-    let limiter = Arc::new(Limiter::with_clock(daily(1), Arc::clone(&clock)));
+    let limiter = Arc::new(Limiter::with_clock(daily_window(1), Arc::clone(&clock)));
     assert!(limiter.check(1).is_allowed());
-    let mut waiting = queue(&limiter, 1);
+    let mut waiting = queue_waiters(&limiter, 1);
     clock.step_wall(20 * DAY.as_nanos() as i64);
     clock.run(SECOND);
-    assert_eq!(ready(&mut waiting), [0], "the wall clock stepped into another day, which is noticed within a second");
-    let mut waiting = queue(&limiter, 1);
+    assert_eq!(
+        take_ready(&mut waiting),
+        [0],
+        "the wall clock stepped into another day, which is noticed within a second"
+    );
+    let mut waiting = queue_waiters(&limiter, 1);
     clock.step_wall(-(10 * DAY.as_nanos() as i64));
     clock.run(DAY);
-    assert_eq!(ready(&mut waiting), [0], "and back again");
+    assert_eq!(take_ready(&mut waiting), [0], "and back again");
 }
 
 #[test]
 fn unpolled_future_delays_no_other_waiter() {
     let clock = clock();
-    let limiter = empty(1, &clock);
-    let mut waiting = queue(&limiter, 3);
+    let limiter = empty_limiter(1, &clock);
+    let mut waiting = queue_waiters(&limiter, 3);
     // As if its executor had stopped without dropping it.
     std::mem::forget(waiting[0].take());
     clock.run(Nanos::from_millis(300));
-    assert_eq!(ready(&mut waiting), [1, 2]);
+    assert_eq!(take_ready(&mut waiting), [1, 2]);
 }
 
 #[test]
 fn executor_that_is_shut_down_leaves_no_waiter() {
     let clock = clock();
-    let limiter = empty(1, &clock);
+    let limiter = empty_limiter(1, &clock);
     let mut tasks: Vec<Pin<Box<dyn Future<Output = ()> + Send>>> = Vec::new();
     for _ in 0..3 {
         let limiter = Arc::clone(&limiter);
@@ -403,8 +407,8 @@ fn executor_that_is_shut_down_leaves_no_waiter() {
 #[test]
 fn limiter_may_be_dropped_before_the_alarm_fires() {
     let clock = clock();
-    let limiter = empty(1, &clock);
-    drop(queue(&limiter, 1));
+    let limiter = empty_limiter(1, &clock);
+    drop(queue_waiters(&limiter, 1));
     drop(limiter);
     clock.advance(SECOND);
 }
@@ -438,7 +442,7 @@ fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
         fn wake(self: Arc<Self>) {}
     }
     let clock = clock();
-    let limiter: &'static Under<TokenBucket> = Box::leak(Box::new(empty(1, &clock)));
+    let limiter: &'static Under<TokenBucket> = Box::leak(Box::new(empty_limiter(1, &clock)));
     let task = |mut other: Waiting<'static, TokenBucket>| {
         assert!(poll(&mut other).is_none());
         Waker::from(Arc::new(Task(Mutex::new(Some(other)))))
@@ -460,7 +464,7 @@ fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
 #[test]
 fn last_registered_waker_is_woken() {
     let clock = clock();
-    let limiter = empty(1, &clock);
+    let limiter = empty_limiter(1, &clock);
     let mut future = limiter.acquire(1);
     let wakers = [(); 2].map(|()| Arc::new(Count::default()));
     for waker in &wakers {
@@ -478,19 +482,19 @@ fn each_key_has_its_own_queue() {
         let keys: Vec<String> = (0..100).map(|number| format!("key {number}")).collect();
         keys.iter().for_each(|key| assert!(keyed.check(key, 1).is_allowed()));
         let mut waiting: Vec<_> = keys.iter().chain(&keys).map(|key| Some(keyed.acquire(key, 1))).collect();
-        assert_eq!(ready(&mut waiting), []);
+        assert_eq!(take_ready(&mut waiting), []);
         let wait = match keyed.peek("key 0", 1).outcome() {
             Outcome::Deny(Retry::After(wait)) => wait,
             other => panic!("{other:?}"),
         };
         clock.run(wait);
-        assert_eq!(ready(&mut waiting), (0..100).collect::<Vec<_>>());
+        assert_eq!(take_ready(&mut waiting), (0..100).collect::<Vec<_>>());
         assert!(keyed.acquire("nobody else", 1).at_once().wait().is_ok());
         waiting[100] = None;
         keyed.reset("key 1");
-        assert_eq!(ready(&mut waiting), [101]);
+        assert_eq!(take_ready(&mut waiting), [101]);
         clock.run(wait);
-        assert_eq!(ready(&mut waiting), (102..200).collect::<Vec<_>>());
+        assert_eq!(take_ready(&mut waiting), (102..200).collect::<Vec<_>>());
         assert_eq!(keyed.waiters(), 0);
     }
 }

@@ -57,7 +57,7 @@ fn seal(words: &[u64]) -> u64 {
 
 /// Builds a file with valid seals, so that the checks after them are reached: the head of `stored`, with entries and
 /// instants from the input. With `forged`, the parameters of the limits come from the input too.
-fn built(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -> Vec<u8> {
+fn build_file(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     keyed(stored).snapshot(&mut bytes).expect("memory takes it");
     let mut words: Vec<u64> = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect();
@@ -100,8 +100,8 @@ pub fn check(input: &[u8]) -> bool {
     let mut words = rest.chunks(8).map(|word| word.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)));
     let bytes = match how >> 6 {
         0 => rest.to_vec(),
-        1 => built(pick(stored), true, &mut words),
-        _ => built(pick(stored), false, &mut words),
+        1 => build_file(pick(stored), true, &mut words),
+        _ => build_file(pick(stored), false, &mut words),
     };
     let wanted = pick(how & 0x3F);
     let mut keyed = keyed(wanted);

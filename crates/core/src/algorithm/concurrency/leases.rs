@@ -31,11 +31,11 @@ pub(super) fn set_last_stamp<S: CellsMut + ?Sized>(state: &mut S, stamp: Stamp) 
     state.set(LAST_STAMP_AT, stamp.to_bits());
 }
 
-fn field(word: u64, nth: u32) -> u64 {
+fn bit_field(word: u64, nth: u32) -> u64 {
     word >> (nth * FIELD_BITS) & ((1 << FIELD_BITS) - 1)
 }
 
-fn pack<const N: usize>(fields: [u64; N]) -> u64 {
+fn pack_fields<const N: usize>(fields: [u64; N]) -> u64 {
     fields.iter().rev().fold(0, |word, field| word << FIELD_BITS | field)
 }
 
@@ -60,8 +60,8 @@ impl Lease {
         Self { stamp, ends, weight, prev: NONE, next: NONE }
     }
 
-    /// Returns how much longer it lasts. An end beyond the range of the clock is never reached.
-    pub(super) fn left(&self, now: Time<Mono>) -> Nanos {
+    /// Returns how much longer the lease lasts. An end beyond the range of the clock is never reached.
+    pub(super) fn time_left(&self, now: Time<Mono>) -> Nanos {
         if self.ends.as_nanos() == u64::MAX { Nanos::MAX } else { self.ends.since(now) }
     }
 }
@@ -83,39 +83,39 @@ pub(super) struct LeaseList {
 }
 
 impl LeaseList {
-    pub(super) const fn empty(slots: u64) -> Self {
+    pub(super) const fn with_no_leases(slots: u64) -> Self {
         Self { slots, in_use: 0, free: NONE, touched: 0, first: NONE, last: NONE }
     }
 
     pub(super) fn load<S: Cells + ?Sized>(state: &S, slots: u64) -> Self {
         let word = state.get(LIST_AT);
-        let mut leases = Self::empty(slots);
-        leases.in_use = field(word, 0).min(Concurrency::MAX_LEASES);
-        leases.touched = field(word, 1).min(slots) as Link;
-        [leases.free, leases.first, leases.last] = [2, 3, 4].map(|nth| leases.link(word, nth));
+        let mut leases = Self::with_no_leases(slots);
+        leases.in_use = bit_field(word, 0).min(Concurrency::MAX_LEASES);
+        leases.touched = bit_field(word, 1).min(slots) as Link;
+        [leases.free, leases.first, leases.last] = [2, 3, 4].map(|nth| leases.link_field(word, nth));
         leases
     }
 
     pub(super) fn store<S: CellsMut + ?Sized>(self, state: &mut S) {
         let links = [self.touched, self.free, self.first, self.last].map(u64::from);
-        state.set(LIST_AT, pack([self.in_use, links[0], links[1], links[2], links[3]]));
+        state.set(LIST_AT, pack_fields([self.in_use, links[0], links[1], links[2], links[3]]));
     }
 
     /// Damaged words must not lead outside the slots.
-    fn link(&self, word: u64, nth: u32) -> Link {
-        let link = field(word, nth);
+    fn link_field(&self, word: u64, nth: u32) -> Link {
+        let link = bit_field(word, nth);
         if link <= self.slots { link as Link } else { NONE }
     }
 
-    pub(super) fn lease<S: Cells + ?Sized>(&self, state: &S, link: Link) -> Lease {
+    pub(super) fn read_lease<S: Cells + ?Sized>(&self, state: &S, link: Link) -> Lease {
         let at = slot_at(link);
         let word = state.get(at + 2);
         Lease {
             stamp: Stamp::from_bits(state.get(at)),
             ends: Time::from_nanos(state.get(at + 1)),
-            weight: field(word, 0) as u16,
-            prev: self.link(word, 1),
-            next: self.link(word, 2),
+            weight: bit_field(word, 0) as u16,
+            prev: self.link_field(word, 1),
+            next: self.link_field(word, 2),
         }
     }
 
@@ -123,11 +123,11 @@ impl LeaseList {
         let at = slot_at(link);
         state.set(at, lease.stamp.to_bits());
         state.set(at + 1, lease.ends.as_nanos());
-        state.set(at + 2, pack([lease.weight.into(), lease.prev.into(), lease.next.into()]));
+        state.set(at + 2, pack_fields([lease.weight.into(), lease.prev.into(), lease.next.into()]));
     }
 
     pub(super) fn last_lease<S: Cells + ?Sized>(&self, state: &S) -> Option<Lease> {
-        (self.last != NONE).then(|| self.lease(state, self.last))
+        (self.last != NONE).then(|| self.read_lease(state, self.last))
     }
 
     /// Returns the time until the next lease ends, skipping leases that have ended.
@@ -138,9 +138,9 @@ impl LeaseList {
             if link == NONE {
                 break;
             }
-            let lease = self.lease(state, link);
-            if lease.left(now) > Nanos::ZERO {
-                return Some(lease.left(now));
+            let lease = self.read_lease(state, link);
+            if lease.time_left(now) > Nanos::ZERO {
+                return Some(lease.time_left(now));
             }
             link = lease.next;
         }
@@ -148,15 +148,15 @@ impl LeaseList {
     }
 
     /// Returns the weight of leases that have ended, counted from the first until it is `enough`.
-    pub(super) fn ended<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, enough: u64) -> u64 {
+    pub(super) fn weight_ended<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, enough: u64) -> u64 {
         let (mut ended, mut link) = (0, self.first);
         // Bounded, because damaged words may form a cycle.
         for _ in 0..self.slots {
             if link == NONE || ended >= enough {
                 break;
             }
-            let lease = self.lease(state, link);
-            if lease.left(now) > Nanos::ZERO {
+            let lease = self.read_lease(state, link);
+            if lease.time_left(now) > Nanos::ZERO {
                 break;
             }
             ended += u64::from(lease.weight);
@@ -166,24 +166,25 @@ impl LeaseList {
     }
 
     /// Returns the weight of leases that have not ended.
-    pub(super) fn held<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> u64 {
-        self.in_use.saturating_sub(self.ended(state, now, u64::MAX))
+    pub(super) fn weight_held<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> u64 {
+        self.in_use.saturating_sub(self.weight_ended(state, now, u64::MAX))
     }
 
     /// Returns where the next lease goes: the slot freed last, else one never used, else that of the first lease if it has ended.
-    pub(super) fn vacant<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Link> {
+    pub(super) fn vacant_slot<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Link> {
         if self.free != NONE {
             Some(self.free)
         } else if u64::from(self.touched) < self.slots {
             Some(self.touched + 1)
         } else {
-            (self.first != NONE && self.lease(state, self.first).left(now) == Nanos::ZERO).then_some(self.first)
+            (self.first != NONE && self.read_lease(state, self.first).time_left(now) == Nanos::ZERO)
+                .then_some(self.first)
         }
     }
 
     /// Makes the vacant slot `link` ready for a lease.
-    pub(super) fn occupy<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
-        let lease = self.lease(state, link);
+    pub(super) fn occupy_slot<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
+        let lease = self.read_lease(state, link);
         if link == self.free {
             self.free = lease.next;
         } else if link == self.first {
@@ -194,37 +195,38 @@ impl LeaseList {
         }
     }
 
-    pub(super) fn free<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
+    pub(super) fn free_slot<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
         self.write(state, link, Lease { next: self.free, ..Lease::NOTHING });
         self.free = link;
     }
 
     pub(super) fn free_ended<S: CellsMut + ?Sized>(&mut self, state: &mut S, now: Time<Mono>) {
         for _ in 0..self.slots {
-            let (link, lease) = (self.first, self.lease(state, self.first));
-            if link == NONE || lease.left(now) > Nanos::ZERO {
+            let (link, lease) = (self.first, self.read_lease(state, self.first));
+            if link == NONE || lease.time_left(now) > Nanos::ZERO {
                 break;
             }
             self.in_use = self.in_use.saturating_sub(lease.weight.into());
             self.unlink(state, lease);
-            self.free(state, link);
+            self.free_slot(state, link);
         }
     }
 
-    /// Takes the lease out of the order of ends.
+    /// Removes the lease from the list, which is ordered by end.
     pub(super) fn unlink<S: CellsMut + ?Sized>(&mut self, state: &mut S, lease: Lease) {
         self.set_next(state, lease.prev, lease.next);
         self.set_prev(state, lease.next, lease.prev);
     }
 
-    /// Puts the lease where it belongs in the order of ends: at the back, unless the clock or the length was changed.
+    /// Inserts the lease into the list, which is ordered by end: at the back, unless the clock or the length was
+    /// changed.
     pub(super) fn insert<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, lease: Lease) {
         let (mut prev, mut next) = (self.last, NONE);
         for _ in 0..self.slots {
-            if prev == NONE || self.lease(state, prev).ends <= lease.ends {
+            if prev == NONE || self.read_lease(state, prev).ends <= lease.ends {
                 break;
             }
-            (prev, next) = (self.lease(state, prev).prev, prev);
+            (prev, next) = (self.read_lease(state, prev).prev, prev);
         }
         self.write(state, link, Lease { prev, next, ..lease });
         self.set_next(state, prev, link);
@@ -235,7 +237,7 @@ impl LeaseList {
     fn set_next<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, next: Link) {
         match link {
             NONE => self.first = next,
-            link => self.write(state, link, Lease { next, ..self.lease(state, link) }),
+            link => self.write(state, link, Lease { next, ..self.read_lease(state, link) }),
         }
     }
 
@@ -243,7 +245,7 @@ impl LeaseList {
     fn set_prev<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, prev: Link) {
         match link {
             NONE => self.last = prev,
-            link => self.write(state, link, Lease { prev, ..self.lease(state, link) }),
+            link => self.write(state, link, Lease { prev, ..self.read_lease(state, link) }),
         }
     }
 
@@ -251,7 +253,7 @@ impl LeaseList {
     pub(super) fn shorten_leases<S: CellsMut + ?Sized>(&self, state: &mut S, latest: Time<Mono>) {
         let mut link = self.last;
         for _ in 0..self.slots {
-            let lease = self.lease(state, link);
+            let lease = self.read_lease(state, link);
             if link == NONE || lease.ends <= latest {
                 break;
             }
@@ -263,7 +265,7 @@ impl LeaseList {
     /// Converts the end of every lease to another clock. An end that is never reached stays so.
     pub(super) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         for link in 1..=self.touched {
-            let lease = self.lease(state, link);
+            let lease = self.read_lease(state, link);
             if lease.ends.as_nanos() < u64::MAX {
                 self.write(state, link, Lease { ends: lease.ends.rebased(from, to), ..lease });
             }
@@ -276,13 +278,13 @@ impl LeaseList {
         let mut aside = [Lease::NOTHING; Concurrency::MAX_LEASES as usize];
         let (mut kept, mut link) = (0, self.last);
         for place in aside.iter_mut().take(slots as usize) {
-            *place = self.lease(state, link);
-            if link == NONE || place.left(now) == Nanos::ZERO {
+            *place = self.read_lease(state, link);
+            if link == NONE || place.time_left(now) == Nanos::ZERO {
                 break;
             }
             (kept, link) = (kept + 1, place.prev);
         }
-        let mut leases = Self::empty(slots);
+        let mut leases = Self::with_no_leases(slots);
         for lease in aside.iter().take(kept).rev() {
             leases.touched += 1;
             leases.in_use = Concurrency::MAX_LEASES.min(leases.in_use + u64::from(lease.weight));
@@ -313,7 +315,7 @@ impl LeaseList {
         let likely = (stamp.to_bits() & self.slot_mask()) as Link + 1;
         // A change of the limit may have moved it to another slot.
         let link = if likely <= self.touched && is_it(&likely) { likely } else { (1..=self.touched).find(is_it)? };
-        (self.lease(state, link).left(now) > Nanos::ZERO).then_some(link)
+        (self.read_lease(state, link).time_left(now) > Nanos::ZERO).then_some(link)
     }
 }
 
@@ -328,7 +330,7 @@ impl LeaseList {
     pub(super) fn assert_sound(&self, state: &[u64], what: &str) {
         let (mut link, mut before, mut weight, mut seen) = (self.first, Lease::NOTHING, 0, vec![NONE]);
         while link != NONE {
-            let lease = self.lease(state, link);
+            let lease = self.read_lease(state, link);
             assert!(lease.ends >= before.ends && lease.weight > 0, "the order of ends, {what}");
             assert_eq!(Some(&lease.prev), seen.last(), "the link back, {what}");
             assert!(!seen.contains(&link), "slot {link} is held twice, {what}");
@@ -341,7 +343,7 @@ impl LeaseList {
         while link != NONE {
             assert!(!seen.contains(&link), "slot {link} is both held and free, or free twice, {what}");
             seen.push(link);
-            link = self.lease(state, link).next;
+            link = self.read_lease(state, link).next;
         }
         assert_eq!(seen.len(), usize::from(self.touched) + 1, "slots are lost, {what}");
     }

@@ -2,7 +2,7 @@ use super::*;
 
 const CHECK: Ask = Ask::Exactly(Cost::ONE);
 
-fn leases(limit: u64, lease: u64) -> Concurrency {
+fn concurrency_limit(limit: u64, lease: u64) -> Concurrency {
     Concurrency::new(limit, Nanos::from_nanos(lease)).unwrap()
 }
 
@@ -24,12 +24,12 @@ struct Held {
 }
 
 impl List {
-    fn held(&self, at: u64) -> u64 {
+    fn weight_held(&self, at: u64) -> u64 {
         self.leases.iter().filter(|lease| lease.ends > at).map(|lease| lease.weight).sum()
     }
 
     fn ask(&self, at: u64, ask: Ask) -> (Outcome, u64) {
-        let available = self.limit.limit.saturating_sub(self.held(at));
+        let available = self.limit.limit.saturating_sub(self.weight_held(at));
         let (cost, most) = match ask {
             Ask::Exactly(cost) => (cost.get(), self.limit.limit),
             Ask::UpTo(Cost::ZERO) => return (Outcome::Allow, 0),
@@ -38,7 +38,7 @@ impl List {
         };
         if cost > most {
             (Outcome::Deny(Retry::Never), 0)
-        } else if self.held(at) + cost > most {
+        } else if self.weight_held(at) + cost > most {
             (Outcome::Deny(Retry::OnRelease), 0)
         } else {
             (Outcome::Allow, cost)
@@ -50,7 +50,7 @@ impl List {
     }
 }
 
-fn random(seed: &mut u64, below: u64) -> u64 {
+fn next_random(seed: &mut u64, below: u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 33) % below
 }
@@ -62,13 +62,13 @@ fn assert_sound(limit: &Concurrency, state: &[u64], what: &str) {
 #[test]
 fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
     let limits = [
-        leases(1, 1),
-        leases(1, 10),
-        leases(4, 10),
-        leases(5, 30).max_debt(3).unwrap(),
-        leases(9, 3),
-        leases(20, 40),
-        leases(1024, 2000),
+        concurrency_limit(1, 1),
+        concurrency_limit(1, 10),
+        concurrency_limit(4, 10),
+        concurrency_limit(5, 30).max_debt(3).unwrap(),
+        concurrency_limit(9, 3),
+        concurrency_limit(20, 40),
+        concurrency_limit(1024, 2000),
     ];
     for (nth, limit) in limits.into_iter().enumerate() {
         let (mut seed, mut at) = (nth as u64, 0);
@@ -77,13 +77,13 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
         let state = state.as_mut_slice();
         limit.init(state, &Now::at(0));
         for step in 0..20_000 {
-            at += random(&mut seed, 5).saturating_sub(1);
-            let (now, cost) = (Now::at(at), random(&mut seed, limit.slots() + 3));
+            at += next_random(&mut seed, 5).saturating_sub(1);
+            let (now, cost) = (Now::at(at), next_random(&mut seed, limit.slots() + 3));
             let what = format!("step {step} at {at}: cost {cost} on {limit:?}");
             // Any stamp given so far, mostly a recent one.
-            let ago = random(&mut seed, 30);
+            let ago = next_random(&mut seed, 30);
             let known = list.leases.iter().rev().nth(ago as usize).map(|lease| lease.stamp);
-            match (random(&mut seed, 8), known) {
+            match (next_random(&mut seed, 8), known) {
                 (0, Some(stamp)) => {
                     let expected = list.find(at, stamp).map_or(0, |lease| core::mem::take(&mut lease.weight));
                     assert_eq!(limit.release(state, &now, stamp).get(), expected, "release, {what}");
@@ -125,7 +125,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
                 }
             }
             assert_sound(&limit, state, &what);
-            let (held, report) = (list.held(at), limit.report(state, &now, Cost::new(cost)));
+            let (held, report) = (list.weight_held(at), limit.report(state, &now, Cost::new(cost)));
             let last = list.leases.iter().filter(|lease| lease.weight > 0).map(|lease| lease.ends).max();
             assert_eq!(report.remaining, limit.limit.saturating_sub(held), "{what}");
             assert_eq!(report.reset.as_nanos(), last.map_or(0, |last| last.saturating_sub(at)), "{what}");
@@ -139,7 +139,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
 
 #[test]
 fn release_after_the_lease_ended_frees_no_other_slot() {
-    let limit = leases(3, 30);
+    let limit = concurrency_limit(3, 30);
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
     let take = |state: &mut [u64], at, cost| limit.decide(state, &Now::at(at), exactly(cost));
@@ -160,7 +160,7 @@ fn release_after_the_lease_ended_frees_no_other_slot() {
 
 #[test]
 fn stamp_of_an_evicted_key_releases_nothing() {
-    for limit in [leases(1, 5_000), leases(1000, 5_000)] {
+    for limit in [concurrency_limit(1, 5_000), concurrency_limit(1000, 5_000)] {
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
         let stale = limit.decide(state, &Now::at(0), CHECK).stamp();
@@ -172,7 +172,7 @@ fn stamp_of_an_evicted_key_releases_nothing() {
 
 #[test]
 fn refusal_spends_nothing_and_a_cost_of_zero_takes_no_lease() {
-    let limit = leases(3, 30).max_debt(1).unwrap();
+    let limit = concurrency_limit(3, 30).max_debt(1).unwrap();
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
     let _ = limit.decide(state, &Now::at(0), exactly(2));
@@ -205,8 +205,15 @@ fn debt_may_be_as_large_as_the_limit_within_the_slots() {
 
 #[test]
 fn new_parameters_keep_leases_and_their_stamps() {
-    let old = leases(40, 100);
-    for new in [leases(50, 100), leases(40, 100), leases(39, 100), leases(12, 100), leases(10, 100), leases(12, 7)] {
+    let old = concurrency_limit(40, 100);
+    for new in [
+        concurrency_limit(50, 100),
+        concurrency_limit(40, 100),
+        concurrency_limit(39, 100),
+        concurrency_limit(12, 100),
+        concurrency_limit(10, 100),
+        concurrency_limit(12, 7),
+    ] {
         let mut state = vec![0; old.words().max(new.words())];
         let state = state.as_mut_slice();
         // Every fourth of forty leases remains: their slots are scattered, and one was renewed, so that it is out of
@@ -235,7 +242,7 @@ fn new_parameters_keep_leases_and_their_stamps() {
 
 #[test]
 fn clock_step_back_grants_nothing_and_leases_end_after_their_length() {
-    let (limit, second) = (leases(2, 10), Nanos::SECOND.as_nanos());
+    let (limit, second) = (concurrency_limit(2, 10), Nanos::SECOND.as_nanos());
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
     let _ = limit.decide(state, &Now::at(5 * second), exactly(2));
@@ -250,7 +257,7 @@ fn clock_step_back_grants_nothing_and_leases_end_after_their_length() {
 
 #[test]
 fn lease_beyond_the_range_of_the_clock_never_ends() {
-    let limit = leases(1, 10);
+    let limit = concurrency_limit(1, 10);
     let mut state = [0; 5];
     let stamp = limit.decide(&mut state, &Now::at(u64::MAX - 5), CHECK).stamp();
     assert!(!limit.decide(&mut state, &Now::at(u64::MAX), CHECK).is_admitted());
@@ -268,21 +275,25 @@ fn invalid_parameters_are_errors_with_the_valid_range() {
     check(Concurrency::new(1, Nanos::ZERO), "the length of a lease is 0, it must be at least 1");
     let long = "the period of 18446744073.709551615s is too long, at most 3153600000s is valid";
     check(Concurrency::new(1, Nanos::MAX), long);
-    check(leases(24, 1).max_debt(1001), "the debt of leases is 1001, it must be between 0 and 1000");
-    assert_eq!(leases(1024, 1).words(), 2 + 3 * 1024);
-    assert_eq!(leases(24, 1).max_debt(1000).unwrap().words(), 2 + 3 * 1024);
+    check(concurrency_limit(24, 1).max_debt(1001), "the debt of leases is 1001, it must be between 0 and 1000");
+    assert_eq!(concurrency_limit(1024, 1).words(), 2 + 3 * 1024);
+    assert_eq!(concurrency_limit(24, 1).max_debt(1000).unwrap().words(), 2 + 3 * 1024);
 }
 
 #[test]
 fn no_words_time_or_cost_cause_a_panic() {
     let long = Concurrency::new(3, crate::Rate::MAX_PERIOD).unwrap();
-    let limits = [leases(1, 1), leases(3, 10).max_debt(4).unwrap(), long];
+    let limits = [concurrency_limit(1, 1), concurrency_limit(3, 10).max_debt(4).unwrap(), long];
     let extremes = [0, 1, 2, 1 << 12 | 1, 2 << 24 | 1 << 12 | 2, u64::MAX / 2, u64::MAX - 1, u64::MAX];
     let mut seed = 1;
     for _ in 0..20_000 {
         let mut any = || {
-            let extreme = extremes[random(&mut seed, 8) as usize];
-            if random(&mut seed, 3) == 0 { random(&mut seed, u64::MAX) << random(&mut seed, 34) } else { extreme }
+            let extreme = extremes[next_random(&mut seed, 8) as usize];
+            if next_random(&mut seed, 3) == 0 {
+                next_random(&mut seed, u64::MAX) << next_random(&mut seed, 34)
+            } else {
+                extreme
+            }
         };
         let mut state: [u64; 23] = core::array::from_fn(|_| any());
         let (now, later, cost) = (Now::at(any()), Now::at(any()), Cost::new(any()));
@@ -303,7 +314,7 @@ fn no_words_time_or_cost_cause_a_panic() {
 
 #[test]
 fn lease_that_never_ends_stays_so_on_another_clock() {
-    let limit = leases(3, 10);
+    let limit = concurrency_limit(3, 10);
     let mut state = vec![0; limit.words()];
     let last = u64::MAX - 5;
     assert!(limit.decide(state.as_mut_slice(), &Now::at(last), exactly(2)).is_admitted());
@@ -333,7 +344,7 @@ impl CellsMut for Counted {
 #[test]
 fn decisions_renewals_and_releases_read_the_same_number_of_words_whatever_the_limit() {
     let reads = |count: u64| {
-        let limit = leases(count, 100_000);
+        let limit = concurrency_limit(count, 100_000);
         let mut state = Counted { words: vec![0; limit.words()], reads: 0.into() };
         let stamps: Vec<_> = (0..count).map(|nth| limit.decide(&mut state, &Now::at(7 * nth), CHECK).stamp()).collect();
         let now = Now::at(7 * count);
@@ -346,7 +357,7 @@ fn decisions_renewals_and_releases_read_the_same_number_of_words_whatever_the_li
         assert_eq!(limit.release(&mut state, &now, stamps[2]), Cost::ONE);
         let release = state.reads.replace(0);
         // Leases stay where they are when only their length changes.
-        let changed = leases(count, 200_000);
+        let changed = concurrency_limit(count, 200_000);
         changed.convert(&limit, &mut state, &now);
         state.reads.set(0);
         assert_eq!(changed.release(&mut state, &now, stamps[1]), Cost::ONE);
@@ -360,7 +371,7 @@ fn decisions_renewals_and_releases_read_the_same_number_of_words_whatever_the_li
 
 #[test]
 fn lease_of_a_thread_with_an_earlier_reading_ends_first() {
-    let limit = leases(2, 10);
+    let limit = concurrency_limit(2, 10);
     let mut state = vec![0; limit.words()];
     for at in [100, 95] {
         assert!(limit.decide(state.as_mut_slice(), &Now::at(at), CHECK).is_admitted());
@@ -373,7 +384,7 @@ fn lease_of_a_thread_with_an_earlier_reading_ends_first() {
 /// So that the numbers of a key that was forgotten and comes back a microsecond later are new.
 #[test]
 fn number_of_a_lease_is_less_than_a_microsecond_and_a_slot_ahead_of_the_clock() {
-    let limit = leases(512, 10);
+    let limit = concurrency_limit(512, 10);
     for at in (0..3_000).chain([1 << 40]) {
         let number = limit.weigh(vec![0; limit.words()].as_slice(), &Now::at(at), CHECK).stamp().to_bits();
         assert!((at.max(1)..at.max(1) + 1_024).contains(&number), "number {number} at {at}");

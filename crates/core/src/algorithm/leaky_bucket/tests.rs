@@ -109,7 +109,7 @@ fn refund_removes_what_is_still_queued() {
 fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
     for rate in ["10/s", "7777/s", "999983/s", "1/m"] {
         let limit = limit(rate, 5).free(1).unwrap().max_wait(limit(rate, 1).bucket.flow().wait(1 << 40));
-        let unit = limit.bucket.flow().wait(limit.bucket.flow().ticks(1)).as_nanos();
+        let unit = limit.bucket.flow().wait(limit.bucket.flow().ticks_of(1)).as_nanos();
         let paths = WalkOptions { pause: 3 * unit, cost: 6, all_verbs: true };
         walk(&limit, Now::at, 1_000, 2_000, &paths);
         walk(&limit.max_wait(Nanos::from_nanos(unit * 2)), Now::at, 1_000, 2_000, &paths);
@@ -123,18 +123,21 @@ fn no_interval_exceeds_the_guarantee() {
         let paths = WalkOptions { pause: 1_000 * MS, cost: 3, all_verbs: false };
         let mut passed = walk(&limit, Now::at, 0, 1_500, &paths);
         passed.retain(|passed| passed.cost > 0);
-        let flows = |time: u64| limit.bucket.flow().instant(Time::from_nanos(time));
+        let flows = |time: u64| limit.bucket.flow().instant_in_ticks(Time::from_nanos(time));
         let mut from_empty = 0;
         for to in &passed {
-            from_empty += limit.bucket.flow().ticks(to.cost);
-            assert!(from_empty <= limit.bucket.flow().ticks(free + 1) + flows(to.turn + 1), "from empty on: {to:?}");
+            from_empty += limit.bucket.flow().ticks_of(to.cost);
+            assert!(from_empty <= limit.bucket.flow().ticks_of(free + 1) + flows(to.turn + 1), "from empty on: {to:?}");
         }
         for (first, from) in passed.iter().enumerate() {
             let mut sum = 0;
             for to in passed[first..].iter().take(40) {
-                sum += limit.bucket.flow().ticks(to.cost);
-                assert!(sum <= limit.bucket.flow().ticks(5) + flows(to.asked - from.asked), "let in: {from:?} {to:?}");
-                let out = limit.bucket.flow().ticks(free + from.cost) + flows(to.turn - from.turn + 1);
+                sum += limit.bucket.flow().ticks_of(to.cost);
+                assert!(
+                    sum <= limit.bucket.flow().ticks_of(5) + flows(to.asked - from.asked),
+                    "let in: {from:?} {to:?}"
+                );
+                let out = limit.bucket.flow().ticks_of(free + from.cost) + flows(to.turn - from.turn + 1);
                 assert!(sum <= out, "turns: {from:?} {to:?}");
             }
         }

@@ -17,7 +17,7 @@ struct List {
 }
 
 impl List {
-    fn inside(&self, at: u64) -> u64 {
+    fn units_inside(&self, at: u64) -> u64 {
         self.entries.iter().filter(|&entry| entry + self.limit.length.as_nanos() > at).count() as u64
     }
 
@@ -28,7 +28,7 @@ impl List {
         };
         let apart = self.entries.last().is_none_or(|last| at - last >= gap);
         let cost = ask.cost().get();
-        self.inside(at) + cost <= ceiling && (apart || cost == 0)
+        self.units_inside(at) + cost <= ceiling && (apart || cost == 0)
     }
 
     fn wait(&self, at: u64, ask: Ask) -> u64 {
@@ -45,7 +45,7 @@ impl List {
             Ask::Exactly(cost) => (cost.get(), self.limit.limit),
             Ask::UpTo(Cost::ZERO) => return (Outcome::Allow, Cost::ZERO),
             Ask::UpTo(cost) => {
-                let fits = self.limit.limit.saturating_sub(self.inside(at)).max(1);
+                let fits = self.limit.limit.saturating_sub(self.units_inside(at)).max(1);
                 (cost.get().min(fits), self.limit.limit)
             }
             Ask::Regardless(cost) => (cost.get(), self.limit.slots()),
@@ -81,7 +81,7 @@ impl List {
     }
 }
 
-fn random(seed: &mut u64, below: u64) -> u64 {
+fn next_random(seed: &mut u64, below: u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 33) % below
 }
@@ -107,15 +107,15 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
         let state = state.as_mut_slice();
         limit.init(state, &Now::at(0));
         for step in 0..20_000 {
-            at += random(&mut seed, 5).saturating_sub(1);
-            let (now, cost) = (Now::at(at), random(&mut seed, limit.slots() + 3));
+            at += next_random(&mut seed, 5).saturating_sub(1);
+            let (now, cost) = (Now::at(at), next_random(&mut seed, limit.slots() + 3));
             let what = format!("step {step} at {at}: cost {cost} on {limit:?}, entries {:?}", list.entries);
-            let ask = match random(&mut seed, 6) {
+            let ask = match next_random(&mut seed, 6) {
                 0..3 => exactly(cost.min(2)),
                 3 => Ask::UpTo(Cost::new(cost)),
                 4 => Ask::Regardless(Cost::new(cost)),
                 _ => {
-                    let taken_at = (cost % 2 == 0).then(|| at.saturating_sub(random(&mut seed, 5)));
+                    let taken_at = (cost % 2 == 0).then(|| at.saturating_sub(next_random(&mut seed, 5)));
                     let stamp = taken_at.map(|at| stamp_of(Time::from_nanos(at)));
                     let accepted = limit.refund(state, &now, Cost::new(cost), stamp);
                     assert_eq!(accepted.get(), list.refund(at, cost, taken_at), "refund, {what}");
@@ -125,7 +125,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
             let verdict = limit.decide(state, &now, ask);
             assert_eq!((verdict.outcome(), verdict.taken()), list.ask(at, ask), "{ask:?}, {what}");
             let report = limit.report(state, &now, Cost::new(cost.min(limit.limit)));
-            assert_eq!(report.remaining, limit.limit.saturating_sub(list.inside(at)), "{what}");
+            assert_eq!(report.remaining, limit.limit.saturating_sub(list.units_inside(at)), "{what}");
             let wait = list.wait(at, exactly(cost.min(limit.limit)));
             assert_eq!(report.retry, Retry::After(Nanos::from_nanos(wait)), "{what}");
             let reset = list
@@ -377,8 +377,8 @@ fn no_words_time_or_cost_cause_a_panic() {
     let mut seed = 1;
     for _ in 0..20_000 {
         let mut any = || {
-            let extreme = extremes[random(&mut seed, 7) as usize];
-            if random(&mut seed, 3) == 0 { random(&mut seed, u64::MAX) } else { extreme }
+            let extreme = extremes[next_random(&mut seed, 7) as usize];
+            if next_random(&mut seed, 3) == 0 { next_random(&mut seed, u64::MAX) } else { extreme }
         };
         let mut state: [u64; 8] = core::array::from_fn(|_| any());
         let (now, later, cost) = (Now::at(any()), Now::at(any()), Cost::new(any()));

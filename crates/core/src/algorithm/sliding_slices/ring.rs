@@ -42,7 +42,7 @@ impl SliceRing {
 
     /// Returns the index of the word with the count of slice `number`, the shift within it, and the largest count.
     #[inline]
-    const fn place(self, number: u64) -> (usize, u32, u64) {
+    const fn word_position(self, number: u64) -> (usize, u32, u64) {
         let slot = number % self.slices;
         let bits = 64 >> self.shared;
         (
@@ -52,25 +52,25 @@ impl SliceRing {
         )
     }
 
-    /// Returns the number of the slice `back` before `number`, wrapping around at the clock's zero.
-    pub(super) const fn back(self, number: u64, back: u64) -> u64 {
+    /// Returns the number of the slice that is `back` slices before `number`, wrapping around at the clock's zero.
+    pub(super) const fn number_before(self, number: u64, back: u64) -> u64 {
         number.wrapping_add(self.slices - back)
     }
 
-    /// Returns the count of the slice `back` before `number`.
-    pub(super) fn before<S: Cells + ?Sized>(self, state: &S, number: u64, back: u64) -> u64 {
-        self.get(state, self.back(number, back))
+    /// Returns the count of the slice that is `back` slices before `number`.
+    pub(super) fn count_before<S: Cells + ?Sized>(self, state: &S, number: u64, back: u64) -> u64 {
+        self.get(state, self.number_before(number, back))
     }
 
     #[inline]
     pub(super) fn get<S: Cells + ?Sized>(self, state: &S, number: u64) -> u64 {
-        let (word, shift, mask) = self.place(number);
+        let (word, shift, mask) = self.word_position(number);
         state.get(word) >> shift & mask
     }
 
     #[inline]
     pub(super) fn set<S: CellsMut + ?Sized>(self, state: &mut S, number: u64, count: u64) {
-        let (word, shift, mask) = self.place(number);
+        let (word, shift, mask) = self.word_position(number);
         state.set(word, state.get(word) & !(mask << shift) | count.min(mask) << shift);
     }
 

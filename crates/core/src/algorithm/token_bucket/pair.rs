@@ -12,14 +12,14 @@ impl TokenBucket {
     /// Takes `cost` from a state of two words and returns `true`, if it passes; otherwise changes nothing.
     #[inline]
     pub(super) fn take_from_pair<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> bool {
-        let instant = self.flow.instant(now.mono());
+        let instant = self.flow.instant_in_ticks(now.mono());
         let owed = self.flow.load(state, false).saturating_sub(instant);
-        if self.room(cost).is_none_or(|room| owed > room) {
+        if self.max_owed_for(cost).is_none_or(|room| owed > room) {
             return false;
         }
         // A cost of zero writes nothing: it would only move the state along with the clock.
         if cost > Cost::ZERO {
-            self.flow.store(state, false, instant + owed + self.flow.ticks(cost.get()));
+            self.flow.store(state, false, instant + owed + self.flow.ticks_of(cost.get()));
         }
         true
     }
@@ -36,8 +36,8 @@ impl TokenBucket {
         if self.take_from_pair(state, now, cost) {
             return Some(Verdict::allow(cost));
         }
-        let room = self.room(cost)?;
-        let owed: Ticks = self.flow.load(state, false).saturating_sub(self.flow.instant(now.mono()));
+        let room = self.max_owed_for(cost)?;
+        let owed: Ticks = self.flow.load(state, false).saturating_sub(self.flow.instant_in_ticks(now.mono()));
         (owed <= self.max_plausible).then(|| Verdict::deny(Retry::After(self.flow.wait(owed - room))))
     }
 }

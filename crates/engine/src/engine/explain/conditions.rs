@@ -2,10 +2,10 @@
 
 use std::cmp::Reverse;
 
-use super::shown;
+use super::printable;
 use crate::explain::{FailedCondition, HeldCondition, MatchResult};
 use crate::request::Entry;
-use crate::rules::{Condition, Pattern, Rule, Test, address, nth_of};
+use crate::rules::{Condition, Pattern, Rule, Test, nth_of, parse_address};
 
 /// Maximum number of values in a list.
 const SHOWN_VALUES: usize = 8;
@@ -15,14 +15,14 @@ const SHOWN_VALUES: usize = 8;
 pub(super) type Distance = (bool, Reverse<usize>, usize);
 
 pub(super) fn distance(when: &[Condition], entries: &[Entry<'_>]) -> Distance {
-    match when.iter().filter(|condition| !holds(condition, entries)).count() {
+    match when.iter().filter(|condition| !condition_holds(condition, entries)).count() {
         0 => (false, Reverse(0), 0),
         failing => (true, Reverse(when.len() - failing), failing),
     }
 }
 
 /// Returns the `most` nearest, in order.
-pub(super) fn nearest(mut all: Vec<(Distance, usize)>, most: usize) -> impl Iterator<Item = usize> {
+pub(super) fn nearest_first(mut all: Vec<(Distance, usize)>, most: usize) -> impl Iterator<Item = usize> {
     if all.len() > most {
         all.select_nth_unstable(most);
         all.truncate(most);
@@ -33,26 +33,29 @@ pub(super) fn nearest(mut all: Vec<(Distance, usize)>, most: usize) -> impl Iter
 
 /// Returns the first condition that does not hold.
 pub(super) fn failed_condition(when: &[Condition], entries: &[Entry<'_>]) -> Option<FailedCondition> {
-    let first = when.iter().find(|condition| !holds(condition, entries))?;
+    let first = when.iter().find(|condition| !condition_holds(condition, entries))?;
     let by_network = match &first.test {
         Test::AnyOf(patterns) => patterns.iter().any(|pattern| matches!(pattern, Pattern::Cidr(_))),
         Test::NoneOf(_) | Test::Present | Test::Absent => false,
     };
-    let not_an_address = by_network && values(entries, &first.attribute).any(|value| address(value).is_none());
+    let not_an_address =
+        by_network && attribute_values(entries, &first.attribute).any(|value| parse_address(value).is_none());
     Some(FailedCondition {
         attribute: first.attribute.to_string(),
-        expected: if not_an_address { "an address " } else { "" }.to_owned() + &expected(&first.test),
-        found: values(entries, &first.attribute).take(SHOWN_VALUES).map(shown).collect(),
+        expected: if not_an_address { "an address " } else { "" }.to_owned() + &describe_expected(&first.test),
+        found: attribute_values(entries, &first.attribute).take(SHOWN_VALUES).map(printable).collect(),
     })
 }
 
 /// Describes a condition that holds.
-pub(super) fn held(condition: &Condition, entries: &[Entry<'_>]) -> HeldCondition {
+pub(super) fn describe_held(condition: &Condition, entries: &[Entry<'_>]) -> HeldCondition {
     let value = match &condition.test {
-        Test::AnyOf(patterns) => values(entries, &condition.attribute).find(|value| among(patterns, value)).map(shown),
+        Test::AnyOf(patterns) => {
+            attribute_values(entries, &condition.attribute).find(|value| matches_any(patterns, value)).map(printable)
+        }
         Test::NoneOf(_) | Test::Present | Test::Absent => None,
     };
-    HeldCondition { attribute: condition.attribute.to_string(), expected: expected(&condition.test), value }
+    HeldCondition { attribute: condition.attribute.to_string(), expected: describe_expected(&condition.test), value }
 }
 
 /// Returns whether the attributes are exactly those of `only`, if the rule has it.
@@ -65,23 +68,23 @@ pub(super) fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
 pub(super) fn failed_expression(rule: &Rule, entries: &[Entry<'_>]) -> Option<MatchResult> {
     let expression = rule.expression()?;
     let names = expression.attributes();
-    let value = |position: usize| values(entries, names.get(position)?).next();
-    let (part, of) = expression.failing(&value)?;
-    let values = names.iter().enumerate().map(|(position, name)| (name.to_string(), value(position).map(shown)));
+    let value = |position: usize| attribute_values(entries, names.get(position)?).next();
+    let (part, of) = expression.first_failing(&value)?;
+    let values = names.iter().enumerate().map(|(position, name)| (name.to_string(), value(position).map(printable)));
     Some(MatchResult::ExpressionFailed { part, of, values: values.collect() })
 }
 
-fn holds(condition: &Condition, entries: &[Entry<'_>]) -> bool {
-    let mut values = values(entries, &condition.attribute);
+fn condition_holds(condition: &Condition, entries: &[Entry<'_>]) -> bool {
+    let mut values = attribute_values(entries, &condition.attribute);
     match &condition.test {
-        Test::AnyOf(patterns) => values.any(|value| among(patterns, value)),
-        Test::NoneOf(patterns) => !values.any(|value| among(patterns, value)),
+        Test::AnyOf(patterns) => values.any(|value| matches_any(patterns, value)),
+        Test::NoneOf(patterns) => !values.any(|value| matches_any(patterns, value)),
         Test::Present => values.next().is_some(),
         Test::Absent => values.next().is_none(),
     }
 }
 
-fn among(patterns: &[Pattern], value: &[u8]) -> bool {
+fn matches_any(patterns: &[Pattern], value: &[u8]) -> bool {
     patterns.iter().any(|pattern| matches(pattern, value))
 }
 
@@ -90,14 +93,14 @@ fn matches(pattern: &Pattern, value: &[u8]) -> bool {
         Pattern::Equals(text) => text.as_bytes() == value,
         Pattern::Glob(glob) => glob.matches(value),
         Pattern::Prefix(text) => value.starts_with(text.as_bytes()),
-        Pattern::Cidr(network) => address(value).is_some_and(|address| network.contains(address)),
-        Pattern::NotAnAddress => address(value).is_none(),
+        Pattern::Cidr(network) => parse_address(value).is_some_and(|address| network.contains(address)),
+        Pattern::NotAnAddress => parse_address(value).is_none(),
     }
 }
 
 /// Returns the values of an attribute. Allocates nothing, because it is called for each override of
 /// a rule.
-pub(super) fn values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
+pub(super) fn attribute_values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
     let (name, first, most) = match nth_of(name) {
         Some((name, before)) => (name, before as usize, 1),
         None => (name, 0, usize::MAX),
@@ -106,7 +109,7 @@ pub(super) fn values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<
 }
 
 /// Describes what a condition expects of a value.
-fn expected(test: &Test) -> String {
+fn describe_expected(test: &Test) -> String {
     match test {
         Test::AnyOf(patterns) => list(patterns),
         Test::NoneOf(patterns) => format!("other than {}", list(patterns)),
@@ -125,9 +128,9 @@ fn list(patterns: &[Pattern]) -> String {
 
 fn describe(pattern: &Pattern) -> String {
     match pattern {
-        Pattern::Equals(text) => format!("{:?}", shown(text.as_bytes())),
-        Pattern::Glob(glob) => format!("like {:?}", shown(glob.as_str().as_bytes())),
-        Pattern::Prefix(text) => format!("a value that begins with {:?}", shown(text.as_bytes())),
+        Pattern::Equals(text) => format!("{:?}", printable(text.as_bytes())),
+        Pattern::Glob(glob) => format!("like {:?}", printable(glob.as_str().as_bytes())),
+        Pattern::Prefix(text) => format!("a value that begins with {:?}", printable(text.as_bytes())),
         Pattern::Cidr(network) => format!("in {network}"),
         Pattern::NotAnAddress => "not an address".into(),
     }

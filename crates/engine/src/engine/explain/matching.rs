@@ -4,8 +4,8 @@
 use tollgate::core::{Cost, Nanos, Params, Phase, Time, Wall};
 use tollgate::{Limit, Outcome, Retry};
 
-use super::conditions::{distance, failed_condition, held, nearest, values};
-use super::{position_of, shown};
+use super::conditions::{attribute_values, describe_held, distance, failed_condition, nearest_first};
+use super::{position_of, printable};
 use crate::calendar::{Calendar, Zone};
 use crate::decision::Decisions;
 use crate::engine::RulesInForce;
@@ -52,8 +52,8 @@ impl ChargeContext<'_> {
         let overriding = self.first_that_holds(planned);
         let key = decisions.plan.key(planned);
         let counted = match key::counted_by(key) {
-            Some(counted) => counted.into_iter().map(|(name, value)| (shown(name), value.map(shown))).collect(),
-            None => vec![("key".to_owned(), Some(shown(key::inline_name_of(key))))],
+            Some(counted) => counted.into_iter().map(|(name, value)| (printable(name), value.map(printable))).collect(),
+            None => vec![("key".to_owned(), Some(printable(key::inline_name_of(key))))],
         };
         let ban = ban.zip(rule).and_then(|(planned, rule)| self.ban_state(planned, rule));
         let banned = ban.as_ref().is_some_and(|ban| matches!(ban.stands, BanStatus::Banned { .. }));
@@ -73,7 +73,7 @@ impl ChargeContext<'_> {
                 (true, _) => RuleEffect::Denies,
                 (false, false) if rule.is_some_and(|rule| *rule.effect() == Effect::Allow) => RuleEffect::Allows,
                 (false, false) => RuleEffect::Unlimited,
-                (false, true) if decisions.plan.limits.overriding(planned).is_some() => RuleEffect::Overrides,
+                (false, true) if decisions.plan.limits.override_limits_of(planned).is_some() => RuleEffect::Overrides,
                 (false, true) => RuleEffect::Limits,
             },
             replaced_by: self.replaced_by(),
@@ -87,9 +87,9 @@ impl ChargeContext<'_> {
             refuses: planned.is_denied() || banned || refuses || fault == Some(OnFault::Closed),
             consistency: rule.map(Rule::consistency).unwrap_or_default(),
             fault,
-            overrides: overrides.map(|rule| self.overrides(rule, overriding)),
+            overrides: overrides.map(|rule| self.explain_overrides(rule, overriding)),
             ban,
-            limits: self.limits(planned, overriding.and_then(|position| rule?.overrides().get(position))),
+            limits: self.limit_states(planned, overriding.and_then(|position| rule?.overrides().get(position))),
         }
     }
 
@@ -101,15 +101,15 @@ impl ChargeContext<'_> {
         match (self.item.cost, self.rule.map(Rule::cost)) {
             (Some(_), _) => CostSource::Request,
             (None, Some(CostOf::From { attribute, max, missing })) => {
-                let value = values(self.entries(), attribute).next();
+                let value = attribute_values(self.entries(), attribute).next();
                 let is_number = |value: &[u8]| !value.is_empty() && value.iter().all(u8::is_ascii_digit);
                 let number = value.and_then(|value| str::from_utf8(value).ok()?.parse().ok()).map(Cost::new);
                 let said = match value {
                     // Several items cost more than the first of them says.
                     None if cost == *missing => CostValue::Missing,
-                    Some(value) if cost == *max && !is_number(value) => CostValue::NotANumber(shown(value)),
+                    Some(value) if cost == *max && !is_number(value) => CostValue::NotANumber(printable(value)),
                     Some(value) if cost == *max && number.is_none_or(|number| number > *max) => {
-                        CostValue::AboveMaximum(shown(value))
+                        CostValue::AboveMaximum(printable(value))
                     }
                     Some(_) | None => CostValue::Number,
                 };
@@ -117,7 +117,9 @@ impl ChargeContext<'_> {
             }
             (None, Some(CostOf::Cases(cases))) => {
                 match cases.iter().find(|case| failed_condition(&case.when, self.entries()).is_none()) {
-                    Some(case) => CostSource::Case(case.when.iter().map(|when| held(when, self.entries())).collect()),
+                    Some(case) => {
+                        CostSource::Case(case.when.iter().map(|when| describe_held(when, self.entries())).collect())
+                    }
                     None => CostSource::Rule,
                 }
             }
@@ -144,15 +146,15 @@ impl ChargeContext<'_> {
     fn first_that_holds(&self, planned: &PlannedCharge) -> Option<usize> {
         let rule = self.running.rules.rules().get(planned.rule()? as usize)?;
         let overrides = rule.special()?.overrides.as_ref()?;
-        let position = overrides.first(self.entries(), &mut Matched::default(), self.decisions.plan.now());
+        let position = overrides.first_matching(self.entries(), &mut Matched::default(), self.decisions.plan.now());
         position.map(|position| position as usize)
     }
 
-    fn overrides(&self, rule: &Rule, applies: Option<usize>) -> OverrideExplanation {
+    fn explain_overrides(&self, rule: &Rule, applies: Option<usize>) -> OverrideExplanation {
         let (all, hides_positions) = (rule.overrides(), self.running.written.hides_positions());
         let name = |at: usize| if hides_positions { all[at].name() } else { None };
         let position = |at: usize| match name(at) {
-            Some(name) => OverridePosition::Named(shown(name.as_bytes())),
+            Some(name) => OverridePosition::Named(printable(name.as_bytes())),
             None if hides_positions => OverridePosition::InRule((0..=at).filter(|at| name(*at).is_none()).count()),
             None => OverridePosition::At(position_of(&rule.position().file, all[at].position)),
         };
@@ -173,19 +175,19 @@ impl ChargeContext<'_> {
             }
         }
         more_unmet += near.len().saturating_sub(MAX_UNMET);
-        let shown_unmet = nearest(near, MAX_UNMET).map(|at| SkippedOverride {
+        let shown_unmet = nearest_first(near, MAX_UNMET).map(|at| SkippedOverride {
             position: position(at),
             why: match failed_condition(&all[at].when, self.entries()) {
                 Some(unmet) => OverrideMismatch::ConditionFailed(unmet),
                 // An override whose conditions hold and that does not apply has expired.
-                None => OverrideMismatch::Expired(Zone::utc().shown(all[at].until.unwrap_or(Time::ZERO))),
+                None => OverrideMismatch::Expired(Zone::utc().format_time(all[at].until.unwrap_or(Time::ZERO))),
             },
         });
         OverrideExplanation {
             applies: applies.map(|at| AppliedOverride {
                 position: position(at),
-                when: all[at].when.iter().map(|condition| held(condition, self.entries())).collect(),
-                until: all[at].until.map(|until| Zone::utc().shown(until)),
+                when: all[at].when.iter().map(|condition| describe_held(condition, self.entries())).collect(),
+                until: all[at].until.map(|until| Zone::utc().format_time(until)),
             }),
             unmet: shown_unmet.collect(),
             more_unmet,
@@ -211,7 +213,7 @@ impl ChargeContext<'_> {
                 // Rounded up to a second, so that a request at that time is not too early.
                 let second = Nanos::SECOND.as_nanos();
                 let ends = self.at.saturating_add(left).as_nanos().div_ceil(second).saturating_mul(second);
-                BanStatus::Banned { left, until: Zone::utc().shown(Time::from_nanos(ends)) }
+                BanStatus::Banned { left, until: Zone::utc().format_time(Time::from_nanos(ends)) }
             }
             Some(Outcome::Deny(Retry::OnRelease | Retry::Never) | Outcome::Allow | Outcome::Delay(_)) => {
                 BanStatus::Not { refusals: noted.map(|noted| noted.refusals) }
@@ -223,7 +225,7 @@ impl ChargeContext<'_> {
 
     /// Returns the state of each limit that was evaluated, with the words of the rule or of its
     /// override.
-    fn limits(&self, planned: &PlannedCharge, overriding: Option<&Override>) -> Vec<LimitState> {
+    fn limit_states(&self, planned: &PlannedCharge, overriding: Option<&Override>) -> Vec<LimitState> {
         let decisions = self.decisions;
         let Some((answer, answers)) = decisions.answer(planned) else { return Vec::new() };
         let (effect, words) = match overriding {
@@ -232,7 +234,7 @@ impl ChargeContext<'_> {
         };
         let set = effect.and_then(Effect::limits);
         let limits = set.map(|set| set.limits.as_slice());
-        let limits = limits.or(decisions.plan.limits.inline(planned).map(|entry| entry.limits.as_slice()));
+        let limits = limits.or(decisions.plan.limits.inline_limit_of(planned).map(|entry| entry.limits.as_slice()));
         let calendars = set.map_or(&[][..], |set| &set.calendars);
         let windows = decisions.plan.windows(planned);
         let state = |(position, report): (usize, &tollgate::Report)| LimitState {
@@ -241,18 +243,18 @@ impl ChargeContext<'_> {
             window: windows.get(position).copied().flatten(),
             refill: limits
                 .and_then(|limits| limits.get(position))
-                .map_or(Refill::Steadily, |limit| refill(limit, calendars, decisions.plan.now())),
+                .map_or(Refill::Steadily, |limit| describe_refill(limit, calendars, decisions.plan.now())),
         };
         answers.reports(answer).iter().enumerate().map(state).collect()
     }
 }
 
-fn refill(limit: &Limit, calendars: &[Calendar], now: Time<Wall>) -> Refill {
+fn describe_refill(limit: &Limit, calendars: &[Calendar], now: Time<Wall>) -> Refill {
     match limit.params() {
         Params::FixedWindow { phase: Phase::Given(position), .. } => match calendars.get(position) {
             Some(calendar) => {
                 let window = calendar.window(now);
-                let shown = |at| calendar.zone.shown(at);
+                let shown = |at| calendar.zone.format_time(at);
                 let (began, resets) = (shown(window.start()), shown(window.end()));
                 Refill::ByCalendar { zone: calendar.zone.name().to_owned(), began, resets }
             }

@@ -102,7 +102,7 @@ impl Plan {
         scratch: &mut Scratch,
         first: usize,
     ) -> Result<(), RequestError> {
-        let Some(domain) = rules.domain(request.domain) else {
+        let Some(domain) = rules.find_domain(request.domain) else {
             let domain = String::from_utf8_lossy(request.domain).chars().take(64).collect();
             return Err(RequestError::UnknownDomain { domain });
         };
@@ -112,7 +112,7 @@ impl Plan {
         if given > max {
             return Err(RequestError::TooMany { what: "rules that match the request", given, max });
         }
-        if let Some(number) = rules.judge(domain, matched, item.entries, self.now()) {
+        if let Some(number) = rules.find_judging_rule(domain, matched, item.entries, self.now()) {
             self.plain = false;
             self.add_special(
                 &MatchContext { place, item, rules, number, first, items: request.items.len() },
@@ -157,7 +157,7 @@ impl Plan {
         let entry = inline.limits.entry();
         let charge = match self.same_key(first, key_start, request.items.len()) {
             Some(same) => {
-                let other = self.limits.inline(&self.charges[same as usize]);
+                let other = self.limits.inline_limit_of(&self.charges[same as usize]);
                 if other.is_none_or(|other| other.id != entry.id) {
                     let why = "two items with the same key have different limits".into();
                     return Err(RequestError::BadLimit { why });
@@ -167,7 +167,7 @@ impl Plan {
             None => {
                 self.limits.inline.push(entry.clone());
                 let by = LimitSource::Inline(self.limits.inline.len() as u32 - 1);
-                self.push(PlannedCharge { name: 0..0, ..self.planned(by, (0, 0), cost, key_start) }, &entry.windows)
+                self.push(PlannedCharge { name: 0..0, ..self.new_charge(by, (0, 0), cost, key_start) }, &entry.windows)
             }
         };
         self.item_matches.push(ItemMatch { item: place as u32, charge });
@@ -230,7 +230,7 @@ impl Plan {
         let now = self.now();
         let overrides = special.overrides.as_ref();
         let overridden = overrides.and_then(|overrides| {
-            let place = overrides.first(item.entries, matched, now)?;
+            let place = overrides.first_matching(item.entries, matched, now)?;
             Some(&overrides.get(place).does)
         });
         let (by, rule_limits) = match (special.judges, overridden, &rule.rule_limits) {
@@ -245,19 +245,19 @@ impl Plan {
             (None, None, Some(rule_limits)) => (LimitSource::Rule(number), Some(rule_limits)),
         };
         let key_end = self.keys.len();
-        let shadow = rule.is_shadow() || special.spares(&self.keys[key_start..]);
+        let shadow = rule.is_shadow() || special.is_shadow_for(&self.keys[key_start..]);
         let given = self.given.len() as u32;
         let calendars = rule_limits.map_or(&[][..], |rule_limits| &rule_limits.calendars);
         self.given.extend(calendars.iter().map(|calendar| calendar.window(now)));
         let windows = rule_limits.map_or(&[][..], |rule_limits| rule_limits.windows());
-        let planned = self.planned(by, rule.id_place(), cost, key_start);
+        let planned = self.new_charge(by, rule.id_place(), cost, key_start);
         let (postpaid, on_fault) = (special.postpaid, rule.on_fault);
         let charge = self.push(PlannedCharge { given, shadow, postpaid, on_fault, ..planned }, windows);
         self.metadata.extend(special.metadata.iter().map(|metadata| (charge, metadata.clone())));
         if special.ban.is_some() && !shadow && rule_limits.is_some() {
             let ban_start = self.keys.len();
             key::push_beside(&mut self.keys, key_start..key_end, key::SideCounter::Ban);
-            self.push(self.planned(LimitSource::Ban(number), rule.id_place(), Cost::ZERO, ban_start), &[]);
+            self.push(self.new_charge(LimitSource::Ban(number), rule.id_place(), Cost::ZERO, ban_start), &[]);
         }
         charge
     }
@@ -268,13 +268,13 @@ impl Plan {
             Some(rule_limits) => (LimitSource::Rule(number), rule_limits.windows()),
             None => (LimitSource::Unlimited(number), &[][..]),
         };
-        let planned = self.planned(by, rule.id_place(), cost, key_start);
+        let planned = self.new_charge(by, rule.id_place(), cost, key_start);
         self.push(PlannedCharge { shadow: rule.is_shadow(), on_fault: rule.on_fault, ..planned }, windows)
     }
 
     /// Creates a charge of the key that begins at `key_start`, with the range of the rule id in it.
     #[inline(always)]
-    fn planned(&self, by: LimitSource, id: (u16, u16), cost: Cost, key_start: usize) -> PlannedCharge {
+    fn new_charge(&self, by: LimitSource, id: (u16, u16), cost: Cost, key_start: usize) -> PlannedCharge {
         let start = key_start as u32;
         PlannedCharge {
             by,

@@ -24,15 +24,15 @@ const MAX_CASES: usize = 64;
 const MAX_HOURS: usize = 32;
 
 impl Checker<'_> {
-    pub(super) fn cost(&mut self, raw: Option<&RawCost>, notes: &mut Notes) -> CostOf {
+    pub(super) fn check_cost(&mut self, raw: Option<&RawCost>, notes: &mut Notes) -> CostOf {
         let one = CostOf::Fixed(Cost::ONE);
         match raw {
             None => one,
             Some(RawCost::Fixed(raw)) => check_amount(raw, notes).map_or(one, CostOf::Fixed),
             Some(RawCost::From(map)) => {
-                let from = required(map, "cost", "from", "name the attribute, like `from: bytes`", notes);
+                let from = required_value(map, "cost", "from", "name the attribute, like `from: bytes`", notes);
                 let help = "write the largest cost, which also counts for values that are not whole numbers";
-                let max = required(map, "cost", "max", help, notes).and_then(|max| check_amount(max, notes));
+                let max = required_value(map, "cost", "max", help, notes).and_then(|max| check_amount(max, notes));
                 let missing = map.get("missing").map_or(Some(Cost::ONE), |missing| check_amount(missing, notes));
                 match (from.filter(|from| check_attribute(from, notes)), max, missing) {
                     (Some(from), Some(max), Some(missing)) => {
@@ -48,7 +48,7 @@ impl Checker<'_> {
                     return one;
                 }
                 let cases = cases.iter().filter_map(|case| {
-                    let when = self.when(&case.when, notes);
+                    let when = self.check_when(&case.when, notes);
                     let cost = case.cost.as_ref().and_then(|raw| check_amount(raw, notes))?;
                     Some(CostCase { when, cost })
                 });
@@ -83,9 +83,8 @@ pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExce
                 OnExceed::Deny
             }
         },
-        Some(RawExceed::Delay(map)) => {
-            length(map, "delay", "max_wait", notes).map_or(OnExceed::Deny, |max_wait| OnExceed::Delay { max_wait })
-        }
+        Some(RawExceed::Delay(map)) => required_length(map, "delay", "max_wait", notes)
+            .map_or(OnExceed::Deny, |max_wait| OnExceed::Delay { max_wait }),
     }
 }
 
@@ -111,7 +110,7 @@ pub(super) fn check_enforce(raw: Option<&RawText>, notes: &mut Notes) -> u16 {
 
 pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut Notes) -> Option<Ban> {
     let map = raw?;
-    let after = required(map, "ban", "after", "write how many refusals", notes).and_then(|raw| {
+    let after = required_value(map, "ban", "after", "write how many refusals", notes).and_then(|raw| {
         let count = parse_count(&raw.text).filter(|count| (1..=MAX_REFUSALS).contains(count));
         if count.is_none() {
             let problem = format!("`{}` is not a number of refusals", shorten(&raw.text));
@@ -119,7 +118,7 @@ pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut Notes) -> Option<Ban> 
         }
         count
     });
-    let (within, long) = (length(map, "ban", "within", notes), length(map, "ban", "for", notes));
+    let (within, long) = (required_length(map, "ban", "within", notes), required_length(map, "ban", "for", notes));
     if let Some((raw, long)) = map.get("for").zip(long).filter(|(_, long)| *long < MIN_BAN) {
         let problem = format!("a ban of {long} is too short (minimum {MIN_BAN})");
         notes.add(raw.position, problem);
@@ -233,7 +232,7 @@ pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed
 }
 
 /// Returns the value of a key that a map must have.
-fn required<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut Notes) -> Option<&'m RawText> {
+fn required_value<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut Notes) -> Option<&'m RawText> {
     let value = map.get(name);
     if value.is_none() {
         notes.add_with_help(map.position, format!("`{what}` needs `{name}`"), help);
@@ -241,9 +240,9 @@ fn required<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut
     value
 }
 
-fn length(map: &RawMap, what: &str, name: &str, notes: &mut Notes) -> Option<Nanos> {
+fn required_length(map: &RawMap, what: &str, name: &str, notes: &mut Notes) -> Option<Nanos> {
     let sample = if name == "max_wait" { "2s" } else { "10m" };
-    let raw = required(map, what, name, &format!("write a duration like `{name}: {sample}`"), notes)?;
+    let raw = required_value(map, what, name, &format!("write a duration like `{name}: {sample}`"), notes)?;
     let problem = match parse_length(&raw.text) {
         Some(Nanos::ZERO) => format!("`{name}` must be greater than 0"),
         Some(length) => return Some(length),

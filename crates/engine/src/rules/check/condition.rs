@@ -18,7 +18,7 @@ const MAX_ATTRIBUTES: usize = 16;
 const MAX_CHAIN: usize = 8;
 
 impl Checker<'_> {
-    pub(super) fn when(&mut self, raw: &[(RawText, RawAttributeCondition)], notes: &mut Notes) -> Vec<Condition> {
+    pub(super) fn check_when(&mut self, raw: &[(RawText, RawAttributeCondition)], notes: &mut Notes) -> Vec<Condition> {
         // A condition with `not` beside another key is two tests in a row on one attribute.
         let another = |(position, (name, _)): &(usize, &(RawText, RawAttributeCondition))| {
             *position == 0 || raw[position - 1].0 != *name
@@ -29,7 +29,7 @@ impl Checker<'_> {
         }
         let conditions = raw.iter().filter_map(|(attribute, test)| {
             let named = check_attribute(attribute, notes);
-            let mut test = self.test(test, attribute.position, notes)?;
+            let mut test = self.check_test(test, attribute.position, notes)?;
             if is_address(&attribute.text) {
                 compare_addresses(&mut test);
             }
@@ -38,7 +38,7 @@ impl Checker<'_> {
         conditions.collect()
     }
 
-    fn test(&mut self, raw: &RawAttributeCondition, position: Position, notes: &mut Notes) -> Option<Test> {
+    fn check_test(&mut self, raw: &RawAttributeCondition, position: Position, notes: &mut Notes) -> Option<Test> {
         match raw {
             RawAttributeCondition::Present(boolean) => {
                 check_boolean(boolean, notes).map(|is| if is { Test::Present } else { Test::Absent })
@@ -46,12 +46,12 @@ impl Checker<'_> {
             RawAttributeCondition::NotPresent(boolean) => {
                 check_boolean(boolean, notes).map(|is| if is { Test::Absent } else { Test::Present })
             }
-            RawAttributeCondition::Values(values) => self.values(values, position, notes).map(Test::AnyOf),
-            RawAttributeCondition::Not(values) => self.values(values, position, notes).map(Test::NoneOf),
+            RawAttributeCondition::Values(values) => self.check_values(values, position, notes).map(Test::AnyOf),
+            RawAttributeCondition::Not(values) => self.check_values(values, position, notes).map(Test::NoneOf),
         }
     }
 
-    fn values(&mut self, raw: &RawValues, position: Position, notes: &mut Notes) -> Option<Vec<Pattern>> {
+    fn check_values(&mut self, raw: &RawValues, position: Position, notes: &mut Notes) -> Option<Vec<Pattern>> {
         if raw.texts.is_empty() {
             notes.add_with_help(position, "the list of values is empty, so this never matches", "name at least one");
             return None;

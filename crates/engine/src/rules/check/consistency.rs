@@ -40,7 +40,7 @@ pub(super) fn check_consistency(
     let refused = limits.find_map(|limit| why_not(consistency, limit));
     if let Some(why) = refused {
         let problem = format!("`consistency: {chosen}` does not support {why}");
-        notes.add_with_help(raw_choice.position, problem, supported(consistency));
+        notes.add_with_help(raw_choice.position, problem, supported_limits(consistency));
     }
     if let (Consistency::Leased, Some(ban)) = (consistency, &raw.ban) {
         let problem = "`consistency: leased` does not support `ban`, which the store decides with every request";
@@ -54,8 +54,10 @@ fn check_sync_every(raw: &RawText, notes: &mut Notes) -> Option<SyncEvery> {
     let every = length.and_then(SyncEvery::new);
     if every.is_none() {
         let problem = match length {
-            Some(length) if length < SyncEvery::MIN => format!("`sync_every` of {} is too short", shown(length)),
-            Some(length) => format!("`sync_every` of {} is too long", shown(length)),
+            Some(length) if length < SyncEvery::MIN => {
+                format!("`sync_every` of {} is too short", format_length(length))
+            }
+            Some(length) => format!("`sync_every` of {} is too long", format_length(length)),
             None => format!("`{}` is not a duration", shorten(&raw.text)),
         };
         notes.add_with_help(raw.position, problem, "write a duration from 10ms to 10s, like 100ms");
@@ -63,11 +65,11 @@ fn check_sync_every(raw: &RawText, notes: &mut Notes) -> Option<SyncEvery> {
     every
 }
 
-fn shown(length: Nanos) -> String {
+fn format_length(length: Nanos) -> String {
     if length == Nanos::ZERO { "0".to_owned() } else { length.to_string() }
 }
 
-fn supported(consistency: Consistency) -> &'static str {
+fn supported_limits(consistency: Consistency) -> &'static str {
     match consistency {
         Consistency::Strict => "",
         Consistency::Leased => "use `token_bucket` or `fixed_window`, or write `consistency: strict`",

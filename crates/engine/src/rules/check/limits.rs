@@ -16,13 +16,18 @@ use crate::calendar::Calendar;
 const MAX_OVERRIDES: usize = 100_000;
 
 impl Checker<'_> {
-    pub(super) fn overrides(&mut self, raw: &[RawOverride], on_exceed: OnExceed, notes: &mut Notes) -> Vec<Override> {
+    pub(super) fn check_overrides(
+        &mut self,
+        raw: &[RawOverride],
+        on_exceed: OnExceed,
+        notes: &mut Notes,
+    ) -> Vec<Override> {
         if let Some(first) = raw.get(MAX_OVERRIDES) {
             notes.add(first.position, format!("too many overrides: {} (maximum {MAX_OVERRIDES})", raw.len()));
             return Vec::new();
         }
         let overrides = raw.iter().filter_map(|raw| {
-            let when = self.when(&raw.when, notes);
+            let when = self.check_when(&raw.when, notes);
             let until = raw.until.as_ref().map(|until| check_until(until, notes));
             let effect = check_effect(&raw.effect, "the override", on_exceed, notes)?;
             let until = match until {
@@ -150,7 +155,7 @@ fn check_limit(raw: &RawLimit, position: usize, notes: &mut Notes) -> Option<(Li
 }
 
 fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut Notes) -> Option<Limit> {
-    match delayed(limit, max_wait) {
+    match delaying_limit(limit, max_wait) {
         Some(Ok(limit)) => Some(limit),
         Some(Err(error)) => {
             notes.add(raw.position, error.to_string());
@@ -167,7 +172,7 @@ fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut Notes
 /// Returns the limit that admits immediately what `limit` admits, and more after a wait of at most
 /// `max_wait`. A token bucket becomes a leaky bucket whose free part is the burst, with capacity
 /// above it for what leaks in `max_wait`, rounded up: `max_wait` itself bounds the wait exactly.
-fn delayed(limit: &Limit, max_wait: Nanos) -> Option<Result<Limit, LimitError>> {
+fn delaying_limit(limit: &Limit, max_wait: Nanos) -> Option<Result<Limit, LimitError>> {
     let leaky = |bucket: tollgate::core::BucketParams| {
         let flows = u128::from(bucket.rate.count()) * u128::from(max_wait.as_nanos());
         let extra = u64::try_from(flows.div_ceil(bucket.rate.per().as_nanos().into())).unwrap_or(u64::MAX);

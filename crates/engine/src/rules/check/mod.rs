@@ -54,7 +54,7 @@ impl<'f> Checker<'f> {
         self.domains
     }
 
-    pub(crate) fn domain(&mut self, raw: &RawDomain, notes: &mut Notes) {
+    pub(crate) fn check_domain(&mut self, raw: &RawDomain, notes: &mut Notes) {
         // The rules of a domain without a name are checked as well.
         let name =
             raw.name.as_ref().filter(|name| check_name(name, "domain name", notes)).map_or("", |name| &name.text);
@@ -69,26 +69,26 @@ impl<'f> Checker<'f> {
                 return;
             }
             let (before, rules) = (notes.count(), self.domains[position].rules.len());
-            self.rule(position, raw, notes);
+            self.check_rule(position, raw, notes);
             if self.skips_invalid && (raw.noted || notes.count() > before) {
                 self.domains[position].rules.truncate(rules);
             }
         }
     }
 
-    fn rule(&mut self, domain: usize, raw: &RawRule, notes: &mut Notes) {
-        let id = self.id(domain, raw, notes);
-        let mut when = self.when(&raw.when, notes);
+    fn check_rule(&mut self, domain: usize, raw: &RawRule, notes: &mut Notes) {
+        let id = self.check_id(domain, raw, notes);
+        let mut when = self.check_when(&raw.when, notes);
         let expression = raw.expression.as_ref().and_then(|raw| check_expression(raw, notes));
         let only = check_only(&raw.only, notes);
         let per = check_per(&raw.per, &when, notes);
         let on_exceed = check_exceed(raw.on_exceed.as_ref(), notes);
         let effect = check_effect(&raw.effect, "the rule", on_exceed, notes);
-        let overrides = self.overrides(&raw.overrides, on_exceed, notes);
+        let overrides = self.check_overrides(&raw.overrides, on_exceed, notes);
         let replaces = check_replaces(id, &raw.replaces, notes);
         let suffices = raw.suffices.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
         let postpaid = raw.postpaid.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
-        let cost = self.cost(raw.cost.as_ref(), notes);
+        let cost = self.check_cost(raw.cost.as_ref(), notes);
         let on_fault = choose(raw.on_fault.as_ref(), OnFault::WORDS, "on_fault", notes);
         let on_change = choose(raw.on_change.as_ref(), OnChange::WORDS, "on_change", notes);
         let enforce = check_enforce(raw.enforce.as_ref(), notes);
@@ -127,7 +127,7 @@ impl<'f> Checker<'f> {
         });
     }
 
-    fn id<'r>(&mut self, domain: usize, raw: &'r RawRule, notes: &mut Notes) -> Option<&'r str> {
+    fn check_id<'r>(&mut self, domain: usize, raw: &'r RawRule, notes: &mut Notes) -> Option<&'r str> {
         let Some(id) = &raw.id else {
             if raw.id_noted {
                 return None;

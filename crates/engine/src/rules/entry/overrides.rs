@@ -4,7 +4,7 @@ use super::super::mistake::{Mistakes, Notes, Position};
 use super::super::raw::shorten;
 use super::super::text::{self, Node, Value};
 use super::super::{Origin, Rules, Source};
-use super::{START, checked, file_of, find, is, json, map_node, text_at, text_node, tree_of};
+use super::{START, check_tree, file_of, find, is, map_node, text_at, text_node, to_json_text, tree_of};
 
 /// An override to insert into its rule.
 #[derive(Clone, Copy, Debug)]
@@ -79,14 +79,14 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
     let whole = override_node(position, &attribute, value, given);
     // The overrides of the rule itself were checked when they were written.
     set_overrides(&mut rule, vec![whole]);
-    checked(&file_of("domain", vec![rule]), notes);
-    Some(ParsedOverride { attribute, effect: json(&effect), until })
+    check_tree(&file_of("domain", vec![rule]), notes);
+    Some(ParsedOverride { attribute, effect: to_json_text(&effect), until })
 }
 
 /// Returns the first attribute in `per` of a rule. If that is a choice between attributes, the override has to
 /// name one.
 fn first_counted(rule: &Node, value: &str, position: Position, notes: &mut Notes) -> Option<String> {
-    let rules: Rules = checked(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
+    let rules: Rules = check_tree(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
     let per = rules.domains().first().and_then(|domain| domain.rules().first()).map_or(&[][..], |rule| rule.per());
     let named = per.iter().flat_map(|counted| &counted.origins).find_map(|origin| match origin {
         Origin::Attribute(name) => Some(&**name),
@@ -128,9 +128,9 @@ pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<Str
     }
     set_overrides(&mut tree, nodes);
     let mut notes = Notes::new("rule");
-    checked(&file_of("domain", vec![tree.clone()]), &mut notes);
+    check_tree(&file_of("domain", vec![tree.clone()]), &mut notes);
     notes.finish()?;
-    Ok(json(&tree))
+    Ok(to_json_text(&tree))
 }
 
 /// Builds the node of an override inside a rule.

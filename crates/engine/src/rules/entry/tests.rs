@@ -5,7 +5,7 @@ fn source(text: &str) -> Source<'_> {
 }
 
 fn check_one(text: &str, expected: &str) {
-    let shown = match one(&source(text), "api", "a") {
+    let shown = match parse_rule(&source(text), "api", "a") {
         Ok(entry) => entry.json,
         Err(mistakes) => mistakes.to_string(),
     };
@@ -30,10 +30,10 @@ fn mistakes_are_in_the_lines_of_the_text() {
         "limit: 1/s\nwhen: {ip: {file: bad.txt}}",
         "f:2:19: cannot read `bad.txt`: the rules service cannot read files; write the values into the rule",
     );
-    assert!(one(&source("3"), "api", "a").is_err());
-    assert!(one(&source(""), "api", "a").is_err());
-    assert!(one(&source("{limit: 1/s}"), "a b", "a").is_err());
-    assert!(one(&source("{limit: 1/s}"), "api", "").is_err());
+    assert!(parse_rule(&source("3"), "api", "a").is_err());
+    assert!(parse_rule(&source(""), "api", "a").is_err());
+    assert!(parse_rule(&source("{limit: 1/s}"), "a b", "a").is_err());
+    assert!(parse_rule(&source("{limit: 1/s}"), "api", "").is_err());
 }
 
 #[test]
@@ -61,10 +61,10 @@ fn odd_characters_survive() {
         "",
     ] {
         let mut text = String::from("{\"limit\":\"1/s\",\"when\":{\"v\":{\"equals\":");
-        quoted(odd, &mut text);
+        write_quoted(odd, &mut text);
         text.push_str("}}}");
-        let entry = one(&source(&text), "api", "a").unwrap();
-        let again = one(&source(&entry.json), "api", "a").unwrap();
+        let entry = parse_rule(&source(&text), "api", "a").unwrap();
+        let again = parse_rule(&source(&entry.json), "api", "a").unwrap();
         assert_eq!(entry, again);
         let yaml = to_yaml([("api", [entry.json.as_str()])]).unwrap();
         assert_eq!(split(&[source(&yaml)]).unwrap().entries, [entry], "for {odd:?} in {yaml}");

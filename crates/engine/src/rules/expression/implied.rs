@@ -21,7 +21,7 @@ impl Bool {
     fn implied(&self) -> Vec<(usize, Test)> {
         match self {
             Self::And(left, right) => left.implied().into_iter().chain(right.implied()).collect(),
-            Self::Or(left, right) => either(left.implied(), &right.implied()),
+            Self::Or(left, right) => either_of(left.implied(), &right.implied()),
             Self::Has(attribute) => vec![(*attribute, Test::Present)],
             Self::Texts(Comparison::Equal, Text::Attribute(attribute), Text::Literal(text))
             | Self::Texts(Comparison::Equal, Text::Literal(text), Text::Attribute(attribute)) => {
@@ -101,7 +101,7 @@ fn one_of(attribute: usize, texts: &[Box<[u8]>]) -> Vec<(usize, Test)> {
 
 /// Returns the condition that holds if either of two alternatives does: what both require of the same
 /// attribute.
-fn either(left: Vec<(usize, Test)>, right: &[(usize, Test)]) -> Vec<(usize, Test)> {
+fn either_of(left: Vec<(usize, Test)>, right: &[(usize, Test)]) -> Vec<(usize, Test)> {
     let both = left.into_iter().filter_map(|(attribute, test)| {
         let (_, other) = right.iter().find(|(other, _)| *other == attribute)?;
         let test = match (test, other) {

@@ -1,12 +1,12 @@
 //! Recursive descent parser, with the precedence of CEL: `?:`, `||`, `&&`, comparisons, sums,
 //! products, signs, methods.
 
-use super::token::{Token, tokens};
+use super::token::{Token, tokenize};
 use super::{Bool, Choice, Comparison, Expression, Number, Operation, Text};
 
 pub(super) fn read(text: &str) -> Result<Expression, String> {
     let mut parser =
-        Parser { tokens: tokens(text)?, at: 0, end: text.chars().count() + 1, depth: 0, attributes: Vec::new() };
+        Parser { tokens: tokenize(text)?, at: 0, end: text.chars().count() + 1, depth: 0, attributes: Vec::new() };
     let whole = parser.any()?;
     if let Some((position, token)) = parser.tokens.get(parser.at) {
         return Err(format!("character {position}: unexpected `{}`", token.shown()));
@@ -68,7 +68,7 @@ impl Parser {
         let mut any = self.or()?;
         let position = self.position();
         if self.take("?") {
-            let holds = boolean(any, position)?;
+            let holds = expect_boolean(any, position)?;
             let this = self.any()?;
             self.expect(":")?;
             let other = self.any()?;
@@ -101,15 +101,15 @@ impl Parser {
     }
 
     fn or(&mut self) -> Result<Any, String> {
-        self.chain("||", Self::and, Bool::Or)
+        self.parse_chain("||", Self::and, Bool::Or)
     }
 
     fn and(&mut self) -> Result<Any, String> {
-        self.chain("&&", Self::comparison, Bool::And)
+        self.parse_chain("&&", Self::comparison, Bool::And)
     }
 
     /// Parses booleans joined by one operator.
-    fn chain(
+    fn parse_chain(
         &mut self,
         sign: &str,
         part: fn(&mut Self) -> Result<Any, String>,
@@ -121,7 +121,7 @@ impl Parser {
             if !self.take(sign) {
                 return Ok(left);
             }
-            let (one, other) = (boolean(left, position)?, boolean(part(self)?, position)?);
+            let (one, other) = (expect_boolean(left, position)?, expect_boolean(part(self)?, position)?);
             left = Any::Bool(make(Box::new(one), Box::new(other)));
         }
     }
@@ -139,7 +139,7 @@ impl Parser {
                 Some((_, Token::Sign(">="))) => Comparison::AtLeast,
                 Some((_, Token::Name(name))) if name == "in" => {
                     self.at += 1;
-                    left = Any::Bool(self.among(left, position)?);
+                    left = Any::Bool(self.parse_in(left, position)?);
                     continue;
                 }
                 _ => return Ok(left),
@@ -150,12 +150,12 @@ impl Parser {
         }
     }
 
-    fn among(&mut self, left: Any, position: usize) -> Result<Bool, String> {
+    fn parse_in(&mut self, left: Any, position: usize) -> Result<Bool, String> {
         if self.is_name("attributes") {
             self.at += 1;
             return match left {
                 Any::Text(Text::Literal(name), _) => {
-                    Ok(Bool::Has(self.attribute(str::from_utf8(&name).unwrap_or_default())))
+                    Ok(Bool::Has(self.attribute_index(str::from_utf8(&name).unwrap_or_default())))
                 }
                 _ => Err(format!("character {position}: expected an attribute name in quotes before `in`")),
             };
@@ -183,15 +183,15 @@ impl Parser {
     }
 
     fn sum(&mut self) -> Result<Any, String> {
-        self.computed(&[("+", Operation::Add), ("-", Operation::Subtract)], Self::product)
+        self.parse_computed(&[("+", Operation::Add), ("-", Operation::Subtract)], Self::product)
     }
 
     fn product(&mut self) -> Result<Any, String> {
         let operations = [("*", Operation::Multiply), ("/", Operation::Divide), ("%", Operation::Remainder)];
-        self.computed(&operations, Self::sign)
+        self.parse_computed(&operations, Self::sign)
     }
 
-    fn computed(
+    fn parse_computed(
         &mut self,
         operations: &[(&str, Operation)],
         part: fn(&mut Self) -> Result<Any, String>,
@@ -226,7 +226,7 @@ impl Parser {
         let position = self.position();
         if self.take("!") {
             self.deeper()?;
-            let inner = boolean(self.sign()?, position)?;
+            let inner = expect_boolean(self.sign()?, position)?;
             self.depth -= 1;
             return Ok(Any::Bool(Bool::Not(Box::new(inner))));
         }
@@ -250,7 +250,7 @@ impl Parser {
             let Token::Name(method) = token else {
                 return Err(format!("character {position}: expected the name of a method"));
             };
-            left = self.method(left, position, &method)?;
+            left = self.parse_method(left, position, &method)?;
         }
         Ok(left)
     }
@@ -270,10 +270,10 @@ impl Parser {
             Token::Name(name) if name == "true" || name == "false" => Ok(Any::Bool(Bool::Is(name == "true"))),
             Token::Name(name) if self.peek("(") => match name.rsplit_once('.') {
                 Some((attribute, method)) => {
-                    let attribute = self.named(attribute);
-                    self.method(attribute, position, method)
+                    let attribute = self.attribute_value(attribute);
+                    self.parse_method(attribute, position, method)
                 }
-                None => self.function(position, &name),
+                None => self.parse_function(position, &name),
             },
             Token::Name(_) => {
                 self.at -= 1;
@@ -286,9 +286,9 @@ impl Parser {
         }
     }
 
-    fn function(&mut self, position: usize, name: &str) -> Result<Any, String> {
+    fn parse_function(&mut self, position: usize, name: &str) -> Result<Any, String> {
         if !matches!(name, "has" | "size" | "int") {
-            return Err(unknown(position, name, FUNCTIONS));
+            return Err(unknown_name(position, name, FUNCTIONS));
         }
         self.expect("(")?;
         let position = self.position();
@@ -305,13 +305,13 @@ impl Parser {
     }
 
     /// Parses the call of a method after its name, like `path.startsWith('/v1')`.
-    fn method(&mut self, of: Any, position: usize, method: &str) -> Result<Any, String> {
+    fn parse_method(&mut self, of: Any, position: usize, method: &str) -> Result<Any, String> {
         let make: Option<fn(Text, Text) -> Bool> = match method {
             "startsWith" => Some(Bool::StartsWith),
             "endsWith" => Some(Bool::EndsWith),
             "contains" => Some(Bool::Contains),
             "size" => None,
-            other => return Err(unknown(position, other, METHODS)),
+            other => return Err(unknown_name(position, other, METHODS)),
         };
         let Any::Text(text, _) = of else {
             return Err(format!("character {position}: `{method}` needs a string"));
@@ -332,20 +332,20 @@ impl Parser {
             return Err(format!("character {position}: expected an attribute name"));
         };
         if name != "attributes" || !self.take("[") {
-            return Ok(self.attribute(name.strip_prefix("attributes.").unwrap_or(&name)));
+            return Ok(self.attribute_index(name.strip_prefix("attributes.").unwrap_or(&name)));
         }
         let (position, token) = self.next()?;
         let Token::Text(name) = token else { return Err(format!("character {position}: expected a name in quotes")) };
-        let attribute = self.attribute(&name);
+        let attribute = self.attribute_index(&name);
         self.expect("]").map(|()| attribute)
     }
 
-    fn named(&mut self, name: &str) -> Any {
+    fn attribute_value(&mut self, name: &str) -> Any {
         let name = name.strip_prefix("attributes.").unwrap_or(name);
-        Any::Text(Text::Attribute(self.attribute(name)), name.to_owned())
+        Any::Text(Text::Attribute(self.attribute_index(name)), name.to_owned())
     }
 
-    fn attribute(&mut self, name: &str) -> usize {
+    fn attribute_index(&mut self, name: &str) -> usize {
         self.attributes.iter().position(|known| **known == *name).unwrap_or_else(|| {
             self.attributes.push(name.into());
             self.attributes.len() - 1
@@ -385,7 +385,7 @@ impl Parser {
     }
 }
 
-fn boolean(any: Any, position: usize) -> Result<Bool, String> {
+fn expect_boolean(any: Any, position: usize) -> Result<Bool, String> {
     match any {
         Any::Bool(boolean) => Ok(boolean),
         Any::Text(..) | Any::Number(_) => {
@@ -409,7 +409,7 @@ fn compare(comparison: Comparison, left: Any, right: Any, position: usize) -> Re
     }
 }
 
-fn unknown(position: usize, name: &str, available: &str) -> String {
+fn unknown_name(position: usize, name: &str, available: &str) -> String {
     let known = UNSUPPORTED.iter().find(|(names, _)| names.contains(&name));
     let why = known.map_or_else(String::new, |(_, why)| format!(" ({why})"));
     format!("character {position}: unknown function `{name}`{why}; {available}")

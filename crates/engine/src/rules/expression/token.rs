@@ -24,7 +24,7 @@ const SIGNS: &[&str] = &[
 ];
 
 /// Splits a text into tokens, each with the position of its first character.
-pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
+pub(super) fn tokenize(text: &str) -> Result<Vec<(usize, Token)>, String> {
     let chars: Vec<char> = text.chars().collect();
     let mut tokens = Vec::new();
     let mut at = 0;
@@ -48,7 +48,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
             let number = digits.parse().map_err(|_| format!("character {position}: number too large"))?;
             tokens.push((position, Token::Number(number)));
         } else if *first == '\'' || *first == '"' {
-            let (literal, after) = literal(&chars, at)?;
+            let (literal, after) = parse_literal(&chars, at)?;
             tokens.push((position, Token::Text(literal)));
             at = after;
         } else {
@@ -65,7 +65,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<(usize, Token)>, String> {
 }
 
 /// Parses a string in quotes and returns the position after it.
-fn literal(chars: &[char], start: usize) -> Result<(String, usize), String> {
+fn parse_literal(chars: &[char], start: usize) -> Result<(String, usize), String> {
     let mut text = String::new();
     let mut at = start + 1;
     while let Some(char) = chars.get(at) {

@@ -1,15 +1,15 @@
 use super::*;
 
-fn formatted(text: &str) -> String {
+fn format_text(text: &str) -> String {
     format(&Source { name: "f", text: text.as_bytes() }).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
 fn check(text: &str, expected: &str) {
-    assert_eq!(formatted(text), expected, "for\n{text}");
-    assert_eq!(formatted(expected), expected, "again");
+    assert_eq!(format_text(text), expected, "for\n{text}");
+    assert_eq!(format_text(expected), expected, "again");
 }
 
-fn refused(text: &str) -> String {
+fn format_error(text: &str) -> String {
     format(&Source { name: "f", text: text.as_bytes() }).unwrap_err().to_string()
 }
 
@@ -26,7 +26,7 @@ fn rules_are_written_over_lines_and_their_values_in_one() {
 fn long_values_are_written_over_several_lines() {
     let values: Vec<String> = (0..40).map(|n| format!("value{n}")).collect();
     let text = format!("domain: d\nrules:\n- id: a\n  when: {{x: [{}]}}\n  limit: 1/s\n", values.join(", "));
-    let lines = formatted(&text);
+    let lines = format_text(&text);
     assert!(lines.lines().all(|line| line.len() <= 120), "{lines}");
     assert!(lines.contains("  when:\n    x:\n    - value0\n"), "{lines}");
     check(&lines, &lines);
@@ -83,11 +83,11 @@ fn strings_are_quoted_where_necessary() {
 #[test]
 fn formatting_that_would_lose_something_is_refused() {
     assert_eq!(
-        refused("a: &x 1\nb: *x\n"),
+        format_error("a: &x 1\nb: *x\n"),
         "line 1: the sharing of anchors and aliases would be lost, so nothing was changed"
     );
-    assert!(refused("a: !tag 1\n").contains("a tag"));
-    assert!(refused("a: \"b\n  c\"\n").contains("over several lines"));
-    assert!(refused("a: [").contains("invalid YAML"));
-    assert!(refused("a: 1\na: 2\n").contains("duplicate key"));
+    assert!(format_error("a: !tag 1\n").contains("a tag"));
+    assert!(format_error("a: \"b\n  c\"\n").contains("over several lines"));
+    assert!(format_error("a: [").contains("invalid YAML"));
+    assert!(format_error("a: 1\na: 2\n").contains("duplicate key"));
 }

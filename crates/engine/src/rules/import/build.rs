@@ -3,7 +3,7 @@
 use super::super::mistake::Position;
 use super::super::text::{Node, Value};
 
-pub(super) fn text(position: Position, text: impl Into<String>) -> Node {
+pub(super) fn text_node(position: Position, text: impl Into<String>) -> Node {
     Node { position, value: Value::Text(text.into()) }
 }
 
@@ -11,8 +11,8 @@ pub(super) fn list(position: Position, nodes: Vec<Node>) -> Node {
     Node { position, value: Value::List(nodes) }
 }
 
-pub(super) fn map(position: Position, pairs: Vec<(&str, Node)>) -> Node {
-    let pairs = pairs.into_iter().map(|(key, value)| (text(position, key), value)).collect();
+pub(super) fn map_node(position: Position, pairs: Vec<(&str, Node)>) -> Node {
+    let pairs = pairs.into_iter().map(|(key, value)| (text_node(position, key), value)).collect();
     Node { position, value: Value::Map(pairs) }
 }
 

@@ -75,7 +75,7 @@ impl Imported {
         include: ReadIncluded<'_>,
     ) -> Result<Self, Mistakes> {
         let (mut notes, mut left_out) = (Notes::new(source.name), Notes::new(source.name));
-        let dialect = dialect.unwrap_or_else(|| Dialect::of(source.text));
+        let dialect = dialect.unwrap_or_else(|| Dialect::detect(source.text));
         let (tree, included) = match dialect {
             Dialect::Envoy => {
                 let tree = text::read(source.text, &mut notes);
@@ -100,7 +100,7 @@ impl Imported {
 
 impl Dialect {
     /// Detects the dialect of a file.
-    fn of(bytes: &[u8]) -> Self {
+    fn detect(bytes: &[u8]) -> Self {
         if nginx::is_meant(bytes) { Self::Nginx } else { Self::Envoy }
     }
 }

@@ -5,7 +5,7 @@ use tollgate::core::Nanos;
 use super::{ALGORITHMS, LimitParser, NOTHING, as_written, parse_count, parse_length};
 use crate::calendar::{Calendar, Unit, Zone};
 use crate::rules::raw::shorten;
-use crate::rules::words::{nearest, valid_instead};
+use crate::rules::words::{nearest_word, valid_instead};
 
 /// The days of the week.
 pub(crate) const WEEKDAYS: &[&str] = &["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
@@ -29,7 +29,7 @@ pub(crate) fn read_zone(name: &str) -> Result<Zone, (String, String)> {
     Zone::new(name).ok_or_else(|| {
         let names = Zone::names();
         let names: Vec<&str> = names.iter().map(|name| &**name).collect();
-        let help = match nearest(name, &names) {
+        let help = match nearest_word(name, &names) {
             Some(name) => format!("did you mean `{name}`?"),
             None => "write a zone like `Europe/Paris` or `UTC`".into(),
         };
@@ -61,7 +61,7 @@ impl LimitParser<'_> {
             return None;
         };
         let unit = match anchor {
-            Some(anchor) => self.anchored(unit, anchor),
+            Some(anchor) => self.with_anchor(unit, anchor),
             None => Some(unit),
         };
         Some(Calendar { unit: unit?, zone: in_zone })
@@ -128,7 +128,7 @@ impl LimitParser<'_> {
         number
     }
 
-    fn anchored(&mut self, unit: Unit, anchor: &str) -> Option<Unit> {
+    fn with_anchor(&mut self, unit: Unit, anchor: &str) -> Option<Unit> {
         let (anchored, help) = match unit {
             Unit::Minute | Unit::Hour | Unit::Day => {
                 self.note_with_help("anchor", "only weeks, months and years have an `anchor`", "remove it");

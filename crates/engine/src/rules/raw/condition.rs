@@ -3,9 +3,9 @@
 use super::super::keys;
 use super::super::mistake::Notes;
 use super::super::text::{Node, Value};
-use super::super::words::listed;
+use super::super::words::join_with_and;
 use super::RawText;
-use super::fields::{Fields, text, text_of, texts};
+use super::fields::{Fields, read_text, read_texts, text_of};
 
 /// A condition on one attribute.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(RawText, RawAttr
     };
     let mut tests = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
-        let attribute = text(key, "the name of an attribute", notes);
+        let attribute = read_text(key, "the name of an attribute", notes);
         let (test, except) = read_tests(value, notes);
         let Some(attribute) = attribute else { continue };
         tests.extend(except.map(|except| (attribute.clone(), except)));
@@ -92,7 +92,7 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawAttributeCondition> {
         Value::Text(_) | Value::List(_) => {
             return Some(RawAttributeCondition::Values(RawValues {
                 kind: MatchKind::AnyOf,
-                texts: texts(node, "a value", notes),
+                texts: read_texts(node, "a value", notes),
             }));
         }
         Value::Map(pairs) => pairs,
@@ -106,7 +106,7 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawAttributeCondition> {
     let fields = Fields::of(node, "a condition", &[keys::TEST], notes)?;
     if pairs.len() != 1 {
         let count = pairs.len();
-        let help = format!("valid: {}", listed(&keys::names(&[keys::TEST])));
+        let help = format!("valid: {}", join_with_and(&keys::names(&[keys::TEST])));
         let problem = format!("a condition has one key, or two if one is `not`, not {count}");
         notes.add_with_help(node.position, problem, help);
         return None;
@@ -115,7 +115,7 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawAttributeCondition> {
         if let Some((_, node)) = fields.find(name) {
             return Some(RawAttributeCondition::Values(RawValues {
                 kind: *kind,
-                texts: texts(node, &format!("`{name}`"), notes),
+                texts: read_texts(node, &format!("`{name}`"), notes),
             }));
         }
     }

@@ -3,7 +3,7 @@
 use super::super::keys::{Key, names};
 use super::super::mistake::{Notes, Position};
 use super::super::text::{Node, Value};
-use super::super::words::{listed, meant, valid_instead};
+use super::super::words::{join_with_and, probably_meant, valid_instead};
 use super::{RawText, shorten};
 
 /// Help for a key that belongs somewhere else, or is not supported.
@@ -36,7 +36,7 @@ impl<'n> Fields<'n> {
     ) -> Option<Self> {
         let valid = names(tables);
         let Value::Map(pairs) = &node.value else {
-            let help = format!("its keys are {}", listed(&valid));
+            let help = format!("its keys are {}", join_with_and(&valid));
             notes.add_with_help(node.position, format!("{what} must be a map, not {}", node.kind()), help);
             return None;
         };
@@ -55,7 +55,7 @@ impl<'n> Fields<'n> {
                 let problem = format!("`{}` is not a key of {what}", shorten(name));
                 let (help, word) = match elsewhere(name) {
                     Some(KeyHint { help, word }) => (help.into(), word),
-                    None => (valid_instead(name, &valid), meant(name, &valid)),
+                    None => (valid_instead(name, &valid), probably_meant(name, &valid)),
                 };
                 notes.add_with_help(key.position, problem, help);
                 meant_words.extend(word);
@@ -65,7 +65,7 @@ impl<'n> Fields<'n> {
     }
 
     /// Returns whether an unknown key was probably meant to be one of these.
-    pub(super) fn meant(&self, names: &[&str]) -> bool {
+    pub(super) fn was_probably_meant(&self, names: &[&str]) -> bool {
         self.meant.iter().any(|word| names.contains(word))
     }
 
@@ -75,11 +75,11 @@ impl<'n> Fields<'n> {
     }
 
     pub(super) fn text(&self, name: &str, notes: &mut Notes) -> Option<RawText> {
-        self.find(name).and_then(|(_, node)| text(node, &format!("`{name}`"), notes))
+        self.find(name).and_then(|(_, node)| read_text(node, &format!("`{name}`"), notes))
     }
 
     pub(super) fn texts(&self, name: &str, notes: &mut Notes) -> Vec<RawText> {
-        self.find(name).map(|(_, node)| texts(node, &format!("`{name}`"), notes)).unwrap_or_default()
+        self.find(name).map(|(_, node)| read_texts(node, &format!("`{name}`"), notes)).unwrap_or_default()
     }
 }
 
@@ -96,15 +96,15 @@ pub(super) fn list<'n>(node: &'n Node, what: &str, notes: &mut Notes) -> Option<
 }
 
 /// Reads a list of strings, or a single one.
-pub(super) fn texts(node: &Node, what: &str, notes: &mut Notes) -> Vec<RawText> {
+pub(super) fn read_texts(node: &Node, what: &str, notes: &mut Notes) -> Vec<RawText> {
     match &node.value {
-        Value::List(nodes) => nodes.iter().filter_map(|node| text(node, what, notes)).collect(),
+        Value::List(nodes) => nodes.iter().filter_map(|node| read_text(node, what, notes)).collect(),
         Value::Empty => Vec::new(),
-        Value::Text(_) | Value::Map(_) => text(node, what, notes).into_iter().collect(),
+        Value::Text(_) | Value::Map(_) => read_text(node, what, notes).into_iter().collect(),
     }
 }
 
-pub(super) fn text(node: &Node, what: &str, notes: &mut Notes) -> Option<RawText> {
+pub(super) fn read_text(node: &Node, what: &str, notes: &mut Notes) -> Option<RawText> {
     match text_of(node) {
         Some(text) => Some(RawText { position: node.position, text: text.into() }),
         None => {

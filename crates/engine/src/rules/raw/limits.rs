@@ -4,7 +4,7 @@ use super::super::keys;
 use super::super::mistake::{Notes, Position};
 use super::super::text::{Node, Value};
 use super::RawText;
-use super::fields::{Fields, list, text};
+use super::fields::{Fields, list, read_text};
 
 #[derive(Clone, Debug)]
 pub(crate) struct RawLimit {
@@ -43,7 +43,7 @@ pub(super) fn read_effect(
     let before = notes.count();
     let instead = INSTEAD.iter().filter_map(|name| Some((*name, fields.text(name, notes)?))).collect();
     let limits = read_limits(fields, base, notes);
-    let noted = notes.count() > before || fields.meant(&["limit", "limits", "unlimited", "allow", "deny"]);
+    let noted = notes.count() > before || fields.was_probably_meant(&["limit", "limits", "unlimited", "allow", "deny"]);
     RawEffect { position, limits, instead, noted }
 }
 
@@ -60,7 +60,7 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
                 read_limit(node, notes).into_iter().collect()
             }
             (Some(_), Some(position), None) => vec![read_words(position, fields, notes)],
-            (_, Some(position), Some(base)) => vec![over(base, read_words(position, fields, notes))],
+            (_, Some(position), Some(base)) => vec![inherit_from(base, read_words(position, fields, notes))],
             _ => {
                 for (position, name) in beside {
                     notes.add_with_help(position, format!("`{name}` without a `limit`"), "add one like `limit: 100/s`");
@@ -75,8 +75,8 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
     // A single rate under `limits`: treat it as `limit`, with the options beside it.
     if let (None, Value::Text(_)) = (one, &several.value) {
         notes.add_with_help(position, "`limits` must be a list, not a string", "did you mean `limit`?");
-        let limit = RawLimit { limit: text(several, "`limit`", notes), ..read_words(position, fields, notes) };
-        return vec![base.map_or(limit.clone(), |base| over(base, limit))];
+        let limit = RawLimit { limit: read_text(several, "`limit`", notes), ..read_words(position, fields, notes) };
+        return vec![base.map_or(limit.clone(), |base| inherit_from(base, limit))];
     }
     stray_options(&beside, "`limits`", notes);
     let Some(several) = list(several, "`limits`", notes) else { return Vec::new() };
@@ -88,7 +88,7 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
 
 /// Combines an override with the limit that it inherits from. Another algorithm inherits nothing
 /// but the rate.
-fn over(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
+fn inherit_from(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
     if limit.algorithm.is_some() && algorithm(&limit) != algorithm(base) {
         limit.limit = limit.limit.or_else(|| base.limit.clone());
         return limit;
@@ -120,7 +120,7 @@ fn stray_options(beside: &[(Position, &str)], list: &str, notes: &mut Notes) {
 /// Reads an element of `limits`: a map, or the rate alone.
 fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
     if let Value::Text(_) = node.value {
-        let limit = text(node, "a limit", notes);
+        let limit = read_text(node, "a limit", notes);
         return Some(RawLimit {
             position: node.position,
             limit,

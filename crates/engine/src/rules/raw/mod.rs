@@ -11,7 +11,7 @@ use super::text::{Node, Value};
 use condition::read_when;
 pub(crate) use condition::{MatchKind, RawAttributeCondition, RawValues};
 pub(crate) use fields::RawMap;
-use fields::{Fields, KeyHint, list, text};
+use fields::{Fields, KeyHint, list, read_text};
 use limits::read_effect;
 pub(crate) use limits::{RawEffect, RawLimit};
 
@@ -141,7 +141,7 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
         position: node.position,
         noted: false,
         id: fields.text("id", notes),
-        id_noted: fields.meant(&["id"]),
+        id_noted: fields.was_probably_meant(&["id"]),
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
         expression: fields.text("if", notes),
         only: fields.texts("only", notes),
@@ -216,7 +216,7 @@ fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
     match &node.value {
         Value::Map(_) => RawMap::read(node, "`cost`", keys::COST, COST, notes).map(RawCost::From),
         Value::List(cases) => Some(RawCost::Cases(cases.iter().filter_map(|node| read_case(node, notes)).collect())),
-        Value::Text(_) | Value::Empty => text(node, "`cost`", notes).map(RawCost::Fixed),
+        Value::Text(_) | Value::Empty => read_text(node, "`cost`", notes).map(RawCost::Fixed),
     }
 }
 
@@ -235,7 +235,7 @@ fn read_case(node: &Node, notes: &mut Notes) -> Option<RawCostCase> {
 
 /// Reads a word, or a map with the only key `delay`.
 fn read_exceed(node: &Node, notes: &mut Notes) -> Option<RawExceed> {
-    let Value::Map(pairs) = &node.value else { return text(node, "`on_exceed`", notes).map(RawExceed::Word) };
+    let Value::Map(pairs) = &node.value else { return read_text(node, "`on_exceed`", notes).map(RawExceed::Word) };
     let [(key, delay)] = &**pairs else {
         notes.add_with_help(node.position, "`on_exceed` must be a word or a delay", EXCEED);
         return None;

@@ -9,16 +9,16 @@ use super::super::raw::shorten;
 const MAX_AFTER: usize = 1024;
 
 /// Returns the best position for a syntax error, and a suggestion if there is one.
-pub(super) fn help(text: &str, position: Position, message: &str) -> (Position, Option<String>) {
+pub(super) fn suggest_fix(text: &str, position: Position, message: &str) -> (Position, Option<String>) {
     if (message.contains("a tab") || message.starts_with("tabs"))
         && let Some(tab) = tab_from(text, position)
     {
         return (tab, Some("indent with spaces, not with tabs".into()));
     }
-    let line: Vec<char> = line(text, position).chars().take(position.column as usize + MAX_AFTER).collect();
+    let line: Vec<char> = line_at(text, position).chars().take(position.column as usize + MAX_AFTER).collect();
     let at = (position.column as usize).saturating_sub(1).min(line.len());
     let help = in_braces(&line, at).or_else(|| match line.get(at) {
-        Some('*') => Some(format!("quote a string that begins with a star: '{}'", word(&line, at, at))),
+        Some('*') => Some(format!("quote a string that begins with a star: '{}'", value_around(&line, at, at))),
         Some(letter @ ('@' | '`' | '%')) if message.contains("unexpected character") => {
             Some(format!("quote a string that begins with `{letter}`"))
         }
@@ -30,7 +30,7 @@ pub(super) fn help(text: &str, position: Position, message: &str) -> (Position, 
     (position, help)
 }
 
-fn line(text: &str, position: Position) -> &str {
+fn line_at(text: &str, position: Position) -> &str {
     text.lines().nth((position.line as usize).saturating_sub(1)).unwrap_or_default()
 }
 
@@ -49,7 +49,7 @@ fn tab_from(text: &str, position: Position) -> Option<Position> {
 fn in_braces(line: &[char], at: usize) -> Option<String> {
     let ends = |letter: &char| letter.is_whitespace() || matches!(letter, ',' | '[' | '"' | '\'');
     let start = line[..at].iter().rposition(ends).map_or(0, |end| end + 1);
-    let pattern = word(line, start, at);
+    let pattern = value_around(line, start, at);
     if Glob::is_meant(&pattern) && pattern.contains('{') && Glob::new(&pattern).is_ok() {
         return Some(format!("quote a pattern with braces: '{pattern}'"));
     }
@@ -59,7 +59,7 @@ fn in_braces(line: &[char], at: usize) -> Option<String> {
 
 /// Returns the value from `start` to its end in a map or list, at least up to `at`, braces
 /// included.
-fn word(line: &[char], start: usize, at: usize) -> String {
+fn value_around(line: &[char], start: usize, at: usize) -> String {
     let mut depth = 0_usize;
     let mut end = start;
     while let Some(letter) = line.get(end) {

@@ -6,7 +6,7 @@ use super::super::mistake::Notes;
 use super::super::nth::nth_of;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Override, Pattern, Rule, Test};
-use super::{always_matches, is_positive, sought};
+use super::{always_matches, index_entry, is_positive};
 use crate::request::Entry;
 use crate::ruleset::{Index, Matched};
 
@@ -16,7 +16,7 @@ pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes
     if overrides.is_empty() {
         return;
     }
-    let index = Index::new(&overrides.iter().map(|other| sought(&other.when)).collect::<Vec<_>>(), 0);
+    let index = Index::new(&overrides.iter().map(|other| index_entry(&other.when)).collect::<Vec<_>>(), 0);
     let lasts = |earlier: &Override, later: &Override| match (earlier.until, later.until) {
         (None, _) => true,
         (Some(earlier), Some(later)) => earlier >= later,
@@ -46,7 +46,8 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
     if rule.overrides().is_empty() || own.is_empty() {
         return;
     }
-    let index = Index::new(&own.iter().map(|condition| sought(std::slice::from_ref(condition))).collect::<Vec<_>>(), 0);
+    let index =
+        Index::new(&own.iter().map(|condition| index_entry(std::slice::from_ref(condition))).collect::<Vec<_>>(), 0);
     let mut matched = Matched::default();
     for other in rule.overrides() {
         // A numbered attribute would need the values before it as well.

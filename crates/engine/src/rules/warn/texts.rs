@@ -50,7 +50,8 @@ pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
     if naming.iter().all(|(_, names)| names.is_empty()) {
         return;
     }
-    let known: HashSet<&str> = naming.iter().flat_map(|(rule, names)| named(rule, names.is_empty())).collect();
+    let known: HashSet<&str> =
+        naming.iter().flat_map(|(rule, names)| attribute_names(rule, names.is_empty())).collect();
     for (rule, names) in &naming {
         let origins = || rule.per().iter().flat_map(|counted| &counted.origins);
         let unused = |name: &&String| {
@@ -71,7 +72,7 @@ pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
 }
 
 /// Returns the attributes that a rule tests and, if `counted`, those in `per`.
-fn named(rule: &Rule, counted: bool) -> Vec<&str> {
+fn attribute_names(rule: &Rule, counted: bool) -> Vec<&str> {
     let tested = rule.when().iter().chain(rule.overrides().iter().flat_map(|other| &other.when));
     let expressed = rule.expression().map_or(&[][..], |expression| expression.attributes()).iter();
     let per = rule.per().iter().filter(|_| counted).flat_map(|counted| &counted.origins);
@@ -89,14 +90,14 @@ pub(super) fn compared_literally(rule: &Rule, notes: &mut Notes) {
     for (position, Condition { attribute, test }) in own.chain(others) {
         let (Test::AnyOf(patterns) | Test::NoneOf(patterns)) = test else { continue };
         // One warning per list is enough.
-        if let Some((problem, help)) = patterns.iter().find_map(|pattern| literal(attribute, pattern)) {
+        if let Some((problem, help)) = patterns.iter().find_map(|pattern| literal_pattern_warning(attribute, pattern)) {
             notes.add_with_help(position, problem, help);
         }
     }
 }
 
 /// Returns the warning for a pattern and how to write what was probably meant.
-fn literal(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
+fn literal_pattern_warning(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
     let text = match pattern {
         Pattern::Equals(text) => {
             // Envoy sends networks as strings under this name.
@@ -107,7 +108,7 @@ fn literal(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
             text.to_string()
         }
         Pattern::Prefix(text) => text.to_string(),
-        Pattern::Glob(glob) => written(glob),
+        Pattern::Glob(glob) => glob_as_written(glob),
         Pattern::Cidr(_) | Pattern::NotAnAddress => return None,
     };
     if is_address(attribute) && !matches!(pattern, Pattern::Prefix(_)) && !Glob::is_meant(&text) {
@@ -162,7 +163,7 @@ fn as_glob(text: &str) -> Option<String> {
 }
 
 /// Returns the pattern as written, with names in braces.
-fn written(glob: &Glob) -> String {
+fn glob_as_written(glob: &Glob) -> String {
     let mut segments: Vec<String> = glob.as_str().split('/').map(str::to_owned).collect();
     let count = segments.len();
     for name in glob.names() {

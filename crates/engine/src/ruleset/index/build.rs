@@ -55,7 +55,7 @@ impl IndexBuilder {
             match test {
                 Test::AnyOf(patterns) => {
                     for pattern in patterns {
-                        *self.popularity.entry((attribute, text(pattern))).or_default() += 1;
+                        *self.popularity.entry((attribute, pattern_id(pattern))).or_default() += 1;
                     }
                 }
                 Test::NoneOf(_) | Test::Present | Test::Absent => {}
@@ -64,12 +64,12 @@ impl IndexBuilder {
     }
 
     pub(super) fn insert(&mut self, sought: &IndexEntry<'_>, number: u32) {
-        let anchor = self.anchor(sought);
+        let anchor = self.rarest_condition(sought);
         let others = sought.when.iter().enumerate().filter(|(place, _)| Some(*place) != anchor);
         let others: Box<[FurtherCondition]> = others
             .map(|(_, when)| FurtherCondition {
                 attribute: self.name(&when.attribute),
-                asks: CompiledTest::of(&when.test),
+                asks: CompiledTest::from_test(&when.test),
             })
             .collect();
         let marked = if others.is_empty() { number } else { number | HAS_MORE_CONDITIONS };
@@ -89,7 +89,7 @@ impl IndexBuilder {
     }
 
     /// Returns the index of the condition that the fewest other rules share.
-    fn anchor(&mut self, sought: &IndexEntry<'_>) -> Option<usize> {
+    fn rarest_condition(&mut self, sought: &IndexEntry<'_>) -> Option<usize> {
         let mut best = None;
         for (place, Condition { attribute, test }) in sought.when.iter().enumerate() {
             let attribute = self.name(attribute);
@@ -98,7 +98,7 @@ impl IndexBuilder {
                 // Every request with the attribute would find the rule.
                 Test::Present => u32::MAX,
                 Test::AnyOf(patterns) => {
-                    patterns.iter().map(|pattern| self.shared(attribute, pattern)).max().unwrap_or(0)
+                    patterns.iter().map(|pattern| self.rules_found_by(attribute, pattern)).max().unwrap_or(0)
                 }
             };
             if best.is_none_or(|(least, _)| shared < least) {
@@ -110,8 +110,8 @@ impl IndexBuilder {
 
     /// Returns how many rules this pattern finds. A pattern of stars alone matches almost anything,
     /// and is the last choice.
-    fn shared(&self, attribute: u32, pattern: &Pattern) -> u32 {
-        let same = self.popularity.get(&(attribute, text(pattern))).copied().unwrap_or(0);
+    fn rules_found_by(&self, attribute: u32, pattern: &Pattern) -> u32 {
+        let same = self.popularity.get(&(attribute, pattern_id(pattern))).copied().unwrap_or(0);
         match pattern {
             Pattern::Equals(_) => same,
             Pattern::NotAnAddress => u32::MAX - 1,
@@ -129,8 +129,12 @@ impl IndexBuilder {
             let space = if nth_of(&name).is_some() { NTH_NAMES } else { NAMES };
             (space, name.into_boxed_bytes(), number | not_an_anchor(number))
         }));
-        let attributes =
-            self.anchors.into_iter().zip(0..).map(|(anchors, number)| packing.pack(anchors, number)).collect();
+        let attributes = self
+            .anchors
+            .into_iter()
+            .zip(0..)
+            .map(|(anchors, number)| packing.pack_attribute(anchors, number))
+            .collect();
         Index {
             first,
             lookup: Lookup::new(&packing.texts),
@@ -151,13 +155,13 @@ struct EntryCollector {
 }
 
 impl EntryCollector {
-    fn pack(&mut self, anchors: Anchors, number: u32) -> Attribute {
+    fn pack_attribute(&mut self, anchors: Anchors, number: u32) -> Attribute {
         let has_values = !anchors.equals.is_empty();
         for (value, rules) in anchors.equals {
             self.add(space_of(number), value, rules);
         }
         let starts = (!anchors.prefixes.is_empty() || !anchors.networks.is_empty())
-            .then(|| Box::new(self.starts(anchors.prefixes, anchors.networks)));
+            .then(|| Box::new(self.prefix_index(anchors.prefixes, anchors.networks)));
         let paths = (!anchors.globs.is_empty()).then(|| {
             let (paths, next_free) = Paths::new(&anchors.globs, self.free_space, &mut self.texts);
             self.free_space = next_free;
@@ -167,7 +171,7 @@ impl EntryCollector {
         Attribute { has_values, has_others, paths, present: anchors.present.into(), starts }
     }
 
-    fn starts(
+    fn prefix_index(
         &mut self,
         prefixes: FxHashMap<Box<[u8]>, Vec<u32>>,
         networks: FxHashMap<[u8; 17], Vec<u32>>,
@@ -220,7 +224,7 @@ impl Anchors {
 }
 
 impl CompiledTest {
-    fn of(test: &Test) -> Self {
+    fn from_test(test: &Test) -> Self {
         match test {
             Test::AnyOf(patterns) => Self::AnyOf(Values::new(patterns)),
             Test::NoneOf(patterns) => Self::NoneOf(Values::new(patterns)),
@@ -231,7 +235,7 @@ impl CompiledTest {
 }
 
 /// Returns a string that identifies a pattern.
-fn text(pattern: &Pattern) -> Box<str> {
+fn pattern_id(pattern: &Pattern) -> Box<str> {
     match pattern {
         Pattern::Equals(text) => text.clone(),
         Pattern::Glob(glob) => glob.as_str().into(),

@@ -14,7 +14,7 @@ pub(super) struct OpenPattern<'g> {
 }
 
 impl<'g> OpenPattern<'g> {
-    pub(super) fn of((glob, what): &'g (Glob, u32)) -> Self {
+    pub(super) fn from_glob((glob, what): &'g (Glob, u32)) -> Self {
         Self { left: Some(glob.as_str().as_bytes()), what: *what }
     }
 }
@@ -34,7 +34,7 @@ pub(super) struct TreeBuilder<'b> {
 
 impl TreeBuilder<'_> {
     /// Adds the node that all of these patterns have reached, and everything below it.
-    pub(super) fn node(&mut self, ways: &mut [OpenPattern<'_>], stays: bool) -> StepTarget {
+    pub(super) fn add_node(&mut self, ways: &mut [OpenPattern<'_>], stays: bool) -> StepTarget {
         let number = self.nodes.len();
         // Patterns that end here first, then groups with the same next segment.
         ways.sort_by_key(|way| way.left.map(|left| split_segment(left).0));
@@ -58,7 +58,7 @@ impl TreeBuilder<'_> {
         };
         for together in ways[ended..].chunk_by_mut(same_step) {
             let Some(segment) = together[0].left.map(|left| split_segment(left).0) else { continue };
-            let step = Segment::of(segment);
+            let step = Segment::parse_segment(segment);
             let to = self.step(together, step == Segment::Deep);
             match step {
                 Segment::Literal(text) => names.push((text, to)),
@@ -73,7 +73,7 @@ impl TreeBuilder<'_> {
         }
         match &*names {
             [(text, to)] => {
-                let (start, end) = self.text(text);
+                let (start, end) = self.add_text(text);
                 self.nodes[number].only = (start, end, *to);
             }
             names => {
@@ -93,18 +93,18 @@ impl TreeBuilder<'_> {
         if let [way] = ways {
             // After `**`, the rest includes the `**`.
             let left = if deep { way.left } else { way.left.and_then(|left| split_segment(left).1) };
-            return self.tail(left, way.what);
+            return self.add_tail(left, way.what);
         }
         ways.iter_mut().for_each(|way| way.left = way.left.and_then(|left| split_segment(left).1));
-        self.node(ways, deep)
+        self.add_node(ways, deep)
     }
 
-    fn tail(&mut self, left: Option<&[u8]>, what: u32) -> StepTarget {
+    fn add_tail(&mut self, left: Option<&[u8]>, what: u32) -> StepTarget {
         let remains = match self.remains.get(&left.map(Into::into)) {
             Some(remains) => *remains,
             None => {
-                let remains = self.steps(left).unwrap_or_else(|| {
-                    let (start, end) = self.text(left.unwrap_or_default());
+                let remains = self.rest_as_steps(left).unwrap_or_else(|| {
+                    let (start, end) = self.add_text(left.unwrap_or_default());
                     PatternRest::Text(start, end)
                 });
                 self.remains.insert(left.map(Into::into), remains);
@@ -117,13 +117,13 @@ impl TreeBuilder<'_> {
 
     /// Returns the rest of a pattern as steps, unless there is an inner star or `**` before the
     /// end.
-    fn steps(&mut self, left: Option<&[u8]>) -> Option<PatternRest> {
+    fn rest_as_steps(&mut self, left: Option<&[u8]>) -> Option<PatternRest> {
         let (start, mut left) = (self.steps.len() as u32, left);
         while let Some(text) = left {
             let (segment, after) = split_segment(text);
-            let step = match (Segment::of(segment), after) {
+            let step = match (Segment::parse_segment(segment), after) {
                 (Segment::Literal(name), _) => {
-                    let (start, end) = self.text(name);
+                    let (start, end) = self.add_text(name);
                     Step::Name(start, end)
                 }
                 (Segment::Any, _) => Step::Any,
@@ -139,7 +139,7 @@ impl TreeBuilder<'_> {
         Some(PatternRest::Steps(start, self.steps.len() as u32))
     }
 
-    fn text(&mut self, text: &[u8]) -> (u32, u32) {
+    fn add_text(&mut self, text: &[u8]) -> (u32, u32) {
         let start = self.texts.len() as u32;
         self.texts.extend_from_slice(text);
         (start, self.texts.len() as u32)

@@ -36,7 +36,7 @@ fn scripts() -> Scripts {
 fn draw_limit(random: &mut Random) -> Limit {
     let burst = random.pick(&[1, 3, 10, 50, 200, 1_000]);
     let max_debt = random.pick(&[0, 5, 100]);
-    if random.percent(60) {
+    if random.happens_in_percent(60) {
         let rate = random.pick(&["7/s", "100/s", "7777/s", "3/min", "1/day", "1000/s"]);
         TokenBucket::new(rate.parse().unwrap(), burst).unwrap().max_debt(max_debt).unwrap().into()
     } else {
@@ -78,12 +78,12 @@ impl Trace<'_> {
         // A charge finds leases of a later window only if the clock was set back, and does not know where a spread window of its
         // key begins before it is read. Then the windows differ, within what a step of the clock may admit.
         let is_spread = |meter: &Meter| matches!(meter, Meter::Window { offset, .. } if *offset > 0);
-        if random.percent(3) && !self.meters.iter().any(is_spread) {
+        if random.happens_in_percent(3) && !self.meters.iter().any(is_spread) {
             self.now -= random.pick(&[1, 1_000, 999_999, 1_000_001, 3_000_000, 20_000_000]);
         }
         let (seconds, micros) = ((self.now / 1_000_000).to_string(), (self.now % 1_000_000).to_string());
         self.clock.command(&["MSET", "clock:seconds", &seconds, "clock:micros", &micros]);
-        if self.random.percent(2) {
+        if self.random.happens_in_percent(2) {
             self.clock.command(&["DEL", "tollgate:{k}"]);
             self.is_absent = true;
         }
@@ -114,7 +114,7 @@ impl Trace<'_> {
             let lease = random.below(self.leases.len() as u64) as usize;
             let (epoch, slice, left) = self.leases.swap_remove(lease);
             let spent = random.below(left + 1);
-            let back = if random.percent(50) { 0 } else { random.below(left - spent + 1) };
+            let back = if random.happens_in_percent(50) { 0 } else { random.below(left - spent + 1) };
             let held = left - spent - back;
             settle.push(Settle { epoch, slice, spent, back, held });
         }
@@ -125,7 +125,7 @@ impl Trace<'_> {
             2 => random.below(most / 2 + 2),
             _ => random.below(most + 3),
         };
-        let need = if random.percent(30) { Need::Hold(need) } else { Need::Spend(need) };
+        let need = if random.happens_in_percent(30) { Need::Hold(need) } else { Need::Spend(need) };
         let wants = random.pick(&[0, 1, 5, most / 4, most, 10 * most]);
         Exchange { need, wants, settle }
     }
@@ -216,7 +216,7 @@ fn pools_of_the_scripts_are_those_of_rust() {
             println!("{kind:?}, seed {seed}");
             let mut random = Random::new(seed);
             let mut limits = vec![draw_limit(&mut random)];
-            if random.percent(25) {
+            if random.happens_in_percent(25) {
                 limits.push(draw_limit(&mut random));
             }
             let limits = Limits::new(limits).unwrap();
@@ -232,7 +232,7 @@ fn pools_of_the_scripts_are_those_of_rust() {
             runtime.block_on(async {
                 for _ in 0..120 {
                     trace.step();
-                    if trace.random.percent(20) { trace.charge().await } else { trace.exchange().await }
+                    if trace.random.happens_in_percent(20) { trace.charge().await } else { trace.exchange().await }
                 }
             });
             Ok(())

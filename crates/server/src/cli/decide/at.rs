@@ -1,7 +1,7 @@
 //! The time of a request: its member `at`, which a body of `/v1/check` does not have.
 
 use serde::de::IgnoredAny;
-use tollgate_engine::rules::{TimeError, moment};
+use tollgate_engine::rules::{TimeError, parse_time};
 
 use crate::http::problem::Problem;
 
@@ -30,7 +30,7 @@ fn parse(value: &[u8]) -> Result<u64, String> {
         return millis.checked_mul(1_000_000).ok_or_else(late);
     }
     let Ok(text) = serde_json::from_slice::<String>(value) else { return Err(AT.into()) };
-    moment(&text).map(|at| at.as_nanos()).map_err(|wrong| match &wrong {
+    parse_time(&text).map(|at| at.as_nanos()).map_err(|wrong| match &wrong {
         TimeError::Unreadable(_) => AT.into(),
         TimeError::NoZone(text) | TimeError::Beyond(text) => format!("{}; {}", text.problem, text.help),
     })
@@ -44,7 +44,7 @@ struct JsonMember {
 
 /// Finds the member `at` of an object that is valid JSON.
 fn find(json: &[u8]) -> Option<JsonMember> {
-    let mut at = spaces(json, 0);
+    let mut at = skip_spaces(json, 0);
     if json.get(at) != Some(&b'{') {
         return None;
     }
@@ -52,15 +52,15 @@ fn find(json: &[u8]) -> Option<JsonMember> {
     let mut comma = None;
     at += 1;
     loop {
-        let start = spaces(json, at);
+        let start = skip_spaces(json, at);
         if json.get(start)? == &b'}' {
             return None;
         }
         let key_end = value_end(json, start)?;
-        let colon = spaces(json, key_end);
-        let value_start = spaces(json, colon + 1);
+        let colon = skip_spaces(json, key_end);
+        let value_start = skip_spaces(json, colon + 1);
         let value_end = value_end(json, value_start)?;
-        let next = spaces(json, value_end);
+        let next = skip_spaces(json, value_end);
         let last = json.get(next)? == &b'}';
         if &json[start..key_end] == b"\"at\"" {
             let all = match (last, comma) {
@@ -78,7 +78,7 @@ fn find(json: &[u8]) -> Option<JsonMember> {
     }
 }
 
-fn spaces(json: &[u8], from: usize) -> usize {
+fn skip_spaces(json: &[u8], from: usize) -> usize {
     from + json.get(from..).unwrap_or_default().iter().take_while(|byte| byte.is_ascii_whitespace()).count()
 }
 

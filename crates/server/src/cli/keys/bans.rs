@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::Value;
 
 use super::{Decision, LimitLine, hints};
-use crate::cli::remote::output::{clean, span};
+use crate::cli::remote::output::{format_span, replace_control_characters};
 use crate::cli::remote::{Remote, RequestArgs};
 
 /// The bans of a request, and its decision at the same moment.
@@ -25,7 +25,7 @@ struct Ban {
 
 impl Bans {
     /// Returns the bans of a request; none if the server does not report them.
-    pub(super) fn of(remote: &Remote, request: &RequestArgs) -> Self {
+    pub(super) fn fetch(remote: &Remote, request: &RequestArgs) -> Self {
         hints::explain(remote, request).map_or_else(Self::default, |explained| Self::read(&explained))
     }
 
@@ -40,7 +40,7 @@ impl Bans {
     }
 
     /// Returns whether the ban of a rule lasts longer than its limit.
-    pub(super) fn outlast(&self, limit: &LimitLine) -> bool {
+    pub(super) fn lasts_longer_than(&self, limit: &LimitLine) -> bool {
         let outlasts = |ban: &Ban| limit.retry_after_ms.is_some_and(|wait| wait <= ban.left_ms);
         self.each.iter().any(|ban| limit.rule.as_deref() == Some(&ban.rule) && outlasts(ban))
     }
@@ -51,18 +51,18 @@ impl Bans {
             return writeln!(out, "it would pass");
         }
         for Ban { rule, left_ms } in &self.each {
-            let (rule, left) = (clean(rule), span(*left_ms));
+            let (rule, left) = (replace_control_characters(rule), format_span(*left_ms));
             writeln!(out, "it is banned by {rule}, for {left} more; `tollgate keys reset` lifts that")?;
         }
-        let name = |rule: &Option<String>| clean(rule.as_deref().unwrap_or("no rule"));
+        let name = |rule: &Option<String>| replace_control_characters(rule.as_deref().unwrap_or("no rule"));
         match (self.each.iter().map(|ban| ban.left_ms).max(), decision.retry_after_ms, self.retry_after_ms) {
             (None, Some(wait), _) => {
-                writeln!(out, "it would be refused by {}, and pass in {}", name(&decision.rule), span(wait))
+                writeln!(out, "it would be refused by {}, and pass in {}", name(&decision.rule), format_span(wait))
             }
             (None, None, _) => writeln!(out, "it would be refused by {}", name(&decision.rule)),
             (Some(banned), _, Some(wait)) if wait <= banned => Ok(()),
             (Some(_), _, Some(wait)) => {
-                writeln!(out, "and it would be refused by {}, and pass in {}", name(&self.rule), span(wait))
+                writeln!(out, "and it would be refused by {}, and pass in {}", name(&self.rule), format_span(wait))
             }
             (Some(_), _, None) => writeln!(out, "and it would be refused by {}", name(&self.rule)),
         }
@@ -75,7 +75,7 @@ mod tests {
     use serde_json::json;
 
     /// Prints for a decision that was made at another moment.
-    fn printed(explained: &Value) -> String {
+    fn ban_text(explained: &Value) -> String {
         let decision = json!({"allowed": false, "rule": "login", "standing": "exact", "retry_after_ms": 3_600_009,
             "banned": true, "limits": []});
         let decision: Decision = serde_json::from_value(decision).expect("a decision");
@@ -84,7 +84,7 @@ mod tests {
         String::from_utf8(out).expect("text")
     }
 
-    fn explained(rule: &str, retry_after_ms: Option<u64>) -> Value {
+    fn explanation(rule: &str, retry_after_ms: Option<u64>) -> Value {
         json!({"rule": rule, "retry_after_ms": retry_after_ms, "rules": [
             {"rule": "login", "ban": {"left_ms": 3_000}}, {"rule": "tries", "ban": {"refusals": 2}}, {"rule": "plans"},
         ]})
@@ -93,23 +93,30 @@ mod tests {
     #[test]
     fn ban_is_printed_with_its_rule_and_length_and_a_longer_wait_besides() {
         let banned = "it is banned by login, for 3s more; `tollgate keys reset` lifts that\n";
-        assert_eq!(printed(&explained("login", Some(3_000))), banned);
+        assert_eq!(ban_text(&explanation("login", Some(3_000))), banned);
         for (wait, besides) in [
             (Some(3_600_000), "and it would be refused by plans, and pass in 1h\n"),
             (None, "and it would be refused by plans\n"),
         ] {
-            assert_eq!(printed(&explained("plans", wait)), format!("{banned}{besides}"));
+            assert_eq!(ban_text(&explanation("plans", wait)), format!("{banned}{besides}"));
         }
         let unknown = "it would be refused by login, and pass in 1h 1s\n";
-        assert_eq!(printed(&Value::Null), unknown, "a server that does not report bans");
+        assert_eq!(ban_text(&Value::Null), unknown, "a server that does not report bans");
     }
 
     #[test]
     fn ban_hides_limits_that_end_sooner() {
-        let bans = Bans::read(&explained("login", Some(3_000)));
+        let bans = Bans::read(&explanation("login", Some(3_000)));
         let outlast = |rule: &str, wait: Option<u64>| {
             let (rule, retry_after_ms) = (Some(rule.into()), wait);
-            bans.outlast(&LimitLine { rule, limit: 1, remaining: 0, retry_after_ms, reset_after_ms: 0, shadow: false })
+            bans.lasts_longer_than(&LimitLine {
+                rule,
+                limit: 1,
+                remaining: 0,
+                retry_after_ms,
+                reset_after_ms: 0,
+                shadow: false,
+            })
         };
         assert!(outlast("login", Some(0)) && outlast("login", Some(3_000)));
         assert!(!outlast("login", Some(3_001)) && !outlast("login", None) && !outlast("plans", Some(1)));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::cli::remote::output::clean;
+use crate::cli::remote::output::replace_control_characters;
 use crate::cli::remote::{Remote, RequestArgs};
 use crate::control::model::StoredRule;
 
@@ -13,10 +13,10 @@ const MAX_HINTS: usize = 5;
 
 /// Returns a hint for each rule that needs more attributes. Rules that do not match are included only if `none_matched`. Errors of the
 /// server are ignored.
-pub(super) fn hints(remote: &Remote, args: &RequestArgs, none_matched: bool) -> Vec<String> {
+pub(super) fn attribute_hints(remote: &Remote, args: &RequestArgs, none_matched: bool) -> Vec<String> {
     let Some(explained) = explain(remote, args) else { return Vec::new() };
     let given: BTreeSet<&str> = args.attributes.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect();
-    lines(&explained, none_matched, &|id| per_of(remote, &args.domain, id, &given))
+    hint_lines(&explained, none_matched, &|id| per_of(remote, &args.domain, id, &given))
 }
 
 /// Returns the server's explanation of a request.
@@ -41,7 +41,7 @@ fn per_of(remote: &Remote, domain: &str, id: &str, given: &BTreeSet<&str>) -> Ve
 }
 
 /// Converts an explanation to hints. `per` returns what a rule that does not match counts by.
-fn lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<String>) -> Vec<String> {
+fn hint_lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<String>) -> Vec<String> {
     let rules = explained["rules"].as_array().map_or(&[][..], Vec::as_slice);
     let counted = rules.iter().filter_map(|rule| {
         let counted = rule["counted_by"].as_object()?;
@@ -49,7 +49,10 @@ fn lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<String
         let id = rule["rule"].as_str()?;
         (!missing.is_empty()).then(|| {
             let by = missing.join(" and ");
-            format!("rule {id} counts by {by}, and this is the counter of requests without it: give {}", give(&missing))
+            format!(
+                "rule {id} counts by {by}, and this is the counter of requests without it: give {}",
+                as_arguments(&missing)
+            )
         })
     });
     let unmatched = rules.iter().filter(|_| none_matched).filter_map(|rule| {
@@ -61,14 +64,14 @@ fn lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<String
             let mut names = vec![attribute];
             names.extend(per.iter().map(|name| &**name).filter(|name| *name != attribute));
             let by = if per.is_empty() { String::new() } else { format!(" and counts by {}", per.join(" and ")) };
-            format!("rule {id} is for {attribute} {expected}{by}: give {}", give(&names))
+            format!("rule {id} is for {attribute} {expected}{by}: give {}", as_arguments(&names))
         })
     });
-    counted.chain(unmatched).take(MAX_HINTS).map(|line| clean(&line)).collect()
+    counted.chain(unmatched).take(MAX_HINTS).map(|line| replace_control_characters(&line)).collect()
 }
 
 /// Formats attributes as arguments; of `a or b`, the first.
-fn give(names: &[&str]) -> String {
+fn as_arguments(names: &[&str]) -> String {
     let first = |name: &&str| format!("{}=…", name.split(" or ").next().unwrap_or(name));
     names.iter().map(first).collect::<Vec<_>>().join(" ")
 }
@@ -93,8 +96,8 @@ mod tests {
             "rule login counts by client_ip, and this is the counter of requests without it: give client_ip=…",
             "rule plans counts by api_key or client_ip, and this is the counter of requests without it: give api_key=…",
         ];
-        assert_eq!(lines(&explained, false, &per), met);
+        assert_eq!(hint_lines(&explained, false, &per), met);
         let unmet = "rule export is for path \"/export\" and counts by user: give path=… user=…";
-        assert_eq!(lines(&explained, true, &per), [&met[..], &[unmet]].concat());
+        assert_eq!(hint_lines(&explained, true, &per), [&met[..], &[unmet]].concat());
     }
 }

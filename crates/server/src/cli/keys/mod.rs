@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::remote::output::{self, OutputArgs, TextTable, span};
+use super::remote::output::{self, OutputArgs, TextTable, format_span};
 use super::remote::{Remote, RequestArgs, ServerArgs};
 use super::{count, exit_code};
 use crate::observe::top_keys::{TopKey, TopKeysPage};
@@ -112,7 +112,7 @@ pub(super) fn run(args: &KeysArgs) -> anyhow::Result<ExitCode> {
 /// Prints which attributes rules need that were not given.
 fn print_hints(remote: &Remote, request: &RequestArgs, none_matched: bool) -> std::io::Result<()> {
     let mut err = std::io::stderr().lock();
-    hints::hints(remote, request, none_matched).iter().try_for_each(|hint| writeln!(err, "{hint}"))
+    hints::attribute_hints(remote, request, none_matched).iter().try_for_each(|hint| writeln!(err, "{hint}"))
 }
 
 /// The shown members of a decision.
@@ -143,25 +143,25 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let decision: Decision = answer.parse()?;
     let status = exit_code(decision.allowed);
     if args.output.json {
-        output::json(&answer.parse::<Value>()?)?;
+        output::print_json(&answer.parse::<Value>()?)?;
         return Ok(status);
     }
-    let bans = if decision.banned { Bans::of(remote, &args.request) } else { Bans::default() };
+    let bans = if decision.banned { Bans::fetch(remote, &args.request) } else { Bans::default() };
     let mut out = std::io::stdout().lock();
     bans.print(&decision, &mut out)?;
     if decision.standing != "exact" {
         writeln!(out, "the store is unreachable: decided by `on_fault` of the rules")?;
     }
     let mut table = TextTable::new(&["RULE", "LIMIT", "LEFT", "NEXT IN", "FULL IN", ""]);
-    for left in decision.limits.into_iter().filter(|limit| !bans.outlast(limit)) {
+    for left in decision.limits.into_iter().filter(|limit| !bans.lasts_longer_than(limit)) {
         let next = match left.retry_after_ms {
             Some(0) => "now".to_owned(),
-            Some(wait) => span(wait),
+            Some(wait) => format_span(wait),
             None => "not without a release".to_owned(),
         };
         let (rule, note) = (left.rule.unwrap_or_default(), if left.shadow { "shadow" } else { "" });
-        let reset = span(left.reset_after_ms);
-        table.row([rule, left.limit.to_string(), left.remaining.to_string(), next, reset, note.to_owned()]);
+        let reset = format_span(left.reset_after_ms);
+        table.add_row([rule, left.limit.to_string(), left.remaining.to_string(), next, reset, note.to_owned()]);
     }
     let none_matched = table.is_empty() && decision.allowed;
     match (table.is_empty(), decision.allowed) {
@@ -188,7 +188,7 @@ fn print_top(args: &TopArgs, page: TopKeysPage) -> anyhow::Result<()> {
             for TopKey { key, count, error } in keys.iter().take(args.limit) {
                 // The count may be too high by up to the error, but not too low.
                 let count = if *error == 0 { count.to_string() } else { format!("{}–{count}", count - error) };
-                table.row([top.domain.clone(), rule.clone(), what.to_owned(), key.clone(), count]);
+                table.add_row([top.domain.clone(), rule.clone(), what.to_owned(), key.clone(), count]);
             }
         }
     }

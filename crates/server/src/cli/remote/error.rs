@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use reqwest::StatusCode;
 
 use super::ServerAnswer;
-use super::output::{clean, time};
+use super::output::{format_time, replace_control_characters};
 use crate::client::Client;
 use crate::control::model::Finding;
 use crate::http::problem::ProblemDetails;
@@ -30,21 +30,22 @@ impl Error for Refusal {}
 /// Returns the part of a token that may be shown: its id, not its secret.
 pub(super) fn shown_token(token: &str) -> String {
     match token.split('_').collect::<Vec<_>>().as_slice() {
-        ["tg", id, _] => format!("`{}`", clean(id)),
+        ["tg", id, _] => format!("`{}`", replace_control_characters(id)),
         _ => "(not one of `tollgate tokens create`)".to_owned(),
     }
 }
 
 /// Describes an unsuccessful answer.
-pub(super) fn refusal(client: &Client, token: Option<&str>, answer: &ServerAnswer) -> Refusal {
+pub(super) fn describe_refusal(client: &Client, token: Option<&str>, answer: &ServerAnswer) -> Refusal {
     let (url, status) = (client.url().as_str().trim_end_matches('/'), answer.status);
     let problem: Option<ProblemDetails> = serde_json::from_slice(&answer.body).ok();
     let Some(problem) = problem.filter(|problem| !problem.detail.is_empty()) else {
         let first = answer.text();
-        let first: String = clean(first.lines().next().unwrap_or_default()).chars().take(200).collect();
+        let first: String =
+            replace_control_characters(first.lines().next().unwrap_or_default()).chars().take(200).collect();
         return Refusal { status, message: format!("{url} answered {status} and is not a tollgate server: {first}") };
     };
-    let detail = clean(&problem.detail);
+    let detail = replace_control_characters(&problem.detail);
     let mut message = match (status, token) {
         (StatusCode::UNAUTHORIZED, None) => format!(
             "{url} requires a token: {detail}\n\
@@ -60,16 +61,16 @@ pub(super) fn refusal(client: &Client, token: Option<&str>, answer: &ServerAnswe
         _ => detail,
     };
     if let Some(pointer) = problem.pointer.as_ref().filter(|pointer| !pointer.is_empty()) {
-        let _ = write!(message, " (at {})", clean(pointer));
+        let _ = write!(message, " (at {})", replace_control_characters(pointer));
     }
     // The detail describes one mistake completely; of several, only the first.
     if problem.mistakes.len() > 1 {
         message = format!("{} mistakes:", problem.mistakes.len());
     }
     for Finding { line, column, problem, help } in problem.mistakes.iter().filter(|_| problem.mistakes.len() > 1) {
-        let _ = write!(message, "\n{line}:{column}: {}", clean(problem));
+        let _ = write!(message, "\n{line}:{column}: {}", replace_control_characters(problem));
         if let Some(help) = help {
-            let _ = write!(message, "; {}", clean(help));
+            let _ = write!(message, "; {}", replace_control_characters(help));
         }
     }
     if status == StatusCode::PRECONDITION_FAILED {
@@ -83,22 +84,22 @@ fn last_change(problem: &ProblemDetails) -> String {
     let ProblemDetails { author, at_ms, current, diff, .. } = problem;
     let mut text = String::new();
     if let Some(author) = author {
-        let _ = write!(text, "\nchanged by {}", clean(author));
+        let _ = write!(text, "\nchanged by {}", replace_control_characters(author));
         if let Some(at_ms) = at_ms {
-            let _ = write!(text, " at {}", time(*at_ms));
+            let _ = write!(text, " at {}", format_time(*at_ms));
         }
         if let Some(current) = current {
             let _ = write!(text, ", now version {current}");
         }
     }
     for line in diff.as_deref().unwrap_or_default().lines() {
-        let _ = write!(text, "\n  {}", clean(line));
+        let _ = write!(text, "\n  {}", replace_control_characters(line));
     }
     text
 }
 
 /// Describes a failure to get an answer.
-pub(super) fn unreachable(client: &Client, error: &reqwest::Error) -> anyhow::Error {
+pub(super) fn describe_unreachable(client: &Client, error: &reqwest::Error) -> anyhow::Error {
     let url = client.url().as_str().trim_end_matches('/');
     // The innermost cause, which does not repeat the address.
     let mut reason: &dyn Error = error;
@@ -135,31 +136,31 @@ pub(super) fn unreachable(client: &Client, error: &reqwest::Error) -> anyhow::Er
 mod tests {
     use super::*;
 
-    fn message(status: u16, token: Option<&str>, body: &str) -> String {
+    fn refusal_message(status: u16, token: Option<&str>, body: &str) -> String {
         let client = Client::new("http://127.0.0.1:1", None, None).unwrap();
         let status = StatusCode::from_u16(status).unwrap();
         let answer = ServerAnswer { status, body: body.into() };
-        refusal(&client, token.map(shown_token).as_deref(), &answer).to_string()
+        describe_refusal(&client, token.map(shown_token).as_deref(), &answer).to_string()
     }
 
     #[test]
     fn refusals_say_what_to_do() {
         let problem = r#"{"title":"Unauthorized","detail":"there is no token"}"#;
-        assert!(message(401, None, problem).contains("set one with --token or TOLLGATE_TOKEN"));
-        let text = message(401, Some("tg_3f9a_0123456789"), problem);
+        assert!(refusal_message(401, None, problem).contains("set one with --token or TOLLGATE_TOKEN"));
+        let text = refusal_message(401, Some("tg_3f9a_0123456789"), problem);
         assert!(text.contains("refused the token `3f9a`: there") && !text.contains("0123"), "{text}");
-        assert!(!message(401, Some("hunter2"), problem).contains("hunter2"));
-        let text = message(403, Some("tg_3f9a_0123456789"), r#"{"detail":"this needs the role editor"}"#);
+        assert!(!refusal_message(401, Some("hunter2"), problem).contains("hunter2"));
+        let text = refusal_message(403, Some("tg_3f9a_0123456789"), r#"{"detail":"this needs the role editor"}"#);
         assert_eq!(text, "the token `3f9a` may not do that: this needs the role editor");
         let changed = r#"{"detail":"it was changed","current":4,"author":"ann","diff":"- limit: 1/s\n+ limit: 2/s\n"}"#;
         assert_eq!(
-            message(412, None, changed),
+            refusal_message(412, None, changed),
             "it was changed\nchanged by ann, now version 4\n  - limit: 1/s\n  + limit: 2/s"
         );
         let one = r#"{"line":1,"column":2,"problem":"p","help":"h"}"#;
-        assert_eq!(message(422, None, &format!(r#"{{"detail":"p; h","mistakes":[{one}]}}"#)), "p; h");
+        assert_eq!(refusal_message(422, None, &format!(r#"{{"detail":"p; h","mistakes":[{one}]}}"#)), "p; h");
         let several = format!(r#"{{"detail":"there are 2 mistakes; the first: p; h","mistakes":[{one},{one}]}}"#);
-        assert_eq!(message(422, None, &several), "2 mistakes:\n1:2: p; h\n1:2: p; h");
-        assert!(message(502, None, "<html>\nx").ends_with("and is not a tollgate server: <html>"));
+        assert_eq!(refusal_message(422, None, &several), "2 mistakes:\n1:2: p; h\n1:2: p; h");
+        assert!(refusal_message(502, None, "<html>\nx").ends_with("and is not a tollgate server: <html>"));
     }
 }

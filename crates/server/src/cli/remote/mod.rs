@@ -19,7 +19,7 @@ use tokio::runtime::Runtime;
 
 use crate::client::{Client, Secret};
 pub(super) use error::Refusal;
-use error::{refusal, unreachable};
+use error::{describe_refusal, describe_unreachable};
 use output::OutputArgs;
 pub(super) use progress::Progress;
 
@@ -179,19 +179,21 @@ impl Remote {
     pub(super) fn send(&self, request: RequestBuilder, doing: &str) -> anyhow::Result<ServerAnswer> {
         let exchange = async {
             let mut response =
-                request.timeout(TIMEOUT).send().await.map_err(|error| unreachable(&self.client, &error))?;
+                request.timeout(TIMEOUT).send().await.map_err(|error| describe_unreachable(&self.client, &error))?;
             let status = response.status();
             let mut body = Vec::new();
-            while let Some(chunk) = response.chunk().await.map_err(|error| unreachable(&self.client, &error))? {
+            while let Some(chunk) =
+                response.chunk().await.map_err(|error| describe_unreachable(&self.client, &error))?
+            {
                 body.extend_from_slice(&chunk);
                 ensure!(body.len() <= MAX_ANSWER, "answer too large (maximum {MAX_ANSWER} bytes)");
             }
             Ok(ServerAnswer { status, body })
         };
-        let answer = self.runtime.block_on(async { Progress::new(doing).during(exchange).await })?;
+        let answer = self.runtime.block_on(async { Progress::new(doing).show_during(exchange).await })?;
         match answer.status.is_success() || answer.status == StatusCode::TOO_MANY_REQUESTS {
             true => Ok(answer),
-            false => Err(refusal(&self.client, self.token.as_deref(), &answer).into()),
+            false => Err(describe_refusal(&self.client, self.token.as_deref(), &answer).into()),
         }
     }
 
@@ -271,7 +273,7 @@ impl ListAnswer {
         output: OutputArgs,
         text: impl FnOnce(Vec<T>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        if output.json { output::json(&self.to_json()) } else { text(self.parse()?) }
+        if output.json { output::print_json(&self.to_json()) } else { text(self.parse()?) }
     }
 }
 
@@ -287,7 +289,7 @@ impl ServerAnswer {
         output: OutputArgs,
         text: impl FnOnce(T) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        if output.json { output::json(&self.parse::<Value>()?) } else { text(self.parse()?) }
+        if output.json { output::print_json(&self.parse::<Value>()?) } else { text(self.parse()?) }
     }
 
     pub(super) fn text(&self) -> String {

@@ -28,8 +28,8 @@ impl TextTable {
         Self { rows: vec![head.iter().map(|name| (*name).to_owned()).collect()] }
     }
 
-    pub(in crate::cli) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| clean(&cell)).into());
+    pub(in crate::cli) fn add_row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.map(|cell| replace_control_characters(&cell)).into());
     }
 
     pub(in crate::cli) fn is_empty(&self) -> bool {
@@ -60,7 +60,7 @@ impl TextTable {
 }
 
 /// Replaces control characters and changes of the writing direction in a string from outside.
-pub(in crate::cli) fn clean(text: &str) -> String {
+pub(in crate::cli) fn replace_control_characters(text: &str) -> String {
     let unsafe_char = |char: char| {
         char.is_control() || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
@@ -68,7 +68,7 @@ pub(in crate::cli) fn clean(text: &str) -> String {
 }
 
 /// Formats a time in the time zone of this machine.
-pub(in crate::cli) fn time(at_ms: i64) -> String {
+pub(in crate::cli) fn format_time(at_ms: i64) -> String {
     time_in(at_ms, TimeZone::system())
 }
 
@@ -80,12 +80,12 @@ fn time_in(at_ms: i64, zone: TimeZone) -> String {
 }
 
 /// Formats a duration as `tollgate explain` does.
-pub(in crate::cli) fn span(ms: u64) -> String {
+pub(in crate::cli) fn format_span(ms: u64) -> String {
     Length::new(Nanos::from_millis(ms)).to_string()
 }
 
 /// Prints a JSON document.
-pub(in crate::cli) fn json(document: &impl Serialize) -> anyhow::Result<()> {
+pub(in crate::cli) fn print_json(document: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     // Returns the error as an I/O error, if it is one.
     serde_json::to_writer_pretty(&mut out, document).map_err(io::Error::from)?;
@@ -93,7 +93,7 @@ pub(in crate::cli) fn json(document: &impl Serialize) -> anyhow::Result<()> {
 }
 
 /// Formats a value of a rule in one line.
-pub(in crate::cli) fn plain(value: &Value) -> String {
+pub(in crate::cli) fn format_value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
@@ -116,7 +116,7 @@ impl Paint {
 
     /// Colours a line of a diff: additions green, deletions red.
     pub(in crate::cli) fn diff_line(self, line: &str) -> String {
-        let line = clean(line);
+        let line = replace_control_characters(line);
         match line.trim_start().as_bytes().first() {
             Some(b'+') if self.on => format!("\x1b[32m{line}\x1b[0m"),
             Some(b'-') if self.on => format!("\x1b[31m{line}\x1b[0m"),
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn columns_are_aligned_and_control_characters_replaced() {
         let mut table = TextTable::new(&["A", "LONG"]);
-        table.row(["ä\x1b[31m".into(), String::new()]);
-        table.row(["bbbbbb".into(), "c".into()]);
+        table.add_row(["ä\x1b[31m".into(), String::new()]);
+        table.add_row(["bbbbbb".into(), "c".into()]);
         let mut out = Vec::new();
         table.write(&mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), "A       LONG\nä\u{fffd}[31m\nbbbbbb  c\n");
@@ -151,7 +151,7 @@ mod tests {
     fn durations_are_those_of_explanations() {
         for (ms, expected) in [(0, "0s"), (999, "999ms"), (1_550, "1.55s"), (90_000, "1m 30s"), (864_000_001, "10d 1h")]
         {
-            assert_eq!(span(ms), expected);
+            assert_eq!(format_span(ms), expected);
         }
     }
 }

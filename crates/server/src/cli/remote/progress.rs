@@ -18,7 +18,7 @@ impl<'a> Progress<'a> {
     }
 
     /// Shows the line while `work` runs.
-    pub(in crate::cli) async fn during<T>(self, work: impl Future<Output = T>) -> T {
+    pub(in crate::cli) async fn show_during<T>(self, work: impl Future<Output = T>) -> T {
         if !self.shown {
             return work.await;
         }

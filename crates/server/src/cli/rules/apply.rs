@@ -11,7 +11,7 @@ use reqwest::{Method, StatusCode};
 use tollgate_engine::rules::{Source, entry};
 
 use crate::cli::files::{self, File};
-use crate::cli::remote::output::{self, OutputArgs, Paint, clean};
+use crate::cli::remote::output::{self, OutputArgs, Paint, replace_control_characters};
 use crate::cli::remote::{CommentArgs, Refusal, Remote, with_comment};
 use crate::cli::{count, print_mistakes, report};
 use crate::control::model::{Action, Plan, PlannedChange};
@@ -58,18 +58,18 @@ const TRIES: usize = 20;
 
 /// Applies, or only plans. The status of a failed plan differs from that of a plan with changes, as with `diff`.
 pub(super) fn run(remote: &Remote, args: &ApplyArgs) -> ExitCode {
-    match attempt(remote, args) {
+    match try_apply(remote, args) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Differs) => ExitCode::FAILURE,
-        Ok(Outcome::Mistakes) => failed(args),
+        Ok(Outcome::Mistakes) => exit_code_of_failure(args),
         Err(error) => {
             report(&error);
-            failed(args)
+            exit_code_of_failure(args)
         }
     }
 }
 
-fn failed(args: &ApplyArgs) -> ExitCode {
+fn exit_code_of_failure(args: &ApplyArgs) -> ExitCode {
     if args.plan { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
@@ -79,27 +79,27 @@ enum Outcome {
     Mistakes,
 }
 
-fn attempt(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<Outcome> {
+fn try_apply(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<Outcome> {
     let files = files::read(&args.paths)?;
-    let Some(text) = checked(&files)? else { return Ok(Outcome::Mistakes) };
+    let Some(text) = check_files(&files)? else { return Ok(Outcome::Mistakes) };
     let proposal = Proposal { remote, args, text };
     let mut plan = proposal.plan()?;
     show_plan(&plan, args)?;
     let nothing = plan.changes.is_empty();
     if args.plan || nothing {
         if args.output.json {
-            output::json(&plan)?;
+            output::print_json(&plan)?;
         }
         return Ok(if nothing { Outcome::Done } else { Outcome::Differs });
     }
-    if !args.yes && io::stdin().is_terminal() && !confirmed(proposal.remote)? {
+    if !args.yes && io::stdin().is_terminal() && !ask_to_confirm(proposal.remote)? {
         bail!("nothing was changed");
     }
     for _ in 0..TRIES {
         match proposal.apply(&plan) {
             Ok(applied) => {
                 if args.output.json {
-                    output::json(&applied)?;
+                    output::print_json(&applied)?;
                 } else {
                     writeln!(io::stdout(), "applied, revision {}", applied.revision)?;
                 }
@@ -128,7 +128,7 @@ fn is_conflict(error: &anyhow::Error) -> bool {
 }
 
 /// Checks the files as `tollgate check` does; returns what to send if there are no mistakes.
-fn checked(files: &[File]) -> anyhow::Result<Option<Vec<u8>>> {
+fn check_files(files: &[File]) -> anyhow::Result<Option<Vec<u8>>> {
     let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
     let taken = match entry::split(&sources) {
         Ok(taken) => taken,
@@ -179,7 +179,7 @@ impl Proposal<'_> {
 /// Shows a plan to people; scripts get JSON instead.
 fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
     for warning in &plan.warnings {
-        writeln!(io::stderr(), "warning: {}", clean(&of_file(warning, args)))?;
+        writeln!(io::stderr(), "warning: {}", replace_control_characters(&of_file(warning, args)))?;
     }
     if !args.output.json {
         let out = io::stdout().lock();
@@ -246,7 +246,7 @@ fn is_new_or_deleted(change: &PlannedChange) -> bool {
     matches!(change.action, Action::Create | Action::Delete)
 }
 
-fn confirmed(remote: &Remote) -> io::Result<bool> {
+fn ask_to_confirm(remote: &Remote) -> io::Result<bool> {
     let mut err = io::stderr().lock();
     write!(err, "apply this to {}? [y/N] ", remote.url())?;
     err.flush()?;

@@ -8,8 +8,8 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::overrides::describe_count;
-use super::{RuleArgs, state};
-use crate::cli::remote::output::{OutputArgs, Paint, TextTable, clean, time};
+use super::{RuleArgs, enabled_or_disabled};
+use crate::cli::remote::output::{OutputArgs, Paint, TextTable, format_time, replace_control_characters};
 use crate::cli::remote::{ChangeArgs, Remote, with_change, with_json};
 use crate::control::model::{Action, StoredRule, Version};
 
@@ -59,7 +59,7 @@ pub(super) struct RollbackArgs {
 }
 
 /// Prints the versions, newest first.
-pub(super) fn history(remote: &Remote, args: &HistoryArgs) -> anyhow::Result<()> {
+pub(super) fn print_versions(remote: &Remote, args: &HistoryArgs) -> anyhow::Result<()> {
     let listed = remote.list(&args.rule.path(&["versions"]), &[], args.limit, "the history")?;
     listed.print(args.output, |versions| print_history(remote, &args.rule, versions))
 }
@@ -67,22 +67,22 @@ pub(super) fn history(remote: &Remote, args: &HistoryArgs) -> anyhow::Result<()>
 fn print_history(remote: &Remote, rule: &RuleArgs, versions: Vec<Version>) -> anyhow::Result<()> {
     let mut table = TextTable::new(&["VERSION", "WHAT", "STATE", "WHEN", "BY", "COMMENT"]);
     for version in versions {
-        let state = if version.rule.is_some() { state(version.enabled) } else { "gone" };
-        let (number, when) = (version.version.to_string(), time(version.at_ms));
+        let state = if version.rule.is_some() { enabled_or_disabled(version.enabled) } else { "gone" };
+        let (number, when) = (version.version.to_string(), format_time(version.at_ms));
         let comment = version.comment.unwrap_or_default();
-        table.row([number, version.action.as_str().to_owned(), state.to_owned(), when, version.author, comment]);
+        table.add_row([number, version.action.as_str().to_owned(), state.to_owned(), when, version.author, comment]);
     }
     let mut out = std::io::stdout().lock();
     table.write(&mut out)?;
     // Overrides are not part of the versions, so the output mentions them.
     if let Some(line) = rule.read(remote).and_then(|rule| describe_count(&rule)) {
-        writeln!(out, "{}; `tollgate audit` has their changes", clean(&line))?;
+        writeln!(out, "{}; `tollgate audit` has their changes", replace_control_characters(&line))?;
     }
     Ok(())
 }
 
 /// Prints the changes between two versions.
-pub(super) fn diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()> {
+pub(super) fn print_diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()> {
     let ends = [("from", args.from), ("to", args.to)];
     let query: Vec<(&str, i64)> = ends.iter().filter_map(|(name, end)| Some((*name, (*end)?))).collect();
     let request = remote.request(Method::GET, &args.rule.path(&["diff"]))?.query(&query);
@@ -126,10 +126,16 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<(
     answer.print(args.output, |rule: StoredRule| {
         let changed = versions.first().is_none_or(|newest| newest.version != rule.version);
         let what = match changed {
-            true => format!("back to version {version}, as version {}, {}", rule.version, state(rule.enabled)),
+            true => {
+                format!("back to version {version}, as version {}, {}", rule.version, enabled_or_disabled(rule.enabled))
+            }
             false => format!("version {} equals version {version}; nothing was changed", rule.version),
         };
-        Ok(writeln!(std::io::stdout(), "{}", clean(&format!("{}/{}: {what}", rule.domain, rule.id)))?)
+        Ok(writeln!(
+            std::io::stdout(),
+            "{}",
+            replace_control_characters(&format!("{}/{}: {what}", rule.domain, rule.id))
+        )?)
     })
 }
 

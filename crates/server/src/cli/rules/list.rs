@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tollgate_engine::rules::{Source, format};
 
 use super::overrides::describe_count;
-use super::{RuleArgs, state};
-use crate::cli::remote::output::{self, OutputArgs, TextTable, clean, plain, time};
+use super::{RuleArgs, enabled_or_disabled};
+use crate::cli::remote::output::{self, OutputArgs, TextTable, format_time, format_value, replace_control_characters};
 use crate::cli::remote::{ListAnswer, Remote};
 use crate::control::model::{Action, DomainSummary, StoredRule, Version};
 
@@ -65,7 +65,12 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
         }
     };
     let mut lists = domains.iter().map(|domain| {
-        remote.list(&["v1", "domains", domain, "rules"], &query, args.limit, &format!("the rules of {}", clean(domain)))
+        remote.list(
+            &["v1", "domains", domain, "rules"],
+            &query,
+            args.limit,
+            &format!("the rules of {}", replace_control_characters(domain)),
+        )
     });
     if args.output.json {
         // The list of one domain is printed as the server sent it; those of several are joined.
@@ -76,19 +81,21 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
                 json!({"items": items.collect::<Vec<_>>()})
             }
         };
-        return output::json(&document);
+        return output::print_json(&document);
     }
     let mut table =
         TextTable::new(&["DOMAIN", "RULE", "WHEN", "PER", "LIMIT", "OVERRIDES", "STATE", "VERSION", "CHANGED", "BY"]);
     for listed in lists {
         for rule in listed?.parse::<StoredRule>()? {
-            let (when, per, limit) = (conditions(&rule.rule), counted_by(&rule.rule), summary(&rule.rule));
-            let is_shadow = rule.enabled && rule.rule.get("on_exceed").is_some_and(|value| plain(value) == "shadow");
-            let state = if is_shadow { "shadow" } else { state(rule.enabled) }.to_owned();
-            let (version, changed) = (rule.version.to_string(), time(rule.at_ms));
+            let (when, per, limit) =
+                (summarise_conditions(&rule.rule), counted_by(&rule.rule), summarise_effect(&rule.rule));
+            let is_shadow =
+                rule.enabled && rule.rule.get("on_exceed").is_some_and(|value| format_value(value) == "shadow");
+            let state = if is_shadow { "shadow" } else { enabled_or_disabled(rule.enabled) }.to_owned();
+            let (version, changed) = (rule.version.to_string(), format_time(rule.at_ms));
             let written = rule.rule.get("overrides").and_then(Value::as_array).map_or(0, Vec::len) as i64;
             let overrides = (written + rule.overrides).to_string();
-            table.row([rule.domain, rule.id, when, per, limit, overrides, state, version, changed, rule.author]);
+            table.add_row([rule.domain, rule.id, when, per, limit, overrides, state, version, changed, rule.author]);
         }
     }
     table.print("no rules")
@@ -98,10 +105,10 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
 const MAX_WHEN: usize = 40;
 
 /// Summarises which requests a rule matches, in the notation of `when`: `method: [GET, POST], path: /v1/**`.
-fn conditions(rule: &Value) -> String {
+fn summarise_conditions(rule: &Value) -> String {
     let pairs = rule.get("when").and_then(Value::as_object).into_iter().flatten();
     let mut parts: Vec<String> = pairs.map(|(name, test)| format!("{name}: {}", in_flow(test))).collect();
-    parts.extend(rule.get("if").map(|expression| format!("if {}", plain(expression))));
+    parts.extend(rule.get("if").map(|expression| format!("if {}", format_value(expression))));
     parts.extend(rule.get("only").map(|names| format!("only {}", in_flow(names))));
     parts.extend(rule.get("schedule").map(|_| "schedule".to_owned()));
     let text = if parts.is_empty() { "all".to_owned() } else { parts.join(", ") };
@@ -114,8 +121,8 @@ fn conditions(rule: &Value) -> String {
 /// Summarises what a rule counts by.
 fn counted_by(rule: &Value) -> String {
     match rule.get("per") {
-        Some(Value::Array(per)) => per.iter().map(plain).collect::<Vec<_>>().join(", "),
-        Some(per) => plain(per),
+        Some(Value::Array(per)) => per.iter().map(format_value).collect::<Vec<_>>().join(", "),
+        Some(per) => format_value(per),
         None => String::new(),
     }
 }
@@ -128,19 +135,19 @@ fn in_flow(value: &Value) -> String {
             let pairs: Vec<String> = map.iter().map(|(name, value)| format!("{name}: {}", in_flow(value))).collect();
             format!("{{{}}}", pairs.join(", "))
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => plain(value),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => format_value(value),
     }
 }
 
 /// Summarises what a rule does.
-fn summary(rule: &Value) -> String {
-    let is = |key: &str| rule.get(key).is_some_and(|value| plain(value) == "true");
+fn summarise_effect(rule: &Value) -> String {
+    let is = |key: &str| rule.get(key).is_some_and(|value| format_value(value) == "true");
     if let Some(word) = ["unlimited", "deny", "allow"].into_iter().find(|word| is(word)) {
         return word.to_owned();
     }
-    let limit = |value: &Value| value.get("limit").map_or_else(|| plain(value), plain);
+    let limit = |value: &Value| value.get("limit").map_or_else(|| format_value(value), format_value);
     match (rule.get("limit"), rule.get("limits").and_then(Value::as_array)) {
-        (Some(value), _) => plain(value),
+        (Some(value), _) => format_value(value),
         (None, Some(limits)) => limits.iter().map(limit).collect::<Vec<_>>().join(", "),
         (None, None) => String::new(),
     }
@@ -164,21 +171,27 @@ pub(super) fn get(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
 }
 
 fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> anyhow::Result<()> {
-    let state = state(version.enabled);
-    let mut head = format!("# version {}, {state}, by {} at {}", version.version, version.author, time(version.at_ms));
+    let state = enabled_or_disabled(version.enabled);
+    let mut head =
+        format!("# version {}, {state}, by {} at {}", version.version, version.author, format_time(version.at_ms));
     if let Some(comment) = &version.comment {
         head += &format!(": {comment}");
     }
     let mut out = std::io::stdout().lock();
     match &version.rule {
         Some(rule) => {
-            writeln!(out, "{}", clean(&head))?;
+            writeln!(out, "{}", replace_control_characters(&head))?;
             if let Some(overrides) = overrides {
-                writeln!(out, "# {}", clean(&overrides))?;
+                writeln!(out, "# {}", replace_control_characters(&overrides))?;
             }
             write!(out, "{}", as_file(domain, rule))?;
         }
-        None => writeln!(out, "version {} is its deletion, by {}", version.version, clean(&version.author))?,
+        None => writeln!(
+            out,
+            "version {} is its deletion, by {}",
+            version.version,
+            replace_control_characters(&version.author)
+        )?,
     }
     Ok(())
 }
@@ -203,7 +216,7 @@ mod tests {
             (json!({"unlimited": "true"}), "unlimited"),
             (json!({}), ""),
         ] {
-            assert_eq!(summary(&rule), expected);
+            assert_eq!(summarise_effect(&rule), expected);
         }
         for (rule, when, per) in [
             (json!({}), "all", ""),
@@ -224,7 +237,7 @@ mod tests {
             ),
             (json!({"when": {"path": "/".repeat(60)}}), "path: /////////////////////////////////…", ""),
         ] {
-            assert_eq!((&*conditions(&rule), &*counted_by(&rule)), (when, per));
+            assert_eq!((&*summarise_conditions(&rule), &*counted_by(&rule)), (when, per));
         }
     }
 

@@ -16,7 +16,7 @@ use clap::{Args, Subcommand};
 use reqwest::Method;
 
 use super::count;
-use super::remote::output::{OutputArgs, clean};
+use super::remote::output::{OutputArgs, replace_control_characters};
 use super::remote::{ChangeArgs, Remote, ServerArgs, with_change};
 use crate::control::model::StoredRule;
 
@@ -127,15 +127,15 @@ pub(super) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
         RulesCommand::Get(args) => list::get(&remote, args)?,
         RulesCommand::Apply(args) => return Ok(apply::run(&remote, args)),
         RulesCommand::Delete(args) => delete(&remote, args)?,
-        RulesCommand::Diff(args) => history::diff(&remote, args)?,
-        RulesCommand::History(args) => history::history(&remote, args)?,
+        RulesCommand::Diff(args) => history::print_diff(&remote, args)?,
+        RulesCommand::History(args) => history::print_versions(&remote, args)?,
         RulesCommand::Rollback(args) => history::rollback(&remote, args)?,
         RulesCommand::Export(args) => export(&remote, args)?,
-        RulesCommand::Enable(args) => switch(&remote, args, "enable")?,
-        RulesCommand::Disable(args) => switch(&remote, args, "disable")?,
+        RulesCommand::Enable(args) => switch_rule(&remote, args, "enable")?,
+        RulesCommand::Disable(args) => switch_rule(&remote, args, "disable")?,
         RulesCommand::Overrides(args) => overrides::run(&remote, args)?,
-        RulesCommand::Nodes(output) => return nodes::nodes(&remote, *output),
-        RulesCommand::Status(output) => return nodes::status(&remote, *output),
+        RulesCommand::Nodes(output) => return nodes::print_nodes(&remote, *output),
+        RulesCommand::Status(output) => return nodes::print_status(&remote, *output),
         RulesCommand::Validate(args) => return validate::run(&remote, args),
         RulesCommand::Enforcement(args) => fleet::run(&remote, args)?,
     }
@@ -162,21 +162,27 @@ fn delete(remote: &Remote, args: &DeleteArgs) -> anyhow::Result<()> {
     let request = remote.request(Method::DELETE, &args.rule.path(&[]))?;
     remote.send(with_change(request, &args.change), "deleting")?;
     let RuleArgs { domain, id } = &args.rule;
-    writeln!(std::io::stdout(), "{}/{} is deleted; `rules rollback` brings it back{with}", clean(domain), clean(id))?;
+    writeln!(
+        std::io::stdout(),
+        "{}/{} is deleted; `rules rollback` brings it back{with}",
+        replace_control_characters(domain),
+        replace_control_characters(id)
+    )?;
     Ok(())
 }
 
-fn switch(remote: &Remote, args: &SwitchArgs, action: &str) -> anyhow::Result<()> {
+fn switch_rule(remote: &Remote, args: &SwitchArgs, action: &str) -> anyhow::Result<()> {
     let request = remote.request(Method::POST, &args.rule.path(&[action]))?;
     let answer = remote.send(with_change(request, &args.change), "waiting for an answer")?;
     answer.print(args.output, |rule: StoredRule| {
-        let line = format!("{}/{}: version {}, {}", rule.domain, rule.id, rule.version, state(rule.enabled));
-        Ok(writeln!(std::io::stdout(), "{}", clean(&line))?)
+        let line =
+            format!("{}/{}: version {}, {}", rule.domain, rule.id, rule.version, enabled_or_disabled(rule.enabled));
+        Ok(writeln!(std::io::stdout(), "{}", replace_control_characters(&line))?)
     })
 }
 
 /// Returns the state of a rule in words.
-const fn state(enabled: bool) -> &'static str {
+const fn enabled_or_disabled(enabled: bool) -> &'static str {
     if enabled { "in force" } else { "disabled" }
 }
 

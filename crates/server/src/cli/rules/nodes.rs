@@ -6,25 +6,30 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use crate::cli::exit_code;
-use crate::cli::remote::output::{self, OutputArgs, TextTable, clean, span};
+use crate::cli::remote::output::{self, OutputArgs, TextTable, format_span, replace_control_characters};
 use crate::cli::remote::{ListAnswer, Remote};
 use crate::control::model::{DomainSummary, NodeReport, RefusedRevision};
 use crate::rules_source::status::RulesStatus;
 
 /// Prints the nodes that follow a server; fails if one of them refuses its rules.
-pub(super) fn nodes(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn print_nodes(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitCode> {
     let listed = remote.get(&["v1", "nodes"])?.parse::<ListAnswer>()?;
     let document = listed.to_json();
     let nodes: Vec<NodeReport> = listed.parse()?;
     let refuses = nodes.iter().any(|node| node.refused.is_some());
     if output.json {
-        output::json(&document)?;
+        output::print_json(&document)?;
     } else {
         let mut table = TextTable::new(&["NODE", "RUNS", "SEEN", "REFUSES"]);
         for node in nodes {
             let runs = node.running.map_or("nothing yet".to_owned(), |revision| revision.to_string());
             let refused = node.refused.as_ref().map(describe);
-            table.row([node.node, runs, format!("{} ago", span(node.seen_ms_ago)), refused.unwrap_or_default()]);
+            table.add_row([
+                node.node,
+                runs,
+                format!("{} ago", format_span(node.seen_ms_ago)),
+                refused.unwrap_or_default(),
+            ]);
         }
         table.print("no nodes follow this server")?;
     }
@@ -38,12 +43,12 @@ fn describe(refused: &RefusedRevision) -> String {
 }
 
 /// Prints what the server itself runs, and its domains; fails if it refused newer rules.
-pub(super) fn status(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn print_status(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitCode> {
     let answer = remote.get(&["v1", "rules-status"])?;
     let status: RulesStatus = answer.parse()?;
     let refused = status.refused.is_some();
     if output.json {
-        output::json(&answer.parse::<Value>()?)?;
+        output::print_json(&answer.parse::<Value>()?)?;
     } else {
         let lines = [
             ("source", Some(status.source)),
@@ -52,13 +57,13 @@ pub(super) fn status(remote: &Remote, output: OutputArgs) -> anyhow::Result<Exit
             ("rules", status.rules.map(|count| count.to_string())),
             ("overrides", status.overrides.map(|count| count.to_string())),
             ("checksum", status.checksum),
-            ("loaded", status.loaded_ms_ago.map(|ms| format!("{} ago", span(ms)))),
+            ("loaded", status.loaded_ms_ago.map(|ms| format!("{} ago", format_span(ms)))),
             ("refused", status.refused.as_ref().map(describe)),
         ];
         let mut out = std::io::stdout().lock();
         for (name, value) in lines {
             if let Some(value) = value {
-                writeln!(out, "{name:<10}{}", clean(&value))?;
+                writeln!(out, "{name:<10}{}", replace_control_characters(&value))?;
             }
         }
         // Only a server with a database knows its domains.
@@ -67,7 +72,7 @@ pub(super) fn status(remote: &Remote, output: OutputArgs) -> anyhow::Result<Exit
         for domain in listed.and_then(ListAnswer::parse::<DomainSummary>).unwrap_or_default() {
             let numbers = [domain.rules, domain.overrides, domain.revision].map(|number| number.to_string());
             let [rules, overrides, revision] = numbers;
-            table.row([domain.domain, rules, overrides, revision]);
+            table.add_row([domain.domain, rules, overrides, revision]);
         }
         if !table.is_empty() {
             table.write(&mut out)?;

@@ -8,9 +8,9 @@ use reqwest::Method;
 use serde_json::{Map, Value, json};
 
 use super::RuleArgs;
-use super::warnings::warnings;
+use super::warnings::override_warnings;
 use crate::cli::count;
-use crate::cli::remote::output::{OutputArgs, TextTable, clean, plain, time};
+use crate::cli::remote::output::{OutputArgs, TextTable, format_time, format_value, replace_control_characters};
 use crate::cli::remote::{ChangeArgs, Remote, with_change, with_json};
 use crate::control::model::{StoredOverride, StoredRule};
 
@@ -135,7 +135,7 @@ pub(super) fn run(remote: &Remote, args: &OverridesArgs) -> anyhow::Result<()> {
             let request = remote.request(Method::DELETE, &args.rule.path(&["overrides", &args.value]))?;
             remote.send(with_change(request, &args.change), "deleting")?;
             let line = format!("{}/{}: `{}` has no override any more", args.rule.domain, args.rule.id, args.value);
-            Ok(writeln!(std::io::stdout(), "{}", clean(&line))?)
+            Ok(writeln!(std::io::stdout(), "{}", replace_control_characters(&line))?)
         }
     }
 }
@@ -150,11 +150,11 @@ fn list(remote: &Remote, args: &ListOverridesArgs) -> anyhow::Result<()> {
 fn print_list(overrides: Vec<StoredOverride>) -> anyhow::Result<()> {
     let mut table = TextTable::new(&["RULE", "ATTRIBUTE", "VALUE", "INSTEAD", "UNTIL", "CHANGED", "BY", "VERSION"]);
     for item in overrides {
-        let (instead, until) = (summary(&item.effect), item.until.unwrap_or_default());
-        let (changed, version) = (time(item.at_ms), item.version.to_string());
+        let (instead, until) = (summarise_effect(&item.effect), item.until.unwrap_or_default());
+        let (changed, version) = (format_time(item.at_ms), item.version.to_string());
         // An override of a deleted rule has no effect, but is listed, with the rule marked as deleted.
         let rule = if item.rule_deleted { format!("{} (deleted)", item.rule) } else { item.rule };
-        table.row([rule, item.attribute, item.value, instead, until, changed, item.author, version]);
+        table.add_row([rule, item.attribute, item.value, instead, until, changed, item.author, version]);
     }
     table.print("no overrides")
 }
@@ -167,21 +167,21 @@ pub(super) fn describe_count(rule: &StoredRule) -> Option<String> {
 }
 
 /// Summarises an effect in one line.
-fn summary(effect: &Value) -> String {
-    let Some(members) = effect.as_object() else { return plain(effect) };
+fn summarise_effect(effect: &Value) -> String {
+    let Some(members) = effect.as_object() else { return format_value(effect) };
     // The limit comes first.
     let mut members: Vec<(&String, &Value)> = members.iter().collect();
     members.sort_by_key(|(key, _)| *key != "limit");
     let words = members.into_iter().map(|(key, value)| match (&**key, value) {
-        ("limit", value) => plain(value),
+        ("limit", value) => format_value(value),
         (key, Value::Bool(true)) => key.to_owned(),
-        (key, value) => format!("{key} {}", plain(value)),
+        (key, value) => format!("{key} {}", format_value(value)),
     });
     words.collect::<Vec<_>>().join(", ")
 }
 
 fn set(remote: &Remote, args: &SetArgs) -> anyhow::Result<()> {
-    let mut body = effect(&args.effect)?;
+    let mut body = effect_of_args(&args.effect)?;
     if let Some(until) = &args.until {
         body.insert("until".into(), json!(until));
     }
@@ -196,17 +196,18 @@ fn set(remote: &Remote, args: &SetArgs) -> anyhow::Result<()> {
 
 fn print_set(remote: &Remote, rule: &RuleArgs, stored: StoredOverride) -> anyhow::Result<()> {
     let domain = &rule.domain;
-    let warnings = rule.read(remote).and_then(|rule| warnings(domain, &stored, &rule));
+    let warnings = rule.read(remote).and_then(|rule| override_warnings(domain, &stored, &rule));
     for warning in warnings.unwrap_or_default() {
-        writeln!(std::io::stderr(), "warning: {}", clean(&warning))?;
+        writeln!(std::io::stderr(), "warning: {}", replace_control_characters(&warning))?;
     }
     let until = stored.until.map(|until| format!(" until {until}")).unwrap_or_default();
     let StoredOverride { rule, value, attribute, effect, version, .. } = stored;
-    let line = format!("{domain}/{rule}: {} for {attribute} `{value}`{until}, version {version}", summary(&effect));
-    Ok(writeln!(std::io::stdout(), "{}", clean(&line))?)
+    let line =
+        format!("{domain}/{rule}: {} for {attribute} `{value}`{until}, version {version}", summarise_effect(&effect));
+    Ok(writeln!(std::io::stdout(), "{}", replace_control_characters(&line))?)
 }
 
-fn effect(args: &EffectArgs) -> anyhow::Result<Map<String, Value>> {
+fn effect_of_args(args: &EffectArgs) -> anyhow::Result<Map<String, Value>> {
     if let Some(text) = &args.effect {
         return serde_json::from_str(text)
             .context("--effect is not a JSON object; write it like '{\"limit\":\"10/s\"}'");
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn effects_are_summarised() {
-        assert_eq!(summary(&json!({"burst": 20, "limit": "10/s"})), "10/s, burst 20");
-        assert_eq!(summary(&json!({"unlimited": true})), "unlimited");
+        assert_eq!(summarise_effect(&json!({"burst": 20, "limit": "10/s"})), "10/s, burst 20");
+        assert_eq!(summarise_effect(&json!({"unlimited": true})), "unlimited");
     }
 }

@@ -48,11 +48,11 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
         match (files.len(), answers.pop()) {
             (1, Some(mut only)) => {
                 only.as_object_mut().map(|members| members.remove("file"));
-                output::json(&only)?;
+                output::print_json(&only)?;
             }
             (_, last) => {
                 answers.extend(last);
-                output::json(&answers)?;
+                output::print_json(&answers)?;
             }
         }
     }
@@ -70,10 +70,10 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
 fn print(file: &File, validation: &Validation) -> anyhow::Result<()> {
     let mut err = std::io::stderr().lock();
     for warning in &validation.warnings {
-        write!(err, "warning: {}", detailed(file, warning))?;
+        write!(err, "warning: {}", format_finding(file, warning))?;
     }
     for mistake in &validation.mistakes {
-        write!(err, "{}", detailed(file, mistake))?;
+        write!(err, "{}", format_finding(file, mistake))?;
     }
     if validation.mistakes.is_empty() {
         writeln!(std::io::stdout(), "{}: {}, no mistakes", file.name, count(validation.rules, "rule"))?;
@@ -82,7 +82,7 @@ fn print(file: &File, validation: &Validation) -> anyhow::Result<()> {
 }
 
 /// Formats a finding as `tollgate check` does.
-fn detailed(file: &File, finding: &Finding) -> String {
+fn format_finding(file: &File, finding: &Finding) -> String {
     let Finding { line, column, problem, help } = finding.clone();
     let position = Position { line, column };
     let mistake = Mistake { file: (*file.name).into(), position, problem, help, snippet: None };

@@ -9,7 +9,7 @@ use tollgate_engine::{Engine, MemoryStore};
 use crate::control::model::{StoredOverride, StoredRule};
 
 /// Returns warnings about an override of a rule; none if the rule cannot be parsed.
-pub(super) fn warnings(domain: &str, stored: &StoredOverride, rule: &StoredRule) -> Option<Vec<String>> {
+pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &StoredRule) -> Option<Vec<String>> {
     let mut found = Vec::new();
     let whole = read(domain, &rule.rule.to_string())?;
     let known = whole.domains().first()?.rules().first()?;

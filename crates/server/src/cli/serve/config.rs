@@ -96,9 +96,9 @@ impl Config {
     /// # Errors
     /// With the flag, its value and what would be right.
     pub(super) fn new(raw: ServeArgs) -> anyhow::Result<Self> {
-        let (http, resp) = (address("--http", &raw.http)?, address("--resp", &raw.resp)?);
+        let (http, resp) = (parse_address("--http", &raw.http)?, parse_address("--resp", &raw.resp)?);
         let rls_socket = raw.rls.strip_prefix("unix:").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let rls = if rls_socket.is_some() { None } else { address("--rls", &raw.rls)? };
+        let rls = if rls_socket.is_some() { None } else { parse_address("--rls", &raw.rls)? };
         if http.is_none() && resp.is_none() && rls.is_none() && rls_socket.is_none() {
             bail!("--http, --resp and --rls are all off: nothing to serve");
         }
@@ -123,7 +123,7 @@ impl Config {
             }
         };
         check_files(&store)?;
-        let snapshots = snapshots(&raw, &store);
+        let snapshots = snapshot_config(&raw, &store);
         let tokens = access::read(&raw, &[("--http", http), ("--resp", resp), ("--rls", rls)], &rules)?;
         let on_loopback = http.is_some_and(|http| http.ip().to_canonical().is_loopback());
         let hosts = raw.allowed_hosts.as_deref().map(AllowedHosts::new);
@@ -142,7 +142,7 @@ impl Config {
             client: ClientIp::behind(trusted_proxies(&raw.trusted_proxies)?, ForwardedBy::XForwardedFor),
             snapshots,
             store,
-            store_deadline: deadline(raw.store_deadline)?,
+            store_deadline: check_deadline(raw.store_deadline)?,
             capacity: parse_count("--capacity", &raw.capacity)?,
             threads,
             connections: raw.connections,
@@ -152,7 +152,7 @@ impl Config {
                 "off" => Names::Off,
                 other => bail!("--top-keys {other}: write plain, hashed or off"),
             },
-            log_refusals: refusals(&raw.log_refusals)?,
+            log_refusals: parse_refusal_rate(&raw.log_refusals)?,
             drain: Duration::from_secs(raw.drain.min(MAX_SECONDS)),
         })
     }
@@ -167,7 +167,7 @@ const MAX_DEADLINE_MS: u64 = 60_000;
 /// The maximum of `--drain` and `--snapshot-every`: a day, so that no instant overflows.
 const MAX_SECONDS: u64 = 86_400;
 
-fn address(flag: &str, text: &str) -> anyhow::Result<Option<SocketAddr>> {
+fn parse_address(flag: &str, text: &str) -> anyhow::Result<Option<SocketAddr>> {
     if text == "off" {
         return Ok(None);
     }
@@ -209,8 +209,8 @@ fn store(text: &str, raw: &ServeArgs) -> anyhow::Result<StoreConfig> {
 
 fn peers(url: &str, raw: &ServeArgs) -> anyhow::Result<tollgate_peers::Config> {
     let config = tollgate_peers::Config::from_url(url).context("--store")?;
-    let listen = address("--peers-listen", &raw.peers_listen)?.context("--peers-listen cannot be off")?;
-    let advertised = raw.peers_advertise.as_deref().map(|text| address("--peers-advertise", text)).transpose()?;
+    let listen = parse_address("--peers-listen", &raw.peers_listen)?.context("--peers-listen cannot be off")?;
+    let advertised = raw.peers_advertise.as_deref().map(|text| parse_address("--peers-advertise", text)).transpose()?;
     let config = match advertised {
         // What others reach need not be found out.
         Some(Some(advertised)) => {
@@ -224,7 +224,7 @@ fn peers(url: &str, raw: &ServeArgs) -> anyhow::Result<tollgate_peers::Config> {
         Some(node) => config.named(node).context("--node")?,
         None => config,
     };
-    let config = config.deadline(deadline(raw.store_deadline)?);
+    let config = config.deadline(check_deadline(raw.store_deadline)?);
     Ok(config.max_keys(parse_count("--capacity", &raw.capacity)?))
 }
 
@@ -244,13 +244,13 @@ fn check_files(store: &StoreConfig) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn snapshots(raw: &ServeArgs, store: &StoreConfig) -> Option<SnapshotConfig> {
+fn snapshot_config(raw: &ServeArgs, store: &StoreConfig) -> Option<SnapshotConfig> {
     let every = Duration::from_secs(raw.snapshot_every.min(MAX_SECONDS));
     let kept = matches!(store, StoreConfig::Memory) && raw.data != "off" && !every.is_zero();
     kept.then(|| SnapshotConfig { directory: raw.data.clone().into(), every })
 }
 
-fn refusals(text: &str) -> anyhow::Result<Option<Rate>> {
+fn parse_refusal_rate(text: &str) -> anyhow::Result<Option<Rate>> {
     if text == "off" {
         return Ok(None);
     }
@@ -258,7 +258,7 @@ fn refusals(text: &str) -> anyhow::Result<Option<Rate>> {
     Ok(Some(rate))
 }
 
-fn deadline(millis: u64) -> anyhow::Result<Duration> {
+fn check_deadline(millis: u64) -> anyhow::Result<Duration> {
     if millis == 0 || millis > MAX_DEADLINE_MS {
         bail!("--store-deadline {millis} is out of range (1 to {MAX_DEADLINE_MS} milliseconds)");
     }
@@ -280,15 +280,15 @@ pub(super) mod tests {
     use crate::cli::{Cli, Command};
     use clap::{CommandFactory, Parser};
 
-    pub(in crate::cli::serve) fn config(line: &str) -> Result<Config, String> {
+    pub(in crate::cli::serve) fn parse_config(line: &str) -> Result<Config, String> {
         let words = ["tollgate", "serve"].into_iter().chain(line.split_whitespace());
         let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
         let Command::Serve(args) = cli.command else { return Err("another command".into()) };
         Config::new(*args).map_err(|error| format!("{error:#}"))
     }
 
-    fn refused(line: &str, expected: &str) {
-        let error = config(line).expect_err(line);
+    fn assert_refused(line: &str, expected: &str) {
+        let error = parse_config(line).expect_err(line);
         assert!(error.contains(expected), "{line}: {error}");
     }
 
@@ -299,7 +299,7 @@ pub(super) mod tests {
 
     #[test]
     fn default_is_loopback_and_memory() {
-        let config = config("").expect("defaults");
+        let config = parse_config("").expect("defaults");
         assert_eq!(config.http, Some(([127, 0, 0, 1], 8080).into()));
         assert_eq!(config.resp, Some(([127, 0, 0, 1], 6380).into()));
         assert!(matches!(config.store, StoreConfig::Memory));
@@ -311,23 +311,26 @@ pub(super) mod tests {
 
     #[test]
     fn errors_name_the_flag_and_what_would_be_right() {
-        refused("--http 8080", "--http 8080: write an address and a port, like 127.0.0.1:8080");
-        refused("--http off --resp off", "nothing to serve");
-        refused("--store redsi://:secret@host", "--store redsi://…: no such store");
-        refused("--store memroy", "write memory, redis://…, redis+sentinel://…, redis+cluster://… or peers://…");
-        refused("--capacity 0", "--capacity 0: write a whole number above 0, like 500k or 10M");
-        refused("--capacity 99999999999999999G", "--capacity");
-        refused("--threads 0", "--threads 0 is out of range (1 to 1024)");
-        refused("--store-deadline 0", "--store-deadline 0 is out of range (1 to 60000 milliseconds)");
-        refused("--top-keys loud", "--top-keys loud: write plain, hashed or off");
-        refused("--log-refusals often", "--log-refusals often: write a rate, like 1/s, or `off`");
-        refused("--trusted-proxies 10.0.0.0/8,x", "--trusted-proxies 10.0.0.0/8,x: write networks, like 10.0.0.0/8");
-        refused("--rule x", "--rules");
+        assert_refused("--http 8080", "--http 8080: write an address and a port, like 127.0.0.1:8080");
+        assert_refused("--http off --resp off", "nothing to serve");
+        assert_refused("--store redsi://:secret@host", "--store redsi://…: no such store");
+        assert_refused("--store memroy", "write memory, redis://…, redis+sentinel://…, redis+cluster://… or peers://…");
+        assert_refused("--capacity 0", "--capacity 0: write a whole number above 0, like 500k or 10M");
+        assert_refused("--capacity 99999999999999999G", "--capacity");
+        assert_refused("--threads 0", "--threads 0 is out of range (1 to 1024)");
+        assert_refused("--store-deadline 0", "--store-deadline 0 is out of range (1 to 60000 milliseconds)");
+        assert_refused("--top-keys loud", "--top-keys loud: write plain, hashed or off");
+        assert_refused("--log-refusals often", "--log-refusals often: write a rate, like 1/s, or `off`");
+        assert_refused(
+            "--trusted-proxies 10.0.0.0/8,x",
+            "--trusted-proxies 10.0.0.0/8,x: write networks, like 10.0.0.0/8",
+        );
+        assert_refused("--rule x", "--rules");
     }
 
     #[test]
     fn rules_have_one_source() {
-        let from = |line: &str| config(line).expect(line).rules;
+        let from = |line: &str| parse_config(line).expect(line).rules;
         assert!(matches!(from("--rules r.yaml"), RulesConfig::File(path) if path.ends_with("r.yaml")));
         assert!(matches!(from("--data off"), RulesConfig::Inline));
         let RulesConfig::Database(database) = from("--data /var/a%b?c") else { panic!("another source") };
@@ -344,34 +347,37 @@ pub(super) mod tests {
             panic!("another source")
         };
         assert!(service.node.ends_with(":8081"), "{}", service.node);
-        refused("--rules r.yaml --database postgres://h/d", "--rules and --database");
-        refused("--rules http://h:1 --database postgres://h/d", "--rules and --database");
-        refused("--database mysql://u:secret@h/d", "--database mysql://…: write postgres://user:password@host/name");
-        refused("--rules-token t", "--rules-token is for following a rules service");
-        refused("--rules r.yaml --node n", "--node is for following a rules service");
-        refused("--rules ftp://h", "`ftp://h` is not the address of a server");
-        refused("--rules http://u:p@h:1", "--rules-token");
-        refused("--rules http://h:1 --rules-ca x", "cannot read x");
-        refused("--rules https://h:1 --rules-token a\u{7f}b", "--rules-token");
-        refused("--rules https://h:1 --node \u{e9}\u{7}", "--node");
+        assert_refused("--rules r.yaml --database postgres://h/d", "--rules and --database");
+        assert_refused("--rules http://h:1 --database postgres://h/d", "--rules and --database");
+        assert_refused(
+            "--database mysql://u:secret@h/d",
+            "--database mysql://…: write postgres://user:password@host/name",
+        );
+        assert_refused("--rules-token t", "--rules-token is for following a rules service");
+        assert_refused("--rules r.yaml --node n", "--node is for following a rules service");
+        assert_refused("--rules ftp://h", "`ftp://h` is not the address of a server");
+        assert_refused("--rules http://u:p@h:1", "--rules-token");
+        assert_refused("--rules http://h:1 --rules-ca x", "cannot read x");
+        assert_refused("--rules https://h:1 --rules-token a\u{7f}b", "--rules-token");
+        assert_refused("--rules https://h:1 --node \u{e9}\u{7}", "--node");
     }
 
     #[test]
     fn other_machines_need_tokens_or_insecure() {
-        let tokens = |line: &str| config(line).expect(line).tokens;
+        let tokens = |line: &str| parse_config(line).expect(line).tokens;
         assert_eq!(tokens("--http [::1]:80 --resp 127.8.8.8:1"), TokenPolicy::NotRequired);
         assert_eq!(tokens("--tokens required"), TokenPolicy::Required);
         assert_eq!(tokens("--http 0.0.0.0:80"), TokenPolicy::Required);
         assert_eq!(tokens("--resp [::]:80 --rules http://h:1"), TokenPolicy::Required);
         assert_eq!(tokens("--http 0.0.0.0:80 --insecure"), TokenPolicy::NotRequired);
         assert_eq!(tokens("--http 0.0.0.0:80 --insecure --rules r.yaml"), TokenPolicy::NotRequired);
-        refused("--resp 0.0.0.0:80 --tokens none", "--resp 0.0.0.0:80 can be reached from other machines");
-        refused("--http 0.0.0.0:80 --rules r.yaml", "with --rules FILE there are no tokens");
-        refused("--http 0.0.0.0:80 --data off", "with --data off there are no tokens");
-        refused("--tokens required --data off", "with --data off there are no tokens");
-        refused("--tokens required --insecure", "leave one of them out");
-        refused("--tls-cert a", "--tls-key");
-        refused("--tokens some", "required");
+        assert_refused("--resp 0.0.0.0:80 --tokens none", "--resp 0.0.0.0:80 can be reached from other machines");
+        assert_refused("--http 0.0.0.0:80 --rules r.yaml", "with --rules FILE there are no tokens");
+        assert_refused("--http 0.0.0.0:80 --data off", "with --data off there are no tokens");
+        assert_refused("--tokens required --data off", "with --data off there are no tokens");
+        assert_refused("--tokens required --insecure", "leave one of them out");
+        assert_refused("--tls-cert a", "--tls-key");
+        assert_refused("--tokens some", "required");
     }
 
     #[test]
@@ -379,22 +385,25 @@ pub(super) mod tests {
         let folder = tempfile::tempdir().expect("a directory");
         let file = folder.path().join("store");
         std::fs::write(&file, "rediss://:hunter2@10.0.0.5:6379/2\n").expect("a file");
-        let store = config(&format!("--store-file {}", file.display())).expect("a store").store;
+        let store = parse_config(&format!("--store-file {}", file.display())).expect("a store").store;
         assert_eq!(store.name(), "rediss://10.0.0.5:6379/2");
-        refused(&format!("--store redis://h --store-file {}", file.display()), "leave one of them out");
-        refused("--store-file nowhere", "--store-file: cannot read nowhere");
-        refused("--store rediss://h?ca=nowhere.pem", "cannot read the CA file nowhere.pem");
+        assert_refused(&format!("--store redis://h --store-file {}", file.display()), "leave one of them out");
+        assert_refused("--store-file nowhere", "--store-file: cannot read nowhere");
+        assert_refused("--store rediss://h?ca=nowhere.pem", "cannot read the CA file nowhere.pem");
     }
 
     #[test]
     fn peers_listen_beyond_loopback_only_with_a_secret() {
-        let store = |line: &str| config(line).expect(line).store.name();
+        let store = |line: &str| parse_config(line).expect(line).store.name();
         assert_eq!(store("--store peers://127.0.0.1:7401"), "peers at 127.0.0.1:7400");
         assert_eq!(store("--store peers://a --peers-listen [::1]:7"), "peers at [::1]:7");
-        refused("--store peers://a --peers-listen 0.0.0.0:7400", "--peers-listen: 0.0.0.0:7400 can be reached");
-        refused("--store peers://a --peers-listen off", "--peers-listen cannot be off");
-        refused("--store peers://a --peers-advertise 10.0.0.1:7400", "--peers-advertise: 10.0.0.1:7400 can be reached");
-        refused("--store peers://a?secret=x", "unknown option `secret`; available: secret_file, cluster");
+        assert_refused("--store peers://a --peers-listen 0.0.0.0:7400", "--peers-listen: 0.0.0.0:7400 can be reached");
+        assert_refused("--store peers://a --peers-listen off", "--peers-listen cannot be off");
+        assert_refused(
+            "--store peers://a --peers-advertise 10.0.0.1:7400",
+            "--peers-advertise: 10.0.0.1:7400 can be reached",
+        );
+        assert_refused("--store peers://a?secret=x", "unknown option `secret`; available: secret_file, cluster");
         let folder = tempfile::tempdir().expect("a directory");
         let file = folder.path().join("secret");
         std::fs::write(&file, "0123456789abcdef0123456789abcdef").expect("a file");
@@ -405,7 +414,7 @@ pub(super) mod tests {
 
     #[test]
     fn hosts_are_checked_on_loopback_without_tokens() {
-        let hosts = |line: &str| config(line).expect(line).hosts;
+        let hosts = |line: &str| parse_config(line).expect(line).hosts;
         assert!(hosts("").is_some_and(|hosts| !hosts.contains("evil.example")));
         assert!(hosts("--allowed-hosts a.example").is_some_and(|hosts| hosts.contains("a.example")));
         assert_eq!(hosts("--tokens required"), None);
@@ -414,11 +423,11 @@ pub(super) mod tests {
 
     #[test]
     fn passwords_are_not_shown() {
-        let config = config("--store redis://:hunter2@127.0.0.1/").expect("a store");
+        let config = parse_config("--store redis://:hunter2@127.0.0.1/").expect("a store");
         assert!(!format!("{config:?}").contains("hunter2"));
-        let config = self::config("--rules https://h:1 --rules-token hunter2").expect("a service");
+        let config = parse_config("--rules https://h:1 --rules-token hunter2").expect("a service");
         assert!(!format!("{config:?}").contains("hunter2"));
-        let config = self::config("--database postgres://u:hunter2@h/d").expect("a database");
+        let config = parse_config("--database postgres://u:hunter2@h/d").expect("a database");
         assert!(!format!("{config:?}").contains("hunter2"));
     }
 }

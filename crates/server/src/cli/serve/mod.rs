@@ -47,10 +47,10 @@ use config::{Config, StoreConfig};
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let from_environment = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
     let level = args.log_level.clone().or(from_environment);
-    log::init(args.log_format, log::filter(level.as_deref().unwrap_or("info"))?);
+    log::init(args.log_format, log::parse_filter(level.as_deref().unwrap_or("info"))?);
     let mut config = Config::new(args)?;
     let command_line: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    warnings::warnings(&config, &command_line).iter().for_each(|warning| tracing::warn!("{warning}"));
+    warnings::config_warnings(&config, &command_line).iter().for_each(|warning| tracing::warn!("{warning}"));
     fit_file_limit(&mut config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(with_store(&config))?;
@@ -112,8 +112,8 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
     loop {
         match &*health.borrow_and_update() {
             Health::Up => app.health.up(),
-            Health::Connecting => app.health.down("not connected yet"),
-            Health::Down { why } => app.health.down(why),
+            Health::Connecting => app.health.set_down("not connected yet"),
+            Health::Down { why } => app.health.set_down(why),
         }
         app.engine.set_nodes(*nodes.borrow_and_update());
         let changed = tokio::select! {
@@ -141,7 +141,7 @@ async fn follow_peers(store: Arc<PeerStore>, app: Arc<App<Arc<PeerStore>>>) {
         let status = store.status();
         match status.has_majority {
             true => app.health.up(),
-            false => app.health.down("this server does not see a majority of the servers that share the limits"),
+            false => app.health.set_down("this server does not see a majority of the servers that share the limits"),
         }
         app.engine.set_nodes(status.nodes);
         stalls.log(app.engine.counts().fallback, app.health.is_up());
@@ -172,7 +172,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     let encrypted = if tls.is_some() { "on" } else { "off" };
     let (store, from, version) = (config.store.name(), app.source.to_string(), env!("CARGO_PKG_VERSION"));
     let count = app.engine.rules().rules().len();
-    let [http_at, resp_at, rls_at] = [&http, &resp, &rls].map(address);
+    let [http_at, resp_at, rls_at] = [&http, &resp, &rls].map(listener_address);
     let rls_at = config.rls_socket.as_ref().map_or(rls_at, |path| format!("unix:{}", path.display()));
     tracing::info!(
         http = http_at,
@@ -277,7 +277,7 @@ async fn bind(flag: &str, address: Option<SocketAddr>) -> anyhow::Result<Option<
     listener.map(Some).with_context(|| format!("cannot listen on {address}; choose another address with {flag}"))
 }
 
-fn address(listener: &Option<TcpListener>) -> String {
+fn listener_address(listener: &Option<TcpListener>) -> String {
     let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
     address.map_or("off".to_owned(), |address| address.to_string())
 }

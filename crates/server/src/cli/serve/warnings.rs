@@ -7,7 +7,7 @@ use super::config::{Config, StoreConfig};
 use crate::control::auth::TokenPolicy;
 
 /// Returns the warnings about a configuration. `command_line` contains the arguments of the process, which other users can read.
-pub(super) fn warnings(config: &Config, command_line: &[String]) -> Vec<String> {
+pub(super) fn config_warnings(config: &Config, command_line: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(tls) = &config.tls {
         warnings.extend(readable_by_others(&tls.key));
@@ -53,30 +53,30 @@ fn has_password(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::tests::config;
+    use super::super::config::tests::parse_config;
     use super::*;
 
-    fn warned(line: &str) -> String {
+    fn warnings_for(line: &str) -> String {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        warnings(&config(line).expect(line), &words).join("\n")
+        config_warnings(&parse_config(line).expect(line), &words).join("\n")
     }
 
     #[test]
     fn password_on_the_command_line_is_warned_about() {
-        assert!(warned("--store redis://:hunter2@127.0.0.1/").contains("--store-file"));
-        assert!(!warned("--store redis://:hunter2@127.0.0.1/").contains("hunter2"));
-        assert_eq!(warned("--store redis://127.0.0.1/"), "");
-        let from_environment = config("--store redis://:hunter2@127.0.0.1/").expect("a store");
-        assert_eq!(warnings(&from_environment, &["serve".to_owned()]), Vec::<String>::new());
+        assert!(warnings_for("--store redis://:hunter2@127.0.0.1/").contains("--store-file"));
+        assert!(!warnings_for("--store redis://:hunter2@127.0.0.1/").contains("hunter2"));
+        assert_eq!(warnings_for("--store redis://127.0.0.1/"), "");
+        let from_environment = parse_config("--store redis://:hunter2@127.0.0.1/").expect("a store");
+        assert_eq!(config_warnings(&from_environment, &["serve".to_owned()]), Vec::<String>::new());
     }
 
     #[test]
     fn tokens_in_the_clear_beyond_loopback_are_warned_about() {
-        assert!(warned("--http 0.0.0.0:80").contains("--http 0.0.0.0:80: tokens are sent without encryption"));
-        assert!(warned("--resp [::]:80").contains("--resp [::]:80"));
-        assert!(warned("--rls 0.0.0.0:80").contains("--rls 0.0.0.0:80"));
-        assert_eq!(warned("--http 127.0.0.1:80"), "");
-        assert_eq!(warned("--http 0.0.0.0:80 --insecure"), "");
+        assert!(warnings_for("--http 0.0.0.0:80").contains("--http 0.0.0.0:80: tokens are sent without encryption"));
+        assert!(warnings_for("--resp [::]:80").contains("--resp [::]:80"));
+        assert!(warnings_for("--rls 0.0.0.0:80").contains("--rls 0.0.0.0:80"));
+        assert_eq!(warnings_for("--http 127.0.0.1:80"), "");
+        assert_eq!(warnings_for("--http 0.0.0.0:80 --insecure"), "");
     }
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
         let line = format!("--tls-cert c --tls-key {}", key.display());
         for (mode, warns) in [(0o600, false), (0o640, true), (0o644, true)] {
             std::fs::set_permissions(&key, std::fs::Permissions::from_mode(mode)).expect("permissions");
-            assert_eq!(warned(&line).contains("other users can read the private key"), warns, "{mode:o}");
+            assert_eq!(warnings_for(&line).contains("other users can read the private key"), warns, "{mode:o}");
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use utoipa::IntoParams;
 
 use super::bounds::{AUDIT_FLUSH, MAX_AUDIT_BATCH, MAX_NODE_NAME, MAX_QUEUED_RESETS, MAX_QUEUED_SWITCHES, MAX_RULE};
-use super::call::{ApiCall, QueryParams, text as header_text};
+use super::call::{ApiCall, QueryParams, header_text};
 use super::describe::shared::NotModified;
 use super::nodes::NODE;
 use super::reply::{self, ApiResult};
@@ -56,7 +56,7 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
     let search = AuditSearch { domain, author, subject };
     let page = call.control().audit().list(&search, &PageRequest { after, limit }).await?;
     // Entries are only added, at the start of the first page: the first entry identifies the page.
-    let tag = etag::of(page.items.first().map_or(0, |entry| entry.seq));
+    let tag = etag::etag_of_version(page.items.first().map_or(0, |entry| entry.seq));
     call.read(&tag, &page)
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
 )]
 pub(super) async fn report(call: ApiCall, text: Bytes) -> ApiResult {
     call.access.require(Role::Node, Scope::AllDomains)?;
-    let notes: Vec<Note> = body::json(&call, &text)?;
+    let notes: Vec<Note> = body::parse_json(&call, &text)?;
     if notes.len() > MAX_AUDIT_BATCH {
         let detail = format!("too many entries: {} (maximum {MAX_AUDIT_BATCH})", notes.len());
         return Err(Problem::bad_request(detail));
@@ -137,7 +137,7 @@ impl AuditQueues {
     ///
     /// # Errors
     /// When too many entries wait for the log.
-    pub fn slot(&self, queue: AuditQueue) -> Result<AuditSlot<'_>, OpError> {
+    pub fn reserve_entry(&self, queue: AuditQueue) -> Result<AuditSlot<'_>, OpError> {
         let queue = match queue {
             AuditQueue::Resets => &self.resets,
             AuditQueue::Switches => &self.switches,
@@ -208,7 +208,7 @@ impl AuditSink {
                 control.audit().note(notes, None).await.map(|()| notes.len()).map_err(|error| error.to_string())
             }
             Self::Service { client, node } => {
-                let (count, body) = fitting(notes);
+                let (count, body) = notes_that_fit(notes);
                 let request = client.request(Method::POST, &["v1", "audit"]).header(NODE, node);
                 let request = request.header(CONTENT_TYPE, "application/json").timeout(REPORT_TIMEOUT).body(body);
                 let response = request.send().await.map_err(|error| error.without_url().to_string())?;
@@ -222,7 +222,7 @@ impl AuditSink {
 }
 
 /// Returns as many notes as fit the body of a request, at least one, as a list in JSON.
-fn fitting(notes: &[Note]) -> (usize, String) {
+fn notes_that_fit(notes: &[Note]) -> (usize, String) {
     let mut body = String::from("[");
     let mut count = 0;
     for note in notes {
@@ -257,12 +257,12 @@ mod tests {
         let pending = Arc::new(watch::Sender::new(0));
         let queues = AuditQueues { resets, switches, pending, refused: AtomicU64::new(0) };
         for _ in 0..2 {
-            queues.slot(AuditQueue::Resets).unwrap().write(&Access::Local, NotedAction::Reset, None, "k");
+            queues.reserve_entry(AuditQueue::Resets).unwrap().write(&Access::Local, NotedAction::Reset, None, "k");
         }
-        assert_eq!(queues.slot(AuditQueue::Resets).unwrap_err(), OpError::not_recorded());
+        assert_eq!(queues.reserve_entry(AuditQueue::Resets).unwrap_err(), OpError::not_recorded());
         assert_eq!(queues.refused(), 1);
-        let switch = queues.slot(AuditQueue::Switches).unwrap();
-        assert_eq!(queues.slot(AuditQueue::Switches).unwrap_err(), OpError::not_recorded());
+        let switch = queues.reserve_entry(AuditQueue::Switches).unwrap();
+        assert_eq!(queues.reserve_entry(AuditQueue::Switches).unwrap_err(), OpError::not_recorded());
         switch.write(&Access::Local, NotedAction::Observe, None, "server");
         assert_eq!(*queues.pending.borrow(), 3);
     }
@@ -272,7 +272,7 @@ mod tests {
         let note = Note::now("ann", NotedAction::Reset, Some("api"), &"\u{1}".repeat(5_000));
         assert_eq!(note.subject.len(), 1_000, "cut to the longest subject");
         let notes = vec![note; 40];
-        let (count, body) = fitting(&notes);
+        let (count, body) = notes_that_fit(&notes);
         assert!(count > 5 && count < 40 && body.len() <= MAX_RULE, "{count} notes in {} bytes", body.len());
         assert_eq!(serde_json::from_str::<Vec<Note>>(&body).unwrap(), notes[..count]);
     }

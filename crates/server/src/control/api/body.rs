@@ -39,7 +39,7 @@ pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Proble
 ///
 /// # Errors
 /// When the content type is another, or the body does not have the right form.
-pub(super) fn json<T: DeserializeOwned>(call: &ApiCall, body: &[u8]) -> Result<T, Problem> {
+pub(super) fn parse_json<T: DeserializeOwned>(call: &ApiCall, body: &[u8]) -> Result<T, Problem> {
     check(&call.headers, JSON)?;
     serde_json::from_slice(body).map_err(|error| Problem::json(&error))
 }

@@ -44,7 +44,7 @@ impl ApiCall {
     ///
     /// # Errors
     /// When the role is missing, or a header is invalid.
-    pub(super) fn change(&self, role: Role, scope: Scope<'_>) -> Result<Change, Problem> {
+    pub(super) fn authorize_change(&self, role: Role, scope: Scope<'_>) -> Result<Change, Problem> {
         self.access.require(role, scope)?;
         self.unchecked_change()
     }
@@ -54,21 +54,25 @@ impl ApiCall {
     /// # Errors
     /// When a header is invalid.
     pub(super) fn unchecked_change(&self) -> Result<Change, Problem> {
-        let comment = text(&self.headers, "tollgate-comment")?.filter(|comment| !comment.is_empty());
-        Ok(Change { author: self.access.author().to_owned(), comment, expected: etag::expected(&self.headers)? })
+        let comment = header_text(&self.headers, "tollgate-comment")?.filter(|comment| !comment.is_empty());
+        Ok(Change {
+            author: self.access.author().to_owned(),
+            comment,
+            expected: etag::expected_version(&self.headers)?,
+        })
     }
 
     /// Returns the ETag of lists: the revision. Call this before reading the list, so that the version is never newer
     /// than the list.
     pub(super) fn revision_tag(&self) -> String {
-        etag::of(self.state.revision())
+        etag::etag_of_version(self.state.revision())
     }
 
     /// Replies with JSON, or 304 if the reader has this version already.
     pub(super) fn read(&self, tag: &str, value: &impl Serialize) -> ApiResult {
         match etag::is_known(&self.headers, tag)? {
             true => Ok(reply::not_modified(tag)),
-            false => reply::json(StatusCode::OK, tag, value),
+            false => reply::reply_json(StatusCode::OK, tag, value),
         }
     }
 }
@@ -78,7 +82,7 @@ impl ApiCall {
 ///
 /// # Errors
 /// When the header is not UTF-8.
-pub(super) fn text(headers: &HeaderMap, name: &'static str) -> Result<Option<String>, Problem> {
+pub(super) fn header_text(headers: &HeaderMap, name: &'static str) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get(HeaderName::from_static(name)) else { return Ok(None) };
     let text = percent_decode(value.as_bytes()).decode_utf8();
     let text = text.map(|text| text.chars().map(|char| if char.is_control() { ' ' } else { char }).collect());
@@ -162,7 +166,7 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert("tollgate-comment", hyper::header::HeaderValue::from_bytes(sent).unwrap());
-            let text = text(&headers, "tollgate-comment").ok().flatten();
+            let text = header_text(&headers, "tollgate-comment").ok().flatten();
             assert_eq!(text.as_deref(), expected, "{}", sent.escape_ascii());
         }
     }

@@ -7,7 +7,7 @@ use crate::control::model::Expected;
 use crate::http::problem::Problem;
 
 /// Returns the ETag of a version or revision.
-pub(super) fn of(version: i64) -> String {
+pub(super) fn etag_of_version(version: i64) -> String {
     format!("\"{version}\"")
 }
 
@@ -15,8 +15,8 @@ pub(super) fn of(version: i64) -> String {
 ///
 /// # Errors
 /// When the headers are invalid or contradict each other.
-pub(super) fn expected(headers: &HeaderMap) -> Result<Expected, Problem> {
-    match (tags(headers, &IF_MATCH)?, tags(headers, &IF_NONE_MATCH)?) {
+pub(super) fn expected_version(headers: &HeaderMap) -> Result<Expected, Problem> {
+    match (parse_tags(headers, &IF_MATCH)?, parse_tags(headers, &IF_NONE_MATCH)?) {
         (None, None) => Ok(Expected::Anything),
         (Some(Tags::Any), None) => Ok(Expected::Something),
         (Some(Tags::Some(tags)), None) => match tags.as_slice() {
@@ -39,10 +39,10 @@ pub(super) fn expected(headers: &HeaderMap) -> Result<Expected, Problem> {
 /// # Errors
 /// When the header is not a list of ETags.
 pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> Result<bool, Problem> {
-    Ok(match tags(headers, &IF_NONE_MATCH)? {
+    Ok(match parse_tags(headers, &IF_NONE_MATCH)? {
         None => false,
         Some(Tags::Any) => true,
-        Some(Tags::Some(tags)) => tags.iter().any(|known| Some(known.as_str()) == opaque(tag)),
+        Some(Tags::Some(tags)) => tags.iter().any(|known| Some(known.as_str()) == unquoted_tag(tag)),
     })
 }
 
@@ -51,7 +51,7 @@ enum Tags {
     Some(Vec<String>),
 }
 
-fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem> {
+fn parse_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem> {
     let invalid =
         || Problem::bad_request(format!("invalid {name}: write `*` or an ETag in quotation marks, such as \"3\""));
     let mut tags = Vec::new();
@@ -61,7 +61,7 @@ fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem>
             return Ok(Some(Tags::Any));
         }
         for tag in text.split(',') {
-            tags.push(opaque(tag.trim()).ok_or_else(invalid)?.to_owned());
+            tags.push(unquoted_tag(tag.trim()).ok_or_else(invalid)?.to_owned());
         }
     }
     Ok((!tags.is_empty()).then_some(Tags::Some(tags)))
@@ -69,7 +69,7 @@ fn tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem>
 
 /// Returns what is between the quotation marks. Weak ETags count as strong ones: proxies that compress weaken them, and ours identify
 /// versions, not bytes.
-fn opaque(tag: &str) -> Option<&str> {
+fn unquoted_tag(tag: &str) -> Option<&str> {
     tag.strip_prefix("W/").unwrap_or(tag).strip_prefix('"')?.strip_suffix('"')
 }
 
@@ -98,7 +98,7 @@ mod tests {
             (&[("if-none-match", "\"3\"")], None),
             (&[("if-match", "*"), ("if-none-match", "*")], None),
         ] {
-            assert_eq!(expected(&headers(pairs)).ok(), expected_, "{pairs:?}");
+            assert_eq!(expected_version(&headers(pairs)).ok(), expected_, "{pairs:?}");
         }
     }
 

@@ -23,7 +23,7 @@ use crate::http::problem::Problem;
 )]
 pub(super) async fn validate(call: ApiCall, text: Bytes) -> ApiResult {
     body::check(&call.headers, RULES)?;
-    reply::uncached(StatusCode::OK, &call.control().files().validate(&text).await?)
+    reply::reply_uncached(StatusCode::OK, &call.control().files().validate(&text).await?)
 }
 
 /// How a file is applied.
@@ -68,7 +68,7 @@ pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQu
             None => applied?,
         }
     };
-    reply::json(StatusCode::OK, &etag::of(plan.revision), &plan)
+    reply::reply_json(StatusCode::OK, &etag::etag_of_version(plan.revision), &plan)
 }
 
 /// Exports the rules of some domains, or of all, as a formatted rule file that `apply` accepts. Comments at its head list what a
@@ -99,5 +99,5 @@ pub(super) async fn export(call: ApiCall, QueryParams(query): QueryParams<Vec<(S
         return Ok(reply::not_modified(&tag));
     }
     let text = call.control().files().export(&domains, rules.first().map(String::as_str)).await?;
-    Ok(reply::bytes(StatusCode::OK, &tag, "application/yaml", text))
+    Ok(reply::reply_bytes(StatusCode::OK, &tag, "application/yaml", text))
 }

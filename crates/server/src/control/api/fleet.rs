@@ -27,8 +27,8 @@ pub(super) async fn get(call: ApiCall) -> ApiResult {
     responses((status = 200, description = "The kill switch of the fleet", body = FleetSwitch)),
 )]
 pub(super) async fn put(call: ApiCall, text: Bytes) -> ApiResult {
-    let change = call.change(Role::Operator, Scope::AllDomains)?;
-    let switch: FleetSwitch = body::json(&call, &text)?;
+    let change = call.authorize_change(Role::Operator, Scope::AllDomains)?;
+    let switch: FleetSwitch = body::parse_json(&call, &text)?;
     call.control().fleet().set_mode(&change, switch.mode).await?;
-    reply::uncached(StatusCode::OK, &switch)
+    reply::reply_uncached(StatusCode::OK, &switch)
 }

@@ -35,18 +35,19 @@ pub struct FormPart {
 /// When the content type is another, or the body is not a form.
 pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Vec<FormPart>, Problem> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    let Some(boundary) = boundary(kind) else {
+    let Some(boundary) = form_boundary(kind) else {
         let given = if kind.is_empty() { "none" } else { kind };
         let detail = format!("unsupported content type: {given}; send multipart/form-data with a boundary");
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported media type", detail));
     };
-    parts(body, boundary.as_bytes()).map_err(|why| Problem::bad_request(format!("the body is not a form: {why}")))
+    split_parts(body, boundary.as_bytes()).map_err(|why| Problem::bad_request(format!("the body is not a form: {why}")))
 }
 
 /// Returns the boundary of a content type, if it is that of a form.
-fn boundary(kind: &str) -> Option<String> {
+fn form_boundary(kind: &str) -> Option<String> {
     let (kind, parameters) = kind.split_once(';')?;
-    let boundary = parameter(parameters, "boundary").filter(|boundary| (1..=MAX_BOUNDARY).contains(&boundary.len()));
+    let boundary =
+        header_parameter(parameters, "boundary").filter(|boundary| (1..=MAX_BOUNDARY).contains(&boundary.len()));
     boundary.filter(|_| kind.trim().eq_ignore_ascii_case("multipart/form-data"))
 }
 
@@ -54,7 +55,7 @@ fn boundary(kind: &str) -> Option<String> {
 ///
 /// # Errors
 /// When a boundary or a header is missing, or there are too many parts.
-pub fn parts(body: &Bytes, boundary: &[u8]) -> Result<Vec<FormPart>, String> {
+pub fn split_parts(body: &Bytes, boundary: &[u8]) -> Result<Vec<FormPart>, String> {
     let delimiter = [b"\r\n--", boundary].concat();
     let finder = memmem::Finder::new(&delimiter);
     // The first boundary needs no line before it.
@@ -74,7 +75,7 @@ pub fn parts(body: &Bytes, boundary: &[u8]) -> Result<Vec<FormPart>, String> {
         let head = &rest[..rest.len().min(MAX_HEAD)];
         let end = memmem::find(head, b"\r\n\r\n").filter(|_| head.starts_with(b"\r\n"));
         let end = end.ok_or_else(|| format!("a part has no headers, or more than {MAX_HEAD} bytes of them"))?;
-        let (name, file) = disposition(&head[2..end.max(2)])?;
+        let (name, file) = parse_disposition(&head[2..end.max(2)])?;
         let start = at + end + 4;
         let length = finder.find(&body[start..]).ok_or("its last boundary is missing")?;
         parts.push(FormPart { name, file, content: body.slice(start..start + length) });
@@ -83,7 +84,7 @@ pub fn parts(body: &Bytes, boundary: &[u8]) -> Result<Vec<FormPart>, String> {
 }
 
 /// Returns the names of the field and of the file in the headers of a part.
-fn disposition(head: &[u8]) -> Result<(String, Option<String>), String> {
+fn parse_disposition(head: &[u8]) -> Result<(String, Option<String>), String> {
     let head = str::from_utf8(head).map_err(|_| "the headers of a part are not UTF-8")?;
     let value = head.split("\r\n").find_map(|line| {
         let (name, value) = line.split_once(':')?;
@@ -92,13 +93,13 @@ fn disposition(head: &[u8]) -> Result<(String, Option<String>), String> {
     let value = value.ok_or("a part has no header Content-Disposition")?;
     let parameters = value.split_once(';').filter(|(kind, _)| kind.trim().eq_ignore_ascii_case("form-data"));
     let parameters = parameters.map(|(_, parameters)| parameters);
-    let name = parameters.and_then(|parameters| parameter(parameters, "name"));
+    let name = parameters.and_then(|parameters| header_parameter(parameters, "name"));
     let name = name.ok_or_else(|| format!("a part has no name: {value}"))?;
-    Ok((name, parameters.and_then(|parameters| parameter(parameters, "filename"))))
+    Ok((name, parameters.and_then(|parameters| header_parameter(parameters, "filename"))))
 }
 
 /// Returns a parameter of a header such as `name="log"; filename="access.log"`.
-fn parameter(mut parameters: &str, wanted: &str) -> Option<String> {
+fn header_parameter(mut parameters: &str, wanted: &str) -> Option<String> {
     loop {
         let (name, rest) = parameters.split_once('=')?;
         let name = name.trim_matches([' ', '\t', ';']);
@@ -135,8 +136,8 @@ fn unquote(text: &str) -> Option<(String, &str)> {
 mod tests {
     use super::*;
 
-    fn form(body: &str) -> Result<Vec<(String, Option<String>, String)>, String> {
-        let parts = parts(&Bytes::copy_from_slice(body.as_bytes()), b"xyz")?;
+    fn parse_form(body: &str) -> Result<Vec<(String, Option<String>, String)>, String> {
+        let parts = split_parts(&Bytes::copy_from_slice(body.as_bytes()), b"xyz")?;
         let show = |part: FormPart| (part.name, part.file, String::from_utf8_lossy(&part.content).into_owned());
         Ok(parts.into_iter().map(show).collect())
     }
@@ -148,8 +149,8 @@ mod tests {
                     \r\n--xyz--\r\n";
         let rules = ("rules".to_owned(), None, "domain: a\r\n--xy\r\n".to_owned());
         let log = ("log".to_owned(), Some("a \"b\".log".to_owned()), String::new());
-        assert_eq!(form(body), Ok(vec![rules, log]));
-        assert_eq!(form("--xyz--"), Ok(Vec::new()));
+        assert_eq!(parse_form(body), Ok(vec![rules, log]));
+        assert_eq!(parse_form("--xyz--"), Ok(Vec::new()));
     }
 
     #[test]
@@ -167,7 +168,7 @@ mod tests {
             (part.repeat(MAX_PARTS + 1) + "--xyz--", "too many parts (maximum 16)"),
             (format!("--xyz\r\nX: {}\r\n\r\n1\r\n--xyz--", "y".repeat(MAX_HEAD)), "more than 4096 bytes"),
         ] {
-            let error = form(&body).expect_err(&body);
+            let error = parse_form(&body).expect_err(&body);
             assert!(error.contains(why), "{body}: {error}");
         }
     }
@@ -183,8 +184,8 @@ mod tests {
             ("application/json", None),
             ("", None),
         ] {
-            assert_eq!(boundary(kind).as_deref(), expected, "{kind}");
+            assert_eq!(form_boundary(kind).as_deref(), expected, "{kind}");
         }
-        assert_eq!(boundary(&format!("multipart/form-data; boundary={}", "x".repeat(71))), None);
+        assert_eq!(form_boundary(&format!("multipart/form-data; boundary={}", "x".repeat(71))), None);
     }
 }

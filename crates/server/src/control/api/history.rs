@@ -7,7 +7,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::call::{ApiCall, Paging, PathParams, QueryParams, RulePath};
 use super::describe::shared::{Comment, IfMatch, NotModified};
-use super::reply::{self, ApiResult, written};
+use super::reply::{self, ApiResult, reply_written};
 use super::{body, etag};
 use crate::control::auth::Scope;
 use crate::control::model::{Page, Role, StoredRule, Version};
@@ -45,7 +45,7 @@ pub(super) struct VersionPath {
 )]
 pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<VersionPath>) -> ApiResult {
     let version = call.control().history().get(&path.rule.domain, &path.rule.id, path.version).await?;
-    call.read(&etag::of(version.version), &version)
+    call.read(&etag::etag_of_version(version.version), &version)
 }
 
 /// Two versions.
@@ -81,7 +81,7 @@ pub(super) async fn diff(
     if etag::is_known(&call.headers, &tag)? {
         return Ok(reply::not_modified(&tag));
     }
-    Ok(reply::bytes(StatusCode::OK, &tag, "text/plain; charset=utf-8", diff))
+    Ok(reply::reply_bytes(StatusCode::OK, &tag, "text/plain; charset=utf-8", diff))
 }
 
 /// The version to roll back to.
@@ -103,7 +103,7 @@ pub(super) struct Rollback {
     ),
 )]
 pub(super) async fn rollback(call: ApiCall, PathParams(path): PathParams<RulePath>, text: Bytes) -> ApiResult {
-    let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
-    let Rollback { version } = body::json(&call, &text)?;
-    written(&call.control().history().rollback(&change, &path.domain, &path.id, version).await?)
+    let change = call.authorize_change(Role::Editor, Scope::Domain(&path.domain))?;
+    let Rollback { version } = body::parse_json(&call, &text)?;
+    reply_written(&call.control().history().rollback(&change, &path.domain, &path.id, version).await?)
 }

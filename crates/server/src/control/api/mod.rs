@@ -96,7 +96,7 @@ impl Service {
             snapshot: SnapshotBytes::default(),
             connections,
         });
-        let (router, _) = calls().split_for_parts();
+        let (router, _) = routes().split_for_parts();
         let router = router
             .fallback(not_found)
             .method_not_allowed_fallback(method_not_allowed)
@@ -175,7 +175,7 @@ fn too_slow() -> Problem {
 }
 
 /// Returns the routes, with their descriptions.
-fn calls() -> OpenApiRouter<Arc<ApiState>> {
+fn routes() -> OpenApiRouter<Arc<ApiState>> {
     OpenApiRouter::default()
         .routes(routes!(rules::domains))
         .routes(routes!(rules::list))

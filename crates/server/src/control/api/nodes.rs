@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::bounds::{MAX_NODE_NAME, MAX_NODES, MAX_WHY};
-use super::call::{ApiCall, text};
+use super::call::{ApiCall, header_text};
 use super::reply::{self, ApiResult};
 use crate::control::model::{NodeReport, RefusedRevision};
 use crate::http::problem::Problem;
@@ -58,7 +58,7 @@ impl Nodes {
 /// # Errors
 /// When a header is invalid.
 pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, Report)>, Problem> {
-    let Some(node) = text(headers, NODE)?.filter(|node| !node.is_empty()) else { return Ok(None) };
+    let Some(node) = header_text(headers, NODE)?.filter(|node| !node.is_empty()) else { return Ok(None) };
     if node.chars().count() > MAX_NODE_NAME {
         return Err(Problem::bad_request(format!("node name too long (maximum {MAX_NODE_NAME} characters)")));
     }
@@ -66,8 +66,8 @@ pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String
         let invalid = || Problem::bad_request(format!("invalid {RUNNING} or {REFUSED}: both begin with a revision"));
         text.parse::<i64>().map_err(|_| invalid())
     };
-    let running = text(headers, RUNNING)?.map(|running| revision(running.trim())).transpose()?;
-    let refused = text(headers, REFUSED)?.map(|refused| {
+    let running = header_text(headers, RUNNING)?.map(|running| revision(running.trim())).transpose()?;
+    let refused = header_text(headers, REFUSED)?.map(|refused| {
         let (number, why) = refused.split_once(' ').unwrap_or((&refused, ""));
         let why = why.chars().take(MAX_WHY).collect();
         revision(number).map(|revision| RefusedRevision { revision, why })
@@ -89,7 +89,7 @@ pub(super) struct NodeList {
 pub(super) async fn list(call: ApiCall) -> ApiResult {
     let items = call.state.nodes.list(Instant::now());
     // Reports change all the time, so a reader is never answered 304.
-    reply::json(StatusCode::OK, &call.revision_tag(), &NodeList { items })
+    reply::reply_json(StatusCode::OK, &call.revision_tag(), &NodeList { items })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::body::{self, RULES};
 use super::call::{ApiCall, Paging, PathParams, QueryParams, RulePath};
 use super::describe::shared::{Comment, IfMatch, IfNoneMatch, NotModified};
 use super::etag;
-use super::reply::{self, ApiResult, written};
+use super::reply::{self, ApiResult, reply_written};
 use crate::control::auth::Scope;
 use crate::control::model::{Page, Role, StoredOverride};
 
@@ -60,7 +60,7 @@ pub(super) struct OverridePath {
 pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<OverridePath>) -> ApiResult {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
     let stored = call.control().overrides().get(&domain, &id, &value).await?;
-    call.read(&etag::of(stored.version), &stored)
+    call.read(&etag::etag_of_version(stored.version), &stored)
 }
 
 /// Creates or replaces an override. Writing what is stored already changes nothing.
@@ -74,9 +74,9 @@ pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<OverridePath
 )]
 pub(super) async fn put(call: ApiCall, PathParams(path): PathParams<OverridePath>, text: Bytes) -> ApiResult {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
-    let change = call.change(Role::Operator, Scope::Domain(&domain))?;
+    let change = call.authorize_change(Role::Operator, Scope::Domain(&domain))?;
     body::check(&call.headers, RULES)?;
-    written(&call.control().overrides().put(&change, &domain, &id, &value, &text).await?)
+    reply_written(&call.control().overrides().put(&change, &domain, &id, &value, &text).await?)
 }
 
 /// Deletes an override: the limits of the rule apply again.
@@ -86,7 +86,7 @@ pub(super) async fn put(call: ApiCall, PathParams(path): PathParams<OverridePath
 )]
 pub(super) async fn delete(call: ApiCall, PathParams(path): PathParams<OverridePath>) -> ApiResult {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
-    let change = call.change(Role::Operator, Scope::Domain(&domain))?;
+    let change = call.authorize_change(Role::Operator, Scope::Domain(&domain))?;
     call.control().overrides().delete(&change, &domain, &id, &value).await?;
     Ok(reply::no_content())
 }

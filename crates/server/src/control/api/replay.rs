@@ -99,7 +99,7 @@ impl ReplayQuery {
             TimeZone::get(zone).map_err(|_| Problem::bad_request(format!("zone {zone}: write it like Europe/Paris")))
         })?;
         let bounds = ReadBounds { max_bytes: MAX_LOG_BYTES, ..ReadBounds::default() };
-        let mapping = Mapping { map: pairs("map", &self.map)?, set: pairs("set", &self.set)? };
+        let mapping = Mapping { map: parse_pairs("map", &self.map)?, set: parse_pairs("set", &self.set)? };
         let suggest = self.suggest.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
         let (format, capacity) = (self.format.clone(), MAX_LOG_KEYS);
         Ok(ReplayOptions { format, zone, mapping, suggest, bounds, capacity, ..ReplayOptions::default() })
@@ -114,7 +114,7 @@ fn parse_others(text: &str) -> Result<Others, Problem> {
     }
 }
 
-fn pairs(name: &str, texts: &[String]) -> Result<Vec<(String, String)>, Problem> {
+fn parse_pairs(name: &str, texts: &[String]) -> Result<Vec<(String, String)>, Problem> {
     let wrong = |text: &str| Problem::bad_request(format!("{name} {text}: write it like attribute=value"));
     texts.iter().map(|text| Mapping::parse_pair(text).ok_or_else(|| wrong(text))).collect()
 }
@@ -174,7 +174,7 @@ pub(super) async fn run(
         tracing::error!(%error, "replay failed");
         Problem::bug()
     })?;
-    reply::uncached(StatusCode::OK, &report?)
+    reply::reply_uncached(StatusCode::OK, &report?)
 }
 
 /// Stops a replay when its caller has left.

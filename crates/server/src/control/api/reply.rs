@@ -15,26 +15,26 @@ use crate::http::problem::Problem;
 pub(super) type ApiResult = Result<Response, Problem>;
 
 /// Replies with JSON and its ETag.
-pub(super) fn json(status: StatusCode, tag: &str, value: &impl Serialize) -> ApiResult {
+pub(super) fn reply_json(status: StatusCode, tag: &str, value: &impl Serialize) -> ApiResult {
     let body = serde_json::to_vec(value).map_err(|error| {
         tracing::error!(%error, "cannot serialise a reply");
         Problem::bug()
     })?;
-    Ok(bytes(status, tag, "application/json", body))
+    Ok(reply_bytes(status, tag, "application/json", body))
 }
 
 /// Replies with JSON that must not be cached.
-pub(super) fn uncached(status: StatusCode, value: &impl Serialize) -> ApiResult {
-    let mut reply = json(status, "", value)?;
+pub(super) fn reply_uncached(status: StatusCode, value: &impl Serialize) -> ApiResult {
+    let mut reply = reply_json(status, "", value)?;
     reply.headers_mut().remove(ETAG);
     reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(reply)
 }
 
 /// Replies with the result of a write: 201 if it created something, otherwise 200.
-pub(super) fn written<T: Serialize + Versioned>(outcome: &WriteOutcome<T>) -> ApiResult {
+pub(super) fn reply_written<T: Serialize + Versioned>(outcome: &WriteOutcome<T>) -> ApiResult {
     let status = if outcome.created { StatusCode::CREATED } else { StatusCode::OK };
-    json(status, &etag::of(outcome.value.version()), &outcome.value)
+    reply_json(status, &etag::etag_of_version(outcome.value.version()), &outcome.value)
 }
 
 /// A resource whose version is its ETag.
@@ -56,18 +56,18 @@ impl Versioned for StoredOverride {
 }
 
 /// Replies with bytes and their ETag.
-pub(super) fn bytes(status: StatusCode, tag: &str, kind: &'static str, body: impl Into<Bytes>) -> Response {
+pub(super) fn reply_bytes(status: StatusCode, tag: &str, kind: &'static str, body: impl Into<Bytes>) -> Response {
     let mut reply = Response::new(Body::from(body.into()));
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    tagged(reply, tag)
+    with_etag(reply, tag)
 }
 
 /// Replies 304.
 pub(super) fn not_modified(tag: &str) -> Response {
     let mut reply = Response::new(Body::empty());
     *reply.status_mut() = StatusCode::NOT_MODIFIED;
-    tagged(reply, tag)
+    with_etag(reply, tag)
 }
 
 /// Replies 204.
@@ -77,7 +77,7 @@ pub(super) fn no_content() -> Response {
     reply
 }
 
-fn tagged(mut reply: Response, tag: &str) -> Response {
+fn with_etag(mut reply: Response, tag: &str) -> Response {
     if let Ok(tag) = HeaderValue::from_str(tag) {
         reply.headers_mut().insert(ETAG, tag);
     }

@@ -8,7 +8,7 @@ use super::body::{self, PATCH, RULES};
 use super::call::{ApiCall, PathParams, QueryParams, RulePath};
 use super::describe::shared::{Comment, IfMatch, IfNoneMatch, NotModified};
 use super::etag;
-use super::reply::{self, ApiResult, written};
+use super::reply::{self, ApiResult, reply_written};
 use crate::control::auth::Scope;
 use crate::control::model::{DomainSummary, Page, PageRequest, Role, RuleSearch, StoredRule};
 
@@ -68,7 +68,7 @@ pub(super) async fn list(
 )]
 pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<RulePath>) -> ApiResult {
     let rule = call.control().rules().get(&path.domain, &path.id).await?;
-    call.read(&etag::of(rule.version), &rule)
+    call.read(&etag::etag_of_version(rule.version), &rule)
 }
 
 /// Creates or replaces a rule. Writing what is stored already changes nothing.
@@ -81,9 +81,9 @@ pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<RulePath>) -
     ),
 )]
 pub(super) async fn put(call: ApiCall, PathParams(path): PathParams<RulePath>, text: Bytes) -> ApiResult {
-    let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
+    let change = call.authorize_change(Role::Editor, Scope::Domain(&path.domain))?;
     body::check(&call.headers, RULES)?;
-    written(&call.control().rules().put(&change, &path.domain, &path.id, &text).await?)
+    reply_written(&call.control().rules().put(&change, &path.domain, &path.id, &text).await?)
 }
 
 /// Changes parts of a rule with a merge patch (RFC 7396), in which null removes a key.
@@ -93,9 +93,9 @@ pub(super) async fn put(call: ApiCall, PathParams(path): PathParams<RulePath>, t
     responses((status = 200, description = "The rule, changed or unchanged", body = StoredRule)),
 )]
 pub(super) async fn patch(call: ApiCall, PathParams(path): PathParams<RulePath>, patch: Bytes) -> ApiResult {
-    let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
+    let change = call.authorize_change(Role::Editor, Scope::Domain(&path.domain))?;
     body::check(&call.headers, PATCH)?;
-    written(&call.control().rules().patch(&change, &path.domain, &path.id, &patch).await?)
+    reply_written(&call.control().rules().patch(&change, &path.domain, &path.id, &patch).await?)
 }
 
 /// Deletes a rule. Its history remains, and so do its overrides, which apply again if the rule is created again.
@@ -104,7 +104,7 @@ pub(super) async fn patch(call: ApiCall, PathParams(path): PathParams<RulePath>,
     responses((status = 204, description = "Deleted")),
 )]
 pub(super) async fn delete(call: ApiCall, PathParams(path): PathParams<RulePath>) -> ApiResult {
-    let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
+    let change = call.authorize_change(Role::Editor, Scope::Domain(&path.domain))?;
     call.control().rules().delete(&change, &path.domain, &path.id).await?;
     Ok(reply::no_content())
 }
@@ -128,6 +128,6 @@ pub(super) async fn disable(call: ApiCall, PathParams(path): PathParams<RulePath
 }
 
 async fn set_enabled(call: &ApiCall, path: &RulePath, enabled: bool) -> ApiResult {
-    let change = call.change(Role::Editor, Scope::Domain(&path.domain))?;
-    written(&call.control().rules().set_enabled(&change, &path.domain, &path.id, enabled).await?)
+    let change = call.authorize_change(Role::Editor, Scope::Domain(&path.domain))?;
+    reply_written(&call.control().rules().set_enabled(&change, &path.domain, &path.id, enabled).await?)
 }

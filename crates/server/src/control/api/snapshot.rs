@@ -49,7 +49,7 @@ pub(super) struct WaitQuery {
 }
 
 /// Returns the ETag of a snapshot.
-fn tag(snapshot: &Snapshot) -> String {
+fn snapshot_etag(snapshot: &Snapshot) -> String {
     let checksum: String = snapshot.checksum.chars().take(16).collect();
     format!("\"{}-{checksum}\"", snapshot.revision)
 }
@@ -82,14 +82,14 @@ pub(super) async fn get(call: ApiCall, QueryParams(query): QueryParams<WaitQuery
         Ok(())
     };
     update(Instant::now())?;
-    let reply = newer(&call, Duration::from_secs(query.wait)).await;
+    let reply = reply_when_newer(&call, Duration::from_secs(query.wait)).await;
     // A node counts as active while it waits.
     update(Instant::now())?;
     reply
 }
 
 /// Replies with a snapshot that the reader does not have, as soon as one exists.
-async fn newer(call: &ApiCall, wait: Duration) -> ApiResult {
+async fn reply_when_newer(call: &ApiCall, wait: Duration) -> ApiResult {
     let state = &call.state;
     let mut revisions = state.control.watch();
     let deadline = Instant::now() + wait;
@@ -97,9 +97,9 @@ async fn newer(call: &ApiCall, wait: Duration) -> ApiResult {
     loop {
         revisions.borrow_and_update();
         let snapshot = state.control.snapshot().await?;
-        let tag = tag(&snapshot);
+        let tag = snapshot_etag(&snapshot);
         if !etag::is_known(&call.headers, &tag)? {
-            return Ok(reply::bytes(StatusCode::OK, &tag, "application/json", state.snapshot.get(&snapshot)?));
+            return Ok(reply::reply_bytes(StatusCode::OK, &tag, "application/json", state.snapshot.get(&snapshot)?));
         }
         if wait.is_zero() {
             return Ok(reply::not_modified(&tag));

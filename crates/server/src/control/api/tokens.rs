@@ -28,9 +28,9 @@ pub(super) async fn list(call: ApiCall, QueryParams(page): QueryParams<Paging>) 
     responses((status = 201, description = "The token", body = CreatedToken)),
 )]
 pub(super) async fn create(call: ApiCall, text: Bytes) -> ApiResult {
-    let change = call.change(Role::Admin, Scope::AllDomains)?;
-    let grant: TokenGrant = body::json(&call, &text)?;
-    reply::uncached(StatusCode::CREATED, &call.control().tokens().create(&change, &grant).await?)
+    let change = call.authorize_change(Role::Admin, Scope::AllDomains)?;
+    let grant: TokenGrant = body::parse_json(&call, &text)?;
+    reply::reply_uncached(StatusCode::CREATED, &call.control().tokens().create(&change, &grant).await?)
 }
 
 /// Revokes a token. Nodes refuse it within a second.
@@ -39,6 +39,6 @@ pub(super) async fn create(call: ApiCall, text: Bytes) -> ApiResult {
     responses((status = 200, description = "The revoked token", body = StoredToken)),
 )]
 pub(super) async fn revoke(call: ApiCall, PathParams(id): PathParams<String>) -> ApiResult {
-    let change = call.change(Role::Admin, Scope::AllDomains)?;
-    reply::uncached(StatusCode::OK, &call.control().tokens().revoke(&change, &id).await?)
+    let change = call.authorize_change(Role::Admin, Scope::AllDomains)?;
+    reply::reply_uncached(StatusCode::OK, &call.control().tokens().revoke(&change, &id).await?)
 }

@@ -1,9 +1,9 @@
 use super::*;
 use crate::control::model::TokenGrant;
 
-fn verifier(token: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> Verifier {
+fn verifier_of(token: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> Verifier {
     Verifier {
-        digest: hex::encode(digest(token.as_bytes())),
+        digest: hex::encode(digest_of_token(token.as_bytes())),
         id: format!("id-{token}"),
         grant: TokenGrant {
             name: format!("name of {token}"),
@@ -30,7 +30,7 @@ fn without_required_tokens_every_caller_may_do_everything() {
 fn valid_tokens_are_accepted_and_others_refused_with_the_reason() {
     let auth = Authenticator::new(TokenPolicy::Required);
     assert_eq!(admit(&auth, &mut CachedToken::default(), Some("a"), 0), Err(AuthError::Unknown), "no tokens yet");
-    auth.replace(&[verifier("a", Role::Reader, &[], None), verifier("b", Role::Reader, &[], Some(100))]);
+    auth.replace(&[verifier_of("a", Role::Reader, &[], None), verifier_of("b", Role::Reader, &[], Some(100))]);
     let mut cached = CachedToken::default();
     for (token, now, expected) in [
         (None, 0, Err(AuthError::NoToken)),
@@ -53,15 +53,18 @@ fn valid_tokens_are_accepted_and_others_refused_with_the_reason() {
 #[test]
 fn revoked_or_changed_token_takes_effect_on_open_connections() {
     let auth = Authenticator::new(TokenPolicy::Required);
-    auth.replace(&[verifier("a", Role::Reader, &[], None)]);
+    auth.replace(&[verifier_of("a", Role::Reader, &[], None)]);
     let mut cached = CachedToken::default();
     auth.set_token(&mut cached, b"a");
-    assert!(auth.access(&mut cached, || 0).is_ok());
-    auth.replace(&[verifier("a", Role::Admin, &[], None)]);
-    assert!(auth.access(&mut cached, || 0).is_ok_and(|access| access.require(Role::Admin, Scope::AllDomains).is_ok()));
+    assert!(auth.authenticate_cached(&mut cached, || 0).is_ok());
+    auth.replace(&[verifier_of("a", Role::Admin, &[], None)]);
+    assert!(
+        auth.authenticate_cached(&mut cached, || 0)
+            .is_ok_and(|access| access.require(Role::Admin, Scope::AllDomains).is_ok())
+    );
     auth.replace(&[]);
-    assert_eq!(auth.access(&mut cached, || 0), Err(AuthError::Unknown));
-    assert_eq!(auth.access(&mut CachedToken::default(), || 0), Err(AuthError::NoToken));
+    assert_eq!(auth.authenticate_cached(&mut cached, || 0), Err(AuthError::Unknown));
+    assert_eq!(auth.authenticate_cached(&mut CachedToken::default(), || 0), Err(AuthError::NoToken));
     let edition = auth.edition.load(Ordering::Relaxed);
     auth.replace(&[]);
     assert_eq!(auth.edition.load(Ordering::Relaxed), edition, "the same tokens change nothing");
@@ -70,7 +73,7 @@ fn revoked_or_changed_token_takes_effect_on_open_connections() {
 #[test]
 fn role_includes_those_before_it_and_is_limited_to_its_domains() {
     let may = |role, domains: &[&str], needed, scope| {
-        let access = Access::Token(Arc::new(verifier("t", role, domains, None)));
+        let access = Access::Token(Arc::new(verifier_of("t", role, domains, None)));
         access.require(needed, scope).is_ok()
     };
     let roles = [Role::Reader, Role::Operator, Role::Editor, Role::Admin];
@@ -87,7 +90,7 @@ fn role_includes_those_before_it_and_is_limited_to_its_domains() {
 
 #[test]
 fn refusal_names_the_required_role() {
-    let access = Access::Token(Arc::new(verifier("t", Role::Editor, &["a", "b"], None)));
+    let access = Access::Token(Arc::new(verifier_of("t", Role::Editor, &["a", "b"], None)));
     let denied = access.require(Role::Editor, Scope::Domain("c")).unwrap_err();
     assert_eq!(
         denied.to_string(),
@@ -99,7 +102,7 @@ fn refusal_names_the_required_role() {
 fn invalid_digests_match_no_token() {
     for invalid in ["", "0f", &"0g".repeat(32), &"0f".repeat(33), &"ü".repeat(32), &"+f".repeat(32)] {
         let auth = Authenticator::new(TokenPolicy::Required);
-        auth.replace(&[Verifier { digest: invalid.into(), ..verifier("a", Role::Reader, &[], None) }]);
+        auth.replace(&[Verifier { digest: invalid.into(), ..verifier_of("a", Role::Reader, &[], None) }]);
         assert!(auth.table.read().unwrap().is_empty(), "{invalid}");
     }
 }

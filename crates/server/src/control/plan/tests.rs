@@ -1,7 +1,7 @@
 use super::super::db::Stamp;
 use super::*;
 
-fn row(id: &str, position: i64) -> RuleRow {
+fn rule_row(id: &str, position: i64) -> RuleRow {
     RuleRow {
         id: id.into(),
         position,
@@ -15,7 +15,7 @@ fn row(id: &str, position: i64) -> RuleRow {
 
 /// Compares stored rules with a file, both given as ids of one letter; the result is the new order, the unchanged count and the changes.
 fn check(stored: &str, file: &str, others: Others, expected: &str) {
-    let stored: Vec<RuleRow> = stored.chars().zip(1..).map(|(id, at)| row(&id.to_string(), 10 * at)).collect();
+    let stored: Vec<RuleRow> = stored.chars().zip(1..).map(|(id, at)| rule_row(&id.to_string(), 10 * at)).collect();
     let before: HashMap<String, i64> = stored.iter().map(|row| (row.id.clone(), row.position)).collect();
     let entry = |id: char| format!("{{id: {id}, limit: 1/s}}");
     let text = format!("{{domain: d, rules: [{}]}}", file.chars().map(entry).collect::<Vec<_>>().join(", "));
@@ -56,7 +56,7 @@ fn order_of_the_file_is_preserved() {
 fn only_changes_are_reported() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2/s}\n- {id: b, limit: 1/s}\n";
     let taken = entry::split(&[Source { name: "f", text }]).unwrap();
-    let stored = HashMap::from([("d".into(), vec![row("a", 1), row("b", 2)])]);
+    let stored = HashMap::from([("d".into(), vec![rule_row("a", 1), rule_row("b", 2)])]);
     let changes = compare(taken, stored, Others::Keep);
     assert_eq!(changes.planned.len(), 1);
     assert_eq!(changes.planned[0].diff, " id: a\n-limit: 1/s\n+limit: 2/s\n");
@@ -67,7 +67,7 @@ fn only_changes_are_reported() {
 fn limit_that_jumps_is_a_warning() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2000/s}\n";
     let taken = entry::split(&[Source { name: "f", text }]).unwrap();
-    let stored = HashMap::from([("d".into(), vec![row("a", 1)])]);
+    let stored = HashMap::from([("d".into(), vec![rule_row("a", 1)])]);
     let changes = compare(taken, stored, Others::Keep);
     assert_eq!(changes.warnings.len(), 1, "{:?}", changes.warnings);
 }

@@ -51,14 +51,14 @@ impl<'a> Original<'a> {
     pub(super) fn read<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<Attribute<'n, 'a>>, Problem> {
         let mut values = Vec::with_capacity(names.len().min(Item::MAX_ENTRIES));
         for name in names {
-            if let Some(value) = self.attribute(name)? {
+            if let Some(value) = self.attribute_value(name)? {
                 values.push((&**name, cut(value)));
             }
         }
         Ok(values)
     }
 
-    fn attribute(&self, name: &str) -> Result<Option<Cow<'a, [u8]>>, Problem> {
+    fn attribute_value(&self, name: &str) -> Result<Option<Cow<'a, [u8]>>, Problem> {
         Ok(match name {
             "method" => Some(self.method()?.into()),
             "path" => Some(match normalize(self.target()?.0) {
@@ -66,7 +66,7 @@ impl<'a> Original<'a> {
                 Cow::Owned(path) => path.into_bytes().into(),
             }),
             "host" => Some(self.host()?),
-            "scheme" => Some(self.required(&PROTO)?.to_ascii_lowercase().into()),
+            "scheme" => Some(self.required_header(&PROTO)?.to_ascii_lowercase().into()),
             "client_ip" => self.peer.map(|peer| {
                 let address = self.client.address(&self.head.headers, peer);
                 self.client.text(address).into_bytes().into()
@@ -84,7 +84,7 @@ impl<'a> Original<'a> {
     }
 
     fn method(&self) -> Result<&'a [u8], Problem> {
-        if self.rest.is_some() { Ok(self.head.method.as_str().as_bytes()) } else { self.required(&METHOD) }
+        if self.rest.is_some() { Ok(self.head.method.as_str().as_bytes()) } else { self.required_header(&METHOD) }
     }
 
     /// Returns the path and the query of the request.
@@ -92,7 +92,7 @@ impl<'a> Original<'a> {
         if let Some(path) = self.rest {
             return Ok((path, self.head.uri.query()));
         }
-        let uri = self.required(&URI)?;
+        let uri = self.required_header(&URI)?;
         let wrong = || {
             let detail = format!("`{}: {}` is not the target of a request", URI[0], uri.escape_ascii());
             Problem::bad_request(detail)
@@ -110,8 +110,8 @@ impl<'a> Original<'a> {
 
     fn host(&self) -> Result<Cow<'a, [u8]>, Problem> {
         let value = match self.rest {
-            Some(_) => self.required(&[HOST])?,
-            None => self.required(&FORWARDED_HOST)?,
+            Some(_) => self.required_header(&[HOST])?,
+            None => self.required_header(&FORWARDED_HOST)?,
         };
         let authority: Authority = value.try_into().map_err(|_| {
             Problem::bad_request(format!("the host `{}` is not a host name or an address", value.escape_ascii()))
@@ -120,7 +120,7 @@ impl<'a> Original<'a> {
     }
 
     /// Returns the value of the first of these headers that the proxy sends.
-    fn required(&self, names: &[HeaderName]) -> Result<&'a [u8], Problem> {
+    fn required_header(&self, names: &[HeaderName]) -> Result<&'a [u8], Problem> {
         let found = names.iter().find_map(|name| self.head.headers.get(name)).map(HeaderValue::as_bytes);
         found.ok_or_else(|| {
             let detail = format!("the header `{}` is missing: configure the proxy to send it", names[0]);

@@ -24,7 +24,7 @@ use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
 use super::body::ReplyBody;
-use super::call::status;
+use super::call::decision_status;
 use super::problem::Problem;
 use super::serve::HttpResponse;
 use crate::app::App;
@@ -135,8 +135,8 @@ pub(super) async fn answer<S: Store>(
 fn respond(decision: &DecisionView<'_>, refuse: Option<StatusCode>) -> HttpResponse {
     let mut answer = Response::new(ReplyBody::default());
     if !decision.is_allowed() {
-        let refusal = status(decision);
-        answer = Response::new(ReplyBody::from(body(decision, refusal)));
+        let refusal = decision_status(decision);
+        answer = Response::new(ReplyBody::from(refusal_body(decision, refusal)));
         *answer.status_mut() = refuse.unwrap_or(refusal);
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -148,7 +148,7 @@ fn respond(decision: &DecisionView<'_>, refuse: Option<StatusCode>) -> HttpRespo
 }
 
 /// Returns the body of a refusal, for the client behind the proxy.
-fn body(decision: &DecisionView<'_>, status: StatusCode) -> Vec<u8> {
+fn refusal_body(decision: &DecisionView<'_>, status: StatusCode) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
     struct RefusalBody<'a> {

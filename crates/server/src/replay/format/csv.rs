@@ -90,7 +90,7 @@ fn closing_quote(line: &[u8], from: usize) -> Option<(usize, bool)> {
 mod tests {
     use super::*;
 
-    fn values(csv: &Csv, line: &str) -> Option<Vec<String>> {
+    fn parse_values(csv: &Csv, line: &str) -> Option<Vec<String>> {
         let mut fields = [Span::NONE; MAX_FIELDS];
         csv.parse(line.as_bytes(), 0, &mut fields).then(|| {
             let value =
@@ -103,11 +103,11 @@ mod tests {
     fn values_are_found_by_column() {
         let csv = Csv::of_header(b"time;client_ip;path").unwrap();
         assert_eq!(csv.names(), ["time", "client_ip", "path"]);
-        assert_eq!(values(&csv, "1;2;3").unwrap(), ["1", "2", "3"]);
-        assert_eq!(values(&csv, "1;\"a;b\";\"x\"\"y\"").unwrap(), ["1", "a;b", "x\"\"y"]);
-        assert_eq!(values(&csv, ";;").unwrap(), ["", "", ""]);
+        assert_eq!(parse_values(&csv, "1;2;3").unwrap(), ["1", "2", "3"]);
+        assert_eq!(parse_values(&csv, "1;\"a;b\";\"x\"\"y\"").unwrap(), ["1", "a;b", "x\"\"y"]);
+        assert_eq!(parse_values(&csv, ";;").unwrap(), ["", "", ""]);
         for line in ["1;2", "1;2;3;4", "1;\"2;3", "1;\"2\"x;3", ""] {
-            assert_eq!(values(&csv, line), None, "{line}");
+            assert_eq!(parse_values(&csv, line), None, "{line}");
         }
     }
 

@@ -83,7 +83,7 @@ impl Json {
         fields.fill(Span::NONE);
         let mut scanner = Scanner { line, at: 0, base };
         scanner.spaces();
-        let parsed = scanner.peek() == Some(b'{') && scanner.object(&self.wanted, fields, 0).is_ok();
+        let parsed = scanner.peek() == Some(b'{') && scanner.parse_object(&self.wanted, fields, 0).is_ok();
         scanner.spaces();
         parsed && scanner.at == line.len()
     }
@@ -128,7 +128,7 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    fn object(&mut self, wanted: &[Wanted], fields: &mut [Span], depth: usize) -> Result<(), NotJson> {
+    fn parse_object(&mut self, wanted: &[Wanted], fields: &mut [Span], depth: usize) -> Result<(), NotJson> {
         if depth > MAX_DEPTH {
             return Err(NotJson);
         }
@@ -163,7 +163,7 @@ impl Scanner<'_> {
 
     fn wanted_value(&mut self, wanted: &Wanted, fields: &mut [Span], depth: usize) -> Result<(), NotJson> {
         match self.peek() {
-            Some(b'{') => return self.object(&wanted.within, fields, depth + 1),
+            Some(b'{') => return self.parse_object(&wanted.within, fields, depth + 1),
             Some(b'[') => {
                 self.at += 1;
                 self.spaces();
@@ -238,7 +238,7 @@ impl Scanner<'_> {
             return Err(NotJson);
         }
         match self.peek() {
-            Some(b'{') => self.object(&[], &mut [], depth + 1),
+            Some(b'{') => self.parse_object(&[], &mut [], depth + 1),
             Some(b'[') => {
                 self.at += 1;
                 self.spaces();

@@ -38,8 +38,8 @@ impl Format {
     ///
     /// # Errors
     /// What is wrong with the text.
-    pub fn described(text: &str, head: &[u8]) -> Result<Self, String> {
-        let lines = sample(head);
+    pub fn from_description(text: &str, head: &[u8]) -> Result<Self, String> {
+        let lines = sample_lines(head);
         let named = |kind: Option<FormatKind>| {
             let kind = kind.ok_or_else(|| format!("the log does not begin with lines of the format `{text}`"))?;
             Ok(Self { name: text.to_owned(), kind })
@@ -48,7 +48,7 @@ impl Format {
             "json" | "caddy" => named(Json::of_sample(&lines).map(FormatKind::Json)),
             "csv" => named(lines.first().and_then(|line| Csv::of_header(line)).map(FormatKind::Csv)),
             _ => {
-                let known: Vec<Pattern> = pattern::known()
+                let known: Vec<Pattern> = pattern::known_formats()
                     .into_iter()
                     .filter(|(name, _)| *name == text)
                     .map(|(_, pattern)| pattern)
@@ -70,10 +70,10 @@ impl Format {
 
     /// Returns the format that most of the first lines have; `None` if no known format fits half of them.
     pub fn detect(head: &[u8]) -> Option<Self> {
-        let lines = sample(head);
+        let lines = sample_lines(head);
         let mut formats: Vec<Self> = Vec::new();
         formats.extend(Json::of_sample(&lines).map(|json| Self { name: "json".into(), kind: FormatKind::Json(json) }));
-        for (name, pattern) in pattern::known() {
+        for (name, pattern) in pattern::known_formats() {
             formats.push(Self { name: name.into(), kind: FormatKind::Pattern(pattern) });
         }
         let csv = lines.first().and_then(|line| Csv::of_header(line));
@@ -81,7 +81,7 @@ impl Format {
         // Of equally good formats the first is used: more specific ones are listed first.
         let mut best: Option<(usize, Self)> = None;
         for format in formats {
-            let score = format.score(&lines);
+            let score = format.matching_lines(&lines);
             if score > 0 && best.as_ref().is_none_or(|(most, _)| score > *most) {
                 best = Some((score, format));
             }
@@ -104,7 +104,7 @@ impl Format {
     }
 
     /// Returns the number of a field; `None` if lines cannot have it.
-    pub fn field(&mut self, name: &str) -> Option<usize> {
+    pub fn field_number(&mut self, name: &str) -> Option<usize> {
         let place = |names: &[String]| names.iter().position(|known| known.eq_ignore_ascii_case(name));
         match &mut self.kind {
             FormatKind::Pattern(pattern) => place(pattern.names()),
@@ -154,7 +154,7 @@ impl Format {
         matches!(self.kind, FormatKind::Pattern(_))
     }
 
-    fn score(&self, lines: &[&[u8]]) -> usize {
+    fn matching_lines(&self, lines: &[&[u8]]) -> usize {
         let mut fields = [Span::NONE; MAX_FIELDS];
         match &self.kind {
             FormatKind::Pattern(pattern) => score_pattern(pattern, lines),
@@ -166,7 +166,7 @@ impl Format {
 }
 
 /// Returns the lines that a format is detected from.
-pub(super) fn sample(head: &[u8]) -> Vec<&[u8]> {
+pub(super) fn sample_lines(head: &[u8]) -> Vec<&[u8]> {
     // The last line of a longer log may be cut.
     let end = if head.len() < HEAD { None } else { memchr::memrchr(b'\n', head) };
     let whole = end.map_or(head, |end| &head[..end]);
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn values_are_unescaped_by_their_format() {
-        let format = |text: &str| Format::described(text, b"a,b\n{\"a\":1}\n").unwrap();
+        let format = |text: &str| Format::from_description(text, b"a,b\n{\"a\":1}\n").unwrap();
         assert_eq!(&*format("combined").unescape(br"a\x22b\\c\q\x2"), b"a\"b\\cqx2");
         assert_eq!(&*format("json").unescape(br#"a\u00e9\"b"#), "aé\"b".as_bytes());
         assert_eq!(&*format("json").unescape(br"\ud800"), br"\ud800");
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn unknown_names_are_reported_with_those_there_are() {
-        assert!(Format::described("nginxx", b"").unwrap_err().contains("use combined, common"));
-        assert!(Format::described("csv", b"1,2\n").unwrap_err().contains("does not begin with"));
+        assert!(Format::from_description("nginxx", b"").unwrap_err().contains("use combined, common"));
+        assert!(Format::from_description("csv", b"1,2\n").unwrap_err().contains("does not begin with"));
     }
 }

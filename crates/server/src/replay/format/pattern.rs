@@ -41,22 +41,22 @@ impl Pattern {
     /// # Errors
     /// What is wrong with it.
     pub fn new(text: &str) -> Result<Self, String> {
-        let text = undirected(text);
+        let text = strip_directive(text);
         let parts = if text.contains('$') {
-            nginx(&text)?
+            parse_nginx(&text)?
         } else if is_envoy(&text) {
-            envoy(&text)?
+            parse_envoy(&text)?
         } else if text.contains('%') {
-            apache(&text)?
+            parse_apache(&text)?
         } else {
             return Err(
                 "a format has fields, such as $remote_addr of nginx, %h of Apache or %START_TIME% of Envoy".into()
             );
         };
-        Self::of(parts)
+        Self::from_parts(parts)
     }
 
-    fn of(parts: Vec<Part>) -> Result<Self, String> {
+    fn from_parts(parts: Vec<Part>) -> Result<Self, String> {
         let mut pattern =
             Self { start: Box::default(), fields: Vec::new(), names: Vec::new(), open: false, skip: None };
         let mut text = String::new();
@@ -128,7 +128,7 @@ impl Pattern {
         at += self.start.len();
         for (field, span) in self.fields.iter().zip(fields) {
             let rest = &line[at..];
-            let Some((len, escaped)) = field.length(rest, self.open) else { return false };
+            let Some((len, escaped)) = field.field_length(rest, self.open) else { return false };
             *span = Span::new(base + at, len).escaped_if(escaped);
             at += len + field.end.len().min(rest.len() - len);
         }
@@ -139,7 +139,7 @@ impl Pattern {
 impl Field {
     /// Returns the length of the field at the beginning of `rest`, and whether it has escape sequences.
     #[inline]
-    fn length(&self, rest: &[u8], open: bool) -> Option<(usize, bool)> {
+    fn field_length(&self, rest: &[u8], open: bool) -> Option<(usize, bool)> {
         let Some((first, more)) = self.end.split_first() else {
             // In a format that allows more text after it, the last field ends at the next space.
             let len = if open { memchr::memchr(b' ', rest).unwrap_or(rest.len()) } else { rest.len() };
@@ -167,7 +167,7 @@ impl Field {
 }
 
 /// Returns the quoted strings of a directive (`log_format NAME '…' '…';` or `LogFormat "…" NAME`), or the text as it is.
-fn undirected(text: &str) -> String {
+fn strip_directive(text: &str) -> String {
     let text = text.trim();
     let Some(rest) = text.strip_prefix("log_format").or_else(|| text.strip_prefix("LogFormat")) else {
         return text.to_owned();
@@ -203,7 +203,7 @@ fn is_envoy(text: &str) -> bool {
     })
 }
 
-fn nginx(text: &str) -> Result<Vec<Part>, String> {
+fn parse_nginx(text: &str) -> Result<Vec<Part>, String> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
@@ -225,7 +225,7 @@ fn nginx(text: &str) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-fn apache(text: &str) -> Result<Vec<Part>, String> {
+fn parse_apache(text: &str) -> Result<Vec<Part>, String> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('%') {
@@ -279,7 +279,7 @@ fn apache(text: &str) -> Result<Vec<Part>, String> {
     Ok(parts)
 }
 
-fn envoy(text: &str) -> Result<Vec<Part>, String> {
+fn parse_envoy(text: &str) -> Result<Vec<Part>, String> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('%') {
@@ -320,7 +320,7 @@ fn envoy(text: &str) -> Result<Vec<Part>, String> {
 }
 
 /// Returns the formats that are recognised by name.
-pub(super) fn known() -> Vec<(&'static str, Pattern)> {
+pub(super) fn known_formats() -> Vec<(&'static str, Pattern)> {
     const COMMON: &str = "$remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
     const REST: &str = " \"$http_referer\" \"$http_user_agent\"";
     const ENVOY: &str = "[$time_local] \"$request_method $request_uri $protocol\" $status $flags $bytes_received $body_bytes_sent \
@@ -330,7 +330,7 @@ pub(super) fn known() -> Vec<(&'static str, Pattern)> {
         \"$http_user_agent\" \"$http_x_request_id\" \"$host\" \"$upstream\"";
     const HAPROXY: &str = "$remote_addr_port [$time_local] $frontend $backend/$server $timers $status $body_bytes_sent \
         $request_cookie $response_cookie $termination $connections $queues\"$request\"";
-    let pattern = |text: &str| nginx(text).and_then(Pattern::of);
+    let pattern = |text: &str| parse_nginx(text).and_then(Pattern::from_parts);
     let known = [
         ("vhost_combined", pattern(&format!("$server_name:$server_port {COMMON}{REST}")).map(Pattern::open)),
         ("combined", pattern(&format!("{COMMON}{REST}")).map(Pattern::open)),
@@ -346,7 +346,7 @@ pub(super) fn known() -> Vec<(&'static str, Pattern)> {
 mod tests {
     use super::*;
 
-    fn fields(pattern: &Pattern, line: &str) -> Option<Vec<(String, String)>> {
+    fn parse_fields(pattern: &Pattern, line: &str) -> Option<Vec<(String, String)>> {
         let mut spans = [Span::NONE; MAX_FIELDS];
         pattern.parse(line.as_bytes(), 0, &mut spans).then(|| {
             let value =
@@ -357,7 +357,7 @@ mod tests {
 
     fn check(format: &str, line: &str, expected: &[(&str, &str)]) {
         let pattern = Pattern::new(format).unwrap_or_else(|error| panic!("{format}: {error}"));
-        let found = fields(&pattern, line).unwrap_or_else(|| panic!("{format}\n{line}"));
+        let found = parse_fields(&pattern, line).unwrap_or_else(|| panic!("{format}\n{line}"));
         for (name, value) in expected {
             assert!(found.contains(&((*name).to_owned(), (*value).to_owned())), "{name}: {found:?}");
         }
@@ -399,9 +399,9 @@ mod tests {
     fn lines_of_another_format_are_refused() {
         let pattern = Pattern::new("$a - $b").unwrap();
         for line in ["", "x", "x-y", "x -"] {
-            assert_eq!(fields(&pattern, line), None, "{line}");
+            assert_eq!(parse_fields(&pattern, line), None, "{line}");
         }
-        assert_eq!(fields(&Pattern::new("<$a>").unwrap(), "<x> "), None);
+        assert_eq!(parse_fields(&Pattern::new("<$a>").unwrap(), "<x> "), None);
     }
 
     #[test]

@@ -55,14 +55,14 @@ impl TimeParser {
     fn parse_new(&self, text: &[u8]) -> Option<Stamp> {
         let text = text.trim_ascii();
         match (text.get(2), text.get(4)) {
-            (Some(b'/'), _) => self.common(text),
-            (_, Some(b'-' | b'/')) => self.iso(text),
-            _ => epoch(text),
+            (Some(b'/'), _) => self.parse_common(text),
+            (_, Some(b'-' | b'/')) => self.parse_iso(text),
+            _ => parse_epoch(text),
         }
     }
 
     /// `16/Nov/2026:09:00:00[.123] [+0000]`
-    fn common(&self, text: &[u8]) -> Option<Stamp> {
+    fn parse_common(&self, text: &[u8]) -> Option<Stamp> {
         const MONTHS: &[u8; 36] = b"janfebmaraprmayjunjulaugsepoctnovdec";
         let (date, rest) = text.split_at_checked(20)?;
         let month = date[3..6].to_ascii_lowercase();
@@ -71,14 +71,14 @@ impl TimeParser {
         if separators != *b"//:::" {
             return None;
         }
-        let seconds = number(&date[18..20])?;
-        let days = days(number(&date[7..11])?, month, number(&date[..2])?)?;
-        let of_day = of_day(number(&date[12..14])?, number(&date[15..17])?, seconds)?;
+        let seconds = parse_number(&date[18..20])?;
+        let days = days_since_1970(parse_number(&date[7..11])?, month, parse_number(&date[..2])?)?;
+        let of_day = of_day(parse_number(&date[12..14])?, parse_number(&date[15..17])?, seconds)?;
         self.finish(days, of_day, rest)
     }
 
     /// `2026-11-16T09:00:00[.123][Z|+01:00]`
-    fn iso(&self, text: &[u8]) -> Option<Stamp> {
+    fn parse_iso(&self, text: &[u8]) -> Option<Stamp> {
         let (date, rest) = text.split_at_checked(19)?;
         if !matches!([date[4], date[7]], [b'-', b'-'] | [b'/', b'/'])
             || !matches!(date[10], b'T' | b't' | b' ')
@@ -86,8 +86,8 @@ impl TimeParser {
         {
             return None;
         }
-        let days = days(number(&date[..4])?, number(&date[5..7])?, number(&date[8..10])?)?;
-        let of_day = of_day(number(&date[11..13])?, number(&date[14..16])?, number(&date[17..19])?)?;
+        let days = days_since_1970(parse_number(&date[..4])?, parse_number(&date[5..7])?, parse_number(&date[8..10])?)?;
+        let of_day = of_day(parse_number(&date[11..13])?, parse_number(&date[14..16])?, parse_number(&date[17..19])?)?;
         self.finish(days, of_day, rest)
     }
 
@@ -96,15 +96,15 @@ impl TimeParser {
         let (fraction, rest) = match rest.split_first() {
             Some((b'.' | b',', rest)) => {
                 let len = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-                (Some(fraction(&rest[..len])?), &rest[len..])
+                (Some(parse_fraction(&rest[..len])?), &rest[len..])
             }
             Some(_) | None => (None, rest),
         };
         let local = i64::try_from(days * 86_400 + of_day).ok()?;
         let offset = match rest.trim_ascii() {
             b"Z" | b"z" => 0,
-            b"" => self.offset(local)?,
-            zone => offset(zone)?,
+            b"" => self.local_offset(local)?,
+            zone => parse_offset(zone)?,
         };
         let seconds = u64::try_from(local - offset).ok()?;
         let nanos = seconds.checked_mul(SECOND)?.checked_add(fraction.unwrap_or(0))?;
@@ -113,7 +113,7 @@ impl TimeParser {
 
     /// Returns the offset of the zone at a local time, in seconds.
     #[cold]
-    fn offset(&self, local: i64) -> Option<i64> {
+    fn local_offset(&self, local: i64) -> Option<i64> {
         if self.zone == TimeZone::UTC {
             return Some(0);
         }
@@ -124,7 +124,7 @@ impl TimeParser {
 }
 
 /// `1794819600.123`, or a whole number, whose unit follows from its length.
-fn epoch(text: &[u8]) -> Option<Stamp> {
+fn parse_epoch(text: &[u8]) -> Option<Stamp> {
     let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (whole, rest) = text.split_at(len);
     if whole.is_empty() || whole.len() > 19 {
@@ -143,7 +143,7 @@ fn epoch(text: &[u8]) -> Option<Stamp> {
             Some(Stamp { nanos, is_whole_second: unit == SECOND })
         }
         [b'.', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => {
-            let nanos = whole_number.checked_mul(SECOND)?.checked_add(fraction(digits)?)?;
+            let nanos = whole_number.checked_mul(SECOND)?.checked_add(parse_fraction(digits)?)?;
             Some(Stamp { nanos, is_whole_second: false })
         }
         _ => None,
@@ -151,7 +151,7 @@ fn epoch(text: &[u8]) -> Option<Stamp> {
 }
 
 /// Returns the nanoseconds of the digits after a point.
-fn fraction(digits: &[u8]) -> Option<u64> {
+fn parse_fraction(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
     }
@@ -160,22 +160,22 @@ fn fraction(digits: &[u8]) -> Option<u64> {
 }
 
 /// Returns the seconds of `+0100` or `+01:00`.
-fn offset(zone: &[u8]) -> Option<i64> {
+fn parse_offset(zone: &[u8]) -> Option<i64> {
     let (sign, digits) = match zone.split_first()? {
         (b'+', digits) => (1, digits),
         (b'-', digits) => (-1, digits),
         _ => return None,
     };
     let (hours, minutes) = match digits {
-        [a, b, b':', c, d] | [a, b, c, d] => (number(&[*a, *b])?, number(&[*c, *d])?),
-        [a, b] => (number(&[*a, *b])?, 0),
+        [a, b, b':', c, d] | [a, b, c, d] => (parse_number(&[*a, *b])?, parse_number(&[*c, *d])?),
+        [a, b] => (parse_number(&[*a, *b])?, 0),
         _ => return None,
     };
     let seconds = i64::try_from(hours * 3_600 + minutes * 60).ok()?;
     (hours <= 23 && minutes <= 59).then_some(sign * seconds)
 }
 
-fn number(digits: &[u8]) -> Option<u64> {
+fn parse_number(digits: &[u8]) -> Option<u64> {
     let digit = |sum: Option<u64>, byte: &u8| {
         byte.is_ascii_digit().then(|| sum.map(|sum| sum * 10 + u64::from(byte - b'0')))?
     };
@@ -188,7 +188,7 @@ fn of_day(hour: u64, minute: u64, second: u64) -> Option<u64> {
 }
 
 /// Returns the days since 1970 of a date from 1970 on.
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     const BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     const LENGTH: [u64; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let place = usize::try_from(month.checked_sub(1)?).ok()?;
@@ -250,7 +250,7 @@ mod tests {
     fn days_agree_with_the_calendar() {
         let mut civil = jiff::civil::date(1970, 1, 1);
         for expected in 0..150_000 {
-            let found = days(civil.year() as u64, civil.month() as u64, civil.day() as u64);
+            let found = days_since_1970(civil.year() as u64, civil.month() as u64, civil.day() as u64);
             assert_eq!(found, Some(expected), "{civil}");
             civil = civil.tomorrow().expect("a date");
         }

@@ -1,6 +1,6 @@
 //! `COMMAND`, `CONFIG` and `INFO`: what clients request about the server before they use it.
 
-use super::{AfterCommand, COMMANDS, Context, quoted, wrong_arity};
+use super::{AfterCommand, COMMANDS, Context, quote_argument, wrong_arity};
 use crate::ops::TABLE;
 use crate::resp::wire::Replies;
 
@@ -15,7 +15,7 @@ struct Description {
 }
 
 /// Returns all commands: `CL.THROTTLE`, the operations, and those of the connection.
-fn descriptions() -> Vec<Description> {
+fn describe_commands() -> Vec<Description> {
     const WRITES: &[&str] = &["write", "denyoom", "fast"];
     const READS: &[&str] = &["readonly", "fast"];
     const TALKS: &[&str] = &["loading", "stale", "fast"];
@@ -49,24 +49,24 @@ fn descriptions() -> Vec<Description> {
 
 /// `COMMAND [COUNT | LIST | INFO name … | DOCS [name …]]`.
 pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
-    let (replies, commands) = (&mut *context.replies, descriptions());
+    let (replies, commands) = (&mut *context.replies, describe_commands());
     let find = |name: &[u8]| commands.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name));
     let Some((verb, names)) = args.split_first() else {
-        replies.array(commands.len());
-        commands.iter().for_each(|command| entry(command, replies));
+        replies.begin_array(commands.len());
+        commands.iter().for_each(|command| write_entry(command, replies));
         return AfterCommand::Continue;
     };
     match verb.to_ascii_uppercase().as_slice() {
-        b"COUNT" => replies.integer(commands.len() as i64),
+        b"COUNT" => replies.write_integer(commands.len() as i64),
         b"LIST" => {
-            replies.array(commands.len());
-            commands.iter().for_each(|command| replies.bulk(&command.name));
+            replies.begin_array(commands.len());
+            commands.iter().for_each(|command| replies.write_bulk(&command.name));
         }
         b"INFO" => {
-            replies.array(names.len());
+            replies.begin_array(names.len());
             for name in names {
                 match find(name) {
-                    Some(command) => entry(command, replies),
+                    Some(command) => write_entry(command, replies),
                     None => replies.null(),
                 }
             }
@@ -76,31 +76,31 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand
                 [] => commands.iter().collect(),
                 names => names.iter().filter_map(|name| find(name)).collect(),
             };
-            replies.map(known.len());
-            known.into_iter().for_each(|command| docs(command, replies));
+            replies.begin_map(known.len());
+            known.into_iter().for_each(|command| write_docs(command, replies));
         }
-        _ => replies.error(&format!("ERR unknown subcommand {}. Try COMMAND DOCS.", quoted(verb))),
+        _ => replies.write_error_reply(&format!("ERR unknown subcommand {}. Try COMMAND DOCS.", quote_argument(verb))),
     }
     AfterCommand::Continue
 }
 
-fn entry(command: &Description, replies: &mut Replies) {
-    replies.array(6);
-    replies.bulk(&command.name);
-    replies.integer(command.arity);
-    replies.array(command.flags.len());
-    command.flags.iter().for_each(|flag| replies.bulk(flag));
+fn write_entry(command: &Description, replies: &mut Replies) {
+    replies.begin_array(6);
+    replies.write_bulk(&command.name);
+    replies.write_integer(command.arity);
+    replies.begin_array(command.flags.len());
+    command.flags.iter().for_each(|flag| replies.write_bulk(flag));
     // First key, last key and the step between them.
-    (0..3).for_each(|_| replies.integer(command.key));
+    (0..3).for_each(|_| replies.write_integer(command.key));
 }
 
-fn docs(command: &Description, replies: &mut Replies) {
+fn write_docs(command: &Description, replies: &mut Replies) {
     let group = if command.name.contains('.') { "module" } else { "connection" };
-    replies.bulk(&command.name);
-    replies.map(3);
+    replies.write_bulk(&command.name);
+    replies.begin_map(3);
     for (name, value) in [("summary", &*command.summary), ("since", "0.1.0"), ("group", group)] {
-        replies.bulk(name);
-        replies.bulk(value);
+        replies.write_bulk(name);
+        replies.write_bulk(value);
     }
 }
 
@@ -112,20 +112,22 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand 
         Some((verb, names)) if verb.eq_ignore_ascii_case(b"GET") => {
             let is_asked = |name: &str| names.iter().any(|asked| asked.eq_ignore_ascii_case(name.as_bytes()));
             let settings = [("save", ""), ("appendonly", "no")].into_iter().filter(|(name, _)| is_asked(name));
-            replies.map(settings.clone().count());
+            replies.begin_map(settings.clone().count());
             for (name, value) in settings {
-                replies.bulk(name);
-                replies.bulk(value);
+                replies.write_bulk(name);
+                replies.write_bulk(value);
             }
         }
-        Some(_) => replies.error("ERR only CONFIG GET is supported; the server is configured by its command line"),
+        Some(_) => {
+            replies.write_error_reply("ERR only CONFIG GET is supported; the server is configured by its command line");
+        }
     }
     AfterCommand::Continue
 }
 
 /// `INFO`, in the form of Redis. Clients look for `loading` and for a version they know.
 pub(super) fn info(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
-    context.replies.bulk(format!(
+    context.replies.write_bulk(format!(
         "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\ntollgate_version:{}\r\n\
          # Clients\r\nconnected_clients:{}\r\n# Persistence\r\nloading:0\r\n# Replication\r\nrole:master\r\n",
         env!("CARGO_PKG_VERSION"),

@@ -1,6 +1,6 @@
 //! `CLIENT`: the name and id of a connection.
 
-use super::{AfterCommand, Context, quoted, wrong_arity};
+use super::{AfterCommand, Context, quote_argument, wrong_arity};
 use crate::resp::bounds::MAX_CLIENT_NAME;
 
 /// `CLIENT SETNAME`, `GETNAME`, `SETINFO`, `ID`, `INFO` and the switches that change nothing here.
@@ -14,24 +14,24 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand 
         (b"SETNAME", [name]) => match checked_name(name) {
             Ok(name) => {
                 session.name = name;
-                replies.simple("OK");
+                replies.write_simple("OK");
             }
-            Err(error) => replies.error(&error),
+            Err(error) => replies.write_error_reply(&error),
         },
         (b"GETNAME", []) => match &session.name {
-            Some(name) => replies.bulk(name),
+            Some(name) => replies.write_bulk(name),
             None => replies.null(),
         },
-        (b"ID", []) => replies.integer(i64::try_from(session.id).unwrap_or(i64::MAX)),
+        (b"ID", []) => replies.write_integer(i64::try_from(session.id).unwrap_or(i64::MAX)),
         (b"INFO", []) => {
             let name = session.name.as_deref().unwrap_or_default();
-            replies.bulk(format!("id={} name={}\n", session.id, String::from_utf8_lossy(name)));
+            replies.write_bulk(format!("id={} name={}\n", session.id, String::from_utf8_lossy(name)));
         }
-        (b"SETINFO", [_, _]) | (b"NO-EVICT" | b"NO-TOUCH", [_]) => replies.simple("OK"),
+        (b"SETINFO", [_, _]) | (b"NO-EVICT" | b"NO-TOUCH", [_]) => replies.write_simple("OK"),
         (b"SETNAME" | b"GETNAME" | b"ID" | b"INFO" | b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH", _) => {
             wrong_arity(&format!("client|{}", String::from_utf8_lossy(verb).to_lowercase()), replies);
         }
-        _ => replies.error(&format!("ERR unknown subcommand {}. Try CLIENT ID.", quoted(verb))),
+        _ => replies.write_error_reply(&format!("ERR unknown subcommand {}. Try CLIENT ID.", quote_argument(verb))),
     }
     AfterCommand::Continue
 }

@@ -1,8 +1,8 @@
 //! `HELLO` and `AUTH`: the version of the protocol, and authentication.
 
 use super::client::checked_name;
-use super::{AfterCommand, Context, quoted, wrong_arity};
-use crate::resp::wire::{RespVersion, integer};
+use super::{AfterCommand, Context, quote_argument, wrong_arity};
+use crate::resp::wire::{RespVersion, parse_integer};
 
 /// The error of Redis for a password where none is configured.
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. \
@@ -19,13 +19,13 @@ const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already a
 /// `HELLO [version [AUTH user password] [SETNAME name]]`.
 pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     if let Err(error) = try_hello(context, args) {
-        context.replies.error(&error);
+        context.replies.write_error_reply(&error);
     }
     AfterCommand::Continue
 }
 
 fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
-    let version = match args.first().map(|text| integer(text)) {
+    let version = match args.first().map(|text| parse_integer(text)) {
         None => context.session.version,
         Some(Some(2)) => RespVersion::Two,
         Some(Some(3)) => RespVersion::Three,
@@ -44,7 +44,7 @@ fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
                 name = Some(checked_name(value)?);
                 others
             }
-            _ => return Err(format!("ERR Syntax error in HELLO option {}", quoted(option))),
+            _ => return Err(format!("ERR Syntax error in HELLO option {}", quote_argument(option))),
         };
     }
     let Context { session, replies, auth, wall_ms, .. } = context;
@@ -60,21 +60,21 @@ fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
         RespVersion::Two => 2,
         RespVersion::Three => 3,
     };
-    replies.map(7);
-    replies.bulk("server");
-    replies.bulk("tollgate");
-    replies.bulk("version");
-    replies.bulk(env!("CARGO_PKG_VERSION"));
-    replies.bulk("proto");
-    replies.integer(proto);
-    replies.bulk("id");
-    replies.integer(i64::try_from(session.id).unwrap_or(i64::MAX));
-    replies.bulk("mode");
-    replies.bulk("standalone");
-    replies.bulk("role");
-    replies.bulk("master");
-    replies.bulk("modules");
-    replies.array(0);
+    replies.begin_map(7);
+    replies.write_bulk("server");
+    replies.write_bulk("tollgate");
+    replies.write_bulk("version");
+    replies.write_bulk(env!("CARGO_PKG_VERSION"));
+    replies.write_bulk("proto");
+    replies.write_integer(proto);
+    replies.write_bulk("id");
+    replies.write_integer(i64::try_from(session.id).unwrap_or(i64::MAX));
+    replies.write_bulk("mode");
+    replies.write_bulk("standalone");
+    replies.write_bulk("role");
+    replies.write_bulk("master");
+    replies.write_bulk("modules");
+    replies.begin_array(0);
     Ok(())
 }
 
@@ -82,8 +82,8 @@ fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
 pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [token] | [_, token] => match use_token(context, token) {
-            Ok(()) => context.replies.simple("OK"),
-            Err(error) => context.replies.error(&error),
+            Ok(()) => context.replies.write_simple("OK"),
+            Err(error) => context.replies.write_error_reply(&error),
         },
         _ => wrong_arity("auth", context.replies),
     }

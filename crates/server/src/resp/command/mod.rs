@@ -42,29 +42,29 @@ pub(super) enum AfterCommand {
 
 const COMMANDS: &[ConnectionCommand] = &[
     open("auth", -2, "Authenticates by a token: [user] token", hello::auth),
-    command("client", -2, "Names the connection and returns its id", client::client),
-    command("command", -1, "Describes the commands", about::command),
-    command("config", -2, "CONFIG GET, for redis-benchmark", about::config),
-    command("discard", 1, "Ends a refused transaction", discard),
-    command("echo", 2, "Returns its argument", echo),
-    command("exec", 1, "Ends a refused transaction", exec),
+    connection_command("client", -2, "Names the connection and returns its id", client::client),
+    connection_command("command", -1, "Describes the commands", about::command),
+    connection_command("config", -2, "CONFIG GET, for redis-benchmark", about::config),
+    connection_command("discard", 1, "Ends a refused transaction", discard),
+    connection_command("echo", 2, "Returns its argument", echo),
+    connection_command("exec", 1, "Ends a refused transaction", exec),
     open("hello", -1, "Selects version 2 or 3 of the protocol", hello::hello),
-    command("info", -1, "Returns facts about the server", about::info),
-    command("multi", 1, "Refused: there are no transactions", multi),
-    command("ping", -1, "Returns PONG", ping),
+    connection_command("info", -1, "Returns facts about the server", about::info),
+    connection_command("multi", 1, "Refused: there are no transactions", multi),
+    connection_command("ping", -1, "Returns PONG", ping),
     open("quit", -1, "Closes the connection", quit),
     open("reset", 1, "Resets the state of the connection", reset),
-    command("select", 2, "Accepts database 0", select),
+    connection_command("select", 2, "Accepts database 0", select),
 ];
 
 type Run = fn(&mut Context<'_>, &[&[u8]]) -> AfterCommand;
 
-const fn command(name: &'static str, arity: i64, summary: &'static str, run: Run) -> ConnectionCommand {
+const fn connection_command(name: &'static str, arity: i64, summary: &'static str, run: Run) -> ConnectionCommand {
     ConnectionCommand { name, arity, open: false, summary, run }
 }
 
 const fn open(name: &'static str, arity: i64, summary: &'static str, run: Run) -> ConnectionCommand {
-    ConnectionCommand { open: true, ..command(name, arity, summary, run) }
+    ConnectionCommand { open: true, ..connection_command(name, arity, summary, run) }
 }
 
 fn find(name: &[u8]) -> Option<&'static ConnectionCommand> {
@@ -95,18 +95,21 @@ pub(super) fn run<S: Store>(
     }
     let is_get = name.eq_ignore_ascii_case(b"GET") && args.last().is_some_and(|last| last.starts_with(b"HTTP/"));
     if is_get || is_http(name) {
-        replies.error("ERR this port speaks the Redis protocol, not HTTP");
+        replies.write_error_reply("ERR this port speaks the Redis protocol, not HTTP");
         return AfterCommand::Close;
     }
     // Clients compare these words of Redis.
-    let beginning: String = args.iter().take(4).map(|arg| format!("{} ", quoted(arg))).collect();
-    replies.error(&format!("ERR unknown command {}, with args beginning with: {beginning}", quoted(name)));
+    let beginning: String = args.iter().take(4).map(|arg| format!("{} ", quote_argument(arg))).collect();
+    replies.write_error_reply(&format!(
+        "ERR unknown command {}, with args beginning with: {beginning}",
+        quote_argument(name)
+    ));
     AfterCommand::Continue
 }
 
 fn echo(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
-        [text] => context.replies.bulk(text),
+        [text] => context.replies.write_bulk(text),
         _ => wrong_arity("echo", context.replies),
     }
     AfterCommand::Continue
@@ -124,12 +127,12 @@ pub(super) fn ends_transaction(name: &[u8]) -> bool {
 /// Refuses a transaction and, until its end, its commands: a client sends them without waiting for this reply.
 fn multi(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     context.session.in_transaction = true;
-    context.replies.error(NOT_RUN);
+    context.replies.write_error_reply(NOT_RUN);
     AfterCommand::Continue
 }
 
 fn exec(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
-    context.replies.error(match std::mem::take(&mut context.session.in_transaction) {
+    context.replies.write_error_reply(match std::mem::take(&mut context.session.in_transaction) {
         true => {
             "EXECABORT Transaction discarded because MULTI is not supported; send a pipeline without a transaction \
                  (redis-py: pipeline(transaction=False))"
@@ -141,47 +144,47 @@ fn exec(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
 
 fn discard(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     match std::mem::take(&mut context.session.in_transaction) {
-        true => context.replies.simple("OK"),
-        false => context.replies.error("ERR DISCARD without MULTI"),
+        true => context.replies.write_simple("OK"),
+        false => context.replies.write_error_reply("ERR DISCARD without MULTI"),
     }
     AfterCommand::Continue
 }
 
 fn ping(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
-        [] => context.replies.simple("PONG"),
-        [text] => context.replies.bulk(text),
+        [] => context.replies.write_simple("PONG"),
+        [text] => context.replies.write_bulk(text),
         _ => wrong_arity("ping", context.replies),
     }
     AfterCommand::Continue
 }
 
 fn quit(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
-    context.replies.simple("OK");
+    context.replies.write_simple("OK");
     AfterCommand::Close
 }
 
 fn reset(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     context.session.reset();
     context.replies.version = RespVersion::Two;
-    context.replies.simple("RESET");
+    context.replies.write_simple("RESET");
     AfterCommand::Continue
 }
 
 fn select(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
-        [b"0"] => context.replies.simple("OK"),
-        [_] => context.replies.error("ERR DB index is out of range (only 0 exists)"),
+        [b"0"] => context.replies.write_simple("OK"),
+        [_] => context.replies.write_error_reply("ERR DB index is out of range (only 0 exists)"),
         _ => wrong_arity("select", context.replies),
     }
     AfterCommand::Continue
 }
 
 fn wrong_arity(command: &str, replies: &mut Replies) {
-    replies.error(&format!("ERR wrong number of arguments for '{command}' command"));
+    replies.write_error_reply(&format!("ERR wrong number of arguments for '{command}' command"));
 }
 
 /// Quotes an argument in an error, shortened.
-fn quoted(text: &[u8]) -> String {
+fn quote_argument(text: &[u8]) -> String {
     format!("'{}'", String::from_utf8_lossy(&text[..text.len().min(128)]))
 }

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 /// Returns all commands in `input`, and the result for the rest.
-fn commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<Frame, ProtocolError>) {
+fn parse_commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<Frame, ProtocolError>) {
     let (mut commands, mut args, mut at) = (Vec::new(), Vec::new(), 0);
     loop {
         match parse(&input[at..], &mut args) {
@@ -17,7 +17,7 @@ fn commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<Frame, ProtocolError>) {
 }
 
 fn check(input: &[u8], expected: &[&[&str]], rest: Result<Frame, ProtocolError>) {
-    let (commands, outcome) = commands(input);
+    let (commands, outcome) = parse_commands(input);
     let commands: Vec<Vec<&str>> =
         commands.iter().map(|args| args.iter().map(|arg| std::str::from_utf8(arg).expect("text")).collect()).collect();
     assert_eq!(
@@ -104,7 +104,7 @@ fn integers_are_parsed_as_redis_cell_parses_them() {
         ("1.5", None),
         ("1e3", None),
     ] {
-        assert_eq!(integer(text.as_bytes()), value, "{text:?}");
+        assert_eq!(parse_integer(text.as_bytes()), value, "{text:?}");
         assert_eq!(text.parse::<i64>().ok(), value, "{text:?}");
     }
 }
@@ -113,11 +113,11 @@ fn integers_are_parsed_as_redis_cell_parses_them() {
 fn replies_differ_between_versions_only_in_maps_and_null() {
     let written = |version| {
         let mut replies = Replies { version, ..Replies::default() };
-        replies.map(1);
-        replies.bulk("k");
+        replies.begin_map(1);
+        replies.write_bulk("k");
         replies.null();
-        replies.five([0, 16, 15, -1, i64::MIN]);
-        replies.error("ERR a\r\nb");
+        replies.write_five([0, 16, 15, -1, i64::MIN]);
+        replies.write_error_reply("ERR a\r\nb");
         String::from_utf8(replies.bytes).expect("text")
     };
     let same = "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:-9223372036854775808\r\n-ERR a  b\r\n";
@@ -133,7 +133,7 @@ fn numbers_of_every_length_are_encoded() {
         around.chain(halves).chain([0, i64::MAX, i64::MIN]).flat_map(|number| [number, number.wrapping_neg()]);
     for number in numbers {
         let mut replies = Replies::default();
-        replies.integer(number);
+        replies.write_integer(number);
         assert_eq!(String::from_utf8(replies.bytes).expect("text"), format!(":{number}\r\n"));
     }
 }
@@ -165,7 +165,7 @@ fn encode(args: &[Vec<u8>]) -> Vec<u8> {
 proptest! {
     #[test]
     fn no_input_panics_and_every_command_lies_within_it(input in almost_requests()) {
-        let (commands, rest) = commands(&input);
+        let (commands, rest) = parse_commands(&input);
         prop_assert!(commands.iter().flatten().map(Vec::len).sum::<usize>() <= input.len());
         if let Ok(Frame::Incomplete(needed)) = rest {
             prop_assert!(needed > 0);
@@ -175,7 +175,7 @@ proptest! {
     #[test]
     fn commands_do_not_depend_on_how_the_input_is_split(input in almost_requests(), cut in any::<prop::sample::Index>()) {
         let cut = cut.index(input.len() + 1);
-        let whole = commands(&input);
+        let whole = parse_commands(&input);
         // Commands are answered in order, and an incomplete one is parsed again with the bytes that follow.
         let (mut all, mut args, mut at) = (Vec::new(), Vec::new(), 0);
         let mut needed = 0;
@@ -207,6 +207,6 @@ proptest! {
     #[test]
     fn encoded_commands_are_parsed_back(requests in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), 0..6)) {
         let bytes: Vec<u8> = requests.iter().flat_map(|args| encode(args)).collect();
-        prop_assert_eq!(commands(&bytes), (requests, Ok(Frame::Incomplete(1))));
+        prop_assert_eq!(parse_commands(&bytes), (requests, Ok(Frame::Incomplete(1))));
     }
 }

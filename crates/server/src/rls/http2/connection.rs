@@ -129,11 +129,11 @@ impl Connection {
             self.take_preface(input);
         }
         while self.phase != Phase::Preface && self.phase != Phase::Closed {
-            match Frame::take(input).and_then(|frame| frame.map(|frame| self.receive(frame)).transpose()) {
+            match Frame::take(input).and_then(|frame| frame.map(|frame| self.on_frame(frame)).transpose()) {
                 Ok(None) => return None,
                 Ok(Some(None)) => {}
                 Ok(Some(Some(call))) => return Some(call),
-                Err(error) => self.fail(error),
+                Err(error) => self.close_with_error(error),
             }
         }
         None
@@ -166,7 +166,7 @@ impl Connection {
     }
 
     /// Closes the connection because of a mistake of the client.
-    pub fn fail(&mut self, error: ConnectionError) {
+    pub fn close_with_error(&mut self, error: ConnectionError) {
         if self.phase != Phase::Closed {
             self.phase = Phase::Closed;
             tracing::debug!(code = ?error.code, detail = error.detail, "connection error");
@@ -192,16 +192,16 @@ impl Connection {
         block.into_iter().chain(call).min()
     }
 
-    /// Returns since when the client has not made room for responses that wait.
+    /// Returns since when responses wait for the client to enlarge its window.
     pub fn blocked_since(&self) -> Option<Duration> {
         (self.sending > 0).then_some(self.blocked_since)
     }
 
     /// Ends whatever began before `since` and is incomplete: a call is returned as too slow, and without the preface or
     /// the end of a header block the connection is closed.
-    pub fn expire(&mut self, since: Duration) -> Option<Call<'static>> {
+    pub fn expire_incomplete(&mut self, since: Duration) -> Option<Call<'static>> {
         if self.phase <= Phase::Settings || self.block.as_ref().is_some_and(|block| block.since <= since) {
-            self.fail(ConnectionError::new(ErrorCode::EnhanceYourCalm, "headers did not arrive in time"));
+            self.close_with_error(ConnectionError::new(ErrorCode::EnhanceYourCalm, "headers did not arrive in time"));
             return None;
         }
         let is_expired =
@@ -235,15 +235,15 @@ impl Connection {
         self.put_window_update(CONNECTION_WINDOW - DEFAULT_WINDOW);
     }
 
-    fn receive<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
+    fn on_frame<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
         if let Some(block) = &self.block
             && (frame.kind != Kind::Continuation || frame.stream != block.stream)
         {
-            return Err(ConnectionError::protocol("another frame within a header block"));
+            return Err(ConnectionError::protocol_error("another frame within a header block"));
         }
         if self.phase == Phase::Settings {
             if frame.kind != Kind::Settings || frame.has(ACK) {
-                return Err(ConnectionError::protocol("the first frame is not SETTINGS"));
+                return Err(ConnectionError::protocol_error("the first frame is not SETTINGS"));
             }
             self.phase = Phase::Open;
         }
@@ -258,7 +258,7 @@ impl Connection {
             Kind::GoAway if frame.stream != 0 => return Err(of_the_connection()),
             Kind::Priority if frame.stream == 0 => return Err(of_a_stream()),
             Kind::Priority => drop(frame.exactly::<5>()?),
-            Kind::PushPromise => return Err(ConnectionError::protocol("a client sends PUSH_PROMISE")),
+            Kind::PushPromise => return Err(ConnectionError::protocol_error("a client sends PUSH_PROMISE")),
             // A GOAWAY of the client and extensions need no reaction.
             Kind::GoAway | Kind::Unknown => {}
         }
@@ -279,7 +279,7 @@ impl Connection {
             return Err(of_a_stream());
         }
         if frame.stream > self.last_stream {
-            return Err(ConnectionError::protocol("RST_STREAM on a stream that was not opened"));
+            return Err(ConnectionError::protocol_error("RST_STREAM on a stream that was not opened"));
         }
         if self.close(frame.stream, ClosedBy::Both) {
             self.spend(RESET_COST)?;
@@ -335,9 +335,9 @@ impl Connection {
 }
 
 pub(super) fn of_the_connection() -> ConnectionError {
-    ConnectionError::protocol("a frame of the connection names a stream")
+    ConnectionError::protocol_error("a frame of the connection names a stream")
 }
 
 pub(super) fn of_a_stream() -> ConnectionError {
-    ConnectionError::protocol("a frame of a stream names none")
+    ConnectionError::protocol_error("a frame of a stream names none")
 }

@@ -87,7 +87,7 @@ impl ConnectionError {
     }
 
     /// Returns a protocol error.
-    pub const fn protocol(detail: &'static str) -> Self {
+    pub const fn protocol_error(detail: &'static str) -> Self {
         Self::new(ErrorCode::Protocol, detail)
     }
 }
@@ -146,7 +146,7 @@ impl<'i> Frame<'i> {
             content = content.split_at_checked(5).ok_or(short)?.1;
         }
         let length = content.len().checked_sub(padding);
-        let length = length.ok_or(ConnectionError::protocol("the padding is longer than the frame"))?;
+        let length = length.ok_or(ConnectionError::protocol_error("the padding is longer than the frame"))?;
         Ok(&content[..length])
     }
 

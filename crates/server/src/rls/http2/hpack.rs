@@ -95,12 +95,12 @@ impl Decoder {
         let mut is_first = true;
         while let Some(&first) = block.first() {
             match first {
-                0x80.. => each(self.field(integer(&mut block, 7)?)?),
-                0x40..0x80 => self.literal(&mut block, 6, &mut each)?,
+                0x80.. => each(self.field_at(take_integer(&mut block, 7)?)?),
+                0x40..0x80 => self.decode_literal(&mut block, 6, &mut each)?,
                 // "Without indexing" and "never indexed" differ only for proxies.
-                0x00..0x20 => self.literal(&mut block, 4, &mut each)?,
+                0x00..0x20 => self.decode_literal(&mut block, 4, &mut each)?,
                 0x20..0x40 if is_first => {
-                    self.resize(integer(&mut block, 5)?)?;
+                    self.resize_table(take_integer(&mut block, 5)?)?;
                     continue;
                 }
                 0x20..0x40 => return Err(HpackError("a table size update after a field")),
@@ -111,16 +111,21 @@ impl Decoder {
     }
 
     /// Decodes a literal field whose index has a prefix of `bits`; one of 6 bits is kept in the table.
-    fn literal(&mut self, block: &mut &[u8], bits: u32, each: &mut impl FnMut(Field<'_>)) -> Result<(), HpackError> {
+    fn decode_literal(
+        &mut self,
+        block: &mut &[u8],
+        bits: u32,
+        each: &mut impl FnMut(Field<'_>),
+    ) -> Result<(), HpackError> {
         // Taken out while entries are borrowed.
         let (mut name, mut value) = (std::mem::take(&mut self.name), std::mem::take(&mut self.value));
         name.clear();
         value.clear();
-        match integer(block, bits)? {
-            0 => string(block, &mut name)?,
-            index => name.extend_from_slice(self.field(index)?.name),
+        match take_integer(block, bits)? {
+            0 => take_string(block, &mut name)?,
+            index => name.extend_from_slice(self.field_at(index)?.name),
         }
-        string(block, &mut value)?;
+        take_string(block, &mut value)?;
         let field = Field { kind: FieldName::classify(&name, &value), name: &name, value: &value };
         each(field);
         if bits == 6 {
@@ -131,7 +136,7 @@ impl Decoder {
     }
 
     /// Returns the field of an index: those of the static table first, then the newest of the dynamic one.
-    fn field(&self, index: usize) -> Result<Field<'_>, HpackError> {
+    fn field_at(&self, index: usize) -> Result<Field<'_>, HpackError> {
         let index = index.checked_sub(1).ok_or(HpackError("the index 0"))?;
         match STATIC.get(index) {
             Some((name, value, kind)) => Ok(Field { kind: *kind, name: name.as_bytes(), value: value.as_bytes() }),
@@ -153,7 +158,7 @@ impl Decoder {
         }
     }
 
-    fn resize(&mut self, size: usize) -> Result<(), HpackError> {
+    fn resize_table(&mut self, size: usize) -> Result<(), HpackError> {
         if size > TABLE_SIZE {
             return Err(HpackError("a table size above 4096"));
         }
@@ -172,7 +177,7 @@ impl Decoder {
 }
 
 /// Takes an integer with a prefix of `bits` from the block.
-fn integer(block: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
+fn take_integer(block: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
     let truncated = HpackError("the block ends within an integer");
     let (first, mut rest) = block.split_first().ok_or(truncated)?;
     let max = (1 << bits) - 1;
@@ -197,9 +202,9 @@ fn integer(block: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
 }
 
 /// Takes a string from the block and appends it. Decoded it has at most 8/5 of the bytes that were sent.
-fn string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
+fn take_string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     let is_huffman = block.first().is_some_and(|first| first & 0x80 != 0);
-    let length = integer(block, 7)?;
+    let length = take_integer(block, 7)?;
     let (bytes, rest) = block.split_at_checked(length).ok_or(HpackError("the block ends within a string"))?;
     *block = rest;
     if !is_huffman {
@@ -248,7 +253,7 @@ mod tests {
         Ok(fields)
     }
 
-    fn fields(pairs: &[(&str, &str)]) -> Fields {
+    fn to_fields(pairs: &[(&str, &str)]) -> Fields {
         Ok(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 
@@ -270,11 +275,11 @@ mod tests {
         for blocks in [plain, huffman] {
             let mut decoder = Decoder::default();
             let mut next = |block: usize| decode(&mut decoder, &hex::decode(blocks[block]).expect("hex"));
-            assert_eq!(next(0), fields(&[get, (":scheme", "http"), (":path", "/"), authority]));
+            assert_eq!(next(0), to_fields(&[get, (":scheme", "http"), (":path", "/"), authority]));
             let cached = ("cache-control", "no-cache");
-            assert_eq!(next(1), fields(&[get, (":scheme", "http"), (":path", "/"), authority, cached]));
+            assert_eq!(next(1), to_fields(&[get, (":scheme", "http"), (":path", "/"), authority, cached]));
             let custom = ("custom-key", "custom-value");
-            assert_eq!(next(2), fields(&[get, (":scheme", "https"), (":path", "/index.html"), authority, custom]));
+            assert_eq!(next(2), to_fields(&[get, (":scheme", "https"), (":path", "/index.html"), authority, custom]));
             assert_eq!((decoder.size, decoder.entries.len()), (164, 3));
         }
     }
@@ -288,7 +293,7 @@ mod tests {
         }
         assert_eq!(decode(&mut decoder, &block).map(|fields| fields.len()), Ok(4));
         assert_eq!((decoder.size, decoder.entries.len()), (68, 2), "two entries of 34 bytes");
-        assert_eq!(decode(&mut decoder, &[0xbe, 0xbf]), fields(&[("d", "1"), ("c", "1")]));
+        assert_eq!(decode(&mut decoder, &[0xbe, 0xbf]), to_fields(&[("d", "1"), ("c", "1")]));
         assert_eq!(decode(&mut decoder, &[0xc0]), Err(HpackError("an index beyond the tables")));
         let large = [&[0x40, 1, b'x', 70][..], &[b'y'; 70]].concat();
         assert_eq!(decode(&mut decoder, &large).map(|fields| fields.len()), Ok(1));
@@ -302,8 +307,8 @@ mod tests {
         let mut decoder = Decoder::default();
         // A table of 40 bytes, then an entry, then an entry with the same name, which replaces it.
         assert!(decode(&mut decoder, &[0x3f, 0x09, 0x40, 2, b'a', b'b', 1, b'1']).is_ok());
-        assert_eq!(decode(&mut decoder, &[0x7e, 1, b'2']), fields(&[("ab", "2")]));
-        assert_eq!(decode(&mut decoder, &[0xbe]), fields(&[("ab", "2")]));
+        assert_eq!(decode(&mut decoder, &[0x7e, 1, b'2']), to_fields(&[("ab", "2")]));
+        assert_eq!(decode(&mut decoder, &[0xbe]), to_fields(&[("ab", "2")]));
     }
 
     /// The cases of h2spec for HPACK, and the ends of the input.
@@ -334,7 +339,7 @@ mod tests {
         for length in [0, 1, 126, 127, 128, 254, 255, 256, 1_000, 16_000] {
             let mut block = Vec::new();
             put_literal(&mut block, "name", &vec![b'v'; length]);
-            assert_eq!(decode(&mut Decoder::default(), &block), fields(&[("name", &"v".repeat(length))]));
+            assert_eq!(decode(&mut Decoder::default(), &block), to_fields(&[("name", &"v".repeat(length))]));
         }
     }
 }

@@ -109,7 +109,7 @@ pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
 mod tests {
     use super::*;
 
-    fn decoded(input: &[u8]) -> Option<Vec<u8>> {
+    fn decode_all(input: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         decode(input, &mut out).then_some(out)
     }
@@ -147,7 +147,7 @@ mod tests {
             ("d07abe941054d444a8200595040b8166e082a62d1bff", "Mon, 21 Oct 2013 20:13:21 GMT"),
             ("9d29ad171863c78f0b97c8e9ae82ae43d3", "https://www.example.com"),
         ] {
-            assert_eq!(decoded(&hex::decode(encoded).expect("hex")).as_deref(), Some(text.as_bytes()), "{text}");
+            assert_eq!(decode_all(&hex::decode(encoded).expect("hex")).as_deref(), Some(text.as_bytes()), "{text}");
         }
     }
 
@@ -156,19 +156,19 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).flat_map(|byte: u8| [byte, byte.reverse_bits(), b'a']).collect();
         for start in 0..bytes.len() {
             let bytes = &bytes[start..bytes.len().min(start + 9)];
-            assert_eq!(decoded(&encode(bytes)).as_deref(), Some(bytes));
+            assert_eq!(decode_all(&encode(bytes)).as_deref(), Some(bytes));
         }
     }
 
     #[test]
     fn wrong_padding_and_the_end_of_the_string_are_refused() {
-        assert_eq!(decoded(b"").as_deref(), Some(&b""[..]));
+        assert_eq!(decode_all(b"").as_deref(), Some(&b""[..]));
         // `a` is 00011.
-        assert_eq!(decoded(&[0b0001_1111]).as_deref(), Some(&b"a"[..]));
-        assert_eq!(decoded(&[0b0001_1110]), None, "padding with a zero");
-        assert_eq!(decoded(&[0b0001_1111, 0xff]), None, "padding of more than seven bits");
-        assert_eq!(decoded(&[0xff]), None, "a byte of padding");
-        assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xfc]), None, "the end of the string");
-        assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), None, "the end of the string with padding");
+        assert_eq!(decode_all(&[0b0001_1111]).as_deref(), Some(&b"a"[..]));
+        assert_eq!(decode_all(&[0b0001_1110]), None, "padding with a zero");
+        assert_eq!(decode_all(&[0b0001_1111, 0xff]), None, "padding of more than seven bits");
+        assert_eq!(decode_all(&[0xff]), None, "a byte of padding");
+        assert_eq!(decode_all(&[0xff, 0xff, 0xff, 0xfc]), None, "the end of the string");
+        assert_eq!(decode_all(&[0xff, 0xff, 0xff, 0xff]), None, "the end of the string with padding");
     }
 }

@@ -34,7 +34,7 @@ impl Connection {
     pub(super) fn on_headers<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
         let (content, ends_stream) = (frame.content()?, frame.has(END_STREAM));
         if frame.stream.is_multiple_of(2) {
-            return Err(ConnectionError::protocol("a client opens streams with odd ids"));
+            return Err(ConnectionError::protocol_error("a client opens streams with odd ids"));
         }
         if frame.has(END_HEADERS) {
             return self.on_block(frame.stream, ends_stream, content);
@@ -46,7 +46,7 @@ impl Connection {
 
     pub(super) fn on_continuation<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
         let Some(block) = &mut self.block else {
-            return Err(ConnectionError::protocol("CONTINUATION without a header block"));
+            return Err(ConnectionError::protocol_error("CONTINUATION without a header block"));
         };
         block.continuations += 1;
         if block.continuations > MAX_CONTINUATIONS || block.bytes.len() + frame.payload.len() > MAX_HEADER_BLOCK {
@@ -131,14 +131,14 @@ impl Connection {
                 Some(ClosedBy::Both) => {
                     Err(ConnectionError::new(ErrorCode::StreamClosed, "HEADERS on a stream that was closed"))
                 }
-                None => Err(ConnectionError::protocol("the ids of streams must grow")),
+                None => Err(ConnectionError::protocol_error("the ids of streams must grow")),
             };
         };
         match &mut stream.state {
             StreamState::Receiving { .. } if !ends || !fields.are_trailers() => {
                 self.reset(id, ErrorCode::Protocol).map(|()| None)
             }
-            StreamState::Receiving { .. } => self.complete(id, &[]),
+            StreamState::Receiving { .. } => self.complete_call(id, &[]),
             StreamState::Answering(client) | StreamState::Sending { client, .. } => match *client {
                 ClientSide::Ended => self.reset(id, ErrorCode::StreamClosed).map(|()| None),
                 ClientSide::Open => {
@@ -161,7 +161,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(frame.stream) else {
             self.give_back(length);
             if frame.stream > self.last_stream {
-                return Err(ConnectionError::protocol("DATA on a stream that was not opened"));
+                return Err(ConnectionError::protocol_error("DATA on a stream that was not opened"));
             }
             return match self.streams.closed_by(frame.stream) {
                 Some(ClosedBy::Us) => self.spend(1).map(|()| None),
@@ -178,7 +178,7 @@ impl Connection {
                 stream.state = StreamState::Answering(if ends { ClientSide::Ended } else { ClientSide::Open });
                 Ok(Some(Call { stream: id, head, body: Err(CallError::BodyTooLarge) }))
             }
-            StreamState::Receiving { .. } if ends => self.complete(frame.stream, data),
+            StreamState::Receiving { .. } if ends => self.complete_call(frame.stream, data),
             StreamState::Receiving { body, .. } => {
                 body.extend_from_slice(data);
                 // Many small parts are cheap to send but expensive to assemble.
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     /// Returns the call of a stream whose request ends with `data`.
-    fn complete<'i>(&mut self, id: u32, data: &'i [u8]) -> Result<Option<Call<'i>>, ConnectionError> {
+    fn complete_call<'i>(&mut self, id: u32, data: &'i [u8]) -> Result<Option<Call<'i>>, ConnectionError> {
         let Some(stream) = self.streams.get_mut(id) else { return Ok(None) };
         let state = std::mem::replace(&mut stream.state, StreamState::Answering(ClientSide::Ended));
         let StreamState::Receiving { head, mut body } = state else { return Ok(None) };

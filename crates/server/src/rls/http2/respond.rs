@@ -118,11 +118,11 @@ impl Connection {
             let value = u32::from_be_bytes([v0, v1, v2, v3]);
             match u16::from_be_bytes([i0, i1]) {
                 id if id == Setting::EnablePush as u16 && value > 1 => {
-                    return Err(ConnectionError::protocol("ENABLE_PUSH is neither 0 nor 1"));
+                    return Err(ConnectionError::protocol_error("ENABLE_PUSH is neither 0 nor 1"));
                 }
                 id if id == Setting::InitialWindowSize as u16 => self.set_initial_window(value)?,
                 id if id == Setting::MaxFrameSize as u16 && !(16_384..=0xff_ffff).contains(&value) => {
-                    return Err(ConnectionError::protocol("MAX_FRAME_SIZE is not within 16384 to 16777215"));
+                    return Err(ConnectionError::protocol_error("MAX_FRAME_SIZE is not within 16384 to 16777215"));
                 }
                 // We use no dynamic table, open no streams, and send neither long frames nor long headers.
                 _ => {}
@@ -154,11 +154,11 @@ impl Connection {
         let increment = i64::from(u32::from_be_bytes(frame.exactly()?) & MAX_31_BITS);
         let id = frame.stream;
         if id > self.last_stream {
-            return Err(ConnectionError::protocol("WINDOW_UPDATE on a stream that was not opened"));
+            return Err(ConnectionError::protocol_error("WINDOW_UPDATE on a stream that was not opened"));
         }
         if id == 0 {
             if increment == 0 {
-                return Err(ConnectionError::protocol("WINDOW_UPDATE by 0"));
+                return Err(ConnectionError::protocol_error("WINDOW_UPDATE by 0"));
             }
             self.send_window += increment;
             if self.send_window > MAX_31_BITS.into() {

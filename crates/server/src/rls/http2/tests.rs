@@ -37,42 +37,42 @@ const REFUSED: u8 = 7;
 const COMPRESSION: u8 = 9;
 const CALM: u8 = 11;
 
-fn raw(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+fn raw_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = &(payload.len() as u32).to_be_bytes()[1..];
     [length, &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    raw(kind as u8, flags, stream, payload)
+fn frame_bytes(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    raw_frame(kind as u8, flags, stream, payload)
 }
 
 /// The header block of a call, which leaves the dynamic table as it is: POST, http, /.
 const BLOCK: &[u8] = &[0x83, 0x86, 0x84];
 
-fn block(more: &[(&str, &str)]) -> Vec<u8> {
+fn header_block(more: &[(&str, &str)]) -> Vec<u8> {
     let mut block = BLOCK.to_vec();
     more.iter().for_each(|(name, value)| hpack::put_literal(&mut block, name, value.as_bytes()));
     block
 }
 
-fn headers(stream: u32, flags: u8) -> Vec<u8> {
-    frame(Kind::Headers, END_HEADERS | flags, stream, BLOCK)
+fn headers_frame(stream: u32, flags: u8) -> Vec<u8> {
+    frame_bytes(Kind::Headers, END_HEADERS | flags, stream, BLOCK)
 }
 
-fn data(stream: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
-    frame(Kind::Data, flags, stream, payload)
+fn data_frame(stream: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+    frame_bytes(Kind::Data, flags, stream, payload)
 }
 
 fn reset(stream: u32) -> Vec<u8> {
-    frame(Kind::RstStream, 0, stream, &[0, 0, 0, 8])
+    frame_bytes(Kind::RstStream, 0, stream, &[0, 0, 0, 8])
 }
 
-fn window(stream: u32, increment: u32) -> Vec<u8> {
-    frame(Kind::WindowUpdate, 0, stream, &increment.to_be_bytes())
+fn window_update(stream: u32, increment: u32) -> Vec<u8> {
+    frame_bytes(Kind::WindowUpdate, 0, stream, &increment.to_be_bytes())
 }
 
-fn setting(id: u16, value: u32) -> Vec<u8> {
-    frame(Kind::Settings, 0, 0, &[&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
+fn settings_frame(id: u16, value: u32) -> Vec<u8> {
+    frame_bytes(Kind::Settings, 0, 0, &[&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
 }
 
 /// A connection whose calls are answered with `answer` bytes, immediately unless `answer` is zero.
@@ -86,14 +86,14 @@ struct Peer {
 impl Peer {
     /// Opens a connection, and drops the frames sent for that.
     fn new(answer: Option<usize>) -> Self {
-        let mut peer = Self::silent(answer);
-        let opening = peer.send(&[PREFACE, &frame(Kind::Settings, 0, 0, &[])].concat());
+        let mut peer = Self::new_connection(answer);
+        let opening = peer.send(&[PREFACE, &frame_bytes(Kind::Settings, 0, 0, &[])].concat());
         assert_eq!(opening, [Window(CONNECTION_WINDOW - 65_535), Acknowledged]);
         peer
     }
 
     /// Opens a connection on which nothing was sent yet.
-    fn silent(answer: Option<usize>) -> Self {
+    fn new_connection(answer: Option<usize>) -> Self {
         Self { connection: Connection::new(&["/known"]), input: Vec::new(), answer, now: Duration::ZERO }
     }
 
@@ -162,13 +162,13 @@ fn check(answer: Option<usize>, cases: &[Case]) {
 }
 
 /// Returns a call on a stream and its answer of one byte.
-fn answered(stream: u32, body: &[u8]) -> Vec<Seen> {
+fn call_and_answer(stream: u32, body: &[u8]) -> Vec<Seen> {
     vec![Call(stream, body.to_vec()), Headers(stream, false), Data(stream, 1), Headers(stream, true)]
 }
 
 #[test]
 fn calls_are_answered_however_they_are_framed() {
-    let fields = block(&[("content-length", "2"), ("te", "trailers")]);
+    let fields = header_block(&[("content-length", "2"), ("te", "trailers")]);
     let (first, last) = fields.split_at(5);
     let padded = [&[3][..], BLOCK, &[0; 3]].concat();
     let weighted = [&[0x80, 0, 0, 0, 16][..], BLOCK].concat();
@@ -178,37 +178,62 @@ fn calls_are_answered_however_they_are_framed() {
     check(
         Some(1),
         &[
-            ("a request without a body", vec![headers(1, END_STREAM)], answered(1, b"")),
-            ("a request in one frame", vec![headers(1, 0), data(1, END_STREAM, b"ab")], answered(1, b"ab")),
+            ("a request without a body", vec![headers_frame(1, END_STREAM)], call_and_answer(1, b"")),
+            (
+                "a request in one frame",
+                vec![headers_frame(1, 0), data_frame(1, END_STREAM, b"ab")],
+                call_and_answer(1, b"ab"),
+            ),
             (
                 "several frames, the last empty",
-                vec![headers(1, 0), data(1, 0, b"a"), data(1, 0, b"b"), data(1, END_STREAM, b"")],
-                answered(1, b"ab"),
+                vec![
+                    headers_frame(1, 0),
+                    data_frame(1, 0, b"a"),
+                    data_frame(1, 0, b"b"),
+                    data_frame(1, END_STREAM, b""),
+                ],
+                call_and_answer(1, b"ab"),
             ),
-            ("padded DATA", vec![headers(1, 0), data(1, END_STREAM | PADDED, b"\x02ab\0\0")], answered(1, b"ab")),
-            ("padded HEADERS", vec![frame(Kind::Headers, whole | PADDED, 1, &padded)], answered(1, b"")),
-            ("HEADERS with a priority", vec![frame(Kind::Headers, whole | PRIORITY, 1, &weighted)], answered(1, b"")),
+            (
+                "padded DATA",
+                vec![headers_frame(1, 0), data_frame(1, END_STREAM | PADDED, b"\x02ab\0\0")],
+                call_and_answer(1, b"ab"),
+            ),
+            ("padded HEADERS", vec![frame_bytes(Kind::Headers, whole | PADDED, 1, &padded)], call_and_answer(1, b"")),
+            (
+                "HEADERS with a priority",
+                vec![frame_bytes(Kind::Headers, whole | PRIORITY, 1, &weighted)],
+                call_and_answer(1, b""),
+            ),
             (
                 "CONTINUATION twice",
                 vec![
-                    frame(Kind::Headers, 0, 1, first),
-                    frame(Kind::Continuation, 0, 1, b""),
-                    frame(Kind::Continuation, END_HEADERS, 1, last),
-                    data(1, END_STREAM, b"ab"),
+                    frame_bytes(Kind::Headers, 0, 1, first),
+                    frame_bytes(Kind::Continuation, 0, 1, b""),
+                    frame_bytes(Kind::Continuation, END_HEADERS, 1, last),
+                    data_frame(1, END_STREAM, b"ab"),
                 ],
-                answered(1, b"ab"),
+                call_and_answer(1, b"ab"),
             ),
             (
                 "trailers",
-                vec![headers(1, 0), data(1, 0, b"ab"), frame(Kind::Headers, whole, 1, b"\0\x01a\x01b")],
-                answered(1, b"ab"),
+                vec![
+                    headers_frame(1, 0),
+                    data_frame(1, 0, b"ab"),
+                    frame_bytes(Kind::Headers, whole, 1, b"\0\x01a\x01b"),
+                ],
+                call_and_answer(1, b"ab"),
             ),
-            ("a name in the Huffman code", vec![frame(Kind::Headers, whole, 1, &huffman)], answered(1, b"")),
+            (
+                "a name in the Huffman code",
+                vec![frame_bytes(Kind::Headers, whole, 1, &huffman)],
+                call_and_answer(1, b""),
+            ),
             (
                 "a field of the dynamic table",
                 vec![
-                    frame(Kind::Headers, whole, 1, &indexed),
-                    frame(Kind::Headers, whole, 3, &[BLOCK, &[0xbe]].concat()),
+                    frame_bytes(Kind::Headers, whole, 1, &indexed),
+                    frame_bytes(Kind::Headers, whole, 3, &[BLOCK, &[0xbe]].concat()),
                 ],
                 vec![
                     Call(1, vec![]),
@@ -223,8 +248,8 @@ fn calls_are_answered_however_they_are_framed() {
             ),
             (
                 "DATA of 16384 bytes",
-                vec![headers(1, 0), data(1, END_STREAM, &[7; MAX_PAYLOAD])],
-                answered(1, &[7; MAX_PAYLOAD]),
+                vec![headers_frame(1, 0), data_frame(1, END_STREAM, &[7; MAX_PAYLOAD])],
+                call_and_answer(1, &[7; MAX_PAYLOAD]),
             ),
         ],
     );
@@ -232,27 +257,35 @@ fn calls_are_answered_however_they_are_framed() {
 
 #[test]
 fn frames_without_effect_are_accepted() {
-    let priority = |stream| frame(Kind::Priority, 0, stream, &[0, 0, 0, 0, 16]);
+    let priority = |stream| frame_bytes(Kind::Priority, 0, stream, &[0, 0, 0, 0, 16]);
     check(
         Some(1),
         &[
-            ("PRIORITY on an idle stream", vec![priority(1), headers(1, END_STREAM)], answered(1, b"")),
-            ("PRIORITY on a closed stream", vec![headers(1, END_STREAM), priority(1)], answered(1, b"")),
+            ("PRIORITY on an idle stream", vec![priority(1), headers_frame(1, END_STREAM)], call_and_answer(1, b"")),
+            ("PRIORITY on a closed stream", vec![headers_frame(1, END_STREAM), priority(1)], call_and_answer(1, b"")),
             (
                 "WINDOW_UPDATE and RST_STREAM on a closed stream",
-                vec![headers(1, END_STREAM), window(1, 9), reset(1)],
-                answered(1, b""),
+                vec![headers_frame(1, END_STREAM), window_update(1, 9), reset(1)],
+                call_and_answer(1, b""),
             ),
-            ("an unknown type", vec![raw(0x16, 0, 0, b"12345678"), headers(1, END_STREAM)], answered(1, b"")),
-            ("undefined flags", vec![frame(Kind::Ping, 0x16, 0, b"12345678")], vec![Pong]),
-            ("the reserved bit", vec![frame(Kind::Ping, 0, 1 << 31, b"12345678")], vec![Pong]),
-            ("an answer to no PING", vec![frame(Kind::Ping, ACK, 0, b"12345678")], vec![]),
-            ("an unknown setting", vec![setting(0xff, 1)], vec![Acknowledged]),
-            ("an answer to SETTINGS", vec![frame(Kind::Settings, ACK, 0, b"")], vec![]),
-            ("GOAWAY with an unknown code", vec![frame(Kind::GoAway, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 0xff])], vec![]),
+            (
+                "an unknown type",
+                vec![raw_frame(0x16, 0, 0, b"12345678"), headers_frame(1, END_STREAM)],
+                call_and_answer(1, b""),
+            ),
+            ("undefined flags", vec![frame_bytes(Kind::Ping, 0x16, 0, b"12345678")], vec![Pong]),
+            ("the reserved bit", vec![frame_bytes(Kind::Ping, 0, 1 << 31, b"12345678")], vec![Pong]),
+            ("an answer to no PING", vec![frame_bytes(Kind::Ping, ACK, 0, b"12345678")], vec![]),
+            ("an unknown setting", vec![settings_frame(0xff, 1)], vec![Acknowledged]),
+            ("an answer to SETTINGS", vec![frame_bytes(Kind::Settings, ACK, 0, b"")], vec![]),
+            (
+                "GOAWAY with an unknown code",
+                vec![frame_bytes(Kind::GoAway, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 0xff])],
+                vec![],
+            ),
             (
                 "RST_STREAM with an unknown code",
-                vec![headers(1, 0), frame(Kind::RstStream, 0, 1, &[0, 0, 0, 0xff])],
+                vec![headers_frame(1, 0), frame_bytes(Kind::RstStream, 0, 1, &[0, 0, 0, 0xff])],
                 vec![],
             ),
         ],
@@ -262,88 +295,92 @@ fn frames_without_effect_are_accepted() {
 #[test]
 fn mistakes_in_frames_close_the_connection() {
     let go_away = |code| vec![GoAway(code)];
-    let large = raw(Kind::Data as u8, 0, 1, &[0; MAX_PAYLOAD + 1]);
+    let large = raw_frame(Kind::Data as u8, 0, 1, &[0; MAX_PAYLOAD + 1]);
     check(
         None,
         &[
-            ("4.2 a frame that is too large", vec![headers(1, 0), large], go_away(FRAME_SIZE)),
+            ("4.2 a frame that is too large", vec![headers_frame(1, 0), large], go_away(FRAME_SIZE)),
             (
                 "4.3 a header block that cannot be decoded",
-                vec![frame(Kind::Headers, END_HEADERS, 1, &[0x80])],
+                vec![frame_bytes(Kind::Headers, END_HEADERS, 1, &[0x80])],
                 go_away(COMPRESSION),
             ),
             (
                 "4.3 PRIORITY within a header block",
-                vec![frame(Kind::Headers, 0, 1, BLOCK), frame(Kind::Priority, 0, 1, &[0; 5])],
+                vec![frame_bytes(Kind::Headers, 0, 1, BLOCK), frame_bytes(Kind::Priority, 0, 1, &[0; 5])],
                 go_away(PROTOCOL),
             ),
             (
                 "4.3 HEADERS of another stream within a header block",
-                vec![frame(Kind::Headers, 0, 1, BLOCK), headers(3, 0)],
+                vec![frame_bytes(Kind::Headers, 0, 1, BLOCK), headers_frame(3, 0)],
                 go_away(PROTOCOL),
             ),
-            ("5.1 DATA on an idle stream", vec![data(1, 0, b"a")], go_away(PROTOCOL)),
+            ("5.1 DATA on an idle stream", vec![data_frame(1, 0, b"a")], go_away(PROTOCOL)),
             ("5.1 RST_STREAM on an idle stream", vec![reset(1)], go_away(PROTOCOL)),
-            ("5.1 WINDOW_UPDATE on an idle stream", vec![window(1, 1)], go_away(PROTOCOL)),
+            ("5.1 WINDOW_UPDATE on an idle stream", vec![window_update(1, 1)], go_away(PROTOCOL)),
             (
                 "5.1 CONTINUATION on an idle stream",
-                vec![frame(Kind::Continuation, END_HEADERS, 1, BLOCK)],
+                vec![frame_bytes(Kind::Continuation, END_HEADERS, 1, BLOCK)],
                 go_away(PROTOCOL),
             ),
-            ("5.1.1 an even id", vec![headers(2, END_STREAM)], go_away(PROTOCOL)),
-            ("5.1.1 an id smaller than the last", vec![headers(5, 0), headers(3, 0)], go_away(PROTOCOL)),
+            ("5.1.1 an even id", vec![headers_frame(2, END_STREAM)], go_away(PROTOCOL)),
+            ("5.1.1 an id smaller than the last", vec![headers_frame(5, 0), headers_frame(3, 0)], go_away(PROTOCOL)),
             (
                 "5.5 an extension within a header block",
-                vec![frame(Kind::Headers, 0, 1, BLOCK), raw(0x16, 0, 1, b"")],
+                vec![frame_bytes(Kind::Headers, 0, 1, BLOCK), raw_frame(0x16, 0, 1, b"")],
                 go_away(PROTOCOL),
             ),
-            ("6.1 DATA without a stream", vec![data(0, 0, b"a")], go_away(PROTOCOL)),
-            ("6.1 padding longer than DATA", vec![headers(1, 0), data(1, PADDED, b"\x06abcd")], go_away(PROTOCOL)),
-            ("6.2 HEADERS without a stream", vec![headers(0, 0)], go_away(PROTOCOL)),
+            ("6.1 DATA without a stream", vec![data_frame(0, 0, b"a")], go_away(PROTOCOL)),
+            (
+                "6.1 padding longer than DATA",
+                vec![headers_frame(1, 0), data_frame(1, PADDED, b"\x06abcd")],
+                go_away(PROTOCOL),
+            ),
+            ("6.2 HEADERS without a stream", vec![headers_frame(0, 0)], go_away(PROTOCOL)),
             (
                 "6.2 padding longer than HEADERS",
-                vec![frame(Kind::Headers, END_HEADERS | PADDED, 1, &[9, 0x82])],
+                vec![frame_bytes(Kind::Headers, END_HEADERS | PADDED, 1, &[9, 0x82])],
                 go_away(PROTOCOL),
             ),
-            ("6.3 PRIORITY without a stream", vec![frame(Kind::Priority, 0, 0, &[0; 5])], go_away(PROTOCOL)),
-            ("6.3 PRIORITY of 4 bytes", vec![frame(Kind::Priority, 0, 1, &[0; 4])], go_away(FRAME_SIZE)),
+            ("6.3 PRIORITY without a stream", vec![frame_bytes(Kind::Priority, 0, 0, &[0; 5])], go_away(PROTOCOL)),
+            ("6.3 PRIORITY of 4 bytes", vec![frame_bytes(Kind::Priority, 0, 1, &[0; 4])], go_away(FRAME_SIZE)),
             ("6.4 RST_STREAM without a stream", vec![reset(0)], go_away(PROTOCOL)),
             (
                 "6.4 RST_STREAM of 3 bytes",
-                vec![headers(1, 0), frame(Kind::RstStream, 0, 1, &[0; 3])],
+                vec![headers_frame(1, 0), frame_bytes(Kind::RstStream, 0, 1, &[0; 3])],
                 go_away(FRAME_SIZE),
             ),
             (
                 "6.5 an answer to SETTINGS with a payload",
-                vec![frame(Kind::Settings, ACK, 0, &[0])],
+                vec![frame_bytes(Kind::Settings, ACK, 0, &[0])],
                 go_away(FRAME_SIZE),
             ),
-            ("6.5 SETTINGS on a stream", vec![frame(Kind::Settings, 0, 1, &[])], go_away(PROTOCOL)),
-            ("6.5 SETTINGS of 3 bytes", vec![frame(Kind::Settings, 0, 0, &[0; 3])], go_away(FRAME_SIZE)),
-            ("6.5.2 ENABLE_PUSH of 2", vec![setting(2, 2)], go_away(PROTOCOL)),
-            ("6.5.2 INITIAL_WINDOW_SIZE above the maximum", vec![setting(4, 1 << 31)], go_away(FLOW_CONTROL)),
-            ("6.5.2 MAX_FRAME_SIZE below the minimum", vec![setting(5, 16_383)], go_away(PROTOCOL)),
-            ("6.5.2 MAX_FRAME_SIZE above the maximum", vec![setting(5, 1 << 24)], go_away(PROTOCOL)),
-            ("6.6 PUSH_PROMISE", vec![frame(Kind::PushPromise, END_HEADERS, 1, &[0; 4])], go_away(PROTOCOL)),
-            ("6.7 PING on a stream", vec![frame(Kind::Ping, 0, 1, &[0; 8])], go_away(PROTOCOL)),
-            ("6.7 PING of 6 bytes", vec![frame(Kind::Ping, 0, 0, &[0; 6])], go_away(FRAME_SIZE)),
-            ("6.8 GOAWAY on a stream", vec![frame(Kind::GoAway, 0, 1, &[0; 8])], go_away(PROTOCOL)),
-            ("6.9 WINDOW_UPDATE by 0", vec![window(0, 0)], go_away(PROTOCOL)),
-            ("6.9 WINDOW_UPDATE of 3 bytes", vec![frame(Kind::WindowUpdate, 0, 0, &[0; 3])], go_away(FRAME_SIZE)),
-            ("6.9.1 a window above the maximum", vec![window(0, (1 << 31) - 1)], go_away(FLOW_CONTROL)),
+            ("6.5 SETTINGS on a stream", vec![frame_bytes(Kind::Settings, 0, 1, &[])], go_away(PROTOCOL)),
+            ("6.5 SETTINGS of 3 bytes", vec![frame_bytes(Kind::Settings, 0, 0, &[0; 3])], go_away(FRAME_SIZE)),
+            ("6.5.2 ENABLE_PUSH of 2", vec![settings_frame(2, 2)], go_away(PROTOCOL)),
+            ("6.5.2 INITIAL_WINDOW_SIZE above the maximum", vec![settings_frame(4, 1 << 31)], go_away(FLOW_CONTROL)),
+            ("6.5.2 MAX_FRAME_SIZE below the minimum", vec![settings_frame(5, 16_383)], go_away(PROTOCOL)),
+            ("6.5.2 MAX_FRAME_SIZE above the maximum", vec![settings_frame(5, 1 << 24)], go_away(PROTOCOL)),
+            ("6.6 PUSH_PROMISE", vec![frame_bytes(Kind::PushPromise, END_HEADERS, 1, &[0; 4])], go_away(PROTOCOL)),
+            ("6.7 PING on a stream", vec![frame_bytes(Kind::Ping, 0, 1, &[0; 8])], go_away(PROTOCOL)),
+            ("6.7 PING of 6 bytes", vec![frame_bytes(Kind::Ping, 0, 0, &[0; 6])], go_away(FRAME_SIZE)),
+            ("6.8 GOAWAY on a stream", vec![frame_bytes(Kind::GoAway, 0, 1, &[0; 8])], go_away(PROTOCOL)),
+            ("6.9 WINDOW_UPDATE by 0", vec![window_update(0, 0)], go_away(PROTOCOL)),
+            ("6.9 WINDOW_UPDATE of 3 bytes", vec![frame_bytes(Kind::WindowUpdate, 0, 0, &[0; 3])], go_away(FRAME_SIZE)),
+            ("6.9.1 a window above the maximum", vec![window_update(0, (1 << 31) - 1)], go_away(FLOW_CONTROL)),
             (
                 "6.10 CONTINUATION without a stream",
-                vec![frame(Kind::Headers, 0, 1, BLOCK), frame(Kind::Continuation, END_HEADERS, 0, b"")],
+                vec![frame_bytes(Kind::Headers, 0, 1, BLOCK), frame_bytes(Kind::Continuation, END_HEADERS, 0, b"")],
                 go_away(PROTOCOL),
             ),
             (
                 "6.10 CONTINUATION after the end of the headers",
-                vec![headers(1, 0), frame(Kind::Continuation, END_HEADERS, 1, b"")],
+                vec![headers_frame(1, 0), frame_bytes(Kind::Continuation, END_HEADERS, 1, b"")],
                 go_away(PROTOCOL),
             ),
             (
                 "6.10 DATA within a header block",
-                vec![frame(Kind::Headers, 0, 1, BLOCK), data(1, 0, b"a")],
+                vec![frame_bytes(Kind::Headers, 0, 1, BLOCK), data_frame(1, 0, b"a")],
                 go_away(PROTOCOL),
             ),
         ],
@@ -352,53 +389,63 @@ fn mistakes_in_frames_close_the_connection() {
 
 #[test]
 fn mistakes_in_a_stream_reset_it_only() {
-    let second = |more: Vec<u8>| vec![headers(1, END_STREAM), more];
+    let second = |more: Vec<u8>| vec![headers_frame(1, END_STREAM), more];
     let reset_after_call = |code| vec![Call(1, vec![]), Reset(1, code)];
-    let malformed = |fields: &[(&str, &str)]| vec![frame(Kind::Headers, END_HEADERS, 1, &block(fields))];
+    let malformed = |fields: &[(&str, &str)]| vec![frame_bytes(Kind::Headers, END_HEADERS, 1, &header_block(fields))];
     check(
         None,
         &[
-            ("5.1 DATA after the end", second(data(1, 0, b"a")), reset_after_call(STREAM_CLOSED)),
-            ("5.1 HEADERS after the end", second(headers(1, END_STREAM)), reset_after_call(STREAM_CLOSED)),
+            ("5.1 DATA after the end", second(data_frame(1, 0, b"a")), reset_after_call(STREAM_CLOSED)),
+            ("5.1 HEADERS after the end", second(headers_frame(1, END_STREAM)), reset_after_call(STREAM_CLOSED)),
             (
                 "5.1 DATA after RST_STREAM",
-                vec![headers(1, 0), reset(1), data(1, 0, b"a")],
+                vec![headers_frame(1, 0), reset(1), data_frame(1, 0, b"a")],
                 vec![Reset(1, STREAM_CLOSED)],
             ),
-            ("5.1 HEADERS after RST_STREAM", vec![headers(1, 0), reset(1), headers(1, 0)], vec![GoAway(STREAM_CLOSED)]),
-            ("6.9 WINDOW_UPDATE by 0", vec![headers(1, 0), window(1, 0)], vec![Reset(1, PROTOCOL)]),
+            (
+                "5.1 HEADERS after RST_STREAM",
+                vec![headers_frame(1, 0), reset(1), headers_frame(1, 0)],
+                vec![GoAway(STREAM_CLOSED)],
+            ),
+            ("6.9 WINDOW_UPDATE by 0", vec![headers_frame(1, 0), window_update(1, 0)], vec![Reset(1, PROTOCOL)]),
             (
                 "6.9.1 a window above the maximum",
-                vec![headers(1, 0), window(1, (1 << 31) - 1)],
+                vec![headers_frame(1, 0), window_update(1, (1 << 31) - 1)],
                 vec![Reset(1, FLOW_CONTROL)],
             ),
             (
                 "8.1 HEADERS within a request",
-                vec![headers(1, 0), data(1, 0, b"a"), headers(1, 0)],
+                vec![headers_frame(1, 0), data_frame(1, 0, b"a"), headers_frame(1, 0)],
                 vec![Reset(1, PROTOCOL)],
             ),
             (
                 "8.1 pseudo-header fields in trailers",
-                vec![headers(1, 0), headers(1, END_STREAM)],
+                vec![headers_frame(1, 0), headers_frame(1, END_STREAM)],
                 vec![Reset(1, PROTOCOL)],
             ),
             ("8.2 a name in upper case", malformed(&[("Name", "a")]), vec![Reset(1, PROTOCOL)]),
             ("8.3 an unknown pseudo-header field", malformed(&[(":x", "a")]), vec![Reset(1, PROTOCOL)]),
             (
                 "8.1.1 a content-length that is not that of the body",
-                [malformed(&[("content-length", "2")]), vec![data(1, 0, b"a"), data(1, END_STREAM, b"bc")]].concat(),
+                [malformed(&[("content-length", "2")]), vec![data_frame(1, 0, b"a"), data_frame(1, END_STREAM, b"bc")]]
+                    .concat(),
                 vec![Reset(1, PROTOCOL)],
             ),
             (
                 "8.1.1 a content-length without a body",
-                vec![frame(Kind::Headers, END_HEADERS | END_STREAM, 1, &block(&[("content-length", "2")]))],
+                vec![frame_bytes(
+                    Kind::Headers,
+                    END_HEADERS | END_STREAM,
+                    1,
+                    &header_block(&[("content-length", "2")]),
+                )],
                 vec![Reset(1, PROTOCOL)],
             ),
             (
                 "5.1 frames that were on their way when we reset the stream",
                 [
                     malformed(&[(":x", "a")]),
-                    vec![data(1, 0, b"a"), frame(Kind::Headers, END_HEADERS | END_STREAM, 1, b"")],
+                    vec![data_frame(1, 0, b"a"), frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, 1, b"")],
                 ]
                 .concat(),
                 vec![Reset(1, PROTOCOL)],
@@ -406,44 +453,46 @@ fn mistakes_in_a_stream_reset_it_only() {
         ],
     );
     let mut peer = Peer::new(Some(1));
-    assert_eq!(peer.send(&headers(1, END_STREAM)), answered(1, b""));
-    assert_eq!(peer.send(&data(1, 0, b"a")), [Reset(1, STREAM_CLOSED)], "5.1 DATA on a closed stream");
+    assert_eq!(peer.send(&headers_frame(1, END_STREAM)), call_and_answer(1, b""));
+    assert_eq!(peer.send(&data_frame(1, 0, b"a")), [Reset(1, STREAM_CLOSED)], "5.1 DATA on a closed stream");
     let mut peer = Peer::new(Some(1));
-    assert_eq!(peer.send(&headers(1, END_STREAM)), answered(1, b""));
-    assert_eq!(peer.send(&headers(1, END_STREAM)), [GoAway(STREAM_CLOSED)], "5.1 HEADERS on a closed stream");
+    assert_eq!(peer.send(&headers_frame(1, END_STREAM)), call_and_answer(1, b""));
+    assert_eq!(peer.send(&headers_frame(1, END_STREAM)), [GoAway(STREAM_CLOSED)], "5.1 HEADERS on a closed stream");
 }
 
 #[test]
 fn other_protocols_and_prefaces_are_refused() {
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rX", b"\x16\x03\x01"] {
-        let mut peer = Peer::silent(None);
+        let mut peer = Peer::new_connection(None);
         let mut input = bytes;
         assert_eq!(peer.connection.next(&mut input, peer.now), None);
         assert!(peer.connection.is_closed() && peer.connection.out.starts_with(b"HTTP/1.1 505 "), "{bytes:?}");
     }
-    let mut peer = Peer::silent(None);
-    let seen = peer.send(&[PREFACE, &frame(Kind::Ping, 0, 0, &[0; 8])].concat());
+    let mut peer = Peer::new_connection(None);
+    let seen = peer.send(&[PREFACE, &frame_bytes(Kind::Ping, 0, 0, &[0; 8])].concat());
     assert_eq!(seen, [Window(CONNECTION_WINDOW - 65_535), GoAway(PROTOCOL)], "3.4 another frame than SETTINGS");
 }
 
 #[test]
 fn responses_respect_the_windows_of_the_client() {
     let mut peer = Peer::new(Some(10));
-    assert_eq!(peer.send(&setting(4, 1)), [Acknowledged]);
-    let begun = peer.send(&headers(1, END_STREAM));
+    assert_eq!(peer.send(&settings_frame(4, 1)), [Acknowledged]);
+    let begun = peer.send(&headers_frame(1, END_STREAM));
     assert_eq!(begun, [Call(1, vec![]), Headers(1, false), Data(1, 1)], "6.9.1 a window of 1");
-    assert_eq!(peer.send(&window(1, 2)), [Data(1, 2)]);
-    assert_eq!(peer.send(&setting(4, 0)), [Acknowledged], "6.9.2 a window of -1");
-    assert_eq!(peer.send(&window(1, 1)), []);
-    assert_eq!(peer.send(&setting(4, 3)), [Acknowledged, Data(1, 3)], "6.9.2 a larger window for open streams");
+    assert_eq!(peer.send(&window_update(1, 2)), [Data(1, 2)]);
+    assert_eq!(peer.send(&settings_frame(4, 0)), [Acknowledged], "6.9.2 a window of -1");
+    assert_eq!(peer.send(&window_update(1, 1)), []);
+    assert_eq!(peer.send(&settings_frame(4, 3)), [Acknowledged, Data(1, 3)], "6.9.2 a larger window for open streams");
     assert!(peer.connection.blocked_since().is_some());
-    assert_eq!(peer.send(&window(1, 100)), [Data(1, 4), Headers(1, true)]);
+    assert_eq!(peer.send(&window_update(1, 100)), [Data(1, 4), Headers(1, true)]);
     assert!(peer.connection.blocked_since().is_none());
     assert_eq!(
-        peer.send(&[setting(4, 1 << 30), headers(3, 0), window(3, 1 << 30)].concat()),
+        peer.send(&[settings_frame(4, 1 << 30), headers_frame(3, 0), window_update(3, 1 << 30)].concat()),
         [Acknowledged, Reset(3, FLOW_CONTROL)]
     );
-    let overflow = [setting(4, 0), headers(5, 0), window(5, 1 << 30), setting(4, (1 << 31) - 1)].concat();
+    let overflow =
+        [settings_frame(4, 0), headers_frame(5, 0), window_update(5, 1 << 30), settings_frame(4, (1 << 31) - 1)]
+            .concat();
     assert_eq!(
         peer.send(&overflow),
         [Acknowledged, GoAway(FLOW_CONTROL)],
@@ -454,35 +503,35 @@ fn responses_respect_the_windows_of_the_client() {
 #[test]
 fn large_responses_are_split_and_share_the_window_of_the_connection() {
     let mut peer = Peer::new(Some(40_000));
-    let first = peer.send(&headers(1, END_STREAM));
+    let first = peer.send(&headers_frame(1, END_STREAM));
     assert_eq!(first[1..], [Headers(1, false), Data(1, 16_384), Data(1, 16_384), Data(1, 7_232), Headers(1, true)]);
-    let second = peer.send(&headers(3, END_STREAM));
+    let second = peer.send(&headers_frame(3, END_STREAM));
     assert_eq!(second[1..], [Headers(3, false), Data(3, 16_384), Data(3, 9_151)]);
-    assert_eq!(peer.send(&headers(5, END_STREAM))[1..], [Headers(5, false)]);
-    assert_eq!(peer.send(&window(0, 14_466)), [Data(3, 14_465), Headers(3, true), Data(5, 1)]);
+    assert_eq!(peer.send(&headers_frame(5, END_STREAM))[1..], [Headers(5, false)]);
+    assert_eq!(peer.send(&window_update(0, 14_466)), [Data(3, 14_465), Headers(3, true), Data(5, 1)]);
     assert_eq!(peer.send(&reset(5)), [], "the client gives up");
-    assert_eq!((peer.connection.blocked_since(), peer.send(&window(0, 9))), (None, vec![]));
+    assert_eq!((peer.connection.blocked_since(), peer.send(&window_update(0, 9))), (None, vec![]));
 }
 
 #[test]
 fn bodies_are_bounded_and_windows_are_restored() {
     let mut peer = Peer::new(Some(1));
-    let mut seen = peer.send(&headers(1, 0));
+    let mut seen = peer.send(&headers_frame(1, 0));
     let frames = MAX_BODY / MAX_PAYLOAD + 1;
-    (0..frames).for_each(|_| seen.extend(peer.send(&data(1, 0, &[0; MAX_PAYLOAD]))));
+    (0..frames).for_each(|_| seen.extend(peer.send(&data_frame(1, 0, &[0; MAX_PAYLOAD]))));
     // The stream is answered before its end; the client is asked to stop, and its frames on the way are ignored.
     let refused = [Refused(1, CallError::BodyTooLarge), Headers(1, false), Data(1, 1), Headers(1, true), Reset(1, 0)];
     assert_eq!(seen[..5], refused);
     assert_eq!(seen[5..], [Window((frames * MAX_PAYLOAD) as u32)], "what was received may be sent again");
-    assert_eq!(peer.send(&data(1, END_STREAM, b"more")), []);
+    assert_eq!(peer.send(&data_frame(1, END_STREAM, b"more")), []);
 
     let mut peer = Peer::new(None);
-    let open: Vec<Vec<u8>> = (0..10).map(|number| headers(2 * number + 1, 0)).collect();
+    let open: Vec<Vec<u8>> = (0..10).map(|number| headers_frame(2 * number + 1, 0)).collect();
     peer.send(&open.concat());
     let mut sent = 0;
     let reaction = loop {
         let stream = 2 * (sent / (STREAM_WINDOW / 2)) + 1;
-        let seen = peer.send(&data(stream, 0, &[0; MAX_PAYLOAD]));
+        let seen = peer.send(&data_frame(stream, 0, &[0; MAX_PAYLOAD]));
         sent += MAX_PAYLOAD as u32;
         if !seen.is_empty() {
             break seen;
@@ -497,25 +546,25 @@ fn concurrent_streams_are_bounded() {
     let mut peer = Peer::new(None);
     let last = 2 * MAX_STREAMS + 1;
     for stream in (1..last).step_by(2) {
-        assert_eq!(peer.send(&headers(stream, 0)), []);
+        assert_eq!(peer.send(&headers_frame(stream, 0)), []);
     }
-    assert_eq!(peer.send(&headers(last, 0)), [Reset(last, REFUSED)], "5.1.2");
-    assert_eq!(peer.send(&data(1, END_STREAM, b"a")), [Call(1, b"a".to_vec())], "the others go on");
+    assert_eq!(peer.send(&headers_frame(last, 0)), [Reset(last, REFUSED)], "5.1.2");
+    assert_eq!(peer.send(&data_frame(1, END_STREAM, b"a")), [Call(1, b"a".to_vec())], "the others go on");
 }
 
 #[test]
 fn header_blocks_are_bounded() {
     let mut peer = Peer::new(None);
-    peer.send(&frame(Kind::Headers, 0, 1, BLOCK));
-    let empty = frame(Kind::Continuation, 0, 1, b"");
+    peer.send(&frame_bytes(Kind::Headers, 0, 1, BLOCK));
+    let empty = frame_bytes(Kind::Continuation, 0, 1, b"");
     assert_eq!(peer.send(&empty.repeat(MAX_CONTINUATIONS)), []);
     assert_eq!(peer.send(&empty), [GoAway(CALM)], "a flood of CONTINUATION");
 
     let mut peer = Peer::new(None);
-    peer.send(&frame(Kind::Headers, 0, 1, &[0; MAX_PAYLOAD]));
-    let more = frame(Kind::Continuation, 0, 1, &[0; MAX_PAYLOAD]);
+    peer.send(&frame_bytes(Kind::Headers, 0, 1, &[0; MAX_PAYLOAD]));
+    let more = frame_bytes(Kind::Continuation, 0, 1, &[0; MAX_PAYLOAD]);
     assert_eq!(peer.send(&more), [], "{MAX_HEADER_BLOCK} bytes");
-    assert_eq!(peer.send(&frame(Kind::Continuation, 0, 1, b"x")), [GoAway(CALM)]);
+    assert_eq!(peer.send(&frame_bytes(Kind::Continuation, 0, 1, b"x")), [GoAway(CALM)]);
 
     // A header bomb: one field of 4000 bytes in the table, then a thousand references to it.
     let mut bomb = vec![0x40, 1, b'a', 0x7f, 0xa1, 0x1e];
@@ -523,10 +572,10 @@ fn header_blocks_are_bounded() {
     bomb.extend_from_slice(&[0xbe; 1_000]);
     let mut peer = Peer::new(None);
     let refused = [Refused(1, CallError::HeadersTooLarge)];
-    assert_eq!(peer.send(&frame(Kind::Headers, END_HEADERS | END_STREAM, 1, &bomb)), refused);
+    assert_eq!(peer.send(&frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, 1, &bomb)), refused);
     let after = [BLOCK, &[0xbe]].concat();
     assert_eq!(
-        peer.send(&frame(Kind::Headers, END_HEADERS | END_STREAM, 3, &after)),
+        peer.send(&frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, 3, &after)),
         [Call(3, vec![])],
         "the table is intact"
     );
@@ -534,19 +583,19 @@ fn header_blocks_are_bounded() {
     // Many small fields.
     let flood = [BLOCK, &b"\0\x01a\x01b".repeat(MAX_HEADERS as usize / 34)].concat();
     assert_eq!(
-        peer.send(&frame(Kind::Headers, END_HEADERS | END_STREAM, 5, &flood)),
+        peer.send(&frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, 5, &flood)),
         [Refused(5, CallError::HeadersTooLarge)]
     );
 }
 
 #[test]
 fn floods_of_frames_and_resets_close_the_connection() {
-    let ping = frame(Kind::Ping, 0, 0, &[0; 8]);
+    let ping = frame_bytes(Kind::Ping, 0, 0, &[0; 8]);
     for (name, flood, reply) in [
         ("PING", &ping, Some(Pong)),
-        ("SETTINGS", &frame(Kind::Settings, 0, 0, &[]), Some(Acknowledged)),
-        ("PRIORITY", &frame(Kind::Priority, 0, 1, &[0; 5]), None),
-        ("an extension", &raw(0xbe, 0, 0, &[]), None),
+        ("SETTINGS", &frame_bytes(Kind::Settings, 0, 0, &[]), Some(Acknowledged)),
+        ("PRIORITY", &frame_bytes(Kind::Priority, 0, 1, &[0; 5]), None),
+        ("an extension", &raw_frame(0xbe, 0, 0, &[]), None),
     ] {
         let mut peer = Peer::new(Some(1));
         // The SETTINGS that open the connection cost too.
@@ -564,7 +613,7 @@ fn floods_of_frames_and_resets_close_the_connection() {
     let mut peer = Peer::new(None);
     let mut stream = 1;
     let seen = loop {
-        let seen = peer.send(&[headers(stream, 0), reset(stream)].concat());
+        let seen = peer.send(&[headers_frame(stream, 0), reset(stream)].concat());
         if !seen.is_empty() {
             break seen;
         }
@@ -573,22 +622,22 @@ fn floods_of_frames_and_resets_close_the_connection() {
     assert_eq!((seen, stream.div_ceil(2)), (vec![GoAway(CALM)], CREDIT / (RESET_COST + 1) + 1));
 
     let mut peer = Peer::new(None);
-    peer.send(&headers(1, 0));
-    let empty = data(1, 0, b"").repeat(CREDIT as usize);
+    peer.send(&headers_frame(1, 0));
+    let empty = data_frame(1, 0, b"").repeat(CREDIT as usize);
     assert_eq!(peer.send(&empty), [GoAway(CALM)], "a flood of empty DATA");
 }
 
 #[test]
 fn connection_closes_when_the_calls_before_are_answered() {
     let mut peer = Peer::new(None);
-    peer.send(&headers(1, 0));
+    peer.send(&headers_frame(1, 0));
     peer.connection.start_closing();
     peer.connection.start_closing();
     assert_eq!(peer.written(), [GoAway(0)]);
-    assert_eq!(peer.send(&headers(3, END_STREAM)), [Call(3, vec![])], "it was on its way");
-    assert_eq!(peer.send(&frame(Kind::Ping, ACK, 0, b"draining")), [GoAway(0)]);
-    assert_eq!(peer.send(&headers(5, END_STREAM)), [Reset(5, REFUSED)]);
-    assert_eq!(peer.send(&data(1, END_STREAM, b"")), [Call(1, vec![])]);
+    assert_eq!(peer.send(&headers_frame(3, END_STREAM)), [Call(3, vec![])], "it was on its way");
+    assert_eq!(peer.send(&frame_bytes(Kind::Ping, ACK, 0, b"draining")), [GoAway(0)]);
+    assert_eq!(peer.send(&headers_frame(5, END_STREAM)), [Reset(5, REFUSED)]);
+    assert_eq!(peer.send(&data_frame(1, END_STREAM, b"")), [Call(1, vec![])]);
     for stream in [1, 3] {
         assert!(!peer.connection.is_closed());
         peer.connection.respond_without_body(stream, b"\x88");
@@ -600,7 +649,7 @@ fn connection_closes_when_the_calls_before_are_answered() {
     idle.connection.start_closing();
     idle.connection.finish_closing();
     assert!(idle.connection.is_closed(), "a client that does not answer is not waited for");
-    let mut silent = Peer::silent(None);
+    let mut silent = Peer::new_connection(None);
     silent.connection.start_closing();
     assert!(silent.connection.is_closed());
 }
@@ -611,41 +660,41 @@ fn incomplete_calls_expire() {
     let mut peer = Peer::new(None);
     assert_eq!(peer.connection.waiting_since(), None);
     peer.now = second;
-    peer.send(&[headers(1, END_STREAM), headers(3, 0)].concat());
+    peer.send(&[headers_frame(1, END_STREAM), headers_frame(3, 0)].concat());
     peer.now = 2 * second;
-    peer.send(&headers(5, 0));
+    peer.send(&headers_frame(5, 0));
     assert_eq!(peer.connection.waiting_since(), Some(second));
-    let expired = peer.connection.expire(second).map(|call| (call.stream, call.body));
+    let expired = peer.connection.expire_incomplete(second).map(|call| (call.stream, call.body));
     assert_eq!(expired, Some((3, Err(CallError::TooSlow))));
-    assert_eq!(peer.connection.expire(second), None);
+    assert_eq!(peer.connection.expire_incomplete(second), None);
     peer.connection.respond_without_body(3, b"\x88");
     assert_eq!(peer.written(), [Headers(3, true), Reset(3, 0)]);
     assert_eq!(peer.connection.waiting_since(), Some(2 * second));
-    peer.send(&frame(Kind::Headers, 0, 7, BLOCK));
-    assert_eq!(peer.connection.expire(2 * second), None, "the end of a header block is missing");
+    peer.send(&frame_bytes(Kind::Headers, 0, 7, BLOCK));
+    assert_eq!(peer.connection.expire_incomplete(2 * second), None, "the end of a header block is missing");
     assert_eq!(peer.written(), [GoAway(CALM)]);
-    assert_eq!(Peer::silent(None).connection.waiting_since(), Some(Duration::ZERO), "the preface");
+    assert_eq!(Peer::new_connection(None).connection.waiting_since(), Some(Duration::ZERO), "the preface");
 }
 
 #[test]
 fn same_block_means_something_else_after_the_table_has_changed() {
     let mut peer = Peer::new(Some(1));
     let mut send = |stream: u32, more: &[u8]| {
-        peer.send(&frame(Kind::Headers, END_HEADERS | END_STREAM, stream, &[BLOCK, more].concat()))
+        peer.send(&frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, stream, &[BLOCK, more].concat()))
     };
-    assert_eq!(send(1, b"\x40\x02te\x08trailers"), answered(1, b""));
+    assert_eq!(send(1, b"\x40\x02te\x08trailers"), call_and_answer(1, b""));
     for stream in [3, 5, 7] {
-        assert_eq!(send(stream, &[0xbe]), answered(stream, b""), "the field that was added");
+        assert_eq!(send(stream, &[0xbe]), call_and_answer(stream, b""), "the field that was added");
     }
     assert_eq!(send(9, b"\x40\x02te\x04gzip"), [Reset(9, PROTOCOL)]);
     assert_eq!(send(11, &[0xbe]), [Reset(11, PROTOCOL)], "another field");
-    assert_eq!(send(13, &[0xbf]), answered(13, b""));
+    assert_eq!(send(13, &[0xbf]), call_and_answer(13, b""));
 }
 
 #[test]
 fn answer_to_a_stream_that_was_reset_is_dropped() {
     let mut peer = Peer::new(None);
-    assert_eq!(peer.send(&headers(1, END_STREAM)), [Call(1, vec![])]);
+    assert_eq!(peer.send(&headers_frame(1, END_STREAM)), [Call(1, vec![])]);
     assert_eq!(peer.send(&reset(1)), []);
     peer.connection.respond(1, b"\x88", b"", |out| out.push(0));
     peer.connection.respond_without_body(1, b"\x88");

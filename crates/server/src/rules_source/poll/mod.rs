@@ -92,7 +92,7 @@ impl<S: Store + 'static> Follower<S> {
             Ok(PollAnswer::Unchanged) => "the answer is 304 to an unconditional request".to_owned(),
             Err(why) => why,
         };
-        follower.failed(&why);
+        follower.record_failure(&why);
         follower.app.metrics.polls.add(PollOutcome::Failed, follower.app.now());
         let what = || format!("the rules service {url} cannot be used: {why}");
         let Some((etag, mut set)) = on_disk.with_context(what)? else {
@@ -111,7 +111,7 @@ impl<S: Store + 'static> Follower<S> {
                 // A set that was just refused is not requested again.
                 follower.known = follower.known.or(etag);
                 if let Some(refused) = &follower.node.refused {
-                    follower.app.source.refused(refused.revision, &refused.why);
+                    follower.app.source.set_refused(refused.revision, &refused.why);
                 }
                 Ok(follower)
             }
@@ -132,7 +132,7 @@ impl<S: Store + 'static> Follower<S> {
                 Ok(PollAnswer::Unchanged) => PollOutcome::Unchanged,
                 Ok(PollAnswer::Set(etag, set)) => self.take(etag, &set).await,
                 Err(why) => {
-                    self.failed(&why);
+                    self.record_failure(&why);
                     PollOutcome::Failed
                 }
             };
@@ -158,7 +158,7 @@ impl<S: Store + 'static> Follower<S> {
             InstallOutcome::New | InstallOutcome::Unchanged => {
                 (self.node.running, self.node.refused) = (Some(set.revision), None);
                 self.known.clone_from(&etag);
-                self.keep(etag, set.clone()).await;
+                self.write_to_disk(etag, set.clone()).await;
                 PollOutcome::Changed
             }
             InstallOutcome::Refused(why) => {
@@ -169,7 +169,7 @@ impl<S: Store + 'static> Follower<S> {
                 PollOutcome::Refused
             }
             InstallOutcome::Damaged(why) => {
-                self.failed(&why);
+                self.record_failure(&why);
                 self.node.refused = Some(RefusedRevision { revision: set.revision, why });
                 PollOutcome::Failed
             }
@@ -177,7 +177,7 @@ impl<S: Store + 'static> Follower<S> {
     }
 
     /// Writes a set to disk. A failed write matters only if the node restarts while the service is unreachable.
-    async fn keep(&self, etag: Option<String>, set: Arc<Snapshot>) {
+    async fn write_to_disk(&self, etag: Option<String>, set: Arc<Snapshot>) {
         let written = self.on_file(move |file| file.write(etag.as_deref(), &set)).await;
         if let Err((error, file)) = written {
             tracing::error!(%error, file, "cannot write the rules to disk; a start without the service would miss them");
@@ -204,7 +204,7 @@ impl<S: Store + 'static> Follower<S> {
         done.unwrap_or_else(|error| Err(error.into())).map_err(|error| (error, path))
     }
 
-    fn failed(&mut self, why: &str) {
+    fn record_failure(&mut self, why: &str) {
         self.failures = self.failures.saturating_add(1);
         if self.failure.as_deref() != Some(why) {
             tracing::warn!(service = %self.config.client.url(), why, "rules service unavailable; the rules in force stay");

@@ -90,7 +90,7 @@ pub(super) async fn fetch(
     let body = timeout(timeouts.body, read(response, most)).await;
     let body = body.map_err(|_| late("incomplete answer", timeouts.body))?;
     if status != StatusCode::OK {
-        return Err(refusal(status, &body.unwrap_or_default()));
+        return Err(describe_refusal(status, &body.unwrap_or_default()));
     }
     let body = body?;
     // Parsing a large set would block this thread.
@@ -127,7 +127,7 @@ fn root_cause(error: &reqwest::Error) -> String {
 }
 
 /// Describes an error response.
-fn refusal(status: StatusCode, body: &[u8]) -> String {
+fn describe_refusal(status: StatusCode, body: &[u8]) -> String {
     let detail = serde_json::from_slice::<ProblemDetails>(body).map(|problem| problem.detail).unwrap_or_default();
     // The text comes from another server and is logged.
     let detail: String = detail.chars().filter(|char| !char.is_control()).collect();
@@ -171,11 +171,11 @@ mod tests {
     #[test]
     fn refusal_says_what_to_do() {
         let problem = br#"{"detail":"the token has expired\u001b[0m"}"#;
-        let text = refusal(StatusCode::UNAUTHORIZED, problem);
+        let text = describe_refusal(StatusCode::UNAUTHORIZED, problem);
         assert_eq!(
             text,
             "the answer is 401 Unauthorized: the token has expired[0m; set a valid token with --rules-token"
         );
-        assert_eq!(refusal(StatusCode::BAD_GATEWAY, b"<html>"), "the answer is 502 Bad Gateway");
+        assert_eq!(describe_refusal(StatusCode::BAD_GATEWAY, b"<html>"), "the answer is 502 Bad Gateway");
     }
 }

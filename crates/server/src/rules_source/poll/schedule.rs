@@ -33,17 +33,17 @@ const NO_WAIT: Duration = Duration::from_secs(1);
 /// Returns the pause after `failures` in a row. `random` is uniformly distributed.
 pub fn pause(outcome: PollOutcome, failures: u32, random: u64) -> Duration {
     match outcome {
-        PollOutcome::Changed | PollOutcome::Refused | PollOutcome::Unchanged => part(JITTER, random),
-        PollOutcome::NoWait => NO_WAIT / 2 + part(NO_WAIT, random),
+        PollOutcome::Changed | PollOutcome::Refused | PollOutcome::Unchanged => random_part(JITTER, random),
+        PollOutcome::NoWait => NO_WAIT / 2 + random_part(NO_WAIT, random),
         PollOutcome::Failed => {
             let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-            part(FIRST_PAUSE.saturating_mul(doubled.max(1)).min(MAX_PAUSE), random)
+            random_part(FIRST_PAUSE.saturating_mul(doubled.max(1)).min(MAX_PAUSE), random)
         }
     }
 }
 
 /// Returns a duration between zero and `whole`.
-fn part(whole: Duration, random: u64) -> Duration {
+fn random_part(whole: Duration, random: u64) -> Duration {
     let nanos = whole.as_nanos() * u128::from(random) / u128::from(u64::MAX);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }

@@ -30,7 +30,7 @@ impl Bandwidth {
         if period == 0 {
             return Err(Skip::RefusedLimit);
         }
-        let phase = match config.text("refill")? {
+        let phase = match config.read_text("refill")? {
             "greedy" => None,
             "intervally" => Some(start),
             _ => {
@@ -92,14 +92,14 @@ impl Bandwidth {
 
     /// Returns which bandwidth of `old` one of `new` replaces: that with its id, or the only one
     /// without an id.
-    pub(super) fn counterpart(&self, old: &[Self], new: &[Self]) -> Option<usize> {
+    pub(super) fn index_of_replaced(&self, old: &[Self], new: &[Self]) -> Option<usize> {
         let alike = |all: &[Self]| all.iter().filter(|other| other.id == self.id).count();
         let is_clear = self.id.is_some() || (alike(old) <= 1 && alike(new) <= 1);
         old.iter().position(|other| other.id == self.id).filter(|_| is_clear)
     }
 
     /// Returns the present of a bandwidth: its clock stands still before the first refill.
-    fn clock(&self, now: u64) -> u64 {
+    fn clock_of_bandwidth(&self, now: u64) -> u64 {
         now.max(self.phase.unwrap_or(0))
     }
 
@@ -116,25 +116,25 @@ impl Bandwidth {
             state = [full_at as u64, (full_at >> 64) as u64];
         } else {
             let ask = Ask::Regardless(Cost::new(u64::try_from(missing).ok()?));
-            if !self.limit.decide(&mut state, &Now::at(self.clock(at)), ask).is_admitted() {
+            if !self.limit.decide(&mut state, &Now::at(self.clock_of_bandwidth(at)), ask).is_admitted() {
                 return None;
             }
         }
-        Some(Limit { bandwidth: self, state, now: self.clock(now), asked: now })
+        Some(Limit { bandwidth: self, state, now: self.clock_of_bandwidth(now), asked: now })
     }
 
     /// Returns our limit, unused.
     pub(super) fn init(&self, now: u64) -> Limit<'_> {
-        let mut limit = Limit { bandwidth: self, state: [0; 2], now: self.clock(now), asked: now };
+        let mut limit = Limit { bandwidth: self, state: [0; 2], now: self.clock_of_bandwidth(now), asked: now };
         limit.fill(self.initial);
         limit
     }
 
     /// Returns our limit in the state of the one it replaces.
-    pub(super) fn converted(&self, old: &Limit<'_>) -> Limit<'_> {
+    pub(super) fn converted_from(&self, old: &Limit<'_>) -> Limit<'_> {
         let mut state = old.state;
         self.limit.convert(&old.bandwidth.limit, &mut state, &old.now());
-        Limit { bandwidth: self, state, now: self.clock(old.asked), asked: old.asked }
+        Limit { bandwidth: self, state, now: self.clock_of_bandwidth(old.asked), asked: old.asked }
     }
 }
 
@@ -196,12 +196,14 @@ impl Group<'_> {
         let tokens = || step.args.count("tokens").map(Cost::new);
         let comparison = Comparison::new();
         Ok(match step.op.as_str() {
-            "get_available_tokens" => comparison.same("available", result.int("tokens")?.max(0), self.remaining()),
-            "try_consume" => comparison.same("ok", result.flag("ok")?, self.take(Ask::Exactly(tokens()?))),
+            "get_available_tokens" => {
+                comparison.expect_equal("available", result.read_int("tokens")?.max(0), self.remaining())
+            }
+            "try_consume" => comparison.expect_equal("ok", result.read_bool("ok")?, self.take(Ask::Exactly(tokens()?))),
             "try_consume_and_return_remaining" => {
                 let wait = self.wait(tokens()?);
                 let ok = self.take(Ask::Exactly(tokens()?));
-                self.probe(result, ok, wait)?.up_to_one_more("reset", result.int("nanos_to_reset")?, self.reset())
+                self.probe(result, ok, wait)?.up_to_one_more("reset", result.read_int("nanos_to_reset")?, self.reset())
             }
             "estimate_ability_to_consume" => {
                 let wait = self.wait(tokens()?);
@@ -209,18 +211,18 @@ impl Group<'_> {
             }
             "try_consume_as_much_as_possible" => {
                 let taken = self.take_up_to(Cost::new(step.args.count("limit")?));
-                comparison.same("consumed", result.count("consumed")?, taken.get())
+                comparison.expect_equal("consumed", result.count("consumed")?, taken.get())
             }
             "consume_ignoring_rate_limits" => {
                 let taken = self.take(Ask::Regardless(tokens()?));
-                let penalty = result.int("penalty_ns")?;
-                comparison.same("ok", true, taken).up_to_one_more("penalty", penalty, self.wait(Cost::ZERO))
+                let penalty = result.read_int("penalty_ns")?;
+                comparison.expect_equal("ok", true, taken).up_to_one_more("penalty", penalty, self.wait(Cost::ZERO))
             }
             "blocking_try_consume" => {
                 let wait = self.wait(tokens()?);
-                let ok = wait <= step.args.int("max_wait_ns")? && self.take(Ask::Regardless(tokens()?));
-                let parked = result.int("parked_ns")?;
-                comparison.same("ok", result.flag("ok")?, ok).up_to_one_more(
+                let ok = wait <= step.args.read_int("max_wait_ns")? && self.take(Ask::Regardless(tokens()?));
+                let parked = result.read_int("parked_ns")?;
+                comparison.expect_equal("ok", result.read_bool("ok")?, ok).up_to_one_more(
                     "parked",
                     parked,
                     if ok { wait } else { 0 },
@@ -231,13 +233,13 @@ impl Group<'_> {
                 for limit in &mut self.0 {
                     limit.bandwidth.limit.refund(&mut limit.state, &Now::at(limit.now), tokens, None);
                 }
-                comparison.same("ok", result.flag("ok")?, true)
+                comparison.expect_equal("ok", result.read_bool("ok")?, true)
             }
             "reset" => {
                 for limit in &mut self.0 {
                     limit.fill(limit.bandwidth.capacity);
                 }
-                comparison.same("ok", result.flag("ok")?, true)
+                comparison.expect_equal("ok", result.read_bool("ok")?, true)
             }
             _ => return Err(Skip::UnknownOperation),
         })
@@ -246,14 +248,14 @@ impl Group<'_> {
     /// Runs a blocking call, which takes its cost regardless.
     pub(super) fn run_forced(&mut self, step: &Step) -> Read<Comparison> {
         self.take(Ask::Regardless(Cost::new(step.args.count("tokens")?)));
-        Ok(Comparison::new().up_to_one_more("parked", step.result.int("parked_ns")?, self.wait(Cost::ZERO)))
+        Ok(Comparison::new().up_to_one_more("parked", step.result.read_int("parked_ns")?, self.wait(Cost::ZERO)))
     }
 
     fn probe(&self, result: &Value, ok: bool, wait: i128) -> Read<Comparison> {
         Ok(Comparison::new()
-            .same("ok", result.flag("ok")?, ok)
-            .same("remaining", result.int("remaining")?, self.remaining())
-            .up_to_one_more("wait", result.int("nanos_to_refill")?, wait))
+            .expect_equal("ok", result.read_bool("ok")?, ok)
+            .expect_equal("remaining", result.read_int("remaining")?, self.remaining())
+            .up_to_one_more("wait", result.read_int("nanos_to_refill")?, wait))
     }
 
     fn passes(&self, ask: Ask) -> bool {

@@ -50,7 +50,7 @@ const KEEPS_TOKENS: Rule = Rule {
 const NEVER: i128 = i64::MAX as i128;
 
 /// Returns the player of a case.
-pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let start = to_nanos(case.start().ok_or(Skip::Field("start_ns"))?, 1)?;
     let bandwidths = read_bandwidths(&case.config, start)?;
     Ok(Box::new(Bucket4j { bandwidths, seen: State::read(case.config.field("create"))?, at: start }))
@@ -104,22 +104,22 @@ impl Player for Bucket4j {
         if step.op == "replace_configuration" {
             return self.compare_replacing(step, &before, &after);
         }
-        let seen = group.run(step)?.same("tokens", after.remaining(), group.tokens()).seen();
+        let seen = group.run(step)?.expect_equal("tokens", after.remaining(), group.tokens()).seen();
         let is_cut = || after.0.iter().zip(&group.0).all(|(&[tokens, _], limit)| limit.is_cut(tokens));
         // As if ours had admitted what theirs did.
         let is_forced = || {
             let mut group = before.clone();
             let forced = group.run_forced(step);
-            forced.is_ok_and(|it| it.same("tokens", after.remaining(), group.tokens()).seen() == Seen::Equal)
+            forced.is_ok_and(|it| it.expect_equal("tokens", after.remaining(), group.tokens()).seen() == Seen::Equal)
         };
         Ok(match step.op.as_str() {
-            "force_add_tokens" => seen.unless(&ABOVE_CAPACITY, is_cut),
+            "force_add_tokens" => seen.unless_rule(&ABOVE_CAPACITY, is_cut),
             "blocking_try_consume" => {
                 let (result, args) = (&step.result, &step.args);
                 let never_fits = before.wait(Cost::new(args.count("tokens")?)) == NEVER;
-                let ok = result.flag("ok")?;
-                seen.unless(&BLOCKING_BEYOND, || never_fits && ok && is_forced())
-                    .unless(&EARLY, || result.field("parked_ns") == args.field("max_wait_ns") && is_forced())
+                let ok = result.read_bool("ok")?;
+                seen.unless_rule(&BLOCKING_BEYOND, || never_fits && ok && is_forced())
+                    .unless_rule(&EARLY, || result.field("parked_ns") == args.field("max_wait_ns") && is_forced())
             }
             _ => seen,
         })
@@ -127,7 +127,7 @@ impl Player for Bucket4j {
 
     fn follow(&mut self, step: &Step) -> Read<()> {
         if step.op == "replace_configuration" && !step.failed() {
-            self.bandwidths = self.replaced(step)?;
+            self.bandwidths = self.replaced_bandwidths(step)?;
         }
         self.seen = State::read(&step.result)?;
         self.at = step.at_nanos(1)?;
@@ -137,10 +137,10 @@ impl Player for Bucket4j {
 
 impl Bucket4j {
     /// Returns the bandwidths after a change of parameters.
-    fn replaced(&self, step: &Step) -> Read<Option<Vec<Bandwidth>>> {
+    fn replaced_bandwidths(&self, step: &Step) -> Read<Option<Vec<Bandwidth>>> {
         let now = step.at_nanos(1)?;
         let (Some(new), Some(old)) = (read_bandwidths(&step.args, now)?, &self.bandwidths) else { return Ok(None) };
-        let place = |bandwidth: &Bandwidth| match bandwidth.counterpart(old, &new) {
+        let place = |bandwidth: &Bandwidth| match bandwidth.index_of_replaced(old, &new) {
             Some(place) if !is_reset(step) => bandwidth.clone().in_place_of(&old[place], now),
             _ => Ok(Some(bandwidth.clone())),
         };
@@ -148,17 +148,17 @@ impl Bucket4j {
     }
 
     fn compare_replacing(&self, step: &Step, before: &Group<'_>, after: &State) -> Read<Seen> {
-        let (Some(new), Some(old)) = (self.replaced(step)?, &self.bandwidths) else {
+        let (Some(new), Some(old)) = (self.replaced_bandwidths(step)?, &self.bandwidths) else {
             return Ok(Seen::ByRule(&TOO_LARGE));
         };
-        let (now, strategy) = (step.at_nanos(1)?, step.args.text("strategy")?);
-        let place = |bandwidth: &Bandwidth| bandwidth.counterpart(old, &new).filter(|_| !is_reset(step));
+        let (now, strategy) = (step.at_nanos(1)?, step.args.read_text("strategy")?);
+        let place = |bandwidth: &Bandwidth| bandwidth.index_of_replaced(old, &new).filter(|_| !is_reset(step));
         let ours = |bandwidth: &Bandwidth| match place(bandwidth) {
-            Some(place) => bandwidth.converted(&before.0[place]).remaining(),
+            Some(place) => bandwidth.converted_from(&before.0[place]).remaining(),
             None => bandwidth.init(now).remaining(),
         };
         let ours: Vec<_> = new.iter().map(ours).collect();
-        let seen = Comparison::new().same("tokens", after.remaining(), ours).seen();
+        let seen = Comparison::new().expect_equal("tokens", after.remaining(), ours).seen();
         // The tokens of one bandwidth after a change, in bucket4j: at least the conversion of the
         // whole tokens, at most that of one more, plus what a greedy bandwidth refilled since the
         // last interval of its predecessor.
@@ -174,10 +174,10 @@ impl Bucket4j {
             let most = (kept(tokens + 1) + bandwidth.refilled_after(&old[place], now)).min(capacity);
             (kept(tokens)..=most).contains(&recorded.max(0))
         };
-        Ok(seen.unless(&KEEPS_TOKENS, || new.iter().zip(&after.0).all(is_kept)))
+        Ok(seen.unless_rule(&KEEPS_TOKENS, || new.iter().zip(&after.0).all(is_kept)))
     }
 }
 
 fn is_reset(step: &Step) -> bool {
-    step.args.text("strategy") == Ok("RESET")
+    step.args.read_text("strategy") == Ok("RESET")
 }

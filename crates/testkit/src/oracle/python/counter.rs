@@ -82,8 +82,8 @@ impl Windowed for Counter {
     fn compare(&self, _: Option<&()>, step: &Step) -> Read<Seen> {
         let before = step.result.field("before");
         let counts = Counts {
-            previous: before.int("previous_count")?,
-            current: before.int("current_count")?,
+            previous: before.read_int("previous_count")?,
+            current: before.read_int("current_count")?,
             at: step.at_nanos(MICRO)?,
             length: self.0.length().as_nanos(),
             near_boundary: before.get("near_boundary").is_some(),
@@ -93,10 +93,10 @@ impl Windowed for Counter {
             "get_window_stats" => self.compare_stats(&state, &counts, step)?,
             _ => self.compare_verdict(&state, &counts, step)?,
         };
-        Ok(seen.unless(&LAST_BITS, || counts.near_boundary && self.is_one_off(&counts, step) == Ok(true)))
+        Ok(seen.unless_rule(&LAST_BITS, || counts.near_boundary && self.is_one_off(&counts, step) == Ok(true)))
     }
 
-    fn hit(&self, _: Option<()>, _: &Step) -> Read<()> {
+    fn state_after_hit(&self, _: Option<()>, _: &Step) -> Read<()> {
         Ok(())
     }
 }
@@ -108,20 +108,20 @@ impl Counter {
         let is_told = |rounded: i128| {
             Ok(match step.result.maybe_int("remaining") {
                 Some(remaining) => remaining == (limit - rounded).max(0),
-                None => step.result.flag("ok")? == (rounded + step.args.int("cost")? <= limit),
+                None => step.result.read_bool("ok")? == (rounded + step.args.read_int("cost")? <= limit),
             })
         };
         Ok(is_told(counts.rounded_down() - 1)? || is_told(counts.rounded_down() + 1)?)
     }
 
     fn compare_verdict(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Read<Seen> {
-        let cost = step.args.int("cost")?;
+        let cost = step.args.read_int("cost")?;
         // A negative cost is a refund and always passes.
         let passes = u64::try_from(cost)
             .map_or(true, |cost| self.0.weigh(state, &Now::at(counts.at), Ask::Exactly(Cost::new(cost))).is_admitted());
-        let ok = step.result.flag("ok")?;
+        let ok = step.result.read_bool("ok")?;
         let rounded_passes = counts.rounded_down() + cost <= i128::from(self.0.limit());
-        Ok(Comparison::new().same("ok", ok, passes).seen().unless(&ROUNDED_DOWN, || ok && rounded_passes))
+        Ok(Comparison::new().expect_equal("ok", ok, passes).seen().unless_rule(&ROUNDED_DOWN, || ok && rounded_passes))
     }
 
     fn compare_stats(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Read<Seen> {
@@ -131,15 +131,15 @@ impl Counter {
         let told_reset = reset_us(step)? - i128::from(step.at);
         // As for the moving window: the wait for one more than what remains.
         let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining.saturating_add(1))).retry else {
-            let seen = Comparison::new().same("remaining", recorded, remaining).seen();
+            let seen = Comparison::new().expect_equal("remaining", recorded, remaining).seen();
             return Ok(if seen == Seen::Equal && told_reset != 0 { Seen::ByRule(&NOTHING_COUNTED) } else { seen });
         };
         let is_rounded = i128::from(recorded) == (i128::from(self.0.limit()) - counts.rounded_down()).max(0);
         Ok(Comparison::new()
-            .same("remaining", recorded, remaining)
-            .near("reset_us", told_reset, i128::from(reset.as_nanos() / MICRO))
+            .expect_equal("remaining", recorded, remaining)
+            .expect_within_one("reset_us", told_reset, i128::from(reset.as_nanos() / MICRO))
             .seen()
-            .unless(&OTHER_RESET, || recorded == remaining && counts.is_known_reset(told_reset))
-            .unless(&ROUNDED_DOWN, || is_rounded && counts.is_known_reset(told_reset)))
+            .unless_rule(&OTHER_RESET, || recorded == remaining && counts.is_known_reset(told_reset))
+            .unless_rule(&ROUNDED_DOWN, || is_rounded && counts.is_known_reset(told_reset)))
     }
 }

@@ -46,18 +46,18 @@ impl Windowed for Fixed {
             let reset = (report.reset > Nanos::ZERO).then(|| report.reset.as_nanos());
             return compare_stats(step, report.remaining, reset);
         }
-        let cost = step.args.int("cost")?;
+        let cost = step.args.read_int("cost")?;
         let ok = match u64::try_from(cost) {
             Ok(cost) => self.ours.weigh(&state, &now, Ask::Exactly(Cost::new(cost))).is_admitted(),
             Err(_) => true,
         };
-        let seen = Comparison::new().same("ok", step.result.flag("ok")?, ok).seen();
-        Ok(seen.unless(&NOTHING_BEYOND_FULL, || cost == 0 && kept.is_some_and(|kept| kept.count > self.amount)))
+        let seen = Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, ok).seen();
+        Ok(seen.unless_rule(&NOTHING_BEYOND_FULL, || cost == 0 && kept.is_some_and(|kept| kept.count > self.amount)))
     }
 
-    fn hit(&self, kept: Option<Kept>, step: &Step) -> Read<Kept> {
+    fn state_after_hit(&self, kept: Option<Kept>, step: &Step) -> Read<Kept> {
         let now = step.at_nanos(MICRO)?;
         let kept = kept.filter(|kept| now - kept.start < self.length).unwrap_or(Kept { start: now, count: 0 });
-        Ok(Kept { count: kept.count + step.args.int("cost")?, ..kept })
+        Ok(Kept { count: kept.count + step.args.read_int("cost")?, ..kept })
     }
 }

@@ -1,4 +1,4 @@
-//! PythonLimitsPlayer `limits` 5.8.0 with memory storage, in microseconds. Its clock is a double of seconds, which is precise
+//! Python's `limits` 5.8.0 with memory storage, in microseconds. Its clock is a double of seconds, which is precise
 //! enough for microseconds.
 //!
 //! | theirs | ours |
@@ -31,7 +31,7 @@ const NOTHING_COUNTED: Rule = Rule {
 const MICRO: u64 = 1_000;
 
 /// Returns the player of a case.
-pub(super) fn cast(case: &Case) -> Read<Box<dyn Player>> {
+pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let length = Nanos::from_secs(case.config.count("window_s")?);
     let amount = case.config.count("amount")?;
     Ok(match case.algorithm.as_str() {
@@ -58,7 +58,7 @@ trait Windowed {
     fn compare(&self, kept: Option<&Self::Kept>, step: &Step) -> Read<Seen>;
 
     /// Returns the state after a recorded hit.
-    fn hit(&self, kept: Option<Self::Kept>, step: &Step) -> Read<Self::Kept>;
+    fn state_after_hit(&self, kept: Option<Self::Kept>, step: &Step) -> Read<Self::Kept>;
 }
 
 struct PythonLimitsPlayer<W: Windowed> {
@@ -69,18 +69,20 @@ struct PythonLimitsPlayer<W: Windowed> {
 impl<W: Windowed> Player for PythonLimitsPlayer<W> {
     fn compare(&self, step: &Step) -> Read<Seen> {
         match step.op.as_str() {
-            "clear" => Ok(Comparison::new().same("ok", step.result.flag("ok")?, true).seen()),
-            "hit" | "test" | "get_window_stats" => self.window.compare(self.keys.get(step.args.text("key")?), step),
+            "clear" => Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).seen()),
+            "hit" | "test" | "get_window_stats" => {
+                self.window.compare(self.keys.get(step.args.read_text("key")?), step)
+            }
             _ => Err(Skip::UnknownOperation),
         }
     }
 
     fn follow(&mut self, step: &Step) -> Read<()> {
-        let key = step.args.text("key")?;
+        let key = step.args.read_text("key")?;
         match step.op.as_str() {
             "clear" => drop(self.keys.remove(key)),
             "hit" => {
-                let kept = self.window.hit(self.keys.remove(key), step)?;
+                let kept = self.window.state_after_hit(self.keys.remove(key), step)?;
                 self.keys.insert(key.to_owned(), kept);
             }
             _ => {}
@@ -94,13 +96,13 @@ impl<W: Windowed> Player for PythonLimitsPlayer<W> {
 fn compare_stats(step: &Step, remaining: u64, reset: Option<u64>) -> Read<Seen> {
     let recorded = step.result.count("remaining")?;
     let seen = Comparison::new()
-        .same("remaining", recorded, remaining)
-        .same("reset_us", reset_us(step)?, i128::from(step.at) + i128::from(reset.unwrap_or(0) / MICRO))
+        .expect_equal("remaining", recorded, remaining)
+        .expect_equal("reset_us", reset_us(step)?, i128::from(step.at) + i128::from(reset.unwrap_or(0) / MICRO))
         .seen();
-    Ok(seen.unless(&NOTHING_COUNTED, || reset.is_none() && recorded == remaining))
+    Ok(seen.unless_rule(&NOTHING_COUNTED, || reset.is_none() && recorded == remaining))
 }
 
 /// Returns the reported reset, to the nearest microsecond, which is the precision of the double.
 fn reset_us(step: &Step) -> Read<i128> {
-    Ok((step.result.double("reset_time_s")? * 1e6).round() as i64 as i128)
+    Ok((step.result.read_double("reset_time_s")? * 1e6).round() as i64 as i128)
 }

@@ -54,19 +54,19 @@ impl Windowed for Moving {
                 };
             return compare_stats(step, remaining, reset);
         }
-        let (cost, ok) = (step.args.int("cost")?, step.result.flag("ok")?);
-        let compare = |at| Comparison::new().same("ok", ok, self.passes(&state, at, cost)).seen();
-        Ok(compare(at).unless(&LAST_INSTANT, || {
+        let (cost, ok) = (step.args.read_int("cost")?, step.result.read_bool("ok")?);
+        let compare = |at| Comparison::new().expect_equal("ok", ok, self.passes(&state, at, cost)).seen();
+        Ok(compare(at).unless_rule(&LAST_INSTANT, || {
             let one_window_ago = at.checked_sub(self.0.length().as_nanos());
             step.op == "hit" && hits.iter().any(|&hit| Some(hit) == one_window_ago) && compare(at - 1) == Seen::Equal
         }))
     }
 
-    fn hit(&self, kept: Option<Vec<u64>>, step: &Step) -> Read<Vec<u64>> {
+    fn state_after_hit(&self, kept: Option<Vec<u64>>, step: &Step) -> Read<Vec<u64>> {
         let mut hits = kept.unwrap_or_default();
-        if step.result.flag("ok")? {
+        if step.result.read_bool("ok")? {
             // A hit above the limit is never admitted.
-            let units = usize::try_from(step.args.int("cost")?).unwrap_or(0);
+            let units = usize::try_from(step.args.read_int("cost")?).unwrap_or(0);
             let units = if units as u64 > self.0.limit() { return Err(Skip::ImpossibleState) } else { units };
             hits.extend(std::iter::repeat_n(step.at_nanos(MICRO)?, units));
         }

@@ -4,27 +4,29 @@
 
 use super::super::limit::{Algorithm, Limit, Windows};
 use super::super::rules::{Does, Exceed, Override, Rule};
-use super::limits::extras;
-use super::rule_sets::schedule;
+use super::limits::any_extras;
+use super::rule_sets::any_schedule;
 use super::{Rng, Trace};
 
 impl Trace {
     /// Returns the trace with these additions to its rules. The steps stay the same.
     #[must_use]
-    pub fn extended(mut self, rng: &mut Rng) -> Self {
+    pub fn with_extensions(mut self, rng: &mut Rng) -> Self {
         let ids: Vec<String> = self.versions[0].rules.iter().map(|rule| rule.id.clone()).collect();
         // A rule is enforced or a shadow rule in all versions, like `on_exceed` of the generator.
-        let enforced: Vec<Option<u8>> = ids.iter().map(|_| rng.of(&[None, None, None, Some(0), Some(100)])).collect();
+        let enforced: Vec<Option<u8>> = ids.iter().map(|_| rng.pick(&[None, None, None, Some(0), Some(100)])).collect();
         let start = self.start / 1_000_000_000;
         for rule in self.versions.iter_mut().flat_map(|version| &mut version.rules) {
             if rng.one_in(3) {
                 rule.replaces = ids.iter().filter(|id| **id != rule.id && rng.one_in(2)).cloned().collect();
             }
             if rng.one_in(4) {
-                rule.schedule = Some(schedule(rng));
+                rule.schedule = Some(any_schedule(rng));
             }
-            rule.overrides =
-                std::mem::take(&mut rule.overrides).into_iter().flat_map(|other| expire(rng, other, start)).collect();
+            rule.overrides = std::mem::take(&mut rule.overrides)
+                .into_iter()
+                .flat_map(|other| expiring_overrides(rng, other, start))
+                .collect();
             if !matches!(rule.does, Does::Limits(_)) || rule.is_shadow() {
                 continue;
             }
@@ -66,16 +68,16 @@ fn go_into_debt(rng: &mut Rng, rule: &mut Rule) {
         Does::Count(_) | Does::Unlimited | Does::Allow | Does::Deny => &mut [],
     });
     for limit in limits.filter(|limit| matches!(limit.algorithm, Algorithm::FixedWindow(Windows::Calendar(_)))) {
-        (limit.initial, limit.max_debt) = extras(rng, limit.count);
+        (limit.initial, limit.max_debt) = any_extras(rng, limit.count);
     }
 }
 
 /// Returns an override that expires during the trace, sometimes followed by another one for the same requests.
-fn expire(rng: &mut Rng, other: Override, start: u64) -> Vec<Override> {
+fn expiring_overrides(rng: &mut Rng, other: Override, start: u64) -> Vec<Override> {
     if rng.one_in(2) {
         return vec![other];
     }
-    let until = start.saturating_sub(2) + rng.of(&[0, 3, 10, 4_000, 100_000]) + rng.below(4);
+    let until = start.saturating_sub(2) + rng.pick(&[0, 3, 10, 4_000, 100_000]) + rng.below(4);
     let expiring = Override { until: Some(until), ..other.clone() };
     if rng.one_in(2) { vec![expiring, other] } else { vec![expiring] }
 }

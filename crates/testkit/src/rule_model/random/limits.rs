@@ -9,10 +9,10 @@ const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
 /// Returns a period that the clock of a store can represent: a multiple of `tick` nanoseconds.
-fn period(rng: &mut Rng, tick: u64) -> u64 {
+fn any_period(rng: &mut Rng, tick: u64) -> u64 {
     let period = match rng.below(4) {
-        0 | 1 => rng.of(&[1, 10, 60, 3_600, 86_400, 604_800]) * SECOND,
-        2 => rng.of(&[7 * MILLI, 1_500 * MICRO, 15 * 60 * SECOND, 999 * MILLI]),
+        0 | 1 => rng.pick(&[1, 10, 60, 3_600, 86_400, 604_800]) * SECOND,
+        2 => rng.pick(&[7 * MILLI, 1_500 * MICRO, 15 * 60 * SECOND, 999 * MILLI]),
         _ => rng.between(1, 20_000_000) * MICRO + rng.below(1_000),
     };
     period.next_multiple_of(tick)
@@ -27,94 +27,94 @@ fn count(rng: &mut Rng) -> u64 {
 }
 
 /// Returns a part of a length of time, in ticks.
-fn part(rng: &mut Rng, whole: u64, tick: u64) -> u64 {
-    (rng.between(1, whole) / rng.of(&[1, 3, 10])).max(1).next_multiple_of(tick)
+fn any_part(rng: &mut Rng, whole: u64, tick: u64) -> u64 {
+    (rng.between(1, whole) / rng.pick(&[1, 3, 10])).max(1).next_multiple_of(tick)
 }
 
 /// Returns a token bucket of a rule that delays.
-pub(super) fn delayed(rng: &mut Rng, tick: u64, delay: u64) -> Limit {
-    let limit = bucket(rng, tick, Algorithm::TokenBucket { delay: Some(delay) });
+pub(super) fn delaying_bucket(rng: &mut Rng, tick: u64, delay: u64) -> Limit {
+    let limit = any_bucket(rng, tick, Algorithm::TokenBucket { delay: Some(delay) });
     Limit { initial: None, ..limit }
 }
 
 /// Returns the longest wait of a rule that delays.
-pub(super) fn delay(rng: &mut Rng, tick: u64) -> u64 {
+pub(super) fn any_delay(rng: &mut Rng, tick: u64) -> u64 {
     rng.between(1, 30_000_000_000).next_multiple_of(tick)
 }
 
-fn bucket(rng: &mut Rng, tick: u64, algorithm: Algorithm) -> Limit {
-    let (count, period) = (count(rng), period(rng, tick));
+fn any_bucket(rng: &mut Rng, tick: u64, algorithm: Algorithm) -> Limit {
+    let (count, period) = (count(rng), any_period(rng, tick));
     let burst = if rng.one_in(2) { Some(rng.between(1, 2 * count + 3)) } else { None };
     let capacity = burst.unwrap_or(count);
-    let (initial, max_debt) = extras(rng, capacity);
+    let (initial, max_debt) = any_extras(rng, capacity);
     Limit { count, period, algorithm, burst, initial, max_debt }
 }
 
-pub(super) fn extras(rng: &mut Rng, capacity: u64) -> (Option<u64>, Option<u64>) {
+pub(super) fn any_extras(rng: &mut Rng, capacity: u64) -> (Option<u64>, Option<u64>) {
     let initial = if rng.one_in(6) { Some(rng.below(capacity + 1)) } else { None };
     let max_debt = if rng.one_in(3) { Some(rng.below(2 * capacity + 1)) } else { None };
     (initial, max_debt)
 }
 
 /// Returns any limit. `alone`: the limit is never used with other parameters, so it may have a `max_wait`.
-pub(super) fn any(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
+pub(super) fn any_limit(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
     match rng.below(10) {
-        0 | 1 => bucket(rng, tick, Algorithm::TokenBucket { delay: None }),
-        2 => leaky(rng, tick),
-        3 => interval(rng, tick, alone),
-        4 => fixed(rng, tick),
-        5 => calendar(rng),
-        6 => window(rng, tick, Algorithm::SlidingWindow),
-        7 => slices(rng, tick),
+        0 | 1 => any_bucket(rng, tick, Algorithm::TokenBucket { delay: None }),
+        2 => any_leaky_bucket(rng, tick),
+        3 => any_interval_bucket(rng, tick, alone),
+        4 => any_fixed_window(rng, tick),
+        5 => any_calendar_window(rng),
+        6 => any_window(rng, tick, Algorithm::SlidingWindow),
+        7 => any_slices(rng, tick),
         8 => log(rng, tick),
-        _ => leases(rng, tick),
+        _ => any_concurrency(rng, tick),
     }
 }
 
-fn leaky(rng: &mut Rng, tick: u64) -> Limit {
-    let mut limit = bucket(rng, tick, Algorithm::LeakyBucket { free: 0, max_wait: None });
+fn any_leaky_bucket(rng: &mut Rng, tick: u64) -> Limit {
+    let mut limit = any_bucket(rng, tick, Algorithm::LeakyBucket { free: 0, max_wait: None });
     let free = rng.below(limit.capacity() + 1);
-    let max_wait = if rng.one_in(2) { Some(part(rng, 2 * limit.period, tick)) } else { None };
+    let max_wait = if rng.one_in(2) { Some(any_part(rng, 2 * limit.period, tick)) } else { None };
     limit.algorithm = Algorithm::LeakyBucket { free, max_wait };
     limit
 }
 
-fn interval(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
-    let mut limit = bucket(rng, tick, Algorithm::IntervalBucket { grid: Grid::FirstRequest, max_wait: 0 });
-    let offset = if rng.one_in(2) { 0 } else { part(rng, limit.period, tick) % limit.period };
+fn any_interval_bucket(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
+    let mut limit = any_bucket(rng, tick, Algorithm::IntervalBucket { grid: Grid::FirstRequest, max_wait: 0 });
+    let offset = if rng.one_in(2) { 0 } else { any_part(rng, limit.period, tick) % limit.period };
     let grid = if rng.one_in(2) { Grid::FirstRequest } else { Grid::Aligned(offset) };
-    let max_wait = if alone && rng.one_in(2) { part(rng, 3 * limit.period, tick) } else { 0 };
+    let max_wait = if alone && rng.one_in(2) { any_part(rng, 3 * limit.period, tick) } else { 0 };
     limit.algorithm = Algorithm::IntervalBucket { grid, max_wait };
     limit
 }
 
-fn window(rng: &mut Rng, tick: u64, algorithm: Algorithm) -> Limit {
-    let (count, period) = (count(rng), period(rng, tick));
-    let (initial, max_debt) = extras(rng, count);
+fn any_window(rng: &mut Rng, tick: u64, algorithm: Algorithm) -> Limit {
+    let (count, period) = (count(rng), any_period(rng, tick));
+    let (initial, max_debt) = any_extras(rng, count);
     Limit { count, period, algorithm, burst: None, initial, max_debt }
 }
 
-fn fixed(rng: &mut Rng, tick: u64) -> Limit {
-    let windows = rng.of(&[Windows::Epoch, Windows::FirstRequest]);
-    window(rng, tick, Algorithm::FixedWindow(windows))
+fn any_fixed_window(rng: &mut Rng, tick: u64) -> Limit {
+    let windows = rng.pick(&[Windows::Epoch, Windows::FirstRequest]);
+    any_window(rng, tick, Algorithm::FixedWindow(windows))
 }
 
-/// Returns a calendar window without debt, which [`Trace::extended`](super::Trace::extended) adds.
-fn calendar(rng: &mut Rng) -> Limit {
+/// Returns a calendar window without debt, which [`Trace::with_extensions`](super::Trace::with_extensions) adds.
+fn any_calendar_window(rng: &mut Rng) -> Limit {
     let unit = match rng.below(5) {
         0 => Unit::Hour,
         1 => Unit::Day,
         2 => Unit::Week(rng.below(7) as u8),
-        3 => Unit::Month(rng.of(&[1, 15, 28, 29, 30, 31])),
+        3 => Unit::Month(rng.pick(&[1, 15, 28, 29, 30, 31])),
         _ => Unit::Year(rng.between(1, 12) as u8, rng.between(1, 28) as u8),
     };
-    let zone = rng.of(&Zone::ALL);
+    let zone = rng.pick(&Zone::ALL);
     let algorithm = Algorithm::FixedWindow(Windows::Calendar(Calendar { unit, zone }));
     Limit { count: count(rng), period: 0, algorithm, burst: None, initial: None, max_debt: Some(0) }
 }
 
-fn slices(rng: &mut Rng, tick: u64) -> Limit {
-    let mut limit = window(rng, tick, Algorithm::SlidingSlices { precision: None });
+fn any_slices(rng: &mut Rng, tick: u64) -> Limit {
+    let mut limit = any_window(rng, tick, Algorithm::SlidingSlices { precision: None });
     if rng.one_in(2) {
         let precision = (limit.period / rng.between(1, 12)).max(1).next_multiple_of(tick).min(limit.period);
         limit.algorithm = Algorithm::SlidingSlices { precision: Some(precision) };
@@ -128,33 +128,33 @@ fn slices(rng: &mut Rng, tick: u64) -> Limit {
 }
 
 fn log(rng: &mut Rng, tick: u64) -> Limit {
-    let mut limit = window(rng, tick, Algorithm::SlidingLog { gap: 0, count_refused: false });
+    let mut limit = any_window(rng, tick, Algorithm::SlidingLog { gap: 0, count_refused: false });
     limit.count = limit.count.min(50);
     limit.initial = limit.initial.map(|initial| initial.min(limit.count));
-    let gap = if rng.one_in(3) { part(rng, limit.period, tick) } else { 0 };
+    let gap = if rng.one_in(3) { any_part(rng, limit.period, tick) } else { 0 };
     limit.algorithm = Algorithm::SlidingLog { gap, count_refused: rng.one_in(4) };
     limit
 }
 
-fn leases(rng: &mut Rng, tick: u64) -> Limit {
+fn any_concurrency(rng: &mut Rng, tick: u64) -> Limit {
     let count = rng.between(1, 20);
     let max_debt = if rng.one_in(2) { Some(rng.below(count + 1)) } else { None };
-    let algorithm = Algorithm::Concurrency { lease: part(rng, 60_000_000_000, tick) };
+    let algorithm = Algorithm::Concurrency { lease: any_part(rng, 60_000_000_000, tick) };
     Limit { count, period: 0, algorithm, burst: None, initial: None, max_debt }
 }
 
 /// Returns the same kind of limit with some other parameters.
-pub(super) fn changed(rng: &mut Rng, tick: u64, limit: &Limit) -> Limit {
+pub(super) fn with_changed_parameters(rng: &mut Rng, tick: u64, limit: &Limit) -> Limit {
     let mut changed = limit.clone();
     changed.count = count(rng);
     match limit.algorithm {
         Algorithm::SlidingLog { .. } | Algorithm::Concurrency { .. } => changed.count = changed.count.min(50),
-        Algorithm::TokenBucket { .. } if rng.one_in(3) => changed.period = period(rng, tick),
+        Algorithm::TokenBucket { .. } if rng.one_in(3) => changed.period = any_period(rng, tick),
         Algorithm::LeakyBucket { max_wait, .. } => changed.algorithm = Algorithm::LeakyBucket { free: 0, max_wait },
         _ => {}
     }
     changed.burst = None;
-    (changed.initial, changed.max_debt) = extras(rng, changed.count);
+    (changed.initial, changed.max_debt) = any_extras(rng, changed.count);
     match changed.algorithm {
         Algorithm::FixedWindow(Windows::Calendar(_)) => (changed.initial, changed.max_debt) = (None, Some(0)),
         Algorithm::Concurrency { .. } | Algorithm::TokenBucket { delay: Some(_) } => changed.initial = None,

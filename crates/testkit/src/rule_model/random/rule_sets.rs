@@ -6,10 +6,10 @@ use super::super::rules::{Ban, Cost, Does, Exceed, OnChange, Override, Rule, Rul
 use super::{Rng, limits};
 
 /// Returns a few versions of a rule set; the first is in force first.
-pub fn versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
-    let first: Vec<Rule> = (0..rng.of(&[1, 1, 2, 3])).map(|n| rule(rng, tick, &format!("r{n}"))).collect();
+pub fn any_versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
+    let first: Vec<Rule> = (0..rng.pick(&[1, 1, 2, 3])).map(|n| any_rule(rng, tick, &format!("r{n}"))).collect();
     let mut versions = vec![RuleSet { rules: first }];
-    for _ in 0..rng.of(&[0, 1, 2]) {
+    for _ in 0..rng.pick(&[0, 1, 2]) {
         let last = versions.last().expect("there is one").clone();
         versions.push(next(rng, tick, last));
     }
@@ -32,15 +32,15 @@ fn next(rng: &mut Rng, tick: u64, mut set: RuleSet) -> RuleSet {
         {
             let delay = delay_of(rule);
             let limits = if rng.one_in(3) {
-                some(rng, tick, delay, false)
+                any_limits(rng, tick, delay, false)
             } else {
-                own.iter().map(|limit| limits::changed(rng, tick, limit)).collect()
+                own.iter().map(|limit| limits::with_changed_parameters(rng, tick, limit)).collect()
             };
             rule.does = Does::Limits(limits);
             rule.overrides.retain(|other| !matches!(other.does, Does::Count(_)));
         }
         if rng.one_in(4) {
-            rule.cost = cost(rng);
+            rule.cost = any_cost(rng);
         }
     }
     if set.rules.len() > 1 && rng.one_in(4) {
@@ -57,15 +57,15 @@ const fn delay_of(rule: &Rule) -> Option<u64> {
 }
 
 /// Returns one or a few limits.
-fn some(rng: &mut Rng, tick: u64, delay: Option<u64>, alone: bool) -> Vec<Limit> {
-    let count = rng.of(&[1, 1, 1, 2, 3]);
+fn any_limits(rng: &mut Rng, tick: u64, delay: Option<u64>, alone: bool) -> Vec<Limit> {
+    let count = rng.pick(&[1, 1, 1, 2, 3]);
     match delay {
-        Some(delay) => vec![limits::delayed(rng, tick, delay)],
-        None => (0..count).map(|_| limits::any(rng, tick, alone)).collect(),
+        Some(delay) => vec![limits::delaying_bucket(rng, tick, delay)],
+        None => (0..count).map(|_| limits::any_limit(rng, tick, alone)).collect(),
     }
 }
 
-fn cost(rng: &mut Rng) -> Cost {
+fn any_cost(rng: &mut Rng) -> Cost {
     match rng.below(6) {
         0 => Cost::Number(rng.below(4)),
         1 => Cost::From { max: rng.between(1, 9), missing: rng.below(3) },
@@ -74,33 +74,33 @@ fn cost(rng: &mut Rng) -> Cost {
 }
 
 /// Returns a rule with this id.
-pub fn rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
+pub fn any_rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     let on_exceed = match rng.below(8) {
         0 | 1 => Exceed::Shadow,
-        2 => Exceed::Delay(limits::delay(rng, tick)),
+        2 => Exceed::Delay(limits::any_delay(rng, tick)),
         _ => Exceed::Deny,
     };
     let mut rule = Rule {
-        when: rng.of(&[vec![], vec![], vec![("path", "x")]]),
-        per: rng.of(&[vec!["user"], vec!["user"], vec![], vec!["user", "path"]]),
-        cost: cost(rng),
+        when: rng.pick(&[vec![], vec![], vec![("path", "x")]]),
+        per: rng.pick(&[vec!["user"], vec!["user"], vec![], vec!["user", "path"]]),
+        cost: any_cost(rng),
         on_exceed,
         on_change: if rng.one_in(6) { OnChange::Reset } else { OnChange::Keep },
-        schedule: rng.one_in(10).then(|| schedule(rng)),
+        schedule: rng.one_in(10).then(|| any_schedule(rng)),
         ..Rule::new(id, Does::Unlimited)
     };
     if rng.one_in(20) {
         (rule.on_exceed, rule.on_change) = (Exceed::Deny, OnChange::Keep);
         rule.when = vec![("plan", "own")];
         (rule.per, rule.cost) = (Vec::new(), Cost::Number(1));
-        rule.does = rng.of(&[Does::Allow, Does::Deny, Does::Unlimited]);
+        rule.does = rng.pick(&[Does::Allow, Does::Deny, Does::Unlimited]);
         return rule;
     }
     let delay = delay_of(&rule);
-    let own = some(rng, tick, delay, true);
+    let own = any_limits(rng, tick, delay, true);
     rule.does = Does::Limits(own.clone());
     if on_exceed == Exceed::Deny && rng.one_in(4) {
-        rule.ban = Some(ban(rng, tick));
+        rule.ban = Some(any_ban(rng, tick));
     }
     if is_fixed(&rule) {
         return rule;
@@ -111,20 +111,22 @@ pub fn rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     }
     for plan in ["pro", "own"] {
         if rng.one_in(2) {
-            let does = overriding(rng, tick, &rule, &own);
+            let does = any_override_effect(rng, tick, &rule, &own);
             rule.overrides.push(Override { when: vec![("plan", plan)], does, until: None });
         }
     }
     rule
 }
 
-fn overriding(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> Does {
+fn any_override_effect(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> Does {
     match rng.below(10) {
         0 => Does::Unlimited,
         1 if !rule.is_shadow() => Does::Deny,
-        2..5 if own.len() == 1 && takes_a_count(&own[0]) => Does::Count(limits::changed(rng, tick, &own[0]).count),
-        2..7 => Does::Limits(own.iter().map(|limit| limits::changed(rng, tick, limit)).collect()),
-        _ => Does::Limits(some(rng, tick, delay_of(rule), false)),
+        2..5 if own.len() == 1 && takes_a_count(&own[0]) => {
+            Does::Count(limits::with_changed_parameters(rng, tick, &own[0]).count)
+        }
+        2..7 => Does::Limits(own.iter().map(|limit| limits::with_changed_parameters(rng, tick, limit)).collect()),
+        _ => Does::Limits(any_limits(rng, tick, delay_of(rule), false)),
     }
 }
 
@@ -134,16 +136,16 @@ const fn takes_a_count(limit: &Limit) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::FixedWindow(Windows::Calendar(_)))
 }
 
-fn ban(rng: &mut Rng, tick: u64) -> Ban {
+fn any_ban(rng: &mut Rng, tick: u64) -> Ban {
     let mut length = |most: u64| rng.between(1, most).next_multiple_of(tick);
     let (within, lasts) = (length(20_000_000_000), length(60_000_000_000));
     Ban { after: rng.between(1, 4) as usize, within, length: lasts }
 }
 
-pub(super) fn schedule(rng: &mut Rng) -> Schedule {
+pub(super) fn any_schedule(rng: &mut Rng) -> Schedule {
     let days = if rng.one_in(2) { Vec::new() } else { vec![rng.below(7) as u8, 6] };
     let mut days = days;
     days.dedup();
     let mut minutes = || (rng.below(96) * 15) as u16;
-    Schedule { days, from: minutes(), to: minutes(), zone: rng.of(&Zone::ALL) }
+    Schedule { days, from: minutes(), to: minutes(), zone: rng.pick(&Zone::ALL) }
 }

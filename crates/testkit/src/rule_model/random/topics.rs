@@ -28,7 +28,7 @@ pub enum Topic {
 impl Trace {
     /// Returns the trace without the steps of the topics in `left_out`, or `None` if a rule has
     /// one.
-    pub fn without(mut self, left_out: &[Topic]) -> Option<Self> {
+    pub fn without_topics(mut self, left_out: &[Topic]) -> Option<Self> {
         self.steps.retain(|step| match step.act {
             Act::Commit(..) => !left_out.contains(&Topic::Commit),
             _ => true,

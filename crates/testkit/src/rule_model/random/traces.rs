@@ -3,9 +3,9 @@
 //! all that remains and one more.
 
 use super::super::Verb;
-use super::super::calendar::days;
+use super::super::calendar::days_since_1970;
 use super::super::rules::{Request, RuleSet};
-use super::{Rng, versions};
+use super::{Rng, any_versions};
 
 /// Rules and the steps of a trace.
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ pub enum Amount {
 impl Trace {
     /// Returns a trace of `steps` steps.
     pub fn random(rng: &mut Rng, tick: u64, steps: usize) -> Self {
-        let versions = versions(rng, tick);
+        let versions = any_versions(rng, tick);
         let steps = (0..steps).map(|_| step(rng, versions.len())).collect();
         Self { start: start(rng, tick), versions, steps }
     }
@@ -92,8 +92,8 @@ impl Trace {
 /// Returns an instant, often shortly before a clock change.
 fn start(rng: &mut Rng, tick: u64) -> u64 {
     let (year, month, day) =
-        rng.of(&[(2026, 9, 21), (2027, 3, 27), (2027, 3, 13), (2027, 10, 30), (2027, 11, 6), (2028, 2, 28)]);
-    let second = days(year, month, day) as u64 * 86_400 + rng.below(2 * 86_400);
+        rng.pick(&[(2026, 9, 21), (2027, 3, 27), (2027, 3, 13), (2027, 10, 30), (2027, 11, 6), (2028, 2, 28)]);
+    let second = days_since_1970(year, month, day) as u64 * 86_400 + rng.below(2 * 86_400);
     (second * 1_000_000_000 + rng.below(1_000_000_000)).next_multiple_of(tick)
 }
 
@@ -106,13 +106,13 @@ fn step(rng: &mut Rng, versions: usize) -> Step {
         9 => Pause::Nanos(rng.between(1, 4_000_000_000_000)),
         10 => Pause::BeforeReset(rng.below(4) as usize),
         11 => Pause::Reset(rng.below(4) as usize),
-        12 | 13 => return Step { pause: Pause::BeforeRetry, act: rng.of(&[Act::Again, Act::PeekAgain]) },
-        _ => return Step { pause: Pause::Retry, act: rng.of(&[Act::Again, Act::PeekAgain]) },
+        12 | 13 => return Step { pause: Pause::BeforeRetry, act: rng.pick(&[Act::Again, Act::PeekAgain]) },
+        _ => return Step { pause: Pause::Retry, act: rng.pick(&[Act::Again, Act::PeekAgain]) },
     };
-    Step { pause, act: act(rng, versions) }
+    Step { pause, act: any_act(rng, versions) }
 }
 
-fn act(rng: &mut Rng, versions: usize) -> Act {
+fn any_act(rng: &mut Rng, versions: usize) -> Act {
     match rng.below(40) {
         0..21 => ask(rng, Verb::Check),
         21..24 => ask(rng, Verb::Peek),
@@ -120,7 +120,7 @@ fn act(rng: &mut Rng, versions: usize) -> Act {
         27..30 => ask(rng, Verb::Charge),
         30 | 31 => Act::Again,
         32..34 => Act::Refund(rng.below(4) as usize),
-        34..36 => Act::Commit(rng.below(3) as usize, amount(rng)),
+        34..36 => Act::Commit(rng.below(3) as usize, any_amount(rng)),
         36 => Act::Renew(rng.below(3) as usize),
         37 => Act::Reset(request(rng)),
         _ => Act::Put(rng.below(versions as u64) as usize),
@@ -128,35 +128,35 @@ fn act(rng: &mut Rng, versions: usize) -> Act {
 }
 
 fn ask(rng: &mut Rng, verb: Verb) -> Act {
-    let amount = match (verb, amount(rng)) {
+    let amount = match (verb, any_amount(rng)) {
         (Verb::TakeUpTo, Amount::Unsaid) => Amount::All,
         (_, amount) => amount,
     };
     Act::Ask(verb, request(rng), amount)
 }
 
-fn amount(rng: &mut Rng) -> Amount {
+fn any_amount(rng: &mut Rng) -> Amount {
     match rng.below(10) {
         0..3 => Amount::Unsaid,
         3..5 => Amount::Exactly(rng.between(1, 5)),
         5 => Amount::Exactly(rng.below(400)),
         6 => Amount::Exactly(0),
-        7 => Amount::Remaining(rng.of(&[0, 1, 2])),
+        7 => Amount::Remaining(rng.pick(&[0, 1, 2])),
         8 => Amount::Remaining(-(rng.between(0, 3) as i64)),
-        _ => rng.of(&[Amount::All, Amount::Remaining(0)]),
+        _ => rng.pick(&[Amount::All, Amount::Remaining(0)]),
     }
 }
 
 fn request(rng: &mut Rng) -> Request {
-    let mut attributes = vec![("user", rng.of(&["a", "a", "b"]).to_owned())];
+    let mut attributes = vec![("user", rng.pick(&["a", "a", "b"]).to_owned())];
     if rng.one_in(2) {
-        attributes.push(("path", rng.of(&["x", "y"]).to_owned()));
+        attributes.push(("path", rng.pick(&["x", "y"]).to_owned()));
     }
     if rng.one_in(2) {
-        attributes.push(("plan", rng.of(&["pro", "pro", "own"]).to_owned()));
+        attributes.push(("plan", rng.pick(&["pro", "pro", "own"]).to_owned()));
     }
     if rng.one_in(3) {
-        attributes.push(("weight", rng.of(&["0", "2", "5", "12", "many"]).to_owned()));
+        attributes.push(("weight", rng.pick(&["0", "2", "5", "12", "many"]).to_owned()));
     }
     Request { attributes, cost: None }
 }

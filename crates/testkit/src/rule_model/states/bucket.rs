@@ -1,6 +1,6 @@
 //! Token and leaky buckets: the amount spent decreases at the rate.
 
-use super::super::{Tokens, ceil, tokens};
+use super::super::{Tokens, ceil, whole_tokens};
 use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
@@ -18,7 +18,7 @@ impl Bucket {
     }
 
     pub(super) fn spent(&self, at: u64) -> Tokens {
-        (self.spent - tokens(at - self.at) * self.rate).max(tokens(0))
+        (self.spent - whole_tokens(at - self.at) * self.rate).max(whole_tokens(0))
     }
 
     pub(super) fn until(&self, at: u64, room: Tokens) -> When {
@@ -26,13 +26,13 @@ impl Bucket {
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
-        (self.spent, self.at) = (self.spent(at) + tokens(amount), at);
+        (self.spent, self.at) = (self.spent(at) + whole_tokens(amount), at);
         Stamp::Anywhere
     }
 
     pub(super) fn refund(&mut self, at: u64, amount: u64, _: Option<Stamp>) -> u64 {
         let spent = self.spent(at);
-        (self.spent, self.at) = ((spent - tokens(amount)).max(tokens(0)), at);
+        (self.spent, self.at) = ((spent - whole_tokens(amount)).max(whole_tokens(0)), at);
         amount.min(ceil(spent))
     }
 }

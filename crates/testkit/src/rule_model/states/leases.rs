@@ -1,7 +1,7 @@
 //! Concurrency: leases, each with its weight and its end.
 
 use super::super::limit::{Algorithm, Limit};
-use super::super::{Tokens, tokens};
+use super::super::{Tokens, whole_tokens};
 use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
@@ -24,16 +24,16 @@ impl Leases {
         Self { length, held: vec![Lease { number: None, weight: spent, taken: at, end: at + length }] }
     }
 
-    fn held(&self, at: u64) -> impl Iterator<Item = &Lease> {
+    fn held_leases(&self, at: u64) -> impl Iterator<Item = &Lease> {
         self.held.iter().filter(move |lease| at < lease.end && lease.weight > 0)
     }
 
     pub(super) fn last_end(&self, at: u64) -> u64 {
-        self.held(at).map(|lease| lease.end).max().unwrap_or(at)
+        self.held_leases(at).map(|lease| lease.end).max().unwrap_or(at)
     }
 
     pub(super) fn spent(&self, at: u64) -> Tokens {
-        tokens(self.held(at).map(|lease| lease.weight).sum())
+        whole_tokens(self.held_leases(at).map(|lease| lease.weight).sum())
     }
 
     pub(super) fn until(&self, _: u64, _: Tokens) -> When {
@@ -62,10 +62,10 @@ impl Leases {
     pub(super) fn is_ambiguous(&self, at: u64, stamp: Stamp) -> bool {
         let Stamp::Lease(number, taken) = stamp else { return false };
         let is_other = |lease: &Lease| lease.number != Some(number) && lease.taken.abs_diff(taken) < 1_000_000;
-        !self.held(at).any(|lease| lease.number == Some(number)) && self.held(at).any(is_other)
+        !self.held_leases(at).any(|lease| lease.number == Some(number)) && self.held_leases(at).any(is_other)
     }
 
-    /// Only the holder can release.
+    /// Releases only the lease that the stamp names.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let Some(lease) = self.find(at, stamp) else { return 0 };
         let accepted = amount.min(lease.weight);

@@ -1,7 +1,7 @@
 //! Sliding logs: the instant of every unit that passed.
 
 use super::super::limit::{Algorithm, Limit};
-use super::super::{Tokens, ceil, floor, tokens};
+use super::super::{Tokens, ceil, floor, whole_tokens};
 use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ impl Log {
         Self { length: limit.period, gap, most, units }
     }
 
-    fn inside(&self, at: u64) -> impl Iterator<Item = &Unit> {
+    fn units_inside(&self, at: u64) -> impl Iterator<Item = &Unit> {
         self.units.iter().filter(move |unit| at < unit.at + self.length)
     }
 
@@ -42,12 +42,12 @@ impl Log {
     }
 
     pub(super) fn spent(&self, at: u64) -> Tokens {
-        tokens(self.inside(at).count() as u64)
+        whole_tokens(self.units_inside(at).count() as u64)
     }
 
     pub(super) fn until(&self, at: u64, room: Tokens) -> When {
         let over = floor(self.spent(at)) - floor(room);
-        let last_to_leave = self.inside(at).nth(over as usize - 1).expect("more are inside");
+        let last_to_leave = self.units_inside(at).nth(over as usize - 1).expect("more are inside");
         When::At(last_to_leave.at + self.length)
     }
 
@@ -62,7 +62,7 @@ impl Log {
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64, tick: u64) {
         let Algorithm::SlidingLog { gap, .. } = limit.algorithm else { return };
         let oldest = (at + tick).saturating_sub(limit.period);
-        let mut kept: Vec<Unit> = self.inside(at).map(|unit| Unit { at: unit.at.max(oldest), ..*unit }).collect();
+        let mut kept: Vec<Unit> = self.units_inside(at).map(|unit| Unit { at: unit.at.max(oldest), ..*unit }).collect();
         if kept.is_empty() && at < self.gap_ends() {
             kept.extend(self.units.iter().rfind(|unit| unit.of_request));
         }

@@ -12,7 +12,7 @@ mod steps;
 mod window;
 
 use super::limit::{Algorithm, Grid, Limit};
-use super::{Tokens, ceil, tokens};
+use super::{Tokens, ceil, whole_tokens};
 
 use bucket::Bucket;
 use leases::Leases;
@@ -79,12 +79,12 @@ macro_rules! each {
 impl State {
     /// Returns the state of a new key at `at`.
     pub fn new(limit: &Limit, at: u64) -> Self {
-        Self::with_spent(limit, at, tokens(limit.spent_at_first()))
+        Self::with_spent(limit, at, whole_tokens(limit.spent_at_first()))
     }
 
-    /// The state of a limit that a known key has not used.
-    pub fn unused(limit: &Limit, at: u64) -> Self {
-        Self::with_spent(limit, at, tokens(0))
+    /// Returns the state of a limit that a known key has not used.
+    pub fn unused_state(limit: &Limit, at: u64) -> Self {
+        Self::with_spent(limit, at, whole_tokens(0))
     }
 
     /// Returns a state with `spent` used at `at`, by no request.
@@ -120,7 +120,7 @@ impl State {
     }
 
     /// Returns when at most `room` is spent, from `at` on.
-    pub fn until(&self, at: u64, room: Tokens) -> When {
+    pub fn time_until_spent(&self, at: u64, room: Tokens) -> When {
         if self.spent(at) <= room {
             return When::At(at);
         }
@@ -129,7 +129,7 @@ impl State {
 
     /// Returns the first instant at which the state equals that of an unused key.
     pub fn is_unused_at(&self, at: u64) -> u64 {
-        match (&self.counted, self.until(at, tokens(0))) {
+        match (&self.counted, self.time_until_spent(at, whole_tokens(0))) {
             (Counted::Leases(leases), _) => leases.last_end(at),
             (Counted::Log(log), When::At(instant)) => instant.max(log.gap_ends()),
             (_, When::At(instant)) => instant,
@@ -152,7 +152,7 @@ impl State {
             (Algorithm::IntervalBucket { grid: Grid::FirstRequest, .. }, Counted::Steps(steps))
                 if steps.grid == Grid::FirstRequest && self.limit.period == limit.period =>
             {
-                steps.origin(at)
+                steps.origin_for(at)
             }
             _ => at,
         }
@@ -189,14 +189,16 @@ impl State {
                 window.adopt(limit, at);
             }
             (Counted::Sliding(sliding), Algorithm::SlidingWindow)
-                if same_period && tokens(sliding.previous(at)) <= limit.deepest() => {}
-            (Counted::Slices(slices), Algorithm::SlidingSlices { .. }) if slices.fit(limit) => slices.adopt(limit, at),
+                if same_period && whole_tokens(sliding.previous_count(at)) <= limit.deepest() => {}
+            (Counted::Slices(slices), Algorithm::SlidingSlices { .. }) if slices.fits_slices_of(limit) => {
+                slices.adopt(limit, at);
+            }
             (Counted::Log(log), Algorithm::SlidingLog { .. }) => log.adopt(limit, at, tick),
             (Counted::Leases(leases), Algorithm::Concurrency { .. }) => leases.adopt(limit, at),
             _ => {
                 let mut spent = self.spent(at);
                 if let Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } = limit.algorithm {
-                    let part = Tokens::from_integer(*(limit.rate() * tokens(tick)).denom());
+                    let part = Tokens::from_integer(*(limit.rate() * whole_tokens(tick)).denom());
                     spent = (spent * part).ceil() / part;
                 }
                 *self = Self::with_spent(limit, at, spent);

@@ -2,7 +2,7 @@
 //! since its end.
 
 use super::super::limit::Limit;
-use super::super::{Tokens, floor, tokens};
+use super::super::{Tokens, floor, whole_tokens};
 use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
@@ -22,12 +22,12 @@ impl Slices {
     }
 
     /// Returns whether slices under `limit` have the same length, in a window at least as long.
-    pub(super) fn fit(&self, limit: &Limit) -> bool {
+    pub(super) fn fits_slices_of(&self, limit: &Limit) -> bool {
         let (precision, slices) = limit.slices();
         precision == self.precision && precision * slices >= self.length
     }
 
-    fn inside(&self, at: u64) -> impl Iterator<Item = &(u64, u64)> {
+    fn slices_inside(&self, at: u64) -> impl Iterator<Item = &(u64, u64)> {
         self.counts.iter().filter(move |(end, _)| at < end + self.length)
     }
 
@@ -36,12 +36,12 @@ impl Slices {
     }
 
     pub(super) fn spent(&self, at: u64) -> Tokens {
-        tokens(self.inside(at).map(|(_, count)| count).sum())
+        whole_tokens(self.slices_inside(at).map(|(_, count)| count).sum())
     }
 
     pub(super) fn until(&self, at: u64, room: Tokens) -> When {
         let mut left = floor(self.spent(at));
-        for (end, count) in self.inside(at) {
+        for (end, count) in self.slices_inside(at) {
             left -= count;
             if left <= floor(room) {
                 return When::At(end + self.length);
@@ -62,10 +62,10 @@ impl Slices {
     /// Counts that have left the shorter window stay expired.
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
         let (precision, slices) = limit.slices();
-        *self = Self { length: precision * slices, precision, counts: self.inside(at).copied().collect() };
+        *self = Self { length: precision * slices, precision, counts: self.slices_inside(at).copied().collect() };
     }
 
-    /// In the slice of the taking, if that still counts; without a stamp, in the current one.
+    /// Refunds in the slice of the taking, if that still counts; without a stamp, in the current one.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let present = self.present_end(at);
         let length = self.length;

@@ -1,8 +1,8 @@
 //! Sliding windows: the count of the current window, and that of the previous one in proportion to
 //! its overlap.
 
-use super::super::limit::first;
-use super::super::{Tokens, tokens};
+use super::super::limit::first_instant;
+use super::super::{Tokens, whole_tokens};
 use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ impl Sliding {
     }
 
     /// Returns the state as of `at`.
-    fn at(&self, at: u64) -> Self {
+    fn advanced_to(&self, at: u64) -> Self {
         let window = at / self.length;
         let (present, previous) = match window - self.window {
             0 => (self.present, self.previous),
@@ -35,29 +35,30 @@ impl Sliding {
     }
 
     /// Returns the count of the window before the one around `at`.
-    pub(super) fn previous(&self, at: u64) -> u64 {
-        self.at(at).previous
+    pub(super) fn previous_count(&self, at: u64) -> u64 {
+        self.advanced_to(at).previous
     }
 
     pub(super) fn spent(&self, at: u64) -> Tokens {
-        let state = self.at(at);
+        let state = self.advanced_to(at);
         let overlap = Tokens::new((state.end() - at).into(), self.length.into());
-        tokens(state.present) + tokens(state.previous) * overlap
+        whole_tokens(state.present) + whole_tokens(state.previous) * overlap
     }
 
     pub(super) fn until(&self, at: u64, room: Tokens) -> When {
-        When::At(first(at, |later| self.spent(later) <= room))
+        When::At(first_instant(at, |later| self.spent(later) <= room))
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
-        *self = self.at(at);
+        *self = self.advanced_to(at);
         self.present += amount;
         Stamp::Time(self.end())
     }
 
-    /// In the window of the taking, if that still counts; without a stamp, in the current one.
+    /// Refunds in the window of the taking, if that still counts; without a stamp, in the current
+    /// one.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
-        *self = self.at(at);
+        *self = self.advanced_to(at);
         let end = self.end();
         let count = match stamp {
             None => &mut self.present,

@@ -1,7 +1,7 @@
 //! Interval buckets: the debt decreases by the count with every step.
 
 use super::super::limit::{Algorithm, Grid, Limit};
-use super::super::{Tokens, floor, tokens};
+use super::super::{Tokens, floor, whole_tokens};
 use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
@@ -26,22 +26,22 @@ impl Steps {
         Self { grid, period: limit.period, refill: limit.count, origin, owed, at }
     }
 
-    fn number(&self, at: u64) -> i128 {
+    fn step_number(&self, at: u64) -> i128 {
         (i128::from(at) - i128::from(self.origin)).div_euclid(self.period.into())
     }
 
-    fn owed(&self, at: u64) -> u64 {
-        let steps = u64::try_from(self.number(at) - self.number(self.at)).expect("time goes forward");
+    fn owed_at(&self, at: u64) -> u64 {
+        let steps = u64::try_from(self.step_number(at) - self.step_number(self.at)).expect("time goes forward");
         self.owed.saturating_sub(steps.saturating_mul(self.refill))
     }
 
     pub(super) fn spent(&self, at: u64) -> Tokens {
-        tokens(self.owed(at))
+        whole_tokens(self.owed_at(at))
     }
 
     pub(super) fn until(&self, at: u64, room: Tokens) -> When {
-        let over = self.owed(at) - floor(room);
-        let steps = self.number(at) + i128::from(over.div_ceil(self.refill));
+        let over = self.owed_at(at) - floor(room);
+        let steps = self.step_number(at) + i128::from(over.div_ceil(self.refill));
         When::At(
             u64::try_from(steps * i128::from(self.period) + i128::from(self.origin)).expect("a step in the future"),
         )
@@ -49,24 +49,24 @@ impl Steps {
 
     /// Returns the instant of a step for a charge at `at`: a grid that starts with the first
     /// request starts again when nothing is owed.
-    pub(super) fn origin(&self, at: u64) -> u64 {
-        if self.grid == Grid::FirstRequest && self.owed(at) == 0 { at } else { self.origin }
+    pub(super) fn origin_for(&self, at: u64) -> u64 {
+        if self.grid == Grid::FirstRequest && self.owed_at(at) == 0 { at } else { self.origin }
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
-        let (owed, origin) = (self.owed(at), self.origin(at));
+        let (owed, origin) = (self.owed_at(at), self.origin_for(at));
         (self.owed, self.origin, self.at) = (owed + amount, origin, at);
         Stamp::Anywhere
     }
 
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
         let Algorithm::IntervalBucket { grid, .. } = limit.algorithm else { return };
-        let (owed, origin) = (self.owed(at), self.origin(at));
+        let (owed, origin) = (self.owed_at(at), self.origin_for(at));
         *self = Self { origin, ..Self::new(limit, grid, owed, at) };
     }
 
     pub(super) fn refund(&mut self, at: u64, amount: u64, _: Option<Stamp>) -> u64 {
-        let owed = self.owed(at);
+        let owed = self.owed_at(at);
         (self.owed, self.at) = (owed.saturating_sub(amount), at);
         amount.min(owed)
     }

@@ -5,7 +5,7 @@
 //! the key was charged under. Where these matter, they have the mean length of the unit.
 
 use super::super::limit::{Limit, Windows};
-use super::super::{Tokens, floor, tokens};
+use super::super::{Tokens, floor, whole_tokens};
 use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ impl Window {
     }
 
     /// Returns the amount used at `at`, and the end of its window.
-    fn current(&self, at: u64) -> (u64, u64) {
+    fn used_and_end(&self, at: u64) -> (u64, u64) {
         let (mut used, mut end) = (self.used, self.end);
         while at >= end && used > 0 {
             (used, end) = (used.saturating_sub(self.limit), self.next_end(end));
@@ -56,30 +56,30 @@ impl Window {
     }
 
     pub(super) fn spent(&self, at: u64) -> Tokens {
-        tokens(self.current(at).0)
+        whole_tokens(self.used_and_end(at).0)
     }
 
     pub(super) fn until(&self, at: u64, room: Tokens) -> When {
-        let (used, end) = self.current(at);
+        let (used, end) = self.used_and_end(at);
         // A wait beyond the current window is an estimate where windows are of unequal length.
         let further = (used - floor(room) - 1) / self.limit;
         When::At(end + further * self.length)
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
-        let (used, end) = self.current(at);
+        let (used, end) = self.used_and_end(at);
         (self.used, self.end) = (used + amount, end);
         Stamp::Time(end)
     }
 
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
-        (self.used, self.end) = self.current(at);
+        (self.used, self.end) = self.used_and_end(at);
         (self.limit, self.is_estimated) = (limit.count, false);
     }
 
-    /// Only in the window of the taking.
+    /// Refunds only in the window of the taking.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
-        let (used, end) = self.current(at);
+        let (used, end) = self.used_and_end(at);
         if stamp.is_some_and(|stamp| stamp != Stamp::Time(end)) {
             return 0;
         }

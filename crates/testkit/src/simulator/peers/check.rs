@@ -42,17 +42,18 @@ impl Simulation {
         Ok(self.outcome)
     }
 
-    /// How long what one node took may be unknown to another that is linked.
+    /// Returns how long an amount that one node took may be unknown to another that is linked.
     fn delta(&self) -> u64 {
         self.longest_lag.max(self.net.round_trip()) + TICK
     }
 
-    /// How long what a node took before it crashed may have been unknown to all others.
+    /// Returns how long an amount that a node took before it crashed may have been unknown to all others.
     fn unsent(&self) -> u64 {
         self.net.longest_cut() + self.faults.longest_pause + NOTICED
     }
 
-    /// Every decider sees all but what the others took within `δ` and what was lost. A clock may be 1 % fast.
+    /// Checks the excess of a bucket: every decider sees everything except what the others took within `δ` and what
+    /// was lost. A clock may be 1 % fast.
     fn check_bucket(&mut self, rate: Rate) -> Result<(), String> {
         let others = (self.deciders.len() as u64).saturating_sub(1);
         let each = self.capacity + refill(rate, self.delta());
@@ -90,7 +91,7 @@ impl Simulation {
         }
     }
 
-    /// Only what was taken within a second of each other makes debt.
+    /// Checks that only takes within a second of each other cause debt.
     fn check_debt(&self, rate: Rate) -> Result<(), String> {
         let others = self.deciders.len() as u64;
         let recent = SECOND + self.longest_transit + 2 * TICK;
@@ -104,7 +105,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// After a while without requests all views are equal but for what was taken within one `δ`.
+    /// Checks that, after a while without requests, all views are equal except for what was taken within one `δ`.
     fn check_views(&self, rate: Rate, end: u64) -> Result<(), String> {
         let views: Vec<(usize, u64)> = self
             .hosts
@@ -134,7 +135,7 @@ impl Simulation {
     }
 }
 
-/// What a rate brings in a time, rounded up.
+/// Returns the refill at a rate within a time, rounded up.
 fn refill(rate: Rate, time: u64) -> u64 {
     (u128::from(time) * u128::from(rate.count())).div_ceil(u128::from(rate.per().as_nanos())) as u64
 }

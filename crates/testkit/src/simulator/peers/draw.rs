@@ -55,7 +55,7 @@ impl Simulation {
             capacity,
             rate,
             window,
-            is_strict: random.percent(40),
+            is_strict: random.happens_in_percent(40),
             partition: None,
             defect,
             ring_bytes: random.pick(&[16 << 20, 16 << 20, 2_000]),
@@ -91,7 +91,7 @@ impl Simulation {
         let hosts = self.hosts.len();
         let start = 3 * SECOND + self.random.below(SECOND);
         let long = self.random.pick(&[2, 5, 13, 16]) * SECOND;
-        let mut side: BTreeSet<usize> = (0..hosts).filter(|_| self.random.percent(50)).collect();
+        let mut side: BTreeSet<usize> = (0..hosts).filter(|_| self.random.happens_in_percent(50)).collect();
         if side.is_empty() || side.len() == hosts {
             side = BTreeSet::from([self.random.below(hosts as u64) as usize]);
         }
@@ -104,7 +104,7 @@ impl Simulation {
         }
         self.length = start + long + 2 * SECOND;
         self.partition = Some((start, start + long, side));
-        if self.random.percent(50) {
+        if self.random.happens_in_percent(50) {
             let (rate, burst) = (self.random.pick(&[4, 50, 200]), self.random.pick(&[4, 10, 50]));
             self.set_bucket(rate, burst);
             // Both sides are asked for more than the limit.
@@ -133,10 +133,10 @@ impl Simulation {
 
     fn draw_faults(&mut self) {
         let (hosts, length) = (self.hosts.len() as u64, self.length);
-        self.wrong_members = self.random.percent(30);
-        self.duplicates = self.random.percent(30);
+        self.wrong_members = self.random.happens_in_percent(30);
+        self.duplicates = self.random.happens_in_percent(30);
         // Nodes that join while others decide.
-        while self.random.percent(40) {
+        while self.random.happens_in_percent(40) {
             let host = self.random.below(hosts) as usize;
             let leaves = self.random.within(SECOND, length);
             let event = match self.random.below(3) {
@@ -145,31 +145,31 @@ impl Simulation {
                 _ => Event::Crash { host, silently: false },
             };
             self.queue.add(leaves, event);
-            if self.random.percent(80) {
+            if self.random.happens_in_percent(80) {
                 self.queue.add(leaves + self.random.below(2 * SECOND), Event::Start { host });
             }
         }
-        while self.random.percent(30) {
+        while self.random.happens_in_percent(30) {
             let (one, other) = (self.random.below(hosts) as usize, self.random.below(hosts) as usize);
             let start = self.random.below(length);
             let end = start + self.random.below(length / 2);
             self.net.cut(one, other, start, end);
-            if self.random.percent(60) {
+            if self.random.happens_in_percent(60) {
                 self.net.cut(other, one, start, end);
             }
         }
-        while self.random.percent(30) {
+        while self.random.happens_in_percent(30) {
             let (one, other) = (self.random.below(hosts) as usize, self.random.below(hosts) as usize);
             if one != other {
                 self.queue.add(self.random.below(length), Event::BreakLink { one, other });
             }
         }
-        while self.random.percent(20) {
+        while self.random.happens_in_percent(20) {
             let (host, at) = (self.random.below(hosts) as usize, self.random.below(length));
             let until = at + self.random.below(3 * SECOND);
             self.queue.add(at, Event::Pause { host, until });
         }
-        while self.random.percent(20) {
+        while self.random.happens_in_percent(20) {
             let by = self.random.below(20 * SECOND) as i64 - 10 * SECOND as i64;
             let host = self.random.below(hosts) as usize;
             self.queue.add(self.random.below(length), Event::Step { host, by });
@@ -180,9 +180,9 @@ impl Simulation {
         let (hosts, length) = (self.hosts.len() as u64, self.length);
         for _ in 0..self.random.within(2, 25) {
             let start = self.random.below(length);
-            let everywhere = self.random.percent(40);
+            let everywhere = self.random.happens_in_percent(40);
             let host = self.random.below(hosts) as usize;
-            let cost = if self.random.percent(80) { 1 } else { self.random.within(1, self.capacity) };
+            let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, self.capacity) };
             let apart = self.random.pick(&[0, MILLI, 10 * MILLI, 40 * MILLI, 200 * MILLI]);
             for number in 0..self.random.within(1, (2 * self.capacity / cost).clamp(4, 100)) {
                 let at = start + number * apart;
@@ -198,7 +198,7 @@ impl Simulation {
 /// Draws one of the four algorithms; returns the rate of a bucket or the length of a window.
 fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
     let valid = |limit: Result<Limit, LimitError>| limit.unwrap_or_else(|error| panic!("{error}"));
-    if random.percent(75) {
+    if random.happens_in_percent(75) {
         let rate = Rate::per_second(random.pick(&[1, 1, 4, 10, 100, 1_000])).unwrap_or_else(|error| panic!("{error}"));
         return (valid(TokenBucket::new(rate, burst).map(Limit::from)), Some(rate), 0);
     }

@@ -32,7 +32,7 @@ use node::Host;
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 const TICK: u64 = 100 * MILLI;
-/// How often nodes tell each other who is alive, and how long that is believed.
+/// How often nodes exchange which of them are alive, and how long that information is used.
 const GOSSIP: u64 = 500 * MILLI;
 const ALIVE: u64 = 3 * SECOND;
 /// How often a node tries to open a link.
@@ -280,7 +280,7 @@ impl Simulation {
         }
     }
 
-    /// Who is alive passes from node to node, wherever frames would pass.
+    /// Passes the list of live nodes from node to node, wherever frames would pass.
     fn gossip(&mut self, now: u64) {
         self.queue.add(now + GOSSIP, Event::Gossip);
         let hosts = self.hosts.len();
@@ -290,7 +290,7 @@ impl Simulation {
             }
             for from in (0..hosts).filter(|from| *from != to) {
                 // In large clusters each node hears a few others at a time.
-                if (hosts > 20 && self.random.percent(80)) || self.net.cut_until(from, to, now).is_some() {
+                if (hosts > 20 && self.random.happens_in_percent(80)) || self.net.cut_until(from, to, now).is_some() {
                     continue;
                 }
                 let Some(sender) = self.hosts[from].process.as_ref().filter(|_| self.hosts[from].paused_until <= now)
@@ -315,11 +315,11 @@ impl Simulation {
     fn members(&mut self, now: u64, host: usize) -> Vec<Member> {
         let Some(process) = self.hosts[host].process.as_ref() else { return Vec::new() };
         let mut members = process.members(now, ALIVE);
-        if self.wrong_members && self.random.percent(5) && !members.is_empty() {
+        if self.wrong_members && self.random.happens_in_percent(5) && !members.is_empty() {
             let place = self.random.below(members.len() as u64) as usize;
             members.remove(place);
         }
-        if self.wrong_members && self.random.percent(5) {
+        if self.wrong_members && self.random.happens_in_percent(5) {
             members = process.members(now, 2 * ALIVE);
         }
         if self.defect == Defect::MinorityStrikes && !process.mesh.homes().has_majority() {
@@ -360,7 +360,7 @@ impl Simulation {
     fn schedule(&mut self, now: u64, host: usize) {
         let mono = &self.hosts[host].mono;
         let Some(process) = self.hosts[host].process.as_ref() else { return };
-        let wake = mono.when(process.mesh.wake_at().as_nanos()).max(now);
+        let wake = mono.instant_of_shown(process.mesh.wake_at().as_nanos()).max(now);
         if process.timer_at.is_none_or(|at| wake < at) {
             let id = process.id;
             self.queue.add(wake, Event::Timer { host, id });
@@ -386,7 +386,8 @@ impl Simulation {
         let is_held = self.defect == Defect::VectorAfterWalk && matches!(frame, Frame::Part(part) if part.part == 0);
         let extra = if is_held { 800 * MILLI } else { 0 };
         let at = self.net.arrival(&mut self.random, from, to, now, extra);
-        let repeats = self.duplicates && !matches!(frame, Frame::Ask(_) | Frame::Answer(_)) && self.random.percent(2);
+        let repeats =
+            self.duplicates && !matches!(frame, Frame::Ask(_) | Frame::Answer(_)) && self.random.happens_in_percent(2);
         if repeats {
             let bytes = bytes.clone();
             self.queue.add(at, Event::Arrive { from, to, number, bytes, sent_at: now });

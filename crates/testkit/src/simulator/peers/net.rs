@@ -37,7 +37,7 @@ impl Net {
     pub(super) fn draw(random: &mut Random, hosts: usize) -> Self {
         let slow = random.pick(&[200_000, 1_000_000, 1_000_000, 20_000_000]);
         let directions = (0..hosts * hosts).map(|_| {
-            let slow = if random.percent(10) { 30_000_000 } else { slow };
+            let slow = if random.happens_in_percent(10) { 30_000_000 } else { slow };
             Direction { delay: (50_000, slow), ..Direction::default() }
         });
         Self { hosts, directions: directions.collect(), sessions: vec![Session::default(); hosts * hosts] }
@@ -71,7 +71,7 @@ impl Net {
         random.within(least, most)
     }
 
-    /// The longest round trip without a cut.
+    /// Returns the longest round trip without a cut.
     pub(super) fn round_trip(&self) -> u64 {
         2 * self.directions.iter().map(|direction| direction.delay.1).max().unwrap_or(0)
     }
@@ -100,7 +100,7 @@ impl Net {
         self.session(own, other).nodes[usize::from(other > own)]
     }
 
-    /// The length of the longest cut.
+    /// Returns the length of the longest cut.
     pub(super) fn longest_cut(&self) -> u64 {
         let cuts = self.directions.iter().flat_map(|direction| &direction.cuts);
         cuts.map(|(start, end)| end - start).max().unwrap_or(0)

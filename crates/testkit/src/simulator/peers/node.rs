@@ -40,7 +40,7 @@ impl Host {
     }
 
     pub(super) fn now(&self, at: u64) -> Now<'static> {
-        Now::new(Time::from_nanos(self.mono.at(at)), Time::from_nanos(self.wall.at(at)))
+        Now::new(Time::from_nanos(self.mono.shown_at(at)), Time::from_nanos(self.wall.shown_at(at)))
     }
 
     /// Starts a process with a new id.
@@ -67,7 +67,7 @@ impl Process {
         (decided.admitted, decided.urgent)
     }
 
-    /// The members that this node believes to be alive.
+    /// Returns the members that this node believes to be alive.
     pub(super) fn members(&self, at: u64, alive_for: u64) -> Vec<Member> {
         let alive = self.seen.iter().filter(|(_, (seen, ..))| at <= seen + alive_for);
         alive

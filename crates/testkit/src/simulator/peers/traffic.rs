@@ -1,4 +1,4 @@
-//! What replication costs and admits too much without faults, by the number of nodes.
+//! Measures what replication costs, and how much it admits beyond the limit, without faults, by the number of nodes.
 
 use super::{Defect, Event, MILLI, Outcome, SECOND, Simulation};
 use crate::simulator::Random;
@@ -36,8 +36,8 @@ impl Simulation {
         run
     }
 
-    /// Makes a run that admits as much too much as possible: all nodes are asked for a whole burst of one key at the same instant, and for more
-    /// than the limit afterwards.
+    /// Makes a run that exceeds the limit as far as possible: all nodes are asked for a whole burst of one key at the
+    /// same instant, and for more than the limit afterwards.
     pub fn burst(hosts: usize, rate: u64, burst: u64) -> Self {
         let mut run = Self::without_faults(hosts);
         run.set_bucket(rate, burst);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// that save at the same time do not write to the same file. It is removed if anything fails; only a process that is killed
 /// leaves it there.
 pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<R>) -> io::Result<R> {
-    let (folder, beside) = beside(path)?;
+    let (folder, beside) = folder_and_temporary_name(path)?;
     let mut file = create(&beside)?;
     let written = write(&mut file).and_then(|result| {
         // Synced before renaming, or a power failure could leave an empty file under the name.
@@ -31,7 +31,7 @@ pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
 }
 
 /// Returns the folder of `path`, and a temporary name in it.
-fn beside(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
+fn folder_and_temporary_name(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let Some(name) = path.file_name() else {
         return Err(io::Error::new(ErrorKind::InvalidInput, "the path names no file"));
     };

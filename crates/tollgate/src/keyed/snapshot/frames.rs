@@ -16,7 +16,7 @@ fn mix(seal: u64, word: u64) -> u64 {
     (seal ^ word).rotate_left(29).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+fn read_words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks_exact(WORD).map(|word| word.try_into().map_or(0, u64::from_le_bytes))
 }
 
@@ -42,7 +42,7 @@ impl<W: Write> Sink<W> {
         if let Some(place) = self.frame.first_chunk_mut() {
             *place = first.to_le_bytes();
         }
-        self.seal = words(&self.frame).fold(self.seal, mix);
+        self.seal = read_words(&self.frame).fold(self.seal, mix);
         self.push(self.seal);
         self.to.write_all(&self.frame)?;
         self.frame.clear();
@@ -64,36 +64,36 @@ impl<R: Read> Source<R> {
     }
 
     /// Reads `len` words and the seal after them.
-    pub(crate) fn sealed(&mut self, len: usize) -> Result<&[u64], RestoreError> {
+    pub(crate) fn read_sealed(&mut self, len: usize) -> Result<&[u64], RestoreError> {
         self.take(len)?;
         self.check_seal()?;
         self.words.clear();
-        self.words.extend(words(&self.frame));
+        self.words.extend(read_words(&self.frame));
         Ok(&self.words)
     }
 
     /// Reads `len` words, which the next seal covers.
     pub(crate) fn take(&mut self, len: usize) -> Result<&[u8], RestoreError> {
         self.frame.resize(len * WORD, 0);
-        self.from.read_exact(&mut self.frame).map_err(unreadable)?;
-        self.seal = words(&self.frame).fold(self.seal, mix);
+        self.from.read_exact(&mut self.frame).map_err(unreadable_error)?;
+        self.seal = read_words(&self.frame).fold(self.seal, mix);
         Ok(&self.frame)
     }
 
     pub(crate) fn word(&mut self) -> Result<u64, RestoreError> {
-        Ok(words(self.take(1)?).next().unwrap_or(0))
+        Ok(read_words(self.take(1)?).next().unwrap_or(0))
     }
 
     /// Checks the seal of everything read so far.
     pub(crate) fn check_seal(&mut self) -> Result<(), RestoreError> {
         let mut seal = [0; WORD];
-        self.from.read_exact(&mut seal).map_err(unreadable)?;
+        self.from.read_exact(&mut seal).map_err(unreadable_error)?;
         if u64::from_le_bytes(seal) == self.seal { Ok(()) } else { Err(RestoreError::Damaged) }
     }
 
     /// Runs `each` on all entries, with the number of the limit they belong to and their `state_words` at the beginning of `state`.
     /// Returns the number of entries, after checking that it is the stored one and that nothing follows.
-    pub(super) fn entries(
+    pub(super) fn for_each_entry(
         &mut self,
         state_words: usize,
         state: &mut [u64],
@@ -113,7 +113,7 @@ impl<R: Read> Source<R> {
             self.take(count as usize * entry_words)?;
             self.check_seal()?;
             for entry in self.frame.chunks_exact(entry_words * WORD) {
-                let mut words = words(entry);
+                let mut words = read_words(entry);
                 let (low, high) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
                 state.iter_mut().zip(words).for_each(|(place, word)| *place = word);
                 each(Fingerprint { low, high: high as u32 }, high >> 32, state)?;
@@ -136,16 +136,16 @@ impl<R: Read> Source<R> {
     }
 }
 
-fn unreadable(error: io::Error) -> RestoreError {
+fn unreadable_error(error: io::Error) -> RestoreError {
     if error.kind() == ErrorKind::UnexpectedEof { RestoreError::CutShort } else { RestoreError::Unreadable(error) }
 }
 
 /// Recomputes all seals, as far as the frames of a snapshot of `limits` limits can be found.
 #[cfg(test)]
-pub(super) fn reseal(bytes: &mut [u8], limits: usize) {
+pub(super) fn recompute_seals(bytes: &mut [u8], limits: usize) {
     use super::records::Record;
 
-    let word = |bytes: &[u8], at: usize| bytes.get(at..at + WORD).map(|word| words(word).sum::<u64>());
+    let word = |bytes: &[u8], at: usize| bytes.get(at..at + WORD).map(|word| read_words(word).sum::<u64>());
     let entry = word(bytes, 16).map(|_| {
         let records = &bytes[7 * WORD..][..limits * 8 * WORD];
         let read = |record: &[u8]| Record(std::array::from_fn(|at| word(record, at * WORD).unwrap_or(0)));
@@ -155,7 +155,7 @@ pub(super) fn reseal(bytes: &mut [u8], limits: usize) {
     let (mut at, mut len, mut seal) = (0, 7 + 8 * limits, FIRST);
     while let Some(frame) = len.checked_mul(WORD).and_then(|len| bytes.get_mut(at..)?.get_mut(..len + WORD)) {
         let (frame, place) = frame.split_at_mut(len * WORD);
-        seal = words(frame).fold(seal, mix);
+        seal = read_words(frame).fold(seal, mix);
         place.copy_from_slice(&seal.to_le_bytes());
         at += (len + 1) * WORD;
         let Some(count) = word(bytes, at) else { break };

@@ -205,9 +205,9 @@ where
     let mut overflow = OverflowEntry { words: vec![0; wide], generation: reader.generation() };
     limit.init(&mut *overflow.words, &now);
     let mut state = vec![0; wide];
-    let total = source.entries(words, &mut state, |fingerprint, number, state| {
+    let total = source.for_each_entry(words, &mut state, |fingerprint, number, state| {
         let Some(own) = stored.get(number as usize) else { return Err(RestoreError::Damaged) };
-        let (own, generation, now) = (*own, generation_of(number), reader.now(fingerprint));
+        let (own, generation, now) = (*own, generation_of(number), reader.now_for_key(fingerprint));
         own.rebase(state, then, now.mono());
         if fingerprint == Fingerprint::default() {
             overflow.words.copy_from_slice(state);
@@ -258,10 +258,14 @@ impl Head {
         let [first, second] = self.secret.points();
         let fixed = [counts, self.mono.as_nanos(), self.wall.as_nanos(), first, second];
         [MAGIC, VERSION].into_iter().chain(fixed).for_each(|word| sink.push(word));
-        limits.iter().flat_map(|limit| Record::of(limit.params()).0).for_each(|word| sink.push(word));
+        limits.iter().flat_map(|limit| Record::from_params(limit.params()).0).for_each(|word| sink.push(word));
         for limits in &self.earlier {
             sink.push(limits.as_slice().len() as u64);
-            limits.as_slice().iter().flat_map(|limit| Record::of(limit.params()).0).for_each(|word| sink.push(word));
+            limits
+                .as_slice()
+                .iter()
+                .flat_map(|limit| Record::from_params(limit.params()).0)
+                .for_each(|word| sink.push(word));
         }
         sink.finish(MAGIC)
     }
@@ -296,8 +300,11 @@ impl Head {
             let limits = limits.and_then(|limits| Limits::new(limits).ok()).ok_or(RestoreError::Damaged)?;
             // Version 1 had longer windows for slices that do not divide the length, so its states have another
             // meaning.
-            let same =
-                limits.as_slice().iter().zip(&records).all(|(limit, record)| Record::of(limit.params()) == *record);
+            let same = limits
+                .as_slice()
+                .iter()
+                .zip(&records)
+                .all(|(limit, record)| Record::from_params(limit.params()) == *record);
             if same || found == VERSION { Ok(limits) } else { Err(RestoreError::OtherVersion { found }) }
         };
         Ok(Self {
@@ -311,12 +318,12 @@ impl Head {
 
     /// Returns whether both have the same algorithms in the same order.
     fn must_be_of(&self, wanted: &Limits) -> Result<(), RestoreError> {
-        let [stored, asked] = [&self.limits, wanted].map(names);
+        let [stored, asked] = [&self.limits, wanted].map(algorithm_names);
         if stored == asked { Ok(()) } else { Err(RestoreError::OtherLimit { stored, wanted: asked }) }
     }
 }
 
-fn names(limits: &Limits) -> String {
+fn algorithm_names(limits: &Limits) -> String {
     let names: Vec<&str> = limits.as_slice().iter().map(|limit| records::name(&limit.params())).collect();
     names.join(" with a ")
 }

@@ -37,7 +37,7 @@ pub(super) fn name(params: &Params) -> &'static str {
 }
 
 impl Record {
-    pub(crate) fn of(params: Params) -> Self {
+    pub(crate) fn from_params(params: Params) -> Self {
         match params {
             Params::Unlimited => Self::made_of(UNLIMITED, []),
             Params::DenyAll => Self::made_of(DENY_ALL, []),

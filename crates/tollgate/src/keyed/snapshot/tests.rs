@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::*;
 use crate::clock::ManualClock;
 use crate::sync::Ordering;
-use crate::testing::{DAY, HOUR, Rng, SECOND, bucket, clock, daily, on_threads, ten_of_each_and_all};
+use crate::testing::{DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, on_threads, ten_of_each_and_all};
 use crate::{FixedWindow, IntervalBucket, Limit, SlidingSlices, TokenBucket, WhenFull};
 use tollgate_core::{Nanos, Phase, Steps};
 
@@ -17,14 +17,14 @@ fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock
     (Keyed::with_clock(limit, capacity, clock.clone()).unwrap(), clock)
 }
 
-fn written<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>>(keyed: &Tested<A>) -> Vec<u8> {
+fn snapshot_bytes<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>>(keyed: &Tested<A>) -> Vec<u8> {
     let mut bytes = Vec::new();
     keyed.snapshot(&mut bytes).unwrap();
     bytes
 }
 
 /// Returns a limiter of another process: its monotonic clock is `ahead` of that of `clock`, and the wall clock is the same.
-fn elsewhere<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead: i64) -> Tested<A> {
+fn in_other_process<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead: i64) -> Tested<A> {
     let other = ManualClock::at(clock.mono().as_nanos().checked_add_signed(ahead).unwrap());
     other.step_wall(-ahead);
     assert_eq!(other.wall(other.mono()), clock.wall(clock.mono()));
@@ -43,7 +43,7 @@ fn every_limit(length: Nanos) -> Vec<Limits> {
 }
 
 /// Applies a random operation to a key, and returns everything that can be read about the key.
-fn act(keyed: &Tested<Limits>, dice: &mut Rng, key: &str) -> String {
+fn random_operation(keyed: &Tested<Limits>, dice: &mut Rng, key: &str) -> String {
     let cost = dice.below(12);
     let verdict = match dice.below(4) {
         0 | 1 => keyed.check(key, cost),
@@ -63,20 +63,24 @@ fn restored_table_decides_as_the_original() {
             let mut dice = Rng::new(seed * 100 + round);
             for _ in 0..dice.below(200) {
                 let key = &keys[dice.below(20) as usize];
-                act(&here, &mut dice, key);
+                random_operation(&here, &mut dice, key);
                 clock.advance(Nanos::from_nanos(dice.below(HOUR.as_nanos() / 20)));
             }
-            let bytes = written(&here);
+            let bytes = snapshot_bytes(&here);
             clock.advance(Nanos::from_nanos(dice.below(HOUR.as_nanos())));
-            let mut there = elsewhere(limit.clone(), dice.pick(&[20, 100, 5_000]), &clock, ahead);
+            let mut there = in_other_process(limit.clone(), dice.pick(&[20, 100, 5_000]), &clock, ahead);
             there.restore(&*bytes).unwrap();
             // From here on both use the same random numbers.
             let seed = dice.below(u64::MAX);
             let (mut dice, mut same_dice) = (Rng::new(seed), Rng::new(seed));
             for step in 0..200 {
                 let key = &keys[step % 20];
-                let expected = act(&here, &mut dice, key);
-                assert_eq!(act(&there, &mut same_dice, key), expected, "{limit:?} at step {step}, {ahead} ahead");
+                let expected = random_operation(&here, &mut dice, key);
+                assert_eq!(
+                    random_operation(&there, &mut same_dice, key),
+                    expected,
+                    "{limit:?} at step {step}, {ahead} ahead"
+                );
                 let length = Nanos::from_nanos(dice.below(HOUR.as_nanos() / 20));
                 same_dice.below(HOUR.as_nanos() / 20);
                 clock.advance(length);
@@ -90,14 +94,14 @@ fn restored_table_decides_as_the_original() {
 fn time_between_processes_counts_and_is_zero_if_the_wall_clock_was_set_back() {
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 10);
-    let bytes = written(&here);
+    let bytes = snapshot_bytes(&here);
     for (away, remaining) in [(0, 0), (500, 5), (3_000, 10)] {
-        let mut there = elsewhere(bucket(10), 100, &clock, 0);
+        let mut there = in_other_process(bucket(10), 100, &clock, 0);
         there.clock.advance(Nanos::from_millis(away));
         there.restore(&*bytes).unwrap();
         assert_eq!(there.report("alice", 1).remaining, remaining, "after {away} ms");
     }
-    let mut there = elsewhere(bucket(10), 100, &clock, 0);
+    let mut there = in_other_process(bucket(10), 100, &clock, 0);
     there.clock.step_wall(-(DAY.as_nanos() as i64));
     there.restore(&*bytes).unwrap();
     assert_eq!(there.report("alice", 1).remaining, 0);
@@ -109,13 +113,13 @@ fn new_process_restores_the_counts_of_the_previous_one() {
     let (here, clock) = keyed(limit, 100);
     let _ = here.check("alice", 10);
     clock.advance(Nanos::from_nanos(HOUR.as_nanos() - 1));
-    let mut bytes = written(&here);
+    let mut bytes = snapshot_bytes(&here);
     // With the real clocks, an hour ago by the wall clock is before this process began. The seals are recomputed,
     // because the head is changed to the real wall-clock time.
     let mut there = Keyed::new(limit, 100).unwrap();
     let wall = there.clock.now().wall().as_nanos() - SECOND.as_nanos();
     bytes[4 * 8..][..8].copy_from_slice(&wall.to_le_bytes());
-    frames::reseal(&mut bytes, 1);
+    frames::recompute_seals(&mut bytes, 1);
     there.restore(&*bytes).unwrap();
     assert_eq!(there.report("alice", 1).remaining, 10, "the hour was over a second ago");
 }
@@ -124,17 +128,17 @@ fn new_process_restores_the_counts_of_the_previous_one() {
 fn restoring_under_other_parameters_keeps_what_was_spent() {
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 7);
-    let bytes = written(&here);
+    let bytes = snapshot_bytes(&here);
     let slower = TokenBucket::new("7777/h".parse().unwrap(), 20).unwrap();
-    let mut there = elsewhere(slower, 100, &clock, 5);
+    let mut there = in_other_process(slower, 100, &clock, 5);
     there.restore(&*bytes).unwrap();
     assert_eq!((there.report("alice", 1).remaining, there.report("bob", 1).remaining), (13, 20));
     // Also parameters that were changed before the snapshot.
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 7);
     here.set_limit(bucket(20)).unwrap();
-    let mut there = elsewhere(bucket(20), 100, &clock, 5);
-    there.restore(&*written(&here)).unwrap();
+    let mut there = in_other_process(bucket(20), 100, &clock, 5);
+    there.restore(&*snapshot_bytes(&here)).unwrap();
     assert_eq!(there.report("alice", 1).remaining, 13);
 }
 
@@ -157,15 +161,15 @@ fn unused_entries_are_not_written_and_loading_replaces_all() {
 fn stateless_limits_and_empty_tables_are_written_too() {
     for limit in [Limit::Unlimited, Limit::DenyAll, bucket(3).into()] {
         let (here, clock) = keyed(limit, 100);
-        let mut there = elsewhere(limit, 100, &clock, 9);
-        assert_eq!(there.restore(&*written(&here)).unwrap(), 0);
+        let mut there = in_other_process(limit, 100, &clock, 9);
+        assert_eq!(there.restore(&*snapshot_bytes(&here)).unwrap(), 0);
         assert_eq!(there.check("alice", 1).is_allowed(), limit != Limit::DenyAll);
     }
 }
 
 #[test]
 fn overflow_entry_is_restored() {
-    let (here, clock) = keyed(daily(10), 1);
+    let (here, clock) = keyed(daily_window(10), 1);
     let here = here.when_full(WhenFull::Overflow);
     let keys: Vec<String> = (0..100).map(|key| key.to_string()).collect();
     // The first keys fill the table, and spend more than later keys.
@@ -173,8 +177,8 @@ fn overflow_entry_is_restored() {
         let _ = here.check(key, if place < 50 { 10 } else { 1 });
     }
     assert!(here.overflowed() > 0);
-    let mut there = elsewhere(daily(10), 1, &clock, 9);
-    there.restore(&*written(&here)).unwrap();
+    let mut there = in_other_process(daily_window(10), 1, &clock, 9);
+    there.restore(&*snapshot_bytes(&here)).unwrap();
     assert!(keys.iter().all(|key| there.peek(key, 1).is_allowed() == here.peek(key, 1).is_allowed()));
     assert_eq!(*there.overflow.lock().unwrap(), *here.overflow.lock().unwrap());
 }
@@ -184,8 +188,8 @@ fn leases_can_be_given_back_afterwards() {
     let limit = crate::Concurrency::new(2, HOUR).unwrap();
     let (here, clock) = keyed(limit, 100);
     let lease = here.check("alice", 2);
-    let mut there = elsewhere(limit, 100, &clock, -77);
-    there.restore(&*written(&here)).unwrap();
+    let mut there = in_other_process(limit, 100, &clock, -77);
+    there.restore(&*snapshot_bytes(&here)).unwrap();
     assert!(!there.check("alice", 1).is_allowed());
     assert_eq!(there.refund("alice", &lease), 2);
     assert!(there.check("alice", 2).is_allowed());
@@ -193,12 +197,12 @@ fn leases_can_be_given_back_afterwards() {
 
 #[test]
 fn smaller_table_restores_the_keys_that_have_used_most() {
-    let (here, clock) = keyed(daily(10), 1_000);
+    let (here, clock) = keyed(daily_window(10), 1_000);
     for key in 0..1_000 {
         let _ = here.check(&format!("key {key}"), if key % 10 == 0 { 10 } else { 1 });
     }
-    let mut there = elsewhere(daily(10), 150, &clock, 0);
-    assert_eq!(there.restore(&*written(&here)).unwrap(), 1_000);
+    let mut there = in_other_process(daily_window(10), 150, &clock, 0);
+    assert_eq!(there.restore(&*snapshot_bytes(&here)).unwrap(), 1_000);
     let full = (0..100).filter(|key| there.report(&format!("key {}", key * 10), 1).remaining == 0).count();
     assert!(full > 95, "{full} of 100");
 }
@@ -229,14 +233,14 @@ impl Write for Crowding<'_> {
 #[test]
 fn entry_that_moves_during_the_snapshot_is_written() {
     const KEYS: u64 = 40_000;
-    let (here, clock) = keyed(daily(10), KEYS as usize);
+    let (here, clock) = keyed(daily_window(10), KEYS as usize);
     let keys = |count| (0..count).map(|key| format!("key {key}"));
     keys(KEYS).for_each(|key| assert!(here.check(&key, 10).is_allowed()));
     assert_eq!(here.overflowed(), 0);
     let mut crowding = Crowding { keyed: &here, arrived: 0, bytes: Vec::new() };
     here.snapshot(&mut crowding).unwrap();
     assert!(crowding.arrived > 5_000, "{} frames", crowding.arrived / 500);
-    let mut there = elsewhere(daily(10), 2 * KEYS as usize, &clock, 0);
+    let mut there = in_other_process(daily_window(10), 2 * KEYS as usize, &clock, 0);
     there.restore(&*crowding.bytes).unwrap();
     assert_eq!(keys(KEYS).filter(|key| there.peek(key, 1).is_allowed()).count(), 0);
 }
@@ -244,7 +248,7 @@ fn entry_that_moves_during_the_snapshot_is_written() {
 #[test]
 fn entry_that_another_thread_moves_during_the_snapshot_is_written() {
     const KEYS: u64 = 4_000;
-    let (here, clock) = keyed(daily(10), KEYS as usize);
+    let (here, clock) = keyed(daily_window(10), KEYS as usize);
     (0..KEYS).for_each(|key| assert!(here.check(&format!("key {key}"), 10).is_allowed()));
     let done = std::sync::atomic::AtomicBool::new(false);
     on_threads(3, |thread| {
@@ -254,10 +258,10 @@ fn entry_that_another_thread_moves_during_the_snapshot_is_written() {
             }
             return;
         }
-        let snapshots: Vec<Vec<u8>> = (0..30).map(|_| written(&here)).collect();
+        let snapshots: Vec<Vec<u8>> = (0..30).map(|_| snapshot_bytes(&here)).collect();
         done.store(true, Ordering::Relaxed);
         for bytes in snapshots {
-            let mut there = elsewhere(daily(10), 2 * KEYS as usize, &clock, 0);
+            let mut there = in_other_process(daily_window(10), 2 * KEYS as usize, &clock, 0);
             there.restore(&*bytes).unwrap();
             assert_eq!((0..KEYS).filter(|key| there.peek(&format!("key {key}"), 1).is_allowed()).count(), 0);
         }
@@ -266,17 +270,17 @@ fn entry_that_another_thread_moves_during_the_snapshot_is_written() {
 
 #[test]
 fn snapshots_and_decisions_at_the_same_time_agree() {
-    let (here, clock) = keyed(daily(1_000_000), 10_000);
+    let (here, clock) = keyed(daily_window(1_000_000), 10_000);
     let taken = on_threads(4, |thread| {
         (0..300u64).fold(0, |taken, step| {
             if thread == 0 && step % 30 == 0 {
-                written(&here);
+                snapshot_bytes(&here);
             }
             taken + here.check(&format!("key {}", step % 50), thread + 1).taken().get()
         })
     });
-    let mut there = elsewhere(daily(1_000_000), 10_000, &clock, 0);
-    there.restore(&*written(&here)).unwrap();
+    let mut there = in_other_process(daily_window(1_000_000), 10_000, &clock, 0);
+    there.restore(&*snapshot_bytes(&here)).unwrap();
     let spent: u64 = (0..50).map(|key| 1_000_000 - there.report(&format!("key {key}"), 1).remaining).sum();
     assert_eq!(spent, taken.iter().sum::<u64>());
 }

@@ -49,7 +49,7 @@ fn changing_the_algorithm_keeps_what_each_key_has_spent() {
 fn entries_without_requests_are_converted_too() {
     // From the first parameters directly to the last, with ones of longer states in between that were never used.
     let (keyed, _) = spent_under(Limit::from(bucket(10)));
-    for limit in [Limit::from(fine_bucket(12)), daily(14).into(), bucket(16).into()] {
+    for limit in [Limit::from(fine_bucket(12)), daily_window(14).into(), bucket(16).into()] {
         keyed.set_limit(limit).unwrap();
     }
     assert_kept(&keyed, 16, "three changes at once");
@@ -78,12 +78,12 @@ fn changing_the_parameters_of_a_full_table_loses_no_key() {
         let _ = keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
     }
     let before: Vec<Report> = (0..2_000_u64).map(|n| keyed.report(&n.to_le_bytes(), 1)).collect();
-    let count = entries(&keyed);
+    let count = count_entries(&keyed);
     assert!(count > 150, "the table is not full");
     for _ in 0..=GENERATIONS {
         keyed.set_limit(bucket(1_000)).unwrap();
     }
-    assert_eq!(entries(&keyed), count);
+    assert_eq!(count_entries(&keyed), count);
     assert!((0..2_000_u64).zip(before).all(|(n, before)| keyed.report(&n.to_le_bytes(), 1) == before));
 }
 
@@ -99,7 +99,7 @@ fn table_with_longer_states_keeps_the_keys_that_have_used_most() {
         spent.into_iter().take_while(|spent| *spent > 0).collect()
     };
     let before = spent(&keyed);
-    keyed.set_limit(daily(1_000).into()).unwrap();
+    keyed.set_limit(daily_window(1_000).into()).unwrap();
     let after = spent(&keyed);
     assert!(after.len() < before.len(), "there was room for all");
     assert!(after.len() >= 100, "fewer than it was made for");
@@ -110,14 +110,14 @@ fn table_with_longer_states_keeps_the_keys_that_have_used_most() {
 fn unused_entries_are_not_moved_to_a_wider_table() {
     let (keyed, clock) = spent_under(Limit::from(bucket(10)));
     clock.advance(SECOND);
-    keyed.set_limit(daily(10).into()).unwrap();
-    assert_eq!(entries(&keyed), 0);
+    keyed.set_limit(daily_window(10).into()).unwrap();
+    assert_eq!(count_entries(&keyed), 0);
 }
 
 #[test]
 fn windows_that_ended_by_the_wall_clock_are_not_converted() {
     // The bucket needs no wall clock, but the windows that it replaces do. Once they were not.
-    let (keyed, clock) = spent_under(Limit::from(daily(10)));
+    let (keyed, clock) = spent_under(Limit::from(daily_window(10)));
     keyed.set_limit(bucket(10).into()).unwrap();
     assert_eq!(keyed.report(&8_u64.to_le_bytes(), 1).remaining, 2);
     clock.advance(DAY);
@@ -161,7 +161,7 @@ fn decisions_during_a_change_are_all_counted() {
     const EACH: u64 = 2_000;
     let (keyed, _) = keyed(Limit::from(bucket(EACH)), 50);
     // States of one word, two words and a log: the table is replaced twice.
-    let limits = [Limit::from(fine_bucket(EACH)), bucket(EACH).into(), daily(EACH).into()];
+    let limits = [Limit::from(fine_bucket(EACH)), bucket(EACH).into(), daily_window(EACH).into()];
     let taken = on_threads(3, |thread| {
         if thread == 0 {
             for limit in limits.iter().cycle().take(60) {

@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::DAY;
 use crate::{Concurrency, SlidingLog, SlidingWindow};
 
-fn key(n: u64) -> [u8; 8] {
+fn numbered_key(n: u64) -> [u8; 8] {
     n.to_le_bytes()
 }
 
@@ -25,10 +25,13 @@ fn table_holds_its_capacity_of_keys() {
             let mut keyed = keyed(limit, capacity).0.when_full(WhenFull::Deny);
             keyed.secret = Secret::from_points(POINTS.map(|point| point ^ secret << 20));
             for n in 0..capacity as u64 {
-                assert!(keyed.check(&key(n), 1).is_admitted(), "key {n} of {capacity} found no room under {limit:?}");
+                assert!(
+                    keyed.check(&numbered_key(n), 1).is_admitted(),
+                    "key {n} of {capacity} found no room under {limit:?}"
+                );
             }
             // No key was evicted.
-            let kept = (0..capacity as u64).filter(|n| spent_of(&keyed, &key(*n)) == 1).count();
+            let kept = (0..capacity as u64).filter(|n| spent_of(&keyed, &numbered_key(*n)) == 1).count();
             assert_eq!((kept, keyed.overflowed()), (capacity, 0), "secret {secret}, {limit:?}");
         }
     }
@@ -39,7 +42,7 @@ fn table_holds_its_capacity_of_keys() {
         check(SlidingLog::new(3, DAY).unwrap(), capacity, secrets);
     }
     check(bucket(100), 100_000, 2);
-    check(daily(100), 100_000, 2);
+    check(daily_window(100), 100_000, 2);
     check(Concurrency::new(2, DAY).unwrap(), 20_000, 1);
 }
 
@@ -67,7 +70,7 @@ fn table_that_does_not_fit_in_memory_is_an_error() {
     let (mut keyed, _) = keyed(Limit::from(bucket(10)), 100);
     let _ = keyed.check("alice", 4);
     keyed.capacity = 1 << 55;
-    assert!(keyed.set_limit(daily(10).into()).is_err());
+    assert!(keyed.set_limit(daily_window(10).into()).is_err());
     assert_eq!((keyed.limit(), remaining(&keyed, "alice")), (bucket(10).into(), 6), "the old numbers stay in force");
 }
 
@@ -77,7 +80,7 @@ fn full_entries_are_reused_without_a_clean_up() {
     for limit in ten_of_each(SECOND) {
         let (keyed, clock) = keyed(limit, CAPACITY as usize);
         for round in 0..50 {
-            let keys = || (0..CAPACITY).map(|n| key(round << 32 | n));
+            let keys = || (0..CAPACITY).map(|n| numbered_key(round << 32 | n));
             keys().for_each(|key| assert_eq!(keyed.check(&key, 7).taken().get(), 7, "round {round}, {limit:?}"));
             assert!(keys().all(|key| spent_of(&keyed, &key) == 7), "round {round}, {limit:?}");
             // 0.7 of the refill time is enough for the buckets, two windows are enough for every algorithm.
@@ -89,28 +92,28 @@ fn full_entries_are_reused_without_a_clean_up() {
 
 /// Returns the smallest table, in which every key can be in every bucket, filled with keys that each spend `cost(number)`. Also
 /// says how many.
-fn full<A: Algorithm + Clone>(limit: &A, cost: impl Fn(u64) -> u64) -> (Tested<A>, Arc<ManualClock>, u64) {
+fn filled_table<A: Algorithm + Clone>(limit: &A, cost: impl Fn(u64) -> u64) -> (Tested<A>, Arc<ManualClock>, u64) {
     let (other, _) = keyed(limit.clone(), 1);
     for n in 0..100 {
-        other.drain(&key(n));
+        other.drain(&numbered_key(n));
     }
-    let slots = entries(&other) as u64;
+    let slots = count_entries(&other) as u64;
     let (keyed, clock) = keyed(limit.clone(), 1);
-    (0..slots).for_each(|n| assert_eq!(keyed.check(&key(n), cost(n)).taken().get(), cost(n)));
-    assert!(slots >= 4 && entries(&keyed) as u64 == slots);
+    (0..slots).for_each(|n| assert_eq!(keyed.check(&numbered_key(n), cost(n)).taken().get(), cost(n)));
+    assert!(slots >= 4 && count_entries(&keyed) as u64 == slots);
     (keyed, clock, slots)
 }
 
 #[test]
 fn entry_with_one_unit_used_is_kept() {
-    let (keyed, clock, slots) = full(&bucket(10), |_| 1);
+    let (keyed, clock, slots) = filled_table(&bucket(10), |_| 1);
     clock.advance(Nanos::from_nanos(99_999_999));
     let _ = keyed.check("late", 0);
-    assert!((0..slots).all(|n| has_entry(&keyed, &key(n))) && !has_entry(&keyed, b"late"));
+    assert!((0..slots).all(|n| has_entry(&keyed, &numbered_key(n))) && !has_entry(&keyed, b"late"));
     assert_eq!(keyed.overflowed(), 1);
     clock.advance(Nanos::from_nanos(1));
     let _ = keyed.check("late", 1);
-    assert_eq!((has_entry(&keyed, b"late"), entries(&keyed) as u64), (true, slots));
+    assert_eq!((has_entry(&keyed, b"late"), count_entries(&keyed) as u64), (true, slots));
 }
 
 #[test]
@@ -118,35 +121,37 @@ fn least_spent_entry_is_evicted_and_never_one_more_spent_than_the_arriving_key()
     // Compares everything that can happen in a full table with a one-line model. Costs are small, so that many are
     // equal.
     for limit in ten_of_each(HOUR) {
-        let (keyed, clock, slots) = full(&limit, |n| 1 + n % 9);
+        let (keyed, clock, slots) = filled_table(&limit, |n| 1 + n % 9);
         let mut dice = Rng::new(7);
         for round in 0..2_000 {
             let before: Vec<(u64, u64)> = (0..3 * slots)
-                .filter(|n| has_entry(&keyed, &key(*n)))
-                .map(|n| (n, spent_of(&keyed, &key(n))))
+                .filter(|n| has_entry(&keyed, &numbered_key(*n)))
+                .map(|n| (n, spent_of(&keyed, &numbered_key(n))))
                 .collect();
             let overflowed = keyed.overflowed();
             let (n, cost) = (dice.below(3 * slots), dice.below(11));
             let known = before.iter().find(|(known, _)| *known == n);
-            let verdict = keyed.check(&key(n), cost);
+            let verdict = keyed.check(&numbered_key(n), cost);
             let gone: Vec<u64> =
-                before.iter().filter(|(n, _)| !has_entry(&keyed, &key(*n))).map(|(_, spent)| *spent).collect();
+                before.iter().filter(|(n, _)| !has_entry(&keyed, &numbered_key(*n))).map(|(_, spent)| *spent).collect();
             let least = before.iter().map(|(_, spent)| *spent).min().unwrap();
             let what = format!("round {round}, key {n}, cost {cost}, {before:?}, {limit:?}");
             if let Some((_, spent)) = known {
                 assert_eq!((verdict.is_admitted(), gone.len()), (spent + cost <= 10, 0), "{what}");
             } else if least <= cost {
-                assert_eq!((verdict.taken().get(), spent_of(&keyed, &key(n))), (cost, cost), "{what}");
+                assert_eq!((verdict.taken().get(), spent_of(&keyed, &numbered_key(n))), (cost, cost), "{what}");
                 assert_eq!((gone, keyed.overflowed()), (vec![least], overflowed), "{what}");
             } else {
                 assert_eq!((gone.len(), keyed.overflowed()), (0, overflowed + 1), "{what}");
-                assert!(!has_entry(&keyed, &key(n)), "{what}");
+                assert!(!has_entry(&keyed, &numbered_key(n)), "{what}");
             }
-            for (other, spent) in before.iter().filter(|(other, _)| *other != n && has_entry(&keyed, &key(*other))) {
-                assert_eq!(spent_of(&keyed, &key(*other)), *spent, "another key was charged, {what}");
+            for (other, spent) in
+                before.iter().filter(|(other, _)| *other != n && has_entry(&keyed, &numbered_key(*other)))
+            {
+                assert_eq!(spent_of(&keyed, &numbered_key(*other)), *spent, "another key was charged, {what}");
             }
             if round % 10 == 9 {
-                keyed.reset(&key(dice.below(3 * slots)));
+                keyed.reset(&numbered_key(dice.below(3 * slots)));
                 clock.advance(Nanos::from_nanos(1));
             }
         }
@@ -157,7 +162,7 @@ fn least_spent_entry_is_evicted_and_never_one_more_spent_than_the_arriving_key()
 fn key_that_took_all_of_its_limit_is_fully_spent() {
     // A defect: draining and charging counted as using nothing, because they ask for more than fits.
     for limit in ten_of_each(HOUR) {
-        let (keyed, _, _) = full(&limit, |_| 6);
+        let (keyed, _, _) = filled_table(&limit, |_| 6);
         assert_eq!(keyed.drain("drained"), 10, "{limit:?}");
         assert_eq!(keyed.take_up_to("taken", u64::MAX).taken().get(), 10, "{limit:?}");
         assert_eq!(keyed.charge("charged", 15).taken().get(), 15, "{limit:?}");
@@ -169,10 +174,10 @@ fn key_that_took_all_of_its_limit_is_fully_spent() {
 #[test]
 fn refused_request_evicts_nothing() {
     for limit in ten_of_each(HOUR) {
-        let (keyed, _, slots) = full(&limit, |_| 6);
+        let (keyed, _, slots) = filled_table(&limit, |_| 6);
         assert_eq!(keyed.check("a", 11).outcome(), Outcome::Deny(Retry::Never), "{limit:?}");
         assert!(!keyed.charge("b", 16).is_admitted() && !keyed.charge("c", u64::MAX).is_admitted(), "{limit:?}");
-        assert!((0..slots).all(|n| spent_of(&keyed, &key(n)) == 6), "{limit:?}");
+        assert!((0..slots).all(|n| spent_of(&keyed, &numbered_key(n)) == 6), "{limit:?}");
     }
 }
 
@@ -182,30 +187,31 @@ fn flood_of_new_keys_evicts_no_key_that_is_more_spent() {
     fn check<A: Algorithm + fmt::Debug>(limit: A) {
         let (keyed, _) = keyed(limit, CAPACITY as usize);
         // Each key uses more than half, by a different amount.
-        let reports: Vec<Report> = (0..1_000).map(|n| keyed.check_and_report(&key(n), 51 + n % 50).1).collect();
-        keyed.check_many((0..10 * CAPACITY).map(|n| (key(1 << 40 | n), 1)), |_| ());
+        let reports: Vec<Report> =
+            (0..1_000).map(|n| keyed.check_and_report(&numbered_key(n), 51 + n % 50).1).collect();
+        keyed.check_many((0..10 * CAPACITY).map(|n| (numbered_key(1 << 40 | n), 1)), |_| ());
         for (n, report) in reports.iter().enumerate() {
-            assert_eq!(keyed.report(&key(n as u64), 51 + n as u64 % 50), *report);
+            assert_eq!(keyed.report(&numbered_key(n as u64), 51 + n as u64 % 50), *report);
         }
     }
     check(bucket(100));
     check(fine_bucket(100));
-    check(daily(100));
+    check(daily_window(100));
     check(FixedWindow::new(100, DAY).unwrap().phase(Phase::Spread));
     check(SlidingWindow::new(100, DAY).unwrap());
     check(SlidingLog::new(100, DAY).unwrap());
-    check(Limits::new([bucket(100).into(), daily(1_000).into()]).unwrap());
+    check(Limits::new([bucket(100).into(), daily_window(1_000).into()]).unwrap());
 }
 
 #[test]
 fn keys_without_an_entry_share_one_limit_and_are_counted() {
     for limit in ten_of_each(HOUR) {
-        let (keyed, clock, slots) = full(&limit, |_| 10);
+        let (keyed, clock, slots) = filled_table(&limit, |_| 10);
         let passed = (0..25).filter(|n| keyed.check(&format!("late {n}"), 1).is_admitted()).count();
         assert_eq!((passed, keyed.overflowed()), (10, 25), "{limit:?}");
         let (verdict, report) = keyed.check_and_report("later", 1);
         assert_eq!((verdict.is_admitted(), report.remaining, keyed.overflowed()), (false, 0, 26), "{limit:?}");
-        assert!((0..slots).all(|n| spent_of(&keyed, &key(n)) == 10), "{limit:?}");
+        assert!((0..slots).all(|n| spent_of(&keyed, &numbered_key(n)) == 10), "{limit:?}");
         // The overflow entry is a limit like any other, and is unused again when all keys are; but then the table has
         // free entries.
         clock.advance(Nanos::from_secs(2 * 3_600));
@@ -217,12 +223,12 @@ fn keys_without_an_entry_share_one_limit_and_are_counted() {
 #[test]
 fn windows_of_the_overflow_entry_have_full_length() {
     // Every key has its own offset. If the overflow entry used those, its window would end with that of every key.
-    let (keyed, clock, slots) = full(&FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread), |_| 10);
+    let (keyed, clock, slots) = filled_table(&FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread), |_| 10);
     let (mut passed, mut late) = (0, 0);
     for _ in 0..4 * 60 {
         // No entry becomes free: a key that begins a new window uses it up immediately.
         for n in 0..slots {
-            keyed.drain(&key(n));
+            keyed.drain(&numbered_key(n));
         }
         for _ in 0..11 {
             late += 1;
@@ -237,14 +243,14 @@ fn windows_of_the_overflow_entry_have_full_length() {
 #[test]
 fn full_table_can_refuse_instead_of_sharing() {
     for limit in ten_of_each(HOUR) {
-        let (keyed, clock, slots) = full(&limit, |_| 5);
+        let (keyed, clock, slots) = filled_table(&limit, |_| 5);
         let keyed = keyed.when_full(WhenFull::Deny);
         let refused = Outcome::Deny(Retry::OnRelease);
         assert_eq!([1, 4].map(|cost| keyed.check("late", cost).outcome()), [refused; 2], "{limit:?}");
         assert_eq!((keyed.check("late", 4).taken().get(), keyed.overflowed()), (0, 3), "{limit:?}");
         // A key that spends at least as much as another one gets an entry, as with the other policy.
         assert!(keyed.check("late", 5).is_admitted() && has_entry(&keyed, b"late"), "{limit:?}");
-        assert_eq!((0..slots).filter(|n| has_entry(&keyed, &key(*n))).count() as u64, slots - 1, "{limit:?}");
+        assert_eq!((0..slots).filter(|n| has_entry(&keyed, &numbered_key(*n))).count() as u64, slots - 1, "{limit:?}");
         clock.advance(Nanos::from_secs(2 * 3_600));
         assert!(keyed.check("later", 1).is_admitted(), "{limit:?}");
     }
@@ -253,7 +259,7 @@ fn full_table_can_refuse_instead_of_sharing() {
 #[test]
 fn refund_of_an_overflow_charge_returns_to_the_overflow_entry_once() {
     for limit in ten_of_each(HOUR) {
-        let (keyed, _, slots) = full(&limit, |_| 10);
+        let (keyed, _, slots) = filled_table(&limit, |_| 10);
         let left = || keyed.check_and_report("nobody", 0).1.remaining;
         let verdict = keyed.check("late", 3);
         assert_eq!((verdict.taken().get(), left()), (3, 7), "{limit:?}");
@@ -263,20 +269,20 @@ fn refund_of_an_overflow_charge_returns_to_the_overflow_entry_once() {
         assert_eq!((keyed.refund("late", &verdict), left()), (0, 6), "it was given back before, {limit:?}");
         keyed.reset("other");
         assert_eq!((keyed.refund("other", &other), left()), (4, 10), "{limit:?}");
-        assert!((0..slots).all(|n| spent_of(&keyed, &key(n)) == 10), "{limit:?}");
+        assert!((0..slots).all(|n| spent_of(&keyed, &numbered_key(n)) == 10), "{limit:?}");
     }
 }
 
 #[test]
 fn refund_of_an_evicted_entry_does_not_reach_the_overflow_entry() {
     for limit in ten_of_each(HOUR) {
-        let (keyed, _, slots) = full(&limit, |n| if n == 0 { 1 } else { 10 });
-        keyed.reset(&key(0));
+        let (keyed, _, slots) = filled_table(&limit, |n| if n == 0 { 1 } else { 10 });
+        keyed.reset(&numbered_key(0));
         let forgotten = keyed.check("forgotten", 1);
         // The key is evicted by one that has used more. At the same instant another key takes as much from the shared
         // entry.
         assert_eq!(keyed.check("newcomer", 10).taken().get(), 10, "{limit:?}");
-        assert!(!has_entry(&keyed, b"forgotten") && entries(&keyed) as u64 == slots, "{limit:?}");
+        assert!(!has_entry(&keyed, b"forgotten") && count_entries(&keyed) as u64 == slots, "{limit:?}");
         assert_eq!((keyed.check("late", 1).taken().get(), keyed.overflowed()), (1, 1), "{limit:?}");
         assert_eq!(keyed.refund("forgotten", &forgotten), 0, "{limit:?}");
         assert_eq!(keyed.check_and_report("nobody", 0).1.remaining, 9, "{limit:?}");
@@ -285,7 +291,7 @@ fn refund_of_an_evicted_entry_does_not_reach_the_overflow_entry() {
 
 #[test]
 fn lease_in_the_overflow_entry_is_renewed_and_released_also_after_a_slot_is_free() {
-    let (keyed, clock, _) = full(&Concurrency::new(2, SECOND).unwrap(), |_| 2);
+    let (keyed, clock, _) = filled_table(&Concurrency::new(2, SECOND).unwrap(), |_| 2);
     let keyed = Arc::new(keyed);
     let late = keyed.acquire("late", 1).wait_held().unwrap();
     assert_eq!(keyed.overflowed(), 1);

@@ -42,7 +42,7 @@ fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
     }
     check(bucket(BURST), 200_000, "one word");
     check(fine_bucket(BURST), 200_000, "two words");
-    check(daily(BURST), 200_000, "a window");
+    check(daily_window(BURST), 200_000, "a window");
     check(SlidingLog::new(BURST, DAY).unwrap(), 20_000, "a log");
     check(Concurrency::new(BURST, DAY).unwrap(), 20_000, "leases");
 }

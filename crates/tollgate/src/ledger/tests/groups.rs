@@ -58,7 +58,7 @@ fn empty_group_passes() {
 
 #[test]
 fn large_group_is_still_atomic() {
-    let limit_table = [one(bucket(10))];
+    let limit_table = [single_limit(bucket(10))];
     let (ledger, _) = ledger(1_000, 1);
     let keys: Vec<String> = (0..200).map(|n| n.to_string()).collect();
     let mut group: Vec<Charge<'_>> = keys.iter().map(|key| charge(0, key, 6)).collect();
@@ -104,7 +104,7 @@ fn one_key_under_two_limits_in_one_group_is_converted_between_them() {
 
 #[test]
 fn groups_take_regardless_and_up_to_as_well() {
-    let limit_table = [one(bucket(10).max_debt(5).unwrap())];
+    let limit_table = [single_limit(bucket(10).max_debt(5).unwrap())];
     let (ledger, _) = ledger(100, 1);
     let ask = |key: &'static str, ask| Charge { ask, ..charge(0, key, 0) };
     let mut taken = Vec::new();
@@ -140,7 +140,7 @@ fn group_is_refunded_by_its_stamps() {
 
 #[test]
 fn refused_attempt_is_recorded_only_by_limits_that_count_refusals() {
-    let limit_table = [one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap().count_refused())];
+    let limit_table = [single_limit(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap().count_refused())];
     let (ledger, _) = ledger(100, 11);
     assert!(!passes(&ledger, &limit_table, &[charge(0, "alice", 4), charge(0, "bob", 6), charge(0, "bob", 6)]));
     // The second of bob's attempts was refused and recorded; the first was undone, and so was alice's.
@@ -150,8 +150,8 @@ fn refused_attempt_is_recorded_only_by_limits_that_count_refusals() {
 #[test]
 fn evicted_entry_is_restored_when_the_group_is_refused() {
     for limit in ten_of_each(HOUR) {
-        let limit_table = [one(limit)];
-        let (ledger, _, slots) = full(&limit_table, |n| 1 + n % 5);
+        let limit_table = [single_limit(limit)];
+        let (ledger, _, slots) = filled_ledger(&limit_table, |n| 1 + n % 5);
         let names: Vec<String> = (0..slots).map(|n| n.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let before = reports(&ledger, &limit_table, &names);
@@ -182,8 +182,8 @@ fn evicted_entry_is_restored_when_the_group_is_refused() {
 fn two_keys_of_a_group_never_get_the_same_entry() {
     // One free entry for three new keys. A defect: the second key was given the same entry, because the first had not
     // been charged yet.
-    let limit_table = [one(bucket(10))];
-    let (ledger, _, slots) = full(&limit_table, |_| 3);
+    let limit_table = [single_limit(bucket(10))];
+    let (ledger, _, slots) = filled_ledger(&limit_table, |_| 3);
     ledger.reset(&limit_table[..], &charge(0, "2", 0));
     assert!(passes(&ledger, &limit_table, &[charge(0, "a", 3), charge(0, "b", 4), charge(0, "c", 5)]));
     assert_eq!(["a", "b", "c"].map(|key| ledger.remaining(&limit_table, 0, key)), [7, 6, 5]);
@@ -194,9 +194,9 @@ fn two_keys_of_a_group_never_get_the_same_entry() {
 #[test]
 fn entry_is_not_evicted_for_another_of_its_group() {
     // The key with the least used, and one that is unused: both are charged next.
-    let limit_table = [one(bucket(10))];
+    let limit_table = [single_limit(bucket(10))];
     for spent in [1, 0] {
-        let (ledger, _, slots) = full(&limit_table, |n| if n == 2 { 1 } else { 5 });
+        let (ledger, _, slots) = filled_ledger(&limit_table, |n| if n == 2 { 1 } else { 5 });
         if spent == 0 {
             ledger.reset(&limit_table[..], &charge(0, "2", 0));
         }
@@ -209,8 +209,8 @@ fn entry_is_not_evicted_for_another_of_its_group() {
 #[test]
 fn charges_of_a_group_without_a_slot_share_the_overflow_entry() {
     // A defect: such a group was refused, so that a full table refused every request that matched two rules.
-    let limit_table = [one(bucket(10)), one(bucket(3))];
-    let (ledger, _, slots) = full(&limit_table, |_| 5);
+    let limit_table = [single_limit(bucket(10)), single_limit(bucket(3))];
+    let (ledger, _, slots) = filled_ledger(&limit_table, |_| 5);
     assert!(passes(&ledger, &limit_table, &[charge(0, "0", 1), charge(0, "new 1", 4), charge(1, "late 1", 1)]));
     assert!(passes(&ledger, &limit_table, &[charge(0, "0", 1), charge(0, "new 2", 4), charge(1, "late 2", 1)]));
     let (passed, outcomes) =
@@ -228,8 +228,8 @@ fn charges_of_a_group_without_a_slot_share_the_overflow_entry() {
 
 #[test]
 fn group_without_a_slot_is_refused_if_configured() {
-    let limit_table = [one(bucket(10))];
-    let (ledger, _, slots) = full(&limit_table, |_| 5);
+    let limit_table = [single_limit(bucket(10))];
+    let (ledger, _, slots) = filled_ledger(&limit_table, |_| 5);
     let ledger = ledger.when_full(WhenFull::Deny);
     let (passed, outcomes) =
         decide(&ledger, &limit_table, &[charge(0, "0", 1), charge(0, "new", 4), charge(0, "1", 6)]);
@@ -242,7 +242,7 @@ fn group_without_a_slot_is_refused_if_configured() {
 #[test]
 fn charge_that_can_never_pass_reports_it_within_a_group() {
     // A defect: the charge got a wait and was counted as one without an entry.
-    let limit_table = [one(bucket(10)), one(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap())];
+    let limit_table = [single_limit(bucket(10)), single_limit(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap())];
     let (ledger, _) = ledger(100, 2);
     for id in [1, 2] {
         let (passed, outcomes) = decide(&ledger, &limit_table, &[charge(0, "alice", 1), charge(id, "bob", 1)]);
@@ -253,7 +253,7 @@ fn charge_that_can_never_pass_reports_it_within_a_group() {
 
 #[test]
 fn groups_insert_as_many_keys_as_the_ledger_was_made_for() {
-    let limit_table = [one(bucket(100)), one(fine_bucket(100))];
+    let limit_table = [single_limit(bucket(100)), single_limit(fine_bucket(100))];
     for (capacity, together) in [(10, 2), (100, 2), (1_000, 2), (1_000, 20), (20_000, 50)] {
         let (ledger, _) = ledger(capacity, 2);
         let keys: Vec<String> = (0..capacity).map(|n| n.to_string()).collect();

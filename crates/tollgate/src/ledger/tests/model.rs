@@ -24,41 +24,41 @@ struct Kept {
 type Answer = (Verdict<Stamps>, Vec<Report>);
 
 impl Model<'_> {
-    fn limits(&self, id: u32) -> &Limits {
+    fn limits_of(&self, id: u32) -> &Limits {
         &self.limit_table[id as usize]
     }
 
     fn init(&self, id: u32, now: &Now<'_>) -> Kept {
         let mut words = [0; WORDS];
-        self.limits(id).init(&mut words, now);
+        self.limits_of(id).init(&mut words, now);
         Kept { id, words }
     }
 
     /// Returns the answer under the limits with `id`.
     fn answer(&self, kept: &Kept, id: u32, now: &Now<'_>, verdict: Verdict<Stamps>) -> Answer {
-        (verdict, self.limits(id).reports_from(self.limits(kept.id), &kept.words, now, Cost::ONE).collect())
+        (verdict, self.limits_of(id).reports_from(self.limits_of(kept.id), &kept.words, now, Cost::ONE).collect())
     }
 
     /// Returns the state of a key, unless the key counts as new under the limits with `id`: a key with nothing used
     /// under other limits does, if new keys start with less than everything.
-    fn known(&self, key: usize, id: u32, now: &Now<'_>) -> Option<&Kept> {
+    fn known_state(&self, key: usize, id: u32, now: &Now<'_>) -> Option<&Kept> {
         let is_new = |kept: &&Kept| {
-            let (own, limits) = (self.limits(kept.id), self.limits(id));
+            let (own, limits) = (self.limits_of(kept.id), self.limits_of(id));
             own != limits && !limits.starts_full() && own.is_new(&kept.words, now)
         };
         self.states.get(&key).filter(|kept| !is_new(kept))
     }
 
     fn peek(&mut self, (key, id, ask): (usize, u32, Ask), now: &Now<'_>) -> Answer {
-        let kept = self.known(key, id, now).cloned().unwrap_or_else(|| self.init(id, now));
-        let verdict = self.limits(id).weigh_from(self.limits(kept.id), &kept.words, now, ask);
+        let kept = self.known_state(key, id, now).cloned().unwrap_or_else(|| self.init(id, now));
+        let verdict = self.limits_of(id).weigh_from(self.limits_of(kept.id), &kept.words, now, ask);
         self.answer(&kept, id, now, verdict)
     }
 
     /// Charges all or none; keys that occur twice have the same id.
     fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<Answer>) {
         for ((key, id, _), now) in charges.iter().zip(nows) {
-            if self.known(*key, *id, now).is_none() {
+            if self.known_state(*key, *id, now).is_none() {
                 self.states.insert(*key, self.init(*id, now));
             }
         }
@@ -66,7 +66,7 @@ impl Model<'_> {
         let (mut passed, mut verdicts) = (true, Vec::new());
         for ((key, id, ask), now) in charges.iter().zip(nows) {
             let (limits, kept) = (&self.limit_table[*id as usize], &self.states[key]);
-            let verdict = limits.weigh_from(self.limits(kept.id), &kept.words, now, *ask);
+            let verdict = limits.weigh_from(self.limits_of(kept.id), &kept.words, now, *ask);
             if passed && !verdict.is_admitted() {
                 self.states = before.clone();
             }
@@ -99,20 +99,20 @@ impl Model<'_> {
 fn limit_table() -> Vec<Limits> {
     let seconds = Nanos::from_secs;
     vec![
-        one(bucket(10)),
-        one(fine_bucket(20).max_debt(3).unwrap()),
-        one(FixedWindow::new(6, seconds(2)).unwrap()),
+        single_limit(bucket(10)),
+        single_limit(fine_bucket(20).max_debt(3).unwrap()),
+        single_limit(FixedWindow::new(6, seconds(2)).unwrap()),
         Limits::new([
             TokenBucket::new("3/s".parse().unwrap(), 5).unwrap().initial(2).unwrap().into(),
             FixedWindow::new(12, seconds(5)).unwrap().phase(Phase::Spread).into(),
         ])
         .unwrap(),
-        one(SlidingLog::new(8, seconds(2)).unwrap().count_refused()),
-        one(Concurrency::new(4, seconds(2)).unwrap()),
-        one(SlidingWindow::new(9, seconds(3)).unwrap()),
-        one(LeakyBucket::new("5/s".parse().unwrap(), 8).unwrap().free(2).unwrap()),
-        one(Limit::Unlimited),
-        one(Limit::DenyAll),
+        single_limit(SlidingLog::new(8, seconds(2)).unwrap().count_refused()),
+        single_limit(Concurrency::new(4, seconds(2)).unwrap()),
+        single_limit(SlidingWindow::new(9, seconds(3)).unwrap()),
+        single_limit(LeakyBucket::new("5/s".parse().unwrap(), 8).unwrap().free(2).unwrap()),
+        single_limit(Limit::Unlimited),
+        single_limit(Limit::DenyAll),
         Limits::new([fine_bucket(7).into(), SlidingLog::new(7, seconds(1)).unwrap().into()]).unwrap(),
     ]
 }

@@ -24,7 +24,9 @@ fn charge(name: &[u8], cost: u64) -> Charge<'_> {
 #[test]
 fn threads_with_groups_of_keys_in_a_full_table_neither_lose_nor_gain_anything() {
     let log = SlidingLog::new(BURST, DAY).unwrap();
-    for (limits, rounds) in [(one(bucket(BURST)), 80_000), (one(daily(BURST)), 80_000), (one(log), 8_000)] {
+    for (limits, rounds) in
+        [(single_limit(bucket(BURST)), 80_000), (single_limit(daily_window(BURST)), 80_000), (single_limit(log), 8_000)]
+    {
         let limit_table = &[limits][..];
         let (ledger, _) = ledger(80, limit_table[0].words());
         for key in 0..KEPT {

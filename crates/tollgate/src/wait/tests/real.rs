@@ -62,7 +62,7 @@ fn waiting_threads_never_hold_more_slots_than_the_limit() {
 #[test]
 fn threads_are_served_in_the_order_in_which_they_came() {
     let clock = clock();
-    let limiter = empty(1, &clock);
+    let limiter = empty_limiter(1, &clock);
     let (served, order) = (AtomicU64::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for number in 0..16_u64 {
@@ -89,7 +89,7 @@ fn threads_are_served_in_the_order_in_which_they_came() {
 #[test]
 fn clock_moved_by_another_thread_wakes_waiters() {
     let clock = clock();
-    let limiter = empty(1, &clock);
+    let limiter = empty_limiter(1, &clock);
     let served = AtomicU64::new(0);
     on_threads(3, |thread| {
         while served.load(Ordering::SeqCst) < 2_000 {

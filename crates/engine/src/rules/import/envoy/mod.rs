@@ -35,7 +35,7 @@ use super::super::mistake::{Notes, Position};
 use super::super::nth::nth_of;
 use super::super::raw::shorten;
 use super::super::text::{Node, Value};
-use super::build::{id_from, list, map, text};
+use super::build::{id_from, list, map_node, text_node};
 use pattern::{DescriptorValue, Exclusion};
 use read::{Allows, Descriptor, EnvoyParser, RateLimit};
 
@@ -51,7 +51,7 @@ pub(super) fn is_meant(tree: &Node) -> bool {
 
 /// Returns the same limits in the rule language; `None` if mistakes leave nothing.
 pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
-    let file = EnvoyParser { notes, left_out }.file(tree)?;
+    let file = EnvoyParser { notes, left_out }.read_file(tree)?;
     let mut converter = Converter {
         notes,
         left_out,
@@ -62,10 +62,10 @@ pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> O
         named: HashMap::new(),
         replacing: Vec::new(),
     };
-    converter.level(&file.descriptors, &mut Vec::new());
+    converter.convert_level(&file.descriptors, &mut Vec::new());
     converter.replace();
     let rules = converter.rules;
-    Some(map(tree.position, vec![("domain", file.domain), ("rules", list(tree.position, rules))]))
+    Some(map_node(tree.position, vec![("domain", file.domain), ("rules", list(tree.position, rules))]))
 }
 
 struct Converter<'n, 'd> {
@@ -90,7 +90,7 @@ struct PathLevel<'d> {
 }
 
 impl<'d> Converter<'_, 'd> {
-    fn level(&mut self, descriptors: &'d [Descriptor], path: &mut Vec<PathLevel<'d>>) {
+    fn convert_level(&mut self, descriptors: &'d [Descriptor], path: &mut Vec<PathLevel<'d>>) {
         let mut beside: HashMap<&str, Vec<(usize, DescriptorValue<'d>)>> = HashMap::new();
         for (position, descriptor) in descriptors.iter().enumerate() {
             let values = DescriptorValue::new(descriptor.value.as_deref());
@@ -106,7 +106,7 @@ impl<'d> Converter<'_, 'd> {
         }
         for (position, descriptor) in descriptors.iter().enumerate() {
             let values = DescriptorValue::new(descriptor.value.as_deref());
-            let excluded = excluded(&beside[&*descriptor.key], position, values);
+            let excluded = more_specific_siblings(&beside[&*descriptor.key], position, values);
             if excluded.iter().any(|values| values.is_everything()) {
                 let problem = "this descriptor never matches and is left out";
                 let why = format!("another one matches every value of `{}`", descriptor.key);
@@ -117,7 +117,7 @@ impl<'d> Converter<'_, 'd> {
             if let Some(limit) = &descriptor.limit {
                 self.limit(limit, path);
             }
-            self.level(&descriptor.below, path);
+            self.convert_level(&descriptor.below, path);
             path.pop();
         }
     }
@@ -134,12 +134,12 @@ impl<'d> Converter<'_, 'd> {
             self.too_many = true;
             return;
         }
-        if let Err(why) = self.rule(limit, path, &named) {
+        if let Err(why) = self.add_rule(limit, path, &named) {
             self.left_out.add_with_help(limit.position, "this limit is not imported", why);
         }
     }
 
-    fn rule(&mut self, limit: &'d RateLimit, path: &[PathLevel<'d>], named: &str) -> Result<(), &'static str> {
+    fn add_rule(&mut self, limit: &'d RateLimit, path: &[PathLevel<'d>], named: &str) -> Result<(), &'static str> {
         let position = path.last().map_or(limit.position, |step| step.descriptor.position);
         let names = attribute_names(path)?;
         let (mut when, mut overrides) = (Vec::new(), Vec::new());
@@ -151,17 +151,17 @@ impl<'d> Converter<'_, 'd> {
         }
         if when.is_empty() {
             // A condition to index the rule by.
-            when.extend(names.last().map(|name| (text(position, &**name), present(position))));
+            when.extend(names.last().map(|name| (text_node(position, &**name), present_condition(position))));
         }
         let counted = path.iter().zip(&names).filter(|(step, _)| step.is_counted());
-        let per: Vec<Node> = counted.map(|(_, name)| text(position, &**name)).collect();
-        let only = path.iter().map(|step| text(position, &*step.descriptor.key)).collect();
+        let per: Vec<Node> = counted.map(|(_, name)| text_node(position, &**name)).collect();
+        let only = path.iter().map(|step| text_node(position, &*step.descriptor.key)).collect();
         let when = Node { position, value: Value::Map(when) };
         let mut pairs = vec![("only", list(position, only)), ("when", when)];
         if !per.is_empty() {
             pairs.push(("per", list(position, per)));
         }
-        let boolean = || text(position, "true");
+        let boolean = || text_node(position, "true");
         match limit.allows {
             Allows::Everything => {
                 // Excluded values must not be limited either.
@@ -171,24 +171,24 @@ impl<'d> Converter<'_, 'd> {
             Allows::Nothing if overrides.is_empty() => pairs.push(("deny", boolean())),
             Allows::Nothing => {
                 pairs.push(("unlimited", boolean()));
-                overrides.push(map(position, vec![("deny", boolean())]));
+                overrides.push(map_node(position, vec![("deny", boolean())]));
             }
             Allows::Rate(count, unit) => {
-                pairs.push(("limit", text(limit.position, format!("{count}/{unit}"))));
-                pairs.push(("algorithm", text(limit.position, "fixed_window")));
+                pairs.push(("limit", text_node(limit.position, format!("{count}/{unit}"))));
+                pairs.push(("algorithm", text_node(limit.position, "fixed_window")));
             }
         }
         if !overrides.is_empty() {
             pairs.push(("overrides", list(position, overrides)));
         }
         if limit.shadow && !matches!(limit.allows, Allows::Everything) {
-            pairs.push(("on_exceed", text(position, "shadow")));
+            pairs.push(("on_exceed", text_node(position, "shadow")));
         }
         if let Some(metadata) = path.last().and_then(|step| step.descriptor.metadata.clone()) {
             pairs.push(("metadata", metadata));
         }
         let id = id_from(named, &mut self.taken);
-        pairs.insert(0, ("id", text(position, id.clone())));
+        pairs.insert(0, ("id", text_node(position, id.clone())));
         if let Some(name) = limit.name.as_deref().filter(|name| !name.is_empty()) {
             self.named.entry(name).or_default().push(id);
         }
@@ -203,7 +203,7 @@ impl<'d> Converter<'_, 'd> {
             }
             (Some(_), Allows::Everything) | (None, _) => {}
         }
-        self.rules.push(map(position, pairs));
+        self.rules.push(map_node(position, pairs));
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl<'d> Converter<'_, 'd> {
             let mut ids: Vec<Node> = Vec::new();
             for (position, name) in &limit.replaces {
                 match self.named.get(&**name) {
-                    Some(named) => ids.extend(named.iter().map(|id| text(*position, &**id))),
+                    Some(named) => ids.extend(named.iter().map(|id| text_node(*position, &**id))),
                     None => {
                         let problem = format!("no limit is named `{}`, so nothing is replaced", shorten(name));
                         self.left_out.add_with_help(*position, problem, "it has no effect in Envoy either");
@@ -221,7 +221,7 @@ impl<'d> Converter<'_, 'd> {
                 }
             }
             if let (Value::Map(pairs), false) = (&mut self.rules[rule].value, ids.is_empty()) {
-                pairs.push((text(limit.position, "replaces"), list(limit.position, ids)));
+                pairs.push((text_node(limit.position, "replaces"), list(limit.position, ids)));
             }
         }
     }
@@ -238,18 +238,21 @@ impl<'d> PathLevel<'d> {
         let position = self.descriptor.position;
         if self.excluded.is_empty() {
             if !self.values.is_everything() {
-                when.push((text(position, name), self.values.condition(position)?));
+                when.push((text_node(position, name), self.values.condition(position)?));
             }
             return Ok(());
         }
         match Exclusion::new(position, self.values, &self.excluded)? {
-            Exclusion::Not(condition) => when.push((text(position, name), condition)),
+            Exclusion::Not(condition) => when.push((text_node(position, name), condition)),
             Exclusion::Each(conditions) => {
-                when.push((text(position, name), self.values.condition(position)?));
+                when.push((text_node(position, name), self.values.condition(position)?));
                 overrides.extend(conditions.into_iter().map(|condition| {
-                    map(
+                    map_node(
                         position,
-                        vec![("when", map(position, vec![(name, condition)])), ("unlimited", text(position, "true"))],
+                        vec![
+                            ("when", map_node(position, vec![(name, condition)])),
+                            ("unlimited", text_node(position, "true")),
+                        ],
                     )
                 }));
             }
@@ -276,7 +279,7 @@ fn attribute_names<'d>(path: &[PathLevel<'d>]) -> Result<Vec<Cow<'d, str>>, &'st
 }
 
 /// Returns the values of siblings with the same key that are more specific than the one at `position`.
-fn excluded<'d>(
+fn more_specific_siblings<'d>(
     beside: &[(usize, DescriptorValue<'d>)],
     position: usize,
     values: DescriptorValue<'d>,
@@ -311,8 +314,8 @@ impl PathLevel<'_> {
     }
 }
 
-fn present(position: Position) -> Node {
-    map(position, vec![("present", text(position, "true"))])
+fn present_condition(position: Position) -> Node {
+    map_node(position, vec![("present", text_node(position, "true"))])
 }
 
 /// Returns the keys and values on the path, as the reference service names them in its metrics.

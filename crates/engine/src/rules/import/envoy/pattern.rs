@@ -3,7 +3,7 @@
 
 use super::super::super::mistake::Position;
 use super::super::super::text::Node;
-use super::super::build::{map, one_or_list, text};
+use super::super::build::{map_node, one_or_list, text_node};
 
 /// Maximum number of patterns for one value: each star inside it doubles them.
 const MAX_PATTERNS: usize = 16;
@@ -36,24 +36,24 @@ impl<'v> DescriptorValue<'v> {
 
     /// Returns the condition, or why there is none.
     pub(super) fn condition(self, position: Position) -> Result<Node, &'static str> {
-        Ok(match self.test(position)? {
+        Ok(match self.condition_parts(position)? {
             ("any_of", texts) => texts,
-            test => map(position, vec![test]),
+            test => map_node(position, vec![test]),
         })
     }
 
     /// Returns the key of the condition and its value.
-    fn test(self, position: Position) -> Result<(&'static str, Node), &'static str> {
+    fn condition_parts(self, position: Position) -> Result<(&'static str, Node), &'static str> {
         Ok(match self {
-            Self::Any => ("present", text(position, "true")),
-            Self::Exactly(value) if value.contains(['{', '}']) => ("equals", text(position, value)),
-            Self::Exactly(value) => ("any_of", text(position, value)),
+            Self::Any => ("present", text_node(position, "true")),
+            Self::Exactly(value) if value.contains(['{', '}']) => ("equals", text_node(position, value)),
+            Self::Exactly(value) => ("any_of", text_node(position, value)),
             Self::Starred(value) => match value.trim_end_matches('*') {
-                "" => ("present", text(position, "true")),
-                prefix if !prefix.contains('*') => ("prefix", text(position, prefix)),
+                "" => ("present", text_node(position, "true")),
+                prefix if !prefix.contains('*') => ("prefix", text_node(position, prefix)),
                 _ => (
                     "any_of",
-                    one_or_list(position, globs(value)?.into_iter().map(|glob| text(position, glob)).collect()),
+                    one_or_list(position, to_globs(value)?.into_iter().map(|glob| text_node(position, glob)).collect()),
                 ),
             },
         })
@@ -87,26 +87,26 @@ impl Exclusion {
         for values in excluded {
             match values {
                 DescriptorValue::Any => {}
-                DescriptorValue::Exactly(value) => texts.push(text(position, *value)),
+                DescriptorValue::Exactly(value) => texts.push(text_node(position, *value)),
                 DescriptorValue::Starred(value) => {
-                    texts.extend(globs(value)?.into_iter().map(|glob| text(position, glob)));
+                    texts.extend(to_globs(value)?.into_iter().map(|glob| text_node(position, glob)));
                 }
             }
         }
         let texts = one_or_list(position, texts);
-        let except = if has_braces { map(position, vec![("equals", texts)]) } else { texts };
+        let except = if has_braces { map_node(position, vec![("equals", texts)]) } else { texts };
         let test = match from {
             DescriptorValue::Any => None,
-            DescriptorValue::Exactly(_) | DescriptorValue::Starred(_) => Some(from.test(position)?),
+            DescriptorValue::Exactly(_) | DescriptorValue::Starred(_) => Some(from.condition_parts(position)?),
         };
-        Ok(Self::Not(map(position, test.into_iter().chain([("not", except)]).collect())))
+        Ok(Self::Not(map_node(position, test.into_iter().chain([("not", except)]).collect())))
     }
 }
 
 /// Returns patterns that together match the same as a value with stars. A star inside becomes two
 /// patterns, one that stays in its segment and one that crosses slashes. At the ends `**` does
 /// both.
-fn globs(value: &str) -> Result<Vec<String>, &'static str> {
+fn to_globs(value: &str) -> Result<Vec<String>, &'static str> {
     if value.contains(['{', '}']) {
         return Err("a value with stars and braces cannot be expressed as a pattern");
     }
@@ -136,7 +136,7 @@ mod tests {
         fn patterns_match_the_same_as_the_value(value in "[ab/*]{1,7}", asked in "[ab/]{0,8}") {
             let stars = value.bytes().all(|byte| byte == b'*');
             if value.contains('*') && !stars {
-                let globs = globs(&value).unwrap();
+                let globs = to_globs(&value).unwrap();
                 let ours = globs.iter().any(|glob| match Glob::is_meant(glob) {
                     true => Glob::new(glob).unwrap_or_else(|why| panic!("{glob}: {why}")).matches(asked.as_bytes()),
                     false => *glob == asked,

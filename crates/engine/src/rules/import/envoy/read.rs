@@ -82,8 +82,7 @@ const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", 
 
 /// Returns whether a file is one of the reference service.
 pub(super) fn is_meant(tree: &Node) -> bool {
-    let named =
-        |name: &str| matches!(&tree.value, Value::Map(pairs) if pairs.iter().any(|(key, _)| text(key) == Some(name)));
+    let named = |name: &str| matches!(&tree.value, Value::Map(pairs) if pairs.iter().any(|(key, _)| as_text(key) == Some(name)));
     named("descriptors") && !named("rules") && !named("domains")
 }
 
@@ -94,17 +93,17 @@ pub(super) struct EnvoyParser<'n> {
 }
 
 impl EnvoyParser<'_> {
-    pub(super) fn file(&mut self, tree: &Node) -> Option<File> {
-        let fields = self.fields(tree, "a file of the reference service", FILE)?;
-        let domain = find(&fields, "domain").filter(|(_, node)| text(node).is_some_and(|text| !text.is_empty()));
+    pub(super) fn read_file(&mut self, tree: &Node) -> Option<File> {
+        let fields = self.known_fields(tree, "a file of the reference service", FILE)?;
+        let domain = find(&fields, "domain").filter(|(_, node)| as_text(node).is_some_and(|text| !text.is_empty()));
         if domain.is_none() {
             self.notes.add_with_help(tree.position, "missing `domain`", "add one like `domain: edge`");
         }
-        let descriptors = find(&fields, "descriptors").map(|(_, node)| self.descriptors(node)).unwrap_or_default();
+        let descriptors = find(&fields, "descriptors").map(|(_, node)| self.read_descriptors(node)).unwrap_or_default();
         Some(File { domain: domain?.1.clone(), descriptors })
     }
 
-    fn descriptors(&mut self, node: &Node) -> Vec<Descriptor> {
+    fn read_descriptors(&mut self, node: &Node) -> Vec<Descriptor> {
         let nodes = match &node.value {
             Value::List(nodes) => nodes,
             Value::Empty => return Vec::new(),
@@ -117,7 +116,7 @@ impl EnvoyParser<'_> {
         let mut seen = std::collections::HashMap::new();
         let mut found = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let Some(descriptor) = self.descriptor(node) else { continue };
+            let Some(descriptor) = self.read_descriptor(node) else { continue };
             let name = (descriptor.key.clone(), descriptor.value.clone());
             if let Some(Position { line, .. }) = seen.insert(name, descriptor.position) {
                 let problem = "duplicate descriptor: same key and value";
@@ -128,36 +127,36 @@ impl EnvoyParser<'_> {
         found
     }
 
-    fn descriptor(&mut self, node: &Node) -> Option<Descriptor> {
-        let fields = self.fields(node, "a descriptor", DESCRIPTOR)?;
-        let key = self.text(&fields, "key").filter(|(_, key)| !key.is_empty());
+    fn read_descriptor(&mut self, node: &Node) -> Option<Descriptor> {
+        let fields = self.known_fields(node, "a descriptor", DESCRIPTOR)?;
+        let key = self.text_field(&fields, "key").filter(|(_, key)| !key.is_empty());
         if key.is_none() {
             self.notes.add_with_help(node.position, "missing `key`", "add one like `key: remote_address`");
         }
-        let value = self.text(&fields, "value").map(|(_, value)| value).filter(|value| !value.is_empty());
+        let value = self.text_field(&fields, "value").map(|(_, value)| value).filter(|value| !value.is_empty());
         let long =
             [key.as_ref().map(|(_, key)| key), value.as_ref()].into_iter().flatten().any(|text| text.len() > MAX_BYTES);
         if long {
             self.notes.add(node.position, format!("key or value too long (maximum {MAX_BYTES} bytes)"));
             return None;
         }
-        let share_threshold = self.boolean(&fields, "share_threshold");
+        let share_threshold = self.true_field(&fields, "share_threshold");
         if let Some(position) = share_threshold.filter(|_| !value.as_ref().is_some_and(|value| value.contains('*'))) {
             self.notes.add(position, "`share_threshold` needs a value with a star");
         }
         let why = "metrics have no labels with values from requests; `/v1/top` lists the values charged most";
         for name in ["detailed_metric", "value_to_metric"] {
-            if let Some(position) = self.boolean(&fields, name) {
+            if let Some(position) = self.true_field(&fields, name) {
                 self.left_out.add_with_help(position, format!("`{name}` is not imported"), why);
             }
         }
         let settings = LimitSettings {
-            shadow: self.boolean(&fields, "shadow_mode").is_some(),
-            quota: self.boolean(&fields, "quota_mode"),
+            shadow: self.true_field(&fields, "shadow_mode").is_some(),
+            quota: self.true_field(&fields, "quota_mode"),
         };
         let limit = find(&fields, "rate_limit").and_then(|(_, node)| self.rate_limit(node, settings));
         let metadata = find(&fields, "metadata").map(|(_, node)| node.clone());
-        let below = find(&fields, "descriptors").map(|(_, node)| self.descriptors(node)).unwrap_or_default();
+        let below = find(&fields, "descriptors").map(|(_, node)| self.read_descriptors(node)).unwrap_or_default();
         Some(Descriptor {
             position: node.position,
             key: key?.1,
@@ -174,13 +173,13 @@ impl EnvoyParser<'_> {
         if node.value == Value::Empty {
             return None;
         }
-        let fields = self.fields(node, "`rate_limit`", RATE_LIMIT)?;
-        let name = self.text(&fields, "name").map(|(_, name)| name);
-        let replaces = find(&fields, "replaces").map(|(_, node)| self.replaces(node, name.as_deref()));
+        let fields = self.known_fields(node, "`rate_limit`", RATE_LIMIT)?;
+        let name = self.text_field(&fields, "name").map(|(_, name)| name);
+        let replaces = find(&fields, "replaces").map(|(_, node)| self.read_replaces(node, name.as_deref()));
         let replaces = replaces.unwrap_or_default();
-        let unit = self.text(&fields, "unit");
-        let count = self.text(&fields, "requests_per_unit");
-        if self.boolean(&fields, "unlimited").is_some() {
+        let unit = self.text_field(&fields, "unit");
+        let count = self.text_field(&fields, "requests_per_unit");
+        if self.true_field(&fields, "unlimited").is_some() {
             for (name, given) in [("unit", &unit), ("requests_per_unit", &count)] {
                 if let Some((position, _)) = given {
                     self.notes.add(*position, format!("`{name}` and `unlimited` are mutually exclusive"));
@@ -219,7 +218,7 @@ impl EnvoyParser<'_> {
     }
 
     /// Reads the names of the limits that one replaces.
-    fn replaces(&mut self, node: &Node, name: Option<&str>) -> Vec<(Position, String)> {
+    fn read_replaces(&mut self, node: &Node, name: Option<&str>) -> Vec<(Position, String)> {
         let nodes = match &node.value {
             Value::List(nodes) => nodes,
             Value::Empty => return Vec::new(),
@@ -231,8 +230,8 @@ impl EnvoyParser<'_> {
         };
         let mut replaced = Vec::with_capacity(nodes.len());
         for node in nodes {
-            let Some(fields) = self.fields(node, "an entry of `replaces`", &["name"]) else { continue };
-            match self.text(&fields, "name") {
+            let Some(fields) = self.known_fields(node, "an entry of `replaces`", &["name"]) else { continue };
+            match self.text_field(&fields, "name") {
                 Some((_, other)) if Some(&*other) == name => {
                     self.notes.add(node.position, "a limit cannot replace itself");
                 }
@@ -244,14 +243,19 @@ impl EnvoyParser<'_> {
     }
 
     /// Returns the pairs of a map whose keys are known, and reports the others.
-    fn fields<'t>(&mut self, node: &'t Node, what: &str, valid: &[&str]) -> Option<Vec<(Position, &'t str, &'t Node)>> {
+    fn known_fields<'t>(
+        &mut self,
+        node: &'t Node,
+        what: &str,
+        valid: &[&str],
+    ) -> Option<Vec<(Position, &'t str, &'t Node)>> {
         let Value::Map(pairs) = &node.value else {
             self.notes.add(node.position, format!("{what} must be a map, not {}", node.kind()));
             return None;
         };
         let mut known = Vec::with_capacity(pairs.len());
         for (key, value) in pairs {
-            match text(key) {
+            match as_text(key) {
                 Some(name) if valid.contains(&name) => known.push((key.position, name, value)),
                 Some(name) => {
                     let problem = format!("`{}` is not a key of {what}", shorten(name));
@@ -263,20 +267,20 @@ impl EnvoyParser<'_> {
         Some(known)
     }
 
-    fn text(&mut self, fields: &[(Position, &str, &Node)], name: &str) -> Option<(Position, String)> {
+    fn text_field(&mut self, fields: &[(Position, &str, &Node)], name: &str) -> Option<(Position, String)> {
         let (_, node) = find(fields, name)?;
         if node.value == Value::Empty {
             return None;
         }
-        if text(node).is_none() {
+        if as_text(node).is_none() {
             self.notes.add(node.position, format!("`{name}` must be a string or a number, not {}", node.kind()));
         }
-        text(node).map(|text| (node.position, text.to_owned()))
+        as_text(node).map(|text| (node.position, text.to_owned()))
     }
 
     /// Returns the position of a key that is `true`.
-    fn boolean(&mut self, fields: &[(Position, &str, &Node)], name: &str) -> Option<Position> {
-        let (position, boolean) = self.text(fields, name)?;
+    fn true_field(&mut self, fields: &[(Position, &str, &Node)], name: &str) -> Option<Position> {
+        let (position, boolean) = self.text_field(fields, name)?;
         match &*boolean {
             "true" => Some(position),
             "false" => None,
@@ -293,7 +297,7 @@ fn find<'t>(fields: &[(Position, &str, &'t Node)], name: &str) -> Option<(Positi
     fields.iter().find(|(_, key, _)| *key == name).map(|(position, _, node)| (*position, *node))
 }
 
-fn text(node: &Node) -> Option<&str> {
+fn as_text(node: &Node) -> Option<&str> {
     match &node.value {
         Value::Text(text) => Some(text),
         Value::Empty | Value::List(_) | Value::Map(_) => None,

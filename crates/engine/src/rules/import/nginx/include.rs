@@ -48,7 +48,7 @@ impl<'f> Files<'f> {
     }
 
     /// Returns the directives of a text and of all files that it includes.
-    pub(super) fn directives(&mut self, text: &str, notes: &mut Notes, left_out: &mut Notes) -> Vec<Directive> {
+    pub(super) fn read_directives(&mut self, text: &str, notes: &mut Notes, left_out: &mut Notes) -> Vec<Directive> {
         let mut all = Vec::new();
         self.add(text, 0, 0, &mut all, notes, left_out);
         self.switch_to(0, notes);
@@ -72,14 +72,14 @@ impl<'f> Files<'f> {
                 ("include", End::Here, Some((position, pattern))) => {
                     self.switch_to(file, notes);
                     self.switch_to(file, left_out);
-                    self.include(position, &pattern, depth, all, notes, left_out);
+                    self.read_included(position, &pattern, depth, all, notes, left_out);
                 }
                 _ => all.push(directive),
             }
         }
     }
 
-    fn include(
+    fn read_included(
         &mut self,
         position: Position,
         pattern: &str,

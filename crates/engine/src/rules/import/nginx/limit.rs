@@ -3,7 +3,7 @@
 use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;
 use super::super::super::text::Node;
-use super::super::build::text;
+use super::super::build::text_node;
 use super::read::Directive;
 
 /// The parameters of a limit, in the syntax of the rule language.
@@ -55,10 +55,10 @@ impl NginxLimit {
 
     /// Returns the keys of a rule or an override.
     pub(super) fn pairs(&self, position: Position) -> Vec<(&'static str, Node)> {
-        let mut pairs = vec![("limit", text(position, &*self.limit))];
-        pairs.extend(self.algorithm.map(|algorithm| ("algorithm", text(position, algorithm))));
-        pairs.extend(self.burst.map(|burst| ("burst", text(position, burst.to_string()))));
-        pairs.extend(self.free.map(|free| ("free", text(position, free.to_string()))));
+        let mut pairs = vec![("limit", text_node(position, &*self.limit))];
+        pairs.extend(self.algorithm.map(|algorithm| ("algorithm", text_node(position, algorithm))));
+        pairs.extend(self.burst.map(|burst| ("burst", text_node(position, burst.to_string()))));
+        pairs.extend(self.free.map(|free| ("free", text_node(position, free.to_string()))));
         pairs
     }
 }

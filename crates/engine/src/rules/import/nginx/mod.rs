@@ -27,7 +27,7 @@ use super::super::raw::shorten;
 use super::super::text::{MAX_FILE_BYTES, Node, Value};
 use super::super::words::valid_instead;
 use super::ReadIncluded;
-use super::build::{id_from, list, map, text};
+use super::build::{id_from, list, map_node, text_node};
 use include::{Files, ReadFiles};
 use limit::NginxLimit;
 use read::Directive;
@@ -67,13 +67,19 @@ pub(super) fn convert(
         return (None, Vec::new());
     };
     let mut files = Files::new(source.name, source.text.len(), ReadFiles(include));
-    let directives = files.directives(config, notes, left_out);
-    let rules = rules(&directives, &files, notes, left_out);
-    let tree = rules.map(|rules| map(start, vec![("domain", text(start, domain)), ("rules", list(start, rules))]));
+    let directives = files.read_directives(config, notes, left_out);
+    let rules = convert_rules(&directives, &files, notes, left_out);
+    let tree =
+        rules.map(|rules| map_node(start, vec![("domain", text_node(start, domain)), ("rules", list(start, rules))]));
     (tree, files.names.into_iter().skip(1).zip(files.included).collect())
 }
 
-fn rules(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_out: &mut Notes) -> Option<Vec<Node>> {
+fn convert_rules(
+    directives: &[Directive],
+    files: &Files<'_>,
+    notes: &mut Notes,
+    left_out: &mut Notes,
+) -> Option<Vec<Node>> {
     let mut zones: Vec<NginxZone> = Vec::new();
     for directive in directives.iter().filter(|one| matches!(one.name(), "limit_req_zone" | "limit_conn_zone")) {
         files.set_file(directive, notes, left_out);
@@ -122,7 +128,9 @@ impl Importer<'_, '_> {
                 true => directive.option("zone").map(|(_, name)| name),
                 false => directive.arguments().first().map(|word| &*word.text),
             };
-            let Some(zone) = self.zone(directive.position, name.unwrap_or_default(), of_requests) else { continue };
+            let Some(zone) = self.find_zone(directive.position, name.unwrap_or_default(), of_requests) else {
+                continue;
+            };
             let limit = match self.zones[zone].rate {
                 Some(rate) => NginxLimit::of_requests(rate, directive, self.notes),
                 None => NginxLimit::of_connections(directive, self.notes, self.left_out),
@@ -133,7 +141,7 @@ impl Importer<'_, '_> {
         }
     }
 
-    fn zone(&mut self, position: Position, name: &str, of_requests: bool) -> Option<usize> {
+    fn find_zone(&mut self, position: Position, name: &str, of_requests: bool) -> Option<usize> {
         let fits = |zone: &&NginxZone| zone.rate.is_some() == of_requests;
         let found = self.zones.iter().position(|zone| fits(&zone) && zone.name == name);
         if found.is_none() {
@@ -164,7 +172,7 @@ impl Importer<'_, '_> {
                 let problem = format!("the zone `{}` has several kinds of refusals", shorten(&self.zones[*zone].name));
                 self.left_out.add_with_help(self.zones[*zone].position, problem, "here each kind has its own counter");
             }
-            rules.extend(self.rule(*zone, style, &regions));
+            rules.extend(self.convert_rule(*zone, style, &regions));
         }
         rules
     }
@@ -176,7 +184,8 @@ impl Importer<'_, '_> {
         for scope in 0..self.scopes.len() {
             for (number, zone) in self.zones.iter().enumerate() {
                 let kind = zone.kind();
-                let source = self.scopes.source(scope, kind).filter(|source| self.set.contains_key(&(*source, number)));
+                let source =
+                    self.scopes.inherited_from(scope, kind).filter(|source| self.set.contains_key(&(*source, number)));
                 if source.is_none() || self.scopes.get(scope).block == Block::Expression {
                     continue;
                 }
@@ -190,11 +199,11 @@ impl Importer<'_, '_> {
         found
     }
 
-    fn rule(&mut self, number: usize, style: &RefusalStyle, regions: &Regions) -> Option<Node> {
+    fn convert_rule(&mut self, number: usize, style: &RefusalStyle, regions: &Regions) -> Option<Node> {
         let zone = &self.zones[number];
         let kind = zone.kind();
         let holds = |scope: usize| {
-            let source = self.scopes.source(scope, kind)?;
+            let source = self.scopes.inherited_from(scope, kind)?;
             let (limit, _) = self.set.get(&(source, number))?;
             (self.scopes.style(scope, kind) == *style).then_some(limit)
         };
@@ -210,34 +219,37 @@ impl Importer<'_, '_> {
         let position = zone.position;
         let mut when = only.as_ref().map(|only| only.conditions(position)).unwrap_or_default();
         if let Some(attribute) = zone.per.first().filter(|_| zone.skips_missing) {
-            when.push((attribute, map(position, vec![("present", text(position, "true"))])));
+            when.push((attribute, map_node(position, vec![("present", text_node(position, "true"))])));
         }
         let path = only.as_ref().and_then(Exception::path).unwrap_or_default();
-        let mut pairs = vec![("id", text(position, id_from(&format!("{}{path}", zone.name), &mut self.taken)))];
+        let mut pairs = vec![("id", text_node(position, id_from(&format!("{}{path}", zone.name), &mut self.taken)))];
         if !when.is_empty() {
-            let when = when.into_iter().map(|(attribute, condition)| (text(position, attribute), condition)).collect();
+            let when =
+                when.into_iter().map(|(attribute, condition)| (text_node(position, attribute), condition)).collect();
             pairs.push(("when", Node { position, value: Value::Map(when) }));
         }
         if !zone.per.is_empty() {
-            pairs
-                .push(("per", list(position, zone.per.iter().map(|attribute| text(position, &**attribute)).collect())));
+            pairs.push((
+                "per",
+                list(position, zone.per.iter().map(|attribute| text_node(position, &**attribute)).collect()),
+            ));
         }
-        let unlimited = || vec![("unlimited", text(position, "true"))];
+        let unlimited = || vec![("unlimited", text_node(position, "true"))];
         let keys = |limit: Option<&NginxLimit>| limit.map_or_else(unlimited, |limit| limit.pairs(position));
         pairs.extend(keys(only.as_ref().map_or(base, |only| only.holds)));
         let overrides = exceptions.iter().map(|exception| {
-            let when = map(position, exception.conditions(position));
-            map(position, std::iter::once(("when", when)).chain(keys(exception.holds)).collect())
+            let when = map_node(position, exception.conditions(position));
+            map_node(position, std::iter::once(("when", when)).chain(keys(exception.holds)).collect())
         });
         let overrides: Vec<Node> = overrides.collect();
         if !overrides.is_empty() {
             pairs.push(("overrides", list(position, overrides)));
         }
         match style.dry_run {
-            true => pairs.push(("on_exceed", text(position, "shadow"))),
-            false => pairs.push(("status", text(position, &*style.status))),
+            true => pairs.push(("on_exceed", text_node(position, "shadow"))),
+            false => pairs.push(("status", text_node(position, &*style.status))),
         }
-        let rule = map(position, pairs);
+        let rule = map_node(position, pairs);
         self.report_differences(number, style, regions);
         Some(rule)
     }
@@ -246,7 +258,8 @@ impl Importer<'_, '_> {
     fn report_differences(&mut self, number: usize, style: &RefusalStyle, regions: &Regions) {
         let kind = self.zones[number].kind();
         let source = |scope: usize| {
-            let source = self.scopes.source(scope, kind).filter(|source| self.set.contains_key(&(*source, number)))?;
+            let source =
+                self.scopes.inherited_from(scope, kind).filter(|source| self.set.contains_key(&(*source, number)))?;
             (self.scopes.style(scope, kind) == *style).then_some(source)
         };
         let position = self.zones[number].position;

@@ -54,7 +54,7 @@ pub(super) fn read(text: &str, file: usize, notes: &mut Notes) -> Vec<Directive>
     let mut scanner = Scanner { rest: text.chars().peekable(), position: Position { line: 1, column: 1 } };
     let mut directives = Vec::new();
     let (mut words, mut open): (Vec<Word>, Vec<Position>) = (Vec::new(), Vec::new());
-    while let Some(token) = scanner.token(notes) {
+    while let Some(token) = scanner.next_token(notes) {
         let (position, end) = match token {
             NginxToken::Word(word) => {
                 words.push(word);
@@ -91,7 +91,7 @@ struct Scanner<'t> {
 }
 
 impl Scanner<'_> {
-    fn token(&mut self, notes: &mut Notes) -> Option<NginxToken> {
+    fn next_token(&mut self, notes: &mut Notes) -> Option<NginxToken> {
         loop {
             let (position, first) = (self.position, *self.rest.peek()?);
             let end = match first {
@@ -108,7 +108,9 @@ impl Scanner<'_> {
                     self.next();
                     continue;
                 }
-                '"' | '\'' => return Some(NginxToken::Word(Word { position, text: self.quoted(position, notes) })),
+                '"' | '\'' => {
+                    return Some(NginxToken::Word(Word { position, text: self.read_quoted(position, notes) }));
+                }
                 _ => return Some(NginxToken::Word(Word { position, text: self.bare() })),
             };
             self.next();
@@ -148,7 +150,7 @@ impl Scanner<'_> {
         text
     }
 
-    fn quoted(&mut self, start: Position, notes: &mut Notes) -> String {
+    fn read_quoted(&mut self, start: Position, notes: &mut Notes) -> String {
         let mut text = String::new();
         let quote = self.next();
         loop {

@@ -7,7 +7,7 @@
 
 use super::super::super::mistake::Position;
 use super::super::super::text::Node;
-use super::super::build::{map, one_or_list, text};
+use super::super::build::{map_node, one_or_list, text_node};
 use super::scope::{Block, Scopes};
 
 /// The locations of a file in the order in which they are tried, computed once for all limits.
@@ -39,7 +39,7 @@ impl Regions {
     pub(super) fn new(scopes: &Scopes) -> Self {
         let mut servers: Vec<Server> = Vec::new();
         for scope in 0..scopes.len() {
-            let server = scopes.server(scope);
+            let server = scopes.server_around(scope);
             if scope == 0 || scopes.is_in_expression(scope) {
                 continue;
             }
@@ -131,11 +131,11 @@ impl<T> Exception<'_, T> {
     /// Returns the conditions of the region.
     pub(super) fn conditions(&self, position: Position) -> Vec<(&'static str, Node)> {
         let texts =
-            |names: Vec<&str>| one_or_list(position, names.into_iter().map(|name| text(position, name)).collect());
+            |names: Vec<&str>| one_or_list(position, names.into_iter().map(|name| text_node(position, name)).collect());
         let host = (!self.hosts.is_empty()).then(|| texts(self.hosts.iter().map(|host| &**host).collect()));
         let path = self.paths.first().map(|first| {
             let test = if matches!(first, Block::Exactly(_)) { "equals" } else { "prefix" };
-            map(position, vec![(test, texts(self.paths.iter().filter_map(|path| path.path()).collect()))])
+            map_node(position, vec![(test, texts(self.paths.iter().filter_map(|path| path.path()).collect()))])
         });
         [("host", host), ("path", path)].into_iter().filter_map(|(name, test)| Some((name, test?))).collect()
     }

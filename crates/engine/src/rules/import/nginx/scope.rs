@@ -22,7 +22,7 @@ impl NginxLimitKind {
         }
     }
 
-    fn setting(self, what: &str) -> String {
+    fn setting_name(self, what: &str) -> String {
         match self {
             Self::Requests => format!("limit_req_{what}"),
             Self::Connections => format!("limit_conn_{what}"),
@@ -119,7 +119,7 @@ impl Scopes {
         let value = directive.arguments().first().map_or("", |word| &word.text);
         if let Some(kind) = NginxLimitKind::of(name) {
             self.all[here].has[kind as usize] = true;
-            if self.around(here).any(|scope| self.all[scope].block == Block::Expression) {
+            if self.scopes_around(here).any(|scope| self.all[scope].block == Block::Expression) {
                 let problem = "limits in a location with a regular expression are not imported";
                 left_out.add_with_help(directive.position, problem, "write a rule with a pattern like `/a/*/b`");
             } else {
@@ -174,15 +174,15 @@ impl Scopes {
 
     /// Returns the scope whose limits apply in a scope: itself, or the nearest one around it that
     /// has any.
-    pub(super) fn source(&self, scope: usize, kind: NginxLimitKind) -> Option<usize> {
-        self.around(scope).find(|scope| self.all[*scope].has[kind as usize])
+    pub(super) fn inherited_from(&self, scope: usize, kind: NginxLimitKind) -> Option<usize> {
+        self.scopes_around(scope).find(|scope| self.all[*scope].has[kind as usize])
     }
 
     /// Returns whether refusals in a scope are only reported, and their status code.
     pub(super) fn style(&self, scope: usize, kind: NginxLimitKind) -> RefusalStyle {
         let inherited = |what: &str| {
-            let name = kind.setting(what);
-            self.around(scope).find_map(|scope| self.all[scope].settings.get(&name).cloned())
+            let name = kind.setting_name(what);
+            self.scopes_around(scope).find_map(|scope| self.all[scope].settings.get(&name).cloned())
         };
         RefusalStyle {
             dry_run: inherited("dry_run").is_some_and(|on| on == "on"),
@@ -191,17 +191,17 @@ impl Scopes {
     }
 
     /// Returns the server around a scope.
-    pub(super) fn server(&self, scope: usize) -> Option<usize> {
-        self.around(scope).find(|scope| matches!(self.all[*scope].block, Block::Server(_)))
+    pub(super) fn server_around(&self, scope: usize) -> Option<usize> {
+        self.scopes_around(scope).find(|scope| matches!(self.all[*scope].block, Block::Server(_)))
     }
 
     /// Returns whether a scope is inside a location with a regular expression.
     pub(super) fn is_in_expression(&self, scope: usize) -> bool {
-        self.around(scope).skip(1).any(|scope| self.all[scope].block == Block::Expression)
+        self.scopes_around(scope).skip(1).any(|scope| self.all[scope].block == Block::Expression)
     }
 
     /// Returns a scope and all scopes around it, from the inside out.
-    fn around(&self, scope: usize) -> impl Iterator<Item = usize> {
+    fn scopes_around(&self, scope: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(scope), |scope| self.all[*scope].parent)
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn not_after(certificate: &[u8]) -> Option<Timestamp> {
     let (_algorithm, _issuer) = (expect(&mut fields, SEQUENCE)?, expect(&mut fields, SEQUENCE)?);
     let mut validity = expect(&mut fields, SEQUENCE)?;
     next(&mut validity)?;
-    time(next(&mut validity)?)
+    parse_time(next(&mut validity)?)
 }
 
 fn expect<'a>(from: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
@@ -51,7 +51,7 @@ fn next<'a>(from: &mut &'a [u8]) -> Option<Element<'a>> {
 }
 
 /// Parses `YYMMDDHHMMSSZ`, whose years are 1950 to 2049, or `YYYYMMDDHHMMSSZ`.
-fn time((tag, text): Element<'_>) -> Option<Timestamp> {
+fn parse_time((tag, text): Element<'_>) -> Option<Timestamp> {
     let text = str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let (year, rest) = match tag {
         UTC_TIME => {
@@ -74,17 +74,17 @@ fn time((tag, text): Element<'_>) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    fn at(tag: u8, text: &str) -> Option<String> {
-        time((tag, text.as_bytes())).map(|time| time.to_string())
+    fn time_text(tag: u8, text: &str) -> Option<String> {
+        parse_time((tag, text.as_bytes())).map(|time| time.to_string())
     }
 
     #[test]
     fn both_kinds_of_time_are_parsed() {
-        assert_eq!(at(UTC_TIME, "261117023104Z").as_deref(), Some("2026-11-17T02:31:04Z"));
-        assert_eq!(at(UTC_TIME, "991231235959Z").as_deref(), Some("1999-12-31T23:59:59Z"));
-        assert_eq!(at(GENERALIZED_TIME, "20500101000000Z").as_deref(), Some("2050-01-01T00:00:00Z"));
+        assert_eq!(time_text(UTC_TIME, "261117023104Z").as_deref(), Some("2026-11-17T02:31:04Z"));
+        assert_eq!(time_text(UTC_TIME, "991231235959Z").as_deref(), Some("1999-12-31T23:59:59Z"));
+        assert_eq!(time_text(GENERALIZED_TIME, "20500101000000Z").as_deref(), Some("2050-01-01T00:00:00Z"));
         for wrong in ["", "Z", "26111702310", "261117023104", "26111702310éZ", "261317023104Z"] {
-            assert_eq!(at(UTC_TIME, wrong), None, "{wrong}");
+            assert_eq!(time_text(UTC_TIME, wrong), None, "{wrong}");
         }
     }
 

@@ -20,7 +20,7 @@ use crate::net::tls::{Tls, TlsFiles};
 const RENEW_DAYS: i64 = 14;
 
 /// Checks that the server can listen, or is listening already.
-pub(super) async fn ports(config: &Config) -> Vec<Finding> {
+pub(super) async fn check_ports(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut is_running = false;
     for (flag, address) in [("--http", config.http), ("--resp", config.resp), ("--rls", config.rls)] {
@@ -59,7 +59,7 @@ async fn is_tollgate(address: SocketAddr) -> bool {
 }
 
 /// Checks that as many connections as configured can be open.
-pub(super) fn files(config: &Config) -> Finding {
+pub(super) fn check_open_files(config: &Config) -> Finding {
     let protocols = [config.http, config.resp, config.rls].iter().flatten().count() + config.rls_socket.iter().count();
     let needed = (config.connections.saturating_mul(protocols)).saturating_add(OTHER_FILES) as u64;
     match getrlimit(Resource::Nofile).maximum {
@@ -79,15 +79,15 @@ pub(super) fn files(config: &Config) -> Finding {
 
 /// Checks that the certificate belongs to its key, and its end. The permissions of the key are among the warnings about the
 /// configuration.
-pub(super) fn certificate(config: &Config, now: i64) -> Finding {
+pub(super) fn check_certificate(config: &Config, now: i64) -> Finding {
     let Some(files) = &config.tls else { return Finding::ok("certificate", "TLS is off") };
     if let Err(error) = Tls::new(files.clone()) {
         return Finding::error("certificate", format!("{error:#}"), "name a certificate and its key, in PEM");
     }
-    expiry(files, now)
+    check_expiry(files, now)
 }
 
-fn expiry(files: &TlsFiles, now: i64) -> Finding {
+fn check_expiry(files: &TlsFiles, now: i64) -> Finding {
     let path = files.certificate.display();
     let chain = std::fs::read(&files.certificate).unwrap_or_default();
     let ends = CertificateDer::pem_slice_iter(&chain).map_while(Result::ok).map(|der| certificate::not_after(&der));

@@ -100,12 +100,12 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     };
     match Config::new(args.serve.clone()) {
         Ok(config) => {
-            report(configuration(&config))?;
+            report(check_configuration(&config))?;
             report(runtime.block_on(rules::check(&config)))?;
             report(runtime.block_on(store::check(&config)))?;
-            report(runtime.block_on(machine::ports(&config)))?;
-            report(vec![machine::files(&config)])?;
-            report(vec![machine::certificate(&config, wall_seconds())])?;
+            report(runtime.block_on(machine::check_ports(&config)))?;
+            report(vec![machine::check_open_files(&config)])?;
+            report(vec![machine::check_certificate(&config, wall_seconds())])?;
         }
         Err(error) => report(vec![Finding::error("configuration", format!("{error:#}"), "nothing else was checked")])?,
     }
@@ -113,9 +113,9 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(!failed))
 }
 
-fn configuration(config: &Config) -> Vec<Finding> {
+fn check_configuration(config: &Config) -> Vec<Finding> {
     let command_line: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
-    let warnings = warnings::warnings(config, &command_line);
+    let warnings = warnings::config_warnings(config, &command_line);
     if warnings.is_empty() {
         return vec![Finding::ok("configuration", "valid")];
     }

@@ -20,23 +20,23 @@ use crate::rules_source::poll::FollowConfig;
 pub(super) async fn check(config: &Config) -> Vec<Finding> {
     match &config.rules {
         RulesConfig::Inline => vec![Finding::ok("rules", "none: requests have inline limits")],
-        RulesConfig::File(path) => vec![file(path)],
-        RulesConfig::Database(from) => database(from).await,
-        RulesConfig::Service(from) => vec![service(from).await],
+        RulesConfig::File(path) => vec![check_file(path)],
+        RulesConfig::Database(from) => check_database(from).await,
+        RulesConfig::Service(from) => vec![check_service(from).await],
     }
 }
 
-fn file(path: &Path) -> Finding {
+fn check_file(path: &Path) -> Finding {
     let read = match files::read_path(path) {
         Ok(read) => read,
         Err(error) => return Finding::error("rules", format!("{error:#}"), "name a readable file with --rules"),
     };
     let (sources, name): (Vec<_>, _) = (read.iter().map(files::File::source).collect(), path.display().to_string());
-    judge(parse_all(&sources), &name, &format!("run: tollgate check {name}"))
+    check_rules(parse_all(&sources), &name, &format!("run: tollgate check {name}"))
 }
 
 /// Judges rules that were read from `name`; `action` lists their mistakes.
-fn judge(rules: Result<Rules, Mistakes>, name: &str, action: &str) -> Finding {
+fn check_rules(rules: Result<Rules, Mistakes>, name: &str, action: &str) -> Finding {
     let rules = match rules {
         Ok(rules) => rules,
         Err(mistakes) => {
@@ -53,7 +53,7 @@ fn judge(rules: Result<Rules, Mistakes>, name: &str, action: &str) -> Finding {
     }
 }
 
-async fn database(config: &DatabaseConfig) -> Vec<Finding> {
+async fn check_database(config: &DatabaseConfig) -> Vec<Finding> {
     let place = match &config.data {
         Some(data) => data.display().to_string(),
         None => "PostgreSQL".to_owned(),
@@ -87,7 +87,7 @@ async fn database(config: &DatabaseConfig) -> Vec<Finding> {
         Ok(set) => {
             let opened = Finding::ok("database", format!("{place}, revision {}", set.revision));
             let rules = Rules::read(&[Source { name: "database", text: set.rules.as_bytes() }]);
-            vec![opened, judge(rules, "the database", "run: tollgate rules validate")]
+            vec![opened, check_rules(rules, "the database", "run: tollgate rules validate")]
         }
         Err(error) => {
             vec![Finding::error("database", format!("cannot read {place}: {error}"), "restore it from a backup")]
@@ -103,7 +103,7 @@ fn is_sqlite(file: &std::fs::File) -> bool {
     read.is_err() || start.is_empty() || start == HEAD
 }
 
-async fn service(config: &FollowConfig) -> Finding {
+async fn check_service(config: &FollowConfig) -> Finding {
     let url = config.client.url();
     // The call of nodes, without its body: other calls need less than the role that following needs.
     let answer = config.client.request(Method::HEAD, &["v1", "snapshot"]).timeout(TIMEOUT).send().await;
@@ -124,14 +124,14 @@ async fn service(config: &FollowConfig) -> Finding {
         }
         Err(error) => Finding::error(
             "rules",
-            format!("cannot reach {url}: {}", root(&error)),
+            format!("cannot reach {url}: {}", root_cause(&error)),
             "check that the rules service runs; until then the last good rules of the data directory are used",
         ),
     }
 }
 
 /// Returns the innermost cause of an error, which has the reason.
-pub(super) fn root(error: &reqwest::Error) -> String {
+pub(super) fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {
         cause = source;

@@ -6,7 +6,7 @@ use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
 use super::Finding;
-use super::rules::root;
+use super::rules::root_cause;
 use crate::cli::count;
 use crate::cli::remote::{ListAnswer, ServerArgs};
 use crate::client::Client;
@@ -50,7 +50,7 @@ pub(super) async fn check(args: &ServerArgs) -> Vec<Finding> {
             return vec![Finding::error("server", found, "name a tollgate server of this version with --server")];
         }
     };
-    let mut findings = vec![server(&url, &status)];
+    let mut findings = vec![check_server(&url, &status)];
     // Only a server with a database has nodes.
     let nodes = get::<ListAnswer>(&client, &["v1", "nodes"]).await.map(ListAnswer::parse::<NodeReport>);
     if let Ok(Ok(nodes)) = nodes {
@@ -62,7 +62,7 @@ pub(super) async fn check(args: &ServerArgs) -> Vec<Finding> {
     findings
 }
 
-fn server(url: &str, status: &RulesStatus) -> Finding {
+fn check_server(url: &str, status: &RulesStatus) -> Finding {
     let found = format!("{url} runs with {}, from {}", count(status.rules.unwrap_or(0), "rule"), status.source);
     match &status.refused {
         Some(refused) => Finding::error(
@@ -142,7 +142,7 @@ enum GetError {
 
 async fn get<T: DeserializeOwned>(client: &Client, path: &[&str]) -> Result<T, GetError> {
     let answer = client.request(Method::GET, path).timeout(TIMEOUT).send().await;
-    let answer = answer.map_err(|error| GetError::Unreachable(root(&error)))?;
+    let answer = answer.map_err(|error| GetError::Unreachable(root_cause(&error)))?;
     let status = answer.status();
     let body = if status.is_success() { answer.bytes().await.ok() } else { None };
     body.and_then(|body| serde_json::from_slice(&body).ok()).ok_or(GetError::Status(status))
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::observe::top_keys::TopKey;
 
-    fn page(counts: &[u64]) -> TopKeysPage {
+    fn top_keys_page(counts: &[u64]) -> TopKeysPage {
         let key = |(number, count): (usize, &u64)| TopKey { key: format!("user={number}"), count: *count, error: 0 };
         let charged = counts.iter().enumerate().map(key).collect();
         let rule = TopRule { domain: "d".into(), rule: Some("r".into()), charged, refused: Vec::new() };
@@ -169,7 +169,7 @@ mod tests {
             (&[5_000], "no key"),
             (&[], "no key"),
         ] {
-            let found = judge_keys(&page(counts));
+            let found = judge_keys(&top_keys_page(counts));
             assert!(found.len() == 1 && found[0].text.contains(expected), "{counts:?}: {found:?}");
         }
     }

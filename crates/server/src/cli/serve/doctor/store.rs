@@ -28,7 +28,7 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
         }
     };
     match tollgate_redis::diagnose(&store, &wall_micros).await {
-        Ok(diagnosis) => judge(&name, &diagnosis, config.store_deadline),
+        Ok(diagnosis) => check_diagnosis(&name, &diagnosis, config.store_deadline),
         Err(why) => vec![Finding::error(
             "store",
             format!("{name}: {why}"),
@@ -37,7 +37,7 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
     }
 }
 
-fn judge(name: &str, diagnosis: &Diagnosis, deadline: Duration) -> Vec<Finding> {
+fn check_diagnosis(name: &str, diagnosis: &Diagnosis, deadline: Duration) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("store", format!("{name}, {}, runs the script", diagnosis.server))];
     let times = format!("median {:?}, worst {:?} of {} calls", diagnosis.median, diagnosis.worst, diagnosis.calls);
     findings.push(match diagnosis.worst * 2 > deadline {
@@ -83,7 +83,7 @@ mod tests {
             evicts: None,
         };
         let lines = |diagnosis: &Diagnosis| -> Vec<String> {
-            judge("redis://s", diagnosis, Duration::from_millis(10)).iter().map(ToString::to_string).collect()
+            check_diagnosis("redis://s", diagnosis, Duration::from_millis(10)).iter().map(ToString::to_string).collect()
         };
         let well = lines(&diagnosis(5, -500_000));
         assert!(well.iter().all(|line| line.starts_with("ok ")), "{well:?}");

@@ -7,7 +7,7 @@ use super::operations::ALGORITHMS;
 const RATE: &str = "^[0-9]{1,9}[kM]?/[0-9]{0,4}(s|m|h|d|second|minute|hour|day)$";
 
 /// Returns the schemas with the most common keys of the rule language; other keys are accepted.
-pub(super) fn schemas() -> Value {
+pub(super) fn rule_schemas() -> Value {
     let limit = json!({"type": "string", "description": "A rate, such as 100/s, 5/15m or 10k/day", "pattern": RATE, "example": "100/s"});
     let burst = json!({"type": "integer", "minimum": 1, "description": "Burst size"});
     json!({
@@ -45,7 +45,7 @@ pub(super) fn schemas() -> Value {
 }
 
 /// Refers to these schemas from request bodies.
-pub(super) fn refer(paths: &mut Value) {
+pub(super) fn refer_to_schemas(paths: &mut Value) {
     let rule = "/v1/domains/{domain}/rules/{id}";
     for (path, method, schema) in [
         (rule, "put", "Rule"),

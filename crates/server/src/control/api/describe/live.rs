@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::live::{MAX_RULES, MAX_VIEWERS, SECONDS};
 
 /// Returns the paths.
-pub(super) fn paths() -> Value {
+pub(super) fn live_paths() -> Value {
     let query = |name: &str, schema: Value, description: &str| json!({"name": name, "in": "query", "required": false, "schema": schema, "description": description});
     let text = || json!({"type": "string"});
     let ok = |description: &str, content_type: &str, schema: Value| json!({"200": {"description": description, "content": {content_type: {"schema": schema}}}});

@@ -27,11 +27,11 @@ pub fn document() -> Bytes {
 /// Returns the description as it is stored with the documents, with one line for each value.
 pub fn to_text() -> String {
     // A tree of JSON always serialises.
-    serde_json::to_string_pretty(&tree()).unwrap_or_default() + "\n"
+    serde_json::to_string_pretty(&description_tree()).unwrap_or_default() + "\n"
 }
 
-fn tree() -> Value {
-    let (_, described) = super::calls().split_for_parts();
+fn description_tree() -> Value {
+    let (_, described) = super::routes().split_for_parts();
     let mut tree = serde_json::to_value(described).unwrap_or_default();
     tree["info"] = json!({
         "title": "Tollgate",
@@ -41,7 +41,7 @@ fn tree() -> Value {
     });
     tree["servers"] = json!([{"url": "/", "description": "The server that gave this description"}]);
     tree["security"] = json!([{"token": []}]);
-    tree["tags"] = tags();
+    tree["tags"] = tag_descriptions();
     tree["components"]["securitySchemes"] = json!({"token": {
         "type": "http",
         "scheme": "bearer",
@@ -54,21 +54,21 @@ fn tree() -> Value {
             "RulesInForce": RulesInForcePage::schema(), "Session": SessionView::schema(),
         }),
     );
-    merge(&mut tree["components"]["schemas"], language::schemas());
-    merge(&mut tree["components"]["schemas"], operations::schemas());
+    merge(&mut tree["components"]["schemas"], language::rule_schemas());
+    merge(&mut tree["components"]["schemas"], operations::operation_schemas());
     describe_grants(&mut tree);
-    merge(&mut tree["paths"], operations::paths());
-    merge(&mut tree["paths"], live::paths());
-    language::refer(&mut tree["paths"]);
+    merge(&mut tree["paths"], operations::operation_paths());
+    merge(&mut tree["paths"], live::live_paths());
+    language::refer_to_schemas(&mut tree["paths"]);
     for (path, item) in tree["paths"].as_object_mut().into_iter().flatten() {
         for (method, call) in item.as_object_mut().into_iter().flatten() {
-            complete(path, method, call);
+            add_shared_parts(path, method, call);
         }
     }
     tree
 }
 
-fn tags() -> Value {
+fn tag_descriptions() -> Value {
     json!([
         {"name": "decisions", "description": "May this request pass?"},
         {"name": "operations", "description": "Health, metrics and the kill switch."},
@@ -91,7 +91,7 @@ fn merge(into: &mut Value, from: Value) {
 }
 
 /// Adds what all calls share: their errors, the ETag of responses, and If-None-Match.
-fn complete(path: &str, method: &str, call: &mut Value) {
+fn add_shared_parts(path: &str, method: &str, call: &mut Value) {
     let open = matches!(path, "/healthz" | "/readyz");
     let writes = call.get("requestBody").is_some();
     let mut common: Vec<(&str, &str)> =
@@ -120,7 +120,7 @@ fn complete(path: &str, method: &str, call: &mut Value) {
         }
     }
     let matches = call["parameters"].as_array().into_iter().flatten().any(|given| given["name"] == "If-Match");
-    let responses = object(&mut call["responses"]);
+    let responses = as_object(&mut call["responses"]);
     for (status, description) in common {
         responses.entry(status).or_insert_with(|| json!({"description": description}));
     }
@@ -167,7 +167,7 @@ fn complete(path: &str, method: &str, call: &mut Value) {
 /// An ETag or `*`.
 const ETAG: &str = r#"^(\*|(W/)?"[0-9a-f-]+")$"#;
 
-fn object(value: &mut Value) -> &mut Map<String, Value> {
+fn as_object(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = json!({});
     }
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn every_call_is_described_with_its_errors() {
-        let tree = tree();
+        let tree = description_tree();
         let paths = tree["paths"].as_object().unwrap();
         for path in
             ["/v1/check", "/v1/domains/{domain}/rules/{id}", "/v1/snapshot", "/openapi.json", "/v1/rules-status"]
@@ -218,19 +218,19 @@ mod tests {
 
     #[test]
     fn every_reference_resolves() {
-        fn references(value: &Value, found: &mut Vec<String>) {
+        fn collect_references(value: &Value, found: &mut Vec<String>) {
             match value {
                 Value::Object(map) => {
                     found.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
-                    map.values().for_each(|value| references(value, found));
+                    map.values().for_each(|value| collect_references(value, found));
                 }
-                Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+                Value::Array(list) => list.iter().for_each(|value| collect_references(value, found)),
                 Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
             }
         }
-        let tree = tree();
+        let tree = description_tree();
         let mut found = Vec::new();
-        references(&tree, &mut found);
+        collect_references(&tree, &mut found);
         assert!(found.len() > 50);
         for reference in found {
             assert!(tree.pointer(&reference[1..]).is_some(), "{reference}");

@@ -19,7 +19,7 @@ pub(super) const ALGORITHMS: [&str; 8] = [
 ];
 
 /// Returns the schemas of requests and responses.
-pub(super) fn schemas() -> Value {
+pub(super) fn operation_schemas() -> Value {
     let count = json!({"type": "integer", "minimum": 0});
     let wait = json!({"type": ["integer", "null"], "minimum": 0, "description": "Milliseconds; null if waiting does not help"});
     let one = json!([{"type": "string"}, {"type": "integer"}, {"type": "boolean"}]);
@@ -54,10 +54,10 @@ pub(super) fn schemas() -> Value {
             },
             "example": {"key": "alice", "limit": "10/s"},
         },
-        "Request": {"anyOf": [schema("RequestByInlineLimit"), schema("RequestByRules")]},
+        "Request": {"anyOf": [schema_reference("RequestByInlineLimit"), schema_reference("RequestByRules")]},
         "Requests": {
             "description": "One request, or a batch, which is answered with a list that has errors in their positions.",
-            "anyOf": [schema("Request"), {"type": "array", "maxItems": MAX_BATCH, "items": schema("Request")}],
+            "anyOf": [schema_reference("Request"), {"type": "array", "maxItems": MAX_BATCH, "items": schema_reference("Request")}],
         },
         "AcquireRequest": {
             "description": "A request, and how long to wait for it.",
@@ -72,7 +72,7 @@ pub(super) fn schemas() -> Value {
                 "cost": {"type": "integer", "minimum": 0, "description": "For a commit: the actual cost"},
             },
         },
-        "Receipts": {"anyOf": [schema("Receipt"), {"type": "array", "maxItems": MAX_BATCH, "items": schema("Receipt")}]},
+        "Receipts": {"anyOf": [schema_reference("Receipt"), {"type": "array", "maxItems": MAX_BATCH, "items": schema_reference("Receipt")}]},
         "Decision": {
             "type": "object",
             "required": ["allowed", "outcome", "rule", "standing", "retry_after_ms", "limits"],
@@ -96,7 +96,7 @@ pub(super) fn schemas() -> Value {
             },
         },
         "Decisions": {"anyOf": [
-            schema("Decision"), {"type": "array", "items": {"anyOf": [schema("Decision"), schema("Problem")]}},
+            schema_reference("Decision"), {"type": "array", "items": {"anyOf": [schema_reference("Decision"), schema_reference("Problem")]}},
         ]},
         "Enforcement": {
             "type": "object", "required": ["mode"], "additionalProperties": false,
@@ -113,15 +113,15 @@ pub(super) fn schemas() -> Value {
 }
 
 /// Returns the paths of the operations.
-pub(super) fn paths() -> Value {
+pub(super) fn operation_paths() -> Value {
     let in_progress = json!({"description": "A request with this Idempotency-Key is in progress"});
     let reused = json!({"description": "This Idempotency-Key was used for another request"});
     let decision = json!({
-        "200": response("Allowed, or a batch", "application/json", &schema("Decisions")), "409": in_progress, "422": reused,
-        "429": response("Refused; a rule may set another status", "application/json", &schema("Decision")),
+        "200": describe_response("Allowed, or a batch", "application/json", &schema_reference("Decisions")), "409": in_progress, "422": reused,
+        "429": describe_response("Refused; a rule may set another status", "application/json", &schema_reference("Decision")),
     });
     let result = json!({
-        "200": response("The result, or a list of results", "application/json", &json!({"type": ["object", "array"]})),
+        "200": describe_response("The result, or a list of results", "application/json", &json!({"type": ["object", "array"]})),
         "409": in_progress, "422": reused,
     });
     let mut paths = Map::new();
@@ -138,7 +138,8 @@ pub(super) fn paths() -> Value {
             "tags": [tag], "operationId": operation_id(spec), "summary": spec.summary, "responses": responses,
         });
         if let Some(body) = body {
-            call["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema(body)}}});
+            call["requestBody"] =
+                json!({"required": true, "content": {"application/json": {"schema": schema_reference(body)}}});
         }
         if spec.keyed {
             call["parameters"] = json!([{
@@ -162,26 +163,26 @@ fn operation_id(spec: &Spec) -> String {
 fn page_responses(page: ServerPage) -> Value {
     let text = || json!({"type": "string"});
     let (description, body) = match page {
-        ServerPage::Enforcement => ("The mode", schema("EnforcementStatus")),
+        ServerPage::Enforcement => ("The mode", schema_reference("EnforcementStatus")),
         ServerPage::Health => ("The server runs", text()),
         ServerPage::Readiness => ("The server accepts requests, possibly without its store", text()),
         ServerPage::Metrics => ("The metrics", text()),
-        ServerPage::TopKeys => ("The keys", schema("TopKeys")),
-        ServerPage::RulesStatus => ("The status", schema("RulesStatus")),
-        ServerPage::Peers => ("The servers", schema("Peers")),
+        ServerPage::TopKeys => ("The keys", schema_reference("TopKeys")),
+        ServerPage::RulesStatus => ("The status", schema_reference("RulesStatus")),
+        ServerPage::Peers => ("The servers", schema_reference("Peers")),
         ServerPage::ApiDescription => ("The description", json!({"type": "object"})),
     };
-    let mut responses = json!({"200": response(description, page.content_type(), &body)});
+    let mut responses = json!({"200": describe_response(description, page.content_type(), &body)});
     if page == ServerPage::Readiness {
-        responses["503"] = response("The server is stopping", page.content_type(), &text());
+        responses["503"] = describe_response("The server is stopping", page.content_type(), &text());
     }
     responses
 }
 
-fn schema(name: &str) -> Value {
+fn schema_reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-fn response(description: &str, content_type: &str, schema: &Value) -> Value {
+fn describe_response(description: &str, content_type: &str, schema: &Value) -> Value {
     json!({"description": description, "content": {content_type: {"schema": schema}}})
 }

@@ -20,19 +20,19 @@ pub(in crate::control::api) struct NotModified;
 
 impl IntoParams for IfMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        header("If-Match", "The ETag of the expected version, or `*` for any existing version")
+        header_parameter("If-Match", "The ETag of the expected version, or `*` for any existing version")
     }
 }
 
 impl IntoParams for IfNoneMatch {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        header("If-None-Match", "`*`: only if nothing exists yet")
+        header_parameter("If-None-Match", "`*`: only if nothing exists yet")
     }
 }
 
 impl IntoParams for Comment {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        header("Tollgate-Comment", "A comment for the history and the audit log, percent-encoded")
+        header_parameter("Tollgate-Comment", "A comment for the history and the audit log, percent-encoded")
     }
 }
 
@@ -43,7 +43,7 @@ impl IntoResponses for NotModified {
     }
 }
 
-fn header(name: &str, description: &str) -> Vec<Parameter> {
+fn header_parameter(name: &str, description: &str) -> Vec<Parameter> {
     let text = ObjectBuilder::new().schema_type(Type::String);
     let header = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Header).required(Required::False);
     vec![header.description(Some(description)).schema(Some(text)).build()]

@@ -4,7 +4,7 @@ use super::*;
 
 /// Returns a limiter with entries that a failed load must not change.
 fn in_use<A: Algorithm>(limit: A, clock: &ManualClock) -> Tested<A> {
-    let keyed = elsewhere(limit, 100, clock, 0);
+    let keyed = in_other_process(limit, 100, clock, 0);
     let _ = keyed.check("carol", 3);
     keyed
 }
@@ -19,7 +19,7 @@ fn every_damaged_byte_and_missing_end_is_detected() {
         let (here, clock) = keyed(limit.clone(), 100);
         let _ = here.check("alice", 9);
         let _ = here.check("bob", 5);
-        let bytes = written(&here);
+        let bytes = snapshot_bytes(&here);
         let mut there = in_use(limit.clone(), &clock);
         for len in 0..bytes.len() {
             let result = there.restore(&bytes[..len]);
@@ -49,7 +49,7 @@ fn missing_doubled_and_swapped_frames_are_detected() {
     for key in 0..10_000 {
         let _ = here.check(&format!("key {key}"), 10);
     }
-    let bytes = written(&here);
+    let bytes = snapshot_bytes(&here);
     let head = (2 + 5 + 8 + 1) * 8;
     let frame = |at: usize| 8 * (2 + 3 * u64::from_le_bytes(bytes[at..][..8].try_into().unwrap()) as usize);
     let (first, second) = (head, head + frame(head));
@@ -65,11 +65,11 @@ fn missing_doubled_and_swapped_frames_are_detected() {
 #[test]
 fn other_files_and_other_limits_are_errors() {
     let (here, clock) = keyed(bucket(10), 100);
-    let bytes = written(&here);
+    let bytes = snapshot_bytes(&here);
     let message = |result: Result<u64, RestoreError>| result.unwrap_err().to_string();
-    let mut there = in_use(daily(10), &clock);
+    let mut there = in_use(daily_window(10), &clock);
     assert_eq!(message(there.restore(&*bytes)), "the snapshot is of a token bucket, not of a fixed window");
-    let group = Limits::new([daily(10).into(), bucket(3).into()]).unwrap();
+    let group = Limits::new([daily_window(10).into(), bucket(3).into()]).unwrap();
     let mut both = in_use(group, &clock);
     let expected = "the snapshot is of a token bucket, not of a fixed window with a token bucket";
     assert_eq!(message(both.restore(&*bytes)), expected);
@@ -90,7 +90,7 @@ fn arbitrary_parameters_and_states_are_refused_or_harmless() {
     for limit in every_limit(HOUR) {
         let (here, clock) = keyed(limit.clone(), 100);
         let _ = here.check("alice", 9);
-        let bytes = written(&here);
+        let bytes = snapshot_bytes(&here);
         for _ in 0..300 {
             let mut bytes = bytes.clone();
             for _ in 0..=dice.below(3) {
@@ -99,7 +99,7 @@ fn arbitrary_parameters_and_states_are_refused_or_harmless() {
                 bytes[at..][..8].copy_from_slice(&word.to_le_bytes());
             }
             let count = limit.as_slice().len();
-            frames::reseal(&mut bytes, count);
+            frames::recompute_seals(&mut bytes, count);
             let mut there = in_use(limit.clone(), &clock);
             match there.restore(&*bytes) {
                 Err(_) => assert_eq!(there.report("carol", 1).remaining, 7),

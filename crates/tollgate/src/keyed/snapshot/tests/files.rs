@@ -19,7 +19,7 @@ fn saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
         let _ = here.check("alice", 1);
         assert_eq!(here.save(&path).unwrap(), 1);
         assert_eq!(names(&folder), ["limits"]);
-        let mut there = elsewhere(bucket(10), 100, &clock, 3);
+        let mut there = in_other_process(bucket(10), 100, &clock, 3);
         assert_eq!(there.load(&path).unwrap(), 1);
         assert_eq!(there.report("alice", 1).remaining, 10 - spent);
     }
@@ -76,12 +76,12 @@ impl Write for Disk {
 fn full_disk_is_an_error_and_the_next_snapshot_works() {
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 4);
-    let whole = written(&here).len();
+    let whole = snapshot_bytes(&here).len();
     for room in 0..whole {
         assert_eq!(here.snapshot(Disk { room }).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
     assert_eq!(here.snapshot(Disk { room: whole }).unwrap(), 1);
-    let mut there = elsewhere(bucket(10), 100, &clock, 0);
-    there.restore(&*written(&here)).unwrap();
+    let mut there = in_other_process(bucket(10), 100, &clock, 0);
+    there.restore(&*snapshot_bytes(&here)).unwrap();
     assert_eq!(there.report("alice", 1).remaining, 6);
 }
