@@ -48,7 +48,7 @@ const NO_FILES: &str = "the rules service cannot read files; write the values in
 /// use tollgate_engine::rules::{Source, entry};
 ///
 /// let text = "burst: 200\nlimit: 100/s\nper: [client]";
-/// let rule = entry::one(&Source { name: "rule", text: text.as_bytes() }, "api", "each")?;
+/// let rule = entry::parse_rule(&Source { name: "rule", text: text.as_bytes() }, "api", "each")?;
 /// assert_eq!(rule.json, r#"{"id":"each","per":["client"],"limit":"100/s","burst":200}"#);
 /// # Ok::<(), tollgate_engine::rules::Mistakes>(())
 /// ```

@@ -39,12 +39,12 @@ impl TimeError {
 /// `2030-01-31T18:00[Europe/Paris]` with a built-in time zone.
 ///
 /// ```
-/// use tollgate_engine::rules::moment;
+/// use tollgate_engine::rules::parse_time;
 ///
-/// assert_eq!(moment("2030-01-31T18:00[Europe/Paris]"), moment("2030-01-31T17:00:00Z"));
-/// assert_eq!(moment("1969-12-31T19:00:00-05:00").unwrap().as_nanos(), 0);
-/// assert_eq!(moment("2030-01-31T18:00[Europe/Pari]").unwrap_err().text().help, "did you mean `Europe/Paris`?");
-/// assert_eq!(moment("1970-01-01T00:00:00+01:00").unwrap_err().text().problem, "`1970-01-01T00:00:00+01:00` is before 1970");
+/// assert_eq!(parse_time("2030-01-31T18:00[Europe/Paris]"), parse_time("2030-01-31T17:00:00Z"));
+/// assert_eq!(parse_time("1969-12-31T19:00:00-05:00").unwrap().as_nanos(), 0);
+/// assert_eq!(parse_time("2030-01-31T18:00[Europe/Pari]").unwrap_err().text().help, "did you mean `Europe/Paris`?");
+/// assert_eq!(parse_time("1970-01-01T00:00:00+01:00").unwrap_err().text().problem, "`1970-01-01T00:00:00+01:00` is before 1970");
 /// ```
 ///
 /// # Errors
