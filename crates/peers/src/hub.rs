@@ -163,6 +163,7 @@ impl Shared {
         if urgent {
             mesh.on(&now, Event::Urgent, actions);
         }
+        mesh.set_shut_out(members.is_shut_out());
         if mesh.wake_at() <= now.mono() {
             mesh.on(&now, Event::Timer, actions);
         }
@@ -316,6 +317,11 @@ impl Shared {
             mesh.on(&now, Event::Members(alive), actions);
             self.perform(&mut hub, &now);
         }
+    }
+
+    /// A connection to an address was made, or could not be made.
+    pub(crate) fn reached(&self, address: SocketAddr, answers: bool) {
+        self.hub().members.reached(address, answers);
     }
 
     /// Dialling an address failed.

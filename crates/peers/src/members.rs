@@ -62,13 +62,15 @@ struct Dial {
     failures: u32,
     next: Time<Mono>,
     dialling: bool,
+    /// Whether something listens there.
+    answers: bool,
     /// The node that answered there last; the own id for an own address.
     node: Option<NodeId>,
 }
 
 impl Default for Dial {
     fn default() -> Self {
-        Self { failures: 0, next: Time::ZERO, dialling: false, node: None }
+        Self { failures: 0, next: Time::ZERO, dialling: false, answers: false, node: None }
     }
 }
 
@@ -160,6 +162,16 @@ impl Members {
     /// This node answered at an address that it dialled.
     pub(crate) fn is_own_address(&mut self, address: SocketAddr) {
         self.dials.insert(address, Dial { node: Some(self.own.node), ..Dial::default() });
+    }
+
+    /// A connection to an address was made, or could not be made.
+    pub(crate) fn reached(&mut self, address: SocketAddr, answers: bool) {
+        self.dials.entry(address).or_default().answers = answers;
+    }
+
+    /// Returns whether others listen where this node looks for its peers, and it has no link with any of them.
+    pub(crate) fn is_shut_out(&self) -> bool {
+        !self.known.values().any(|known| known.linked) && self.dials.values().any(|dial| dial.answers)
     }
 
     /// Dialling an address failed. `random` is uniformly distributed.
@@ -310,6 +322,26 @@ mod tests {
         assert_eq!(reached.len(), 5, "all of them in two turns");
         let late = members.beat(at(10_000)).unwrap();
         assert_eq!(late.all.len(), 1, "only those that are alive");
+    }
+
+    #[test]
+    fn node_is_shut_out_while_others_answer_and_none_is_linked() {
+        let mut members = members();
+        let (one, other) = (record(1, 0).address, record(2, 0).address);
+        members.set_seeds([one, other]);
+        assert!(!members.is_shut_out(), "nothing was dialled yet");
+        members.due(at(0));
+        members.reached(one, false);
+        members.dial_failed(one, at(0), 0);
+        assert!(!members.is_shut_out(), "nobody listens");
+        members.reached(other, true);
+        members.dial_failed(other, at(0), 0);
+        assert!(members.is_shut_out(), "it answered and refused");
+        members.linked(record(1, 1), Some(one), at(1));
+        assert!(!members.is_shut_out(), "one of them accepts it");
+        members.unlinked(NodeId(1));
+        members.is_own_address(other);
+        assert!(!members.is_shut_out(), "it is this node itself");
     }
 
     #[test]

@@ -121,6 +121,7 @@ async fn dial(shared: Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>) {
 
 async fn connect(shared: &Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>) -> Result<(), String> {
     let connected = timeout(HANDSHAKE, TcpStream::connect(address)).await;
+    shared.reached(address, matches!(connected, Ok(Ok(_))));
     let stream = connected.map_err(|_| format!("no connection within {HANDSHAKE:?}"))?;
     let stream = stream.map_err(|error| error.to_string())?;
     let _ = stream.set_nodelay(true);

@@ -133,34 +133,38 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
     logged_once(servers.remove(0), &reasons.collect::<Vec<_>>());
 }
 
+/// As the only servers that they see, they would be majorities of their own, and admit what the others have admitted.
 #[test]
-fn servers_with_another_secret_cluster_or_a_taken_name_stay_alone_and_are_logged_once() {
+fn servers_with_another_secret_cluster_or_a_taken_name_do_not_start_and_are_logged_once() {
     let folder = Folder::new();
     let (right, wrong) = (folder.write_file("right", "a".repeat(32)), folder.write_file("wrong", "b".repeat(32)));
     let three = Three::with(&format!("?secret_file={right}"));
     let mut servers = three.start_all();
     let taken = three.address(1).to_string();
-    let started = [
-        three.start_other(&format!("?secret_file={wrong}"), "wrong-secret"),
-        three.start_other(&format!("?secret_file={right}&cluster=other"), "other-cluster"),
-        three.start_other(&format!("?secret_file={right}"), &taken),
+    let others = [
+        (format!("?secret_file={wrong}"), "wrong-secret", "all nodes need the same secret"),
+        (format!("?secret_file={right}&cluster=other"), "other-cluster", "another cluster: its name or secret differs"),
+        (format!("?secret_file={right}"), &*taken, "is taken by the node at"),
     ];
+    let log = |expected: &str| folder.path().join(format!("{}.log", expected.replace(' ', "-")));
+    let mut started =
+        others.each_ref().map(|(options, name, expected)| three.start_other(options, name, &log(expected)));
     // Each dials again and again.
     eventually("all were refused several times", || refused_links(&servers[0]) >= 4 * started.len());
-    for (server, expected) in started.iter().zip([
-        "all nodes need the same secret",
-        "another cluster: its name or secret differs",
-        "is taken by the node at",
-    ]) {
-        let alone = crate::peers::page(server);
-        assert_eq!((&alone["nodes"], &alone["peers"]), (&1.into(), &serde_json::json!([])));
-        let says = |line: &String| line.contains("no link with peer") && line.contains(expected);
-        let lines = server.start_log.iter().filter(|line| says(line)).count();
-        assert!((1..=3).contains(&lines), "once for each address: {:#?}", server.start_log);
+    for (_, _, expected) in &others {
+        let lines = || std::fs::read_to_string(log(expected)).expect("a log");
+        eventually("it says why it does not start", || lines().contains("none of them has accepted this one"));
+        let says = |line: &&str| line.contains("no link with peer") && line.contains(expected);
+        let count = lines().lines().filter(says).count();
+        assert!((1..=3).contains(&count), "once for each address: {}", lines());
+        assert!(!lines().contains("listening"), "{}", lines());
     }
     agree(&servers);
     admits_fifty(&servers, "k");
-    drop(started);
+    for server in &mut started {
+        server.kill().expect("it runs until now");
+        server.wait().expect("it ended");
+    }
     let name = format!("the name {taken} is taken");
     logged_once(servers.remove(0), &["all nodes need the same secret", "another cluster", &name]);
 }

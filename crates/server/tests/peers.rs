@@ -2,7 +2,10 @@
 
 use crate::common;
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::{Child, Command};
 use std::sync::Barrier;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -54,14 +57,28 @@ impl Three {
         self.serve(&self.options, &["--peers-listen", &self.address(index).to_string()])
     }
 
-    /// Starts a further server, with other options in the address of the store.
-    pub(crate) fn start_other(&self, options: &str, name: &str) -> Server {
-        self.serve(options, &["--peers-listen", &format!("127.0.0.1:{}", stable_port()), "--node", name])
+    /// Starts a further server, with other options in the address of the store, and does not wait for it. Its log is written to
+    /// `log`.
+    pub(crate) fn start_other(&self, options: &str, name: &str, log: &Path) -> Child {
+        let listen = format!("127.0.0.1:{}", stable_port());
+        let (url, rules) = (self.url(options), self.folder.join("rules.yaml"));
+        let args = ["--http", "127.0.0.1:0", "--resp", "off", "--data", "off", "--rules", &*rules, "--store", &*url];
+        Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .arg("serve")
+            .args(args)
+            .args(["--peers-listen", &*listen, "--node", name])
+            .stderr(File::create(log).expect("a file for the log"))
+            .spawn()
+            .expect("the program starts")
+    }
+
+    fn url(&self, options: &str) -> String {
+        let hosts = self.ports.map(|port| format!("127.0.0.1:{port}"));
+        format!("peers://{}{options}", hosts.join(","))
     }
 
     fn serve(&self, options: &str, args: &[&str]) -> Server {
-        let hosts = self.ports.map(|port| format!("127.0.0.1:{port}"));
-        let (url, rules) = (format!("peers://{}{options}", hosts.join(",")), self.folder.join("rules.yaml"));
+        let (url, rules) = (self.url(options), self.folder.join("rules.yaml"));
         Server::start(&[&["--rules", &*rules, "--store", &*url, "--store-deadline", "20000"], args].concat())
     }
 

@@ -228,6 +228,7 @@ enum Leave {
 
 /// One node of the mesh.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they change independently of each other")]
 pub struct Mesh {
     config: MeshConfig,
     table: Arc<Table>,
@@ -240,6 +241,7 @@ pub struct Mesh {
     is_urgent: bool,
     /// Whether deltas are asked for: it has a snapshot, or has stopped waiting for one.
     has_joined: bool,
+    is_shut_out: bool,
     pull: Option<Pull>,
     leave: Leave,
     homes: Arc<Homes>,
@@ -261,6 +263,7 @@ impl Mesh {
             flushed_at: 0,
             is_urgent: false,
             has_joined: false,
+            is_shut_out: false,
             pull: None,
             leave: Leave::NotAsked,
             homes: Arc::new(Homes::new(config.node, Vec::new(), 0, false)),
@@ -268,6 +271,12 @@ impl Mesh {
             counts: MeshCounts::default(),
             config,
         }
+    }
+
+    /// Sets whether others answer where this node looks for its peers, and none of them is linked: they refuse it, or are paused. It
+    /// does not become ready then. As the only node it would be a majority, and would admit again what the others have admitted.
+    pub fn set_shut_out(&mut self, is_shut_out: bool) {
+        self.is_shut_out = is_shut_out;
     }
 
     /// Handles an event at `now`, and adds what is to be done.

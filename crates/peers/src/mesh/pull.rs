@@ -148,7 +148,7 @@ impl Mesh {
         let wait = if has_begun { JOIN_MAX } else { JOIN_TIMEOUT };
         let is_late = at >= self.started_at.saturating_add(wait);
         let is_complete = self.has_joined && self.has_caught_up();
-        if !is_late && !is_complete {
+        if !is_complete && (!is_late || self.is_shut_out) {
             return;
         }
         // A node that finds no ready one is the first, and has missed nothing.

@@ -14,6 +14,14 @@ use super::{Charge, Drained, Item, SharedLimits};
 /// How long after a sweep that made no room the next one may happen, in nanoseconds.
 const SWEEP_APART: u64 = 1_000_000_000;
 
+/// The maximum number of entries that keys without their own entry share. Callers can send limits of their own, so there may be
+/// any number of limits; those beyond this share an entry, as a key does whose limits change.
+const MAX_OVERFLOW: u32 = 64;
+
+fn overflow_slot(limits: &SharedLimits) -> u32 {
+    limits.number() % MAX_OVERFLOW
+}
+
 /// The words of a state: two for any single bucket.
 type Words = SmallVec<[u64; 2]>;
 
@@ -21,8 +29,8 @@ type Words = SmallVec<[u64; 2]>;
 pub(super) struct Shard {
     max_keys: usize,
     pub(super) entries: HashMap<Fingerprint, Entry, BuildHasherDefault<FingerprintHasher>>,
-    /// The entries that keys without their own entry share, by the number of their limits.
-    overflow: HashMap<u32, Entry>,
+    /// The entries that keys without their own entry share, see [`overflow_slot`].
+    pub(super) overflow: HashMap<u32, Entry>,
     /// The keys with something unsent.
     dirty: Vec<Fingerprint>,
     resets: Vec<(Fingerprint, u32)>,
@@ -182,7 +190,7 @@ impl Shard {
         }
         self.taken_at = self.taken_at.max(now.mono().as_nanos());
         let Some(entry) = self.entry_for(key, limits, now) else {
-            let entry = self.overflow.entry(limits.number()).or_insert_with(|| Entry::new(limits, now));
+            let entry = self.overflow.entry(overflow_slot(limits)).or_insert_with(|| Entry::new(limits, now));
             entry.commit(limits, now, verdict);
             return Committed { urgent: false, overflowed: true };
         };
@@ -281,7 +289,7 @@ impl Shard {
     }
 
     fn find(&self, charge: &Charge<'_>) -> Option<&Entry> {
-        let overflow = || self.overflow.get(&charge.limits.number()).filter(|_| self.is_full());
+        let overflow = || self.overflow.get(&overflow_slot(charge.limits)).filter(|_| self.is_full());
         self.entries.get(&charge.key).or_else(overflow)
     }
 

@@ -191,6 +191,23 @@ fn full_table_forgets_unused_keys_then_drops_deltas_and_shares_one_entry() {
 }
 
 #[test]
+fn full_table_with_ever_new_limits_is_bounded() {
+    let table = table(16);
+    let limits = table.limits(1, &bucket("10/s", 10)).unwrap();
+    for number in 0..100 {
+        table.apply(&Now::at(SECOND), Nanos::ZERO, &limits, &item(number, 5));
+    }
+    for burst in 11..1_011 {
+        let limits = table.limits(u32::try_from(burst).unwrap(), &bucket("10/s", burst)).unwrap();
+        decide(&table, SECOND, Verb::Check, &[(burst + 1_000, &limits, exactly(1))]);
+    }
+    for shard in &table.shards {
+        let entries = shard.lock().unwrap().overflow.len();
+        assert!((1..=64).contains(&entries), "{entries} entries");
+    }
+}
+
+#[test]
 fn limits_that_cannot_be_shared_are_named_with_what_to_use() {
     let log = tollgate_core::SlidingLog::new(10, Nanos::SECOND).unwrap();
     let error = table(8).limits(1, &Limit::from(log).into()).unwrap_err();

@@ -19,7 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tollgate_engine::{Engine, Store};
 use tollgate_peers::{PeerStore, Stage};
 use tollgate_redis::{Health, RedisStore};
@@ -95,7 +95,15 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
             })?;
             let store = Arc::new(store);
             // Before that it would admit by limits that look unused.
-            let stage = store.joined().await;
+            let stage = match timeout(JOIN_NOTICE, store.joined()).await {
+                Ok(stage) => stage,
+                Err(_) => {
+                    tracing::warn!(
+                        "other servers answer, and none of them has accepted this one: it does not accept requests until one does, or until none answers"
+                    );
+                    store.joined().await
+                }
+            };
             tracing::info!(complete = stage == Stage::Ready { complete: true }, nodes = store.nodes(), "joined peers");
             let app = App::new(Engine::new(store.clone())?, None);
             let served = serve(config, app, |app| follow_peers(store.clone(), app)).await;
@@ -104,6 +112,9 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
         }
     }
 }
+
+/// After this time without being accepted by another server, a warning is logged. Without any other server it takes two seconds.
+const JOIN_NOTICE: Duration = Duration::from_secs(4);
 
 /// Forwards the health of the store and the number of nodes that share it, and logs stalls of the store.
 async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, app: Arc<App<RedisStore>>) {
