@@ -32,7 +32,7 @@ const KEPT: usize = 256 << 10;
 
 /// Why a link ended.
 #[derive(Debug)]
-pub(crate) enum LinkEnd {
+pub(crate) enum LinkEndReason {
     /// The peer closed it.
     Closed,
     /// It failed.
@@ -49,7 +49,7 @@ pub(crate) enum LinkEnd {
     Ended,
 }
 
-impl fmt::Display for LinkEnd {
+impl fmt::Display for LinkEndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => f.write_str("closed by the peer"),
@@ -127,14 +127,14 @@ impl Outbox {
     }
 
     /// Writes what is queued until the link ends.
-    async fn write_to<W: AsyncWrite + Unpin>(&self, stream: &mut W) -> LinkEnd {
+    async fn write_to<W: AsyncWrite + Unpin>(&self, stream: &mut W) -> LinkEndReason {
         let mut buffer = Vec::new();
         loop {
             match self.take(&mut buffer) {
                 None => {
                     // The peer may have closed it first.
                     let _ = timeout(WRITE_TIMEOUT, stream.shutdown()).await;
-                    return LinkEnd::Ended;
+                    return LinkEndReason::Ended;
                 }
                 Some(true) => {
                     if let Err(end) = write_all(stream, &buffer).await {
@@ -155,19 +155,19 @@ impl fmt::Debug for Outbox {
     }
 }
 
-async fn write_all<W: AsyncWrite + Unpin>(stream: &mut W, mut bytes: &[u8]) -> Result<(), LinkEnd> {
+async fn write_all<W: AsyncWrite + Unpin>(stream: &mut W, mut bytes: &[u8]) -> Result<(), LinkEndReason> {
     while !bytes.is_empty() {
         match timeout(WRITE_TIMEOUT, stream.write(bytes)).await {
-            Ok(Ok(0)) => return Err(LinkEnd::Closed),
+            Ok(Ok(0)) => return Err(LinkEndReason::Closed),
             Ok(Ok(written)) => bytes = &bytes[written..],
-            Ok(Err(error)) => return Err(LinkEnd::Failed(error)),
-            Err(_) => return Err(LinkEnd::NotReading),
+            Ok(Err(error)) => return Err(LinkEndReason::Failed(error)),
+            Err(_) => return Err(LinkEndReason::NotReading),
         }
     }
     match timeout(WRITE_TIMEOUT, stream.flush()).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(LinkEnd::Failed(error)),
-        Err(_) => Err(LinkEnd::NotReading),
+        Ok(Err(error)) => Err(LinkEndReason::Failed(error)),
+        Err(_) => Err(LinkEndReason::NotReading),
     }
 }
 
@@ -184,17 +184,17 @@ pub(crate) trait Receive {
 }
 
 /// Reads frames until the link ends.
-async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to: &mut impl Receive) -> LinkEnd {
+async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to: &mut impl Receive) -> LinkEndReason {
     loop {
         loop {
             match frames.next_frame() {
                 Ok(Some(frame)) => {
                     if let Err(why) = to.frame(frame) {
-                        return LinkEnd::BadMessage(why);
+                        return LinkEndReason::BadMessage(why);
                     }
                 }
                 Ok(None) => break,
-                Err(bad) => return LinkEnd::LengthError(bad),
+                Err(bad) => return LinkEndReason::LengthError(bad),
             }
         }
         to.end_of_read();
@@ -205,16 +205,16 @@ async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to
 }
 
 /// Reads once.
-pub(crate) async fn read_more<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames) -> Result<(), LinkEnd> {
+pub(crate) async fn read_more<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames) -> Result<(), LinkEndReason> {
     let buffer = frames.buffer();
     buffer.reserve(READ);
     match timeout(SILENCE, stream.read_buf(buffer)).await {
-        Ok(Ok(0)) => Err(LinkEnd::Closed),
+        Ok(Ok(0)) => Err(LinkEndReason::Closed),
         Ok(Ok(_)) => Ok(()),
         // TLS reports a connection that was closed without a notice.
-        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(LinkEnd::Closed),
-        Ok(Err(error)) => Err(LinkEnd::Failed(error)),
-        Err(_) => Err(LinkEnd::Silent),
+        Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(LinkEndReason::Closed),
+        Ok(Err(error)) => Err(LinkEndReason::Failed(error)),
+        Err(_) => Err(LinkEndReason::Silent),
     }
 }
 
@@ -224,7 +224,7 @@ pub(crate) async fn run<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(
     frames: &mut Frames,
     outbox: &Outbox,
     to: &mut impl Receive,
-) -> LinkEnd {
+) -> LinkEndReason {
     let end = tokio::select! {
         end = read_from(reader, frames, to) => end,
         end = outbox.write_to(writer) => end,
@@ -258,7 +258,7 @@ mod tests {
         room: usize,
         outbox: &Outbox,
         peer: impl FnOnce(tokio::io::DuplexStream) -> F,
-    ) -> (LinkEnd, Received) {
+    ) -> (LinkEndReason, Received) {
         let (near, far) = duplex(room);
         let (mut reader, mut writer) = split(near);
         let (mut frames, mut received) = (Frames::default(), Received::default());
@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(read, b"\x04\0\0\0\xffone\x04\0\0\0\xfftwo");
         })
         .await;
-        assert!(matches!(end, LinkEnd::Ended), "{end}");
+        assert!(matches!(end, LinkEndReason::Ended), "{end}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -301,7 +301,7 @@ mod tests {
             }
         })
         .await;
-        assert!(matches!(end, LinkEnd::NotReading), "{end}");
+        assert!(matches!(end, LinkEndReason::NotReading), "{end}");
         assert_eq!(outbox.queued(), 0);
         assert!(!outbox.push(|to| to.push(1)), "nothing is kept for it");
     }
@@ -312,7 +312,7 @@ mod tests {
             assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
         })
         .await;
-        assert!(matches!(end, LinkEnd::Silent), "{end}");
+        assert!(matches!(end, LinkEndReason::Silent), "{end}");
     }
 
     #[tokio::test(start_paused = true)]

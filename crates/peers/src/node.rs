@@ -17,7 +17,7 @@ use crate::ask::{self, AskStep};
 use crate::frame::Frames;
 use crate::greeting::{self, OwnFrame, Record};
 use crate::hub::{Admission, Counters, Shared};
-use crate::link::{self, LinkEnd, Outbox, Receive};
+use crate::link::{self, LinkEndReason, Outbox, Receive};
 use crate::tls::LinkTls;
 use crate::wire::{self, Frame, VERSION};
 
@@ -195,9 +195,9 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<Record, NoGreeting> {
     let mut own = Vec::new();
     greeting::push_greeting(&mut own, shared.cluster, &shared.own());
-    let failed = |end: LinkEnd| NoGreeting::Failed(end.to_string());
-    stream.write_all(&own).await.map_err(|error| failed(LinkEnd::Failed(error)))?;
-    stream.flush().await.map_err(|error| failed(LinkEnd::Failed(error)))?;
+    let failed = |end: LinkEndReason| NoGreeting::Failed(end.to_string());
+    stream.write_all(&own).await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
+    stream.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     let record = match next_frame(stream, frames).await? {
         OwnFrame::Greeting { version, .. } if version != VERSION => {
             return Err(NoGreeting::Refuse(format!("version {version} of the protocol instead of {VERSION}")));
@@ -213,8 +213,8 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     }
     own.clear();
     greeting::push_accepted(&mut own);
-    stream.write_all(&own).await.map_err(|error| failed(LinkEnd::Failed(error)))?;
-    stream.flush().await.map_err(|error| failed(LinkEnd::Failed(error)))?;
+    stream.write_all(&own).await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
+    stream.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     match next_frame(stream, frames).await? {
         OwnFrame::Accepted => Ok(record),
         _ => Err(NoGreeting::Failed("no answer to the greeting".to_owned())),

@@ -81,7 +81,7 @@ impl EncodedLimits {
 
     /// Returns how many bytes of a reply carry a state under these parameters: the whole value if its length is fixed, which
     /// begins with the version and the parameters after their length.
-    pub(crate) fn reply_len(&self) -> usize {
+    pub(crate) fn state_len_in_reply(&self) -> usize {
         self.state_len + if self.is_fixed_length { HEAD + self.bytes.len() } else { 0 }
     }
 }
@@ -449,7 +449,7 @@ mod tests {
         let encoded = EncodedLimits::new(&limits).unwrap();
         let bucket = [0x97, 1, 1, 0xcd, 0x27, 0x10, 0, 0xcc, 200, 0xcc, 200, 0xcc, 200];
         assert_eq!(encoded.bytes(), [&[0x92][..], &bucket, &[0x91, 8]].concat());
-        assert_eq!(encoded.reply_len(), HEAD + encoded.bytes().len() + 13);
+        assert_eq!(encoded.state_len_in_reply(), HEAD + encoded.bytes().len() + 13);
     }
 
     #[test]

@@ -103,11 +103,11 @@ impl QueuedCharge {
         let taken = if matches!(self.verb & !PEEK, UP_TO | REFUND | RENEW) { 7 } else { 0 };
         let state = at + 1 + taken;
         if !has_foreign {
-            return Some(state + self.encoded.reply_len());
+            return Some(state + self.encoded.state_len_in_reply());
         }
         let length = reply.get(state..state + 2)?;
         let length = usize::from(u16::from_le_bytes([length[0], length[1]]));
-        Some(state + 2 + if length == 0 { self.encoded.reply_len() } else { length })
+        Some(state + 2 + if length == 0 { self.encoded.state_len_in_reply() } else { length })
     }
 }
 
@@ -218,7 +218,7 @@ impl QueuedExchange {
         let end = match reply.get(at)? {
             0 | 1 => {
                 let slices = usize::from(*reply.get(at + EXCHANGED - 1)?);
-                at + EXCHANGED + 14 * slices + self.encoded.reply_len()
+                at + EXCHANGED + 14 * slices + self.encoded.state_len_in_reply()
             }
             2 => at + 8,
             _ => at + 1,

@@ -1,4 +1,4 @@
-//! Protection against attacks and mistakes: requests of web pages, exhausted connections, slow clients, large lists.
+//! Protection against attacks and mistakes: requests from web pages, exhausted connections, slow clients, large lists.
 
 use crate::common;
 

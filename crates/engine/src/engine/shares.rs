@@ -81,8 +81,8 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
             *max_debt
         }
         Params::FixedWindow { window, phase } => {
-            // Only the store knows the offsets of spread windows. The first window ends as the store reported, later
-            // ones begin with a request.
+            // Only the store knows the offsets of spread windows. The first window ends when the store
+            // said it would; each later one begins with a request.
             if *phase == Phase::Spread {
                 *phase = Phase::FirstRequest;
             }

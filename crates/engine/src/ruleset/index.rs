@@ -19,8 +19,8 @@ use build::IndexBuilder;
 pub(crate) struct Index {
     /// The number of the first rule.
     first: u32,
-    /// Attribute names in space [`NAMES`], the values of an attribute in the space after its
-    /// number, and the literal segments of paths after those.
+    /// Attribute names are in the space [`NAMES`], the values of attribute `n` in the space `n + 1`. The segments of paths, prefixes
+    /// and networks use the spaces after those.
     lookup: Lookup,
     attributes: Box<[Attribute]>,
     /// Numbered attributes, like the second value of another.

@@ -55,7 +55,7 @@ impl PeerStore {
         deadline: Instant,
     ) -> Result<GroupDecision, StoreError> {
         let mut places: Vec<Option<NodeId>> = parts.iter().map(|part| part.at).collect();
-        // This node last: it needs no round trip, so what others hold for it is held shortly.
+        // This node comes last: it needs no round trip, so the others hold their parts only briefly.
         places.sort_unstable_by_key(|place| (place.is_none(), *place));
         places.dedup();
         let mut answers: Vec<Option<ChargeAnswer>> = vec![None; parts.len()];

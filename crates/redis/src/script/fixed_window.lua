@@ -55,7 +55,7 @@ local function enter(limit, stop, used)
   return next_stop, used
 end
 
--- Returns the end of the window that is counted in now, and the count.
+-- Returns the end of the current window, and its count.
 local function current(limit, cells)
   local stop, used = cells[limit.cell], min(cells[limit.cell + 1], limit.deepest)
   if used > 0 then

@@ -41,8 +41,8 @@ local function counts(limit, cells)
   return sum, min(cells[limit.cell + 2], sum)
 end
 
--- Returns the end of the slice that is counted in now, what is counted in the window and in that slice, and how many slices began
--- since the state was written, -1 if none of the earlier ones counts any more.
+-- Returns four values: the end of the current slice, the count of the window, the count of that slice, and the number of slices
+-- that began since the state was written, or -1 if no earlier slice counts any more.
 local function current(limit, cells)
   local stop, precision = cells[limit.cell], limit.precision
   local sum, present = counts(limit, cells)

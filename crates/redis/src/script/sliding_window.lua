@@ -24,7 +24,7 @@ local function next_end(limit)
   return now + limit.length - now % limit.length
 end
 
--- Returns the end of the window that is counted in now, and the counts of the one before and of it.
+-- Returns the end of the current window, and the counts of the one before and of it.
 local function current(limit, cells)
   local cell, deepest = limit.cell, limit.deepest
   local stop, previous, used = cells[cell], min(cells[cell + 1], deepest), min(cells[cell + 2], deepest)

@@ -35,7 +35,7 @@ fn read_state(bytes: &mut Bytes<'_>, asked: &AskedState<'_>, now: &Now<'_>) -> R
     bytes.take(if asked.carries_taken { 8 } else { 1 })?;
     let foreign = if status & OTHER_PARAMETERS == 0 { 0 } else { bytes.take_number(2)? as usize };
     // All algorithms that can be merged have states of fixed length, so the reply carries the value as stored.
-    let state = bytes.take(if foreign > 0 { foreign } else { asked.encoded.reply_len() })?;
+    let state = bytes.take(if foreign > 0 { foreign } else { asked.encoded.state_len_in_reply() })?;
     Ok(OwnState::decode(state, asked.limits, now).ok().map(|mut own| {
         own.words.truncate(tollgate_core::Algorithm::words(&own.limits));
         own

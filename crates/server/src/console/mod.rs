@@ -3,9 +3,9 @@
 //! The console is a client of the public API without privileges of its own: its pages are static files, and a session
 //! has the rights of the token it was opened with. The files in `crates/server/console/` are served unchanged.
 //!
-//! Requests of web pages are refused by every server (`http/web.rs`). Those of the console are accepted if they have the
-//! header `Tollgate-Console`, which a page of another origin cannot send without a preflight request that this server refuses, and if
-//! `Sec-Fetch-Site` and `Origin`, where the browser sends them, are `same-origin` and have the host that the request is for.
+//! Requests from web pages are refused by every server (`http/web.rs`). Those of the console are accepted if they have the
+//! header `Tollgate-Console`, which a page of another origin cannot send without a preflight request that this server refuses, and if, where
+//! the browser sends them, `Sec-Fetch-Site` is `same-origin` or `none`, and `Origin` names the host of the request.
 
 mod files;
 pub(crate) mod session;

@@ -1,4 +1,4 @@
-//! Protection against requests of web pages, which a browser sends from the machine it runs on.
+//! Protection against requests from web pages, which a browser sends from the machine it runs on.
 //!
 //! A page of another site cannot read the replies, unless its host name resolves to this server (DNS rebinding). So a server on
 //! loopback without tokens answers only requests whose `Host` is a loopback name or one of `--allowed-hosts`. Browsers mark

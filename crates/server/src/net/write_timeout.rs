@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream whose writes fail after the socket buffer has been full for `limit`. While it takes bytes, as it nearly
-/// always does immediately, there is no timer.
+/// A stream whose writes fail after the socket buffer has been full for `limit`. No timer runs while the socket
+/// accepts bytes, which it nearly always does at once.
 #[derive(Debug)]
 pub struct WriteTimeout<T> {
     stream: T,

@@ -36,9 +36,9 @@
 //! `E ≤ (N − 1)·(B + r·δ)`: in any interval, what node `i` admitted more than `δ` before its end is in
 //! every view by then, and all of it together fits `B + r·T`; each other node may have admitted
 //! another `B + r·δ` that this one had not seen. It does not add up over cycles, because debt is kept and
-//! repaid. Between two answers a view refills by the clock of its node, so a clock that is a part `ρ` too
-//! fast adds `ρ·r·δ` per node, and a round trip whose length varies by `d` moves the node's estimate of
-//! the store's clock, which adds `r·d` per node. Without the store for a time `P`, `δ` is `P`.
+//! repaid. Between two answers a view refills by the clock of its node. A clock that runs fast by a
+//! fraction `ρ` adds `ρ·r·δ` per node. A round trip that varies by `d` shifts the node's estimate of the
+//! store's clock, and adds `r·d` per node. Without the store for a time `P`, `δ` is `P`.
 
 mod unsent;
 mod view;

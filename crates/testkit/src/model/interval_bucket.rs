@@ -100,7 +100,7 @@ impl IntervalBucketModel {
         }
     }
 
-    /// Returns how long after `asked` a cost taken then has to wait.
+    /// Returns how long a cost taken at `asked` has to wait.
     fn wait_of(&self, asked: i128, cost: i128) -> u64 {
         let left = self.tokens_at(asked) - cost;
         let covered =

@@ -60,7 +60,7 @@ pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
         ("a live change forgives nothing", vec![live_change()]),
         ("a refused request under another override leaves the refill alone", vec![refill_after_refused_override()]),
         ("a new key with a minimum gap and an initial amount passes", vec![gap_with_initial()]),
-        ("a ban counts refusals in a sliding window", vec![sliding_ban()]),
+        ("a ban counts refusals in a sliding window", vec![ban_counting_in_sliding_window()]),
         ("a commit above the reservation is all or none", vec![commit()]),
         ("a log that counts refusals records the refused extra of a commit", vec![refused_extra()]),
         ("a refusal at the end of a ban counts", vec![after_a_ban()]),
@@ -124,7 +124,7 @@ fn gap_with_initial() -> Trace {
 }
 
 /// Refusals at 7, 16.9, 17.0 and 17.1 s.
-fn sliding_ban() -> Trace {
+fn ban_counting_in_sliding_window() -> Trace {
     let ban = Some(Ban { after: 3, within: 10 * SECOND, length: 60 * SECOND });
     let rules = vec![Rule { ban, ..rule_with_limits("r0", vec![limit(1, 3_600 * SECOND, token_bucket())]) }];
     let tenth = SECOND / 10;

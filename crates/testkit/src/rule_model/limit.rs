@@ -211,7 +211,7 @@ impl Limit {
         (self.period.div_ceil(slices), slices)
     }
 
-    /// Returns the largest amount spent at which `ask` passes, without gaps and later steps.
+    /// Returns the largest amount spent at which `ask` passes, ignoring minimum gaps and the refills of later steps.
     fn max_spent_for(&self, ask: Ask) -> Tokens {
         let cost = whole_tokens(ask.cost());
         match (ask, &self.algorithm) {

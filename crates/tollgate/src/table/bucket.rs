@@ -151,7 +151,7 @@ impl Shape for Wide {
         self.bucket_words
     }
 
-    /// Uses a load of six sevenths: with more entries per bucket, fewer of them have to stay empty.
+    /// Uses a load of six sevenths: the more entries a bucket has, the smaller the share that must stay empty.
     fn entries_for(self, capacity: usize) -> usize {
         capacity.saturating_mul(7) / 6
     }

@@ -92,7 +92,7 @@ pub struct Connection {
     pub(super) sending: usize,
     pub(super) blocked_since: Duration,
     /// Whether a header block has announced that we use no dynamic table.
-    pub(super) has_set_table: bool,
+    pub(super) has_announced_no_table: bool,
     pub(super) credit: Credit,
     pub(super) now: Duration,
 }
@@ -115,7 +115,7 @@ impl Connection {
             initial_window: DEFAULT_WINDOW.into(),
             sending: 0,
             blocked_since: Duration::ZERO,
-            has_set_table: false,
+            has_announced_no_table: false,
             credit: Credit::default(),
             now: Duration::ZERO,
         }

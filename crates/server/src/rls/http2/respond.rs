@@ -97,8 +97,8 @@ impl Connection {
     }
 
     fn put_block(&mut self, id: u32, flags: u8, block: &[u8]) {
-        let set_table: &[u8] = if self.has_set_table { &[] } else { &[NO_TABLE] };
-        self.has_set_table = true;
+        let set_table: &[u8] = if self.has_announced_no_table { &[] } else { &[NO_TABLE] };
+        self.has_announced_no_table = true;
         frame::put_header(&mut self.out, set_table.len() + block.len(), Kind::Headers, flags, id);
         self.out.extend_from_slice(set_table);
         self.out.extend_from_slice(block);

@@ -87,7 +87,7 @@ impl LastGood {
     ///
     /// # Errors
     /// When the file cannot be read or written.
-    pub(super) fn write_without_rules(&self, new: &Snapshot) -> anyhow::Result<()> {
+    pub(super) fn update_all_but_rules(&self, new: &Snapshot) -> anyhow::Result<()> {
         match self.read()? {
             Some((etag, set)) if (&set.tokens, set.mode) != (&new.tokens, new.mode) => {
                 let merged = Snapshot { tokens: new.tokens.clone(), mode: new.mode, ..(*set).clone() };
@@ -184,10 +184,10 @@ mod tests {
         let (_folder, file) = last_good();
         let kept = Snapshot { tokens: Vec::new(), mode: FleetMode::Enforce, ..set() };
         let refused = Snapshot { revision: 9, rules: "{".into(), ..kept.clone() };
-        file.write_without_rules(&refused).unwrap();
+        file.update_all_but_rules(&refused).unwrap();
         assert!(file.read().unwrap().is_none(), "without rules nothing is written");
         file.write(Some("\"3-c\""), &set()).unwrap();
-        file.write_without_rules(&refused).unwrap();
+        file.update_all_but_rules(&refused).unwrap();
         let (etag, read) = file.read().unwrap().unwrap();
         assert_eq!((etag.as_deref(), &*read), (Some("\"3-c\""), &kept));
     }

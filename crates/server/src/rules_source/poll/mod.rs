@@ -187,7 +187,7 @@ impl<S: Store + 'static> Follower<S> {
     /// Writes a set to disk without its rules: a revoked token must not be valid again after a restart, and a kill switch must
     /// stay as it is.
     async fn keep_without_rules(&self, set: Arc<Snapshot>) {
-        let written = self.on_file(move |file| file.write_without_rules(&set)).await;
+        let written = self.on_file(move |file| file.update_all_but_rules(&set)).await;
         if let Err((error, file)) = written {
             tracing::error!(%error, file, "cannot write the tokens to disk; a start without the service would use the previous ones");
         }

@@ -91,7 +91,7 @@ impl Simulation {
         }
     }
 
-    /// Checks that only takes within a second of each other cause debt.
+    /// Checks that no debt exceeds what the nodes can take within about a second, before they see each other's charges.
     fn check_debt(&self, rate: Rate) -> Result<(), String> {
         let others = self.deciders.len() as u64;
         let recent = SECOND + self.longest_transit + 2 * TICK;

@@ -436,7 +436,7 @@ impl Simulation {
         }
     }
 
-    /// Checks and notes that a node applied a delta.
+    /// Records that a node applied a delta, and reports a violation if it had applied it before.
     fn applied_delta(&mut self, now: u64, own: NodeId, host: usize, origin: NodeId, seq: u64, lag: u64) {
         self.outcome.deltas += 1;
         if !self.applied.insert((own, origin, seq)) {
