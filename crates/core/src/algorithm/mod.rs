@@ -1,4 +1,12 @@
 //! One module per algorithm, each a pure function of limit, state, now and cost.
+//!
+//! No algorithm needs a timer: what time restores is computed when a request comes. A bucket keeps the instant
+//! at which it is full, a window its number and count, a log the instants of its requests. Each module derives
+//! its state from the naive method, states its guarantee as an inequality, and says where it is a poor choice.
+//!
+//! [`Algorithm`] is what they have in common. A decision has two steps: [`weigh`](Algorithm::weigh) computes the
+//! verdict and changes nothing, [`commit`](Algorithm::commit) writes it. So several limits can be weighed
+//! before any is committed, and peeking is weighing alone.
 
 pub mod concurrency;
 pub mod fixed_window;

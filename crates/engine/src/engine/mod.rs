@@ -1,4 +1,30 @@
 //! The engine: decides requests by rules, with the state in a store, and handles its failures.
+//!
+//! **The naive method** evaluates the rules one by one and charges each as it matches. If the third rule
+//! refuses, the first two have been charged for a request that did not pass; on a shared store each of them
+//! was a round trip; and an error of the store in the middle leaves some rules charged and some not.
+//!
+//! **The idea** is to plan first and charge once. A plan is the list of all charges of a request: rule, key,
+//! limits and cost. The store gets them as one group, which it admits as a whole or refuses as a whole, in one
+//! call. Everything else is a step before or after that call:
+//!
+//! ```text
+//! request ─▶ plan ─▶ charge ─▶ policy ─▶ report ─▶ count
+//!            rules,   one group  faults,   outcome,  meters
+//!            keys     of the     `suffices` deciding
+//!                     store                rule, then shadow rules and bans
+//! ```
+//!
+//! `decide.rs` has these phases in order. Most requests come alone and match a few plain limits in memory;
+//! `fast.rs` decides them without building lists, with the same result.
+//!
+//! **What holds.** A refused request spends nothing. A decision sees one rule set from beginning to end. A
+//! store that fails is answered for by the rule's `on_fault` (`policy.rs`), by a share of what was last seen to
+//! be left (`last_seen.rs`, `shares.rs`), and never by an error. Shadow rules are a group of their own, charged
+//! after the request was admitted, so they cannot refuse.
+//!
+//! **Cost.** In memory a decision allocates nothing: plans, answers and results are in buffers that the caller
+//! reuses ([`Decisions`](crate::Decisions)).
 
 mod bans;
 mod decide;

@@ -1,4 +1,20 @@
 //! Compiled rules, immutable and numbered.
+//!
+//! **The naive method** keeps the rules as they are written and compares each with every request: ten thousand
+//! rules cost a thousand times as much as ten, and a rule that is edited meanwhile may be seen half changed.
+//!
+//! **The idea** is to compile all rules into tables that are built once, and to replace them as a whole:
+//!
+//! - `index.rs` finds the matching rules by one rare condition of each, with a lookup per attribute of the
+//!   request; path patterns are a tree (`paths.rs`), other conditions are compared afterwards (`values.rs`).
+//! - Names and values become numbers (`lookup.rs`), so that matching compares integers.
+//! - A rule is one cache line ([`ActiveRule`]), with its limits by reference. Overrides, calendars, schedules
+//!   and bans, which few rules have, are behind one flag (`special.rs`).
+//! - Limits have ids (`limit_registry.rs`). A state in a table records the id that it was charged under; a rule
+//!   whose limits change gets another id, and the state is converted when it is next charged.
+//!
+//! **What holds.** A set is compiled as the successor of the set in force: unchanged limits keep their ids and
+//! rules keep their counts, so replacing a set resets nothing. A set that does not compile replaces nothing.
 
 mod attributes;
 mod index;

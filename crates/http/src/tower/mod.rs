@@ -1,4 +1,15 @@
 //! Limits as a tower layer, for axum, hyper, tonic and every other tower service.
+//!
+//! ```text
+//! request ─▶ layer ─▶ identify ─▶ decide ─▶ inner service ─▶ response with RateLimit headers
+//!                        │           └ refused: 429 with Retry-After (gRPC: RESOURCE_EXHAUSTED), inner service not called
+//!                        └ no client found: as `OnUnidentified` says
+//! ```
+//!
+//! [`LimitLayer`] is the layer and [`Limited`] the service it makes. What decides is one of three: a limit for
+//! each key ([`ByKey`]), one limit for all requests ([`Global`]), or the rules of an engine (`ByRules`, with the
+//! feature `engine`). A slot of a concurrency limit is held until the response body has ended ([`LimitedBody`]),
+//! so a slow download counts for as long as it lasts.
 
 #[cfg(feature = "engine")]
 mod attributes;

@@ -1,4 +1,15 @@
 //! Several charges, all or none, in one ledger or in several.
+//!
+//! **The naive method** charges one key after the other and gives back when a later one refuses. Meanwhile other
+//! threads see counters that are charged for a request that does not pass, and may be refused because of it.
+//!
+//! **The idea** is that of two-phase locking: lock the entries of all keys, weigh all charges on them, then write
+//! all or none, and unlock. Entries are locked in the order of their buckets, so two groups cannot wait for each
+//! other. A key without an entry is counted in the shared overflow entry of its limits; those are locked after
+//! all entries of keys. If the group is refused, entries that were evicted to make room are restored.
+//!
+//! The fast path (`try_decide_fast`) covers groups of a few charges whose entries exist and are not locked. It
+//! only tries locks, so it needs no order, and it keeps the weighed states on the stack instead of in lists.
 
 use std::array::from_fn;
 
