@@ -43,7 +43,7 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
     if !report.includes(ACQUIRE) {
         return Ok(());
     }
-    report.print_section("acquire, nobody waits: ns each; beside our own check, 0.67 means 1.5 times its cost");
+    report.print_section("acquire without other waiters: ns each; beside our own check, 0.67 means 1.5 times its cost");
     let mut contenders: Vec<Box<dyn Contender>> = vec![
         Box::new(ours::Acquiring::with_precise_clock()?),
         Box::new(ours::Acquiring::with_cached_clock()?),

@@ -80,7 +80,7 @@ fn enforced_share_of_counters_is_stable() {
             assert_eq!(bench.check(&[("user", &name)]), "allow");
             let (allowed, shadow) = bench
                 .decide(&[("user", &name)], None, |decision| (decision.is_allowed(), decision.is_shadow_refused()));
-            assert_ne!(!allowed, shadow, "whoever is not refused would have been");
+            assert_ne!(!allowed, shadow, "a request that passes is marked as a shadow refusal");
             refused.extend((!allowed).then_some(n));
         }
         refused

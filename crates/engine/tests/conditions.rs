@@ -37,7 +37,7 @@ fn captured_segment_is_counted_by() {
 fn first_present_alternative_is_counted_by() {
     let mut bench = bench("- {id: r, limit: 1/h, per: [user or client_ip]}\n");
     assert_eq!(bench.check(&[("user", "1.2.3.4"), ("client_ip", "5.6.7.8")]), "allow");
-    assert_eq!(bench.check(&[("client_ip", "1.2.3.4")]), "allow", "an address is nobody's name");
+    assert_eq!(bench.check(&[("client_ip", "1.2.3.4")]), "allow", "an address is not a name of the list");
     assert_eq!(bench.check(&[("client_ip", "9.9.9.9"), ("user", "1.2.3.4")]), "deny 3600s");
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.check(&[]), "deny 3600s");

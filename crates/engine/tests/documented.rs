@@ -202,7 +202,7 @@ fn refusal_by_a_rule_counts_towards_its_ban_while_another_rule_bans() {
     let by_b = "deny 86400s";
     assert_eq!([(); 2].map(|()| said(&mut bench)), [(by_b.into(), true), (by_b.into(), true)]);
     assert_eq!(said(&mut bench), ("deny 172800s".into(), true));
-    assert_eq!(bench.engine.counts().bans, 2, "the limit of `c` refuses nobody, so `c` bans nobody");
+    assert_eq!(bench.engine.counts().bans, 2, "the limit of `c` refuses no request, so `c` starts no ban");
 }
 
 #[test]

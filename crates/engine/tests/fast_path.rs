@@ -110,9 +110,9 @@ fn fast_path_agrees_with_the_slow_path() {
         if step == 1_000 {
             [&alone, &together].iter().for_each(|bench| bench.engine.set_enforcement(Enforcement::Observe));
         }
-        let nobody = Request::new("nobody", &ruled);
+        let unknown = Request::new("unknown", &ruled);
         run(alone.engine.check_batch(&[request(0)], &mut first));
-        run(together.engine.check_batch(&[request(1), nobody], &mut second));
+        run(together.engine.check_batch(&[request(1), unknown], &mut second));
         assert_eq!(describe(first.get(0).unwrap()), describe(second.get(0).unwrap()), "step {step}");
         refused += u32::from(!first.get(0).unwrap().is_allowed());
         [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(pick(15, 8) * 10)));

@@ -41,7 +41,7 @@ fn closed_rule_refuses_all() {
         bench("- {id: open, limit: 1/m, on_fault: open}\n- {id: r, limit: 9/m, on_fault: closed, status: 402}\n");
     bench.engine.store().fail_times(unknown_error(), ALWAYS);
     bench.decide(&[], None, |decision| {
-        assert!(decision.is_closed() && decision.refusal().is_none(), "nobody has exceeded anything");
+        assert!(decision.is_closed() && decision.refusal().is_none(), "no limit was exceeded");
         assert_eq!((show(decision.outcome()), decision.standing()), ("deny 1s".into(), Standing::Fallback));
         assert_eq!(decision.rule(), Some("r"));
         assert!(decision.receipt().is_empty());

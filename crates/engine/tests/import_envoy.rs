@@ -325,7 +325,7 @@ fn repeated_key_is_distinguished_by_its_position() {
     assert_eq!(
         service.count_passing(&[("header_match#2", "slow"), ("header_match", "get")]),
         MANY,
-        "nobody can send the number"
+        "no client can send the number"
     );
 }
 

@@ -333,7 +333,7 @@ mod tests {
         members.due(at(0));
         members.reached(one, false);
         members.dial_failed(one, at(0), 0);
-        assert!(!members.is_shut_out(), "nobody listens");
+        assert!(!members.is_shut_out(), "no peer listens");
         members.reached(other, true);
         members.dial_failed(other, at(0), 0);
         assert!(members.is_shut_out(), "it answered and refused");

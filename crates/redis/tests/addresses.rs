@@ -57,7 +57,7 @@ mod tls {
             assert_eq!(check(&trusting, "k", bucket(1)).await, Ok(true), "{:?}", trusting.health());
 
             let wary = store(&address).await;
-            let Health::Down { why } = wary.health() else { panic!("nobody vouches for this certificate") };
+            let Health::Down { why } = wary.health() else { panic!("no CA has signed this certificate") };
             assert!(why.contains("certificate"), "{why}");
 
             let plain = store(&format!("redis://localhost:{port}")).await;

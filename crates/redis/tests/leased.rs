@@ -163,7 +163,7 @@ fn lease_of_a_lost_node_expires_and_counts_as_spent() {
     });
 }
 
-/// The store refills to the burst less what is leased, whoever asks: here charges that know nothing of leases, and a clock that
+/// The store refills to the burst less what is leased, for every caller: here charges that know nothing of leases, and a clock that
 /// stands still while the node holds its lease.
 #[test]
 fn strict_charges_find_the_burst_less_what_is_leased() {

@@ -30,7 +30,7 @@ fn killed_store_is_unavailable_immediately_and_used_again_after_restart() {
         let start = Instant::now();
         let refused = check(&store, "k", bucket(2)).await.unwrap_err();
         assert!(matches!(&refused, StoreError::Unavailable { why } if why.contains("127.0.0.1")), "{refused}");
-        assert!(start.elapsed() < NOISE, "nobody waits for a store that is known to be down");
+        assert!(start.elapsed() < NOISE, "a store that is known to be down delays no request");
 
         server.restart();
         wait_until_up(&store).await;
@@ -64,7 +64,7 @@ fn store_reached_later_is_used_then() {
     on_both(async |mut server| {
         server.kill();
         let store = store(&server).await;
-        let Health::Down { why } = store.health() else { panic!("nobody listens there") };
+        let Health::Down { why } = store.health() else { panic!("no server listens there") };
         assert!(why.contains("refused"), "{why}");
         assert!(matches!(check(&store, "k", bucket(1)).await, Err(StoreError::Unavailable { .. })));
         server.restart();
@@ -168,9 +168,9 @@ fn stopped_store_delays_no_request_beyond_the_deadline_and_limits_hold_afterward
         }
 
         let longest = Duration::from_micros(tally.longest_micros.load(Ordering::Relaxed));
-        assert!(longest < DEADLINE + NOISE, "somebody waited for {longest:?}");
+        assert!(longest < DEADLINE + NOISE, "a request waited for {longest:?}");
         let (passed, unknown, _) = tally.read();
-        assert!(unknown > 0, "somebody was under way when it stopped");
+        assert!(unknown > 0, "no request was in flight when it stopped");
         let spent = BURST - remaining(&*store, "k", bucket(BURST)).await;
         assert!((passed..=passed + unknown).contains(&spent), "{spent} for {passed} that passed and {unknown} unknown");
     });

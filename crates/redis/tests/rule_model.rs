@@ -2,7 +2,7 @@
 //!
 //! `TOLLGATE_MODEL_DECISIONS` says how many decisions are compared on each, `TOLLGATE_MODEL_SEED` with which seed to begin.
 
-#![allow(clippy::print_stdout, reason = "a long run tells how much it compared")]
+#![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
 #![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
 
 use crate::support;

@@ -200,7 +200,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
             assert_eq!(result.admitted.len(), 0, "{name}: nothing was left");
         }
     }
-    assert!(came.by_fallback > 0, "{name}: the stall was noticed by nobody");
+    assert!(came.by_fallback > 0, "{name}: no request was decided by fallback");
     came
 }
 

@@ -36,7 +36,7 @@ export function onUnauthorized(asks) {
  * @property {string} [ifMatch] the version that the change is based on
  * @property {string} [comment] why it is changed
  * @property {AbortSignal} [signal]
- * @property {boolean} [once] whether a missing session is an error, and nobody is asked to log in
+ * @property {boolean} [once] whether a missing session is an error, and the login page is not shown
  */
 
 /**

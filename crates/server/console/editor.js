@@ -127,7 +127,7 @@ export function editor({ query, signal }) {
     );
   }
 
-  /** Somebody else was first. @param {Problem} problem */
+  /** Another user changed the rule first. @param {Problem} problem */
   function first(problem) {
     const box = errorBox(problem);
     box.append(h("p", {}, "Your text is kept. Plan again to see it against the present rules."), h("button", { type: "button", onclick: plan }, "Plan again"));

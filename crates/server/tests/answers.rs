@@ -125,7 +125,7 @@ fn logged_refusals(args: &[&str]) -> Vec<String> {
 
 #[test]
 fn refusals_are_logged_at_the_configured_rate() {
-    assert_eq!(logged_refusals(&[]), [""; 0], "nobody asked for them");
+    assert_eq!(logged_refusals(&[]), [""; 0], "refusals are not logged by default");
     let lines = logged_refusals(&["--log-refusals", "1/h"]);
     assert_eq!(lines.len(), 2, "{lines:#?}");
     for expected in [

@@ -270,12 +270,12 @@ fn keys_are_peeked_reset_and_refunded() {
 #[test]
 fn tokens_are_created_before_the_server_starts_and_have_roles() {
     let folder = Folder::new();
-    let nobody = Cli { server: "http://127.0.0.1:1".into(), token: None };
+    let without_token = Cli { server: "http://127.0.0.1:1".into(), token: None };
     let data = folder.join("data");
-    let ran = nobody.run(&["tokens", "create", "--role", "admin", "--name", "ann", "--data", &data]);
+    let ran = without_token.run(&["tokens", "create", "--role", "admin", "--name", "ann", "--data", &data]);
     assert!(ran.err.contains("of ann, admin; it is shown this once:"), "{}", ran.err);
     let admin = ran.done();
-    assert_eq!(nobody.run(&["tokens", "list", "--data", &data, "--json"]).json()["items"][0]["name"], "ann");
+    assert_eq!(without_token.run(&["tokens", "list", "--data", &data, "--json"]).json()["items"][0]["name"], "ann");
 
     let (server, cli) = serve(&folder, &["--tokens", "required"]);
     let admin = cli.with_token(&admin);
@@ -312,15 +312,19 @@ fn tokens_are_created_before_the_server_starts_and_have_roles() {
 
 #[test]
 fn unreachable_server_is_reported_with_its_address() {
-    let nobody = Cli { server: "http://127.0.0.1:1".into(), token: None };
-    nobody.run(&["rules", "list"]).assert_failed(1, "cannot reach http://127.0.0.1:1: Connection refused");
-    let somebody = nobody.with_token("tg_a_b");
-    somebody.run(&["rules", "list", "--server", "http://0.0.0.0:1"]).assert_failed(1, "without encryption; use https");
-    nobody.run(&["rules", "list", "--server", "ftp://x"]).assert_failed(1, "`ftp://x` is not the address of a server");
-    nobody.run(&["rules", "list", "--ca", "/nowhere"]).assert_failed(1, "cannot read /nowhere");
-    nobody.run(&["rules", "get", "api", ".."]).assert_failed(1, "cannot be part of a URL");
-    nobody.run(&["rules"]).assert_failed(2, "Usage");
-    nobody.run(&["rules", "get", "api"]).assert_failed(2, "RULE");
+    let without_token = Cli { server: "http://127.0.0.1:1".into(), token: None };
+    without_token.run(&["rules", "list"]).assert_failed(1, "cannot reach http://127.0.0.1:1: Connection refused");
+    let with_token = without_token.with_token("tg_a_b");
+    with_token
+        .run(&["rules", "list", "--server", "http://0.0.0.0:1"])
+        .assert_failed(1, "without encryption; use https");
+    without_token
+        .run(&["rules", "list", "--server", "ftp://x"])
+        .assert_failed(1, "`ftp://x` is not the address of a server");
+    without_token.run(&["rules", "list", "--ca", "/nowhere"]).assert_failed(1, "cannot read /nowhere");
+    without_token.run(&["rules", "get", "api", ".."]).assert_failed(1, "cannot be part of a URL");
+    without_token.run(&["rules"]).assert_failed(2, "Usage");
+    without_token.run(&["rules", "get", "api"]).assert_failed(2, "RULE");
     // A server whose rules are in a file has no database.
     let rules = common::Rules::new(TWO);
     let server = Server::start(&["--rules", rules.path()]);
@@ -359,8 +363,8 @@ fn lost_database_is_reported_and_work_continues_after_recovery() {
     let folder = Folder::new();
     let mut postgres = Postgres::start();
     let url = postgres.create_database("rules");
-    let nobody = Cli { server: "http://127.0.0.1:1".into(), token: None };
-    let admin = nobody.run(&["tokens", "create", "--role", "admin", "--database", &url]).done();
+    let without_token = Cli { server: "http://127.0.0.1:1".into(), token: None };
+    let admin = without_token.run(&["tokens", "create", "--role", "admin", "--database", &url]).done();
     let server = Server::start(&["--database", &url, "--tokens", "required"]);
     let admin = Cli::for_server(&server).with_token(&admin);
     let file = folder.write_file("api.yaml", TWO);
@@ -372,7 +376,7 @@ fn lost_database_is_reported_and_work_continues_after_recovery() {
     admin.run(&["rules", "list"]).assert_failed(1, "is unavailable: the database is unavailable");
     admin.run(&["rules", "delete", "api", "a"]).assert_failed(1, "is unavailable: the database is unavailable");
     admin.run(&["keys", "peek", "api", "user=a"]).done();
-    nobody
+    without_token
         .run(&["tokens", "list", "--database", &url])
         .assert_failed(1, "postgres://127.0.0.1/rules: the database cannot be used");
 

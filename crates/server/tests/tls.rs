@@ -106,7 +106,7 @@ fn renewed_certificate_is_used_for_new_connections_and_open_ones_stay() {
     assert!(run(&mut curl_command(&server, &new.authority())).contains("allowed"));
     let output = curl_command(&server, &old.authority()).output().expect("curl runs");
     assert!(!output.status.success(), "the authority before has not signed it");
-    assert_eq!(session.ping(), "+PONG\r\n", "whoever was there stays");
+    assert_eq!(session.ping(), "+PONG\r\n", "open connections stay open");
     // An unusable certificate is ignored.
     std::fs::write(folder.join("now.pem"), "nonsense").expect("a file");
     server.wait_for_line("cannot renew the certificate; keeping the current one");

@@ -243,7 +243,7 @@ fn slot_is_renewed_and_released_by_its_receipt() {
         let receipt = taken["receipt"].as_str().expect("a receipt");
         assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(1));
         assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(1));
-        assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(0), "it is somebody else's now");
+        assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(0), "another request holds the slot now");
         assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(0), "it is given back once");
     });
 }

@@ -3,7 +3,7 @@
 //! `TOLLGATE_MODEL_DECISIONS` sets how many decisions are compared, `TOLLGATE_MODEL_SEED` the first
 //! seed.
 
-#![allow(clippy::print_stdout, reason = "a long run tells how much it compared")]
+#![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
 
 use tollgate_testkit::rule_model::lockstep;
 use tollgate_testkit::rule_model::memory::InMemory;

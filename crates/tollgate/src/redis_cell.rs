@@ -300,7 +300,7 @@ mod tests {
         let outcomes: Vec<_> =
             (0..50).map(|n| table.decide(format!("key {n}").as_bytes(), &call(0, 1, 86_400 - n))[0]).collect();
         assert!(table.overflowed() > 0, "50 keys found room in a table for one");
-        assert!(outcomes.contains(&1), "nobody was refused");
+        assert!(outcomes.contains(&1), "no call was refused");
     }
 
     #[test]

@@ -63,6 +63,6 @@ fn check_mistakes(mistakes: &Mistakes, text: &[u8]) {
 fn poll_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
-        Poll::Pending => panic!("the memory store waits for nobody"),
+        Poll::Pending => panic!("the memory store never waits"),
     }
 }

@@ -156,7 +156,7 @@ pub enum Action {
         /// Whether it knows all states. `false`: others were ready, and no snapshot arrived in time.
         complete: bool,
     },
-    /// All that this node took is acknowledged, or nobody has acknowledged it in time.
+    /// All that this node took is acknowledged, or no peer has acknowledged it in time.
     Left,
 }
 
@@ -415,7 +415,7 @@ impl Mesh {
         }
     }
 
-    /// Tells all linked nodes the state of this one.
+    /// Sends the state of this node to all linked nodes.
     fn announce(&mut self, at: u64, actions: &mut Vec<Action>) {
         let state = self.state;
         for (node, peer) in &mut self.peers {

@@ -58,7 +58,7 @@ pub(super) struct Link {
     /// Whether it has said that it sends the deltas that are missing here.
     pub(super) is_resumed: bool,
     /// The limits whose numbers were sent to it.
-    pub(super) told: HashSet<u32>,
+    pub(super) announced: HashSet<u32>,
     /// Its limits by number.
     pub(super) params: BTreeMap<u32, Arc<SharedLimits>>,
     /// When a frame last arrived, and when one was last sent.
@@ -77,7 +77,7 @@ impl Link {
             acked: 0,
             head: 0,
             is_resumed: false,
-            told: HashSet::new(),
+            announced: HashSet::new(),
             params: BTreeMap::new(),
             heard_at: at,
             sent_at: at,
@@ -93,12 +93,12 @@ impl Link {
         self.params.insert(number, limits);
     }
 
-    /// Notes that the receiver is told this number; returns whether it was not before.
+    /// Records that the receiver knows this number; returns whether it did not know it before.
     pub(super) fn tell(&mut self, number: u32) -> bool {
-        if self.told.len() >= MAX_PARAMS {
-            self.told.clear();
+        if self.announced.len() >= MAX_PARAMS {
+            self.announced.clear();
         }
-        self.told.insert(number)
+        self.announced.insert(number)
     }
 }
 

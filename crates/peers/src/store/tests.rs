@@ -325,7 +325,7 @@ async fn wrong_secret_other_cluster_and_second_node_of_a_name_are_refused_and_ot
         start_refused(3, &format!("{right}&cluster=other"), "other-cluster"),
         start_refused(4, &right, &all[0].to_string()),
     ];
-    // Each dials again and again, for longer than it would wait if nobody answered.
+    // Each dials again and again, for longer than it would wait if no peer answered.
     eventually("all of them are refused", async || nodes[0].status().links.refused >= 6 * 3).await;
     for refused in &refused_nodes {
         // As the first of a cluster of its own it would be a majority.

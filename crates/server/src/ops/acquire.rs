@@ -265,7 +265,7 @@ mod tests {
         assert_eq!(acquire_for(&app, "b", 0).await, (true, 0));
         let counts = app.engine.rules().rules()[0].meter().read();
         assert_eq!((counts.allowed, counts.refused), (3, 1), "each counts once");
-        assert_eq!((app.waiters.waiting(), app.waiters.queues.lock().expect("nobody panicked").len()), (0, 0));
+        assert_eq!((app.waiters.waiting(), app.waiters.queues.lock().expect("no thread panicked").len()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -278,7 +278,7 @@ mod tests {
             let (app, order) = (app.clone(), order.clone());
             tasks.push(tokio::spawn(async move {
                 let (allowed, _) = acquire_for(&app, &n.to_string(), 30_000).await;
-                order.lock().expect("nobody panicked").push((n, allowed));
+                order.lock().expect("no thread panicked").push((n, allowed));
             }));
             sleep(Duration::from_millis(10)).await;
         }
@@ -287,7 +287,7 @@ mod tests {
         for (n, task) in tasks.into_iter().enumerate() {
             assert_eq!(task.await.is_ok(), n != 1);
         }
-        assert_eq!(*order.lock().expect("nobody panicked"), [(0, true), (2, true), (3, true), (4, true)]);
+        assert_eq!(*order.lock().expect("no thread panicked"), [(0, true), (2, true), (3, true), (4, true)]);
         assert_eq!(app.waiters.waiting(), 0);
     }
 

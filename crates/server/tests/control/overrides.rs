@@ -26,8 +26,8 @@ async fn set(control: &Control, value: &str, text: &str) -> tollgate_server::con
 
 async fn override_is_set_with_one_call(place: Arc<Place>) {
     let control = place.open().await;
-    let nobody = set(&control, "acme", "limit: 1000/s").await;
-    assert!(matches!(nobody, Err(ControlError::Missing(_))));
+    let missing = set(&control, "acme", "limit: 1000/s").await;
+    assert!(matches!(missing, Err(ControlError::Missing(_))));
     put(&control, "api", "each", "{limit: 10/s, per: [tenant, path]}").await;
     let text = br#"{"limit": "1000/s", "burst": 2000, "until": "2030-01-01T00:00:00Z"}"#;
     let made =

@@ -68,8 +68,8 @@ async fn rules_with_mistakes_are_refused_with_their_lines(place: Arc<Place>) {
 
 async fn patch_changes_parts_of_a_rule(place: Arc<Place>) {
     let control = place.open().await;
-    let nobody = control.rules().patch(&by("ann"), "api", "each", b"{}").await;
-    assert!(matches!(nobody, Err(ControlError::Missing(_))));
+    let missing = control.rules().patch(&by("ann"), "api", "each", b"{}").await;
+    assert!(matches!(missing, Err(ControlError::Missing(_))));
     put(&control, "api", "each", "{limit: 100/s, burst: 200, when: {a: b, c: d}}").await;
     let patch = br#"{"limit": "50/s", "burst": null, "when": {"a": null, "e": ["f", "g"]}}"#;
     let patched =
@@ -288,6 +288,6 @@ async fn every_change_is_in_the_audit_log(place: Arc<Place>) {
     let first = control.audit().list(&search, &PageRequest { limit: Some(1), after: None }).await.unwrap();
     let second = control.audit().list(&search, &PageRequest { limit: Some(1), after: first.next }).await.unwrap();
     assert_eq!((first.items[0].seq, second.items[0].seq, second.next), (3, 1, None));
-    let nobody = AuditSearch { author: Some("' OR 1=1 --".into()), ..AuditSearch::default() };
-    assert!(control.audit().list(&nobody, &PageRequest::default()).await.unwrap().items.is_empty());
+    let unknown_author = AuditSearch { author: Some("' OR 1=1 --".into()), ..AuditSearch::default() };
+    assert!(control.audit().list(&unknown_author, &PageRequest::default()).await.unwrap().items.is_empty());
 }

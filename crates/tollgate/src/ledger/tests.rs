@@ -402,7 +402,7 @@ fn windows_of_the_overflow_entry_have_full_length() {
         }
         clock.advance(Nanos::from_secs(60));
     }
-    assert_eq!(ledger.overflowed(), late, "somebody found room");
+    assert_eq!(ledger.overflowed(), late, "a late key got an entry");
     assert!(passed <= 5 * 10, "{passed} passed in four hours, at ten an hour");
 }
 

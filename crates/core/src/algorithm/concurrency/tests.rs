@@ -190,7 +190,11 @@ fn refusal_spends_nothing_and_a_cost_of_zero_takes_no_lease() {
         assert_eq!(limit.decide(state, &Now::at(1), ask).outcome(), outcome, "{ask:?}");
         assert_eq!(state, before, "{ask:?}");
     }
-    assert_eq!(limit.refund(state, &Now::at(1), Cost::MAX, None), Cost::ZERO, "nobody said whose");
+    assert_eq!(
+        limit.refund(state, &Now::at(1), Cost::MAX, None),
+        Cost::ZERO,
+        "a refund without a stamp names no lease"
+    );
     assert_eq!(limit.refund(state, &Now::at(1), Cost::MAX, Some(Stamp::NONE)), Cost::ZERO);
 }
 

@@ -264,7 +264,7 @@ impl Simulation {
         self.queue.add(at, Event::LinkUp { host: other, other: one, number });
     }
 
-    /// Closes a link as one side sees it, and tells it.
+    /// Closes a link as one side sees it, and notifies that side.
     fn close(&mut self, now: u64, host: usize, other: usize) {
         if !self.net.close(host, other) {
             return;

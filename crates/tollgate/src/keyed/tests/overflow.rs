@@ -236,7 +236,7 @@ fn windows_of_the_overflow_entry_have_full_length() {
         }
         clock.advance(Nanos::from_secs(60));
     }
-    assert_eq!(keyed.overflowed(), late, "somebody found room");
+    assert_eq!(keyed.overflowed(), late, "a late key got an entry");
     assert!(passed <= 5 * 10, "{passed} passed in four hours, at ten an hour");
 }
 
@@ -263,7 +263,7 @@ fn refund_of_an_overflow_charge_returns_to_the_overflow_entry_once() {
         let left = || keyed.check_and_report("nobody", 0).1.remaining;
         let verdict = keyed.check("late", 3);
         assert_eq!((verdict.taken().get(), left()), (3, 7), "{limit:?}");
-        assert_eq!((keyed.refund("later", &verdict), left()), (0, 7), "somebody else took it, {limit:?}");
+        assert_eq!((keyed.refund("later", &verdict), left()), (0, 7), "another key took it, {limit:?}");
         assert_eq!((keyed.refund("late", &verdict), left()), (3, 10), "{limit:?}");
         let other = keyed.check("other", 4);
         assert_eq!((keyed.refund("late", &verdict), left()), (0, 6), "it was given back before, {limit:?}");
