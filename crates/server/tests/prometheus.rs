@@ -124,4 +124,10 @@ rules:
 fn alerts_are_valid_and_fire_as_their_tests_say() {
     run(Command::new("promtool").args(["check", "rules"]).arg(format!("{DEPLOY}/prometheus/alerts.yml")));
     run(Command::new("promtool").args(["test", "rules"]).arg(format!("{DEPLOY}/prometheus/alerts_test.yml")));
+    let read = |name: &str| std::fs::read_to_string(format!("{DEPLOY}/prometheus/{name}")).expect("a file");
+    let (alerts, tests) = (read("alerts.yml"), read("alerts_test.yml"));
+    for alert in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
+        let fires = format!("alertname: {alert}\n    exp_alerts:\n    - exp_labels");
+        assert!(tests.contains(&fires), "there is no case in which {alert} fires");
+    }
 }
