@@ -167,6 +167,11 @@ impl Config {
         self.listen
     }
 
+    /// Returns the address to listen on.
+    pub fn listening(&self) -> SocketAddr {
+        self.listen
+    }
+
     /// The address by which other nodes reach this one.
     pub fn advertised(&self) -> SocketAddr {
         self.advertise

@@ -4,6 +4,7 @@ use crate::common;
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -119,6 +120,18 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
         1,
     );
     case("flags that contradict each other", &["--rules", "a", "--database", "postgres://b/c"], 1);
+
+    let peers = ["--data", "off", "--store", "peers://127.0.0.1:1", "--peers-listen", &taken];
+    case("a port for other servers that another program uses", &[&ports[..], &peers].concat(), 1);
+    let socket = |path: &'static str| ["--data", "off", "--rls", path];
+    case("a Unix socket", &[&ports[..], &socket("unix:rls.sock")].concat(), 0);
+    assert!(!folder.path().join("rls.sock").exists(), "it is removed");
+    case("a Unix socket in no directory", &[&ports[..], &socket("unix:nowhere/rls.sock")].concat(), 1);
+    case("a Unix socket where a file is", &[&ports[..], &socket("unix:rules.yaml")].concat(), 1);
+    let listener = UnixListener::bind(folder.path().join("other.sock")).expect("a socket");
+    case("a Unix socket of another program", &[&ports[..], &socket("unix:other.sock")].concat(), 1);
+    drop(listener);
+    case("a Unix socket of a server that has ended", &[&ports[..], &socket("unix:other.sock")].concat(), 0);
 
     store.command(&["CONFIG", "SET", "maxmemory", "100mb"]);
     store.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);

@@ -1,6 +1,9 @@
 //! Ports, files and certificates of this machine.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
 use jiff::Timestamp;
 use reqwest::Method;
@@ -9,7 +12,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 
 use super::super::OTHER_FILES;
-use super::super::config::Config;
+use super::super::config::{Config, StoreConfig};
 use super::running::TIMEOUT;
 use super::{Finding, certificate};
 use crate::cli::count;
@@ -23,7 +26,13 @@ const RENEW_DAYS: i64 = 14;
 pub(super) async fn check_ports(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut is_running = false;
-    for (flag, address) in [("--http", config.http), ("--resp", config.resp), ("--rls", config.rls)] {
+    let peers = match &config.store {
+        StoreConfig::Peers(peers) => Some(peers.listening()),
+        StoreConfig::Memory | StoreConfig::Redis(_) => None,
+    };
+    let addresses =
+        [("--http", config.http), ("--resp", config.resp), ("--rls", config.rls), ("--peers-listen", peers)];
+    for (flag, address) in addresses {
         let Some(address) = address else { continue };
         findings.push(match TcpListener::bind(address) {
             Ok(_) => Finding::ok("port", format!("{flag} {address} is free")),
@@ -49,7 +58,31 @@ pub(super) async fn check_ports(config: &Config) -> Vec<Finding> {
             ),
         });
     }
+    findings.extend(config.rls_socket.as_deref().map(|path| check_socket(path, is_running)));
     findings
+}
+
+/// Checks that the server can listen on a Unix socket. The socket is created and removed.
+fn check_socket(path: &Path, is_running: bool) -> Finding {
+    let shown = path.display();
+    let action = "choose another path with --rls unix:PATH";
+    match std::fs::symlink_metadata(path) {
+        Ok(file) if !file.file_type().is_socket() => {
+            Finding::error("socket", format!("{shown} is a file that is not a socket"), action)
+        }
+        Ok(_) if UnixStream::connect(path).is_err() => {
+            Finding::ok("socket", format!("{shown} is of a server that has ended; tollgate serve replaces it"))
+        }
+        Ok(_) if is_running => Finding::ok("socket", format!("{shown} is in use, and a tollgate server runs")),
+        Ok(_) => Finding::error("socket", format!("{shown} is in use by another program"), action),
+        Err(_) => match UnixListener::bind(path).and_then(|_| std::fs::remove_file(path)) {
+            Ok(()) => Finding::ok("socket", format!("--rls unix:{shown} can be created")),
+            Err(error) => {
+                let action = format!("create its directory, writable for this user, or {action}");
+                Finding::error("socket", format!("--rls unix:{shown}: {error}"), action)
+            }
+        },
+    }
 }
 
 async fn is_tollgate(address: SocketAddr) -> bool {

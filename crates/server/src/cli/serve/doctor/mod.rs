@@ -36,8 +36,8 @@ Examples:
   tollgate doctor --rules rules.yaml --store redis://10.0.0.5     with the flags, or the environment, of `tollgate serve`
   tollgate doctor --server https://10.0.0.9:8080 --token …        and a server elsewhere
 
-It writes nothing, except that it tries the script of a shared store on a key of its own, and creates the tables of an empty
-database. The status is 1 if a line is an error.";
+It writes nothing, except that it tries the script of a shared store on a key of its own, creates the tables of an empty
+database, and creates and removes the Unix socket of --rls. The status is 1 if a line is an error.";
 
 /// The status of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
