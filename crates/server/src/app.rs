@@ -23,7 +23,7 @@ use crate::observe::top_keys::{Names, TopKeys};
 use crate::ops::acquire::Waiters;
 use crate::ops::error::OpError;
 use crate::ops::idempotency::IdempotencyTable;
-use crate::rls::{HeldSlots, ResponseHeaders, ZeroCostChecks};
+use crate::rls::{HeldBodies, HeldSlots, ResponseOptions, ZeroCostChecks};
 use crate::rules_source::status::{RulesSource, SourceStatus};
 
 /// The kill switches of a server: its own, and that of its fleet.
@@ -76,8 +76,10 @@ pub struct App<S> {
     pub held_slots: HeldSlots,
     /// The descriptors of the rate-limit service that are charged after a check with a cost of 0.
     pub zero_cost_checks: ZeroCostChecks,
-    /// The headers of responses of the rate-limit service.
-    pub rls_headers: ResponseHeaders,
+    /// The bytes of bodies that connections of the rate-limit service hold.
+    pub held_bodies: HeldBodies,
+    /// The headers and metadata of responses of the rate-limit service.
+    pub rls_options: ResponseOptions,
     /// The host names that HTTP requests may name, on servers that check it.
     pub hosts: Option<AllowedHosts>,
     /// For everything but limits, which use the clock of their store.
@@ -114,7 +116,8 @@ impl<S: Store> App<S> {
             client: ClientIp::direct(),
             held_slots: HeldSlots::default(),
             zero_cost_checks: ZeroCostChecks::default(),
-            rls_headers: ResponseHeaders::default(),
+            held_bodies: HeldBodies::default(),
+            rls_options: ResponseOptions::default(),
             max_connection_age: Duration::from_secs(86_400),
             hosts: None,
             clock,
@@ -160,10 +163,10 @@ impl<S: Store> App<S> {
         Self { max_connection_age, ..self }
     }
 
-    /// Sets the headers of responses of the rate-limit service; without this `RateLimit` and `RateLimit-Policy`.
+    /// Sets what responses of the rate-limit service have; without this `RateLimit` and `RateLimit-Policy`.
     #[must_use]
-    pub fn with_rls_headers(self, rls_headers: ResponseHeaders) -> Self {
-        Self { rls_headers, ..self }
+    pub fn with_rls_options(self, rls_options: ResponseOptions) -> Self {
+        Self { rls_options, ..self }
     }
 
     /// Sets the source of the rules.

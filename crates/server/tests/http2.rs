@@ -2,17 +2,14 @@
 
 use crate::common;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::process::Command;
 
-use common::{PATIENCE, Rules, Server, run};
-use tollgate_server::rls::bounds::{CREDIT, MAX_CONTINUATIONS, RESET_COST};
-use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, Frame, Kind, PREFACE, put};
-use tollgate_server::rls::http2::hpack::{Decoder, put_literal};
+use common::frame_client::{FrameClient, PATH};
+use common::{Rules, Server, eventually, run};
+use tollgate_server::rls::bounds::{CREDIT, MAX_BODIES, MAX_CONTINUATIONS, RESET_COST};
+use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, Kind, put};
+use tollgate_server::rls::http2::hpack::put_literal;
 use tollgate_testkit::servers::{Certificates, Kind as StoreKind, Server as StoreServer};
-
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 const RULES: &str = "
 domain: basic
@@ -28,121 +25,16 @@ fn start(more: &[&str]) -> (Server, Rules) {
     (server, rules)
 }
 
+fn connect(server: &Server) -> FrameClient {
+    FrameClient::connect(server.rls.expect("the service is on"))
+}
+
 /// The body of a call: the domain `basic` and a descriptor with the one entry `key`.
 fn call_body(value: &str) -> Vec<u8> {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
     let entry = field(1, &[field(1, b"key"), field(2, value.as_bytes())].concat());
     let message = [field(1, b"basic"), field(2, &entry)].concat();
     [&[0, 0, 0, 0, message.len() as u8][..], &message].concat()
-}
-
-/// The response on a stream: its body, and its headers and trailers as one list.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Answer {
-    fields: Vec<(String, String)>,
-    body: Vec<u8>,
-}
-
-impl Answer {
-    fn field(&self, name: &str) -> &str {
-        self.fields.iter().find(|(it, _)| it == name).map_or("", |(_, value)| value)
-    }
-
-    /// The first field of the message is the code: 1 is OK, 2 is OVER_LIMIT.
-    fn code(&self) -> Option<u8> {
-        self.body.get(6).copied()
-    }
-}
-
-/// A client that sends frames.
-struct FrameClient {
-    stream: TcpStream,
-    received: Vec<u8>,
-    decoder: Decoder,
-}
-
-impl FrameClient {
-    fn connect(server: &Server) -> Self {
-        let stream = TcpStream::connect(server.rls.expect("the service is on")).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        let mut client = Self { stream, received: Vec::new(), decoder: Decoder::default() };
-        client.send(PREFACE);
-        client.send_frame(Kind::Settings, 0, 0, &[]);
-        client
-    }
-
-    /// Sends bytes; a server that has closed the connection does not matter here.
-    fn send(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write_all(bytes);
-    }
-
-    fn send_frame(&mut self, kind: Kind, flags: u8, stream: u32, payload: &[u8]) {
-        let mut bytes = Vec::new();
-        put(&mut bytes, kind, flags, stream, payload);
-        self.send(&bytes);
-    }
-
-    fn call(&mut self, stream: u32, path: &str, body: &[u8]) {
-        let mut block = vec![0x83, 0x86];
-        put_literal(&mut block, ":path", path.as_bytes());
-        put_literal(&mut block, "content-type", b"application/grpc");
-        self.send_frame(Kind::Headers, END_HEADERS, stream, &block);
-        self.send_frame(Kind::Data, END_STREAM, stream, body);
-    }
-
-    /// Returns the next frame as its type, flags, stream and payload; `None` at the end of the connection.
-    fn next(&mut self) -> Option<(Kind, u8, u32, Vec<u8>)> {
-        loop {
-            let mut input = &self.received[..];
-            if let Some(frame) = Frame::take(&mut input).expect("a frame") {
-                let found = (frame.kind, frame.flags, frame.stream, frame.payload.to_vec());
-                self.received = input.to_vec();
-                return Some(found);
-            }
-            let mut bytes = [0; 4096];
-            match self.stream.read(&mut bytes) {
-                Ok(0) => return None,
-                Ok(count) => self.received.extend_from_slice(&bytes[..count]),
-                Err(error) => panic!("the server sends nothing: {error}"),
-            }
-        }
-    }
-
-    /// Returns the next complete answer and its stream.
-    fn answer(&mut self) -> (u32, Answer) {
-        let mut answer = Answer::default();
-        loop {
-            let (kind, flags, stream, payload) = self.next().expect("an answer before the end");
-            match kind {
-                Kind::Headers => {
-                    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                    let fields = &mut answer.fields;
-                    let decoded =
-                        self.decoder.decode(&payload, |field| fields.push((text(field.name), text(field.value))));
-                    decoded.expect("a header block");
-                }
-                Kind::Data => answer.body.extend_from_slice(&payload),
-                // The whole response has arrived; the client is asked to stop sending.
-                Kind::RstStream if payload == [0; 4] => continue,
-                Kind::RstStream => panic!("stream {stream} was reset: {payload:?}"),
-                _ => continue,
-            }
-            if flags & END_STREAM != 0 {
-                return (stream, answer);
-            }
-        }
-    }
-
-    /// Reads to the end and returns the text of the last GOAWAY.
-    fn farewell(&mut self) -> String {
-        let mut farewell = String::new();
-        while let Some((kind, _, _, payload)) = self.next() {
-            if kind == Kind::GoAway {
-                farewell = String::from_utf8_lossy(&payload[8..]).into_owned();
-            }
-        }
-        farewell
-    }
 }
 
 #[test]
@@ -178,7 +70,7 @@ fn tls_is_negotiated_for_http2() {
 #[test]
 fn malformed_calls_have_a_status_that_says_what_is_wrong() {
     let (server, _rules) = start(&[]);
-    let mut client = FrameClient::connect(&server);
+    let mut client = connect(&server);
     let long = [&[0, 0, 4, 0, 1][..], &[0; 262_145]].concat();
     for (number, (path, body, expected)) in [
         (PATH, &b""[..], "3: the call has no message"),
@@ -208,7 +100,7 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
         let status = format!("{}: {}", answer.field("grpc-status"), answer.field("grpc-message"));
         assert!(stream == 2 * number as u32 + 1 && status.starts_with(expected), "{status}");
     }
-    let mut client = FrameClient::connect(&server);
+    let mut client = connect(&server);
     let mut block = vec![0x83, 0x86];
     put_literal(&mut block, ":path", PATH.as_bytes());
     put_literal(&mut block, "content-type", b"application/grpc");
@@ -250,20 +142,58 @@ fn floods_end_with_a_reason_and_others_are_served() {
         ("an index beyond the tables", |client, _| client.send_frame(Kind::Headers, END_HEADERS, 1, &[0xff, 0x00])),
     ];
     for (expected, flood) in floods {
-        let mut client = FrameClient::connect(&server);
+        let mut client = connect(&server);
         flood(&mut client, &block);
         let farewell = client.farewell();
         assert!(farewell.starts_with(expected), "{farewell:?} instead of {expected:?}");
     }
-    let mut client = FrameClient::connect(&server);
+    let mut client = connect(&server);
     client.call(1, PATH, &call_body("a"));
     assert_eq!(client.answer().1.code(), Some(1));
 }
 
 #[test]
+fn bodies_of_all_connections_are_bounded_together() {
+    const CONNECTIONS: usize = 100;
+    const BODY: usize = 250_000;
+    let (server, _rules) = start(&[]);
+    let before = server.memory();
+    let mut block = vec![0x83, 0x86];
+    put_literal(&mut block, ":path", PATH.as_bytes());
+    put_literal(&mut block, "content-type", b"application/grpc");
+    // Each connection sends as much as its window allows, and ends no call.
+    let mut clients: Vec<FrameClient> = (0..CONNECTIONS).map(|_| connect(&server)).collect();
+    for client in &mut clients {
+        for stream in [1, 3, 5, 7] {
+            client.send_frame(Kind::Headers, END_HEADERS, stream, &block);
+            [0; BODY].chunks(16_384).for_each(|part| client.send_frame(Kind::Data, 0, stream, part));
+        }
+    }
+    let page = || run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
+    let open = || {
+        let page = page();
+        let line = page.lines().find_map(|line| line.strip_prefix("tollgate_connections "));
+        line.and_then(|count| count.parse::<usize>().ok()).expect("a number")
+    };
+    // One of HTTP, for the metrics.
+    let most = MAX_BODIES / (4 * BODY) + 2;
+    eventually("connections beyond the budget are closed", || open() <= most);
+    let grown = server.memory().saturating_sub(before);
+    // Beside the budget each connection may hold a part of a frame.
+    assert!(grown < MAX_BODIES + CONNECTIONS * 64 * 1024 + 24 * 1024 * 1024, "{} KiB", grown / 1024);
+    let expected = "all connections together hold too many bytes";
+    let is_expected =
+        |client: &mut FrameClient| client.next_goaway().is_some_and(|reason| reason.starts_with(expected));
+    assert!(clients.iter_mut().rev().any(is_expected));
+    let mut client = connect(&server);
+    client.call(1, PATH, &call_body("a"));
+    assert_eq!(client.answer().1.code(), Some(1), "a small call is answered meanwhile");
+}
+
+#[test]
 fn delayed_call_holds_up_neither_others_nor_the_end() {
     let (server, _rules) = start(&[]);
-    let mut client = FrameClient::connect(&server);
+    let mut client = connect(&server);
     client.call(1, PATH, &call_body("slow"));
     assert_eq!(client.answer().0, 1);
     client.call(3, PATH, &call_body("slow"));
@@ -279,7 +209,7 @@ fn delayed_call_holds_up_neither_others_nor_the_end() {
 #[test]
 fn connection_ends_at_its_age() {
     let (server, _rules) = start(&["--rls-connection-age", "1"]);
-    let mut client = FrameClient::connect(&server);
+    let mut client = connect(&server);
     client.call(1, PATH, &call_body("a"));
     assert_eq!(client.answer().0, 1);
     while !matches!(client.next(), Some((Kind::GoAway, ..))) {}
@@ -293,7 +223,7 @@ fn connection_ends_at_its_age() {
 fn calls_on_a_shared_store_are_answered_as_they_are_decided() {
     let redis = StoreServer::start(StoreKind::Redis);
     let (server, _rules) = start(&["--store", &redis.url(), "--store-deadline", "20000"]);
-    let mut client = FrameClient::connect(&server);
+    let mut client = connect(&server);
     for stream in (1..101).step_by(2) {
         client.call(stream, PATH, &call_body("a"));
     }

@@ -39,6 +39,7 @@ mod resp;
 mod restart;
 mod rights;
 mod rls;
+mod rls_fields;
 mod rls_quota;
 mod rules_cli;
 mod rules_service;

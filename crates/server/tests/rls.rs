@@ -303,7 +303,9 @@ fn concurrency_slot_is_released_by_negative_hits() {
     };
     let codes = ["OK", "OK", "OVER_LIMIT"].map(|_| hits("a", false));
     assert_eq!(codes, ["OK", "OK", "OVER_LIMIT"]);
-    assert_eq!(hits("a", true), "OK");
+    assert_eq!(hits("a", true), "OK", "Envoy reports the end of a refused stream as well");
+    assert_eq!(hits("a", false), "OVER_LIMIT", "which releases no slot");
+    assert_eq!([hits("a", true), hits("a", true)], ["OK", "OK"], "the end of the refused stream, and of another one");
     assert_eq!(hits("a", false), "OK", "one slot was released");
     assert_eq!(hits("a", false), "OVER_LIMIT");
     assert_eq!(hits("b", true), "OK", "a slot that is not held");

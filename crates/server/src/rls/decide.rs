@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tollgate::core::{Cost, Nanos};
 use tollgate::{FixedWindow, Limit, Limits, Outcome};
-use tollgate_engine::{Engine, Entry, InlineLimits, Item, PooledDecisions, Request, Store, Taking};
+use tollgate_engine::{Decision, Engine, Entry, InlineLimits, Item, PooledDecisions, Request, Store, Taking};
 
-use super::metadata;
+use super::metadata::response_metadata;
 use super::slots;
 use super::status;
 use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status};
@@ -38,6 +38,7 @@ pub(super) async fn decide<S: Store>(
     // The reference service answers OK for a domain without rules, so a proxy can be configured before its rules are.
     if app.engine.rules().attributes(message.domain).is_none() {
         app.metrics.count_descriptors(0, message.descriptors.len());
+        response.metadata = response_metadata(app.rls_options.metadata, message, None, &[], &response.statuses);
         return Ok((response, Duration::ZERO));
     }
     let items: Vec<DescriptorItem<'_>> = message
@@ -50,6 +51,7 @@ pub(super) async fn decide<S: Store>(
     let (indices, decided): (Vec<usize>, Vec<Item<'_>>) =
         items.iter().enumerate().filter(|(_, item)| !item.is_refund).map(|(index, item)| (index, item.item())).unzip();
     if decided.is_empty() {
+        response.metadata = response_metadata(app.rls_options.metadata, message, None, &[], &response.statuses);
         return Ok((response, Duration::ZERO));
     }
     let mut decisions = PooledDecisions::take();
@@ -68,16 +70,13 @@ pub(super) async fn decide<S: Store>(
         }
     }
     status::write(&decision, |item, status| response.statuses[indices[item]] = status);
+    keep_slots(app, message, &decision, &indices);
+    let options = &app.rls_options;
+    response.headers.extend(options.headers.headers_of(&decision));
     if decision.is_allowed() {
-        for (item, index) in indices.iter().enumerate() {
-            let receipt = decision.slots(item);
-            if !receipt.is_empty() {
-                app.held_slots.hold(slots::name(message.domain, &message.descriptors[*index].entries), receipt);
-            }
-        }
+        response.request_headers = options.request_headers.headers_of(&decision);
     }
-    response.headers.extend(app.rls_headers.headers_of(&decision));
-    response.metadata = metadata::response_metadata(message, &decision, &indices, &response.statuses);
+    response.metadata = response_metadata(options.metadata, message, Some(&decision), &indices, &response.statuses);
     let delay = if let Outcome::Delay(wait) = decision.outcome() { wait.into() } else { Duration::ZERO };
     drop(decisions);
     charge_into_debt(app, message, &items, response.code).await;
@@ -92,6 +91,27 @@ fn check(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
         return Err(OpError::invalid("descriptors", "there are no descriptors"));
     }
     Ok(())
+}
+
+/// Keeps the receipts of the slots that a request took, by its descriptors, or remembers that it took none because it was refused.
+fn keep_slots<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: &Decision<'_>, indices: &[usize]) {
+    let name = |item: usize| slots::name(message.domain, &message.descriptors[indices[item]].entries);
+    if decision.is_allowed() {
+        for item in 0..indices.len() {
+            let receipt = decision.slots(item);
+            if !receipt.is_empty() {
+                app.held_slots.hold(name(item), receipt);
+            }
+        }
+        return;
+    }
+    let mut last = None;
+    // Only concurrency limits have no window. The reports of an item are adjacent.
+    for limit in decision.reports().filter(|limit| limit.window.is_none()) {
+        if last.replace(limit.item) != Some(limit.item) {
+            app.held_slots.refuse(name(limit.item), app.now());
+        }
+    }
 }
 
 /// Refunds the descriptors with negative hits. If the store fails, nothing is refunded.
@@ -111,7 +131,7 @@ async fn refund<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &
 
 /// Releases the oldest slot of a descriptor whose lease has not ended.
 async fn release<S: Store>(app: &App<S>, descriptor: &[u8]) {
-    while let Some(receipt) = app.held_slots.release(descriptor) {
+    while let Some(receipt) = app.held_slots.release(descriptor, app.now()) {
         match app.engine.refund(&receipt).await {
             Ok(Cost::ZERO) => {}
             Ok(_) => return,

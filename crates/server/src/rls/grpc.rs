@@ -45,7 +45,12 @@ impl GrpcError {
 
     /// Returns the header block of a response that has only this status.
     pub(super) fn block(&self) -> Vec<u8> {
-        let mut block = HEAD.to_vec();
+        [HEAD, &self.trailers()].concat()
+    }
+
+    /// Returns the trailers of a response that ends with this status.
+    pub(super) fn trailers(&self) -> Vec<u8> {
+        let mut block = Vec::new();
         hpack::put_literal(&mut block, "grpc-status", itoa::Buffer::new().format(self.code as u8).as_bytes());
         let detail = &self.detail[..self.detail.floor_char_boundary(MAX_DETAIL)];
         let detail = utf8_percent_encode(detail, ENCODED).to_string();

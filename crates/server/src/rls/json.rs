@@ -3,11 +3,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use hyper::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use tollgate_engine::Store;
 
 use super::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::decide::decide;
+use super::status::UNIT_NAMES;
 use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status};
 use crate::app::App;
 use crate::control::auth::Access;
@@ -23,35 +24,36 @@ pub(crate) fn healthcheck_body<S: Store>(app: &App<S>) -> Option<&'static str> {
     (!app.connections.is_stopping()).then_some("OK")
 }
 
+/// As proto3 JSON has it: names in camel case or as in the message, a number as a number or a string, and `null` for the default.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct JsonRequest {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     domain: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     descriptors: Vec<JsonDescriptor>,
     #[serde(default, alias = "hits_addend")]
-    hits_addend: u32,
+    hits_addend: Option<JsonNumber>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct JsonDescriptor {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     entries: Vec<JsonEntry>,
     #[serde(default)]
     limit: Option<JsonLimit>,
     #[serde(default, alias = "hits_addend")]
-    hits_addend: Option<Hits>,
-    #[serde(default, alias = "is_negative_hits")]
+    hits_addend: Option<JsonNumber>,
+    #[serde(default, alias = "is_negative_hits", deserialize_with = "or_default")]
     is_negative_hits: bool,
 }
 
 #[derive(Deserialize)]
 struct JsonEntry {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     key: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     value: String,
 }
 
@@ -59,15 +61,14 @@ struct JsonEntry {
 #[serde(rename_all = "camelCase")]
 struct JsonLimit {
     #[serde(default, alias = "requests_per_unit")]
-    requests_per_unit: u32,
+    requests_per_unit: Option<JsonNumber>,
     #[serde(default)]
-    unit: JsonUnit,
+    unit: Option<JsonUnit>,
 }
 
-/// A number of 64 bits, which proto3 JSON writes as a string.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(try_from = "NumberOrText")]
-struct Hits(u64);
+fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<T, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
+}
 
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -76,7 +77,12 @@ enum NumberOrText {
     Text(String),
 }
 
-impl TryFrom<NumberOrText> for Hits {
+/// A number, as a number or a string.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "NumberOrText")]
+struct JsonNumber(u64);
+
+impl TryFrom<NumberOrText> for JsonNumber {
     type Error = std::num::ParseIntError;
 
     fn try_from(value: NumberOrText) -> Result<Self, Self::Error> {
@@ -87,31 +93,33 @@ impl TryFrom<NumberOrText> for Hits {
     }
 }
 
-/// A unit by its name or number.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-#[serde(rename_all = "UPPERCASE")]
-enum JsonUnit {
-    #[default]
-    Unknown,
-    Second,
-    Minute,
-    Hour,
-    Day,
-    Month,
-    Year,
-    Week,
+impl JsonNumber {
+    /// Returns the number in 32 bits; `None` is 0.
+    fn narrow(number: Option<Self>, name: &'static str) -> Result<u32, OpError> {
+        let number = number.map_or(0, |number| number.0);
+        let wrong = |_| OpError::invalid(name, format!("`{name}` is too large: {number} (maximum {})", u32::MAX));
+        u32::try_from(number).map_err(wrong)
+    }
 }
 
-const JSON_UNITS: [JsonUnit; 8] = [
-    JsonUnit::Unknown,
-    JsonUnit::Second,
-    JsonUnit::Minute,
-    JsonUnit::Hour,
-    JsonUnit::Day,
-    JsonUnit::Month,
-    JsonUnit::Year,
-    JsonUnit::Week,
-];
+/// The number of a unit, by its name or number.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(try_from = "NumberOrText")]
+struct JsonUnit(u64);
+
+impl TryFrom<NumberOrText> for JsonUnit {
+    type Error = String;
+
+    fn try_from(value: NumberOrText) -> Result<Self, Self::Error> {
+        let name = match value {
+            NumberOrText::Number(number) => return Ok(Self(number)),
+            NumberOrText::Text(name) => name,
+        };
+        let index = UNIT_NAMES.iter().position(|known| *known == name);
+        let unknown = || format!("unknown unit `{name}`; available: {}", UNIT_NAMES[1..].join(", "));
+        index.map(|index| Self(index as u64)).ok_or_else(unknown)
+    }
+}
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -120,6 +128,8 @@ struct JsonResponse<'a> {
     statuses: Vec<JsonStatus<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     response_headers_to_add: Vec<JsonHeader<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    request_headers_to_add: Vec<JsonHeader<'a>>,
     /// In Base64, as proto3 JSON has bytes.
     #[serde(skip_serializing_if = "String::is_empty")]
     raw_body: String,
@@ -149,7 +159,7 @@ struct JsonStatus<'a> {
 #[serde(rename_all = "camelCase")]
 struct JsonCurrentLimit<'a> {
     requests_per_unit: u32,
-    unit: JsonUnit,
+    unit: &'static str,
     #[serde(skip_serializing_if = "str::is_empty")]
     name: &'a str,
 }
@@ -188,23 +198,27 @@ impl JsonRequest {
         }
         Ok(RateLimitRequest {
             domain: self.domain.as_bytes(),
-            descriptors: self.descriptors.iter().map(JsonDescriptor::message).collect(),
-            hits_addend: self.hits_addend,
+            descriptors: self.descriptors.iter().map(JsonDescriptor::message).collect::<Result<_, _>>()?,
+            hits_addend: JsonNumber::narrow(self.hits_addend, "hitsAddend")?,
         })
     }
 }
 
 impl JsonDescriptor {
-    fn message(&self) -> Descriptor<'_> {
-        Descriptor {
+    fn message(&self) -> Result<Descriptor<'_>, OpError> {
+        Ok(Descriptor {
             entries: self.entries.iter().map(|entry| (entry.key.as_bytes(), entry.value.as_bytes())).collect(),
-            limit: self
-                .limit
-                .as_ref()
-                .map(|limit| LimitOverride { requests_per_unit: limit.requests_per_unit, unit: limit.unit as u64 }),
+            limit: self.limit.as_ref().map(JsonLimit::message).transpose()?,
             hits_addend: self.hits_addend.map(|hits| hits.0),
             is_negative_hits: self.is_negative_hits,
-        }
+        })
+    }
+}
+
+impl JsonLimit {
+    fn message(&self) -> Result<LimitOverride, OpError> {
+        let requests_per_unit = JsonNumber::narrow(self.requests_per_unit, "requestsPerUnit")?;
+        Ok(LimitOverride { requests_per_unit, unit: self.unit.map_or(0, |unit| unit.0) })
     }
 }
 
@@ -215,6 +229,7 @@ impl<'a> JsonResponse<'a> {
             overall_code: code_name(response.code),
             statuses: response.statuses.iter().map(JsonStatus::new).collect(),
             response_headers_to_add: response.headers.iter().map(header).collect(),
+            request_headers_to_add: response.request_headers.iter().map(header).collect(),
             raw_body: STANDARD.encode(&response.body),
             dynamic_metadata: response.metadata.as_ref(),
         }
@@ -225,7 +240,7 @@ impl<'a> JsonStatus<'a> {
     fn new(status: &'a Status) -> Self {
         let current_limit = status.limit.as_ref().map(|limit| JsonCurrentLimit {
             requests_per_unit: limit.requests_per_unit,
-            unit: JSON_UNITS.get(limit.unit as usize).copied().unwrap_or_default(),
+            unit: UNIT_NAMES.get(limit.unit as usize).copied().unwrap_or(UNIT_NAMES[0]),
             name: &limit.name,
         });
         Self {
@@ -247,12 +262,56 @@ const fn code_name(code: Code) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rls::status::UNITS;
+
+    /// Reads a request and returns its message, or the error.
+    fn read(text: &str, check: impl FnOnce(&RateLimitRequest<'_>)) -> Result<(), String> {
+        let request: JsonRequest = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        check(&request.message().map_err(|error| error.detail.into_owned())?);
+        Ok(())
+    }
 
     #[test]
-    fn every_unit_has_the_number_of_the_protocol() {
-        for (number, _) in UNITS {
-            assert_eq!(JSON_UNITS[number as usize] as u32, number);
+    fn requests_are_read_as_proto3_json() {
+        for (unit, number) in [("\"HOUR\"", 3), ("3", 3), ("\"WEEK\"", 7), ("99", 99), ("null", 0), ("\"UNKNOWN\"", 0)]
+        {
+            let text = format!(
+                r#"{{"domain": "d", "hitsAddend": "7", "descriptors": [{{
+                "entries": [{{"key": "k", "value": null}}], "limit": {{"requestsPerUnit": "5", "unit": {unit}}},
+                "hits_addend": "18446744073709551615", "isNegativeHits": true}}]}}"#
+            );
+            let checked = read(&text, |request| {
+                assert_eq!((request.domain, request.hits_addend), (&b"d"[..], 7));
+                let [descriptor] = &*request.descriptors else { panic!("one descriptor") };
+                assert_eq!(descriptor.entries, [(&b"k"[..], &b""[..])]);
+                assert_eq!(descriptor.limit, Some(LimitOverride { requests_per_unit: 5, unit: number }));
+                assert_eq!((descriptor.hits_addend, descriptor.is_negative_hits), (Some(u64::MAX), true));
+            });
+            assert_eq!(checked, Ok(()), "{unit}");
+        }
+    }
+
+    #[test]
+    fn null_is_the_default_of_every_field() {
+        let empty = r#"{"domain": null, "descriptors": null, "hitsAddend": null, "unknown": 1}"#;
+        assert_eq!(read(empty, |request| assert_eq!(*request, RateLimitRequest::default())), Ok(()));
+        let descriptor = r#"{"entries": null, "limit": null, "hitsAddend": null, "isNegativeHits": null}"#;
+        let checked = read(&format!(r#"{{"descriptors": [{descriptor}]}}"#), |request| {
+            assert_eq!(request.descriptors, [Descriptor::default()]);
+        });
+        assert_eq!(checked, Ok(()));
+    }
+
+    #[test]
+    fn wrong_values_are_reported() {
+        for (text, expected) in [
+            (r#"{"hitsAddend": "many"}"#, "invalid digit"),
+            (r#"{"hitsAddend": -1}"#, "did not match"),
+            (r#"{"hitsAddend": 4294967296}"#, "`hitsAddend` is too large: 4294967296 (maximum 4294967295)"),
+            (r#"{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}"#, "unknown unit `FORTNIGHT`; available: SECOND"),
+            (r#"{"descriptors": {}}"#, "invalid type"),
+        ] {
+            let error = read(text, |_| {}).expect_err(text);
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 }

@@ -1,24 +1,30 @@
 //! Dynamic metadata of a response, in the shape of the reference service: the request, and the merged `metadata` of the rules
 //! that admit it. Each descriptor also has its code and the rule that it comes from.
 //!
-//! It is sent only if a rule that the request matches has `metadata`: it repeats all of the request.
+//! By default it is sent only if a rule that the request matches has `metadata`, because it repeats all of the request.
 
 use serde_json::{Map, Value, json};
 use tollgate_engine::rules::Metadata;
 use tollgate_engine::{Decision, RuleMatch};
 
-use super::wire::{Code, RateLimitRequest, Status};
+use super::options::MetadataWhen;
+use super::status::UNIT_NAMES;
+use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, Status};
 
-/// Returns the metadata of a response with these statuses; `None` if no rule has any. `indices` has the descriptor of each item
-/// of the decision.
+/// Returns the metadata of a response with these statuses, if it is to have any. `decision` is `None` if no rule was asked;
+/// `indices` has the descriptor of each item of the decision.
 pub(super) fn response_metadata(
+    when: MetadataWhen,
     message: &RateLimitRequest<'_>,
-    decision: &Decision<'_>,
+    decision: Option<&Decision<'_>>,
     indices: &[usize],
     statuses: &[Status],
 ) -> Option<Map<String, Value>> {
-    let matches = || decision.matches().filter(|matched| !matched.is_replaced);
-    matches().find_map(|matched| matched.metadata)?;
+    let matches =
+        || decision.into_iter().flat_map(|decision| decision.matches().filter(|matched| !matched.is_replaced));
+    if when == MetadataWhen::Rules && matches().all(|matched| matched.metadata.is_none()) {
+        return None;
+    }
     let mut merged = Map::new();
     let is_ok = |matched: &RuleMatch<'_>| statuses[indices[matched.item]].code == Code::Ok;
     for metadata in matches().filter(is_ok).filter_map(|matched| matched.metadata) {
@@ -38,7 +44,7 @@ pub(super) fn response_metadata(
     Some(all)
 }
 
-fn describe_descriptor(sent: &super::wire::Descriptor<'_>, status: &Status) -> Value {
+fn describe_descriptor(sent: &Descriptor<'_>, status: &Status) -> Value {
     let entries: Vec<String> =
         sent.entries.iter().map(|(key, value)| format!("{}={}", lossy_text(key), lossy_text(value))).collect();
     let code = match status.code {
@@ -50,12 +56,21 @@ fn describe_descriptor(sent: &super::wire::Descriptor<'_>, status: &Status) -> V
         map["rule"] = json!(limit.name);
     }
     if let Some(limit) = &sent.limit {
-        map["limit"] = json!({"requestsPerUnit": limit.requests_per_unit, "unit": limit.unit});
+        map["limit"] = json!(limit_text(limit));
     }
     if let Some(hits) = sent.hits_addend {
         map["hitsAddend"] = json!(hits);
     }
     map
+}
+
+/// Returns a limit as the reference service prints it, in the text format of Protocol Buffers; fields with their default are
+/// left out.
+fn limit_text(limit: &LimitOverride) -> String {
+    let requests = (limit.requests_per_unit > 0).then(|| format!("requests_per_unit:{}", limit.requests_per_unit));
+    let unit = usize::try_from(limit.unit).ok().and_then(|unit| UNIT_NAMES.get(unit)).filter(|_| limit.unit > 0);
+    let unit = unit.map(|name| format!("unit:{name}"));
+    requests.into_iter().chain(unit).collect::<Vec<_>>().join(" ")
 }
 
 /// Adds the names of a map that are missing; maps are merged, and of two other values the first is kept.
@@ -107,6 +122,16 @@ mod tests {
         merge(&mut merged, &map(&[("a", map(&[("x", text("1")), ("y", text("on"))])), ("b", text("true"))]));
         merge(&mut merged, &map(&[("a", map(&[("x", text("2")), ("z", Metadata::Null)])), ("b", map(&[]))]));
         assert_eq!(Value::Object(merged), json!({"a": {"x": 1, "y": "on", "z": null}, "b": true}));
+    }
+
+    #[test]
+    fn limits_are_printed_with_the_name_of_their_unit() {
+        let text = |requests_per_unit, unit| limit_text(&LimitOverride { requests_per_unit, unit });
+        assert_eq!(text(42, 3), "requests_per_unit:42 unit:HOUR");
+        assert_eq!(
+            (text(0, 6), text(5, 0), text(1, 99)),
+            ("unit:YEAR".into(), "requests_per_unit:5".into(), "requests_per_unit:1".into())
+        );
     }
 
     #[test]

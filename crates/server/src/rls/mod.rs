@@ -4,21 +4,23 @@
 //! together, all or none. The messages are decoded and encoded by hand ([`wire`]), so neither generated code nor a compiler for
 //! it is needed. The transport is [`http2`]. `POST /json` and `GET /healthcheck` of the reference service are on the HTTP port (`json.rs`).
 
+mod bodies;
 pub mod bounds;
 mod decide;
 mod grpc;
-mod headers;
 pub mod http2;
 mod json;
 mod metadata;
+mod options;
 mod serve;
 mod slots;
 mod status;
 pub mod wire;
 mod zero_cost;
 
-pub use headers::ResponseHeaders;
+pub use bodies::HeldBodies;
 pub(crate) use json::{HEALTHCHECK, JSON, answer as answer_json, healthcheck_body};
+pub use options::{AddedHeaders, MetadataWhen, ResponseOptions};
 pub use serve::serve;
 pub use slots::HeldSlots;
 pub use zero_cost::ZeroCostChecks;

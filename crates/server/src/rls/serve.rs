@@ -14,14 +14,15 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use tollgate_engine::Store;
 
 use super::bounds::{
-    DRAIN_TIMEOUT, KEEPALIVE_EVERY, KEEPALIVE_TIMEOUT, LINGER, MAX_WAITING_CALLS, MESSAGE_TIMEOUT, READ_BUFFER,
-    STALLED, WRITE_BUFFER,
+    DRAIN_TIMEOUT, KEEPALIVE_EVERY, KEEPALIVE_TIMEOUT, LINGER, MAX_STREAMS, MAX_WAITING_CALLS, MESSAGE_TIMEOUT,
+    READ_BUFFER, STALLED, WRITE_BUFFER,
 };
 use super::decide::decide;
 use super::grpc::{GrpcCode, GrpcError, HEAD, OK, frame, unframe};
+use super::http2::frame::{ConnectionError, ErrorCode};
 use super::http2::head::Head;
 use super::http2::{Call, Connection};
-use super::wire::{RateLimitRequest, RateLimitResponse, decode_health, encode_health};
+use super::wire::{Health, RateLimitRequest, RateLimitResponse, WireError, decode_health, encode_health};
 use crate::app::App;
 use crate::control::auth::{Access, CachedToken};
 use crate::http::bearer_token;
@@ -31,6 +32,7 @@ use crate::net::stream::{ReadReady, write};
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 /// The names of the service that a health check may ask about; the reference service has the second.
 const SERVICES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.ratelimit.v3.RateLimitService"];
@@ -78,6 +80,10 @@ struct Session<S> {
     is_authenticated: bool,
     /// The calls that wait for a shared store or for their delay.
     waiting: JoinSet<Answer>,
+    /// The streams of health watches; those that the client has reset are removed when the list is full.
+    watches: Vec<u32>,
+    /// The bytes of bodies that the connection was last seen to hold.
+    held: usize,
     start: Instant,
     timer: Pin<Box<Sleep>>,
     last_input: Duration,
@@ -90,12 +96,14 @@ impl<S: Store + 'static> Session<S> {
     fn new(app: Arc<App<S>>) -> Self {
         Self {
             app,
-            http2: Connection::new(&[SHOULD_RATE_LIMIT, HEALTH_CHECK]),
+            http2: Connection::new(&[SHOULD_RATE_LIMIT, HEALTH_CHECK, HEALTH_WATCH]),
             partial: Vec::new(),
             partial_since: Duration::ZERO,
             token: CachedToken::default(),
             is_authenticated: false,
             waiting: JoinSet::new(),
+            watches: Vec::new(),
+            held: 0,
             start: Instant::now(),
             timer: Box::pin(sleep(MESSAGE_TIMEOUT)),
             last_input: Duration::ZERO,
@@ -122,6 +130,7 @@ impl<S: Store + 'static> Session<S> {
                 Woken::Stop => self.start_closing(),
                 Woken::Time => {}
             }
+            self.count_held();
             if deadline <= self.start.elapsed() {
                 self.on_time()?;
             }
@@ -244,6 +253,26 @@ impl<S: Store + 'static> Session<S> {
     fn start_closing(&mut self) {
         self.closing_since = Some(self.start.elapsed());
         self.http2.start_closing();
+        for stream in std::mem::take(&mut self.watches) {
+            if self.app.connections.is_stopping() {
+                self.http2.send_part(stream, &health_message(Health::NotServing));
+            }
+            let error = GrpcError::new(GrpcCode::Unavailable, "the connection closes");
+            self.http2.respond_without_body(stream, &error.trailers());
+        }
+    }
+
+    /// Counts the bodies that the connection holds, and closes it if all connections together hold too much.
+    fn count_held(&mut self) {
+        let held = self.http2.held_bytes() as usize;
+        if held == self.held {
+            return;
+        }
+        let before = std::mem::replace(&mut self.held, held);
+        if !self.app.held_bodies.replace(before, held) && held > before {
+            let detail = "all connections together hold too many bytes of calls that are not answered";
+            self.http2.close_with_error(ConnectionError::new(ErrorCode::EnhanceYourCalm, detail));
+        }
     }
 
     /// Reads once and answers all calls that are complete; returns false at the end of the stream.
@@ -300,6 +329,9 @@ impl<S: Store + 'static> Session<S> {
         if *head.path == *HEALTH_CHECK.as_bytes() {
             return self.respond_health(stream, &body);
         }
+        if *head.path == *HEALTH_WATCH.as_bytes() {
+            return self.watch_health(stream, &body);
+        }
         let access = match self.authorize(&head) {
             Ok(access) => access,
             Err(error) => return self.respond(stream, Err(&error)),
@@ -342,7 +374,8 @@ impl<S: Store + 'static> Session<S> {
         if *head.path != *SHOULD_RATE_LIMIT.as_bytes() {
             let path = String::from_utf8_lossy(&head.path);
             let path = &path[..path.floor_char_boundary(100)];
-            let detail = format!("no such method: {path}; available: {SHOULD_RATE_LIMIT}, {HEALTH_CHECK}");
+            let detail =
+                format!("no such method: {path}; available: {SHOULD_RATE_LIMIT}, {HEALTH_CHECK}, {HEALTH_WATCH}");
             return Err(GrpcError::new(GrpcCode::Unimplemented, detail));
         }
         if !self.app.auth.requires_tokens() {
@@ -368,16 +401,59 @@ impl<S: Store + 'static> Session<S> {
     }
 
     fn respond_health(&mut self, stream: u32, body: &[u8]) {
-        let invalid = |error: super::wire::WireError| GrpcError::new(GrpcCode::InvalidArgument, error.to_string());
-        match unframe(body).and_then(|message| decode_health(message).map_err(invalid)) {
-            Ok(service) if SERVICES.contains(&service) => {
-                let is_serving = !self.app.connections.is_stopping();
-                self.http2.respond(stream, HEAD, OK, |out| frame(out, |out| encode_health(out, is_serving)));
+        match self.health(body) {
+            Ok(Health::ServiceUnknown) => {
+                self.respond(stream, Err(&GrpcError::new(GrpcCode::NotFound, "no such service")));
             }
-            Ok(_) => self.respond(stream, Err(&GrpcError::new(GrpcCode::NotFound, "no such service"))),
+            Ok(health) => self.http2.respond(stream, HEAD, OK, |out| out.extend_from_slice(&health_message(health))),
             Err(error) => self.respond(stream, Err(&error)),
         }
     }
+
+    /// Sends the health, and leaves the stream open until the connection closes: the health changes only when the server stops.
+    fn watch_health(&mut self, stream: u32, body: &[u8]) {
+        let health = match self.health(body) {
+            Ok(health) => health,
+            Err(error) => return self.respond(stream, Err(&error)),
+        };
+        if self.closing_since.is_some() {
+            let error = GrpcError::new(GrpcCode::Unavailable, "the connection closes");
+            return self.respond(stream, Err(&error));
+        }
+        if self.watches.len() >= MAX_STREAMS as usize {
+            self.watches.retain(|stream| self.http2.is_open(*stream));
+        }
+        self.watches.push(stream);
+        self.http2.begin_response(stream, HEAD);
+        if !self.http2.send_part(stream, &health_message(health)) {
+            let error = GrpcError::new(GrpcCode::ResourceExhausted, "the window of the client is too small");
+            self.http2.respond_without_body(stream, &error.trailers());
+        }
+    }
+
+    /// Returns the health of the service that a call asks about.
+    fn health(&self, body: &[u8]) -> Result<Health, GrpcError> {
+        let invalid = |error: WireError| GrpcError::new(GrpcCode::InvalidArgument, error.to_string());
+        let service = unframe(body).and_then(|message| decode_health(message).map_err(invalid))?;
+        Ok(match self.app.connections.is_stopping() {
+            _ if !SERVICES.contains(&service) => Health::ServiceUnknown,
+            true => Health::NotServing,
+            false => Health::Serving,
+        })
+    }
+}
+
+impl<S> Drop for Session<S> {
+    fn drop(&mut self) {
+        self.app.held_bodies.remove(self.held);
+    }
+}
+
+/// Returns the message of a health check with its prefix.
+fn health_message(health: Health) -> Vec<u8> {
+    let mut message = Vec::new();
+    frame(&mut message, |out| encode_health(out, health));
+    message
 }
 
 /// Decodes the message of a call and decides it.

@@ -3,14 +3,22 @@
 //! A proxy charges a descriptor when a stream begins, and sends the same descriptor with negative hits when it ends. A slot
 //! belongs to its holder, so its receipt is kept here, under the domain and the entries of the descriptor. A slot whose end is
 //! never reported, or is reported to another server, is released when its lease ends.
+//!
+//! Envoy sends the negative hits of a refused stream as well, at once. They must not release the slot of another stream, so
+//! refusals are counted for a while, and negative hits are taken for those of a refused stream first. Where a proxy does not
+//! send them, a slot may be released later than its stream ends, when its lease ends; never earlier.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
+use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::Receipt;
 
 /// Maximum number of receipts of a generation. Two generations are kept, so that the receipts of slots that are never released are dropped.
 const MAX_GENERATION: usize = 50_000;
+
+/// How long the negative hits of a refused stream are expected after the last refusal.
+const REFUSED_FOR: Nanos = Nanos::from_secs(5);
 
 /// The receipts of slots that are held.
 #[derive(Debug, Default)]
@@ -20,36 +28,79 @@ pub struct HeldSlots {
 
 #[derive(Debug, Default)]
 struct Generations {
-    current: HashMap<Box<[u8]>, VecDeque<Receipt>>,
-    previous: HashMap<Box<[u8]>, VecDeque<Receipt>>,
-    /// The receipts that were added to the current generation.
+    current: HashMap<Box<[u8]>, DescriptorSlots>,
+    previous: HashMap<Box<[u8]>, DescriptorSlots>,
+    /// The receipts and descriptors that were added to the current generation.
     added: usize,
+}
+
+/// The slots of a descriptor.
+#[derive(Debug, Default)]
+struct DescriptorSlots {
+    receipts: VecDeque<Receipt>,
+    /// The refused streams whose negative hits have not arrived, and when the last was refused.
+    refused: u32,
+    refused_at: Option<Time<Mono>>,
 }
 
 impl HeldSlots {
     /// Keeps the receipt of slots that a descriptor took.
     pub(super) fn hold(&self, descriptor: Vec<u8>, receipt: Receipt) {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        if generations.added == MAX_GENERATION {
-            generations.previous = std::mem::take(&mut generations.current);
-            generations.added = 0;
-        }
+        generations.make_room();
         generations.added += 1;
-        generations.current.entry(descriptor.into()).or_default().push_back(receipt);
+        generations.current.entry(descriptor.into()).or_default().receipts.push_back(receipt);
     }
 
-    /// Removes and returns the oldest receipt of a descriptor.
-    pub(super) fn release(&self, descriptor: &[u8]) -> Option<Receipt> {
+    /// Remembers that a descriptor was refused and took no slot.
+    pub(super) fn refuse(&self, descriptor: Vec<u8>, now: Time<Mono>) {
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        if !generations.current.contains_key(&*descriptor) {
+            generations.make_room();
+            generations.added += 1;
+        }
+        let slots = generations.current.entry(descriptor.into()).or_default();
+        slots.refused = slots.pending_refusals(now).saturating_add(1);
+        slots.refused_at = Some(now);
+    }
+
+    /// Removes and returns the oldest receipt of a descriptor; `None` if a stream has ended that was refused.
+    pub(super) fn release(&self, descriptor: &[u8], now: Time<Mono>) -> Option<Receipt> {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         let Generations { current, previous, .. } = &mut *generations;
+        if let Some(slots) = current.get_mut(descriptor) {
+            slots.refused = slots.pending_refusals(now);
+            if slots.refused > 0 {
+                slots.refused -= 1;
+                return None;
+            }
+        }
         [previous, current].into_iter().find_map(|generation| {
-            let receipts = generation.get_mut(descriptor)?;
-            let receipt = receipts.pop_front();
-            if receipts.is_empty() {
+            let slots = generation.get_mut(descriptor)?;
+            let receipt = slots.receipts.pop_front();
+            if slots.receipts.is_empty() {
                 generation.remove(descriptor);
             }
             receipt
         })
+    }
+}
+
+impl Generations {
+    /// Drops the previous generation if the current one is full.
+    fn make_room(&mut self) {
+        if self.added == MAX_GENERATION {
+            self.previous = std::mem::take(&mut self.current);
+            self.added = 0;
+        }
+    }
+}
+
+impl DescriptorSlots {
+    /// Returns the number of refused streams whose negative hits are still expected.
+    fn pending_refusals(&self, now: Time<Mono>) -> u32 {
+        let is_recent = self.refused_at.is_some_and(|refused| now.since(refused) < REFUSED_FOR);
+        if is_recent { self.refused } else { 0 }
     }
 }
 
@@ -67,14 +118,41 @@ pub(super) fn name(domain: &[u8], entries: &[(&[u8], &[u8])]) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    const NOW: Time<Mono> = Time::from_nanos(0);
+
+    #[test]
+    fn negative_hits_of_a_refused_stream_release_no_slot() {
+        let slots = HeldSlots::default();
+        slots.hold(b"a".into(), Receipt::default());
+        slots.refuse(b"a".into(), NOW);
+        slots.refuse(b"a".into(), NOW);
+        assert!(slots.release(b"a", NOW).is_none() && slots.release(b"a", NOW).is_none(), "two were refused");
+        assert!(slots.release(b"a", NOW).is_some());
+        slots.hold(b"a".into(), Receipt::default());
+        slots.refuse(b"a".into(), NOW);
+        let later = NOW.saturating_add(REFUSED_FOR);
+        assert!(slots.release(b"a", later).is_some(), "they are not expected any longer");
+        assert!(slots.generations.lock().unwrap().current.is_empty());
+    }
+
+    #[test]
+    fn refusals_of_one_descriptor_drop_no_receipts() {
+        let slots = HeldSlots::default();
+        slots.hold(b"a".into(), Receipt::default());
+        for _ in 0..3 * MAX_GENERATION {
+            slots.refuse(b"b".into(), NOW);
+        }
+        assert!(slots.release(b"a", NOW).is_some());
+    }
+
     #[test]
     fn oldest_receipt_of_a_descriptor_is_released_first() {
         let slots = HeldSlots::default();
         slots.hold(b"a".into(), Receipt::default());
         slots.hold(b"a".into(), Receipt::default());
-        assert!(slots.release(b"b").is_none());
-        assert!(slots.release(b"a").is_some() && slots.release(b"a").is_some());
-        assert!(slots.release(b"a").is_none());
+        assert!(slots.release(b"b", NOW).is_none());
+        assert!(slots.release(b"a", NOW).is_some() && slots.release(b"a", NOW).is_some());
+        assert!(slots.release(b"a", NOW).is_none());
     }
 
     #[test]
@@ -83,8 +161,8 @@ mod tests {
         for number in 0..3 * MAX_GENERATION as u32 {
             slots.hold(number.to_be_bytes().into(), Receipt::default());
         }
-        assert!(slots.release(&0_u32.to_be_bytes()).is_none());
-        assert!(slots.release(&(3 * MAX_GENERATION as u32 - 1).to_be_bytes()).is_some());
+        assert!(slots.release(&0_u32.to_be_bytes(), NOW).is_none());
+        assert!(slots.release(&(3 * MAX_GENERATION as u32 - 1).to_be_bytes(), NOW).is_some());
         let generations = slots.generations.lock().unwrap();
         assert!(generations.current.len() + generations.previous.len() <= 2 * MAX_GENERATION);
     }

@@ -261,6 +261,8 @@ pub struct RateLimitResponse {
     pub statuses: Vec<Status>,
     /// Headers of the response to the client.
     pub headers: Vec<(String, String)>,
+    /// Headers of the request to the application.
+    pub request_headers: Vec<(String, String)>,
     /// The body of a refusal.
     pub body: String,
     /// Dynamic metadata for the proxy, if a rule has any.
@@ -298,12 +300,8 @@ impl RateLimitResponse {
         for status in &self.statuses {
             put_message(out, 2, |out| status.encode(out));
         }
-        for (name, value) in &self.headers {
-            put_message(out, 3, |out| {
-                put_bytes(out, 1, name.as_bytes());
-                put_bytes(out, 2, value.as_bytes());
-            });
-        }
+        put_headers(out, 3, &self.headers);
+        put_headers(out, 4, &self.request_headers);
         put_bytes(out, 5, self.body.as_bytes());
         if let Some(metadata) = &self.metadata {
             put_message(out, 6, |out| structs::put_struct(out, metadata));
@@ -328,9 +326,30 @@ impl Status {
     }
 }
 
-/// Appends `grpc.health.v1.HealthCheckResponse`: 1 is serving, 2 is not.
-pub fn encode_health(out: &mut Vec<u8>, is_serving: bool) {
-    put_number(out, 1, if is_serving { 1 } else { 2 });
+/// The status in `grpc.health.v1.HealthCheckResponse`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// The service answers.
+    Serving = 1,
+    /// The server stops.
+    NotServing = 2,
+    /// There is no such service.
+    ServiceUnknown = 3,
+}
+
+/// Appends `grpc.health.v1.HealthCheckResponse`.
+pub fn encode_health(out: &mut Vec<u8>, health: Health) {
+    put_number(out, 1, health as u64);
+}
+
+/// Appends headers, each a `HeaderValue`.
+fn put_headers(out: &mut Vec<u8>, field: u8, headers: &[(String, String)]) {
+    for (name, value) in headers {
+        put_message(out, field, |out| {
+            put_bytes(out, 1, name.as_bytes());
+            put_bytes(out, 2, value.as_bytes());
+        });
+    }
 }
 
 /// Appends a varint field. Defaults are not written.

@@ -5,6 +5,7 @@
 pub mod api;
 pub mod cli;
 pub mod eventually;
+pub mod frame_client;
 pub mod load;
 pub mod proxy;
 pub mod rls_client;

@@ -12,6 +12,8 @@ health, health_services = grpc.protos_and_services("health.proto")
 channel = grpc.insecure_channel(sys.argv[1])
 should_rate_limit = rls_services.RateLimitServiceStub(channel).ShouldRateLimit
 check = health_services.HealthStub(channel).Check
+watch = health_services.HealthStub(channel).Watch
+watched = None
 raw = channel.unary_unary("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
 
 for line in sys.stdin:
@@ -19,6 +21,11 @@ for line in sys.stdin:
     try:
         if "health" in call:
             response = check(health.HealthCheckRequest(service=call["health"]), timeout=30, wait_for_ready=True)
+        elif "watch" in call:
+            # A name starts a watch; `null` waits for the next message of the last one.
+            if call["watch"] is not None:
+                watched = watch(health.HealthCheckRequest(service=call["watch"]), timeout=60, wait_for_ready=True)
+            response = next(watched)
         elif "raw" in call:
             raw(bytes(call["raw"]), timeout=30, wait_for_ready=True)
             response = rls.RateLimitResponse()

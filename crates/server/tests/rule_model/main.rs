@@ -1,4 +1,5 @@
-//! The server decides as the model of rules does, over HTTP and over the Redis protocol, on real sockets.
+//! The server decides as the model of rules does, over HTTP, over the Redis protocol and over Envoy's rate-limit service, on
+//! real sockets.
 //!
 //! Waits are compared in milliseconds, which is what both protocols carry. `TOLLGATE_MODEL_DECISIONS` is the number of
 //! decisions compared over each protocol, `TOLLGATE_MODEL_SEED` the first seed.
@@ -7,10 +8,12 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod protocols;
+mod rls;
 mod server;
 mod subject;
 
 use protocols::{Connection, Http, Resp};
+use rls::OverRls;
 use subject::OverNetwork;
 use tollgate_testkit::rule_model::laws::{RecordedOperation, What, record};
 use tollgate_testkit::rule_model::lockstep::{self, Subject};
@@ -38,6 +41,11 @@ fn http_decides_as_the_model_does() {
 #[test]
 fn resp_decides_as_the_model_does() {
     compare("RESP", OverNetwork::<Resp>::start(|server| server.resp));
+}
+
+#[test]
+fn rls_decides_as_the_model_does() {
+    compare("RLS", OverRls::start());
 }
 
 /// Replaces every request of a recorded trace by a batch of the same verb: itself and some of the following requests.

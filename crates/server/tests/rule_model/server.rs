@@ -19,6 +19,7 @@ type ManualApp = App<MemoryStore<ManualClock>>;
 pub(crate) struct ModelServer {
     pub(crate) http: SocketAddr,
     pub(crate) resp: SocketAddr,
+    pub(crate) rls: SocketAddr,
     clock: Arc<ManualClock>,
     at: u64,
     current: Arc<Mutex<Arc<ManualApp>>>,
@@ -36,9 +37,9 @@ impl ModelServer {
         let current = Arc::new(Mutex::new(app_on_clock(&clock)));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event loop");
         let bind = || runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a free port");
-        let (http, resp) = (bind(), bind());
-        let address = |listener: &TcpListener| listener.local_addr().expect("an address");
-        let server = Self { http: address(&http), resp: address(&resp), clock, at: 0, current: current.clone() };
+        let (http, resp, rls) = (bind(), bind(), bind());
+        let [http_at, resp_at, rls_at] = [&http, &resp, &rls].map(|it| it.local_addr().expect("an address"));
+        let server = Self { http: http_at, resp: resp_at, rls: rls_at, clock, at: 0, current: current.clone() };
         let workers = Workers::start(1, move |stream, (protocol, guard): NewConnection| {
             let app = current.lock().expect("no panic").clone();
             protocol.serve(stream, None, app, guard)
@@ -49,7 +50,8 @@ impl ModelServer {
             runtime.block_on(async {
                 tokio::join!(
                     accept(http, Protocol::Http, Arc::clone(&connections), usize::MAX, &workers),
-                    accept(resp, Protocol::Resp, connections.clone(), usize::MAX, &workers)
+                    accept(resp, Protocol::Resp, Arc::clone(&connections), usize::MAX, &workers),
+                    accept(rls, Protocol::Rls, connections.clone(), usize::MAX, &workers)
                 )
             })
         });

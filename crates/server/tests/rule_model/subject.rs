@@ -13,7 +13,7 @@ use crate::server::ModelServer;
 
 /// The server, asked through one connection for each trace.
 pub(crate) struct OverNetwork<C> {
-    server: ModelServer,
+    pub(crate) server: ModelServer,
     address: SocketAddr,
     connection: C,
     /// The number of messages so far, by which variants of an operation take turns.

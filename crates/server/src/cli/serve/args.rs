@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use crate::observe::log::LogFormat;
+use crate::rls::MetadataWhen;
 
 #[derive(Clone, Debug, Args)]
 pub(in crate::cli) struct ServeArgs {
@@ -92,6 +93,14 @@ pub(in crate::cli) struct ServeArgs {
     /// Other names for the latter are separated by commas. A refusal always has Retry-After.
     #[arg(long, value_name = "STYLE", default_value = "ietf", env = "TOLLGATE_RLS_HEADERS")]
     pub(super) rls_headers: String,
+
+    /// Headers that the rate-limit service adds to admitted requests, for the application; written like --rls-headers
+    #[arg(long, value_name = "STYLE", default_value = "off", env = "TOLLGATE_RLS_REQUEST_HEADERS")]
+    pub(super) rls_request_headers: String,
+
+    /// Which responses of the rate-limit service have dynamic metadata: where a matching rule has `metadata`, or all
+    #[arg(long, value_name = "WHEN", default_value = "rules", env = "TOLLGATE_RLS_METADATA")]
+    pub(super) rls_metadata: MetadataWhen,
 
     /// Proxies whose `X-Forwarded-For` is believed by forward-auth: networks separated by commas, `loopback`, `private` or `none`
     #[arg(long, value_name = "NETWORKS", default_value = "loopback", env = "TOLLGATE_TRUSTED_PROXIES")]

@@ -17,7 +17,7 @@ use crate::counters::SnapshotConfig;
 use crate::http::AllowedHosts;
 use crate::net::tls::TlsFiles;
 use crate::observe::top_keys::Names;
-use crate::rls::ResponseHeaders;
+use crate::rls::{AddedHeaders, ResponseOptions};
 
 /// A validated configuration.
 #[derive(Clone, Debug)]
@@ -32,8 +32,8 @@ pub(super) struct Config {
     pub(super) rls_socket: Option<PathBuf>,
     /// After which time a connection of the rate-limit service is closed.
     pub(super) rls_connection_age: Duration,
-    /// The headers of responses of the rate-limit service.
-    pub(super) rls_headers: ResponseHeaders,
+    /// The headers and metadata of responses of the rate-limit service.
+    pub(super) rls_options: ResponseOptions,
     /// The store of counters.
     pub(super) store: StoreConfig,
     /// How long a decision waits for the store.
@@ -135,7 +135,11 @@ impl Config {
             rls,
             rls_socket,
             rls_connection_age: Duration::from_secs(raw.rls_connection_age.clamp(1, MAX_AGE_SECONDS)),
-            rls_headers: ResponseHeaders::parse(&raw.rls_headers).context("--rls-headers")?,
+            rls_options: ResponseOptions {
+                headers: AddedHeaders::parse(&raw.rls_headers).context("--rls-headers")?,
+                request_headers: AddedHeaders::parse(&raw.rls_request_headers).context("--rls-request-headers")?,
+                metadata: raw.rls_metadata,
+            },
             rules,
             tokens,
             tls: raw.tls_cert.zip(raw.tls_key).map(|(certificate, key)| TlsFiles { certificate, key }),

@@ -192,6 +192,16 @@ impl Connection {
         block.into_iter().chain(call).min()
     }
 
+    /// Returns whether a stream is open.
+    pub fn is_open(&mut self, id: u32) -> bool {
+        self.streams.get_mut(id).is_some()
+    }
+
+    /// Returns the bytes of the bodies of streams that are open.
+    pub fn held_bytes(&self) -> u32 {
+        CONNECTION_WINDOW - self.receive_window - self.returned
+    }
+
     /// Returns since when responses wait for the client to enlarge its window.
     pub fn blocked_since(&self) -> Option<Duration> {
         (self.sending > 0).then_some(self.blocked_since)

@@ -40,7 +40,27 @@ impl Connection {
         self.send_rest(id);
     }
 
-    /// Answers a call by headers only.
+    /// Begins the response of a stream that stays open.
+    pub fn begin_response(&mut self, id: u32, head: &[u8]) {
+        if self.streams.get_mut(id).is_some() {
+            self.put_block(id, END_HEADERS, head);
+        }
+    }
+
+    /// Sends a part of a response that was begun. Returns false if the client has reset its stream, or its windows are too small.
+    pub fn send_part(&mut self, id: u32, part: &[u8]) -> bool {
+        let length = part.len() as i64;
+        let Some(stream) = self.streams.get_mut(id).filter(|stream| length <= stream.send_window) else { return false };
+        if length > self.send_window || part.len() > MAX_PAYLOAD {
+            return false;
+        }
+        stream.send_window -= length;
+        self.send_window -= length;
+        frame::put(&mut self.out, Kind::Data, 0, id, part);
+        true
+    }
+
+    /// Answers a call by headers only, or ends a response that was begun by trailers.
     pub fn respond_without_body(&mut self, id: u32, head: &[u8]) {
         self.end(id, head);
     }

@@ -104,6 +104,7 @@ fn response_is_encoded_with_every_field() {
             Status::default(),
         ],
         headers: vec![("a".into(), "b".into())],
+        request_headers: vec![("c".into(), "d".into())],
         body: "x".repeat(200),
         metadata: serde_json::json!({"m": [null, true, 1.5, ""]}).as_object().cloned(),
     };
@@ -119,6 +120,7 @@ fn response_is_encoded_with_every_field() {
         &field(2, &status),
         &[0x12, 2, 0x08, 1],
         &[0x1a, 6, 0x0a, 1, b'a', 0x12, 1, b'b'],
+        &[0x22, 6, 0x0a, 1, b'c', 0x12, 1, b'd'],
         &body,
         &metadata,
     ];

@@ -1,4 +1,4 @@
-//! The rate-limit headers that responses add.
+//! What responses have beside codes and limits: rate-limit headers and metadata.
 
 use anyhow::{Context, ensure};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -6,21 +6,48 @@ use tollgate_engine::Decision;
 use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus, X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET};
 
-/// The headers to send, and their names.
+/// What responses have beside codes and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ResponseHeaders {
+pub struct ResponseOptions {
+    /// The headers of the response to the client.
+    pub headers: AddedHeaders,
+    /// The headers of an admitted request, for the application.
+    pub request_headers: AddedHeaders,
+    /// Which responses have dynamic metadata.
+    pub metadata: MetadataWhen,
+}
+
+impl Default for ResponseOptions {
+    fn default() -> Self {
+        let request_headers = AddedHeaders { styles: Styles::NONE, names: None };
+        Self { headers: AddedHeaders::default(), request_headers, metadata: MetadataWhen::Rules }
+    }
+}
+
+/// Which responses have dynamic metadata.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum MetadataWhen {
+    /// Those to requests that match a rule with `metadata`.
+    Rules,
+    /// All.
+    Always,
+}
+
+/// The rate-limit headers to add, and their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddedHeaders {
     styles: Styles,
     /// Other names for those of [`Styles::X_RATE_LIMIT`]: limit, remaining and reset.
     names: Option<[HeaderName; 3]>,
 }
 
-impl Default for ResponseHeaders {
+impl Default for AddedHeaders {
     fn default() -> Self {
         Self { styles: Styles::IETF, names: None }
     }
 }
 
-impl ResponseHeaders {
+impl AddedHeaders {
     /// Parses `ietf`, `x-ratelimit`, `both`, `off`, or three names separated by commas.
     ///
     /// # Errors
@@ -47,6 +74,9 @@ impl ResponseHeaders {
 
     /// Returns the headers of a decision. Limits of shadow rules are left out.
     pub(super) fn headers_of(&self, decision: &Decision<'_>) -> Vec<(String, String)> {
+        if self.styles == Styles::NONE && decision.is_allowed() {
+            return Vec::new();
+        }
         let mut map = HeaderMap::new();
         let limits = decision.reports().filter(|report| !report.shadow).map(LimitStatus::from);
         headers::add(&mut map, self.styles, decision.retry(), limits);
@@ -67,12 +97,12 @@ mod tests {
 
     #[test]
     fn styles_and_names_are_parsed() {
-        assert_eq!(ResponseHeaders::parse("ietf").unwrap(), ResponseHeaders::default());
-        let named = ResponseHeaders::parse("RateLimit-Limit, RateLimit-Remaining,RateLimit-Reset").unwrap();
+        assert_eq!(AddedHeaders::parse("ietf").unwrap(), AddedHeaders::default());
+        let named = AddedHeaders::parse("RateLimit-Limit, RateLimit-Remaining,RateLimit-Reset").unwrap();
         assert_eq!(named.name(&X_RATE_LIMIT_RESET), "ratelimit-reset");
         assert_eq!(named.name(&hyper::header::RETRY_AFTER), "retry-after");
         for wrong in ["", "all", "a,b", "a,b,c,d", "a,b,c d"] {
-            assert!(ResponseHeaders::parse(wrong).is_err(), "{wrong}");
+            assert!(AddedHeaders::parse(wrong).is_err(), "{wrong}");
         }
     }
 }
