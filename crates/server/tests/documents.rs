@@ -13,10 +13,12 @@ use crate::common;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
-use common::{Folder, stable_port};
+use common::proxy::{start_app, tool_path};
+use common::{Folder, eventually, stable_port};
 use tollgate_testkit::servers::Postgres;
 
 /// A command of a document with its expected output.
@@ -80,9 +82,12 @@ fn line_matches(expected: &str, printed: &str) -> bool {
 /// defaults of the program.
 struct Ports(Vec<(&'static str, u16)>);
 
+/// The index of the port of a proxy.
+const PROXY: usize = 10;
+
 impl Ports {
     fn new() -> Self {
-        let named = ["8080", "6380", "8081", "8082", "8083", "8084", "8443", "7401", "7402", "7403"];
+        let named = ["8080", "6380", "8081", "8082", "8083", "8084", "8443", "7401", "7402", "7403", "8000"];
         Self(named.into_iter().map(|name| (name, stable_port())).collect())
     }
 
@@ -122,8 +127,9 @@ sleep() {
 }
 "#;
 
-/// One script for the whole document, so that later commands see the effects of earlier ones.
-fn document_script(steps: &[Step], address: &str) -> String {
+/// One script for the whole document, so that later commands see the effects of earlier ones. `address` is that of a server
+/// without another one, `proxy` that of an Envoy.
+fn document_script(steps: &[Step], address: &str, proxy: &str) -> String {
     // Servers end with the shell.
     let mut script = String::from("exec 2>&1\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n");
     script += SLEEP;
@@ -133,7 +139,8 @@ fn document_script(steps: &[Step], address: &str) -> String {
             let _ = writeln!(script, "{}", step.command);
             continue;
         };
-        let address = server.split("--http ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or(address);
+        let named = server.split("--http ").nth(1).and_then(|rest| rest.split(' ').next());
+        let address = if server.starts_with("envoy ") { proxy } else { named.unwrap_or(address) };
         let scheme = if server.contains("--tls-cert") { "https" } else { "http" };
         if server.contains("--rules http") {
             let _ = writeln!(script, "followers+=' {scheme}://{address}'");
@@ -161,8 +168,12 @@ fn read_document(name: &str) -> String {
 
 /// Runs a document in a folder.
 fn run(name: &str, folder: &Folder) {
-    let ports = Ports::new();
-    let mut text = ports.replace(read_document(name));
+    run_text(name, read_document(name), &Ports::new(), folder);
+}
+
+/// Runs the text of a document, or of a part of it.
+fn run_text(name: &str, text: String, ports: &Ports, folder: &Folder) {
+    let mut text = ports.replace(text);
     let postgres = text.contains(POSTGRES).then(Postgres::start);
     if let Some(postgres) = &postgres {
         text = text.replace(POSTGRES, &postgres.create_database("tollgate"));
@@ -170,9 +181,13 @@ fn run(name: &str, folder: &Folder) {
     let steps = parse_steps(&text);
     assert!(!steps.is_empty(), "{name} has commands");
     let program = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
+    let script = document_script(&steps, &ports.free_address(0), &ports.free_address(PROXY));
     let mut shell = Command::new("bash")
         .current_dir(folder.path())
-        .env("PATH", format!("{}:{}", program.display(), std::env::var("PATH").unwrap_or_default()))
+        .env(
+            "PATH",
+            format!("{}:{}:{}", folder.join("bin"), program.display(), std::env::var("PATH").unwrap_or_default()),
+        )
         .env("TZ", "UTC")
         // Far longer than by default: a busy machine must not change what is decided.
         .env("TOLLGATE_STORE_DEADLINE", "20000")
@@ -184,7 +199,7 @@ fn run(name: &str, folder: &Folder) {
         .stdout(Stdio::piped())
         .spawn()
         .expect("bash");
-    shell.stdin.take().unwrap().write_all(document_script(&steps, &ports.free_address(0)).as_bytes()).unwrap();
+    shell.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     let output = shell.wait_with_output().unwrap();
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut wrong = String::new();
@@ -235,6 +250,60 @@ fn sharing_page_examples_run() {
 #[test]
 fn faults_page_examples_run() {
     run_with_rules("docs/faults.md");
+}
+
+/// A program that ends with the test.
+struct Terminated(Child);
+
+impl Drop for Terminated {
+    fn drop(&mut self) {
+        common::signal(self.0.id(), "TERM");
+        let _ = self.0.wait();
+    }
+}
+
+/// The configuration of an nginx as a distribution installs it, but within a folder.
+const NGINX: &str = "
+daemon off; pid nginx.pid; error_log error.log; worker_processes 1;
+events {}
+http {
+  access_log off; client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi;
+  scgi_temp_path scgi;
+  include conf.d/*.conf;
+}
+";
+
+#[test]
+fn proxies_page_examples_run() {
+    let page = read_document("docs/proxies.md");
+    let (nginx, envoy) = page.split_once("## Envoy's rate-limit service").expect("a section");
+    for part in [nginx, envoy] {
+        let (folder, mut ports) = (Folder::new(), Ports::new());
+        ports.0.push(("9000", start_app().port()));
+        // Programs that run within the folder, and wait longer for a busy machine than the 50 ms of the snippets.
+        let (home, proxy) = (folder.path().display().to_string(), ports.free_address(PROXY));
+        let nginx = format!(
+            "#!/bin/bash\nsed -i 's/50ms/2s/' {home}/conf.d/*\n\
+             run=(env PATH=/usr/sbin:/usr/bin:/bin nginx -p {home}/ -c nginx.conf -e error.log)\n\
+             [ \"$1\" = -s ] || exec \"${{run[@]}}\" \"$@\"\n\
+             \"${{run[@]}}\" \"$@\" && for try in $(seq 300); do curl -s -o /dev/null http://{proxy}/ && break; sleep 0.1; done\n"
+        );
+        let envoy = format!(
+            "#!/bin/bash\nsed -i 's/0.05s/2s/' envoy-proxy.yaml\n\
+             exec {} --use-dynamic-base-id --concurrency 1 \"$@\"\n",
+            tool_path("envoy").display()
+        );
+        folder.write_file("nginx.conf", NGINX);
+        folder.write_file("conf.d/empty.conf", "");
+        for (name, script) in [("bin/nginx", nginx), ("bin/envoy", envoy)] {
+            let path = folder.write_file(name, script);
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        // On a real machine nginx runs already.
+        let _nginx = Terminated(Command::new(folder.join("bin/nginx")).spawn().expect("nginx"));
+        eventually("nginx runs", || folder.path().join("nginx.pid").exists());
+        run_text("docs/proxies.md", part.replace("/etc/nginx/conf.d/", &folder.join("conf.d/")), &ports, &folder);
+    }
 }
 
 #[test]

@@ -2,9 +2,12 @@
 
 use crate::common;
 
+use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
-use common::proxy::{Proxy, start_app, start_app_named};
+use common::eventually::{timed, wall_seconds};
+use common::proxy::{Proxy, Response, start_app, start_app_named, start_echo, start_holding_app, with_long_timeouts};
 use common::{Rules, Server, eventually, run};
 use tollgate_testkit::servers::free_port;
 
@@ -16,10 +19,23 @@ descriptors:
 - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 1000}}
 ";
 
+/// Starts a server, and an Envoy in front of an application. The snippet is edited, and its timeout of 50 ms made longer: a busy
+/// machine may take more time for an answer.
 fn start(rules: &str, edit: impl Fn(String) -> String) -> (Server, Proxy, Rules) {
+    start_before(rules, &[], start_app(), edit)
+}
+
+/// Starts a server with further arguments, and an Envoy in front of the application at `app`.
+fn start_before(
+    rules: &str,
+    args: &[&str],
+    app: SocketAddr,
+    edit: impl Fn(String) -> String,
+) -> (Server, Proxy, Rules) {
     let rules = Rules::new(rules);
-    let server = Server::start(&["--rules", rules.path(), "--rls", "127.0.0.1:0"]);
-    let proxy = Proxy::start("envoy-rls", server.rls.expect("the service is on"), start_app(), edit);
+    let server = Server::start(&[&["--rules", rules.path(), "--rls", "127.0.0.1:0"], args].concat());
+    let edit = |snippet| with_long_timeouts(&edit(snippet));
+    let proxy = Proxy::start("envoy-rls", server.rls.expect("the service is on"), app, edit);
     (server, proxy, rules)
 }
 
@@ -40,13 +56,23 @@ fn envoy_refuses_by_the_rule_file_of_the_reference_service_and_fails_open() {
     assert!((1..=365 * 86_400).contains(&retry), "{refused:?}");
     assert_eq!(ask("two").status, 200);
 
-    server.pause();
-    let stalled = ask("one");
-    server.signal("CONT");
-    assert_eq!((stalled.status, &*stalled.body), (200, "app"), "{stalled:?}");
-    assert_eq!(ask("one").status, 429, "limits hold again");
     drop(server);
     assert_eq!(ask("one").status, 200, "the server is down");
+}
+
+#[test]
+fn printed_configuration_passes_requests_while_the_server_is_stalled() {
+    let rules = Rules::new(RULES);
+    let server = Server::start(&["--rules", rules.path(), "--rls", "127.0.0.1:0"]);
+    let proxy = Proxy::start("envoy-rls", server.rls.expect("the service is on"), start_app(), |snippet| snippet);
+    let ask = || proxy.send("GET", "/", &[("x-api-key", "one")]);
+    eventually("the limit is reached", || ask().status == 429);
+    server.pause();
+    let (stalled, time) = timed(ask);
+    server.signal("CONT");
+    assert_eq!((stalled.status, &*stalled.body), (200, "app"), "{stalled:?}");
+    assert!((Duration::from_millis(40)..Duration::from_secs(2)).contains(&time), "{time:?}");
+    eventually("limits hold again", || ask().status == 429);
 }
 
 #[test]
@@ -142,13 +168,88 @@ fn quotas_of_the_reference_service_are_charged_to_the_service_that_served() {
 }
 
 #[test]
-fn concurrency_slot_is_released_when_its_stream_ends() {
+fn concurrency_slot_is_held_while_its_stream_is_open() {
     let limits = "{actions: [{generic_key: {descriptor_value: streams}}], hits_addend: {number: 1}}, \
                   {actions: [{generic_key: {descriptor_value: streams}}], hits_addend: {number: 1, is_negative_hits: true}, \
                   apply_on_stream_done: true}";
     let rules = "{domain: api, rules: [{id: streams, when: {generic_key: streams}, limit: 1, algorithm: concurrency, lease: 1h}]}";
-    let (_server, proxy, _rules) = start(rules, |snippet| with_rate_limits(&snippet, limits));
-    for _ in 0..5 {
-        eventually("the slot of the stream before is released", || proxy.send("GET", "/", &[]).status == 200);
+    let (app, release) = start_holding_app();
+    let (_server, proxy, _rules) = start_before(rules, &[], app, |snippet| with_rate_limits(&snippet, limits));
+    for _ in 0..3 {
+        let mut held = None;
+        eventually("the slot of the stream before is released", || {
+            held = Some(proxy.begin("/held")).filter(|(_, begun)| begun.starts_with("HTTP/1.1 200"));
+            held.is_some()
+        });
+        let (mut first, _) = held.expect("an open stream");
+        // Envoy sends the negative hits of a refused stream as well; they release no slot of another stream.
+        for _ in 0..5 {
+            assert_eq!(proxy.send("GET", "/", &[]).status, 429, "the first stream is open");
+        }
+        release.send(()).expect("the application waits");
+        let mut rest = String::new();
+        first.read_to_string(&mut rest).expect("the response ends");
+        eventually("the slot is free again", || proxy.send("GET", "/", &[]).status == 200);
     }
+}
+
+#[test]
+fn request_headers_reach_the_application() {
+    let args = ["--rls-request-headers", "ietf"];
+    let (_server, proxy, _rules) = start_before(RULES, &args, start_echo(), |snippet| snippet);
+    let echoed = proxy.send("GET", "/", &[("x-api-key", "one"), ("ratelimit", "forged")]);
+    let lines: Vec<&str> = echoed.body.lines().filter(|line| line.starts_with("ratelimit:")).collect();
+    assert!(lines.iter().any(|line| line.contains("\"api_key\";r=1;")), "{echoed:?}");
+}
+
+/// Lets Envoy add its own `X-RateLimit-*` and `Retry-After`.
+fn with_headers_of_envoy(snippet: &str) -> String {
+    let own = "enable_x_ratelimit_headers: DRAFT_VERSION_03\n              enable_retry_after_header: true";
+    let edited = snippet.replace("failure_mode_deny: false", own);
+    assert_ne!(edited, snippet);
+    edited
+}
+
+#[test]
+fn headers_of_envoy_are_added_beside_ours_except_retry_after() {
+    let rules = "{domain: api, rules: [{id: quarter, only: [api_key], per: [api_key], limit: 1/15m}]}";
+    let headers = |args: &[&str]| {
+        let edit = |snippet: String| with_headers_of_envoy(&snippet);
+        let (_server, proxy, _rules) = start_before(rules, args, start_app(), edit);
+        let ask = || proxy.send("GET", "/", &[("x-api-key", "one")]);
+        let lines = |response: &Response, name: &str| -> Vec<String> {
+            let lines = response.head.lines().filter_map(|line| line.split_once(": "));
+            lines.filter(|(found, _)| *found == name).map(|(_, value)| value.to_owned()).collect()
+        };
+        let (admitted, refused) = (ask(), ask());
+        assert_eq!((admitted.status, refused.status), (200, 429), "{admitted:?} {refused:?}");
+        assert_eq!(lines(&refused, "retry-after").len(), 1, "ours wins: {refused:?}");
+        let own = ["x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit-policy"];
+        own.map(|name| lines(&admitted, name).join(" "))
+    };
+    // A period that is not a unit of the protocol is left out by Envoy.
+    assert_eq!(headers(&[]), ["1", "0", "\"quarter\";q=1;w=900"]);
+    assert_eq!(headers(&["--rls-headers", "x-ratelimit"]), ["1 1", "0 0", ""], "the same headers of both");
+}
+
+#[test]
+fn retry_after_is_the_end_of_the_window() {
+    let rules = "{domain: api, descriptors: [{key: api_key, rate_limit: {unit: hour, requests_per_unit: 1}}]}";
+    let (_server, proxy, _rules) = start(rules, |snippet| snippet);
+    // Once more if an hour ends between the readings of the clock.
+    eventually("a refusal within one hour", || {
+        let ask = || proxy.send("GET", "/", &[("x-api-key", "one")]);
+        ask();
+        let before = wall_seconds();
+        let refused = ask();
+        let after = wall_seconds();
+        if refused.status != 429 || before / 3_600 != after / 3_600 {
+            return false;
+        }
+        let retry: u64 = refused.header("retry-after").and_then(|retry| retry.parse().ok()).expect("seconds");
+        let end = (before / 3_600 + 1) * 3_600;
+        // Readings are in whole seconds, rounded down; waits are rounded up.
+        assert!((end - after..=end - before).contains(&retry), "{retry} s, {before} to {after}, end {end}");
+        true
+    });
 }

@@ -2,8 +2,11 @@
 
 use crate::common;
 
-use common::{Rules, Server, run};
 use std::process::Command;
+use std::time::Duration;
+
+use common::eventually::timed;
+use common::{Rules, Server, run};
 
 const RULES: &str = "
 domain: api
@@ -55,9 +58,15 @@ fn forwarded_addresses_are_believed_only_from_trusted_proxies() {
 fn delay_is_held_and_the_request_passes() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
-    for _ in 0..3 {
-        assert!(curl(&server, "/v1/forward-auth/api/slow", &[]).starts_with("http/1.1 200"));
-    }
+    let ((), time) = timed(|| {
+        for _ in 0..3 {
+            assert!(curl(&server, "/v1/forward-auth/api/slow", &[]).starts_with("http/1.1 200"));
+        }
+    });
+    assert!(
+        time >= Duration::from_millis(90),
+        "the second and third wait for 50 ms each after the one before: {time:?}"
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@
     reason = "waits for other processes; each test file uses a part"
 )]
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The longest time that anything in a test may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
@@ -36,4 +36,21 @@ pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bo
         assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         tokio::time::sleep(PAUSE).await;
     }
+}
+
+/// Returns what `action` returns, and the time that it took.
+pub fn timed<T>(action: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = action();
+    (result, start.elapsed())
+}
+
+/// Lets time pass, for tests that show that nothing happens meanwhile.
+pub fn pass_time(time: Duration) {
+    std::thread::sleep(time);
+}
+
+/// Returns the wall clock in whole seconds since 1970.
+pub fn wall_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
 }

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 
 use tollgate_testkit::servers::free_port;
 
@@ -17,19 +19,17 @@ pub struct Proxy {
     folder: Folder,
 }
 
-/// The proxies, by the name of their snippet.
-pub const PROXIES: [&str; 5] = ["nginx", "haproxy", "caddy", "traefik", "envoy"];
-
 impl Proxy {
-    /// Starts a proxy in front of `app` that asks the Tollgate at `server`, with its snippet after `edit`.
+    /// Starts a proxy in front of `app` that asks the Tollgate at `server`, with its snippet after `edit`; for HAProxy the
+    /// Lua action is edited as well.
     pub fn start(name: &str, server: SocketAddr, app: SocketAddr, edit: impl Fn(String) -> String) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let snippet = |name: &str| {
             let (server, app, listen) = (server.to_string(), app.to_string(), address.to_string());
             tollgate(&["snippets", name, "--server", &server, "--app", &app, "--listen", &listen], b"").done()
         };
-        let lua = with_long_timeouts(&snippet("haproxy-lua"));
-        Self::start_with(name, address, &with_long_timeouts(&edit(snippet(name))), &lua)
+        let lua = if name == "haproxy" { edit(snippet("haproxy-lua")) } else { String::new() };
+        Self::start_with(name, address, &edit(snippet(name)), &lua)
     }
 
     /// Starts a proxy that listens on `address` with a configuration; `lua` is for HAProxy.
@@ -84,9 +84,21 @@ impl Proxy {
 
     /// Sends a request and returns the response.
     pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
-        let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: api.example.org\r\n{lines}connection: close\r\n\r\n");
-        try_send(self.address, &request).expect("the proxy answers")
+        try_send(self.address, &request(method, path, headers)).expect("the proxy answers")
+    }
+
+    /// Sends a request, and returns the connection when the response has begun, with the part that has arrived.
+    pub fn begin(&self, path: &str) -> (TcpStream, String) {
+        let mut stream = TcpStream::connect(self.address).expect("the proxy listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.write_all(request("GET", path, &[]).as_bytes()).expect("the proxy reads");
+        let (mut begun, mut buffer) = (Vec::new(), [0; 1024]);
+        while !begun.windows(4).any(|end| end == b"\r\n\r\n") {
+            let read = stream.read(&mut buffer).expect("the proxy answers");
+            assert!(read > 0, "the proxy closed the connection");
+            begun.extend_from_slice(&buffer[..read]);
+        }
+        (stream, String::from_utf8_lossy(&begun).into_owned())
     }
 }
 
@@ -98,10 +110,15 @@ impl Drop for Proxy {
     }
 }
 
-/// Lets a proxy wait for two seconds. The snippets say 50 ms, in which a busy machine may not answer, and then requests pass that
-/// should be refused.
-fn with_long_timeouts(snippet: &str) -> String {
+/// Lets a proxy wait for two seconds, for tests of refusals. The snippets say 50 ms, in which a busy machine may not answer, and
+/// then requests pass that should be refused.
+pub fn with_long_timeouts(snippet: &str) -> String {
     snippet.replace("50ms", "2s").replace("0.05s", "2s").replace("timeout = 50 ", "timeout = 2000 ")
+}
+
+fn request(method: &str, path: &str, headers: &[(&str, &str)]) -> String {
+    let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    format!("{method} {path} HTTP/1.1\r\nhost: api.example.org\r\n{lines}connection: close\r\n\r\n")
 }
 
 const NGINX: &str = "
@@ -149,27 +166,64 @@ pub fn start_app() -> SocketAddr {
 
 /// Starts an application that answers every request with 200 and its name.
 pub fn start_app_named(name: &'static str) -> SocketAddr {
+    start_app_with(move |_, stream| write_response(stream, name))
+}
+
+/// Starts an application that answers every request with the head of the request.
+pub fn start_echo() -> SocketAddr {
+    start_app_with(|head, stream| write_response(stream, head))
+}
+
+/// Starts an application that begins every response to `/held`, and ends it when the sender has sent something or is dropped.
+pub fn start_holding_app() -> (SocketAddr, Sender<()>) {
+    let (release, released) = channel();
+    let released = Mutex::new(released);
+    let address = start_app_with(move |head, stream| {
+        if !head.starts_with("GET /held ") {
+            return write_response(stream, "app");
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nap")?;
+        let _ = released.lock().expect("no panic").recv();
+        stream.write_all(b"p")
+    });
+    (address, release)
+}
+
+/// Starts an application that answers the head of each request by `respond`, until the test ends.
+fn start_app_with<F>(respond: F) -> SocketAddr
+where
+    F: Fn(&str, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
+{
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("an address");
+    let respond = Arc::new(respond);
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            std::thread::spawn(move || drop(answer(stream, name)));
+            let respond = respond.clone();
+            std::thread::spawn(move || drop(answer(stream, &*respond)));
         }
     });
     address
 }
 
-fn answer(mut stream: TcpStream, name: &str) -> std::io::Result<()> {
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: text/plain\r\n\r\n{name}", name.len());
+fn answer(
+    mut stream: TcpStream,
+    respond: &impl Fn(&str, &mut TcpStream) -> std::io::Result<()>,
+) -> std::io::Result<()> {
     let mut lines = BufReader::new(stream.try_clone()?);
-    let mut line = String::new();
-    while lines.read_line(&mut line)? > 0 {
-        if line == "\r\n" {
-            stream.write_all(head.as_bytes())?;
+    let mut head = String::new();
+    while lines.read_line(&mut head)? > 0 {
+        if head.ends_with("\r\n\r\n") {
+            respond(&head, &mut stream)?;
+            head.clear();
         }
-        line.clear();
     }
     Ok(())
+}
+
+fn write_response(stream: &mut TcpStream, body: &str) -> std::io::Result<()> {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\ncontent-type: text/plain\r\n\r\n{body}", body.len());
+    stream.write_all(head.as_bytes())
 }
 
 fn tools_folder() -> PathBuf {
@@ -177,6 +231,7 @@ fn tools_folder() -> PathBuf {
     PathBuf::from(python).parent().expect("a folder").to_owned()
 }
 
-fn tool_path(name: &str) -> PathBuf {
+/// Returns the path of a program beside the interpreter of `TOLLGATE_TEST_PYTHON`.
+pub fn tool_path(name: &str) -> PathBuf {
     tools_folder().join(name)
 }
