@@ -24,6 +24,10 @@ mod resp;
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
 mod rls;
 
+#[path = "fuzzed/xds.rs"]
+#[allow(unreachable_pub, reason = "the fuzz target includes it too")]
+mod xds;
+
 /// Passes every input of a corpus on.
 fn replay(name: &str, check: impl Fn(&[u8])) {
     let folder = format!("{}/../../fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -48,6 +52,11 @@ fn corpus_inputs_parse_alike_however_they_are_split() {
 #[test]
 fn corpus_of_frames_has_the_same_reaction_however_it_is_split() {
     replay("http2", http2::check);
+}
+
+#[test]
+fn corpus_of_an_xds_server_is_decoded_or_refused() {
+    replay("xds", xds::check);
 }
 
 #[test]

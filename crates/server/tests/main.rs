@@ -48,6 +48,7 @@ mod sticky;
 mod stores;
 mod tls;
 mod verbs;
+mod xds;
 
 #[test]
 fn every_file_of_tests_is_listed() {

@@ -8,8 +8,7 @@ use tollgate_engine::Store;
 
 use super::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use super::decide::decide;
-use super::status::UNIT_NAMES;
-use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status};
+use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, RateLimitResponse, Status, UNIT_NAMES};
 use crate::app::App;
 use crate::control::auth::Access;
 use crate::ops::error::OpError;

@@ -8,8 +8,7 @@ use tollgate_engine::rules::Metadata;
 use tollgate_engine::{Decision, RuleMatch};
 
 use super::options::MetadataWhen;
-use super::status::UNIT_NAMES;
-use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, Status};
+use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, Status, UNIT_NAMES};
 
 /// Returns the metadata of a response with these statuses, if it is to have any. `decision` is `None` if no rule was asked;
 /// `indices` has the descriptor of each item of the decision.

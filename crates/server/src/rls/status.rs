@@ -11,9 +11,6 @@ use super::wire::{Code, CurrentLimit, Status};
 pub(super) const UNITS: [(u32, u64); 7] =
     [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (5, 30 * 86_400), (6, 365 * 86_400), (7, 7 * 86_400)];
 
-/// The names of the units by their number.
-pub(super) const UNIT_NAMES: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
-
 /// Passes the status of each item that a rule or a limit applies to.
 pub(super) fn write(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)) {
     let mut reports: Vec<LimitReport<'_>> = decision.reports().collect();

@@ -9,6 +9,9 @@ use std::fmt;
 
 use super::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 
+/// The names of the units by their number.
+pub(crate) const UNIT_NAMES: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
+
 /// `RateLimitRequest`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitRequest<'a> {
@@ -53,6 +56,8 @@ pub enum WireError {
     Tag,
     /// A known field has a wrong wire type.
     Type(&'static str),
+    /// A string is not UTF-8.
+    Utf8,
     /// There are more elements than allowed.
     TooMany {
         /// The name of the elements.
@@ -68,6 +73,7 @@ impl fmt::Display for WireError {
             Self::Truncated => f.write_str("the message ends within a field"),
             Self::Varint => f.write_str("a varint has more than 64 bits"),
             Self::Tag => f.write_str("a field has number 0 or an unknown wire type"),
+            Self::Utf8 => f.write_str("a string is not UTF-8"),
             Self::Type(field) => write!(f, "the field `{field}` has the wrong wire type"),
             Self::TooMany { what, max } => write!(f, "too many {what} (maximum {max})"),
         }
@@ -78,7 +84,7 @@ impl std::error::Error for WireError {}
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug)]
-enum WireValue<'a> {
+pub(crate) enum WireValue<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
     /// A value of 4 or 8 bytes, which no field of ours has.
@@ -86,21 +92,25 @@ enum WireValue<'a> {
 }
 
 impl<'a> WireValue<'a> {
-    fn expect_varint(self, field: &'static str) -> Result<u64, WireError> {
+    pub(crate) fn expect_varint(self, field: &'static str) -> Result<u64, WireError> {
         if let Self::Varint(number) = self { Ok(number) } else { Err(WireError::Type(field)) }
     }
 
-    fn expect_bytes(self, field: &'static str) -> Result<&'a [u8], WireError> {
+    pub(crate) fn expect_bytes(self, field: &'static str) -> Result<&'a [u8], WireError> {
         if let Self::Bytes(bytes) = self { Ok(bytes) } else { Err(WireError::Type(field)) }
     }
 }
 
 /// The fields of a message, in order.
-struct MessageFields<'a>(&'a [u8]);
+pub(crate) struct MessageFields<'a>(&'a [u8]);
 
 impl<'a> MessageFields<'a> {
+    pub(crate) fn new(message: &'a [u8]) -> Self {
+        Self(message)
+    }
+
     /// Returns the number and the value of the next field; `None` at the end.
-    fn next(&mut self) -> Result<Option<(u64, WireValue<'a>)>, WireError> {
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, WireValue<'a>)>, WireError> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -353,7 +363,7 @@ fn put_headers(out: &mut Vec<u8>, field: u8, headers: &[(String, String)]) {
 }
 
 /// Appends a varint field. Defaults are not written.
-fn put_number(out: &mut Vec<u8>, field: u8, number: u64) {
+pub(crate) fn put_number(out: &mut Vec<u8>, field: u8, number: u64) {
     if number != 0 {
         out.push(field << 3);
         put_varint(out, number);
@@ -361,7 +371,7 @@ fn put_number(out: &mut Vec<u8>, field: u8, number: u64) {
 }
 
 /// Appends a string or bytes. Defaults are not written.
-fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     if !bytes.is_empty() {
         out.push(field << 3 | 2);
         put_varint(out, bytes.len() as u64);
@@ -371,7 +381,7 @@ fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
 
 /// Appends a message, even an empty one. Its length is known only after writing; most lengths fit the byte reserved for
 /// it.
-fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
+pub(crate) fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[field << 3 | 2, 0]);
     let start = out.len();
     write(out);

@@ -20,6 +20,8 @@ pub enum RulesSource {
     File(PathBuf),
     /// The rules service of another process.
     Service(FollowedService),
+    /// An xDS server, by its address.
+    Xds(String),
     /// No rules: requests have inline limits.
     #[default]
     Inline,
@@ -69,7 +71,7 @@ impl Counts {
 /// The status of a node's rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RulesStatus {
-    /// `database`, the path of a file, the address of a rules service, or `none`.
+    /// `database`, the path of a file, the address of a rules service or of an xDS server, or `none`.
     pub source: String,
     /// The revision in force; of a file, how often it was loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -110,7 +112,7 @@ impl SourceStatus {
         match &self.source {
             RulesSource::Database(service) => Some(service.audit()),
             RulesSource::Service(followed) => Some(&followed.audit),
-            RulesSource::File(_) | RulesSource::Inline => None,
+            RulesSource::File(_) | RulesSource::Xds(_) | RulesSource::Inline => None,
         }
     }
 
@@ -156,6 +158,9 @@ impl SourceStatus {
             RulesSource::Service(FollowedService { url, .. }) => {
                 format!("the rules of this server come from the rules service {url}; send the request there")
             }
+            RulesSource::Xds(url) => {
+                format!("the rules of this server come from the xDS server {url}; change them there")
+            }
             RulesSource::Inline => "this server has no rules; start it with a data directory".to_owned(),
         }
     }
@@ -171,6 +176,7 @@ impl std::fmt::Display for SourceStatus {
             RulesSource::Database(_) => f.write_str("database"),
             RulesSource::File(path) => path.display().fmt(f),
             RulesSource::Service(followed) => f.write_str(&followed.url),
+            RulesSource::Xds(url) => f.write_str(url),
             RulesSource::Inline => f.write_str("none"),
         }
     }

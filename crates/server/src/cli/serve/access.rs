@@ -21,6 +21,7 @@ pub(super) fn read(
     let open = listeners.iter().find_map(|(flag, address)| Some((flag, address.filter(beyond)?)));
     let without = match rules {
         RulesConfig::File(_) => Some("--rules FILE"),
+        RulesConfig::Xds(_) => Some("--rules xds://…"),
         RulesConfig::Inline => Some("--data off"),
         RulesConfig::Database(_) | RulesConfig::Service(_) => None,
     };

@@ -9,11 +9,12 @@ use crate::rls::MetadataWhen;
 
 #[derive(Clone, Debug, Args)]
 pub(in crate::cli) struct ServeArgs {
-    /// The source of rules: a file, a folder, or the URL of a rules service to follow; by default this server's own database
+    /// The source of rules: a file, a folder, or the URL of a rules service or an xDS server; by default this server's own database
     ///
     /// A file, YAML or JSON, is read again when it changes; of a folder, all *.yaml, *.yml and *.json together. A service, `https://host:port` of another `tollgate serve`, is
     /// followed: a change arrives within a second, and the last good rules are kept in the data directory for a start
-    /// while the service is unreachable. Rules with mistakes are refused as a whole and the rules in force stay. Without rules,
+    /// while the service is unreachable. An xDS server, `xds://host:port` or `xds+tls://host:port`, sends the configuration of the
+    /// reference rate-limit service, as Envoy Gateway does. Rules with mistakes are refused as a whole and the rules in force stay. Without rules,
     /// requests have inline limits.
     #[arg(long, value_name = "PATH|URL", env = "TOLLGATE_RULES")]
     pub(super) rules: Option<String>,
@@ -32,9 +33,17 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "TOKEN", env = "TOLLGATE_RULES_TOKEN", hide_env_values = true)]
     pub(super) rules_token: Option<String>,
 
-    /// Extra CA certificates (PEM) for the rules service
+    /// Extra CA certificates (PEM) for the rules service; for an xDS server the only ones
     #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES_CA")]
     pub(super) rules_ca: Option<PathBuf>,
+
+    /// The certificate of this node (PEM), if an xDS server requires one
+    #[arg(long, value_name = "FILE", requires = "rules_key", env = "TOLLGATE_RULES_CERT")]
+    pub(super) rules_cert: Option<PathBuf>,
+
+    /// The private key of --rules-cert (PEM)
+    #[arg(long, value_name = "FILE", requires = "rules_cert", env = "TOLLGATE_RULES_KEY")]
+    pub(super) rules_key: Option<PathBuf>,
 
     /// The name of this node at the rules service, by default its host name and HTTP port; and among peers, by default its address
     #[arg(long, value_name = "NAME", env = "TOLLGATE_NODE")]

@@ -10,6 +10,7 @@ use crate::client::{Client, Secret};
 use crate::control::api::bounds::MAX_NODE_NAME;
 use crate::control::sqlite_url;
 use crate::rules_source::poll::FollowConfig;
+use crate::rules_source::xds::XdsConfig;
 
 /// The source of rules.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub(super) enum RulesConfig {
     Database(DatabaseConfig),
     /// The rules service of another server.
     Service(FollowConfig),
+    /// An xDS server.
+    Xds(XdsConfig),
 }
 
 /// A database for rules.
@@ -43,6 +46,23 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
     if let (Some(_), Some(_)) = (&raw.rules, &raw.database) {
         bail!("--rules and --database are both sources of rules: leave one of them out");
     }
+    let node = || -> anyhow::Result<String> {
+        let node = raw.node.clone().unwrap_or_else(|| node_name(http));
+        ensure!(
+            is_graphic(&node) && node.len() <= MAX_NODE_NAME,
+            "--node: a name has 1 to {MAX_NODE_NAME} printable ASCII characters without spaces"
+        );
+        Ok(node)
+    };
+    if let Some(url) = raw.rules.as_deref().filter(|rules| XdsConfig::is_meant(rules)) {
+        ensure!(raw.rules_token.is_none(), "--rules-token is for a rules service of Tollgate; an xDS server has none");
+        let own = raw.rules_cert.as_deref().zip(raw.rules_key.as_deref());
+        return Ok(RulesConfig::Xds(XdsConfig::new(url, raw.rules_ca.as_deref(), own, node()?).context("--rules")?));
+    }
+    ensure!(
+        raw.rules_cert.is_none(),
+        "--rules-cert is for an xDS server, and none is given: add --rules xds+tls://host:port"
+    );
     if let Some(url) = raw.rules.as_deref().filter(|rules| rules.contains("://")) {
         let token = raw.rules_token.clone().map(Secret::new);
         ensure!(
@@ -54,12 +74,7 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
             client.url().username().is_empty() && client.url().password().is_none(),
             "--rules: the address of a rules service cannot have a user or a password; set a token with --rules-token"
         );
-        let node = raw.node.clone().unwrap_or_else(|| node_name(http));
-        ensure!(
-            is_graphic(&node) && node.len() <= MAX_NODE_NAME,
-            "--node: a name has 1 to {MAX_NODE_NAME} printable ASCII characters without spaces"
-        );
-        return Ok(RulesConfig::Service(FollowConfig { client, node, data }));
+        return Ok(RulesConfig::Service(FollowConfig { client, node: node()?, data }));
     }
     for (flag, given) in [
         ("--rules-token", raw.rules_token.is_some()),

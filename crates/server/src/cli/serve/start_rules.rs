@@ -18,6 +18,7 @@ use crate::control::model::Role;
 use crate::net::background::BackgroundThread;
 use crate::rules_source::file::{self, RuleFiles};
 use crate::rules_source::status::{FollowedService, RulesSource};
+use crate::rules_source::xds::XdsFollower;
 use crate::rules_source::{database, poll};
 
 /// Installs the rules of the configured source, and follows its changes on the thread that is returned with the app.
@@ -67,6 +68,12 @@ pub(super) async fn start<S: Store + 'static>(
             let audit = AuditQueues::start(sink, background.handle());
             let app = Arc::new(app.with_source(RulesSource::Service(FollowedService { url, audit })));
             let follower = background.run(poll::Follower::start(app.clone(), service.clone())).await??;
+            drop(background.handle().spawn(follower.follow()));
+            app
+        }
+        RulesConfig::Xds(server) => {
+            let app = Arc::new(app.with_source(RulesSource::Xds(server.to_string())));
+            let follower = background.run(XdsFollower::start(app.clone(), server.clone())).await??;
             drop(background.handle().spawn(follower.follow()));
             app
         }

@@ -23,6 +23,14 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
         RulesConfig::File(path) => vec![check_file(path)],
         RulesConfig::Database(from) => check_database(from).await,
         RulesConfig::Service(from) => vec![check_service(from).await],
+        RulesConfig::Xds(from) => vec![match from.connect().await {
+            Ok(()) => Finding::ok("rules", format!("the xDS server {from} accepts connections")),
+            Err(why) => Finding::error(
+                "rules",
+                format!("the xDS server {from} cannot be reached: {why}"),
+                "check that it runs, its address in --rules, and the certificates",
+            ),
+        }],
     }
 }
 

@@ -1,0 +1,401 @@
+//! Rules from an xDS server, in the state of the world: the feed of `RateLimitConfig` by which Envoy Gateway configures the
+//! reference rate-limit service.
+//!
+//! A stream of gRPC stays open. Each response has all resources, which are translated to files of the reference service and
+//! installed as a whole; the answer names the version in force and, if the resources were refused, their mistakes. The rules in
+//! force stay while the server is unreachable, and the next stream begins with their version.
+
+pub mod stream;
+pub mod wire;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use reqwest::Url;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tollgate_engine::Store;
+use tollgate_engine::rules::{Rules, Source};
+
+use self::stream::ClientStream;
+use self::wire::{ConfigFile, DiscoveryRequest, DiscoveryResponse, TYPE_URL};
+use super::install::{put, refuse};
+use super::poll::{PollOutcome, pause};
+use crate::app::App;
+
+const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+
+/// The port, unless the address has another: that of Envoy Gateway.
+const DEFAULT_PORT: u16 = 18_001;
+
+/// How long connecting, with the handshake of TLS, may take.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long a start waits for the first rules.
+const START: Duration = Duration::from_secs(30);
+/// How often an idle server is probed.
+const PROBE_EVERY: Duration = Duration::from_secs(30);
+/// How long the answer to a probe, or writing a request, may take.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// An xDS server to follow.
+#[derive(Clone)]
+pub struct XdsConfig {
+    host: String,
+    port: u16,
+    tls: Option<Arc<ClientConfig>>,
+    node: String,
+}
+
+impl fmt::Debug for XdsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("XdsConfig").field(&self.to_string()).finish()
+    }
+}
+
+impl fmt::Display for XdsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls.is_some() { "xds+tls" } else { "xds" };
+        write!(f, "{scheme}://{}:{}", self.host, self.port)
+    }
+}
+
+impl XdsConfig {
+    /// Returns whether an address is one of an xDS server.
+    pub fn is_meant(url: &str) -> bool {
+        url.starts_with("xds://") || url.starts_with("xds+tls://")
+    }
+
+    /// Reads `xds://host[:port]` or `xds+tls://host[:port]`. `ca` are the certificates of the server's CA, `own` are the
+    /// certificate and the key of this node; they are for TLS.
+    ///
+    /// # Errors
+    /// When the address or a file is invalid.
+    pub fn new(url: &str, ca: Option<&Path>, own: Option<(&Path, &Path)>, node: String) -> anyhow::Result<Self> {
+        let invalid = || format!("`{url}` is not the address of an xDS server; write it like xds://127.0.0.1:18001");
+        let parsed = Url::parse(url).with_context(invalid)?;
+        let host = parsed.host_str().filter(|host| !host.is_empty()).with_context(invalid)?.to_owned();
+        ensure!(
+            matches!(parsed.path(), "" | "/") && parsed.query().is_none() && parsed.username().is_empty(),
+            invalid()
+        );
+        let tls = match (parsed.scheme() == "xds+tls", ca) {
+            (true, Some(ca)) => Some(Arc::new(tls_config(ca, own)?)),
+            (true, None) => bail!("{url} needs the certificates of its CA: add --rules-ca FILE"),
+            (false, None) if own.is_none() => None,
+            (false, _) => bail!("{url} is not encrypted: write xds+tls://, or leave out the certificates"),
+        };
+        Ok(Self { host, port: parsed.port().unwrap_or(DEFAULT_PORT), tls, node })
+    }
+
+    /// Connects to the server.
+    ///
+    /// # Errors
+    /// When it is unreachable, or its certificate is not trusted.
+    pub async fn connect(&self) -> Result<(), String> {
+        self.open().await.map(drop)
+    }
+
+    async fn open(&self) -> Result<Box<dyn Link>, String> {
+        let connecting = async {
+            // An IPv6 address has brackets in a URL.
+            let host = self.host.trim_matches(['[', ']']);
+            let tcp = TcpStream::connect((host, self.port)).await?;
+            tcp.set_nodelay(true)?;
+            let Some(tls) = &self.tls else { return Ok(Box::new(tcp) as Box<dyn Link>) };
+            let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
+            let tls = TlsConnector::from(tls.clone()).connect(name, tcp).await?;
+            std::io::Result::Ok(Box::new(tls) as Box<dyn Link>)
+        };
+        match timeout(CONNECT, connecting).await {
+            Ok(opened) => opened.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("no connection within {} s", CONNECT.as_secs())),
+        }
+    }
+}
+
+fn tls_config(ca: &Path, own: Option<(&Path, &Path)>) -> anyhow::Result<ClientConfig> {
+    let read = |path: &Path| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let certificates = |path: &Path| -> anyhow::Result<Vec<CertificateDer<'static>>> {
+        let pem = read(path)?;
+        let found: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>()?;
+        ensure!(!found.is_empty(), "{} has no certificates in PEM", path.display());
+        Ok(found)
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca)? {
+        roots.add(certificate).with_context(|| format!("{} is not usable as a CA", ca.display()))?;
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions()?.with_root_certificates(roots);
+    let mut config = match own {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => {
+            let private = PrivateKeyDer::from_pem_slice(&read(key)?);
+            let private = private.with_context(|| format!("{} has no private key in PEM", key.display()))?;
+            builder.with_client_auth_cert(certificates(certificate)?, private)?
+        }
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+/// A socket, with or without TLS.
+trait Link: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Link for T {}
+
+/// A node that follows an xDS server.
+pub struct XdsFollower<S> {
+    app: Arc<App<S>>,
+    config: XdsConfig,
+    subscription: Option<Subscription>,
+    /// The version in force; empty if there is none.
+    version: String,
+    failures: u32,
+    /// The last failure that was logged.
+    failure: Option<String>,
+}
+
+impl<S> fmt::Debug for XdsFollower<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XdsFollower")
+            .field("config", &self.config)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An open stream.
+struct Subscription {
+    link: Box<dyn Link>,
+    stream: ClientStream,
+    messages: VecDeque<Vec<u8>>,
+    buffer: Vec<u8>,
+}
+
+impl<S: Store + 'static> XdsFollower<S> {
+    /// Installs the first rules of the server.
+    ///
+    /// # Errors
+    /// When there are none within [`START`]: a server without its rules would let everything pass.
+    pub async fn start(app: Arc<App<S>>, config: XdsConfig) -> anyhow::Result<Self> {
+        let (version, failures, failure) = (String::new(), 0, None);
+        let mut follower = Self { app, config, subscription: None, version, failures, failure };
+        let deadline = Instant::now() + START;
+        let mut why = "it sends no rules".to_owned();
+        while let Ok(outcome) = tokio::time::timeout_at(deadline, follower.step()).await {
+            match outcome {
+                Ok(PollOutcome::Refused) => "its rules were refused".clone_into(&mut why),
+                Ok(_) => return Ok(follower),
+                Err(failure) => {
+                    why = failure;
+                    follower.pause_after_failure(&why).await;
+                }
+            }
+        }
+        bail!("the xDS server {} cannot be used within {} s: {why}", follower.config, START.as_secs())
+    }
+
+    /// Follows the server, forever.
+    pub async fn follow(mut self) {
+        loop {
+            match self.step().await {
+                Ok(outcome) => self.answered(outcome),
+                Err(why) => {
+                    self.app.metrics.polls.add(PollOutcome::Failed, self.app.now());
+                    self.pause_after_failure(&why).await;
+                }
+            }
+        }
+    }
+
+    /// Waits for the next response, or the answer to a probe, and takes it. After an error there is no subscription.
+    async fn step(&mut self) -> Result<PollOutcome, String> {
+        let mut subscription = match self.subscription.take() {
+            Some(subscription) => subscription,
+            None => Subscription::open(&self.config, &self.version).await?,
+        };
+        let outcome = match subscription.next().await? {
+            None => PollOutcome::Unchanged,
+            Some(message) => self.take(&mut subscription, &message).await?,
+        };
+        self.subscription = Some(subscription);
+        Ok(outcome)
+    }
+
+    /// Installs the resources of a response, and answers it.
+    async fn take(&mut self, subscription: &mut Subscription, message: &[u8]) -> Result<PollOutcome, String> {
+        let response = DiscoveryResponse::decode(message).map_err(|error| format!("malformed response: {error}"))?;
+        let nonce = String::from_utf8_lossy(response.nonce).into_owned();
+        let installed = match read_files(&response) {
+            Ok(files) => {
+                let app = self.app.clone();
+                let installed = tokio::task::spawn_blocking(move || install_files(&app, &files)).await;
+                installed.unwrap_or_else(|error| Err(format!("the rules could not be compiled: {error}")))
+            }
+            Err(why) => Err(why),
+        };
+        let outcome = match &installed {
+            Ok(rules) => {
+                self.version = String::from_utf8_lossy(response.version).into_owned();
+                tracing::info!(version = self.version, rules, "rules loaded");
+                PollOutcome::Changed
+            }
+            Err(why) => {
+                let next = i64::try_from(self.app.engine.rules().version()).unwrap_or(i64::MAX).saturating_add(1);
+                refuse(&self.app, next, why);
+                let version = String::from_utf8_lossy(response.version).into_owned();
+                tracing::error!(version, "rules refused; the rules in force stay");
+                PollOutcome::Refused
+            }
+        };
+        let error = installed.as_ref().err().map(String::as_str);
+        subscription.request(&DiscoveryRequest {
+            version: &self.version,
+            node: &self.config.node,
+            nonce: &nonce,
+            error,
+        })?;
+        subscription.write().await?;
+        Ok(outcome)
+    }
+
+    async fn pause_after_failure(&mut self, why: &str) {
+        self.failures = self.failures.saturating_add(1);
+        if self.failure.as_deref() != Some(why) {
+            tracing::warn!(service = %self.config, why, "xDS server unavailable; the rules in force stay");
+            self.failure = Some(why.to_owned());
+        }
+        // Without randomness there is no jitter, which is acceptable.
+        sleep(pause(PollOutcome::Failed, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
+    }
+
+    fn answered(&mut self, outcome: PollOutcome) {
+        self.app.metrics.polls.add(outcome, self.app.now());
+        self.failures = 0;
+        if self.failure.take().is_some() {
+            tracing::info!(service = %self.config, "xDS server available again");
+        }
+    }
+}
+
+impl Subscription {
+    /// Opens a stream and asks for all resources.
+    async fn open(config: &XdsConfig, version: &str) -> Result<Self, String> {
+        let link = config.open().await?;
+        let authority = format!("{}:{}", config.host, config.port);
+        let stream = ClientStream::open(&authority, METHOD, config.tls.is_some());
+        let mut subscription = Self { link, stream, messages: VecDeque::new(), buffer: vec![0; 16 * 1024] };
+        subscription.request(&DiscoveryRequest { version, node: &config.node, ..DiscoveryRequest::default() })?;
+        subscription.write().await?;
+        Ok(subscription)
+    }
+
+    fn request(&mut self, request: &DiscoveryRequest<'_>) -> Result<(), String> {
+        let mut message = Vec::new();
+        request.encode(&mut message);
+        self.stream.send(&message)
+    }
+
+    async fn write(&mut self) -> Result<(), String> {
+        let written = timeout(ANSWER, async {
+            self.link.write_all(&self.stream.out).await?;
+            self.link.flush().await
+        });
+        match written.await {
+            Ok(written) => written.map_err(|error| error.to_string())?,
+            Err(_) => return Err("the server does not read".to_owned()),
+        }
+        self.stream.out.clear();
+        Ok(())
+    }
+
+    /// Returns the next message; `None` if a probe of an idle server was answered.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+        let mut is_probing = false;
+        loop {
+            if let Some(message) = self.messages.pop_front() {
+                return Ok(Some(message));
+            }
+            self.write().await?;
+            let wait = if is_probing { ANSWER } else { PROBE_EVERY };
+            match timeout(wait, self.link.read(&mut self.buffer)).await {
+                Err(_) if is_probing => return Err("the server does not answer".to_owned()),
+                Err(_) => {
+                    self.stream.ping();
+                    is_probing = true;
+                }
+                Ok(Ok(0)) => return Err("the server closed the connection".to_owned()),
+                Ok(Err(error)) => return Err(error.to_string()),
+                Ok(Ok(read)) => {
+                    let messages = &mut self.messages;
+                    self.stream.receive(&self.buffer[..read], |message| messages.push_back(message.to_vec()))?;
+                    if is_probing && self.messages.is_empty() {
+                        return Ok(None);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Translates the resources of a response.
+fn read_files(response: &DiscoveryResponse<'_>) -> Result<Vec<ConfigFile>, String> {
+    let check = |type_url: &[u8]| match type_url == TYPE_URL.as_bytes() {
+        true => Ok(()),
+        false => Err(format!("resources of the type `{}` instead of `{TYPE_URL}`", String::from_utf8_lossy(type_url))),
+    };
+    check(response.type_url)?;
+    let file = |(index, (type_url, bytes)): (usize, &(&[u8], &[u8]))| {
+        check(type_url)?;
+        ConfigFile::decode(bytes).map_err(|error| format!("resource {index}: {error}"))
+    };
+    response.resources.iter().enumerate().map(file).collect()
+}
+
+/// Puts the rules of all resources in force, and returns their number.
+fn install_files<S: Store>(app: &App<S>, files: &[ConfigFile]) -> Result<usize, String> {
+    let sources: Vec<Source<'_>> =
+        files.iter().map(|file| Source { name: &file.name, text: file.text.as_bytes() }).collect();
+    let rules = Rules::read(&sources).map_err(|mistakes| mistakes.to_string())?;
+    let version = put(app, &rules).map_err(|mistakes| mistakes.to_string())?;
+    app.metrics.reloaded();
+    app.source.set_loaded(i64::try_from(version).unwrap_or(i64::MAX), "", app.now());
+    Ok(rules.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_and_certificates_are_checked() {
+        let new = |url: &str, ca: Option<&str>| {
+            let config = XdsConfig::new(url, ca.map(Path::new), None, "n".into());
+            config.map(|config| config.to_string()).map_err(|error| format!("{error:#}"))
+        };
+        assert_eq!(new("xds://gateway", None).as_deref(), Ok("xds://gateway:18001"));
+        assert_eq!(new("xds://[::1]:7", None).as_deref(), Ok("xds://[::1]:7"));
+        for (url, ca, expected) in [
+            ("xds://", None, "is not the address of an xDS server"),
+            ("xds://h/path", None, "is not the address of an xDS server"),
+            ("xds+tls://h", None, "needs the certificates of its CA: add --rules-ca FILE"),
+            ("xds+tls://h", Some("nowhere.pem"), "cannot read nowhere.pem"),
+            ("xds://h", Some("nowhere.pem"), "is not encrypted"),
+        ] {
+            let error = new(url, ca).expect_err(url);
+            assert!(error.contains(expected), "{url}: {error}");
+        }
+        assert!(XdsConfig::is_meant("xds://h") && !XdsConfig::is_meant("https://h"));
+    }
+}

@@ -1,0 +1,320 @@
+//! One stream of gRPC over HTTP/2, as its client: bytes in, messages and bytes out. It uses neither sockets nor clocks.
+//!
+//! The connection has this stream only. What the server can make it keep is bounded: a message by [`MAX_MESSAGE`], a header block
+//! by [`MAX_HEADER_BLOCK`], requests that wait for the window of the server by [`MAX_UNSENT`].
+
+use crate::rls::bounds::MAX_HEADER_BLOCK;
+use crate::rls::http2::frame::{
+    self, ACK, ConnectionError, END_HEADERS, END_STREAM, Frame, Kind, MAX_31_BITS, MAX_PAYLOAD, PREFACE, Setting,
+};
+use crate::rls::http2::hpack::{Decoder, put_literal};
+
+/// Maximum number of bytes of a message.
+pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
+
+/// Maximum number of bytes of requests that wait for the window of the server.
+pub const MAX_UNSENT: usize = 64 * 1024;
+
+/// The length of the prefix of a message: whether it is compressed, and its length.
+const PREFIX: usize = 5;
+
+/// The window of the stream and of the connection: a message fits, and is returned when it has been read.
+const WINDOW: u32 = (MAX_MESSAGE + MAX_PAYLOAD) as u32;
+
+/// The initial window of HTTP/2.
+const DEFAULT_WINDOW: u32 = 65_535;
+
+/// The id of the stream.
+const STREAM: u32 = 1;
+
+/// The payload of the PING that shows whether the server is alive.
+const ALIVE_PING: [u8; 8] = *b"areyouup";
+
+/// A stream.
+#[derive(Debug)]
+pub struct ClientStream {
+    /// What is to be written.
+    pub out: Vec<u8>,
+    /// The part of a frame that has arrived.
+    partial: Vec<u8>,
+    /// The part of a message that has arrived.
+    message: Vec<u8>,
+    /// The requests that wait for a window.
+    unsent: Vec<u8>,
+    /// A header block whose end has not arrived.
+    block: Option<Vec<u8>>,
+    decoder: Decoder,
+    /// The bytes of DATA that may be sent on the connection and on the stream.
+    windows: [i64; 2],
+    initial_window: i64,
+}
+
+impl ClientStream {
+    /// Opens a stream to a method.
+    pub fn open(authority: &str, path: &str, is_tls: bool) -> Self {
+        let mut out = PREFACE.to_vec();
+        frame::put_settings(&mut out, &[(Setting::EnablePush, 0), (Setting::InitialWindowSize, WINDOW)]);
+        frame::put(&mut out, Kind::WindowUpdate, 0, 0, &(WINDOW - DEFAULT_WINDOW).to_be_bytes());
+        // POST, and the scheme.
+        let mut block = vec![0x83, if is_tls { 0x87 } else { 0x86 }];
+        for (name, value) in
+            [(":path", path), (":authority", authority), ("te", "trailers"), ("content-type", "application/grpc")]
+        {
+            put_literal(&mut block, name, value.as_bytes());
+        }
+        frame::put(&mut out, Kind::Headers, END_HEADERS, STREAM, &block);
+        Self {
+            out,
+            partial: Vec::new(),
+            message: Vec::new(),
+            unsent: Vec::new(),
+            block: None,
+            decoder: Decoder::default(),
+            windows: [DEFAULT_WINDOW.into(); 2],
+            initial_window: DEFAULT_WINDOW.into(),
+        }
+    }
+
+    /// Sends a message, as soon as the windows of the server allow it.
+    ///
+    /// # Errors
+    /// When too much waits already.
+    pub fn send(&mut self, message: &[u8]) -> Result<(), String> {
+        if self.unsent.len() + message.len() > MAX_UNSENT {
+            return Err("the server does not open its window for requests".to_owned());
+        }
+        self.unsent.push(0);
+        self.unsent.extend_from_slice(&(message.len() as u32).to_be_bytes());
+        self.unsent.extend_from_slice(message);
+        self.send_unsent();
+        Ok(())
+    }
+
+    /// Asks the server whether it is alive. Any input shows that it is.
+    pub fn ping(&mut self) {
+        frame::put(&mut self.out, Kind::Ping, 0, 0, &ALIVE_PING);
+    }
+
+    /// Takes input, and passes each complete message on.
+    ///
+    /// # Errors
+    /// When the server ends the stream or breaks the protocol.
+    pub fn receive(&mut self, input: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), String> {
+        self.partial.extend_from_slice(input);
+        let bytes = std::mem::take(&mut self.partial);
+        let mut rest = &bytes[..];
+        while let Some(frame) = Frame::take(&mut rest).map_err(detail)? {
+            self.on_frame(frame)?;
+            self.take_messages(&mut each)?;
+        }
+        self.partial = rest.to_vec();
+        Ok(())
+    }
+
+    fn on_frame(&mut self, frame: Frame<'_>) -> Result<(), String> {
+        if self.block.is_some() && frame.kind != Kind::Continuation {
+            return Err("another frame within a header block".to_owned());
+        }
+        match frame.kind {
+            Kind::Data if frame.stream == STREAM => self.on_data(frame),
+            Kind::Headers if frame.stream == STREAM => {
+                let content = frame.content().map_err(detail)?.to_vec();
+                self.on_block(content, frame.has(END_HEADERS), frame.has(END_STREAM))
+            }
+            Kind::Continuation => {
+                let mut block = self.block.take().ok_or("CONTINUATION without a header block")?;
+                block.extend_from_slice(frame.payload);
+                self.on_block(block, frame.has(END_HEADERS), false)
+            }
+            Kind::Settings if !frame.has(ACK) => self.on_settings(frame),
+            Kind::Ping if !frame.has(ACK) => {
+                frame::put(&mut self.out, Kind::Ping, ACK, 0, &frame.exactly::<8>().map_err(detail)?);
+                Ok(())
+            }
+            Kind::WindowUpdate => {
+                let more = i64::from(u32::from_be_bytes(frame.exactly().map_err(detail)?) & MAX_31_BITS);
+                let window = &mut self.windows[usize::from(frame.stream == STREAM)];
+                *window = (*window + more).min(MAX_31_BITS.into());
+                self.send_unsent();
+                Ok(())
+            }
+            Kind::RstStream if frame.stream == STREAM => Err("the server reset the stream".to_owned()),
+            Kind::GoAway => Err("the server closes the connection".to_owned()),
+            Kind::Data | Kind::Headers | Kind::PushPromise => Err("a frame of a stream that was not opened".to_owned()),
+            // Acknowledgements, priorities and extensions need no reaction.
+            Kind::Settings | Kind::Ping | Kind::RstStream | Kind::Priority | Kind::Unknown => Ok(()),
+        }
+    }
+
+    fn on_data(&mut self, frame: Frame<'_>) -> Result<(), String> {
+        let content = frame.content().map_err(detail)?;
+        if self.message.len() + content.len() > MAX_MESSAGE + MAX_PAYLOAD {
+            return Err(format!("a message has more than {MAX_MESSAGE} bytes"));
+        }
+        self.message.extend_from_slice(content);
+        let length = (frame.payload.len() as u32).to_be_bytes();
+        if !frame.payload.is_empty() {
+            for stream in [0, STREAM] {
+                frame::put(&mut self.out, Kind::WindowUpdate, 0, stream, &length);
+            }
+        }
+        if frame.has(END_STREAM) { Err("the server ended the stream without a status".to_owned()) } else { Ok(()) }
+    }
+
+    /// Decodes a header block: the head of the response, or its trailers, which have the status.
+    fn on_block(&mut self, block: Vec<u8>, is_complete: bool, ends: bool) -> Result<(), String> {
+        if block.len() > MAX_HEADER_BLOCK {
+            return Err(format!("a header block has more than {MAX_HEADER_BLOCK} bytes"));
+        }
+        if !is_complete {
+            self.block = Some(block);
+            return Ok(());
+        }
+        let (mut status, mut grpc, mut why) = (None, None, String::new());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let decoded = self.decoder.decode(&block, |field| match field.name {
+            b":status" => status = Some(text(field.value)),
+            b"grpc-status" => grpc = Some(text(field.value)),
+            b"grpc-message" => why = text(field.value),
+            _ => {}
+        });
+        decoded.map_err(|error| error.0.to_owned())?;
+        match (status.as_deref(), grpc) {
+            (_, Some(grpc)) => Err(format!("the server ended the stream with the gRPC status {grpc}: {why}")),
+            (Some("200"), None) if !ends => Ok(()),
+            (Some(status), None) => Err(format!("the server answered with the HTTP status {status}")),
+            (None, None) => Err("the server ended the stream without a status".to_owned()),
+        }
+    }
+
+    fn on_settings(&mut self, frame: Frame<'_>) -> Result<(), String> {
+        let (settings, []) = frame.payload.as_chunks::<6>() else {
+            return Err("SETTINGS ends within a parameter".to_owned());
+        };
+        for &[i0, i1, v0, v1, v2, v3] in settings {
+            let value = i64::from(u32::from_be_bytes([v0, v1, v2, v3]) & MAX_31_BITS);
+            if u16::from_be_bytes([i0, i1]) == Setting::InitialWindowSize as u16 {
+                self.windows[1] += value - self.initial_window;
+                self.initial_window = value;
+            }
+        }
+        frame::put(&mut self.out, Kind::Settings, ACK, 0, &[]);
+        self.send_unsent();
+        Ok(())
+    }
+
+    fn send_unsent(&mut self) {
+        while !self.unsent.is_empty() {
+            let window = usize::try_from(self.windows[0].min(self.windows[1])).unwrap_or(0);
+            let length = self.unsent.len().min(MAX_PAYLOAD).min(window);
+            if length == 0 {
+                return;
+            }
+            let rest = self.unsent.split_off(length);
+            frame::put(&mut self.out, Kind::Data, 0, STREAM, &self.unsent);
+            self.unsent = rest;
+            self.windows = self.windows.map(|window| window - length as i64);
+        }
+    }
+
+    fn take_messages(&mut self, each: &mut impl FnMut(&[u8])) -> Result<(), String> {
+        while let Some((&[compressed, ref length @ ..], rest)) = self.message.split_first_chunk::<PREFIX>() {
+            let length = u32::from_be_bytes(*length) as usize;
+            if compressed != 0 {
+                return Err("compressed messages are not supported".to_owned());
+            }
+            if length > MAX_MESSAGE {
+                return Err(format!("a message has more than {MAX_MESSAGE} bytes"));
+            }
+            let Some(message) = rest.get(..length) else { return Ok(()) };
+            each(message);
+            self.message.drain(..PREFIX + length);
+        }
+        Ok(())
+    }
+}
+
+fn detail(error: ConnectionError) -> String {
+    error.detail.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        frame::put(&mut out, kind, flags, stream, payload);
+        out
+    }
+
+    fn receive(stream: &mut ClientStream, bytes: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+        let mut messages = Vec::new();
+        stream.receive(bytes, |message| messages.push(message.to_vec()))?;
+        Ok(messages)
+    }
+
+    fn opened() -> ClientStream {
+        let mut stream = ClientStream::open("h:1", "/p", false);
+        stream.out.clear();
+        stream
+    }
+
+    #[test]
+    fn messages_are_passed_on_however_they_are_split() {
+        let bytes = [
+            frame(Kind::Settings, 0, 0, &[]),
+            frame(Kind::Headers, END_HEADERS, 1, &[0x88]),
+            frame(Kind::Data, 0, 1, b"\0\0\0\0\x02a"),
+            frame(Kind::Ping, 0, 0, b"12345678"),
+            frame(Kind::Data, 0, 1, b"b\0\0\0\0\0\0\0\0\0\x01c"),
+        ]
+        .concat();
+        for size in 1..=bytes.len() {
+            let mut stream = opened();
+            let parts = bytes.chunks(size).map(|part| receive(&mut stream, part).expect("frames"));
+            assert_eq!(parts.collect::<Vec<_>>().concat(), [&b"ab"[..], b"", b"c"], "{size}");
+            assert!(stream.out.ends_with(&frame(Kind::WindowUpdate, 0, 1, &12_u32.to_be_bytes())));
+        }
+    }
+
+    #[test]
+    fn requests_wait_for_the_windows_of_the_server() {
+        let mut stream = opened();
+        // An initial window of 3.
+        receive(&mut stream, &frame(Kind::Settings, 0, 0, &[0, 4, 0, 0, 0, 3])).expect("a frame");
+        stream.out.clear();
+        stream.send(b"ab").expect("room");
+        assert_eq!(stream.out, frame(Kind::Data, 0, 1, &[0; 3]));
+        stream.out.clear();
+        receive(&mut stream, &frame(Kind::WindowUpdate, 0, 1, &[0, 0, 0, 9])).expect("a frame");
+        assert_eq!(stream.out, frame(Kind::Data, 0, 1, b"\0\x02ab"));
+        assert!(stream.send(&[0; MAX_UNSENT + 1]).is_err());
+    }
+
+    #[test]
+    fn end_of_the_stream_has_its_reason() {
+        let mut trailers = Vec::new();
+        put_literal(&mut trailers, "grpc-status", b"14");
+        put_literal(&mut trailers, "grpc-message", b"busy");
+        for (bytes, expected) in [
+            (frame(Kind::Headers, END_HEADERS | END_STREAM, 1, &trailers), "gRPC status 14: busy"),
+            (frame(Kind::Headers, END_HEADERS, 1, &[0x8d]), "HTTP status 404"),
+            (frame(Kind::RstStream, 0, 1, &[0; 4]), "reset"),
+            (frame(Kind::GoAway, 0, 0, &[0; 8]), "closes"),
+            (frame(Kind::Data, END_STREAM, 1, &[]), "without a status"),
+            (frame(Kind::Data, 0, 3, &[]), "not opened"),
+            (frame(Kind::Data, 0, 1, b"\x01\0\0\0\0"), "compressed"),
+            (frame(Kind::Data, 0, 1, b"\0\xff\0\0\0"), "more than 4194304 bytes"),
+            (frame(Kind::Continuation, 0, 1, &[]), "CONTINUATION without"),
+            (frame(Kind::Headers, END_HEADERS, 1, &[0xff, 0x7f]), ""),
+            (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "16384"),
+        ] {
+            let error = receive(&mut opened(), &bytes).expect_err(expected);
+            assert!(error.contains(expected), "{error} instead of {expected}");
+        }
+        let endless = frame(Kind::Headers, 0, 1, &[0; 16_384]);
+        let more = frame(Kind::Continuation, 0, 1, &[0; 16_384]).repeat(2);
+        assert!(receive(&mut opened(), &[endless, more].concat()).expect_err("endless").contains("header block"));
+    }
+}
