@@ -133,6 +133,9 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     drop(listener);
     case("a Unix socket of a server that has ended", &[&ports[..], &socket("unix:other.sock")].concat(), 0);
 
+    let xds = ["--data", "off", "--rules", "xds://127.0.0.1:1"];
+    case("an xDS server that does not run", &[&ports[..], &xds].concat(), 1);
+
     store.command(&["CONFIG", "SET", "maxmemory", "100mb"]);
     store.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     case(

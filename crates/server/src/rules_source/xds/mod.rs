@@ -378,6 +378,17 @@ fn install_files<S: Store>(app: &App<S>, files: &[ConfigFile]) -> Result<usize, 
 mod tests {
     use super::*;
 
+    #[tokio::test(start_paused = true)]
+    async fn silent_server_is_left_after_a_probe() {
+        let (near, _far) = tokio::io::duplex(64 * 1024);
+        let stream = ClientStream::open("h:1", METHOD, false);
+        let mut silent =
+            Subscription { link: Box::new(near), stream, messages: VecDeque::new(), buffer: vec![0; 1024] };
+        let begun = Instant::now();
+        assert_eq!(silent.next().await, Err("the server does not answer".to_owned()));
+        assert_eq!(begun.elapsed(), PROBE_EVERY + ANSWER);
+    }
+
     #[test]
     fn address_and_certificates_are_checked() {
         let new = |url: &str, ca: Option<&str>| {
