@@ -278,6 +278,18 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_frames_are_read_or_refused(kind in 0_u8..12, flags: u8, stream in 0_u32..3, bytes: Vec<u8>) {
+            let mut input = (bytes.len() as u32).to_be_bytes()[1..].to_vec();
+            input.extend_from_slice(&[kind, flags]);
+            input.extend_from_slice(&stream.to_be_bytes());
+            input.extend_from_slice(&bytes);
+            let mut opened = opened();
+            let _ = receive(&mut opened, &input.repeat(3)).and_then(|_| opened.send(b"x"));
+        }
+    }
+
     #[test]
     fn requests_wait_for_the_windows_of_the_server() {
         let mut stream = opened();

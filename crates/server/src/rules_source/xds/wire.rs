@@ -234,6 +234,13 @@ mod tests {
         assert!(unknown.text.contains(r#""unit":"unknown""#), "{}", unknown.text);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
+            let _ = (DiscoveryResponse::decode(&bytes), ConfigFile::decode(&bytes));
+        }
+    }
+
     #[test]
     fn request_repeats_version_and_nonce_and_has_the_mistakes() {
         let mut out = Vec::new();
