@@ -163,7 +163,8 @@ impl<S: Store> App<S> {
         Self { max_connection_age, ..self }
     }
 
-    /// Sets what responses of the rate-limit service have; without this `RateLimit` and `RateLimit-Policy`.
+    /// Sets what responses of the rate-limit service have; without this `RateLimit` and
+    /// `RateLimit-Policy`.
     #[must_use]
     pub fn with_rls_options(self, rls_options: ResponseOptions) -> Self {
         Self { rls_options, ..self }

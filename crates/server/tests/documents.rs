@@ -127,8 +127,8 @@ sleep() {
 }
 "#;
 
-/// One script for the whole document, so that later commands see the effects of earlier ones. `address` is that of a server
-/// without another one, `proxy` that of an Envoy.
+/// One script for the whole document, so that later commands see the effects of earlier ones.
+/// `address` is that of a server without another one, `proxy` that of an Envoy.
 fn document_script(steps: &[Step], address: &str, proxy: &str) -> String {
     // Servers end with the shell.
     let mut script = String::from("exec 2>&1\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n");
@@ -280,7 +280,8 @@ fn proxies_page_examples_run() {
     for part in [nginx, envoy] {
         let (folder, mut ports) = (Folder::new(), Ports::new());
         ports.0.push(("9000", start_app().port()));
-        // Programs that run within the folder, and wait longer for a busy machine than the 50 ms of the snippets.
+        // Programs that run within the folder, and wait longer for a busy machine than the 50 ms of
+        // the snippets.
         let (home, proxy) = (folder.path().display().to_string(), ports.free_address(PROXY));
         let nginx = format!(
             "#!/bin/bash\nsed -i 's/50ms/2s/' {home}/conf.d/*\n\

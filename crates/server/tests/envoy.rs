@@ -19,8 +19,8 @@ descriptors:
 - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 1000}}
 ";
 
-/// Starts a server, and an Envoy in front of an application. The snippet is edited, and its timeout of 50 ms made longer: a busy
-/// machine may take more time for an answer.
+/// Starts a server, and an Envoy in front of an application. The snippet is edited, and its timeout
+/// of 50 ms made longer: a busy machine may take more time for an answer.
 fn start(rules: &str, edit: impl Fn(String) -> String) -> (Server, Proxy, Rules) {
     start_before(rules, &[], start_app(), edit)
 }
@@ -182,7 +182,8 @@ fn concurrency_slot_is_held_while_its_stream_is_open() {
             held.is_some()
         });
         let (mut first, _) = held.expect("an open stream");
-        // Envoy sends the negative hits of a refused stream as well; they release no slot of another stream.
+        // Envoy sends the negative hits of a refused stream as well; they release no slot of
+        // another stream.
         for _ in 0..5 {
             assert_eq!(proxy.send("GET", "/", &[]).status, 429, "the first stream is open");
         }

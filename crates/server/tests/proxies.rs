@@ -1,7 +1,8 @@
 //! Forward-auth with real proxies: the configurations of `tollgate snippets`, run by nginx, HAProxy, Caddy, Traefik and Envoy.
 //!
-//! The tests of a stalled server run exactly what is printed. Those of refusals lengthen the timeouts of 50 ms, because on a busy
-//! machine a check may take longer, and then requests pass that should be refused.
+//! The tests of a stalled server run exactly what is printed. Those of refusals lengthen the
+//! timeouts of 50 ms, because on a busy machine a check may take longer, and then requests pass
+//! that should be refused.
 
 use crate::common;
 
@@ -160,8 +161,8 @@ fn nginx_with_a_token_asks_a_server_that_requires_tokens() {
     assert!(passed.status == 200 && passed.body.contains("Bearer x"), "{passed:?}");
 }
 
-/// Runs the snippet as it is printed, and shows that a request passes while the server is stalled: after the 50 ms of the
-/// snippet, and soon. HAProxy makes several attempts.
+/// Runs the snippet as it is printed, and shows that a request passes while the server is stalled:
+/// after the 50 ms of the snippet, and soon. HAProxy makes several attempts.
 fn check_stall(name: &str) {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);

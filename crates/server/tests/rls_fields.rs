@@ -1,5 +1,5 @@
-//! The rate-limit service of Envoy, called by grpcio: fields of requests and responses beyond the cases of the reference service's
-//! own tests.
+//! The rate-limit service of Envoy, called by grpcio: fields of requests and responses beyond the
+//! cases of the reference service's own tests.
 
 use crate::common;
 

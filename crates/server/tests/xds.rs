@@ -1,4 +1,5 @@
-//! Rules from an xDS server of grpcio: the feed by which Envoy Gateway configures the reference rate-limit service.
+//! Rules from an xDS server of grpcio: the feed by which Envoy Gateway configures the reference
+//! rate-limit service.
 
 use crate::common;
 
@@ -101,7 +102,8 @@ fn rules_are_installed_changed_refused_and_removed() {
     let status = run(Command::new("curl").arg("-s").arg(server.url("/v1/rules-status")));
     assert!(status.contains(&format!("\"source\":\"xds://localhost:{}\"", xds.port)), "{status}");
 
-    // A descriptor without a key, and bytes that are not a message: refused, and the rules in force stay.
+    // A descriptor without a key, and bytes that are not a message: refused, and the rules in force
+    // stay.
     let wrong = json!({"name": "first", "domain": "edge", "descriptors": [{"rateLimit": {"unit": 99}}]});
     xds.send(&json!({"version": "3", "resources": [wrong]}));
     let (version, nonce, error) = xds.answer();

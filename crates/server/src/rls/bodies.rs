@@ -1,4 +1,5 @@
-//! The bytes of bodies that all connections hold: calls that are not complete, or wait for a shared store or their delay.
+//! The bytes of bodies that all connections hold: calls that are not complete, or wait for a shared
+//! store or their delay.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +13,8 @@ pub struct HeldBodies {
 }
 
 impl HeldBodies {
-    /// Replaces what a connection holds. Returns false if all together hold too much and this connection is among the large.
+    /// Replaces what a connection holds. Returns false if all together hold too much and this
+    /// connection is among the large.
     #[must_use]
     pub(super) fn replace(&self, before: usize, after: usize) -> bool {
         self.total.fetch_add(after, Ordering::Relaxed);

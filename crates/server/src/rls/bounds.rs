@@ -38,8 +38,8 @@ pub const STREAM_WINDOW: u32 = (MAX_BODY + MAX_PAYLOAD) as u32;
 /// The bytes of bodies that a connection may hold.
 pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// The bytes of bodies that all connections together may hold. Beyond it, a connection that holds more than
-/// [`SMALL_BODIES`] is closed.
+/// The bytes of bodies that all connections together may hold. Beyond it, a connection that holds
+/// more than [`SMALL_BODIES`] is closed.
 pub const MAX_BODIES: usize = 32 * 1024 * 1024;
 /// See [`MAX_BODIES`]: ordinary callers hold less, and are served whatever others do.
 pub const SMALL_BODIES: usize = 16 * 1024;

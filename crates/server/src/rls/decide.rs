@@ -93,7 +93,8 @@ fn check(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Keeps the receipts of the slots that a request took, by its descriptors, or remembers that it took none because it was refused.
+/// Keeps the receipts of the slots that a request took, by its descriptors, or remembers that it
+/// took none because it was refused.
 fn keep_slots<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: &Decision<'_>, indices: &[usize]) {
     let name = |item: usize| slots::name(message.domain, &message.descriptors[indices[item]].entries);
     if decision.is_allowed() {

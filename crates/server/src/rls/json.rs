@@ -23,7 +23,8 @@ pub(crate) fn healthcheck_body<S: Store>(app: &App<S>) -> Option<&'static str> {
     (!app.connections.is_stopping()).then_some("OK")
 }
 
-/// As proto3 JSON has it: names in camel case or as in the message, a number as a number or a string, and `null` for the default.
+/// As proto3 JSON has it: names in camel case or as in the message, a number as a number or a
+/// string, and `null` for the default.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct JsonRequest {

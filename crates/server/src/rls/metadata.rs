@@ -1,7 +1,8 @@
 //! Dynamic metadata of a response, in the shape of the reference service: the request, and the merged `metadata` of the rules
 //! that admit it. Each descriptor also has its code and the rule that it comes from.
 //!
-//! By default it is sent only if a rule that the request matches has `metadata`, because it repeats all of the request.
+//! By default it is sent only if a rule that the request matches has `metadata`, because it repeats
+//! all of the request.
 
 use serde_json::{Map, Value, json};
 use tollgate_engine::rules::Metadata;
@@ -10,8 +11,8 @@ use tollgate_engine::{Decision, RuleMatch};
 use super::options::MetadataWhen;
 use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, Status, UNIT_NAMES};
 
-/// Returns the metadata of a response with these statuses, if it is to have any. `decision` is `None` if no rule was asked;
-/// `indices` has the descriptor of each item of the decision.
+/// Returns the metadata of a response with these statuses, if it is to have any. `decision` is
+/// `None` if no rule was asked; `indices` has the descriptor of each item of the decision.
 pub(super) fn response_metadata(
     when: MetadataWhen,
     message: &RateLimitRequest<'_>,
@@ -63,8 +64,8 @@ fn describe_descriptor(sent: &Descriptor<'_>, status: &Status) -> Value {
     map
 }
 
-/// Returns a limit as the reference service prints it, in the text format of Protocol Buffers; fields with their default are
-/// left out.
+/// Returns a limit as the reference service prints it, in the text format of Protocol Buffers;
+/// fields with their default are left out.
 fn limit_text(limit: &LimitOverride) -> String {
     let requests = (limit.requests_per_unit > 0).then(|| format!("requests_per_unit:{}", limit.requests_per_unit));
     let unit = usize::try_from(limit.unit).ok().and_then(|unit| UNIT_NAMES.get(unit)).filter(|_| limit.unit > 0);

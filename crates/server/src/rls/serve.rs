@@ -80,7 +80,8 @@ struct Session<S> {
     is_authenticated: bool,
     /// The calls that wait for a shared store or for their delay.
     waiting: JoinSet<Answer>,
-    /// The streams of health watches; those that the client has reset are removed when the list is full.
+    /// The streams of health watches; those that the client has reset are removed when the list is
+    /// full.
     watches: Vec<u32>,
     /// The bytes of bodies that the connection was last seen to hold.
     held: usize,
@@ -262,7 +263,8 @@ impl<S: Store + 'static> Session<S> {
         }
     }
 
-    /// Counts the bodies that the connection holds, and closes it if all connections together hold too much.
+    /// Counts the bodies that the connection holds, and closes it if all connections together hold
+    /// too much.
     fn count_held(&mut self) {
         let held = self.http2.held_bytes() as usize;
         if held == self.held {
@@ -410,7 +412,8 @@ impl<S: Store + 'static> Session<S> {
         }
     }
 
-    /// Sends the health, and leaves the stream open until the connection closes: the health changes only when the server stops.
+    /// Sends the health, and leaves the stream open until the connection closes: the health changes
+    /// only when the server stops.
     fn watch_health(&mut self, stream: u32, body: &[u8]) {
         let health = match self.health(body) {
             Ok(health) => health,

@@ -4,9 +4,10 @@
 //! belongs to its holder, so its receipt is kept here, under the domain and the entries of the descriptor. A slot whose end is
 //! never reported, or is reported to another server, is released when its lease ends.
 //!
-//! Envoy sends the negative hits of a refused stream as well, at once. They must not release the slot of another stream, so
-//! refusals are counted for a while, and negative hits are taken for those of a refused stream first. Where a proxy does not
-//! send them, a slot may be released later than its stream ends, when its lease ends; never earlier.
+//! Envoy sends the negative hits of a refused stream as well, at once. They must not release the
+//! slot of another stream, so refusals are counted for a while, and negative hits are taken for
+//! those of a refused stream first. Where a proxy does not send them, a slot may be released later
+//! than its stream ends, when its lease ends; never earlier.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -64,7 +65,8 @@ impl HeldSlots {
         slots.refused_at = Some(now);
     }
 
-    /// Removes and returns the oldest receipt of a descriptor; `None` if a stream has ended that was refused.
+    /// Removes and returns the oldest receipt of a descriptor; `None` if a stream has ended that
+    /// was refused.
     pub(super) fn release(&self, descriptor: &[u8], now: Time<Mono>) -> Option<Receipt> {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         let Generations { current, previous, .. } = &mut *generations;

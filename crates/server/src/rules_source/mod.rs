@@ -1,4 +1,5 @@
-//! The source of the rules in force: a file, this server's own database, a rules service, or an xDS server.
+//! The source of the rules in force: a file, this server's own database, a rules service, or an xDS
+//! server.
 //!
 //! Every source ends in `install`: rules are compiled on a thread that makes no decisions, and installed or refused as a whole. The
 //! rules in force stay until new ones are installed.

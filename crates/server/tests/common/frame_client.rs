@@ -66,7 +66,8 @@ impl FrameClient {
         self.send_frame(Kind::Data, END_STREAM, stream, body);
     }
 
-    /// Returns the next frame as its type, flags, stream and payload; `None` at the end of the connection.
+    /// Returns the next frame as its type, flags, stream and payload; `None` at the end of the
+    /// connection.
     pub fn next(&mut self) -> Option<(Kind, u8, u32, Vec<u8>)> {
         loop {
             let mut input = &self.received[..];
@@ -110,7 +111,8 @@ impl FrameClient {
         }
     }
 
-    /// Returns the text of the next GOAWAY; `None` if a call is answered before it, or the connection is reset.
+    /// Returns the text of the next GOAWAY; `None` if a call is answered before it, or the
+    /// connection is reset.
     pub fn next_goaway(&mut self) -> Option<String> {
         loop {
             match self.next()? {

@@ -20,8 +20,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy in front of `app` that asks the Tollgate at `server`, with its snippet after `edit`; for HAProxy the
-    /// Lua action is edited as well.
+    /// Starts a proxy in front of `app` that asks the Tollgate at `server`, with its snippet after
+    /// `edit`; for HAProxy the Lua action is edited as well.
     pub fn start(name: &str, server: SocketAddr, app: SocketAddr, edit: impl Fn(String) -> String) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let snippet = |name: &str| {
@@ -87,7 +87,8 @@ impl Proxy {
         try_send(self.address, &request(method, path, headers)).expect("the proxy answers")
     }
 
-    /// Sends a request, and returns the connection when the response has begun, with the part that has arrived.
+    /// Sends a request, and returns the connection when the response has begun, with the part that
+    /// has arrived.
     pub fn begin(&self, path: &str) -> (TcpStream, String) {
         let mut stream = TcpStream::connect(self.address).expect("the proxy listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -110,8 +111,8 @@ impl Drop for Proxy {
     }
 }
 
-/// Lets a proxy wait for two seconds, for tests of refusals. The snippets say 50 ms, in which a busy machine may not answer, and
-/// then requests pass that should be refused.
+/// Lets a proxy wait for two seconds, for tests of refusals. The snippets say 50 ms, in which a
+/// busy machine may not answer, and then requests pass that should be refused.
 pub fn with_long_timeouts(snippet: &str) -> String {
     snippet.replace("50ms", "2s").replace("0.05s", "2s").replace("timeout = 50 ", "timeout = 2000 ")
 }
@@ -174,7 +175,8 @@ pub fn start_echo() -> SocketAddr {
     start_app_with(|head, stream| write_response(stream, head))
 }
 
-/// Starts an application that begins every response to `/held`, and ends it when the sender has sent something or is dropped.
+/// Starts an application that begins every response to `/held`, and ends it when the sender has
+/// sent something or is dropped.
 pub fn start_holding_app() -> (SocketAddr, Sender<()>) {
     let (release, released) = channel();
     let released = Mutex::new(released);

@@ -1,5 +1,5 @@
-//! The server decides as the model of rules does, over HTTP, over the Redis protocol and over Envoy's rate-limit service, on
-//! real sockets.
+//! The server decides as the model of rules does, over HTTP, over the Redis protocol and over
+//! Envoy's rate-limit service, on real sockets.
 //!
 //! Waits are compared in milliseconds, which is what both protocols carry. `TOLLGATE_MODEL_DECISIONS` is the number of
 //! decisions compared over each protocol, `TOLLGATE_MODEL_SEED` the first seed.

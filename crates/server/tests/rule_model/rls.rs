@@ -9,8 +9,8 @@ use crate::common::frame_client::{FrameClient, PATH};
 use crate::protocols::Http;
 use crate::subject::OverNetwork;
 
-/// The server, whose checks go over the rate-limit service. Its responses have the tightest limit only, so the other limits are
-/// read by a peek over HTTP after each check.
+/// The server, whose checks go over the rate-limit service. Its responses have the tightest limit
+/// only, so the other limits are read by a peek over HTTP after each check.
 pub(crate) struct OverRls {
     http: OverNetwork<Http>,
     calls: FrameClient,
@@ -24,7 +24,8 @@ impl OverRls {
         Self { http, calls, stream: 1 }
     }
 
-    /// Makes a call and returns its code and the statuses of its one descriptor: code, name of the limit, remaining.
+    /// Makes a call and returns its code and the statuses of its one descriptor: code, name of the
+    /// limit, remaining.
     fn call(&mut self, request: &Request) -> CallResult {
         self.calls.call(self.stream, PATH, &call_body(request));
         let (stream, response) = self.calls.answer();
@@ -54,7 +55,8 @@ impl Subject for OverRls {
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
         let (before, _) = self.http.ask(Verb::Peek, request);
-        // A delay would pass in real time; and a charge after a check with a cost of 0 may be taken into debt.
+        // A delay would pass in real time; and a charge after a check with a cost of 0 may be taken
+        // into debt.
         let is_delayed = matches!(before.outcome, Outcome::Delay(_));
         if verb != Verb::Check || request.cost == Some(0) || is_delayed {
             let (answer, receipt) = self.http.ask(verb, request);

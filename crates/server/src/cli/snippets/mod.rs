@@ -1,7 +1,7 @@
 //! `tollgate snippets PROXY`: prints a configuration that puts Tollgate in front of an application.
 //!
-//! `tests/proxies.rs` and `tests/envoy.rs` run these configurations with the real proxies: as they are printed while the server is
-//! stalled, and with longer timeouts where requests are refused.
+//! `tests/proxies.rs` and `tests/envoy.rs` run these configurations with the real proxies: as they
+//! are printed while the server is stalled, and with longer timeouts where requests are refused.
 
 use std::io::Write;
 use std::net::SocketAddr;

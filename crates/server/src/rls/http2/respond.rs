@@ -47,7 +47,8 @@ impl Connection {
         }
     }
 
-    /// Sends a part of a response that was begun. Returns false if the client has reset its stream, or its windows are too small.
+    /// Sends a part of a response that was begun. Returns false if the client has reset its stream,
+    /// or its windows are too small.
     pub fn send_part(&mut self, id: u32, part: &[u8]) -> bool {
         let length = part.len() as i64;
         let Some(stream) = self.streams.get_mut(id).filter(|stream| length <= stream.send_window) else { return false };

@@ -1,9 +1,10 @@
-//! Rules from an xDS server, in the state of the world: the feed of `RateLimitConfig` by which Envoy Gateway configures the
-//! reference rate-limit service.
+//! Rules from an xDS server, in the state of the world: the feed of `RateLimitConfig` by which
+//! Envoy Gateway configures the reference rate-limit service.
 //!
-//! A stream of gRPC stays open. Each response has all resources, which are translated to files of the reference service and
-//! installed as a whole; the answer names the version in force and, if the resources were refused, their mistakes. The rules in
-//! force stay while the server is unreachable, and the next stream begins with their version.
+//! A stream of gRPC stays open. Each response has all resources, which are translated to files of
+//! the reference service and installed as a whole; the answer names the version in force and, if
+//! the resources were refused, their mistakes. The rules in force stay while the server is
+//! unreachable, and the next stream begins with their version.
 
 pub mod stream;
 pub mod wire;
@@ -75,8 +76,8 @@ impl XdsConfig {
         url.starts_with("xds://") || url.starts_with("xds+tls://")
     }
 
-    /// Reads `xds://host[:port]` or `xds+tls://host[:port]`. `ca` are the certificates of the server's CA, `own` are the
-    /// certificate and the key of this node; they are for TLS.
+    /// Reads `xds://host[:port]` or `xds+tls://host[:port]`. `ca` are the certificates of the
+    /// server's CA, `own` are the certificate and the key of this node; they are for TLS.
     ///
     /// # Errors
     /// When the address or a file is invalid.
@@ -219,7 +220,8 @@ impl<S: Store + 'static> XdsFollower<S> {
         }
     }
 
-    /// Waits for the next response, or the answer to a probe, and takes it. After an error there is no subscription.
+    /// Waits for the next response, or the answer to a probe, and takes it. After an error there is
+    /// no subscription.
     async fn step(&mut self) -> Result<PollOutcome, String> {
         let mut subscription = match self.subscription.take() {
             Some(subscription) => subscription,

@@ -1,7 +1,9 @@
-//! One stream of gRPC over HTTP/2, as its client: bytes in, messages and bytes out. It uses neither sockets nor clocks.
+//! One stream of gRPC over HTTP/2, as its client: bytes in, messages and bytes out. It uses neither
+//! sockets nor clocks.
 //!
-//! The connection has this stream only. What the server can make it keep is bounded: a message by [`MAX_MESSAGE`], a header block
-//! by [`MAX_HEADER_BLOCK`], requests that wait for the window of the server by [`MAX_UNSENT`].
+//! The connection has this stream only. What the server can make it keep is bounded: a message by
+//! [`MAX_MESSAGE`], a header block by [`MAX_HEADER_BLOCK`], requests that wait for the window of
+//! the server by [`MAX_UNSENT`].
 
 use crate::rls::bounds::MAX_HEADER_BLOCK;
 use crate::rls::http2::frame::{
@@ -18,7 +20,8 @@ pub const MAX_UNSENT: usize = 64 * 1024;
 /// The length of the prefix of a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
 
-/// The window of the stream and of the connection: a message fits, and is returned when it has been read.
+/// The window of the stream and of the connection: a message fits, and is returned when it has been
+/// read.
 const WINDOW: u32 = (MAX_MESSAGE + MAX_PAYLOAD) as u32;
 
 /// The initial window of HTTP/2.

@@ -1,5 +1,6 @@
-//! The messages of the feed, in the wire format of Protocol Buffers: `DiscoveryRequest` out, `DiscoveryResponse` with resources
-//! of the type `RateLimitConfig` in. Nothing here knows sockets or rules.
+//! The messages of the feed, in the wire format of Protocol Buffers: `DiscoveryRequest` out,
+//! `DiscoveryResponse` with resources of the type `RateLimitConfig` in. Nothing here knows sockets
+//! or rules.
 
 use serde_json::{Map, Value, json};
 
