@@ -8,7 +8,7 @@ use tollgate::{Outcome, Report, Retry};
 
 use crate::engine::plan::{AnswerSource, Plan, PlannedCharge, to_usize_range};
 use crate::engine::scratch::Scratch;
-use crate::engine::{RefusalCount, Taking};
+use crate::engine::{RefusalCount, RulesInForce, Taking};
 use crate::receipt::{Receipt, ReceiptEntry};
 use crate::request::{Request, RequestError};
 use crate::rules::{Metadata, Refusal};
@@ -29,6 +29,8 @@ pub struct Decisions {
     pub(crate) observing: bool,
     /// The version of the rules.
     pub(crate) version: u64,
+    /// The rules that a check was planned by, until it is decided.
+    pub(crate) planned_by: Option<Arc<RulesInForce>>,
     pub(crate) scratch: Scratch,
 }
 

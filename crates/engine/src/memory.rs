@@ -282,6 +282,14 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
     }
 
     #[inline]
+    fn fetch(&self, keys: &[(&Limits, &[u8])]) {
+        for keys in keys.chunk_by(|(a, _), (b, _)| place_of(a) == place_of(b)) {
+            if let Some((limits, _)) = keys.first() {
+                self.tables[place_of(limits)].fetch(keys.iter().map(|(_, key)| *key));
+            }
+        }
+    }
+
     fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
         let ([first, ..], now) = (&self.tables, self.clock.now());
         let admitted = first.try_decide_fast(charges, |charge| Some(*charge), &now, answer_plain(answers))?;

@@ -48,6 +48,12 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Begins to fetch the states of keys that are decided about soon, each with its limits. Changes nothing. A store whose
+    /// states are elsewhere does nothing.
+    fn fetch(&self, keys: &[(&Limits, &[u8])]) {
+        let _ = keys;
+    }
+
     /// Checks that the store can represent these limits exactly. Called when rules are loaded, and
     /// when an inline limit is first used.
     ///
@@ -90,6 +96,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
         (**self).try_decide_fast(charges, answers)
+    }
+
+    fn fetch(&self, keys: &[(&Limits, &[u8])]) {
+        (**self).fetch(keys);
     }
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {

@@ -124,3 +124,42 @@ fn fast_path_agrees_with_the_slow_path() {
     assert_eq!(rule_counts(&alone), rule_counts(&together));
     assert_eq!(alone.engine.counts(), together.engine.counts());
 }
+
+#[test]
+fn planned_checks_agree_with_checks_one_by_one() {
+    let (alone, together) = (bench(), bench());
+    let (mut single, mut planned): (Decisions, [Decisions; 16]) = Default::default();
+    let mut refused = 0;
+    for round in 0..100 {
+        let texts: Vec<String> = (0..16).map(|place| format!("u{}", (round * 16 + place) * 7 % 5)).collect();
+        let paths = ["/posts/1", "/posts/2", "/tiers", "/login", "/"];
+        let entries = |place: usize| {
+            [Entry::new("user", &texts[place]), Entry::new("path", paths[(round as usize + place * 3) % 5])]
+        };
+        for (place, decisions) in planned.iter_mut().enumerate() {
+            let entries = entries(place);
+            together.engine.plan_check(&Request::new("d", &[Item::new(&entries)]), decisions);
+        }
+        together.engine.fetch_planned(&planned);
+        for (place, decisions) in planned.iter_mut().enumerate() {
+            let entries = entries(place);
+            let one_by_one = run(alone.engine.check(&Request::new("d", &[Item::new(&entries)]), &mut single)).unwrap();
+            refused += u32::from(!one_by_one.is_allowed());
+            let decided = run(together.engine.check_planned(decisions)).unwrap();
+            assert_eq!(describe(one_by_one), describe(decided), "round {round}, request {place}");
+            [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(20)));
+        }
+    }
+    assert!((200..1_500).contains(&refused), "{refused} of 1600 were refused");
+    assert_eq!(alone.engine.counts(), together.engine.counts());
+}
+
+#[test]
+fn planned_check_is_decided_by_the_rules_that_it_was_planned_by() {
+    let bench = bench();
+    let mut decisions = Decisions::default();
+    let entries = [Entry::new("user", "u0")];
+    bench.engine.plan_check(&Request::new("d", &[Item::new(&entries)]), &mut decisions);
+    bench.engine.put(&tollgate_engine::rules::Rules::default()).unwrap();
+    assert_eq!(run(bench.engine.check_planned(&mut decisions)).unwrap().rule(), Some("per-user"));
+}

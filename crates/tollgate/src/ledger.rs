@@ -219,6 +219,23 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
+    /// Begins to fetch the memory of keys, all at the same time, so that decisions about them soon afterwards do not wait for
+    /// it one after the other. Changes nothing.
+    pub fn fetch<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
+        let mut keys = keys.into_iter().map(|key| key.fingerprint(&self.secret));
+        loop {
+            let (mut fingerprints, mut count) = ([Fingerprint::default(); BATCH], 0);
+            fingerprints
+                .iter_mut()
+                .zip(&mut keys)
+                .for_each(|(place, fingerprint)| (*place, count) = (fingerprint, count + 1));
+            self.table.touch_all(&fingerprints[..count]);
+            if count < BATCH {
+                return;
+            }
+        }
+    }
+
     /// Runs `read` on the state of the charge's key, with the verdict that a decision would return. Changes nothing.
     pub fn peek<N: LimitTable + ?Sized, R>(
         &self,

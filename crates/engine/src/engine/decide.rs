@@ -36,29 +36,53 @@ pub(super) async fn decide<S: Store, F: Store>(
     decisions: &mut Decisions,
 ) {
     let running = engine.running.load();
-    decisions.begin(running.rules.version(), engine.time_for(&running), taking);
+    plan(engine, &running, taking, requests, decisions);
+    decide_planned(engine, verb, taking, &running, decisions).await;
+}
+
+/// Plans requests.
+#[inline]
+pub(super) fn plan<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    running: &RulesInForce,
+    taking: Taking,
+    requests: &[Request<'_>],
+    decisions: &mut Decisions,
+) {
+    decisions.begin(running.rules.version(), engine.time_for(running), taking);
     decisions.observing = engine.enforcement() == Enforcement::Observe;
     for request in requests {
         let planned = decisions.add(request, &running.rules);
         decisions.decided.push(planned.map(|()| DecisionRecord::ADMITTED));
     }
-    if verb == StoreVerb::Check && taking == Taking::Exactly && fast::try_decide(engine, &running, decisions) {
+}
+
+/// Decides planned requests.
+#[inline]
+pub(super) async fn decide_planned<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    verb: StoreVerb,
+    taking: Taking,
+    running: &RulesInForce,
+    decisions: &mut Decisions,
+) {
+    if verb == StoreVerb::Check && taking == Taking::Exactly && fast::try_decide(engine, running, decisions) {
         return;
     }
     let all = 0..decisions.decided.len();
-    if all.len() > 1 && verb == StoreVerb::Check && depends_on_order(&running, &decisions.plan) {
+    if all.len() > 1 && verb == StoreVerb::Check && depends_on_order(running, &decisions.plan) {
         for request in all {
             decisions.scratch.unanswered.clear();
-            charge_and_report(engine, verb, taking, &running, decisions, request..request + 1).await;
+            charge_and_report(engine, verb, taking, running, decisions, request..request + 1).await;
         }
     } else {
-        charge_and_report(engine, verb, taking, &running, decisions, all).await;
+        charge_and_report(engine, verb, taking, running, decisions, all).await;
     }
     if decisions.observing {
         decisions.decided.iter_mut().flatten().for_each(DecisionRecord::observe);
     }
     if verb == StoreVerb::Check {
-        report::count(engine, &running, decisions);
+        report::count(engine, running, decisions);
     }
 }
 

@@ -344,6 +344,23 @@ impl Plan {
         }
     }
 
+    /// Adds the keys of rules that count separately for each value of `per`, with their limits. The key of a rule without
+    /// `per` is the same for all requests.
+    pub(crate) fn push_separate_keys<'a>(
+        &'a self,
+        running: &'a RulesInForce,
+        keys: &mut SmallList<(&'a Limits, &'a [u8])>,
+    ) {
+        for planned in &self.charges {
+            let rule = planned.rule().and_then(|number| running.rules.rules().get(number as usize));
+            if let Some(rule) = rule.filter(|rule| rule.counts_separately())
+                && let Some(limits) = &rule.rule_limits
+            {
+                keys.push((&limits.limits, self.key(planned)));
+            }
+        }
+    }
+
     /// Collects the charges of the only request if all are plain; returns whether they are.
     #[inline]
     pub(crate) fn collect_plain<'a>(

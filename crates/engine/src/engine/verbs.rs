@@ -2,7 +2,8 @@
 
 use tollgate::core::Cost;
 
-use super::decide::decide;
+use super::decide::{decide, decide_planned, plan};
+use super::plan::SmallList;
 use super::{Engine, EngineError, ExplanationContext, Settled, Taking, explain, settle, undo};
 use crate::decision::{Decision, Decisions};
 use crate::explain::Explanation;
@@ -21,6 +22,39 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
         decide(self, StoreVerb::Check, Taking::Exactly, std::slice::from_ref(request), decisions).await;
+        decisions.get(0)
+    }
+
+    /// Plans a [`check`](Self::check) without deciding it: which rules match, under which keys.
+    /// [`check_planned`](Self::check_planned) decides it, by these rules, at its own time.
+    ///
+    /// A caller with many requests, each at a time of its own, plans some, [fetches](Self::fetch_planned) what the store
+    /// needs for all of them, and then decides one after the other.
+    pub fn plan_check(&self, request: &Request<'_>, decisions: &mut Decisions) {
+        let running = self.running.load_full();
+        plan(self, &running, Taking::Exactly, std::slice::from_ref(request), decisions);
+        decisions.planned_by = Some(running);
+    }
+
+    /// Begins to fetch what the store needs to decide planned checks, at the same time for all of them. Changes nothing.
+    pub fn fetch_planned(&self, planned: &[Decisions]) {
+        let mut keys = SmallList::new();
+        for Decisions { plan, planned_by, .. } in planned {
+            planned_by.iter().for_each(|running| plan.push_separate_keys(running, &mut keys));
+        }
+        self.store.fetch(&keys);
+    }
+
+    /// Decides a check that was [planned](Self::plan_check).
+    ///
+    /// # Errors
+    /// If the request is invalid.
+    ///
+    /// # Panics
+    /// If nothing was planned.
+    pub async fn check_planned<'d>(&self, decisions: &'d mut Decisions) -> Result<Decision<'d>, RequestError> {
+        let running = decisions.planned_by.take().expect("a check was planned");
+        decide_planned(self, StoreVerb::Check, Taking::Exactly, &running, decisions).await;
         decisions.get(0)
     }
 

@@ -129,6 +129,11 @@ impl ActiveRule {
         &self.cold.domain
     }
 
+    /// Returns whether it has a counter for each value of its `per`, instead of one for all requests.
+    pub(crate) fn counts_separately(&self) -> bool {
+        self.per.0 != self.per.1
+    }
+
     /// Its identity within the domain.
     pub fn id(&self) -> &str {
         &self.cold.id

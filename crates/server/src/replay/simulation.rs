@@ -21,18 +21,45 @@ pub(crate) fn simulated_engine(keys: usize) -> Result<(SimulatedEngine, Arc<Manu
     Ok((Engine::new(store)?.with_clock(clock.clone()), clock))
 }
 
+/// The requests that are planned together: as many as the store fetches at a time.
+pub(super) const PLANNED: usize = 16;
+
 /// Decides requests at given times.
 #[derive(Debug)]
 pub(super) struct Simulation {
     pub(super) engine: SimulatedEngine,
     clock: Arc<ManualClock>,
-    decisions: Decisions,
+    decisions: [Decisions; PLANNED],
 }
 
 impl Simulation {
     pub(super) fn new(keys: usize) -> Result<Self, CapacityError> {
         let (engine, clock) = simulated_engine(keys)?;
-        Ok(Self { engine, clock, decisions: Decisions::default() })
+        Ok(Self { engine, clock, decisions: Default::default() })
+    }
+
+    /// Plans a request at a time, as one of those that are decided next.
+    #[inline]
+    pub(super) fn plan(&mut self, place: usize, domain: &[u8], entries: &[Entry<'_>], at: u64) {
+        self.clock.set(at);
+        let items = [Item::new(entries)];
+        self.engine.plan_check(&Request { domain, items: &items }, &mut self.decisions[place]);
+    }
+
+    /// Begins to fetch what is needed to decide the first planned requests. Most of the time of a decision about one key of a
+    /// million is a wait for memory; the requests wait for it together.
+    pub(super) fn fetch(&self, count: usize) {
+        self.engine.fetch_planned(&self.decisions[..count]);
+    }
+
+    /// Decides a planned request, at the time that it was planned for.
+    ///
+    /// # Errors
+    /// If the request is invalid.
+    #[inline]
+    pub(super) fn decide(&mut self, place: usize, at: u64) -> Result<Decision<'_>, RequestError> {
+        self.clock.set(at);
+        answer(self.engine.check_planned(&mut self.decisions[place]))
     }
 
     /// Decides a request at a time, in nanoseconds since 1970.
@@ -48,10 +75,14 @@ impl Simulation {
     ) -> Result<Decision<'_>, RequestError> {
         self.clock.set(at);
         let items = [Item::new(entries)];
-        let request = Request { domain, items: &items };
-        match pin!(self.engine.check(&request, &mut self.decisions)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(decision) => decision,
-            Poll::Pending => unreachable!("a store in memory answers immediately"),
-        }
+        answer(self.engine.check(&Request { domain, items: &items }, &mut self.decisions[0]))
+    }
+}
+
+/// Returns the answer of a store in memory.
+fn answer<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("a store in memory answers immediately"),
     }
 }
