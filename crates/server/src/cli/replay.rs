@@ -77,6 +77,10 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "FILE", requires = "rules")]
     requests: Option<PathBuf>,
 
+    /// Writes the decisions, a line of JSON each, as `tollgate decide` prints them
+    #[arg(long, value_name = "FILE", requires = "rules")]
+    decisions: Option<PathBuf>,
+
     /// How many keys are kept, such as 500k or 10M
     #[arg(long, value_name = "KEYS", default_value = "1M")]
     capacity: String,
@@ -157,6 +161,7 @@ fn replay_options(args: &ReplayArgs, rules: Option<Rules>, against: Option<Rules
         capacity: parse_count("--capacity", &args.capacity)?,
         hash_keys: args.hash_keys,
         requests: args.requests.clone(),
+        decisions: args.decisions.clone(),
         bounds: ReadBounds::default(),
     })
 }
@@ -245,7 +250,7 @@ fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
 }
 
 fn progress_line(progress: &Progress) -> String {
-    let Progress { lines, bytes, total, elapsed } = *progress;
+    let Progress { lines, bytes, total, elapsed, pass } = *progress;
     let millis = (elapsed / 1_000_000).max(1);
     let rate = lines * 1_000 / millis;
     let left = total.filter(|_| bytes > 0).map(|total| {
@@ -253,7 +258,8 @@ fn progress_line(progress: &Progress) -> String {
         let percent = u128::from(bytes) * 100 / u128::from(total.max(1));
         format!(", {percent} %, {seconds} s left")
     });
-    format!("{lines} lines, {rate} lines/s{}", left.unwrap_or_default())
+    let pass = if pass.1 > 1 { format!("pass {} of {}: ", pass.0, pass.1) } else { String::new() };
+    format!("{pass}{lines} lines, {rate} lines/s{}", left.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -274,8 +280,10 @@ mod tests {
 
     #[test]
     fn progress_says_how_fast_and_how_long() {
-        let progress = Progress { lines: 3_000, bytes: 250, total: Some(1_000), elapsed: 2_000_000_000 };
+        let progress = Progress { lines: 3_000, bytes: 250, total: Some(1_000), elapsed: 2_000_000_000, pass: (1, 1) };
         assert_eq!(progress_line(&progress), "3000 lines, 1500 lines/s, 25 %, 6 s left");
         assert_eq!(progress_line(&Progress { total: None, ..progress }), "3000 lines, 1500 lines/s");
+        let second = Progress { total: None, pass: (2, 2), ..progress };
+        assert_eq!(progress_line(&second), "pass 2 of 2: 3000 lines, 1500 lines/s");
     }
 }

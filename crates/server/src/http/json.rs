@@ -1,6 +1,8 @@
 //! Writes outputs as JSON without serde, which would escape every field name again for each decision.
 
-use crate::ops::view::{Field, FieldValue, Output, limit_fields, settled_fields};
+use tollgate_engine::Decision;
+
+use crate::ops::view::{DecisionView, Field, FieldValue, Output, ViewOptions, limit_fields, settled_fields};
 
 /// Writes an output as JSON.
 pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
@@ -13,6 +15,12 @@ pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
         Output::Explained(explanation) => put(out, explanation),
         Output::Page(page) => out.extend_from_slice(&page.body),
     }
+}
+
+/// Writes a decision as `POST /v1/check` returns it, without a receipt.
+pub(crate) fn write_decision_json(out: &mut Vec<u8>, decision: Decision<'_>) {
+    let view = DecisionView::new(decision, ViewOptions { taken: false, receipt: false });
+    write(out, &Output::Decision(view));
 }
 
 fn write_fields(out: &mut Vec<u8>, fields: &[Field<'_>]) {

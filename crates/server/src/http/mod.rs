@@ -15,6 +15,7 @@ mod web;
 pub mod wire;
 
 pub(crate) use call::check_line;
+pub(crate) use json::write_decision_json;
 pub(crate) use serve::bearer_token;
 pub use serve::{HttpResponse, serve};
 pub use web::AllowedHosts;

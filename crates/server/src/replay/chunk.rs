@@ -124,7 +124,7 @@ impl ChunkReader<'_> {
         let mut stream = self.source.open()?;
         let mut parser = TimeParser::new(self.zone.clone());
         let (mut carried, mut line_number, mut skipping) = (Vec::new(), 1_u64, false);
-        let mut is_first = true;
+        let (mut is_first, mut fields) = (true, [Span::NONE; MAX_FIELDS]);
         loop {
             let mut chunk = self.pool.chunk();
             let buffers = &mut chunk.buffers;
@@ -143,7 +143,7 @@ impl ChunkReader<'_> {
                 if std::mem::take(&mut skipping) {
                     // The end of a line whose beginning was counted already.
                 } else {
-                    self.add_line(buffers, &text, start, end, &mut parser);
+                    self.add_line(buffers, &text, (start, end), &mut parser, &mut fields);
                 }
                 buffers.lines += 1;
                 start = end + 1;
@@ -169,17 +169,24 @@ impl ChunkReader<'_> {
     }
 
     #[inline]
-    fn add_line(&self, buffers: &mut ChunkBuffers, text: &[u8], start: usize, end: usize, parser: &mut TimeParser) {
+    fn add_line(
+        &self,
+        buffers: &mut ChunkBuffers,
+        text: &[u8],
+        (start, end): (usize, usize),
+        parser: &mut TimeParser,
+        fields: &mut [Span; MAX_FIELDS],
+    ) {
         let line = text[start..end].strip_suffix(b"\r").unwrap_or(&text[start..end]);
         if line.len() > MAX_LINE {
             return buffers.add_problem(self, LineProblem::TooLong);
         }
-        let mut fields = [Span::NONE; MAX_FIELDS];
         let Source { format, extractor, .. } = self.source;
-        if !format.parse(line, start, &mut fields) {
+        fields[..format.field_count().min(MAX_FIELDS)].fill(Span::NONE);
+        if !format.parse(line, start, fields) {
             return self.add_unreadable(buffers, line);
         }
-        let Some(stamp) = extractor.time_of_line(text, &fields, parser) else {
+        let Some(stamp) = extractor.time_of_line(text, fields, parser) else {
             if !format.is_header(line) {
                 buffers.add_problem(self, LineProblem::NoTime);
             }
@@ -190,7 +197,7 @@ impl ChunkReader<'_> {
         }
         let row = buffers.records.len() as u32;
         buffers.records.push(Record { at: stamp.nanos, row, line: buffers.lines as u32 });
-        extractor.push_attributes(format, text, &fields, &mut buffers.extra, &mut buffers.spans);
+        extractor.push_attributes(format, text, fields, &mut buffers.extra, &mut buffers.spans);
     }
 
     #[cold]

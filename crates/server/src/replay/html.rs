@@ -3,7 +3,10 @@
 use std::fmt::Write;
 
 use super::report::{ComparisonReport, KeyCount, Report, RuleReport, RunReport, SuggestionReport};
-use super::show::{format_estimate, format_length, format_number, format_percent, format_time};
+use super::show::{
+    BOTH_BURSTS, candidate_table, format_estimate, format_length, format_number, format_percent, format_time,
+    show_comparison,
+};
 use super::svg::{self, escape};
 
 /// The keys that are listed for each rule.
@@ -42,6 +45,9 @@ impl Report {
         }
         if let Some(comparison) = &self.against {
             write_comparison(&mut page, comparison);
+        }
+        if let Some(comparison) = &self.against_at_once {
+            let _ = writeln!(page, "<p>If all requests of a second come at once: {}.</p>", show_comparison(comparison));
         }
         if let Some(suggestion) = &self.suggestion {
             write_suggestion(&mut page, suggestion);
@@ -208,24 +214,17 @@ fn write_suggestion(page: &mut String, suggestion: &SuggestionReport) {
     }
     page.push_str("</table></div>\n<p class=\"soft\">Limits that 99.9 % of the clients never notice:</p>\n");
     page.push_str(&svg::draw_bursts(suggestion));
-    page.push_str(
-        "<div class=\"scroll\"><table><tr><th>limit</th><th>burst</th><th>at most in a minute</th><th>requests refused</th>\
-         <th>clients refused</th></tr>\n",
-    );
-    for (place, candidate) in suggestion.candidates.iter().enumerate() {
+    let (head, rows) = candidate_table(suggestion);
+    let _ = writeln!(page, "<div class=\"scroll\"><table><tr><th>{}</th></tr>", head.join("</th><th>"));
+    for (place, row) in rows.iter().enumerate() {
         let class = if place == suggestion.recommended { " class=\"mark\"" } else { "" };
-        let counts =
-            [candidate.burst, candidate.per_minute, candidate.refused, candidate.clients_refused].map(format_number);
-        let _ = writeln!(
-            page,
-            "<tr{class}><td>{}</td><td>{}</td></tr>",
-            escape(&candidate.limit),
-            counts.join("</td><td>")
-        );
+        let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
+        let _ = writeln!(page, "<tr{class}><td>{}</td></tr>", cells.join("</td><td>"));
     }
+    let both = if suggestion.has_at_once() { escape(BOTH_BURSTS) } else { String::new() };
     let _ = writeln!(
         page,
-        "</table></div>\n<p class=\"soft\">The marked limit admits least in a minute. As a rule file:</p>\n<pre>{}</pre>",
+        "</table></div>\n<p class=\"soft\">{both}</p>\n<p class=\"soft\">The marked limit admits least in a minute. As a rule file:</p>\n<pre>{}</pre>",
         escape(&suggestion.rules)
     );
 }

@@ -89,6 +89,8 @@ pub struct Progress {
     pub total: Option<u64>,
     /// Nanoseconds since the start.
     pub elapsed: u64,
+    /// Which reading of the logs this is, and how many there are.
+    pub pass: (u32, u32),
 }
 
 /// What is known about logs that were read.
@@ -147,7 +149,7 @@ pub(super) fn run(
                 sequence.send();
                 let bytes = sources.iter().map(|source| source.read.load(Ordering::Relaxed)).sum();
                 let elapsed = clock.mono().since(start).as_nanos();
-                show(Progress { lines: sequence.summary.lines, bytes, total, elapsed });
+                show(Progress { lines: sequence.summary.lines, bytes, total, elapsed, pass: (1, 1) });
             }
         }
         sequence.end_second(true);

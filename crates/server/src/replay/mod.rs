@@ -39,7 +39,7 @@ pub use input::{Log, ReadBounds};
 pub use merge::Progress;
 pub use problems::{LineProblem, ProblemCount, Problems};
 pub use report::{
-    CandidateReport, ComparisonReport, KeyCount, LogReport, PeakReport, Report, RuleReport, RunReport,
+    AtOnceReport, CandidateReport, ComparisonReport, KeyCount, LogReport, PeakReport, Report, RuleReport, RunReport,
     SuggestionReport, TimelineReport,
 };
 
@@ -47,7 +47,7 @@ use bounds::MAX_LOGS;
 use input::{ReadOptions, Source};
 use keys::KeyNames;
 use merge::{Attributes, Consumer};
-use requests::RequestWriter;
+use requests::{LineFile, RequestWriter};
 use simulation::Simulation;
 use suggest::{Peaks, Trial, TrialError};
 use tally::{Pass, RuleRun, Times};
@@ -75,6 +75,8 @@ pub struct ReplayOptions {
     pub hash_keys: bool,
     /// A file for the requests, as `tollgate decide` reads them.
     pub requests: Option<PathBuf>,
+    /// A file for the decisions, as `tollgate decide` prints them; spread, if times are in whole seconds.
+    pub decisions: Option<PathBuf>,
     /// How much of each log is read.
     pub bounds: ReadBounds,
 }
@@ -92,6 +94,7 @@ impl Default for ReplayOptions {
             capacity: 1_000_000,
             hash_keys: false,
             requests: None,
+            decisions: None,
             bounds: ReadBounds::default(),
         }
     }
@@ -150,16 +153,19 @@ pub fn replay(logs: &[Log], options: &ReplayOptions, show: &mut dyn FnMut(Progre
     }
     let names = KeyNames::new(options.hash_keys);
     let has_whole_seconds = sources.iter().any(|source| source.has_whole_seconds);
-    let at_once = match (&options.rules, has_whole_seconds) {
-        (Some(rules), true) => Some(rule_run(rules)?),
-        (Some(_), false) | (None, _) => None,
-    };
+    let once = |rules: &Option<Rules>| rules.as_ref().filter(|_| has_whole_seconds).map(rule_run).transpose();
+    let (at_once, against_at_once) = (once(&options.rules)?, once(&options.against)?);
     let pass = |run, against, times| Pass::new(run, against, &attributes, times, names.clone());
-    let mut main = main.map(|run| pass(run, against, Times::Spread));
-    let mut at_once = at_once.map(|run| pass(run, None, Times::Logged));
-    let mut peaks = reads_twice.then(|| Peaks::new(&options.suggest, &attributes));
+    let decisions = options.decisions.as_deref().map(LineFile::create).transpose()?;
+    let mut main = main.map(|run| pass(run, against, Times::Spread).with_decisions(decisions));
+    let mut at_once = at_once.map(|run| pass(run, against_at_once, Times::Logged));
+    let mut peaks = reads_twice.then(|| Peaks::new(&options.suggest, &attributes, has_whole_seconds));
     let mut requests = match (&options.requests, &main) {
-        (Some(path), Some(main)) => Some(RequestWriter::create(path, main.domain(), &attributes)?),
+        (Some(path), Some(main)) => Some(RequestWriter {
+            file: LineFile::create(path)?,
+            domain: main.domain().to_owned(),
+            attributes: &attributes,
+        }),
         (Some(_), None) => return Err(ReplayError::Invalid("requests are written for rules; name them".into())),
         (None, _) => None,
     };
@@ -168,20 +174,24 @@ pub fn replay(logs: &[Log], options: &ReplayOptions, show: &mut dyn FnMut(Progre
     consumers.extend(at_once.as_mut().map(|pass| pass as &mut dyn Consumer));
     consumers.extend(peaks.as_mut().map(|peaks| peaks as &mut dyn Consumer));
     consumers.extend(requests.as_mut().map(|requests| requests as &mut dyn Consumer));
-    let summary = merge::run(&sources, attributes.names.len(), &options.zone, consumers, show);
-    requests.map_or(Ok(()), RequestWriter::finish)?;
+    let passes = if reads_twice { 2 } else { 1 };
+    let mut show_pass = |pass: u32, progress: Progress| show(Progress { pass: (pass, passes), ..progress });
+    let count = attributes.names.len();
+    let summary = merge::run(&sources, count, &options.zone, consumers, &mut |progress| show_pass(1, progress));
+    requests.map_or(Ok(()), |requests| requests.file.finish())?;
     let suggestion = match &peaks {
         Some(peaks) => {
             let candidates = peaks.candidates();
             let mut trial = Trial::new(&options.suggest, &attributes, candidates, options.capacity)?;
-            merge::run(&sources, attributes.names.len(), &options.zone, vec![&mut trial], show);
+            merge::run(&sources, count, &options.zone, vec![&mut trial], &mut |progress| show_pass(2, progress));
             let domain = options.domain.as_deref().unwrap_or("api");
             Some(trial.finish(&options.suggest, domain, peaks))
         }
         None => None,
     };
     let log_names: Vec<String> = sources.iter().map(|source| source.name.clone()).collect();
-    let (result, comparison) = main.map(Pass::finish).map_or((None, None), |(run, against)| (Some(run), against));
+    let (result, against) = main.map(Pass::finish).transpose()?.unzip();
+    let (at_once, against_at_once) = at_once.map(Pass::finish).transpose()?.unzip();
     Ok(Report {
         logs: sources.iter().map(log_report).collect(),
         lines: summary.lines,
@@ -191,8 +201,9 @@ pub fn replay(logs: &[Log], options: &ReplayOptions, show: &mut dyn FnMut(Progre
         first_ms: summary.first.map(|first| first / 1_000_000),
         last_ms: summary.first.map(|_| summary.last / 1_000_000),
         result,
-        at_once: at_once.map(|pass| pass.finish().0),
-        against: comparison,
+        at_once,
+        against: against.flatten(),
+        against_at_once: against_at_once.flatten(),
         suggestion,
     })
 }

@@ -30,6 +30,8 @@ pub struct Report {
     pub at_once: Option<RunReport>,
     /// The difference to other rules.
     pub against: Option<ComparisonReport>,
+    /// The same with all requests of a second at its beginning, if times are in whole seconds.
+    pub against_at_once: Option<ComparisonReport>,
     /// Suggested limits.
     pub suggestion: Option<SuggestionReport>,
 }
@@ -188,6 +190,13 @@ pub struct SuggestionReport {
     pub rules: String,
 }
 
+impl SuggestionReport {
+    /// Returns whether times are in whole seconds, so that there are two results.
+    pub(super) fn has_at_once(&self) -> bool {
+        self.candidates.iter().any(|candidate| candidate.at_once.is_some())
+    }
+}
+
 /// How a peak is distributed over clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PeakReport {
@@ -208,15 +217,31 @@ pub struct PeakReport {
 pub struct CandidateReport {
     /// The rate.
     pub limit: String,
-    /// The smallest burst with which 99.9 % of the clients are never refused.
+    /// The smallest burst with which 99.9 % of the clients are never refused: if times are in whole seconds, the larger of
+    /// what is needed if requests are spread over their second and if all come at its beginning.
     pub burst: u64,
-    /// The requests that it would have refused.
+    /// The burst that is needed if requests are spread over their second.
+    pub spread_burst: u64,
+    /// The requests that it would have refused, if they are spread.
     pub refused: u64,
     /// The clients that it would have refused at least once.
     pub clients_refused: u64,
+    /// The same with all requests of a second at its beginning, if times are in whole seconds.
+    pub at_once: Option<AtOnceReport>,
     /// The most that the limit admits from a client in a minute.
     pub per_minute: u64,
     /// Bursts, and how many clients need more than each.
     #[schema(value_type = Vec<Vec<u64>>)]
     pub needs: Vec<(u64, u64)>,
+}
+
+/// A suggested limit, with all requests of a second at its beginning.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub struct AtOnceReport {
+    /// The burst that is needed.
+    pub burst: u64,
+    /// The requests that the suggested limit would have refused.
+    pub refused: u64,
+    /// The clients that it would have refused at least once.
+    pub clients_refused: u64,
 }

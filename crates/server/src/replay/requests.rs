@@ -1,45 +1,55 @@
-//! Writes the requests of logs as lines of JSON that `tollgate decide` reads: the same requests, decided one by one and shown.
+//! Writes the requests of logs as lines of JSON that `tollgate decide` reads, and decisions as the lines that it prints.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use jiff::Timestamp;
+use tollgate_engine::Decision;
 
 use super::ReplayError;
 use super::merge::{Attributes, Batch, Consumer, LoggedRequest};
+use crate::http::write_decision_json;
 
-/// Writes requests to a file.
-pub(super) struct RequestWriter<'a> {
+/// A file that is written line by line. The first error is reported at the end.
+#[derive(Debug)]
+pub(super) struct LineFile {
     name: String,
     out: BufWriter<File>,
-    domain: String,
-    attributes: &'a Attributes,
     error: Option<io::Error>,
+    /// The line that is being written.
+    line: Vec<u8>,
 }
 
-impl<'a> RequestWriter<'a> {
-    pub(super) fn create(path: &Path, domain: &str, attributes: &'a Attributes) -> Result<Self, ReplayError> {
+impl LineFile {
+    pub(super) fn create(path: &Path) -> Result<Self, ReplayError> {
         let name = path.display().to_string();
         let file = File::create(path).map_err(|error| ReplayError::Invalid(format!("cannot write {name}: {error}")))?;
-        Ok(Self { name, out: BufWriter::new(file), domain: domain.to_owned(), attributes, error: None })
+        Ok(Self { name, out: BufWriter::new(file), error: None, line: Vec::new() })
     }
 
-    fn write(&mut self, batch: &Batch, request: &LoggedRequest) -> io::Result<()> {
-        let mut entries = smallvec::SmallVec::new();
-        batch.push_entries(request, self.attributes, &mut entries);
-        self.out.write_all(b"{\"at\":")?;
-        match (request.at % 1_000_000, Timestamp::from_nanosecond(i128::from(request.at))) {
-            (1.., Ok(at)) => write!(self.out, "\"{at:.9}\"")?,
-            _ => write!(self.out, "{}", request.at / 1_000_000)?,
+    /// Writes a line that `write` appends to a buffer.
+    fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
+        self.line.clear();
+        let line = &mut self.line;
+        if self.error.is_none() {
+            let written = write(line).and_then(|()| {
+                line.push(b'\n');
+                self.out.write_all(line)
+            });
+            self.error = written.err();
         }
-        write!(self.out, ",\"domain\":{},\"attributes\":{{", serde_json::Value::from(&*self.domain))?;
-        for (place, entry) in entries.iter().enumerate() {
-            let text = |bytes: &[u8]| serde_json::Value::from(String::from_utf8_lossy(bytes));
-            let comma = if place > 0 { "," } else { "" };
-            write!(self.out, "{comma}{}:{}", text(entry.name), text(entry.value))?;
-        }
-        self.out.write_all(b"}}\n")
+    }
+
+    /// Writes a decision as `tollgate decide` prints it; `null` for a request that the engine did not accept.
+    pub(super) fn write_decision(&mut self, decision: Option<Decision<'_>>) {
+        self.write(|line| {
+            match decision {
+                Some(decision) => write_decision_json(line, decision),
+                None => line.extend_from_slice(b"null"),
+            }
+            Ok(())
+        });
     }
 
     /// Writes the rest.
@@ -49,12 +59,40 @@ impl<'a> RequestWriter<'a> {
     }
 }
 
+/// Writes requests to a file.
+pub(super) struct RequestWriter<'a> {
+    pub(super) file: LineFile,
+    pub(super) domain: String,
+    pub(super) attributes: &'a Attributes,
+}
+
+impl RequestWriter<'_> {
+    fn write(&mut self, batch: &Batch, request: &LoggedRequest) {
+        let mut entries = smallvec::SmallVec::new();
+        batch.push_entries(request, self.attributes, &mut entries);
+        let domain = serde_json::Value::from(&*self.domain);
+        self.file.write(|line| {
+            line.extend_from_slice(b"{\"at\":");
+            match (request.at % 1_000_000, Timestamp::from_nanosecond(i128::from(request.at))) {
+                (1.., Ok(at)) => write!(line, "\"{at:.9}\"")?,
+                _ => write!(line, "{}", request.at / 1_000_000)?,
+            }
+            write!(line, ",\"domain\":{domain},\"attributes\":{{")?;
+            for (place, entry) in entries.iter().enumerate() {
+                let text = |bytes: &[u8]| serde_json::Value::from(String::from_utf8_lossy(bytes));
+                let comma = if place > 0 { "," } else { "" };
+                write!(line, "{comma}{}:{}", text(entry.name), text(entry.value))?;
+            }
+            line.extend_from_slice(b"}}");
+            Ok(())
+        });
+    }
+}
+
 impl Consumer for RequestWriter<'_> {
     fn consume(&mut self, batch: &Batch) {
         for request in &batch.slots {
-            if self.error.is_none() {
-                self.error = self.write(batch, request).err();
-            }
+            self.write(batch, request);
         }
     }
 }

@@ -3,6 +3,41 @@
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use super::report::{ComparisonReport, SuggestionReport};
+
+/// Explains the bursts of a log of whole seconds.
+pub(super) const BOTH_BURSTS: &str = "The log has whole seconds. `burst` is the larger of what clients need if the requests of a second \
+                                      come evenly (spread)\nand if all come at its beginning (at once).";
+
+/// Returns the head and the rows of the table of suggested limits.
+pub(super) fn candidate_table(suggestion: &SuggestionReport) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let mut head = vec!["limit", "burst", "at most in a minute", "requests refused", "clients refused"];
+    if suggestion.has_at_once() {
+        head = vec!["limit", "burst", "spread", "at once", "at most in a minute"];
+        head.extend(["requests refused", "at once", "clients refused", "at once"]);
+    }
+    let row = |candidate: &super::CandidateReport| {
+        let mut row = vec![candidate.burst];
+        match &candidate.at_once {
+            None => row.extend([candidate.per_minute, candidate.refused, candidate.clients_refused]),
+            Some(at_once) => {
+                row.extend([candidate.spread_burst, at_once.burst, candidate.per_minute]);
+                row.extend([candidate.refused, at_once.refused, candidate.clients_refused, at_once.clients_refused]);
+            }
+        }
+        std::iter::once(candidate.limit.clone()).chain(row.into_iter().map(format_number)).collect()
+    };
+    (head, suggestion.candidates.iter().map(row).collect())
+}
+
+/// Describes the difference between two rule sets in one line.
+pub(super) fn show_comparison(comparison: &ComparisonReport) -> String {
+    let ComparisonReport { newly_refused, newly_refused_keys, relieved, relieved_keys, .. } = comparison;
+    let [newly, newly_keys, relieved, relieved_keys] =
+        [newly_refused, newly_refused_keys, relieved, relieved_keys].map(|number| format_number(*number));
+    format!("newly refused {newly} requests of {newly_keys} keys, relieved {relieved} requests of {relieved_keys} keys")
+}
+
 /// Returns a number with commas: `1,234,567`.
 pub(super) fn format_number(number: u64) -> String {
     let digits = number.to_string();

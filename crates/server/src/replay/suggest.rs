@@ -3,18 +3,21 @@
 //! For a token bucket of a rate, a client needs the burst that its busiest time requires: each request
 //! adds one token to a level, the rate drains it, and the highest level is the burst with which the
 //! client is never refused. One pass keeps the levels of all clients under a few rates at once. The
-//! burst to suggest is the one that suffices for all but one client in a thousand.
+//! burst to suggest is the one that suffices for all but one client in a thousand. If times are in whole seconds, the levels
+//! are kept twice, for requests that are spread over their second and for all of them at its beginning, and the
+//! larger burst is suggested.
 //!
 //! A second pass decides with these limits. Only clients that need more are ever refused, so only
 //! their requests are decided.
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use tollgate_engine::Entry;
 use tollgate_engine::rules::{Mistakes, Rules, Source};
 
 use super::bounds::MAX_CLIENTS;
 use super::keys::hash;
 use super::merge::{Attributes, Batch, Consumer, LoggedRequest};
-use super::report::{CandidateReport, PeakReport, SuggestionReport};
+use super::report::{AtOnceReport, CandidateReport, PeakReport, SuggestionReport};
 use super::simulation::Simulation;
 
 /// The rates that are tried, each with the time for one token, in units of 100 µs.
@@ -26,13 +29,41 @@ const INTERVALS: [(&str, u64); 3] = [("second", 10_000), ("minute", 600_000), ("
 /// One in this many clients may be refused.
 const ONE_IN: usize = 1_000;
 
+/// The levels of a client's buckets, one for each rate.
+#[derive(Clone, Copy, Debug)]
+struct Levels {
+    /// The time of its last request, in units.
+    last: u64,
+    now: [u32; RATES.len()],
+    highest: [u32; RATES.len()],
+}
+
+impl Levels {
+    fn new(now: u64) -> Self {
+        Self { last: now, now: [0; RATES.len()], highest: [0; RATES.len()] }
+    }
+
+    /// Adds a request at a time in units.
+    fn add(&mut self, now: u64) {
+        let passed = u32::try_from(now.saturating_sub(self.last)).unwrap_or(u32::MAX);
+        for (place, (_, token)) in RATES.iter().enumerate() {
+            let level = self.now[place].saturating_sub(passed).saturating_add(*token as u32);
+            self.now[place] = level;
+            self.highest[place] = self.highest[place].max(level);
+        }
+        self.last = now;
+    }
+
+    /// Returns the burst with which the client is never refused.
+    fn need(&self, place: usize) -> u64 {
+        u64::from(self.highest[place]).div_ceil(RATES[place].1)
+    }
+}
+
 /// What a client did.
 #[derive(Clone, Copy, Debug)]
 struct ClientPeaks {
-    /// The time of its last request, in units.
-    last: u64,
-    levels: [u32; RATES.len()],
-    highest: [u32; RATES.len()],
+    levels: Levels,
     counts: [u32; INTERVALS.len()],
     peaks: [u32; INTERVALS.len()],
 }
@@ -45,22 +76,30 @@ pub(super) struct Peaks<'a> {
     attributes: &'a Attributes,
     numbers: FxHashMap<u64, u32>,
     clients: Vec<ClientPeaks>,
+    /// The levels of the clients at the times as logged, if these are in whole seconds.
+    at_once: Option<Vec<Levels>>,
+    /// Whether any time, spread and as logged, is not a whole number of units: then needs are rounded.
+    is_rounded: [bool; 2],
     is_full: bool,
 }
 
 impl<'a> Peaks<'a> {
-    pub(super) fn new(per: &[String], attributes: &'a Attributes) -> Self {
+    pub(super) fn new(per: &[String], attributes: &'a Attributes, has_whole_seconds: bool) -> Self {
         Self {
             per: attribute_indices(per, attributes),
             attributes,
             numbers: FxHashMap::default(),
             clients: Vec::new(),
+            at_once: has_whole_seconds.then(Vec::new),
+            is_rounded: [false; 2],
             is_full: false,
         }
     }
 
-    fn count(&mut self, client: u64, at: u64) {
-        let now = at / UNIT;
+    fn count(&mut self, client: u64, at: u64, logged_at: u64) {
+        let (now, logged) = (at / UNIT, logged_at / UNIT);
+        self.is_rounded[0] |= now * UNIT != at;
+        self.is_rounded[1] |= logged * UNIT != logged_at;
         let number = match self.numbers.get(&client) {
             Some(number) => *number as usize,
             None if self.clients.len() >= MAX_CLIENTS => {
@@ -69,44 +108,61 @@ impl<'a> Peaks<'a> {
             }
             None => {
                 self.numbers.insert(client, self.clients.len() as u32);
-                let (none, no_count) = ([0; RATES.len()], [0; INTERVALS.len()]);
-                let peaks = ClientPeaks { last: now, levels: none, highest: none, counts: no_count, peaks: no_count };
-                self.clients.push(peaks);
+                let none = [0; INTERVALS.len()];
+                self.clients.push(ClientPeaks { levels: Levels::new(now), counts: none, peaks: none });
+                self.at_once.iter_mut().for_each(|all| all.push(Levels::new(logged)));
                 self.clients.len() - 1
             }
         };
         let client = &mut self.clients[number];
-        let passed = u32::try_from(now.saturating_sub(client.last)).unwrap_or(u32::MAX);
-        for (place, (_, token)) in RATES.iter().enumerate() {
-            let level = client.levels[place].saturating_sub(passed).saturating_add(*token as u32);
-            client.levels[place] = level;
-            client.highest[place] = client.highest[place].max(level);
-        }
         for (place, (_, interval)) in INTERVALS.iter().enumerate() {
-            if now / interval != client.last / interval {
+            if now / interval != client.levels.last / interval {
                 client.counts[place] = 0;
             }
             client.counts[place] = client.counts[place].saturating_add(1);
             client.peaks[place] = client.peaks[place].max(client.counts[place]);
         }
-        client.last = now;
+        client.levels.add(now);
+        if let Some(all) = &mut self.at_once {
+            all[number].add(logged);
+        }
     }
 
     /// Returns the smallest bursts that suffice for nearly all clients, and the clients that need more.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
-        let candidate = |(place, (limit, token)): (usize, &(&'static str, u64))| {
-            let needs = |client: &ClientPeaks| u64::from(client.highest[place]).div_ceil(*token);
-            let mut all: Vec<u64> = self.clients.iter().map(needs).collect();
-            all.sort_unstable();
-            let burst = sufficient_for(&all, ONE_IN).max(1);
-            // Times are rounded to units, so a client may need one more than was found.
-            let exceeds = |(_, number): &(&u64, &u32)| needs(&self.clients[**number as usize]) >= burst;
-            let exceeding = self.numbers.iter().filter(exceeds).map(|(client, _)| *client).collect();
-            let per_minute = burst + 600_000 / token;
-            let refused_clients = FxHashSet::default();
-            Candidate { limit, burst, exceeding, per_minute, needs: need_curve(&all), refused: 0, refused_clients }
+        (0..RATES.len()).map(|place| self.candidate(place)).collect()
+    }
+
+    fn candidate(&self, place: usize) -> Candidate {
+        let (limit, token) = RATES[place];
+        let needs_of = |levels: &mut dyn Iterator<Item = &Levels>| {
+            let mut needs: Vec<u64> = levels.map(|levels| levels.need(place)).collect();
+            needs.sort_unstable();
+            needs
         };
-        RATES.iter().enumerate().map(candidate).collect()
+        let mut needs = needs_of(&mut self.clients.iter().map(|client| &client.levels));
+        let spread = sufficient_for(&needs, ONE_IN).max(1);
+        let at_once = self.at_once.as_ref().map(|all| sufficient_for(&needs_of(&mut all.iter()), ONE_IN).max(1));
+        let burst = at_once.map_or(spread, |at_once| at_once.max(spread));
+        // A level that is a whole number of tokens may be rounded down, and the client then needs one more than was found.
+        let exceeds = |levels: &Levels, is_rounded: bool| {
+            let may_be_rounded = is_rounded && u64::from(levels.highest[place]).is_multiple_of(token);
+            levels.need(place) + u64::from(may_be_rounded) > burst
+        };
+        let exceeds = |number: &u32| {
+            let number = *number as usize;
+            let at_once = self.at_once.as_ref().map(|all| &all[number]);
+            exceeds(&self.clients[number].levels, self.is_rounded[0])
+                || at_once.is_some_and(|levels| exceeds(levels, self.is_rounded[1]))
+        };
+        let exceeding = self.numbers.iter().filter(|(_, number)| exceeds(number)).map(|(client, _)| *client).collect();
+        if let Some(all) = &self.at_once {
+            let both = self.clients.iter().zip(all);
+            needs = both.map(|(client, at_once)| client.levels.need(place).max(at_once.need(place))).collect();
+            needs.sort_unstable();
+        }
+        let per_minute = burst + 600_000 / token;
+        Candidate { limit, burst, spread, at_once, exceeding, per_minute, needs: need_curve(&needs) }
     }
 
     fn peaks(&self) -> Vec<PeakReport> {
@@ -130,7 +186,7 @@ impl Consumer for Peaks<'_> {
     fn consume(&mut self, batch: &Batch) {
         for request in &batch.slots {
             let client = client_hash(batch, request, &self.per, self.attributes);
-            self.count(client, request.at);
+            self.count(client, request.at, request.logged_at);
         }
     }
 }
@@ -173,13 +229,14 @@ fn client_hash(batch: &Batch, request: &LoggedRequest, per: &[usize], attributes
 #[derive(Debug)]
 pub(super) struct Candidate {
     limit: &'static str,
+    /// The larger of the next two.
     burst: u64,
-    /// The clients that need more.
+    spread: u64,
+    at_once: Option<u64>,
+    /// The clients that may need more.
     exceeding: FxHashSet<u64>,
     per_minute: u64,
     needs: Vec<(u64, u64)>,
-    refused: u64,
-    refused_clients: FxHashSet<u64>,
 }
 
 impl Candidate {
@@ -198,7 +255,38 @@ impl Candidate {
 pub(super) struct Trial<'a> {
     per: Vec<usize>,
     attributes: &'a Attributes,
-    candidates: Vec<(Candidate, Simulation)>,
+    candidates: Vec<TriedCandidate>,
+}
+
+#[derive(Debug)]
+struct TriedCandidate {
+    candidate: Candidate,
+    spread: Refusals,
+    /// All requests of a second at its beginning.
+    at_once: Option<Refusals>,
+}
+
+/// What a candidate refuses.
+#[derive(Debug)]
+struct Refusals {
+    simulation: Simulation,
+    requests: u64,
+    clients: FxHashSet<u64>,
+}
+
+impl Refusals {
+    fn new(rules: &Rules, keys: usize) -> Result<Self, TrialError> {
+        let simulation = Simulation::new(keys).map_err(|error| TrialError::Capacity(error.to_string()))?;
+        simulation.engine.put(rules).map_err(TrialError::Rules)?;
+        Ok(Self { simulation, requests: 0, clients: FxHashSet::default() })
+    }
+
+    fn decide(&mut self, client: u64, entries: &[Entry<'_>], at: u64) {
+        if self.simulation.check(TRIAL.as_bytes(), entries, at).is_ok_and(|decision| !decision.is_allowed()) {
+            self.requests += 1;
+            self.clients.insert(client);
+        }
+    }
 }
 
 /// The domain of trials.
@@ -213,39 +301,45 @@ impl<'a> Trial<'a> {
     ) -> Result<Self, TrialError> {
         let mut trials = Vec::new();
         for candidate in candidates {
-            let simulation = Simulation::new(keys).map_err(|error| TrialError::Capacity(error.to_string()))?;
             let text = candidate.rules_yaml(per, TRIAL);
             let rules = Rules::read(&[Source { name: "suggested rules", text: text.as_bytes() }]);
-            rules.and_then(|rules| simulation.engine.put(&rules)).map_err(TrialError::Rules)?;
-            trials.push((candidate, simulation));
+            let rules = rules.map_err(TrialError::Rules)?;
+            let at_once = candidate.at_once.map(|_| Refusals::new(&rules, keys)).transpose()?;
+            trials.push(TriedCandidate { candidate, spread: Refusals::new(&rules, keys)?, at_once });
         }
         Ok(Self { per: attribute_indices(per, attributes), attributes, candidates: trials })
     }
 
     /// Returns the suggestion.
     pub(super) fn finish(self, per: &[String], domain: &str, peaks: &Peaks<'_>) -> SuggestionReport {
-        let trials: Vec<Candidate> = self.candidates.into_iter().map(|(candidate, _)| candidate).collect();
-        let least = trials.iter().enumerate().min_by_key(|(_, candidate)| candidate.per_minute);
+        let trials = self.candidates;
+        let least = trials.iter().enumerate().min_by_key(|(_, tried)| tried.candidate.per_minute);
         let recommended = least.map_or(0, |(place, _)| place);
         SuggestionReport {
             per: per.to_vec(),
             clients: peaks.clients.len() as u64,
             untracked_clients: peaks.is_full,
             peaks: peaks.peaks(),
-            rules: trials.get(recommended).map(|candidate| candidate.rules_yaml(per, domain)).unwrap_or_default(),
+            rules: trials.get(recommended).map(|tried| tried.candidate.rules_yaml(per, domain)).unwrap_or_default(),
             recommended,
             candidates: trials.iter().map(CandidateReport::from).collect(),
         }
     }
 }
 
-impl From<&Candidate> for CandidateReport {
-    fn from(candidate: &Candidate) -> Self {
+impl From<&TriedCandidate> for CandidateReport {
+    fn from(TriedCandidate { candidate, spread, at_once }: &TriedCandidate) -> Self {
         Self {
             limit: candidate.limit.to_owned(),
             burst: candidate.burst,
-            refused: candidate.refused,
-            clients_refused: candidate.refused_clients.len() as u64,
+            spread_burst: candidate.spread,
+            refused: spread.requests,
+            clients_refused: spread.clients.len() as u64,
+            at_once: at_once.as_ref().map(|at_once| AtOnceReport {
+                burst: candidate.at_once.unwrap_or(candidate.burst),
+                refused: at_once.requests,
+                clients_refused: at_once.clients.len() as u64,
+            }),
             per_minute: candidate.per_minute,
             needs: candidate.needs.clone(),
         }
@@ -256,17 +350,15 @@ impl Consumer for Trial<'_> {
     fn consume(&mut self, batch: &Batch) {
         for request in &batch.slots {
             let client = client_hash(batch, request, &self.per, self.attributes);
-            for (candidate, simulation) in &mut self.candidates {
+            for TriedCandidate { candidate, spread, at_once } in &mut self.candidates {
                 if !candidate.exceeding.contains(&client) {
                     continue;
                 }
                 let mut entries = smallvec::SmallVec::new();
                 batch.push_entries(request, self.attributes, &mut entries);
-                let refused =
-                    simulation.check(TRIAL.as_bytes(), &entries, request.at).is_ok_and(|one| !one.is_allowed());
-                if refused {
-                    candidate.refused += 1;
-                    candidate.refused_clients.insert(client);
+                spread.decide(client, &entries, request.at);
+                if let Some(at_once) = at_once {
+                    at_once.decide(client, &entries, request.logged_at);
                 }
             }
         }
@@ -294,13 +386,28 @@ mod tests {
     #[test]
     fn levels_are_the_burst_that_is_needed() {
         let attributes = Attributes::default();
-        let mut peaks = Peaks::new(&[], &attributes);
+        let mut peaks = Peaks::new(&[], &attributes, false);
         // Three at once, then one each 50 ms: a bucket of 10/s drains half a token in that time.
         for at in [0, 0, 0, 50, 100, 150, 200] {
-            peaks.count(1, 1_700_000_000_000_000_000 + at * 1_000_000);
+            let at = 1_700_000_000_000_000_000 + at * 1_000_000;
+            peaks.count(1, at, at);
         }
         let bursts: Vec<u64> = peaks.candidates().iter().map(|candidate| candidate.burst).collect();
         assert_eq!(bursts, [7, 7, 5, 3]);
         assert_eq!(peaks.peaks().iter().map(|peak| peak.max).collect::<Vec<_>>(), [7, 7, 7]);
+    }
+
+    #[test]
+    fn larger_burst_of_spread_and_at_once_is_suggested() {
+        let attributes = Attributes::default();
+        let mut peaks = Peaks::new(&[], &attributes, true);
+        // Four in one second, and the last of them close to the first of the next second.
+        for (at, second) in [(0, 0), (250, 0), (500, 0), (990, 0), (1_000, 1)] {
+            let start = 1_700_000_000_000_000_000;
+            peaks.count(1, start + at * 1_000_000, start + second * 1_000_000_000);
+        }
+        let both: Vec<(u64, u64, Option<u64>)> =
+            peaks.candidates().iter().map(|candidate| (candidate.burst, candidate.spread, candidate.at_once)).collect();
+        assert_eq!(both, [(5, 5, Some(5)), (4, 4, Some(4)), (4, 2, Some(4)), (4, 1, Some(4))]);
     }
 }

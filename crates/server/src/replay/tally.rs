@@ -1,13 +1,15 @@
 //! Decides all requests by a rule set, and counts what happens.
 
 use tollgate::{Outcome, Retry};
-use tollgate_engine::{Counter, Decision, RequestError, RuleOutcome, RuleSet, Store};
+use tollgate_engine::{Counter, Decision, RuleOutcome, RuleSet, Store};
 
+use super::ReplayError;
 use super::bounds::{MAX_LISTED, MAX_RULES};
 use super::keys::{DistinctKeys, KeyNames, KeyRoom, RefusedKeys, hash};
 use super::merge::{Attributes, Batch, Consumer, LoggedRequest};
 use super::report::{ComparisonReport, KeyCount, RuleReport, RunReport, TimelineReport};
-use super::simulation::Simulation;
+use super::requests::LineFile;
+use super::simulation::{PLANNED, Simulation};
 use super::timeline::Timeline;
 use crate::observe::top_keys::{Heaviest, sample_weight};
 
@@ -37,17 +39,25 @@ impl RuleRun {
         self.simulation.engine.rules().attributes(self.domain.as_bytes()).unwrap_or_default().to_vec()
     }
 
-    #[inline]
-    fn check(
-        &mut self,
-        batch: &Batch,
-        request: &LoggedRequest,
-        attributes: &Attributes,
-        at: u64,
-    ) -> Result<Decision<'_>, RequestError> {
+    /// Plans up to [`PLANNED`] requests.
+    fn plan(&mut self, batch: &Batch, requests: &[LoggedRequest], attributes: &Attributes, times: Times) {
         let mut entries = smallvec::SmallVec::new();
-        batch.push_entries(request, attributes, &mut entries);
-        self.simulation.check(self.domain.as_bytes(), &entries, at)
+        for (place, request) in requests.iter().enumerate() {
+            entries.clear();
+            batch.push_entries(request, attributes, &mut entries);
+            self.simulation.plan(place, self.domain.as_bytes(), &entries, times.of(request));
+        }
+        self.simulation.fetch(requests.len());
+    }
+}
+
+impl Times {
+    #[inline]
+    fn of(self, request: &LoggedRequest) -> u64 {
+        match self {
+            Self::Spread => request.at,
+            Self::Logged => request.logged_at,
+        }
     }
 }
 
@@ -60,6 +70,8 @@ pub(super) struct Pass<'a> {
     attributes: &'a Attributes,
     times: Times,
     names: KeyNames,
+    /// Where each decision is written.
+    decisions: Option<LineFile>,
     tally: Tally,
 }
 
@@ -124,22 +136,28 @@ impl<'a> Pass<'a> {
         names: KeyNames,
     ) -> Self {
         let against = against.map(|run| (run, Comparison::default()));
-        Self { run, against, attributes, times, names, tally: Tally::default() }
+        Self { run, against, attributes, times, names, decisions: None, tally: Tally::default() }
+    }
+
+    /// Writes each decision to a file.
+    pub(super) fn with_decisions(mut self, decisions: Option<LineFile>) -> Self {
+        self.decisions = decisions;
+        self
     }
 
     #[inline]
-    fn decide(&mut self, batch: &Batch, request: &LoggedRequest) {
-        let at = match self.times {
-            Times::Spread => request.at,
-            Times::Logged => request.logged_at,
-        };
-        let Ok(decision) = self.run.check(batch, request, self.attributes, at) else {
+    fn decide(&mut self, place: usize, at: u64) {
+        let decision = self.run.simulation.decide(place, at);
+        if let Some(file) = &mut self.decisions {
+            file.write_decision(decision.as_ref().ok().copied());
+        }
+        let Ok(decision) = decision else {
             self.tally.invalid += 1;
             return;
         };
         self.tally.count(&decision, at, &self.names);
         if let Some((run, comparison)) = &mut self.against
-            && let Ok(before) = run.check(batch, request, self.attributes, at)
+            && let Ok(before) = run.simulation.decide(place, at)
         {
             comparison.count(&decision, &before, at, &self.names);
         }
@@ -150,18 +168,28 @@ impl<'a> Pass<'a> {
     }
 
     /// Returns what was counted, and the comparison with other rules.
-    pub(super) fn finish(self) -> (RunReport, Option<ComparisonReport>) {
+    ///
+    /// # Errors
+    /// If the decisions could not be written.
+    pub(super) fn finish(self) -> Result<(RunReport, Option<ComparisonReport>), ReplayError> {
+        self.decisions.map_or(Ok(()), LineFile::finish)?;
         let comparison = self.against.map(|(_, comparison)| comparison.report());
         let engine = &self.run.simulation.engine;
         let overflowed = engine.store().overflowed();
-        (self.tally.report(&self.run.domain, &engine.rules(), overflowed), comparison)
+        Ok((self.tally.report(&self.run.domain, &engine.rules(), overflowed), comparison))
     }
 }
 
 impl Consumer for Pass<'_> {
     fn consume(&mut self, batch: &Batch) {
-        for request in &batch.slots {
-            self.decide(batch, request);
+        for requests in batch.slots.chunks(PLANNED) {
+            self.run.plan(batch, requests, self.attributes, self.times);
+            if let Some((against, _)) = &mut self.against {
+                against.plan(batch, requests, self.attributes, self.times);
+            }
+            for (place, request) in requests.iter().enumerate() {
+                self.decide(place, self.times.of(request));
+            }
         }
     }
 }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use super::report::{ComparisonReport, KeyCount, Report, RuleReport, RunReport, SuggestionReport, TimelineReport};
 use super::show::{
-    format_estimate, format_length, format_number, format_percent, format_time, join_columns, mark,
-    strip_control_characters,
+    BOTH_BURSTS, candidate_table, format_estimate, format_length, format_number, format_percent, format_time,
+    join_columns, mark, show_comparison, strip_control_characters,
 };
 
 /// The width of charts, in characters.
@@ -27,6 +27,9 @@ impl Report {
         }
         if let Some(comparison) = &self.against {
             write_comparison(&mut out, comparison, self.result.as_ref().map_or(0, |run| run.requests));
+        }
+        if let Some(comparison) = &self.against_at_once {
+            let _ = writeln!(out, "at once: {}", show_comparison(comparison));
         }
         if let Some(suggestion) = &self.suggestion {
             write_suggestion(&mut out, suggestion);
@@ -228,15 +231,16 @@ fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
     }
     table.write(out);
     out.push_str("\nlimits that 99.9 % of the clients never notice, and what they would have refused\n");
-    let mut table = Table::new(&["limit", "burst", "at most in a minute", "requests refused", "clients refused"]);
-    for (place, candidate) in suggestion.candidates.iter().enumerate() {
-        let mark = if place == suggestion.recommended { " *" } else { "" };
-        let counts =
-            [candidate.burst, candidate.per_minute, candidate.refused, candidate.clients_refused].map(format_number);
-        let [burst, per_minute, refused, clients] = counts;
-        table.add_row(vec![format!("{}{mark}", candidate.limit), burst, per_minute, refused, clients]);
+    let (head, rows) = candidate_table(suggestion);
+    let mut table = Table::new(&head);
+    for (place, mut row) in rows.into_iter().enumerate() {
+        row[0].push_str(if place == suggestion.recommended { " *" } else { "" });
+        table.add_row(row);
     }
     table.write(out);
+    if suggestion.has_at_once() {
+        let _ = writeln!(out, "{BOTH_BURSTS}");
+    }
     let _ = write!(out, "\n* admits least in a minute; as a rule file:\n\n{}", suggestion.rules);
 }
 

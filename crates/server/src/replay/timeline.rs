@@ -17,11 +17,15 @@ pub(super) struct Timeline<const N: usize> {
     first: u64,
     length: usize,
     columns: Vec<[u64; N]>,
+    /// The column that was counted in last: its start and its length in nanoseconds (0 if there is none), and its index.
+    start: u64,
+    nanos: u64,
+    place: usize,
 }
 
 impl<const N: usize> Default for Timeline<N> {
     fn default() -> Self {
-        Self { first: 0, length: 0, columns: Vec::new() }
+        Self { first: 0, length: 0, columns: Vec::new(), start: 0, nanos: 0, place: 0 }
     }
 }
 
@@ -33,6 +37,15 @@ impl<const N: usize> Timeline<N> {
     /// Counts something at a time, in nanoseconds since 1970.
     #[inline]
     pub(super) fn add(&mut self, at: u64, kind: usize) {
+        // Nearly all times are in the column of the time before.
+        if at.wrapping_sub(self.start) >= self.nanos {
+            self.find_column(at);
+        }
+        self.columns[self.place][kind] += 1;
+    }
+
+    #[cold]
+    fn find_column(&mut self, at: u64) {
         if self.columns.is_empty() {
             self.first = at / Self::column_nanos(self.length);
         }
@@ -46,7 +59,8 @@ impl<const N: usize> Timeline<N> {
         if place >= self.columns.len() {
             self.columns.resize(place + 1, [0; N]);
         }
-        self.columns[place][kind] += 1;
+        self.nanos = Self::column_nanos(self.length);
+        (self.start, self.place) = (at / self.nanos * self.nanos, place);
     }
 
     /// Joins columns to longer ones.
@@ -59,7 +73,7 @@ impl<const N: usize> Timeline<N> {
             joined.resize(joined.len().max(place + 1), [0; N]);
             joined[place].iter_mut().zip(column).for_each(|(sum, count)| *sum += count);
         }
-        (self.first, self.length, self.columns) = (first, length, joined);
+        (self.first, self.length, self.columns, self.nanos) = (first, length, joined, 0);
     }
 
     /// Returns the start of the first column and the length of a column, in nanoseconds, and the columns.

@@ -110,6 +110,13 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     let suggested = replay(&server, "?suggest=client_ip", &[("log", &log()), ("rules", DRAFT)]).await.is(200).json();
     assert_eq!(suggested["suggestion"]["clients"], 2, "{suggested}");
 
+    // Several logs are merged, and keys are hashed on demand.
+    let (first, second) = (log(), log());
+    let parts = [("log", &*first), ("log", &*second), ("rules", DRAFT)];
+    let merged = replay(&server, "?hash_keys=true", &parts).await.is(200).json();
+    assert_eq!((&merged["lines"], merged["logs"].as_array().map(Vec::len)), (&240.into(), Some(2)));
+    assert!(!merged.to_string().contains("10.0.0.2"), "{merged}");
+
     // Nothing was changed.
     let after = server.ask("GET", "/v1/export", "").await.is(200);
     assert_eq!((after.tag, after.text), (before.tag, before.text));
@@ -126,7 +133,7 @@ async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
     for (query, parts, status, expected) in [
         ("", vec![rules], 400, "the form has no part `log`"),
         ("", vec![log], 400, "the form has no part `rules`"),
-        ("", vec![rules, log, log], 400, "the part `log` is there twice"),
+        ("", vec![rules, log, rules], 400, "the part `rules` is there twice"),
         ("", vec![rules, log, ("more", "")], 400, "unknown part `more`"),
         ("", vec![("rules", "domain: web\nrules:\n- {id: a, limt: 1/s}"), log], 422, "did you mean `limit`"),
         ("", vec![("rules", two), log], 400, "choose a domain of the file with `domain`: x, y"),
@@ -138,6 +145,7 @@ async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
         ("?map=client_ip", vec![rules, log], 400, "map client_ip: write it like attribute=value"),
         ("?map=client_ip=nothing", vec![rules, log], 400, "no such field"),
         ("?set=plna=free", vec![rules, log], 400, "`plna` is not read"),
+        ("?hash_keys=1", vec![rules, log], 400, "expected `true` or `false`"),
         ("?others=some", vec![rules, log], 400, "expected `keep` or `delete`"),
         ("?domian=web", vec![rules, log], 400, "unknown field `domian`"),
     ] {

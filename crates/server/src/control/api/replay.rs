@@ -70,6 +70,9 @@ pub(super) struct ReplayQuery {
     /// The attributes that identify a client, separated by commas, to suggest limits that 99.9 % of the clients never notice.
     #[param(example = "client_ip")]
     suggest: Option<String>,
+    /// Whether keys are reported as hashes.
+    #[param(required = false, default = false)]
+    hash_keys: bool,
 }
 
 impl ReplayQuery {
@@ -84,8 +87,9 @@ impl ReplayQuery {
                 "map" => query.map.push(value),
                 "set" => query.set.push(value),
                 "suggest" => query.suggest = Some(value),
+                "hash_keys" => query.hash_keys = parse_flag("hash_keys", &value)?,
                 _ => {
-                    let known = "`domain`, `others`, `format`, `zone`, `map`, `set`, `suggest`";
+                    let known = "`domain`, `others`, `format`, `zone`, `map`, `set`, `suggest`, `hash_keys`";
                     return Err(Problem::bad_request(format!("unknown field `{name}`, expected one of {known}")));
                 }
             }
@@ -101,8 +105,8 @@ impl ReplayQuery {
         let bounds = ReadBounds { max_bytes: MAX_LOG_BYTES, ..ReadBounds::default() };
         let mapping = Mapping { map: parse_pairs("map", &self.map)?, set: parse_pairs("set", &self.set)? };
         let suggest = self.suggest.iter().flat_map(|names| names.split(',')).map(str::to_owned).collect();
-        let (format, capacity) = (self.format.clone(), MAX_LOG_KEYS);
-        Ok(ReplayOptions { format, zone, mapping, suggest, bounds, capacity, ..ReplayOptions::default() })
+        let (format, capacity, hash_keys) = (self.format.clone(), MAX_LOG_KEYS, self.hash_keys);
+        Ok(ReplayOptions { format, zone, mapping, suggest, hash_keys, bounds, capacity, ..ReplayOptions::default() })
     }
 }
 
@@ -112,6 +116,11 @@ fn parse_others(text: &str) -> Result<Others, Problem> {
         "delete" => Ok(Others::Delete),
         _ => Err(Problem::bad_request(format!("unknown value `{text}` of `others`, expected `keep` or `delete`"))),
     }
+}
+
+fn parse_flag(name: &str, text: &str) -> Result<bool, Problem> {
+    let wrong = |_| Problem::bad_request(format!("unknown value `{text}` of `{name}`, expected `true` or `false`"));
+    text.parse().map_err(wrong)
 }
 
 fn parse_pairs(name: &str, texts: &[String]) -> Result<Vec<(String, String)>, Problem> {
@@ -127,8 +136,8 @@ pub(super) struct ReplayFormSchema {
     /// A rule file: ours, or one of the reference Envoy service.
     #[schema(value_type = String, format = Binary)]
     rules: Bytes,
-    /// An access log, compressed with gzip or not.
-    #[schema(value_type = String, format = Binary)]
+    /// An access log, compressed with gzip or not; several are merged by time.
+    #[schema(value_type = Vec<String>, format = Binary)]
     log: Bytes,
 }
 
@@ -147,13 +156,14 @@ pub(super) async fn run(
 ) -> ApiResult {
     let query = ReplayQuery::new(query)?;
     let mut options = query.options()?;
-    let (rules, log) = read_form(&call.headers, &body)?;
+    let (rules, logs) = read_form(&call.headers, &body)?;
+    options.bounds.max_bytes /= logs.len() as u64;
     let preview = call.control().files().preview(&rules, query.others, query.domain.as_deref()).await?;
     call.access.require(Role::Editor, Scope::Domain(&preview.domain))?;
     let stop = StopOnDrop(options.bounds.stop.clone());
     let mut work = spawn_blocking(move || {
         options.use_rules(preview)?;
-        let report = replay(&[log], &options, &mut |_| {});
+        let report = replay(&logs, &options, &mut |_| {});
         drop(turn);
         report
     });
@@ -186,26 +196,25 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Returns the rule file and the log of a form.
-fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<(Bytes, Log), Problem> {
-    let (mut rules, mut log) = (None, None);
+/// Returns the rule file and the logs of a form; there is at least one log.
+fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<(Bytes, Vec<Log>), Problem> {
+    let (mut rules, mut logs) = (None, Vec::new());
     for part in form::parse(headers, body)? {
-        let known = match &*part.name {
-            "rules" => rules.replace(part.content).is_some(),
+        match &*part.name {
+            "rules" if rules.is_some() => return Err(Problem::bad_request("the part `rules` is there twice")),
+            "rules" => rules = Some(part.content),
             "log" => {
                 let name = log_name(part.file.as_deref().unwrap_or_default());
-                log.replace(Log::Bytes { name, bytes: part.content }).is_some()
+                logs.push(Log::Bytes { name, bytes: part.content });
             }
             other => {
                 return Err(Problem::bad_request(format!("unknown part `{other}`, expected `rules` and `log`")));
             }
-        };
-        if known {
-            return Err(Problem::bad_request(format!("the part `{}` is there twice", part.name)));
         }
     }
     let missing = |name: &str| Problem::bad_request(format!("the form has no part `{name}`"));
-    Ok((rules.ok_or_else(|| missing("rules"))?, log.ok_or_else(|| missing("log"))?))
+    let rules = rules.ok_or_else(|| missing("rules"))?;
+    if logs.is_empty() { Err(missing("log")) } else { Ok((rules, logs)) }
 }
 
 /// Returns a short name for reports: that of the file, without folders and control characters.

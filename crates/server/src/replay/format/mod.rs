@@ -103,6 +103,16 @@ impl Format {
         }
     }
 
+    /// Returns how many fields a line is parsed into.
+    #[inline]
+    pub(super) fn field_count(&self) -> usize {
+        match &self.kind {
+            FormatKind::Pattern(pattern) => pattern.names().len(),
+            FormatKind::Json(json) => json.field_count(),
+            FormatKind::Csv(csv) => csv.names().len(),
+        }
+    }
+
     /// Returns the number of a field; `None` if lines cannot have it.
     pub fn field_number(&mut self, name: &str) -> Option<usize> {
         let place = |names: &[String]| names.iter().position(|known| known.eq_ignore_ascii_case(name));
