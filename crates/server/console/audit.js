@@ -1,9 +1,8 @@
 // The audit page: who changed what, when and why.
 
-import { get } from "./api.js";
-import { append, fill, h } from "./dom.js";
+import { append, fill, get, h } from "./base.js";
 import { empty, errorBox, field, heading, input, link, ruleHref, table, when } from "./parts.js";
-import { source } from "./session.js";
+import { source } from "./server.js";
 
 const FILTERS = ["domain", "author", "subject"];
 

@@ -1,12 +1,10 @@
 // The editor: marks mistakes at their lines while the user types; then shows the plan with its differences and asks
 // for a comment before anything changes.
 
-import { call, Problem, send } from "./api.js";
-import { fill, h } from "./dom.js";
-import { plural } from "./format.js";
+import { call, fill, h, plural, Problem, send } from "./base.js";
 import { badge, card, diffView, empty, errorBox, errorText, field, heading, input, link, ruleHref, toast } from "./parts.js";
 import { replayForm } from "./replay.js";
-import { may, needs, source } from "./session.js";
+import { may, needs, source } from "./server.js";
 
 /** How long the reader must pause before the text is checked, in milliseconds. */
 const PAUSE = 250;

@@ -1,11 +1,9 @@
 // Keys: the heaviest by rule, what one key has left, and help for it: a reset, or other limits for a time.
 
-import { call, decide, get, rulePath } from "./api.js";
-import { fill, h } from "./dom.js";
-import { count, plural, short, span } from "./format.js";
+import { call, count, decide, fill, get, h, plural, rulePath, short, span } from "./base.js";
 import { badge, card, confirm, empty, errorBox, field, heading, input, link, load, ruleHref, select, table, toast } from "./parts.js";
 import { requestForm, requestHref } from "./request.js";
-import { needs, source } from "./session.js";
+import { needs, source } from "./server.js";
 
 /** @typedef {import("./parts.js").Page} Page */
 

@@ -1,11 +1,9 @@
 // The frame around every page: navigation, the state of the server, the kill switch; and the choice of the page by the address.
 
-import { call } from "./api.js";
-import { fill, h } from "./dom.js";
-import { live, follow, onEvent } from "./live.js";
-import { confirm, empty, errorBox, heading, link, toast } from "./parts.js";
-import { logout, may, needs, session, start } from "./session.js";
+import { call, fill, h } from "./base.js";
 import { overview } from "./overview.js";
+import { confirm, empty, errorBox, heading, link, toast } from "./parts.js";
+import { follow, live, logout, may, needs, onEvent, session, start } from "./server.js";
 
 /** @typedef {import("./parts.js").Page} Page */
 
@@ -21,6 +19,9 @@ const PAGES = [
   { path: "tokens", name: "Tokens", key: "s", role: "admin" },
 ];
 
+/** Below this width, in pixels, the names of the pages may not fit beside each other. */
+const NARROW = 800;
+
 /** @typedef {(page: Page) => HTMLElement} Render */
 
 /** Loads the code of a page, if it is not the first page that most people see. @type {Record<string, (parts: string[]) => Render | Promise<Render>>} */
@@ -35,6 +36,7 @@ const RENDER = {
   tokens: async () => (await import("./tokens.js")).tokens,
 };
 
+const user = h("div.user");
 const main = h("main", { id: "main", tabindex: "-1" });
 const banners = h("div.banners", { role: "status", "aria-live": "polite" });
 const navigation = h("nav.pages", { "aria-label": "Pages" });
@@ -51,12 +53,7 @@ async function show() {
   const known = PAGES.find((page) => page.path === name);
   const page = { parts: parts.filter((part) => part !== ""), query: url.searchParams, signal, setQuery };
   document.title = known ? `${known.name} · Tollgate` : "Tollgate";
-  fill(
-    navigation,
-    ...PAGES.filter((page) => !page.role || may(page.role)).map(({ path, name: text }) =>
-      h("a", { href: `/console${path && `/${path}`}`, "aria-current": path === name ? "page" : null }, text),
-    ),
-  );
+  showNavigation();
   try {
     let render = known ? RENDER[known.path](page.parts) : () => nothing(url.pathname);
     // The overview does not wait: a wait would show an empty page first.
@@ -66,6 +63,28 @@ async function show() {
   } catch (error) {
     if (!signal.aborted) fill(main, heading("Error"), errorBox(error));
   }
+}
+
+/** Shows the pages that the reader may open. */
+function showNavigation() {
+  const [, , open = ""] = location.pathname.split("/");
+  fill(
+    navigation,
+    ...PAGES.filter(({ role }) => !role || may(role)).map(({ path, name }) =>
+      h("a", { href: `/console${path && `/${path}`}`, "aria-current": path === open ? "page" : null }, name),
+    ),
+  );
+  // A narrow screen shows a part of the list.
+  if (innerWidth < NARROW) navigation.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+}
+
+/** Shows who the reader is. */
+function showUser() {
+  fill(
+    user,
+    h("span", {}, session.name, h("span.muted", {}, ` · ${session.role}`)),
+    session.tokens_required && h("button.plain", { type: "button", onclick: logout }, "Log out"),
+  );
 }
 
 /** @param {string} part */
@@ -189,18 +208,7 @@ function onClick(event) {
 }
 
 async function begin() {
-  // The history is read while the session is, and the page shows it at once if it is there.
-  const started = start();
-  follow();
-  await started;
-  const user = h("div.user");
-  const showUser = () =>
-    fill(
-      user,
-      h("span", {}, session.name, h("span.muted", {}, ` · ${session.role}`)),
-      session.tokens_required && h("button.plain", { type: "button", onclick: logout }, "Log out"),
-    );
-  showUser();
+  // The frame is there before the first answers are.
   document.body.append(
     h("a.skip", { href: "#main", onclick: () => main.focus() }, "Skip to the content"),
     h(
@@ -212,22 +220,37 @@ async function begin() {
     ),
     h("div.content", {}, banners, main),
   );
+  showNavigation();
+  const started = start();
+  follow();
+  await started;
   document.addEventListener("keydown", onKey);
   document.addEventListener("click", onClick);
+  // Another user may have logged in: the page stays, with the text in it.
   document.addEventListener("session", () => {
     showUser();
+    showNavigation();
     state.dataset.mode = "-";
     showState();
   });
   addEventListener("popstate", show);
   onEvent(showState, new AbortController().signal);
+  showUser();
   show();
-  // For measurements: the first data is on the page.
-  const first = new AbortController();
-  const mark = () => (performance.mark("console-shown"), first.abort());
-  onEvent(mark, first.signal);
-  if (live.last) mark();
   showState();
+  markFirstData();
+}
+
+/** For measurements: marks the end of the frame that shows the first data. */
+function markFirstData() {
+  const first = new AbortController();
+  const mark = () => {
+    if (!live.last) return;
+    first.abort();
+    requestAnimationFrame(() => setTimeout(() => performance.mark("console-shown")));
+  };
+  onEvent(mark, first.signal);
+  mark();
 }
 
 begin().catch((error) => fill(document.body, h("main", {}, h("h1", {}, "Tollgate"), errorBox(error))));

@@ -1,10 +1,8 @@
 // Nodes: which servers follow this one, and which are behind.
 
-import { get } from "./api.js";
-import { h } from "./dom.js";
-import { plural, span } from "./format.js";
+import { get, h, plural, span } from "./base.js";
 import { badge, card, empty, heading, load, table } from "./parts.js";
-import { session, source } from "./session.js";
+import { session, source } from "./server.js";
 
 /** @param {import("./parts.js").Page} page */
 export function nodes({ signal }) {

@@ -1,12 +1,8 @@
 // The overview: rates and problems now and in the last hour.
 
-import { get } from "./api.js";
-import { fill, h } from "./dom.js";
-import { count, nanos, plural, short, span } from "./format.js";
-import { live, onEvent, SPARK } from "./live.js";
-import { badge, card, empty, heading, link, load, ruleHref, table } from "./parts.js";
-import { plot, sparkline } from "./plot.js";
-import { source } from "./session.js";
+import { count, fill, get, h, nanos, plural, short, span } from "./base.js";
+import { badge, card, empty, heading, link, load, plot, ruleHref, sparkline, table } from "./parts.js";
+import { live, onEvent, source, SPARK } from "./server.js";
 
 /** The ranges of the plots: how many points, and the seconds between them. @type {Record<string, [number, number]>} */
 const RANGES = { "5m": [300, 1], "15m": [900, 1], "1h": [360, 10] };
@@ -133,7 +129,7 @@ export function overview({ query, signal, setQuery }) {
 const stat = (name, value, unit, color, title) =>
   h("div.stat", { title }, h("span.stat-name", {}, color && h(`span.key.${color}`), name), h("span.stat-value", {}, value, h("span.unit", {}, unit)));
 
-/** @param {string} title @param {import("./dom.js").Child} value @param {...import("./dom.js").Child} text */
+/** @param {string} title @param {import("./base.js").Child} value @param {...import("./base.js").Child} text */
 const fact = (title, value, ...text) => h("section.card.fact", {}, h("h2", {}, title), value, h("p.muted.small", {}, ...text));
 
 /** @param {HTMLElement} place @param {AbortSignal} signal */

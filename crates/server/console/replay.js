@@ -1,17 +1,17 @@
 // Replay: what the text of the editor would have done with a log, before it is applied.
 
-import { call } from "./api.js";
-import { fill, h } from "./dom.js";
-import { clock, count, percent, plural, span } from "./format.js";
-import { badge, card, code, empty, errorBox, field, input, table } from "./parts.js";
-import { plot } from "./plot.js";
-import { may, needs, session } from "./session.js";
+import { call, clock, count, fill, h, percent, plural, span } from "./base.js";
+import { badge, card, code, empty, errorBox, field, input, plot, table } from "./parts.js";
+import { may, needs, session } from "./server.js";
 
 /** The bytes that the server accepts: the log as it is, with the rules. */
 const MAX_UPLOAD = 32 * 1024 * 1024;
 
-/** The keys that are listed of those who are newly refused, or relieved. */
+/** The keys that are listed: of a rule, and of those that are newly refused or relieved. */
 const MAX_KEYS = 10;
+
+/** The rules whose keys are listed. */
+const MAX_RULES = 6;
 
 /**
  * The form below the editor, and the result.
@@ -22,12 +22,14 @@ const MAX_KEYS = 10;
  * @param {AbortSignal} options.signal aborted when the reader leaves the page
  */
 export function replayForm({ text, deletes, domain, signal }) {
-  const file = input({ type: "file", id: "log", required: true });
+  const file = input({ type: "file", id: "log", required: true, multiple: true });
   const chosen = input({ id: "replay-domain", value: domain ?? "", placeholder: "if the text has several" });
   const format = input({ id: "replay-format", placeholder: "detected" });
   const map = input({ id: "replay-map", placeholder: "api_key=http_x_api_key" });
   const set = input({ id: "replay-set", placeholder: "plan=free" });
   const suggest = input({ id: "replay-suggest", placeholder: "client_ip" });
+  const zone = input({ id: "replay-zone", placeholder: "UTC" });
+  const hashed = input({ type: "checkbox", id: "replay-hashed" });
   const scope = domain ?? session.domains[0];
   const submit = h("button.primary", { type: "submit", ...needs("editor", scope) }, "Replay");
   const stop = h("button", { type: "button", onclick: () => running?.abort(), hidden: true }, "Stop");
@@ -39,23 +41,25 @@ export function replayForm({ text, deletes, domain, signal }) {
 
   function query() {
     const asked = new URLSearchParams({ others: deletes() ? "delete" : "keep" });
-    for (const [name, control] of /** @type {[string, HTMLInputElement][]} */ ([["domain", chosen], ["format", format], ["suggest", suggest]])) {
+    for (const [name, control] of /** @type {[string, HTMLInputElement][]} */ ([["domain", chosen], ["format", format], ["suggest", suggest], ["zone", zone]])) {
       if (control.value.trim()) asked.set(name, control.value.trim());
     }
     for (const [name, control] of /** @type {[string, HTMLInputElement][]} */ ([["map", map], ["set", set]])) {
       for (const pair of control.value.split(/[\s,]+/).filter(Boolean)) asked.append(name, pair);
     }
+    if (hashed.checked) asked.set("hash_keys", "true");
     return asked;
   }
 
   async function replay() {
-    const log = file.files?.[0];
-    if (!log) return;
+    const logs = [...(file.files ?? [])];
+    if (logs.length === 0) return;
+    const names = logs.length === 1 ? logs[0].name : plural(logs.length, "log");
     const form = new FormData();
     form.append("rules", new Blob([text()], { type: "application/yaml" }), "rules.yaml");
-    form.append("log", log);
+    for (const log of logs) form.append("log", log);
     const started = Date.now();
-    const show = () => fill(doing, `Replaying ${log.name}: ${plural(Math.floor((Date.now() - started) / 1_000), "second")}`);
+    const show = () => fill(doing, `Replaying ${names}: ${plural(Math.floor((Date.now() - started) / 1_000), "second")}`);
     const stopped = new AbortController();
     running = stopped;
     const leave = () => stopped.abort();
@@ -86,7 +90,7 @@ export function replayForm({ text, deletes, domain, signal }) {
   const form = h(
     "form",
     {},
-    field("Access log", file, "Of nginx, Apache, Envoy, HAProxy or Caddy, JSON lines or CSV; plain or gzip; at most 32 MiB. It is not stored."),
+    field("Access log", file, "Of nginx, Apache, Envoy, HAProxy or Caddy, JSON lines or CSV; plain or gzip; at most 32 MiB in all. It is not stored."),
     h(
       "details",
       {},
@@ -99,6 +103,8 @@ export function replayForm({ text, deletes, domain, signal }) {
         field("Attributes from fields", map, "attribute=field, with spaces between"),
         field("The same for all", set, "attribute=value, with spaces between"),
         field("Suggest limits for each", suggest, "an attribute that identifies a client"),
+        field("Time zone", zone, "of times without one, such as Europe/Paris"),
+        h("label.check", { for: "replay-hashed" }, hashed, " show hashes instead of keys"),
       ),
     ),
     h("div.actions", {}, submit, stop),
@@ -107,7 +113,7 @@ export function replayForm({ text, deletes, domain, signal }) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     if (running) return;
-    const size = (file.files?.[0]?.size ?? 0) + text().length;
+    const size = [...(file.files ?? [])].reduce((sum, log) => sum + log.size, text().length);
     if (size > MAX_UPLOAD) {
       fill(result, errorBox(new Error(`the log and the rules have ${count(size)} bytes (maximum ${count(MAX_UPLOAD)}); compress the log with gzip, send a part of it, or use tollgate replay`)));
       return;
@@ -121,10 +127,12 @@ export function replayForm({ text, deletes, domain, signal }) {
 function reportView(report) {
   const run = report.result;
   const [log] = report.logs;
+  const missing = [...new Set(report.logs.flatMap((/** @type {any} */ one) => one.missing_attributes))];
+  const names = report.logs.length > 1 ? plural(report.logs.length, "log") : `${log?.name} (${log?.format})`;
   const notes = [
     ...report.errors.map((/** @type {string} */ error) => h("p.notice.warn", {}, error)),
     ...report.problems.map((/** @type {any} */ problem) => h("p.notice.warn", {}, `${plural(problem.lines, "line")} ${problem.description}`, problem.first ? `; the first is ${problem.first}` : "")),
-    log?.missing_attributes.length > 0 && h("p.notice.warn", {}, `The log does not have ${log.missing_attributes.join(", ")}, which rules read. Name the fields under Format and attributes.`),
+    missing.length > 0 && h("p.notice.warn", {}, `The log does not have ${missing.join(", ")}, which rules read. Name the fields under Format and attributes.`),
     run?.overflowed > 0 && h("p.notice.warn", {}, "Not exact: there are more keys than a replay counts."),
   ];
   if (!run || run.requests === 0) return [...notes, empty("No request was decided.", "The log has no line that can be used.")];
@@ -134,13 +142,14 @@ function reportView(report) {
       "p",
       { role: "status" },
       badge(run.refused ? "bad" : "good", `${percent(run.refused, run.requests)} refused`),
-      ` ${count(run.refused)} of ${plural(run.requests, "request")} in ${span(report.last_ms - report.first_ms)} of ${log.name} (${log.format})`,
+      ` ${count(run.refused)} of ${plural(run.requests, "request")} in ${span(report.last_ms - report.first_ms)} of ${names}`,
       run.shadow_refused > 0 && `; ${count(run.shadow_refused)} more by shadow rules`,
       ".",
       report.at_once && h("span.muted", {}, ` The log has whole seconds: if all requests of a second came at its beginning, ${count(report.at_once.refused)}.`),
     ),
     timeline(run.timeline),
     card("Rules", rules(run.rules)),
+    topKeys(run.rules),
     report.against ? comparison(report.against) : h("p.muted", {}, "No rule of this domain is in force now, so there is nothing to compare with."),
     report.suggestion && suggestion(report.suggestion),
   ];
@@ -149,15 +158,19 @@ function reportView(report) {
 /** @param {any} found */
 function suggestion(found) {
   const number = (/** @type {string} */ name) => ({ name, number: true });
+  // A log of whole seconds has two results: requests spread over their second, and all at its beginning.
+  const both = (/** @type {number} */ spread, /** @type {number | undefined} */ once) => (once === undefined || once === spread ? count(spread) : `${count(spread)} – ${count(once)}`);
   const rows = found.candidates.map((/** @type {any} */ limit, /** @type {number} */ at) => [
     [h("code", {}, limit.limit), at === found.recommended && [" ", badge("good", "admits least in a minute")]].flat(),
     count(limit.burst),
     count(limit.per_minute),
-    count(limit.refused),
-    count(limit.clients_refused),
+    both(limit.refused, limit.at_once?.refused),
+    both(limit.clients_refused, limit.at_once?.clients_refused),
   ]);
+  const peaks = found.peaks.map((/** @type {any} */ peak) => [peak.interval, count(peak.half), count(peak.most), count(peak.nearly_all), count(peak.max)]);
   return card(
     `Limits that 99.9 % of ${plural(found.clients, "client")} never notice`,
+    table("The most requests of a client", ["Most requests in a", number("Half of them"), number("99 %"), number("99.9 %"), number("The busiest")], peaks),
     table("Suggested limits", ["Limit", number("Burst"), number("At most in a minute"), number("Requests refused"), number("Clients refused")], rows),
     code(found.rules),
   );
@@ -191,14 +204,27 @@ function rules(found) {
   );
 }
 
+/** @param {string} title @param {string} what @param {any[]} top */
+const keyTable = (title, what, top) =>
+  table(title, ["Key", { name: what, number: true }], top.slice(0, MAX_KEYS).map((key) => [h("code", {}, key.key || "all requests"), `${key.error ? "≈ " : ""}${count(key.count)}`]));
+
+/** The keys that each rule refused most, or charged most if it refused none. @param {any[]} found */
+function topKeys(found) {
+  const listed = found.filter((rule) => rule.top_refused.length + rule.top_charged.length > 0).slice(0, MAX_RULES);
+  const one = (/** @type {any} */ rule) => {
+    const refused = rule.top_refused.length > 0;
+    const title = `${refused ? "Most refused" : "Most charged"} by ${rule.rule}`;
+    return card(title, keyTable(title, refused ? "Refused" : "Charged", refused ? rule.top_refused : rule.top_charged));
+  };
+  return listed.length > 0 && h("details", {}, h("summary", {}, "Heaviest keys of each rule"), h("div.columns", {}, ...listed.map(one)));
+}
+
 /** @param {any} found */
 function comparison(found) {
   const side = (/** @type {string} */ title, /** @type {number} */ requests, /** @type {number} */ keys, /** @type {any[]} */ top) =>
     card(
       `${title}: ${plural(requests, "request")} of ${plural(keys, "key")}`,
-      top.length
-        ? table(title, ["Key", { name: "Requests", number: true }], top.slice(0, MAX_KEYS).map((key) => [h("code", {}, key.key), `${key.error ? "≈ " : ""}${count(key.count)}`]))
-        : h("p.muted", {}, requests ? "No key stands out." : "None."),
+      top.length ? keyTable(title, "Requests", top) : h("p.muted", {}, requests ? "No key stands out." : "None."),
     );
   return h(
     "div",

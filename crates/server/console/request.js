@@ -1,9 +1,8 @@
 // A request as a form: a domain and attributes. The address holds it.
 
-import { get } from "./api.js";
-import { fill, h } from "./dom.js";
+import { fill, get, h } from "./base.js";
 import { field, input } from "./parts.js";
-import { source } from "./session.js";
+import { source } from "./server.js";
 
 /** @typedef {{domain: string, attributes: Record<string, string | string[]>, cost?: number}} Request */
 

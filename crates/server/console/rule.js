@@ -1,14 +1,10 @@
 // One rule: its plots, its text, its overrides and its history.
 
-import { call, get, rulePath, send } from "./api.js";
-import { fill, h } from "./dom.js";
-import { count, plural } from "./format.js";
-import { live, onEvent } from "./live.js";
-import { badge, card, code, confirm, diffView, empty, errorBox, field, heading, input, link, load, ruleHref, table, tabs, toast, when } from "./parts.js";
-import { plot } from "./plot.js";
+import { call, count, fill, get, h, plural, rulePath, send } from "./base.js";
 import { keyRow } from "./keys.js";
-import { needs, source } from "./session.js";
+import { badge, card, code, confirm, diffView, empty, errorBox, field, heading, input, link, load, plot, ruleHref, table, tabs, toast, when } from "./parts.js";
 import { stateBadge } from "./rules.js";
+import { live, needs, onEvent, source, TRACKED } from "./server.js";
 
 /** @typedef {import("./parts.js").Page} Page */
 
@@ -37,9 +33,7 @@ export function rule(page) {
   const actions = h("span.actions");
 
   async function reload() {
-    const found = (await get(`/v1/rules?q=${encodeURIComponent(id)}&limit=1000`, page.signal)).items.find(
-      (/** @type {any} */ rule) => rule.domain === domain && rule.id === id,
-    );
+    const [found] = (await get(`/v1/rules?${new URLSearchParams({ domain, rule: id })}`, page.signal)).items;
     // A server whose rules come from a file or from another server has no rules service.
     const stored = source === "database" ? await get(rulePath(domain, id), page.signal) : null;
     if (page.signal.aborted) return;
@@ -110,7 +104,7 @@ function traffic({ domain, id, page }) {
     try {
       history = await get(`/v1/history?${query}`, page.signal);
       if (page.signal.aborted) return;
-      if (!history.kept) fill(place, empty("No traffic to plot.", "Plots are kept for the 64 busiest rules in force."));
+      if (!history.kept) fill(place, empty("No traffic to plot.", `Plots are kept for the ${TRACKED} busiest rules in force.`));
       else if (!fine.node.isConnected) fill(place, card("The last 15 minutes", fine.node), card("The last hour", coarse.node));
       draw();
     } catch (error) {

@@ -1,19 +1,18 @@
 // Rules: all rules in force on this server, found by a few words.
 
-import { get } from "./api.js";
-import { fill, h } from "./dom.js";
-import { plural, short } from "./format.js";
-import { live, onEvent, ruleKey, SPARK } from "./live.js";
-import { badge, empty, errorBox, heading, input, link, ruleHref, table } from "./parts.js";
-import { sparkline } from "./plot.js";
-import { source } from "./session.js";
+import { fill, get, h, plural, short } from "./base.js";
+import { badge, empty, errorBox, heading, input, link, ruleHref, sparkline, table } from "./parts.js";
+import { live, onEvent, ruleKey, source, SPARK, TRACKED } from "./server.js";
 
 /** The rows of a page; more are shown on demand. */
 const ROWS = 100;
 
+/** The states that can be chosen, and how the address names them. @type {Record<string, string | null>} */
+const STATES = { "in force": null, enforced: "enforced", shadow: "shadow", disabled: "disabled" };
+
 /** @param {import("./parts.js").Page} page */
 export function rules({ query, signal, setQuery }) {
-  const state = query.get("state") === "disabled" ? "disabled" : "in force";
+  const state = Object.keys(STATES).find((name) => STATES[name] === query.get("state")) ?? "in force";
   const search = input({ type: "search", "aria-label": "Search rules", placeholder: "Search by domain, id, limit or attribute", value: query.get("q") ?? "" });
   const result = h("div");
   const summary = h("p.muted", { role: "status" });
@@ -27,7 +26,7 @@ export function rules({ query, signal, setQuery }) {
     const { signal: own } = current;
     setQuery({ q: search.value });
     try {
-      const page = state === "disabled" ? await disabled(search.value, own) : await get(address(search.value, 0), own);
+      const page = await read(0, own);
       if (own.aborted || signal.aborted) return;
       sparks = [];
       show(page.items, page.total, page.next);
@@ -35,6 +34,9 @@ export function rules({ query, signal, setQuery }) {
       if (!own.aborted) fill(result, errorBox(error));
     }
   }
+
+  /** Reads a part of the list. @param {number} after @param {AbortSignal} signal */
+  const read = (after, signal) => (state === "disabled" ? disabled(search.value, after, signal) : get(address(search.value, STATES[state], after), signal));
 
   /** @param {any[]} items @param {number} total @param {number} [next] */
   function show(items, total, next) {
@@ -63,7 +65,7 @@ export function rules({ query, signal, setQuery }) {
   function more(next, items, total) {
     const button = h("button", { type: "button" }, `Show more (${plural(total - next, "rule")} left)`);
     button.addEventListener("click", async () => {
-      const page = await get(address(search.value, next), signal);
+      const page = await read(next, signal);
       sparks = [];
       show([...items, ...page.items], page.total, page.next);
     });
@@ -73,7 +75,7 @@ export function rules({ query, signal, setQuery }) {
   function drawSparks() {
     for (const { key, place } of sparks) {
       const series = live.rules.get(key);
-      fill(place, series ? sparkline(series, SPARK) : h("span.muted.small", {}, "quiet"));
+      fill(place, series ? sparkline(series, SPARK) : h("span.muted.small", {}, live.rules.size < TRACKED ? "quiet" : "not tracked"));
     }
   }
 
@@ -82,40 +84,47 @@ export function rules({ query, signal, setQuery }) {
   search.addEventListener("input", find);
   find();
   const choice = (/** @type {string} */ name) =>
-    h("a", { href: name === "disabled" ? "/console/rules?state=disabled" : "/console/rules", "aria-current": name === state ? "page" : null }, name);
+    h("a", { href: `/console/rules${STATES[name] ? `?state=${STATES[name]}` : ""}`, "aria-current": name === state ? "page" : null }, name);
   return h(
     "div",
     {},
     heading("Rules"),
-    h("div.toolbar", {}, search, h("nav.tabs", { "aria-label": "State" }, choice("in force"), choice("disabled"))),
+    h("div.toolbar", {}, search, h("nav.tabs", { "aria-label": "State" }, ...Object.keys(STATES).map(choice))),
     summary,
     result,
   );
 }
 
-/** @param {string} search @param {number} after */
-function address(search, after) {
+/** @param {string} search @param {string | null} state @param {number} after */
+function address(search, state, after) {
   const query = new URLSearchParams({ limit: String(ROWS) });
+  if (state) query.set("state", state);
   if (search) query.set("q", search);
   if (after) query.set("after", String(after));
   return `/v1/rules?${query}`;
 }
 
-/** Returns the disabled rules, which are not in force and known to the rules service only. @param {string} search @param {AbortSignal} signal */
-async function disabled(search, signal) {
+/**
+ * Returns a part of the disabled rules, which are not in force and known to the rules service only.
+ * @param {string} search @param {number} after @param {AbortSignal} signal
+ */
+async function disabled(search, after, signal) {
   if (source !== "database") return { items: [], total: 0, next: undefined };
-  const domains = (await get("/v1/domains", signal)).items;
-  const items = [];
-  for (const { domain } of domains) {
-    const query = new URLSearchParams({ enabled: "false", limit: String(ROWS), ...(search ? { q: search } : {}) });
-    const page = await get(`/v1/domains/${encodeURIComponent(domain)}/rules?${query}`, signal);
-    for (const { id, rule } of page.items) {
-      const limits = rule.limit ? [rule.limit] : (rule.limits ?? []).map((/** @type {any} */ limit) => limit.limit ?? limit);
-      items.push({ domain, id, limits: limits.map(String), per: [rule.per ?? []].flat().map(String), disabled: true });
+  const all = [];
+  for (const { domain } of (await get("/v1/domains", signal)).items) {
+    const query = new URLSearchParams({ enabled: "false", limit: "1000", ...(search ? { q: search } : {}) });
+    for (;;) {
+      const page = await get(`/v1/domains/${encodeURIComponent(domain)}/rules?${query}`, signal);
+      all.push(...page.items.map((/** @type {any} */ { id, rule }) => ({ domain, id, rule })));
+      if (!page.next) break;
+      query.set("after", page.next);
     }
-    if (items.length >= ROWS) break;
   }
-  return { items, total: items.length, next: undefined };
+  const items = all.slice(after, after + ROWS).map(({ domain, id, rule }) => {
+    const limits = rule.limit ? [rule.limit] : (rule.limits ?? []).map((/** @type {any} */ limit) => limit.limit ?? limit);
+    return { domain, id, limits: limits.map(String), per: [rule.per ?? []].flat().map(String), disabled: true };
+  });
+  return { items, total: all.length, next: after + ROWS < all.length ? after + ROWS : undefined };
 }
 
 /** @param {any} rule */
@@ -127,6 +136,7 @@ export function stateBadge(rule) {
 /** @param {string} search @param {string} state */
 function nothing(search, state) {
   if (search) return empty(`No rule matches “${search}”.`, "The words are searched in the domain, the id, the limits and the attributes that a rule counts by.");
+  if (state === "shadow") return empty("No rule is in shadow.", "A rule with on_exceed: shadow reports what it would refuse, and refuses nothing.");
   if (state === "disabled") return empty("No rule is disabled.", "A disabled rule stays in the database, and nodes do not receive it.");
   return empty("No rules are in force.", link("/editor", "Write the first one in the editor"));
 }

@@ -1,10 +1,8 @@
 // The tokens page: roles, domains and expiry of each token. A secret is shown once.
 
-import { call, get } from "./api.js";
-import { h } from "./dom.js";
-import { time } from "./format.js";
+import { call, get, h, time } from "./base.js";
 import { badge, confirm, empty, field, heading, input, load, select, table, toast, when } from "./parts.js";
-import { needs, source } from "./session.js";
+import { needs, source } from "./server.js";
 
 /** @param {import("./parts.js").Page} page */
 export function tokens({ signal }) {

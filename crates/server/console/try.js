@@ -1,9 +1,7 @@
 // The page "Try": shows how a request would be decided, and why. Nothing is taken unless the reader
 // asks for it.
 
-import { call, decide } from "./api.js";
-import { fill, h } from "./dom.js";
-import { count, plural, span } from "./format.js";
+import { call, count, decide, fill, h, plural, span } from "./base.js";
 import { badge, card, confirm, empty, errorBox, heading, link, ruleHref, toast } from "./parts.js";
 import { requestForm } from "./request.js";
 

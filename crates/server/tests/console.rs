@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Client, Folder, Rules, Server, eventually, required_variable, run, tollgate};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 const RULES: &str = "\
 domain: api
@@ -38,6 +39,10 @@ impl Console {
             let token = made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token");
             tokens[role] = json!(token);
         }
+        // An editor of one domain.
+        let args = ["tokens", "create", "--role", "editor", "--name", "web", "--domain", "web", "--data", &data];
+        let made = tollgate(&args, b"").done();
+        tokens["web"] = json!(made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token"));
         let server = Server::start(&["--data", &data, "--tokens", "required"]);
         let console = Self { server, folder, tokens };
         let rule = "/v1/domains/api/rules/per-client";
@@ -177,6 +182,34 @@ fn every_page_works_in_a_browser() {
     is_done.store(true, Ordering::Relaxed);
     traffic.join().expect("no panic");
     assert_eq!(printed, "fine\n");
+    if let Ok(folder) = std::env::var("TOLLGATE_CONSOLE_PICTURES") {
+        std::fs::write(format!("{folder}/console.digest"), digest_of_the_console()).expect("written");
+    }
+}
+
+/// Returns a digest of what the pictures in `docs/` show: the files of the console without lines of comments.
+fn digest_of_the_console() -> String {
+    let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/console")).expect("the folder");
+    let mut paths: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
+    paths.sort();
+    let mut digest = Sha256::new();
+    for path in paths {
+        let text = std::fs::read_to_string(&path).expect("a text");
+        let is_comment = |line: &&str| ["//", "/*", "*"].iter().any(|mark| line.trim_start().starts_with(mark));
+        text.lines().filter(|line| !is_comment(line)).for_each(|line| digest.update(format!("{line}\n")));
+    }
+    format!("{}\n", hex::encode(digest.finalize()))
+}
+
+#[test]
+fn pictures_of_the_documentation_show_this_console() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures/console.digest");
+    let taken = std::fs::read_to_string(path).expect("the digest of the pictures");
+    assert_eq!(
+        taken,
+        digest_of_the_console(),
+        "the console has changed since its pictures were taken: run scripts/pictures"
+    );
 }
 
 #[test]

@@ -23,24 +23,20 @@ macro_rules! files {
 
 /// The files by name.
 const FILES: &[(&str, &str)] = files!(
-    "api.js",
     "audit.js",
+    "base.js",
     "console.css",
-    "dom.js",
     "editor.js",
-    "format.js",
     "keys.js",
-    "live.js",
     "main.js",
     "nodes.js",
     "overview.js",
     "parts.js",
-    "plot.js",
     "replay.js",
     "request.js",
     "rule.js",
     "rules.js",
-    "session.js",
+    "server.js",
     "tokens.js",
     "try.js",
 );
@@ -92,6 +88,12 @@ pub(super) fn document() -> &'static StaticFile {
     })
 }
 
+/// Compresses all files, which would otherwise be done by the first request.
+pub(super) fn prepare() {
+    document();
+    files();
+}
+
 /// Finds a file by its path after the prefix.
 pub(super) fn find(path: &str) -> Option<&'static StaticFile> {
     let name = path.strip_prefix(digest())?.strip_prefix('/')?;
@@ -119,11 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn console_knows_the_size_of_a_log_that_the_server_accepts() {
+    fn console_knows_the_bounds_of_the_server() {
         let (_, text) = FILES.iter().find(|(name, _)| *name == "replay.js").expect("the file");
         let mebibytes = crate::control::api::bounds::MAX_UPLOAD >> 20;
         assert!(text.contains(&format!("MAX_UPLOAD = {mebibytes} * 1024 * 1024;")), "MAX_UPLOAD is another");
         assert!(text.contains(&format!("at most {mebibytes} MiB")), "the hint has another size");
+        let (_, text) = FILES.iter().find(|(name, _)| *name == "server.js").expect("the file");
+        assert!(text.contains(&format!("TRACKED = {};", crate::live::MAX_RULES)), "another number of rules is tracked");
     }
 
     #[test]

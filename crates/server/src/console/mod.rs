@@ -34,6 +34,11 @@ pub(crate) fn owns(path: &str) -> bool {
     path.strip_prefix("/console").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// Compresses the files, so that the first request need not.
+pub(crate) fn prepare() {
+    files::prepare();
+}
+
 /// Answers a request for a page or a file of the console. Every page is the same document, which reads its address.
 ///
 /// # Errors

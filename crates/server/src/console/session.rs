@@ -161,6 +161,8 @@ pub(crate) struct SessionView<'a> {
     expires_ms: Option<i64>,
     /// Whether the server requires tokens.
     tokens_required: bool,
+    /// Where the rules come from, as in `/v1/rules-status`.
+    rules_source: String,
     /// The version of the server.
     version: &'static str,
 }
@@ -223,6 +225,7 @@ fn session_response<S: Store>(app: &App<S>, access: &Access) -> HttpResponse {
         domains,
         expires_ms,
         tokens_required: app.auth.requires_tokens(),
+        rules_source: app.source.to_string(),
         version: env!("CARGO_PKG_VERSION"),
     };
     // A struct of strings always serialises.

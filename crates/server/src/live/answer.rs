@@ -12,7 +12,7 @@ use serde::Serialize;
 use tollgate_engine::Store;
 
 use super::MAX_VIEWERS;
-use super::rules::{self, DEFAULT_RULES, MAX_RULES};
+use super::rules::{self, DEFAULT_RULES, MAX_RULES, RuleFilter};
 use super::sample::Status;
 use super::stream::EventStream;
 use crate::app::App;
@@ -51,15 +51,47 @@ pub(crate) async fn answer<S: Store + 'static>(
         }
         HISTORY => {
             let [domain, rule] = query_parameters(query, ["domain", "rule"])?;
-            history_response(app, domain, rule)
+            let rule = match (domain, rule) {
+                (None, None) => None,
+                (Some(domain), Some(rule)) => Some((domain, rule)),
+                (Some(_), None) => {
+                    return Err(Problem::bad_request("`domain` needs `rule`: the history is kept by rule"));
+                }
+                (None, Some(_)) => {
+                    return Err(Problem::bad_request("`rule` needs `domain`: ids are unique within a domain"));
+                }
+            };
+            respond_aside(app, async move |app| history_json(&app, rule)).await
         }
         _ => {
-            let [search, after, limit] = query_parameters(query, ["q", "after", "limit"])?;
+            let names = ["q", "domain", "rule", "state", "after", "limit"];
+            let [search, domain, id, state, after, limit] = query_parameters(query, names)?;
+            let is_shadow = state.as_deref().map(parse_state).transpose()?;
             let after = parse_number("after", after, 0, 0..=usize::MAX)?;
             let limit = parse_number("limit", limit, DEFAULT_RULES, 1..=MAX_RULES)?;
-            Ok(json_response(&rules::page(&app.engine, &search.unwrap_or_default(), after, limit).await))
+            let filter = RuleFilter::new(&search.unwrap_or_default(), domain, id, is_shadow);
+            respond_aside(app, async move |app| to_json(&rules::page(&app.engine, &filter, after, limit).await)).await
         }
     }
+}
+
+/// Responds with JSON that is made on the background thread, if there is one: a thread that decides is not delayed.
+async fn respond_aside<S: Store + 'static, F: Future<Output = Vec<u8>> + Send + 'static>(
+    app: &Arc<App<S>>,
+    make: impl FnOnce(Arc<App<S>>) -> F,
+) -> Result<HttpResponse, Problem> {
+    let made = make(app.clone());
+    let body = match app.live.background.get() {
+        Some(background) => background
+            .spawn(made)
+            .await
+            .map_err(|_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", "the server is stopping"))?,
+        None => made.await,
+    };
+    let mut answer = Response::new(ReplyBody::from(body));
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    Ok(answer)
 }
 
 fn start_stream<S: Store + 'static>(app: &Arc<App<S>>, credentials: Credentials) -> Result<HttpResponse, Problem> {
@@ -74,23 +106,30 @@ fn start_stream<S: Store + 'static>(app: &Arc<App<S>>, credentials: Credentials)
     Ok(answer)
 }
 
-fn history_response<S: Store>(
-    app: &App<S>,
-    domain: Option<String>,
-    rule: Option<String>,
-) -> Result<HttpResponse, Problem> {
+/// Returns the history of one rule, or of all decisions.
+fn history_json<S: Store>(app: &App<S>, rule: Option<(String, String)>) -> Vec<u8> {
     let at_ms = app.wall_ms();
-    match (domain, rule) {
-        (None, None) => {
+    match rule {
+        None => {
             let page = app.live.history().page(at_ms, Status::of(app));
-            Ok(json_response(&page))
+            to_json(&page)
         }
-        (Some(domain), Some(rule)) => {
-            let page = app.live.history().page_of(&domain, &rule, at_ms);
-            Ok(json_response(&page))
+        Some((domain, id)) => {
+            let page = app.live.history().page_of(&domain, &id, at_ms);
+            to_json(&page)
         }
-        (Some(_), None) => Err(Problem::bad_request("`domain` needs `rule`: the history is kept by rule")),
-        (None, Some(_)) => Err(Problem::bad_request("`rule` needs `domain`: ids are unique within a domain")),
+    }
+}
+
+/// Parses the parameter `state`; returns whether shadow rules are wanted.
+fn parse_state(state: &str) -> Result<bool, Problem> {
+    match state {
+        "enforced" => Ok(false),
+        "shadow" => Ok(true),
+        other => {
+            let other: String = other.chars().take(100).collect();
+            Err(Problem::bad_request(format!("`state` is `{other}`; expected enforced or shadow")))
+        }
     }
 }
 
@@ -128,13 +167,9 @@ fn parse_number(
     })
 }
 
-fn json_response(value: &impl Serialize) -> HttpResponse {
+fn to_json(value: &impl Serialize) -> Vec<u8> {
     // Structs of numbers and strings always serialise.
-    let body = serde_json::to_vec(value).unwrap_or_default();
-    let mut answer = Response::new(ReplyBody::from(body));
-    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
+    serde_json::to_vec(value).unwrap_or_default()
 }
 
 #[cfg(test)]

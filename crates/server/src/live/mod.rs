@@ -9,9 +9,10 @@ mod rules;
 mod sample;
 mod stream;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bytes::Bytes;
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 pub(crate) use answer::{answer, owns};
@@ -30,6 +31,8 @@ pub struct Live {
     /// The last event as it is sent.
     events: watch::Sender<Bytes>,
     viewers: Arc<Semaphore>,
+    /// The thread that reads the history and the rules for viewers.
+    background: OnceLock<Handle>,
 }
 
 impl Default for Live {
@@ -38,11 +41,18 @@ impl Default for Live {
             history: Mutex::default(),
             events: watch::Sender::new(Bytes::new()),
             viewers: Arc::new(Semaphore::new(MAX_VIEWERS)),
+            background: OnceLock::new(),
         }
     }
 }
 
 impl Live {
+    /// Reads the history and the rules on this thread from now on, instead of on the threads that decide.
+    pub fn set_background(&self, background: Handle) {
+        // A second call would name the same thread.
+        let _ = self.background.set(background);
+    }
+
     fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }

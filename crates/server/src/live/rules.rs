@@ -17,7 +17,7 @@ pub(crate) struct RulesInForcePage {
     /// The rules, in the order in which they are evaluated.
     #[schema(inline)]
     items: Vec<RuleInForce>,
-    /// How many rules match the search.
+    /// How many rules match the parameters.
     total: usize,
     /// The `after` of the next page; none at the end.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,20 +49,48 @@ pub(crate) struct RuleInForce {
     fallback: u64,
 }
 
-/// The number of rules searched before the thread serves other connections.
+/// Which rules are listed.
+#[derive(Debug)]
+pub(super) struct RuleFilter {
+    /// In lower case; the domain, id, limits or `per` contain all of them.
+    words: Vec<String>,
+    domain: Option<String>,
+    id: Option<String>,
+    /// Only shadow rules, or only enforced ones.
+    is_shadow: Option<bool>,
+}
+
+impl RuleFilter {
+    pub(super) fn new(search: &str, domain: Option<String>, id: Option<String>, is_shadow: Option<bool>) -> Self {
+        Self { words: search.split_whitespace().map(str::to_lowercase).collect(), domain, id, is_shadow }
+    }
+
+    fn matches(&self, domain: &str, rule: &Rule, active: &ActiveRule) -> bool {
+        self.domain.as_ref().is_none_or(|wanted| wanted == domain)
+            && self.id.as_ref().is_none_or(|wanted| wanted == rule.id())
+            && self.is_shadow.is_none_or(|wanted| wanted == active.is_shadow())
+            && (self.words.is_empty() || contains_words(domain, rule, &self.words))
+    }
+}
+
+/// The number of rules searched before the thread does other work.
 const PART: usize = 256;
 
-/// Returns the rules whose domain, id, limits or `per` contain all words of `search`, from the match with the number `after` on.
-pub(super) async fn page<S: Store>(engine: &Engine<S>, search: &str, after: usize, limit: usize) -> RulesInForcePage {
+/// Returns the rules that match a filter, from the match with the number `after` on.
+pub(super) async fn page<S: Store>(
+    engine: &Engine<S>,
+    filter: &RuleFilter,
+    after: usize,
+    limit: usize,
+) -> RulesInForcePage {
     let (set, written) = engine.rules_as_written();
-    let words: Vec<String> = search.split_whitespace().map(str::to_lowercase).collect();
     let (mut items, mut total) = (Vec::new(), 0);
     // Both are in the order of the rule files.
     let mut active = set.rules();
     for domain in written.domains() {
         for part in domain.rules().chunks(PART) {
             for (rule, active) in part.iter().zip(active) {
-                if words.is_empty() || matches(domain.name(), rule, &words) {
+                if filter.matches(domain.name(), rule, active) {
                     total += 1;
                     if total > after && items.len() < limit {
                         items.push(RuleInForce::new(domain.name(), rule, active));
@@ -95,7 +123,7 @@ impl RuleInForce {
     }
 }
 
-fn matches(domain: &str, rule: &Rule, words: &[String]) -> bool {
+fn contains_words(domain: &str, rule: &Rule, words: &[String]) -> bool {
     let mut text = format!("{domain}/{} {}", rule.id(), limits_as_written(rule).join(" "));
     rule.per().iter().for_each(|per| text.extend([" ", &per.text]));
     let text = text.to_lowercase();

@@ -36,7 +36,9 @@ const PAGES = [
   ["/nowhere", "No such page", "Go to the overview"],
 ];
 
-const RANK = ["reader", "operator", "editor", "admin"];
+const RANK = ["reader", "node", "operator", "editor", "admin"];
+/** Whether a role has at least the rights of another. */
+const has = (role, needed) => RANK.indexOf(role) >= RANK.indexOf(needed);
 
 /** An access log of half an hour: visitors of a page, and one client that tries to log in every other second for ten minutes. */
 function accessLog(path = "/v1/items") {
@@ -134,22 +136,69 @@ async function everyPage(browser) {
     const window = await Window.open(browser, origin);
     await window.logIn(TOKENS[role]);
     for (const [path, heading, text, needs] of PAGES) {
-      if (needs && RANK.indexOf(role) < RANK.indexOf(needs)) continue;
       await window.follow(path, heading);
-      await window.see(text);
+      if (needs && !has(role, needs)) {
+        await window.see(`this needs the role ${needs}`);
+        window.forgive(403);
+      } else {
+        await window.see(text);
+      }
       assert.equal(await window.page.locator("main img").count(), 0, `${path}: markup was interpreted`);
       window.hasNoErrors(`${role} ${path}`);
     }
     await window.go("/rules/api/per-client", "per-client");
     const button = window.page.getByRole("button", { name: "Disable" });
     await button.waitFor();
-    assert.equal(await button.isDisabled(), RANK.indexOf(role) < 2, `${role}: Disable`);
-    assert.equal(await window.page.locator("button.switch").isDisabled(), role === "reader", `${role}: kill switch`);
+    assert.equal(await button.isDisabled(), !has(role, "editor"), `${role}: Disable`);
+    assert.equal(await window.page.locator("button.switch").isDisabled(), !has(role, "operator"), `${role}: kill switch`);
     await window.go("/editor?domain=api", "Editor");
     const replay = window.page.locator("details.card form > .actions button").first();
-    assert.equal(await replay.isDisabled(), RANK.indexOf(role) < 2, `${role}: Replay`);
+    assert.equal(await replay.isDisabled(), !has(role, "editor"), `${role}: Replay`);
     await window.close();
   }
+}
+
+/** An editor of one domain: reads the others, and changes only this one. */
+async function oneDomain(browser) {
+  const window = await Window.open(browser, origin);
+  await window.logIn(TOKENS.web);
+  const { page } = window;
+  await window.go("/rules/api/per-client", "per-client");
+  const disable = page.getByRole("button", { name: "Disable" });
+  await disable.waitFor();
+  assert.ok(await disable.isDisabled(), "a rule of another domain");
+  assert.match(await disable.getAttribute("title"), /needs the role editor/);
+  assert.ok(await page.locator("button.switch").isDisabled(), "the kill switch concerns all domains");
+  await window.go("/editor", "Editor");
+  await page.locator("textarea").fill("domain: web\nrules:\n- { id: pages, per: [client_ip], limit: 50/s }\n");
+  await window.see("valid");
+  await page.getByRole("button", { name: "Plan" }).click();
+  await page.getByRole("button", { name: "Apply 1 change" }).click();
+  await window.see("Applied as revision");
+  await window.isFine("an editor of one domain");
+  await page.locator("textarea").fill("domain: api\nrules:\n- { id: mine, per: [client_ip], limit: 50/s }\n");
+  await window.see("valid");
+  await page.getByRole("button", { name: "Plan" }).click();
+  await window.see("api");
+  const apply = page.getByRole("button", { name: "Apply 1 change" });
+  assert.ok((await apply.count()) === 0 || (await apply.isDisabled()), "another domain");
+  window.forgive(403);
+  await page.getByRole("button", { name: "Discard the draft" }).click();
+  // Another user logs in when the session has ended: the text stays, and the navigation is that of the new user.
+  await page.locator("textarea").fill("domain: web\nrules:\n- { id: pages, per: [client_ip], limit: 60/s }\n");
+  await page.context().clearCookies();
+  await page.getByRole("button", { name: "Plan" }).click();
+  await window.see("Your session has ended");
+  assert.equal(await page.getByRole("link", { name: "Tokens" }).count(), 0);
+  await page.locator("#token").fill(TOKENS.admin);
+  await window.press("Enter");
+  await page.getByRole("link", { name: "Tokens" }).waitFor();
+  await window.see("Apply 1 change");
+  assert.match(await page.locator("textarea").inputValue(), /60\/s/);
+  await page.getByRole("button", { name: "Discard the draft" }).click();
+  window.forgive(401);
+  window.hasNoErrors("another user");
+  await window.close();
 }
 
 /** The same pages on a narrow screen and in dark colours, without accessibility violations, with pictures if requested. */
@@ -205,6 +254,170 @@ async function byKeyboard(browser) {
   await window.heading("Rules");
   assert.equal(await window.page.locator("input[type=search]").inputValue(), "log", "the address holds the search");
   await window.isFine("keyboard");
+  await window.close();
+}
+
+/** A plot is read by keyboard: the arrows, Home and End choose a point, Escape leaves it. */
+async function plotsByKeyboard(browser) {
+  const window = await Window.open(browser, origin);
+  await window.logIn(TOKENS.reader);
+  await window.page.locator("svg.plot path").first().waitFor();
+  await window.tabTo("svg.plot");
+  const plot = window.page.locator("svg.plot").first();
+  const [shown, pointers] = [window.page.locator(".legend .when").first(), plot.locator(".pointer")];
+  await window.press("ArrowLeft", "ArrowLeft", "ArrowLeft");
+  assert.equal(await shown.innerText(), "3 s ago");
+  assert.match(await plot.getAttribute("aria-valuetext"), /^3 s ago: admitted [\d.,K]+, refused/);
+  await window.press("ArrowRight");
+  assert.equal(await shown.innerText(), "2 s ago");
+  await window.press("PageUp");
+  assert.match(await shown.innerText(), /^9[0-9] s ago$|^1\.5\d? min ago$/);
+  await window.press("Home");
+  assert.equal(await pointers.count(), 1);
+  await window.isFine("a plot by keyboard");
+  await window.press("End");
+  assert.equal(await shown.innerText(), "now");
+  await window.press("Escape");
+  assert.equal(await pointers.count(), 0);
+  await window.close();
+}
+
+/** A rule is changed, watched in its history and rolled back, by keyboard only. */
+async function editingByKeyboard(browser) {
+  const window = await Window.open(browser, origin);
+  await window.logIn(TOKENS.editor);
+  const { page } = window;
+  await window.press("g", "r");
+  await window.heading("Rules");
+  await window.press("/");
+  await page.keyboard.type("search");
+  await window.see("1 rule found");
+  await window.tabTo("td a");
+  await window.press("Enter");
+  await window.heading("search");
+  await window.tabTo('a[href*="/editor"][href*="rule=search"]');
+  await window.press("Enter");
+  await window.heading("Editor");
+  await window.see("valid");
+  await window.tabTo("textarea");
+  const text = await page.locator("textarea").inputValue();
+  assert.match(text, /limit: 10\/s/);
+  await window.press("Control+a");
+  await page.keyboard.insertText(text.replace("10/s", "12/s"));
+  await window.see("valid");
+  await window.tabTo("main .actions button.primary");
+  await window.press("Enter");
+  await window.see("Apply 1 change");
+  await window.tabTo("#f-comment");
+  await page.keyboard.type("by keyboard");
+  await window.press("Enter");
+  await window.see("Applied as revision");
+  await window.tabTo('.notice a[href$="/rules/api/search"]');
+  await window.press("Enter");
+  await window.heading("search");
+  await window.tabTo('a[href$="tab=history"]');
+  await window.press("Enter");
+  await window.see("by keyboard");
+  await window.tabTo("td button:not([disabled])");
+  await window.press("Enter");
+  await window.see(/\+.*12\/s/);
+  // The button after `Changes` of the version before.
+  for (;;) {
+    await window.press("Tab");
+    const name = await page.evaluate(() => document.activeElement?.textContent);
+    if (name === "Roll back") break;
+    assert.ok(name, "Roll back cannot be reached with Tab");
+  }
+  await window.press("Enter");
+  await page.keyboard.type("back again");
+  await window.press("Enter");
+  await window.see("back again");
+  await window.isFine("edited by keyboard");
+  await window.close();
+}
+
+/** Writes a request into the form of Try or Keys, by keyboard only. */
+async function typeRequest(window, domain, attributes) {
+  await window.tabTo("#f-domain");
+  await window.page.keyboard.type(domain);
+  for (const [at, [name, value]] of attributes.entries()) {
+    if (at > 0) {
+      await window.tabTo("form > div > button.small");
+      await window.press("Enter");
+    } else {
+      await window.tabTo('[aria-label="Name of attribute 1"]');
+    }
+    await window.page.keyboard.type(name);
+    await window.press("Tab");
+    await window.page.keyboard.type(value);
+  }
+  await window.press("Enter");
+}
+
+/** Try, Keys, Nodes, Audit and Tokens, by keyboard only. */
+async function helpingByKeyboard(browser) {
+  const window = await Window.open(browser, origin);
+  await window.logIn(TOKENS.admin);
+  const { page } = window;
+  await window.press("g", "t");
+  await window.heading("Try a request");
+  await typeRequest(window, "api", [["path", "/login"], ["client_ip", "192.0.2.99"]]);
+  await window.see("1 of 3 rules of the domain match");
+  await window.tabTo("form .actions button:nth-child(2)");
+  await window.press("Enter");
+  await window.see("Take from the counters?");
+  await window.press("Enter");
+  await window.see("Admitted; the cost was taken.");
+
+  await window.press("g", "k");
+  await window.heading("Keys");
+  await typeRequest(window, "api", [["path", "/login"], ["client_ip", "192.0.2.99"]]);
+  await window.see("would be admitted");
+  await window.tabTo("table[aria-label='What is left'] button");
+  await window.press("Enter");
+  await window.see("Other limits under login");
+  await window.tabTo("#f-limit");
+  await page.keyboard.type("60/m");
+  await window.press("Enter");
+  await window.see("The override of 192.0.2.99 is set.");
+  await page.locator("td", { hasText: /^60$/ }).first().waitFor();
+  await window.tabTo("form .actions button:nth-child(2)");
+  await window.press("Enter");
+  await window.see("Reset the counters of this request?");
+  await window.press("Enter");
+  await window.see(/^\d+ counters? reset$/);
+
+  await window.press("g", "n");
+  await window.heading("Nodes");
+  await window.see("edge-1");
+  await window.press("g", "a");
+  await window.heading("Audit");
+  await window.tabTo("#audit-author");
+  await page.keyboard.type("editor");
+  await window.see("by keyboard");
+  await window.tabTo("summary");
+  await window.press("Enter");
+  await page.locator("td details[open] pre").first().waitFor();
+
+  await window.press("g", "s");
+  await window.heading("Tokens");
+  await window.tabTo("main header button");
+  await window.press("Enter");
+  await page.keyboard.type("typed");
+  await window.press("Enter");
+  await window.see("The token of typed");
+  await window.press("Enter");
+  const row = page.locator("tr", { hasText: "typed" });
+  await row.waitFor();
+  await page.getByRole("dialog").waitFor({ state: "detached" });
+  await window.tabTo("tbody button");
+  // The newest token is found by Tab among all of them.
+  for (let n = 0; n < 30 && !(await row.locator("button:focus").count()); n++) await window.press("Tab");
+  await window.press("Enter");
+  await window.see("Revoke the token of typed?");
+  await window.press("Enter");
+  await row.getByText("revoked").waitFor();
+  await window.isFine("tokens by keyboard");
   await window.close();
 }
 
@@ -385,7 +598,11 @@ async function pictures(browser) {
 await withBrowser(async (browser) => {
   await sessions(browser);
   await byKeyboard(browser);
+  await plotsByKeyboard(browser);
   await editing(browser);
+  await editingByKeyboard(browser);
+  await helpingByKeyboard(browser);
+  await oneDomain(browser);
   await replaying(browser);
   await helping(browser);
   await granting(browser);

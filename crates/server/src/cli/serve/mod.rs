@@ -25,6 +25,7 @@ use tollgate_peers::{PeerStore, Stage};
 use tollgate_redis::{Health, RedisStore};
 
 use crate::app::App;
+use crate::console;
 use crate::counters;
 use crate::live;
 use crate::net::accept::{NewConnection, accept};
@@ -172,7 +173,9 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     let app = app.with_hosts(config.hosts.clone());
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
     let (app, rules) = start_rules::start(config, app.with_tokens(config.tokens)).await?;
+    app.live.set_background(rules.handle().clone());
     drop(rules.handle().spawn(live::sample(app.clone())));
+    drop(rules.handle().spawn(async { console::prepare() }));
     let workers = start(config.threads, &app, tls.clone())?;
     let (http, resp) = (bind("--http", config.http).await?, bind("--resp", config.resp).await?);
     let rls = bind("--rls", config.rls).await?;

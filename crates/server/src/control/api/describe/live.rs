@@ -39,6 +39,9 @@ pub(super) fn live_paths() -> Value {
             "summary": "Lists the rules in force on this server, whatever their source, with their counts",
             "parameters": [
                 query("q", text(), "Words that the domain, the id, the limits or `per` must contain"),
+                query("domain", text(), "Only rules of this domain"),
+                query("rule", text(), "Only rules with this id"),
+                query("state", json!({"type": "string", "enum": ["enforced", "shadow"]}), "Only enforced rules, or only shadow rules"),
                 query("after", json!({"type": "integer", "minimum": 0}), "The `next` of the previous page"),
                 query("limit", json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}), "The maximum number of items"),
             ],
