@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::rls_client::{RlsClient, descriptor};
+use common::rls_client::{RlsClient, descriptor, with_hits};
 use common::{Folder, Rules, Server, eventually, run};
 use serde_json::{Value, json};
 
@@ -21,6 +21,7 @@ rules:
 - {id: quarter, when: {k: quarter}, limit: 5/15m}
 - {id: tried, when: {k: tried}, limit: 1/h, on_exceed: shadow}
 - {id: streams, when: {k: streams}, limit: 2, algorithm: concurrency, lease: 1h}
+- {id: blocked, when: {j: blocked}, deny: true}
 ";
 
 /// Returns a descriptor with a limit.
@@ -115,6 +116,19 @@ fn json_is_read_as_proto3_json() {
     assert_eq!(ask(r#"{"domain": "d", "descriptors": null}"#)["detail"], "there are no descriptors");
     let unknown = ask(&limited("\"FORTNIGHT\""))["detail"].as_str().unwrap_or_default().to_owned();
     assert!(unknown.contains("unknown unit `FORTNIGHT`; available: SECOND, MINUTE"), "{unknown}");
+}
+
+#[test]
+fn end_of_a_stream_that_was_denied_releases_no_slot() {
+    let (_server, mut client, _rules) = start(RULES, &[]);
+    let streams = |is_negative| with_hits(&[("k", "streams")], 1, is_negative);
+    let denied = json!([streams(false), descriptor(&[("j", "blocked")])]);
+    let mut ask =
+        |descriptors: Value| client.request(&json!({"domain": "d", "descriptors": descriptors})).code().to_owned();
+    assert_eq!([ask(json!([streams(false)])), ask(json!([streams(false)]))], ["OK", "OK"]);
+    assert_eq!(ask(denied), "OVER_LIMIT", "by another descriptor");
+    assert_eq!(ask(json!([streams(true)])), "OK", "the end of the stream that was denied");
+    assert_eq!(ask(json!([streams(false)])), "OVER_LIMIT", "both slots are held");
 }
 
 #[test]

@@ -106,11 +106,13 @@ fn keep_slots<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: 
         }
         return;
     }
-    let mut last = None;
-    // Only concurrency limits have no window. The reports of an item are adjacent.
-    for limit in decision.reports().filter(|limit| limit.window.is_none()) {
-        if last.replace(limit.item) != Some(limit.item) {
-            app.held_slots.refuse(name(limit.item), app.now());
+    for item in 0..indices.len() {
+        // Only concurrency limits have no window. A request that is denied before limits are asked has no reports.
+        let has_limit = decision.reports().any(|limit| limit.item == item && limit.window.is_none());
+        if has_limit {
+            app.held_slots.refuse(name(item), app.now());
+        } else if app.held_slots.is_used() {
+            app.held_slots.refuse_if_held(&name(item), app.now());
         }
     }
 }

@@ -10,6 +10,7 @@
 //! than its stream ends, when its lease ends; never earlier.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use tollgate::core::{Mono, Nanos, Time};
@@ -25,6 +26,8 @@ const REFUSED_FOR: Nanos = Nanos::from_secs(5);
 #[derive(Debug, Default)]
 pub struct HeldSlots {
     generations: Mutex<Generations>,
+    /// Whether there has been a slot or a refusal. Relaxed: a caller that does not see it yet was refused before the slot was taken.
+    is_used: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +54,21 @@ impl HeldSlots {
         generations.make_room();
         generations.added += 1;
         generations.current.entry(descriptor.into()).or_default().receipts.push_back(receipt);
+        self.is_used.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether there has been a slot, so that servers without concurrency limits do not look for any.
+    pub(super) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Relaxed)
+    }
+
+    /// Remembers that a descriptor was refused, if it holds slots here.
+    pub(super) fn refuse_if_held(&self, descriptor: &[u8], now: Time<Mono>) {
+        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
+        let Generations { current, previous, .. } = &mut *generations;
+        if let Some(slots) = current.get_mut(descriptor).or(previous.get_mut(descriptor)) {
+            slots.refuse(now);
+        }
     }
 
     /// Remembers that a descriptor was refused and took no slot.
@@ -60,9 +78,8 @@ impl HeldSlots {
             generations.make_room();
             generations.added += 1;
         }
-        let slots = generations.current.entry(descriptor.into()).or_default();
-        slots.refused = slots.pending_refusals(now).saturating_add(1);
-        slots.refused_at = Some(now);
+        generations.current.entry(descriptor.into()).or_default().refuse(now);
+        self.is_used.store(true, Ordering::Relaxed);
     }
 
     /// Removes and returns the oldest receipt of a descriptor; `None` if a stream has ended that
@@ -70,7 +87,7 @@ impl HeldSlots {
     pub(super) fn release(&self, descriptor: &[u8], now: Time<Mono>) -> Option<Receipt> {
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
         let Generations { current, previous, .. } = &mut *generations;
-        if let Some(slots) = current.get_mut(descriptor) {
+        for slots in [&mut *previous, &mut *current].into_iter().filter_map(|it| it.get_mut(descriptor)) {
             slots.refused = slots.pending_refusals(now);
             if slots.refused > 0 {
                 slots.refused -= 1;
@@ -99,6 +116,11 @@ impl Generations {
 }
 
 impl DescriptorSlots {
+    fn refuse(&mut self, now: Time<Mono>) {
+        self.refused = self.pending_refusals(now).saturating_add(1);
+        self.refused_at = Some(now);
+    }
+
     /// Returns the number of refused streams whose negative hits are still expected.
     fn pending_refusals(&self, now: Time<Mono>) -> u32 {
         let is_recent = self.refused_at.is_some_and(|refused| now.since(refused) < REFUSED_FOR);
@@ -135,6 +157,17 @@ mod tests {
         let later = NOW.saturating_add(REFUSED_FOR);
         assert!(slots.release(b"a", later).is_some(), "they are not expected any longer");
         assert!(slots.generations.lock().unwrap().current.is_empty());
+    }
+
+    #[test]
+    fn refusal_without_a_limit_counts_where_a_slot_is_held() {
+        let slots = HeldSlots::default();
+        assert!(!slots.is_used());
+        slots.hold(b"a".into(), Receipt::default());
+        slots.refuse_if_held(b"a", NOW);
+        slots.refuse_if_held(b"b", NOW);
+        assert!(slots.is_used() && slots.release(b"a", NOW).is_none() && slots.release(b"a", NOW).is_some());
+        assert!(slots.generations.lock().unwrap().current.is_empty(), "nothing is kept for `b`");
     }
 
     #[test]
