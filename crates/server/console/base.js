@@ -201,6 +201,9 @@ export function fill(element, ...children) {
   return append(element, ...children);
 }
 
+/** Resolves when the next frame has been drawn. What is not in it yet can begin then. @returns {Promise<void>} */
+export const drawn = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+
 // Numbers, times and lengths of time, as people read them.
 
 /** A count with all its digits, in groups of three. @param {number} value */

@@ -1,6 +1,6 @@
 // The frame around every page: navigation, the state of the server, the kill switch; and the choice of the page by the address.
 
-import { call, fill, h } from "./base.js";
+import { call, drawn, fill, h } from "./base.js";
 import { overview } from "./overview.js";
 import { confirm, empty, errorBox, heading, link, toast } from "./parts.js";
 import { follow, live, logout, may, needs, onEvent, session, start } from "./server.js";
@@ -247,7 +247,7 @@ function markFirstData() {
   const mark = () => {
     if (!live.last) return;
     first.abort();
-    requestAnimationFrame(() => setTimeout(() => performance.mark("console-shown")));
+    drawn().then(() => performance.mark("console-shown"));
   };
   onEvent(mark, first.signal);
   mark();

@@ -1,6 +1,6 @@
 // The overview: rates and problems now and in the last hour.
 
-import { count, fill, get, h, nanos, plural, short, span } from "./base.js";
+import { count, drawn, fill, get, h, nanos, plural, short, span } from "./base.js";
 import { badge, card, empty, heading, link, load, plot, ruleHref, sparkline, table } from "./parts.js";
 import { live, onEvent, source, SPARK } from "./server.js";
 
@@ -103,13 +103,14 @@ export function overview({ query, signal, setQuery }) {
     fill(busiest, table("Busiest rules", ["Rule", "Last 10 min", number("Admitted/s"), number("Refused/s"), number("Shadow/s")], rows));
   }
 
-  loadRules(rulesCard, signal);
-  if (source === "database") loadNodes(nodesCard, signal);
-  else nodesCard.append(h("p.muted.small", {}, "Nodes report to the rules service."));
-  const timer = setInterval(() => {
+  const read = () => {
+    if (signal.aborted) return;
     loadRules(rulesCard, signal);
     if (source === "database") loadNodes(nodesCard, signal);
-  }, 5_000);
+  };
+  if (source !== "database") nodesCard.append(h("p.muted.small", {}, "Nodes report to the rules service."));
+  drawn().then(read);
+  const timer = setInterval(read, 5_000);
   signal.addEventListener("abort", () => clearInterval(timer));
   onEvent(update, signal);
   update();

@@ -1,7 +1,7 @@
 // What is known of the server: the user of the console with what the role permits, and live data. The server enforces the
 // roles; the console only explains what would be refused.
 
-import { call, h, onUnauthorized, Problem, send } from "./base.js";
+import { call, drawn, h, onUnauthorized, Problem, send } from "./base.js";
 
 /** @typedef {{name: string, role: string, domains: string[], tokens_required: boolean, rules_source: string, version: string}} Session */
 
@@ -169,6 +169,8 @@ export async function follow() {
       const last = Object.fromEntries(COLUMNS.map((column) => [column, live.seconds[column].at(-1) ?? 0]));
       live.last = { ...last, ...history.status, rules: [] };
       listeners.forEach((listener) => listener());
+      // The history is shown before the stream begins.
+      await drawn();
       const response = await send("GET", "/v1/live", { signal });
       const body = /** @type {ReadableStream<any>} */ (response.body);
       const reader = body.pipeThrough(new TextDecoderStream()).getReader();
