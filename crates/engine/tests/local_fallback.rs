@@ -4,11 +4,11 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, START, run, show, unavailable_error};
+use support::{Bench, Flaky, START, run, show, unavailable_error, unknown_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate::{Outcome, Retry};
-use tollgate_engine::{Decisions, Item, Request, Standing};
+use tollgate_engine::{Decisions, Entry, Item, Request, Standing};
 
 const ALWAYS: usize = usize::MAX;
 
@@ -80,7 +80,7 @@ fn share_of_the_last_token_is_one_and_of_none_is_none() {
     stall_store(&bench);
     assert_eq!(count_admitted(&mut bench).0, 1);
     bench.engine.store().recover();
-    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.check(&[]), "deny 3.6s", "it was the last one");
     stall_store(&bench);
     assert_eq!(count_admitted(&mut bench), (0, "deny 18s".into()));
 }
@@ -167,14 +167,132 @@ fn second_stall_grants_no_new_share() {
     assert_eq!(bench.check(&[("k", "b")]), "allow");
     stall_store(&bench);
     assert_ne!(check(&mut bench), "allow");
-    // A newer answer for this key replaces what the fallback knew.
+    // A newer answer for this key replaces what the fallback knew: 1 and 500 are used before it.
     bench.engine.store().recover();
     assert_eq!(check(&mut bench), "allow");
     stall_store(&bench);
-    for _ in 0..499 {
+    for _ in 0..249 {
         assert_eq!(check(&mut bench), "allow");
     }
     assert_ne!(check(&mut bench), "allow");
+}
+
+#[test]
+fn store_is_charged_with_what_was_admitted_without_it_before_the_next_request() {
+    for limit in EVERY {
+        let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 1);
+        assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
+        stall_store(&bench);
+        for _ in 0..30 {
+            assert!(!check_in_fallback(&mut bench, 1).starts_with("deny"), "{limit}");
+        }
+        bench.engine.store().recover();
+        let admitted = (0..100).take_while(|_| !bench.check(&[]).starts_with("deny")).count();
+        assert_eq!(admitted, 20, "50 and 30 of 100 are used: {limit}");
+    }
+}
+
+#[test]
+fn store_is_charged_for_keys_that_are_not_requested_again() {
+    let mut bench = bench("- {id: r, per: [k], limit: 100/day}\n", 1);
+    stall_store(&bench);
+    for key in ["a", "b", "c"] {
+        (0..40).for_each(|_| assert_eq!(bench.check(&[("k", key)]), "allow"));
+    }
+    // Nothing is lost while the store does not answer.
+    run(bench.engine.repay());
+    bench.engine.store().recover();
+    run(bench.engine.repay());
+    for key in ["a", "b", "c"] {
+        assert_eq!(bench.remaining(&[("k", key)]), [60], "{key}");
+    }
+    run(bench.engine.repay());
+    assert_eq!(bench.remaining(&[("k", "a")]), [60], "charged once");
+}
+
+#[test]
+fn excess_of_a_stall_is_owed_and_repaid() {
+    const RULES: &str = "- {id: r, limit: 90/m}\n";
+    let clock = Arc::new(ManualClock::at(START));
+    let store = Arc::new(Flaky::new(&clock));
+    let (mut one, mut other) = (Bench::on(store.clone(), clock.clone(), RULES), Bench::on(store.clone(), clock, RULES));
+    one.engine.set_nodes(3);
+    // One node sees a full bucket, and another uses it up.
+    assert_eq!(one.check_cost(&[], 0), "allow");
+    assert_eq!(other.check_cost(&[], 90), "allow");
+    store.fail_times(unavailable_error(), ALWAYS);
+    assert_eq!((0..100).take_while(|_| one.check(&[]) == "allow").count(), 30);
+    store.recover();
+    // 120 of 90 are used: 30 are owed, and one more has to refill.
+    assert_eq!(one.check(&[]), "deny 20.666666667s");
+    one.advance(Nanos::from_secs(21));
+    assert_eq!(one.check(&[]), "allow");
+}
+
+#[test]
+fn amount_that_refills_during_the_stall_is_not_charged() {
+    let mut bench = bench("- {id: r, limit: 100/m}\n", 1);
+    assert_eq!(bench.check_cost(&[], 100), "allow");
+    stall_store(&bench);
+    for _ in 0..60 {
+        bench.advance(Nanos::from_secs(6));
+        (0..10).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
+    }
+    assert_ne!(check_in_fallback(&mut bench, 1), "allow");
+    bench.engine.store().recover();
+    assert_eq!(bench.remaining(&[]), [0], "600 in six minutes, and 100 before");
+    bench.advance(Nanos::from_secs(6));
+    assert_eq!(bench.remaining(&[]), [10]);
+}
+
+#[test]
+fn key_with_several_limits_is_charged_with_what_all_of_them_are_owed() {
+    let mut bench = bench("- {id: r, limits: [10/s, 1000/day]}\n", 1);
+    stall_store(&bench);
+    for _ in 0..5 {
+        (0..10).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
+        bench.advance(Nanos::SECOND);
+    }
+    (0..4).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
+    bench.engine.store().recover();
+    assert_eq!(bench.remaining(&[]), [6, 996], "the bucket of a second is owed 4 of 54");
+}
+
+#[test]
+fn refund_and_reset_reduce_what_is_charged_afterwards() {
+    let mut bench = bench("- {id: r, per: [k], limit: 100/day}\n", 1);
+    stall_store(&bench);
+    let receipt = bench.decide(&[("k", "a")], Some(40), |decision| decision.receipt());
+    assert_eq!(bench.check_cost(&[("k", "a")], 10), "allow");
+    assert_eq!(run(bench.engine.refund(&receipt)).map(Cost::get), Ok(40));
+    assert_eq!(bench.check_cost(&[("k", "b")], 10), "allow");
+    bench.engine.store().recover();
+    let entries = [Entry::new("k", "b")];
+    let items = [Item::new(&entries)];
+    assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
+    assert_eq!((bench.remaining(&[("k", "a")]), bench.remaining(&[("k", "b")])), (vec![90], vec![100]));
+}
+
+#[test]
+fn slots_are_not_charged_afterwards() {
+    let mut bench = bench("- {id: r, limit: 10, algorithm: concurrency, lease: 1m}\n", 1);
+    stall_store(&bench);
+    assert_eq!(check_in_fallback(&mut bench, 6), "allow");
+    bench.engine.store().recover();
+    assert_eq!(bench.remaining(&[]), [10]);
+}
+
+#[test]
+fn nothing_is_charged_while_the_last_request_may_have_been_carried_out() {
+    let mut bench = bench("- {id: r, limit: 100/day}\n", 1);
+    assert_eq!(bench.check(&[]), "allow");
+    // The fallback admits two; what is sent without an answer would count as charged.
+    bench.engine.store().fail_times(unknown_error(), 2);
+    assert_eq!(check_in_fallback(&mut bench, 1), "allow");
+    assert_eq!(check_in_fallback(&mut bench, 1), "allow");
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.check(&[]), "allow");
+    assert_eq!(bench.remaining(&[]), [95]);
 }
 
 #[test]

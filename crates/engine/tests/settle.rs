@@ -116,7 +116,7 @@ fn reservation_of_the_fallback_is_settled_there() {
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 40), (0, 10, 0));
     assert_eq!(commit(&bench, &receipt, 10), (20, 0, 0));
-    assert_eq!(bench.remaining(&[("user", "a")]), [100], "the store has seen none of it");
+    assert_eq!(bench.remaining(&[("user", "a")]), [80], "the store is charged with 30 and 10 less 20");
     bench.engine.store().fail_times(unavailable_error(), 5);
     let receipt = reserve(&mut bench, 1);
     assert_eq!(commit(&bench, &receipt, 2), (0, 1, 0));

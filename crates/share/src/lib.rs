@@ -11,7 +11,9 @@
 //! | [`lease`] | a pool grants tokens in advance; nodes spend them without a round trip | 0 |
 //! | [`tally`] | nodes decide by their own view and merge what they took into the store | (N − 1)·(B + r·δ) |
 //! | [`parts`] | a group of charges over several places, all or none, without a lock | min(H, r·c), H what is held for refunds, c how long holds overlap |
+//! | [`shares`] | while the store does not answer, each node admits its share of what was left | during the fault: B·(N − 1)/N + N·c + min(B, r·P) |
 
 pub mod lease;
 pub mod parts;
+pub mod shares;
 pub mod tally;

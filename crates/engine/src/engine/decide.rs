@@ -15,8 +15,10 @@
 use std::mem::take;
 use std::ops::Range;
 
+use tollgate::Report;
 use tollgate::core::Time;
 
+use super::arrears::repay_first;
 use super::plan::{
     AnswerSource, Plan, PlannedCharge, Span, emptied_charges, emptied_groups, push_groups, to_usize_range,
 };
@@ -25,7 +27,7 @@ use super::{Enforcement, Engine, RulesInForce, Taking, bans, fast, policy, repor
 use crate::decision::{DecisionRecord, Decisions, Standing};
 use crate::request::Request;
 use crate::rules::OnFault;
-use crate::store::{Answers, Batch, Group, Store, StoreError, StoreVerb};
+use crate::store::{Answer, Answers, Batch, Group, Store, StoreError, StoreVerb};
 
 /// Decides requests.
 pub(super) async fn decide<S: Store, F: Store>(
@@ -159,7 +161,13 @@ async fn run_and_take<S: Store, F: Store>(
     wanted: impl Fn(usize, &PlannedCharge) -> bool + Send,
 ) {
     let first = answers.len();
-    run_groups(&engine.store, verb, running, plan, answers, scratch, wanted).await;
+    if engine.arrears.is_empty() {
+        run_groups(&engine.store, verb, running, plan, answers, scratch, wanted).await;
+    } else {
+        let requests = run_groups(&engine.store, verb, running, plan, answers, scratch, wanted);
+        Box::pin(repay_first(engine, running, plan, requests)).await;
+        engine.arrears.note_doubt(false);
+    }
     take_answers(engine, plan, answers, first, ChargeKind::Enforced, scratch);
     remember(engine, running, plan, answers, first, &scratch.spans);
 }
@@ -278,6 +286,7 @@ fn take_error<S: Store, F: Store>(
 ) {
     let Err(error) = answers.group(group) else { return };
     engine.meters.store_error(&error);
+    engine.arrears.note_doubt(matches!(error, StoreError::Unknown { .. }));
     match (kind, error) {
         (ChargeKind::Shadow, _) => {}
         (ChargeKind::Enforced, StoreError::Stale { store_time }) => {
@@ -305,19 +314,34 @@ fn remember<S: Store, F: Store>(
     if !engine.store.can_fail() || spans.is_empty() {
         return;
     }
-    let now = (engine.mono)();
+    let mut now = None;
     for (place, span) in spans.iter().enumerate() {
         let Ok(group) = answers.group(first + place) else { continue };
         let charges = &plan.charges[to_usize_range(&plan.asked[span.request as usize].charges)];
         let asked = charges.iter().filter(|planned| planned.has_limits() && !planned.shadow);
         for (planned, answer) in asked.zip(group.charges()) {
-            // While the store does not answer, what is not exact is decided by what this node knows.
-            if planned.on_fault != OnFault::Local || planned.is_ban() || answer.standing != Standing::Exact {
+            let is_news = match answer.standing {
+                Standing::Exact => true,
+                Standing::Leased => is_news_of_lease(answer, group.reports(answer)),
+                // While the store does not answer, the node goes on by what it knows.
+                Standing::Eventual | Standing::Fallback => false,
+            };
+            if planned.on_fault != OnFault::Local || planned.is_ban() || !is_news {
                 continue;
             }
             if let Some(limits) = plan.limits.limits_id(planned, running) {
+                let now = *now.get_or_insert_with(|| (engine.mono)());
                 engine.last_seen.record(plan.key(planned), limits, now, group.at(), group.reports(answer));
             }
         }
     }
+}
+
+/// Returns whether a decision from leases has to be recorded: a refusal, and an admission for every 32nd part of the limit that is
+/// used. The others are made without the store, in little more time than recording them takes.
+fn is_news_of_lease(answer: &Answer, reports: &[Report]) -> bool {
+    let Some(report) = reports.iter().min_by_key(|report| report.remaining) else { return false };
+    let step = (report.limit / 32).max(1);
+    let before = report.remaining.saturating_add(answer.taken.get());
+    !answer.outcome.is_admitted() || before / step != report.remaining / step
 }

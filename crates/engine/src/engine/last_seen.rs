@@ -9,8 +9,9 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tollgate::core::{Algorithm, Mono, Nanos, Params, Time, Wall};
+use tollgate::core::{Mono, Nanos, Time, Wall};
 use tollgate::{Limit, Limits, Report};
+use tollgate_share::shares::Seen;
 
 /// The number of sets. With [`WAYS`] records of 48 bytes each, 6 MiB.
 const SETS: usize = 1 << 14;
@@ -41,12 +42,8 @@ struct RecordSet {
 /// The usage of one limit of one key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// The usage. The amount used, from which what is left follows under any parameters.
-    used: u64,
-    /// When the answer arrived, by this node's clock.
-    at: u64,
-    /// When the limit is full again without further requests, by this node's clock.
-    full_at: u64,
+    /// The usage when the answer arrived, by this node's clock.
+    seen: Seen,
     /// When the store decided, by its own clock.
     store_time: u64,
     /// The id of the limits that the answer was about.
@@ -78,9 +75,7 @@ impl LastSeen {
         let mut set = lock(sets, hash);
         for (position, report) in reports.iter().enumerate() {
             let record = Record {
-                used: report.limit.saturating_sub(report.remaining),
-                at: now.as_nanos(),
-                full_at: now.saturating_add(report.reset).as_nanos(),
+                seen: Seen::new(report, now.as_nanos()),
                 store_time: store_time.as_nanos(),
                 limits,
                 begun: false,
@@ -130,76 +125,26 @@ impl Usage {
         self.each.iter().flatten().next().map(|record| record.limits)
     }
 
-    /// Returns how much of the limit at `position` is left; `None` if the key is unknown.
-    pub(super) fn amount_left(&self, position: usize, limit: &Limit) -> Option<u64> {
-        let record = self.each.get(position)?.as_ref()?;
-        Some(limit.capacity().saturating_sub(record.used_at(limit, self.now)))
+    /// Returns the usage of the limit at `position`; `None` if the key is unknown.
+    pub(super) fn seen(&self, position: usize) -> Option<Seen> {
+        self.each.get(position)?.map(|record| record.seen)
     }
 
-    /// Returns the time until the limit at `position` is full.
-    pub(super) fn until_full(&self, position: usize) -> Nanos {
-        let record = self.each.get(position).copied().flatten();
-        record.map_or(Nanos::ZERO, |record| Nanos::from_nanos(record.full_at.saturating_sub(self.now)))
+    /// Returns how much of the limit at `position` is left; `None` if the key is unknown.
+    pub(super) fn amount_left(&self, position: usize, limit: &Limit) -> Option<u64> {
+        Some(self.seen(position)?.left_at(limit, self.now))
     }
 
     /// Returns the time until `cost` is left of the limit at `position`; `cost` is at most its
     /// capacity.
     pub(super) fn until_left(&self, position: usize, limit: &Limit, cost: u64) -> Nanos {
-        let Some(Some(record)) = self.each.get(position) else { return Nanos::ZERO };
-        let at = record.left_at(limit, cost).min(record.full_at);
+        let at = self.seen(position).map_or(0, |seen| seen.instant_left(limit, cost));
         Nanos::from_nanos(at.saturating_sub(self.now))
     }
-}
 
-impl Record {
-    /// Returns how much of `limit` is used at an instant without further requests. If a report does not say, the latest
-    /// possible time is assumed: sliding windows, logs and leases are assumed to refill all at once.
-    fn used_at(&self, limit: &Limit, now: u64) -> u64 {
-        if now >= self.full_at {
-            return 0;
-        }
-        let elapsed = u128::from(now.saturating_sub(self.at));
-        let refilled = match limit.params() {
-            Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
-                elapsed * u128::from(bucket.rate.count()) / u128::from(bucket.rate.per().as_nanos().max(1))
-            }
-            Params::IntervalBucket { refill, period, .. } => {
-                let passed = self.steps_from(self.at, period) - self.steps_from(now, period);
-                u128::from(passed) * u128::from(refill)
-            }
-            Params::FixedWindow { .. }
-            | Params::SlidingWindow(_)
-            | Params::SlidingSlices { .. }
-            | Params::SlidingLog { .. }
-            | Params::Concurrency { .. }
-            | Params::Unlimited
-            | Params::DenyAll => 0,
-        };
-        self.used.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
-    }
-
-    /// Returns the number of steps of an interval bucket between an instant and the one that fills
-    /// it.
-    fn steps_from(&self, at: u64, period: Nanos) -> u64 {
-        self.full_at.saturating_sub(at).div_ceil(period.as_nanos().max(1))
-    }
-
-    /// Returns the first instant at which [`used_at`](Self::used_at) leaves `cost`.
-    fn left_at(&self, limit: &Limit, cost: u64) -> u64 {
-        let missing = u128::from(self.used.saturating_sub(limit.capacity().saturating_sub(cost)));
-        let wait = match limit.params() {
-            Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
-                (missing * u128::from(bucket.rate.per().as_nanos())).div_ceil(u128::from(bucket.rate.count().max(1)))
-            }
-            Params::IntervalBucket { refill, period, .. } => {
-                let steps = u64::try_from(missing.div_ceil(u128::from(refill.max(1)))).unwrap_or(u64::MAX);
-                let further = self.steps_from(self.at, period).saturating_sub(steps);
-                return self.full_at.saturating_sub(further.saturating_mul(period.as_nanos()));
-            }
-            _ if missing == 0 => 0,
-            _ => u128::MAX,
-        };
-        self.at.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX))
+    /// Returns the time that it is about, by this node's clock.
+    pub(super) fn now(&self) -> u64 {
+        self.now
     }
 }
 
@@ -216,15 +161,15 @@ impl RecordSet {
             let late = ahead > 0 && ahead <= REORDERED.as_nanos();
             // An answer with nothing left under other parameters gives only a lower bound of the
             // usage.
-            let says_less = nothing_left && known.limits != record.limits && known.full_at > record.at;
+            let says_less = nothing_left && known.limits != record.limits && known.seen.full_at > record.seen.at;
             if !late && !says_less {
                 *known = record;
             }
             return;
         }
-        let first = self.records.iter_mut().zip(&mut self.tags).min_by_key(|(known, _)| known.full_at);
+        let first = self.records.iter_mut().zip(&mut self.tags).min_by_key(|(known, _)| known.seen.full_at);
         if let Some((known, known_tag)) = first
-            && (known.full_at < record.full_at || known.full_at <= record.at)
+            && (known.seen.full_at < record.seen.full_at || known.seen.full_at <= record.seen.at)
         {
             (*known, *known_tag) = (record, tag);
         }

@@ -26,6 +26,7 @@
 //! **Cost.** In memory a decision allocates nothing: plans, answers and results are in buffers that the caller
 //! reuses ([`Decisions`](crate::Decisions)).
 
+mod arrears;
 mod bans;
 mod decide;
 mod explain;
@@ -61,6 +62,7 @@ use crate::rules::warn::all_warnings;
 use crate::rules::{Mistake, Mistakes, Notes, Rules};
 use crate::ruleset::{INLINE_IDS, RuleSet, limits_of_ban};
 use crate::store::{Store, StoreError};
+use arrears::ArrearsTable;
 pub(crate) use bans::RefusalCount;
 pub use explain::ExplanationContext;
 use last_seen::LastSeen;
@@ -108,6 +110,7 @@ pub struct Engine<S, F = MemoryStore> {
     interner: Interner,
     shares: Shares,
     last_seen: LastSeen,
+    arrears: ArrearsTable,
     /// Held while deciding whether shares go into debt.
     debt_lock: Mutex<()>,
     /// Held while rules are compiled, so that each set follows the one before.
@@ -231,6 +234,7 @@ impl<S: Store, F: Store> Engine<S, F> {
             interner: Interner::default(),
             shares: Shares::new(),
             last_seen: LastSeen::new(),
+            arrears: ArrearsTable::new(),
             debt_lock: Mutex::new(()),
             compiling: Mutex::new(()),
             replaced: Mutex::new(None),

@@ -1,11 +1,8 @@
 //! The only place that decides requests which the store did not answer.
 //!
-//! A rule that decides locally uses this node's share of its limits (`shares.rs`), which begins with a share of
-//! what the store last reported as left (`last_seen.rs`). With `l` left, `N` nodes and `h` tokens in the share, a
-//! request of cost `c` is admitted if `c ≤ h`; or, if the share has at least one token, if `c` fits what was left
-//! less what this node has admitted since, `c ≤ l − (⌈l/N⌉ − h)`. The share is then in debt, and admits nothing
-//! until that is repaid. So a node admits at most its share plus one cost minus one token, and never more than was
-//! left; a single node decides exactly.
+//! A rule that decides locally uses this node's share of its limits, which begins with a share of what the store last
+//! reported as left (`last_seen.rs`). [`tollgate_share::shares`] has the arithmetic and the bound. What is admitted is noted
+//! in `arrears.rs`, and charged to the store when it answers again.
 
 use std::pin::pin;
 use std::sync::PoisonError;
@@ -15,10 +12,11 @@ use std::task::{Context, Waker};
 use tollgate::core::{Algorithm, Ask, Cost, Nanos};
 use tollgate::ledger::LimitTable as _;
 use tollgate::{Limits, Retry};
+use tollgate_share::shares::{ShareStart, fits_what_was_left};
 
+use super::arrears::Admission;
 use super::last_seen::Usage;
 use super::plan::{AnswerSource, Plan, PlanLimits, PlannedCharge, Span, push_groups, to_usize_range};
-use super::shares::ShareStart;
 use super::{Engine, RulesInForce};
 use crate::decision::{Decisions, Standing};
 use crate::inline::InlineLimits;
@@ -32,8 +30,9 @@ pub(super) const FAULT_RETRY: Retry = Retry::After(Nanos::SECOND);
 /// A charge that is decided locally.
 struct LocalCharge<'a> {
     charge: Charge<'a>,
-    /// The limits that the charge has a share of.
+    /// The limits that the charge has a share of, and their id.
     whole: &'a Limits,
+    whole_id: u32,
     used: Usage,
 }
 
@@ -126,6 +125,9 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         self.run_fallback(&groups, fallback);
         drop(groups);
         drop(charges);
+        if verb == StoreVerb::Check {
+            self.note_admitted(&locals, shares, spans, fallback, before);
+        }
         drop(locals);
         for (place, span) in spans.iter().enumerate() {
             let first = fallback.first_charge(before + place);
@@ -138,6 +140,36 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
                 if let (Some(first), Some(Some(wait))) = (first, waits.get(charge)) {
                     fallback.set_wait(first + offset, *wait);
                 }
+            }
+        }
+    }
+
+    /// Notes what the fallback admitted, from the group `first` on, to be charged to the store.
+    fn note_admitted(
+        &self,
+        locals: &[LocalCharge<'_>],
+        shares: &[InlineLimits],
+        spans: &[Span],
+        answers: &Answers,
+        first: usize,
+    ) {
+        let now = (self.engine.mono)().as_nanos();
+        for (place, span) in spans.iter().enumerate() {
+            let Ok(group) = answers.group(first + place) else { continue };
+            let charges = to_usize_range(&span.charges);
+            let charged = locals[charges.clone()].iter().zip(&shares[charges]);
+            for ((local, share), answer) in charged.zip(group.charges()) {
+                let admitted = Admission {
+                    key: local.charge.key,
+                    limits_id: local.whole_id,
+                    limits: local.whole,
+                    share,
+                    windows: local.charge.windows,
+                    taken: answer.taken,
+                    owes: matches!(local.charge.ask, Ask::Regardless(_)),
+                    reports: group.reports(answer),
+                };
+                self.engine.arrears.add(&admitted, now);
             }
         }
     }
@@ -163,13 +195,14 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
                 None => self.begin_share(&charge, share, whole, used),
             }
         });
-        LocalCharge { charge, whole, used }
+        let whole_id = plan.limits.limits_id(planned, self.running).unwrap_or(limits_id);
+        LocalCharge { charge, whole, whole_id, used }
     }
 
     /// Begins a share of `whole` with its part of what is left.
     fn begin_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, used: &Usage) {
         let (limits_id, limits) = (share.entry().id, &share.entry().limits);
-        if let Some(start) = ShareStart::new(limits, whole, self.nodes, used) {
+        if let Some(start) = ShareStart::new(limits, whole, self.nodes, used.now(), |position| used.seen(position)) {
             let charge = Charge { limits_id, limits, ..*charge };
             self.engine.fallback.begin(&*self.engine.shares.limit_ids(), &charge, &start.limits, &start.held);
         }
@@ -192,8 +225,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             let at_hand = report.remaining;
             // An unknown key is treated as a new one, which starts with its share.
             let left = local.used.amount_left(position, limit).unwrap_or(limit.capacity());
-            let spent_here = left.div_ceil(self.nodes.into()).saturating_sub(at_hand);
-            fits &= at_hand > 0 && cost.get() <= left.saturating_sub(spent_here);
+            fits &= fits_what_was_left(cost.get(), at_hand, left, self.nodes);
             too_much |= cost.get() > at_hand;
             wait = wait.max(report.reset).max(local.used.until_left(position, limit, cost.get()));
         }

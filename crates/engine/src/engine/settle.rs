@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 
 use tollgate::core::{Ask, Cost, Window};
 
+use super::arrears::Admission;
 use super::undo::{CurrentLimits, inline_limits, limits_of};
 use super::{Engine, EngineError, RulesInForce, undo};
 use crate::inline::InlineLimits;
@@ -104,17 +105,46 @@ async fn charge_shortfall<S: Store, F: Store>(
         };
         let (enforced, shadows) = (charges(false), charges(true));
         let most = enforced.iter().map(|charge| charge.ask.cost()).max().unwrap_or(Cost::ZERO);
-        if !charge_group(engine, &enforced, fallback, &running).await? {
+        let mut answers = Answers::default();
+        if !charge_group(engine, &enforced, fallback, &running, &mut answers).await? {
             unpaid = unpaid.max(most);
             continue;
         }
         charged = charged.max(most);
+        if fallback {
+            let here = extra.iter().filter(|extra| extra.taken.fallback && !extra.under.shadow);
+            note_arrears(engine, here, &answers);
+        }
         // Shadow rules change nothing, so it does not matter if the store does not answer for them.
-        if let Err(error) = charge_group(engine, &shadows, fallback, &running).await {
+        if let Err(error) = charge_group(engine, &shadows, fallback, &running, &mut answers).await {
             engine.meters.store_error(&error);
         }
     }
     Ok((charged, unpaid))
+}
+
+/// Notes what the fallback charged, to be charged to the store.
+fn note_arrears<'a, S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    charged: impl Iterator<Item = &'a Shortfall<'a>>,
+    answers: &Answers,
+) {
+    let Ok(group) = answers.group(0) else { return };
+    for (extra, answer) in charged.zip(group.charges()) {
+        if let Some(share) = &extra.share {
+            let admitted = Admission {
+                key: &extra.taken.key,
+                limits_id: extra.under.id,
+                limits: extra.under.limits,
+                share,
+                windows: &extra.windows,
+                taken: answer.taken,
+                owes: true,
+                reports: group.reports(answer),
+            };
+            engine.arrears.add(&admitted, (engine.mono)().as_nanos());
+        }
+    }
 }
 
 /// Charges one group, in the store or in the fallback. Returns whether it was admitted; an empty group is.
@@ -123,16 +153,18 @@ async fn charge_group<S: Store, F: Store>(
     charges: &[Charge<'_>],
     fallback: bool,
     running: &RulesInForce,
+    answers: &mut Answers,
 ) -> Result<bool, StoreError> {
     if charges.is_empty() {
         return Ok(true);
     }
-    let (mut answers, groups) = (Answers::default(), [Group { verb: StoreVerb::Check, charges }]);
+    answers.clear();
+    let groups = [Group { verb: StoreVerb::Check, charges }];
     if fallback {
         let limit_ids = engine.shares.limit_ids();
-        engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, &mut answers).await;
+        engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, answers).await;
     } else {
-        engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
+        engine.store.run(Batch { limit_table: running, groups: &groups }, answers).await;
     }
     Ok(answers.group(0)?.outcome().is_admitted())
 }

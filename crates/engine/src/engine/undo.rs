@@ -68,6 +68,13 @@ async fn apply_to_receipt<S: Store, F: Store>(
         let groups = [Group { verb, charges: &by_fallback }];
         engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, &mut answers).await;
         least = least.min(least_accepted(&answers)?);
+        if verb == StoreVerb::Refund
+            && let Ok(group) = answers.group(0)
+        {
+            for (charge, answer) in by_fallback.iter().zip(group.charges()) {
+                engine.arrears.give_back(charge.key, answer.taken);
+            }
+        }
     }
     Ok((!by_store.is_empty() || !by_fallback.is_empty()).then_some(least))
 }
@@ -127,7 +134,10 @@ pub(super) async fn reset<S: Store, F: Store>(
     let groups = [Group { verb: StoreVerb::Reset, charges: &charges }];
     engine.store.run(Batch { limit_table: &**running, groups: &groups }, &mut answers).await;
     answers.group(0)?;
-    charges.iter().for_each(|charge| engine.last_seen.forget(charge.key));
+    for charge in &charges {
+        engine.last_seen.forget(charge.key);
+        engine.arrears.forget(charge.key);
+    }
     if engine.fell_back.load(Ordering::Relaxed) {
         reset_fallback(engine, &charges).await;
     }

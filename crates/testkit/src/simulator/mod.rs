@@ -18,6 +18,7 @@
 pub mod lease;
 pub mod parts;
 pub mod peers;
+pub mod shares;
 pub mod tally;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! The protocols hold on every seed, and planted defects are found.
 
-use super::{lease, parts, peers, run_seeds, tally};
+use super::{lease, parts, peers, run_seeds, shares, tally};
 
 #[test]
 fn leases_admit_nothing_beyond_the_limit() {
@@ -15,6 +15,11 @@ fn eventual_tally_counts_once_and_stays_within_its_excess() {
 #[test]
 fn groups_over_places_are_all_or_none() {
     run_seeds(200, |seed| parts::Simulation::draw(seed, parts::Defect::None).run());
+}
+
+#[test]
+fn shares_of_nodes_without_the_store_stay_within_their_excess() {
+    run_seeds(500, |seed| shares::Simulation::draw(seed, shares::Defect::None).run().map(drop));
 }
 
 #[test]
@@ -63,11 +68,14 @@ fn planted_defects_are_found() {
     let lease = |defect| found(&|seed| lease::Simulation::draw(seed, defect).run().is_err());
     let tally = |defect| found(&|seed| tally::Simulation::draw(seed, defect).run().is_err());
     let parts = |defect| found(&|seed| parts::Simulation::draw(seed, defect).run().is_err());
+    let shares = |defect| found(&|seed| shares::Simulation::draw(seed, defect).run().is_err());
     let counts = [
         ("a pool without a floor", lease(lease::Defect::NoFloor)),
         ("a merge applied twice", tally(tally::Defect::MergedTwice)),
         ("a payload that is not sent again", tally(tally::Defect::NotResent)),
         ("a refund carried out twice", parts(parts::Defect::RefundedTwice)),
+        ("a new share at every fault", shares(shares::Defect::ShareAtEveryFault)),
+        ("arrears that are not charged", shares(shares::Defect::NoArrears)),
     ];
     for (defect, count) in counts {
         println!("{defect}: found by {count} of 100 seeds");

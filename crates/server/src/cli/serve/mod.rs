@@ -117,7 +117,8 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
 /// After this time without being accepted by another server, a warning is logged. Without any other server it takes two seconds.
 const JOIN_NOTICE: Duration = Duration::from_secs(4);
 
-/// Forwards the health of the store and the number of nodes that share it, and logs stalls of the store.
+/// Forwards the health of the store and the number of nodes that share it, logs stalls of the store, and charges it afterwards with
+/// what was admitted without it.
 async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, app: Arc<App<RedisStore>>) {
     let (mut stalls, mut every_second) = (StallLog::default(), interval(Duration::from_secs(1)));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -128,6 +129,9 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
             Health::Down { why } => app.health.set_down(why),
         }
         app.engine.set_nodes(*nodes.borrow_and_update());
+        if app.health.is_up() {
+            app.engine.repay().await;
+        }
         let changed = tokio::select! {
             changed = health.changed() => changed,
             changed = nodes.changed() => changed,
@@ -156,6 +160,9 @@ async fn follow_peers(store: Arc<PeerStore>, app: Arc<App<Arc<PeerStore>>>) {
             false => app.health.set_down("this server does not see a majority of the servers that share the limits"),
         }
         app.engine.set_nodes(status.nodes);
+        if app.health.is_up() {
+            app.engine.repay().await;
+        }
         stalls.log(app.engine.counts().fallback, app.health.is_up());
         app.metrics.peers.set(status);
     }

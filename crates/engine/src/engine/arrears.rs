@@ -1,0 +1,265 @@
+//! What this node admitted while the store did not answer, until it is charged to the store.
+//!
+//! The arrears of a key are charged before this node's next request for it, at the same time and first in order; those of keys
+//! that are not requested again by [`Engine::repay`]. They are sent at most once: if no answer comes, they count as charged, as
+//! requests do. While the last request had no answer, none are sent: either the next one has an answer, or the store is known
+//! to be unreachable and nothing is sent at all.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use smallvec::SmallVec;
+use tollgate::core::{Ask, Cost, Window};
+use tollgate::{Limits, Report};
+use tollgate_share::shares::{Arrears, has_arrears, with_arrears};
+
+use super::plan::{Plan, PlannedCharge};
+use super::{Engine, FALLBACK_KEYS, RulesInForce};
+use crate::inline::InlineLimits;
+use crate::rules::Consistency;
+use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
+
+/// Keys are spread over this many locks.
+const SHARDS: usize = 16;
+/// The most keys with arrears. What is admitted for others is not charged to the store.
+const MAX_KEYS: usize = FALLBACK_KEYS;
+/// The most keys that [`Engine::repay`] charges with one call.
+const TOGETHER: usize = 64;
+
+/// The arrears of all keys.
+pub(super) struct ArrearsTable {
+    shards: [Mutex<HashMap<Box<[u8]>, KeyArrears>>; SHARDS],
+    hasher: RandomState,
+    keys: AtomicUsize,
+    /// Whether the last request had no answer and may have been carried out.
+    in_doubt: AtomicBool,
+}
+
+/// The arrears of the limits of one key.
+#[derive(Debug)]
+pub(super) struct KeyArrears {
+    limits_id: u32,
+    limits: Limits,
+    share: InlineLimits,
+    windows: SmallVec<[Window; 1]>,
+    each: SmallVec<[Arrears; 1]>,
+}
+
+/// A charge that the fallback admitted.
+pub(super) struct Admission<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) limits_id: u32,
+    pub(super) limits: &'a Limits,
+    pub(super) share: &'a InlineLimits,
+    pub(super) windows: &'a [Window],
+    pub(super) taken: Cost,
+    /// Whether it may have been taken into debt.
+    pub(super) owes: bool,
+    pub(super) reports: &'a [Report],
+}
+
+impl ArrearsTable {
+    pub(super) fn new() -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            hasher: RandomState::new(),
+            keys: AtomicUsize::new(0),
+            in_doubt: AtomicBool::new(false),
+        }
+    }
+
+    /// Returns whether there are none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        // Orders nothing: a request that is decided at the same time as another may miss what that one adds.
+        self.keys.load(Ordering::Relaxed) == 0
+    }
+
+    /// Notes whether the store answered the last request, or may have carried it out without an answer.
+    pub(super) fn note_doubt(&self, in_doubt: bool) {
+        self.in_doubt.store(in_doubt, Ordering::Relaxed);
+    }
+
+    /// Adds what the fallback admitted at `now`.
+    pub(super) fn add(&self, admitted: &Admission<'_>, now: u64) {
+        if admitted.taken == Cost::ZERO || !has_arrears(admitted.limits) {
+            return;
+        }
+        let mut shard = self.lock(admitted.key);
+        if !shard.contains_key(admitted.key) && !self.has_space(&mut shard, now) {
+            return;
+        }
+        let new = || KeyArrears {
+            limits_id: admitted.limits_id,
+            limits: admitted.limits.clone(),
+            share: admitted.share.clone(),
+            windows: admitted.windows.into(),
+            each: SmallVec::new(),
+        };
+        let known = shard.entry(admitted.key.into()).or_insert_with(|| {
+            self.keys.fetch_add(1, Ordering::Relaxed);
+            new()
+        });
+        let each = std::mem::take(&mut known.each);
+        *known = KeyArrears { each, ..new() };
+        known.each.resize(admitted.reports.len(), Arrears::default());
+        let shares = admitted.share.entry().limits.as_slice();
+        for ((arrears, share), report) in known.each.iter_mut().zip(shares).zip(admitted.reports) {
+            arrears.add(share, admitted.taken.get(), admitted.owes, report, now);
+        }
+    }
+
+    /// Subtracts what was given back.
+    pub(super) fn give_back(&self, key: &[u8], cost: Cost) {
+        if let Some(known) = self.lock(key).get_mut(key) {
+            known.each.iter_mut().for_each(|arrears| arrears.give_back(cost.get()));
+        }
+    }
+
+    /// Forgets the arrears of a key.
+    pub(super) fn forget(&self, key: &[u8]) {
+        if !self.is_empty() {
+            drop(self.take(key));
+        }
+    }
+
+    fn take(&self, key: &[u8]) -> Option<(Box<[u8]>, KeyArrears)> {
+        let taken = self.lock(key).remove_entry(key)?;
+        self.keys.fetch_sub(1, Ordering::Relaxed);
+        Some(taken)
+    }
+
+    fn take_some(&self, most: usize) -> Vec<(Box<[u8]>, KeyArrears)> {
+        let mut taken = Vec::new();
+        for shard in &self.shards {
+            let keys: Vec<Box<[u8]>> = lock(shard).keys().take(most - taken.len()).cloned().collect();
+            taken.extend(keys.iter().filter_map(|key| self.take(key)));
+        }
+        taken
+    }
+
+    /// Puts back arrears that were not sent.
+    fn restore(&self, key: Box<[u8]>, unsent: KeyArrears) {
+        let mut shard = self.lock(&key);
+        match shard.get_mut(&key) {
+            Some(known) => {
+                known.each.iter_mut().zip(&unsent.each).for_each(|(arrears, earlier)| arrears.restore(earlier));
+            }
+            None => {
+                self.keys.fetch_add(1, Ordering::Relaxed);
+                shard.insert(key, unsent);
+            }
+        }
+    }
+
+    /// Returns whether there is space for another key, after dropping those of a shard that owe nothing any more.
+    fn has_space(&self, shard: &mut HashMap<Box<[u8]>, KeyArrears>, now: u64) -> bool {
+        if self.keys.load(Ordering::Relaxed) >= MAX_KEYS {
+            let before = shard.len();
+            shard.retain(|_, known| known.due(now) > 0);
+            self.keys.fetch_sub(before - shard.len(), Ordering::Relaxed);
+        }
+        self.keys.load(Ordering::Relaxed) < MAX_KEYS
+    }
+
+    fn lock(&self, key: &[u8]) -> MutexGuard<'_, HashMap<Box<[u8]>, KeyArrears>> {
+        lock(&self.shards[self.hasher.hash_one(key) as usize % SHARDS])
+    }
+}
+
+fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl KeyArrears {
+    /// Returns what is owed. A charge takes the same amount from all limits of a key, so it is the least that any of them is owed:
+    /// a limit that refills in a second must not pay for what a limit of a day is owed.
+    fn due(&self, now: u64) -> u64 {
+        let shares = self.share.entry().limits.as_slice();
+        self.each.iter().zip(shares).map(|(arrears, share)| arrears.due(share, now)).min().unwrap_or(0)
+    }
+}
+
+/// Charges the arrears of planned charges to the store while `requests` run, and before them.
+pub(super) async fn repay_first<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    running: &RulesInForce,
+    plan: &Plan,
+    requests: impl Future<Output = ()>,
+) {
+    let mut owed = Vec::new();
+    if !engine.arrears.in_doubt.load(Ordering::Relaxed) {
+        let charged = |planned: &&PlannedCharge| planned.has_limits() && !planned.shadow;
+        owed.extend(plan.charges.iter().filter(charged).filter_map(|planned| engine.arrears.take(plan.key(planned))));
+    }
+    let (mut repaying, mut requests) = (pin!(charge(engine, running, owed)), pin!(requests));
+    let (mut is_repaid, mut is_answered) = (false, false);
+    poll_fn(|context| {
+        is_repaid = is_repaid || repaying.as_mut().poll(context).is_ready();
+        is_answered = is_answered || requests.as_mut().poll(context).is_ready();
+        if is_repaid && is_answered { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+impl<S: Store, F: Store> Engine<S, F> {
+    /// Charges the store with what this node admitted while it did not answer. Call it when the store answers again; requests
+    /// for a key charge it with what is owed for the key by themselves. Returns when all is charged, or the store does not answer.
+    pub async fn repay(&self) {
+        while !self.arrears.is_empty() {
+            let owed = self.arrears.take_some(TOGETHER);
+            if !charge(self, &self.running.load_full(), owed).await {
+                return;
+            }
+        }
+    }
+}
+
+/// Charges arrears to the store; returns whether it answered. Those that were not sent are put back.
+async fn charge<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    running: &RulesInForce,
+    owed: Vec<(Box<[u8]>, KeyArrears)>,
+) -> bool {
+    let now = (engine.mono)().as_nanos();
+    let owed: Vec<_> = owed.into_iter().filter(|(_, arrears)| arrears.due(now) > 0).collect();
+    if owed.is_empty() {
+        return true;
+    }
+    let in_debt = |limits: &Limits| engine.intern_limits(&with_arrears(limits)?).ok();
+    let under: Vec<Option<InlineLimits>> = owed.iter().map(|(_, arrears)| in_debt(&arrears.limits)).collect();
+    let charges: Vec<Charge<'_>> = owed
+        .iter()
+        .zip(&under)
+        .map(|((key, arrears), under)| {
+            let (due, windows) = (Cost::new(arrears.due(now)), &*arrears.windows);
+            let (limits_id, limits, ask) = match under {
+                Some(under) => (under.entry().id, &under.entry().limits, Ask::Regardless(due)),
+                None => (arrears.limits_id, &arrears.limits, Ask::UpTo(due)),
+            };
+            let consistency = Consistency::Strict;
+            Charge { key, limits_id, limits, earlier: &[], ask, stamps: None, windows, consistency }
+        })
+        .collect();
+    let group = |charge| Group { verb: StoreVerb::Check, charges: std::slice::from_ref(charge) };
+    let groups: Vec<Group<'_>> = charges.iter().map(group).collect();
+    let mut answers = Answers::default();
+    engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
+    let mut is_answered = true;
+    for (place, (key, arrears)) in owed.into_iter().enumerate() {
+        match answers.group(place) {
+            Err(StoreError::Unavailable { .. }) => {
+                is_answered = false;
+                engine.arrears.restore(key, arrears);
+            }
+            Err(StoreError::Unknown { .. }) => is_answered = false,
+            Ok(_) | Err(StoreError::Stale { .. } | StoreError::Rejected { .. }) => {}
+        }
+    }
+    is_answered
+}

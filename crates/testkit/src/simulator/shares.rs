@@ -1,0 +1,308 @@
+//! Simulates the local fallback: nodes on one store that they lose now and then, all together or one by one, each of which admits its
+//! share meanwhile and charges the store with it afterwards.
+
+use std::collections::BTreeMap;
+
+use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limit, Limits, Nanos, Now, Rate, Stamps, TokenBucket, Verdict};
+use tollgate_share::shares::{Arrears, Seen, ShareStart, fits_what_was_left, share_of_node, with_arrears};
+
+use super::{Clock, Queue, Random};
+use crate::history::{Bound, Checker};
+
+const MILLI: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MILLI;
+
+/// A defect to plant, which the check has to find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// No defect: the protocol unchanged.
+    None,
+    /// Every fault begins with a new share, also if the store has not answered in between.
+    ShareAtEveryFault,
+    /// The store is not charged with what was admitted without it.
+    NoArrears,
+}
+
+enum Event {
+    /// A request of a node for a cost.
+    Request(usize, u64),
+    /// A node charges the store with what it owes.
+    Repay(usize),
+    /// The store is lost for a node until an instant, or for all.
+    Lost(Option<usize>, u64),
+}
+
+struct Node {
+    clock: Clock,
+    /// How many nodes it takes part with, as far as it knows.
+    nodes: u32,
+    /// Until when it does not reach the store.
+    lost_until: u64,
+    /// Whether the present fault has had its first request.
+    has_noticed: bool,
+    seen: Option<Seen>,
+    /// Whether the share was begun since the store last answered.
+    has_begun: bool,
+    share: Option<Vec<u64>>,
+    arrears: Arrears,
+}
+
+/// One run.
+pub struct Simulation {
+    random: Random,
+    queue: Queue<Event>,
+    nodes: Vec<Node>,
+    limits: Limits,
+    owing: Limits,
+    rate: Option<Rate>,
+    window: u64,
+    store: Vec<u64>,
+    /// Under which limits the state of the store is.
+    is_owing: bool,
+    length: u64,
+    most: u64,
+    defect: Defect,
+    history: Vec<(u64, u64)>,
+    /// The length of each fault.
+    faults: Vec<u64>,
+}
+
+impl Simulation {
+    /// Draws a run.
+    pub fn draw(seed: u64, defect: Defect) -> Self {
+        let mut random = Random::new(seed);
+        let length = random.within(1, 20) * SECOND;
+        let burst = random.pick(&[1, 4, 10, 50, 200]);
+        let (limit, rate, window) = draw_limit(&mut random, burst);
+        let limits: Limits = limit.into();
+        let count = random.within(1, 6);
+        let mut queue = Queue::default();
+        let nodes = (0..count).map(|_| Node::draw(&mut random, count)).collect::<Vec<_>>();
+        // Most costs are small, and none exceeds the burst.
+        let most = if random.happens_in_percent(60) { 1 } else { random.within(1, burst) };
+        let mut faults = Vec::new();
+        for _ in 0..random.within(1, 6) {
+            let at = random.below(length);
+            let lasts = random.pick(&[MILLI, 50 * MILLI, SECOND, 5 * SECOND]);
+            let node = random.happens_in_percent(30).then(|| random.below(count) as usize);
+            faults.push(lasts);
+            queue.add(at, Event::Lost(node, at + lasts));
+        }
+        for _ in 0..random.within(1, 40) {
+            let (node, start) = (random.below(count) as usize, random.below(length));
+            let (cost, apart) = (random.within(1, most), random.pick(&[0, 0, MILLI, 10 * MILLI, 200 * MILLI]));
+            for number in 0..random.within(1, (2 * burst / cost).clamp(1, 60)) {
+                queue.add(start + number * apart, Event::Request(node, cost));
+            }
+        }
+        // The store comes and goes, and is asked only while it is gone.
+        if random.happens_in_percent(30) {
+            (0..count as usize).for_each(|node| queue.add(0, Event::Request(node, 1)));
+            for number in 1..random.within(2, 12) {
+                let at = number * 300 * MILLI;
+                faults.push(5 * MILLI);
+                queue.add(at, Event::Lost(None, at + 5 * MILLI));
+                for request in 0..burst.min(100) {
+                    queue.add(at + MILLI, Event::Request((request % count) as usize, 1));
+                }
+            }
+        }
+        let owing = with_arrears(&limits).unwrap_or_else(|| panic!("both algorithms can owe"));
+        let mut store = vec![0; limits.words().max(owing.words())];
+        limits.init(&mut *store, &Now::at(START));
+        Self {
+            random,
+            queue,
+            nodes,
+            limits,
+            owing,
+            rate,
+            window,
+            store,
+            is_owing: false,
+            length,
+            most,
+            defect,
+            history: Vec::new(),
+            faults,
+        }
+    }
+
+    /// Runs to the end and checks; returns what was admitted.
+    ///
+    /// # Errors
+    /// What was admitted beyond the bound.
+    pub fn run(mut self) -> Result<u64, String> {
+        while let Some((now, event)) = self.queue.pop() {
+            match event {
+                Event::Request(node, cost) => self.request(now, node, cost),
+                Event::Repay(node) if self.nodes[node].lost_until <= now => self.repay(now, node),
+                Event::Repay(_) => {}
+                Event::Lost(node, until) => self.lose(now, node, until),
+            }
+        }
+        self.check()?;
+        Ok(self.history.iter().map(|(_, cost)| cost).sum())
+    }
+
+    fn lose(&mut self, now: u64, node: Option<usize>, until: u64) {
+        let lost = node.map_or(0..self.nodes.len(), |node| node..node + 1);
+        for index in lost {
+            let node = &mut self.nodes[index];
+            node.has_noticed &= node.lost_until > now;
+            node.lost_until = node.lost_until.max(until);
+            if self.defect == Defect::ShareAtEveryFault {
+                node.has_begun = false;
+            }
+            // Another request may come first, and charges the store by itself.
+            let later = until + self.random.below(200 * MILLI);
+            self.queue.add(later, Event::Repay(index));
+        }
+    }
+
+    fn request(&mut self, now: u64, node: usize, cost: u64) {
+        if self.nodes[node].lost_until <= now {
+            self.repay(now, node);
+            if self.ask_store(now, node, Ask::Exactly(Cost::new(cost))) {
+                self.history.push((now, cost));
+            }
+            return;
+        }
+        // The first request of a fault may have been carried out, and its answer is lost.
+        if !std::mem::replace(&mut self.nodes[node].has_noticed, true) && self.random.happens_in_percent(50) {
+            let _ = self.charge(now, Ask::Exactly(Cost::new(cost)), false);
+        }
+        if self.nodes[node].admit(now, cost, &self.limits) {
+            self.history.push((now, cost));
+        }
+    }
+
+    /// Asks the store for a node, which learns what it reports.
+    fn ask_store(&mut self, now: u64, node: usize, ask: Ask) -> bool {
+        let verdict = self.charge(now, ask, false);
+        let own = if self.is_owing { &self.owing } else { &self.limits };
+        let reported = self.limits.reports_from(own, &*self.store, &Now::at(START + now), Cost::ONE).next();
+        let node = &mut self.nodes[node];
+        node.seen = reported.map(|report| Seen::new(&report, node.clock.shown_at(now)));
+        node.has_begun = false;
+        verdict.is_admitted()
+    }
+
+    fn repay(&mut self, now: u64, node: usize) {
+        let state = &mut self.nodes[node];
+        let share = share_of_node(&self.limits, state.nodes);
+        let due = state.arrears.due(&share.as_slice()[0], state.clock.shown_at(now));
+        state.arrears = Arrears::default();
+        if due > 0 && self.defect != Defect::NoArrears {
+            let _ = self.charge(now, Ask::Regardless(Cost::new(due)), true);
+        }
+    }
+
+    /// Charges the store, under the limits with debt for arrears. The state belongs to those that it was last charged under.
+    fn charge(&mut self, now: u64, ask: Ask, owing: bool) -> Verdict<Stamps> {
+        let now = Now::at(START + now);
+        let (own, under) = match (self.is_owing, owing) {
+            (true, true) => (&self.owing, &self.owing),
+            (true, false) => (&self.owing, &self.limits),
+            (false, true) => (&self.limits, &self.owing),
+            (false, false) => (&self.limits, &self.limits),
+        };
+        let (verdict, adopted) = under.decide_from(own, &mut *self.store, &now, ask);
+        if adopted {
+            self.is_owing = owing;
+        }
+        verdict
+    }
+
+    /// `E ≤ Σ(⌈B/Nᵢ⌉ + c) + Σ min(B, r·P)` over the nodes and the faults; a node that counts too few nodes has a larger share.
+    fn check(&self) -> Result<(), String> {
+        let capacity = self.limits.capacity();
+        let shares: u64 = self.nodes.iter().map(|node| capacity.div_ceil(node.nodes.into()) + self.most).sum();
+        let mut events = self.history.clone();
+        events.sort_unstable();
+        let Some(rate) = self.rate else {
+            let mut windows = BTreeMap::<u64, u64>::new();
+            for (at, cost) in &events {
+                *windows.entry((START + at) / self.window).or_default() += cost;
+            }
+            let over = windows.values().find(|admitted| **admitted > capacity + shares);
+            return over.map_or(Ok(()), |admitted| Err(format!("{admitted} in a window of {capacity}, E = {shares}")));
+        };
+        let refilled = |length: u64| {
+            let refill = u128::from(length) * u128::from(rate.count()) / u128::from(rate.per().as_nanos()) + 1;
+            // Nodes that count too few nodes refill faster.
+            let by_shares: u128 = self.nodes.iter().map(|node| refill.div_ceil(node.nodes.into())).sum();
+            u64::try_from(refill.min(capacity.into()) + by_shares.saturating_sub(refill)).unwrap_or(u64::MAX)
+        };
+        let excess = shares + self.faults.iter().map(|length| refilled(*length)).sum::<u64>();
+        let bound = Bound::of(rate, capacity + excess);
+        Checker::new(&bound)
+            .admit_all(&events)
+            .map_err(|over| format!("B = {capacity}, {rate}, {} nodes, E = {excess}: {over:?}", self.nodes.len()))
+    }
+}
+
+/// The store's time at zero, in the middle of a window.
+const START: u64 = 1_000_000 * SECOND + SECOND / 3;
+
+impl Node {
+    fn draw(random: &mut Random, count: u64) -> Self {
+        // It may not know of the last change.
+        let known = if random.happens_in_percent(80) { count } else { random.within(count.max(2) - 1, count + 1) };
+        Self {
+            clock: Clock::draw(random),
+            nodes: u32::try_from(known).unwrap_or(1),
+            lost_until: 0,
+            has_noticed: false,
+            seen: None,
+            has_begun: false,
+            share: None,
+            arrears: Arrears::default(),
+        }
+    }
+
+    /// Decides without the store, as `engine/policy.rs` does.
+    fn admit(&mut self, now: u64, cost: u64, limits: &Limits) -> bool {
+        let (at, wall) = (self.clock.shown_at(now), Now::at(START + now));
+        let (share, limit) = (share_of_node(limits, self.nodes), limits.as_slice()[0]);
+        if !self.has_begun && self.seen.is_some() || self.share.is_none() {
+            let start = ShareStart::new(&share, limits, self.nodes, at, |_| self.seen);
+            let start = start.map_or_else(|| share.clone(), |start| start.limits);
+            let mut words = vec![0; share.words()];
+            start.init(&mut *words, &wall);
+            self.share = Some(words);
+        }
+        self.has_begun = true;
+        let Some(words) = &mut self.share else { return false };
+        let at_hand = share.reports(&**words, &wall, Cost::ONE).next().map_or(0, |report| report.remaining);
+        let left = self.seen.map_or(limit.capacity(), |seen| seen.left_at(&limit, at));
+        let owes = cost > at_hand && fits_what_was_left(cost, at_hand, left, self.nodes);
+        let ask = if owes { Ask::Regardless(Cost::new(cost)) } else { Ask::Exactly(Cost::new(cost)) };
+        if !share.decide(&mut **words, &wall, ask).is_admitted() {
+            return false;
+        }
+        if let Some(report) = share.reports(&**words, &wall, Cost::ONE).next() {
+            self.arrears.add(&share.as_slice()[0], cost, owes, &report, at);
+        }
+        true
+    }
+}
+
+fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
+    if random.happens_in_percent(70) {
+        let rate = Rate::per_second(random.pick(&[1, 4, 10, 100])).unwrap_or_else(|error| panic!("{error}"));
+        return (TokenBucket::new(rate, burst).unwrap_or_else(|error| panic!("{error}")).into(), Some(rate), 0);
+    }
+    let window = random.pick(&[1, 3, 60]) * SECOND;
+    let limit = FixedWindow::new(burst, Nanos::from_nanos(window)).unwrap_or_else(|error| panic!("{error}"));
+    (limit.into(), None, window)
+}
+
+impl std::fmt::Debug for Simulation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Simulation")
+            .field("nodes", &self.nodes.len())
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}
