@@ -39,20 +39,26 @@ pub enum Fault {
     Resharding,
     /// The clock of the store is set forward.
     ClockStep,
-    /// A node is killed or stopped, joins or leaves.
-    NodeLost,
+    /// A node is killed.
+    NodeKilled,
+    /// A node is stopped and goes on later.
+    NodeStopped,
+    /// A node joins or leaves.
+    NodesChange,
 }
 
 impl Fault {
     /// All faults, in the order of `docs/faults.md`.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::StoreGone,
         Self::DataLost,
         Self::Failover,
         Self::OldPrimary,
         Self::Resharding,
         Self::ClockStep,
-        Self::NodeLost,
+        Self::NodeKilled,
+        Self::NodeStopped,
+        Self::NodesChange,
     ];
 }
 
@@ -65,7 +71,9 @@ impl fmt::Display for Fault {
             Self::OldPrimary => "replaced primary serves on for P",
             Self::Resharding => "slots of a cluster move",
             Self::ClockStep => "clock of the store steps forward by P",
-            Self::NodeLost => "node killed, stopped, joins or leaves",
+            Self::NodeKilled => "node killed",
+            Self::NodeStopped => "node stopped, and goes on",
+            Self::NodesChange => "node joins or leaves",
         })
     }
 }
@@ -129,7 +137,7 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
             return at_most((nodes - 1) * kept(given.length), "(N − 1)·(B + r·P)");
         }
         (Consistency::Leased | Consistency::Eventual(_), Fault::Resharding) => return at_most(0, "0"),
-        (Consistency::Eventual(every), Fault::NodeLost) => return at_most(kept(every.length()), "B + r·sync_every"),
+        (Consistency::Eventual(every), Fault::NodeKilled) => return at_most(kept(every.length()), "B + r·sync_every"),
         (Consistency::Strict | Consistency::Leased | Consistency::Eventual(_), _) => {}
     }
     match fault {
@@ -137,11 +145,17 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
             OnFault::Open => FaultBound { excess: Excess::Unbounded, formula: "on_fault: open" },
             OnFault::Closed => at_most(0, "on_fault: closed"),
             OnFault::Local => {
-                let above_one = u128::from(largest_cost(rule).get().saturating_sub(1));
-                let shares = burst + nodes + nodes * above_one;
-                match refilled(given.length) {
-                    Some(refilled) => at_most(shares + refilled, "B + N·c + min(B, r·P)"),
-                    None => at_most(shares, "B + N·c"),
+                let costs = nodes * u128::from(largest_cost(rule).get().max(1));
+                // The store is charged afterwards with what one of several limits of a key is owed, and with no slots.
+                let is_owed = !matches!(limit.params(), Params::Concurrency { .. })
+                    && rule.limits().is_none_or(|limits| limits.as_slice().len() == 1);
+                match (is_owed, refilled(given.length)) {
+                    (true, Some(refilled)) => {
+                        at_most(burst - burst / nodes + costs + refilled, "B·(N − 1)/N + N·c + min(B, r·P)")
+                    }
+                    (true, None) => at_most(burst - burst / nodes + costs, "B·(N − 1)/N + N·c"),
+                    (false, Some(refilled)) => at_most(burst + costs + refilled, "B + N·c + min(B, r·P)"),
+                    (false, None) => at_most(burst + costs, "B + N·c"),
                 }
             }
         },
@@ -159,8 +173,21 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
             Some(refilled) => at_most(refilled, "min(B, r·P)"),
             None => at_most(burst, "B"),
         },
-        Fault::NodeLost => at_most(0, "0"),
+        Fault::NodeKilled | Fault::NodeStopped | Fault::NodesChange => at_most(0, "0"),
     }
+}
+
+/// Returns what a limit of a rule may admit beyond its bound without any fault, because nodes decide before they know what others
+/// took.
+pub fn bound_without_fault(limit: &Limit, rule: &Rule, given: &Circumstances) -> FaultBound {
+    let Consistency::Eventual(every) = rule.consistency() else {
+        return FaultBound { excess: Excess::AtMost(0), formula: "0" };
+    };
+    let late = every.length().as_nanos().saturating_add(given.deadline.as_nanos());
+    let refilled = max_refill(limit, Nanos::from_nanos(late)).unwrap_or(0);
+    let excess = u128::from(given.nodes.max(1) - 1) * (u128::from(limit.capacity()) + refilled);
+    let excess = Excess::AtMost(u64::try_from(excess).unwrap_or(u64::MAX));
+    FaultBound { excess, formula: "(N − 1)·(B + r·(sync_every + d))" }
 }
 
 /// Returns the parameters of a limit in the letters of the formulas.
@@ -232,16 +259,22 @@ mod tests {
 
     /// Returns the bounds of the only limit of a rule, with 4 nodes, 10 s, and a deadline of 10 ms.
     fn bounds_of(rule: &str) -> Vec<(String, &'static str)> {
+        let bound = |bound: FaultBound| (bound.excess.to_string(), bound.formula);
+        with_rule(rule, |limit, rule, given| {
+            Fault::ALL.map(|fault| bound(super::bound(fault, limit, rule, given))).into()
+        })
+    }
+
+    fn baseline_of(rule: &str) -> String {
+        with_rule(rule, |limit, rule, given| bound_without_fault(limit, rule, given).excess.to_string())
+    }
+
+    fn with_rule<T>(rule: &str, read: impl FnOnce(&Limit, &Rule, &Circumstances) -> T) -> T {
         let text = format!("domain: d\nrules:\n- {{id: a, {rule}}}\n");
         let rules = Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap();
         let rule = &rules.domains()[0].rules()[0];
         let limit = rule.limits().unwrap().as_slice()[0];
-        let given = Circumstances { nodes: 4, ..Circumstances::default() };
-        let bound = |fault: Fault| {
-            let bound = bound(fault, &limit, rule, &given);
-            (bound.excess.to_string(), bound.formula)
-        };
-        Fault::ALL.into_iter().map(bound).collect()
+        read(&limit, rule, &Circumstances { nodes: 4, ..Circumstances::default() })
     }
 
     fn bound_numbers(rule: &str) -> Vec<String> {
@@ -251,11 +284,11 @@ mod tests {
     #[test]
     fn bucket_is_bounded_by_burst_and_refill() {
         // r·P is 50, and in two deadlines a tenth of a token, rounded up, comes.
-        assert_eq!(bound_numbers("limit: 5/s, burst: 200"), ["254", "200", "200", "250", "1", "50", "0"]);
+        assert_eq!(bound_numbers("limit: 5/s, burst: 200"), ["204", "200", "200", "250", "1", "50", "0", "0", "0"]);
         // r·P exceeds B.
-        assert_eq!(bound_numbers("limit: 100/s, burst: 200"), ["404", "200", "200", "1200", "2", "200", "0"]);
+        assert_eq!(bound_numbers("limit: 100/s, burst: 200"), ["354", "200", "200", "1200", "2", "200", "0", "0", "0"]);
         let formulas: Vec<_> = bounds_of("limit: 5/s").into_iter().map(|(_, formula)| formula).collect();
-        assert_eq!(formulas[0], "B + N·c + min(B, r·P)");
+        assert_eq!(formulas[0], "B·(N − 1)/N + N·c + min(B, r·P)");
         assert_eq!(formulas[3], "B + r·P");
     }
 
@@ -263,8 +296,15 @@ mod tests {
     fn nodes_that_decide_by_what_they_know_admit_a_burst_each() {
         let eventual = bound_numbers("limit: 100/s, burst: 200, consistency: eventual");
         let strict = bound_numbers("limit: 100/s, burst: 200");
-        assert_eq!((&*eventual[0], &*eventual[4], &*eventual[6]), ("3600", "0", "210"));
+        assert_eq!(
+            (&*eventual[0], &*eventual[4], &eventual[6..]),
+            ("3600", "0", &["210", "0", "0"].map(String::from)[..])
+        );
         assert_eq!(eventual[1..4], strict[1..4]);
+        // In 100 and 10 ms 11 tokens come.
+        assert_eq!(baseline_of("limit: 100/s, burst: 200, consistency: eventual"), "633");
+        assert_eq!(baseline_of("limit: 100/m, algorithm: fixed_window, consistency: eventual"), "300");
+        assert_eq!(baseline_of("limit: 100/s, consistency: leased"), "0");
     }
 
     #[test]
@@ -278,14 +318,21 @@ mod tests {
     fn windows_are_bounded_in_each_window() {
         for algorithm in ["fixed_window", "sliding_window", "sliding_log", "sliding_slices"] {
             let rule = format!("limit: 100/m, algorithm: {algorithm}");
-            assert_eq!(bound_numbers(&rule), ["104", "100", "100", "100", "0", "100", "0"], "{algorithm}");
+            assert_eq!(bound_numbers(&rule), ["79", "100", "100", "100", "0", "100", "0", "0", "0"], "{algorithm}");
         }
     }
 
     #[test]
     fn initial_amount_and_costs_count() {
         assert_eq!(bound_numbers("limit: 5/s, burst: 200, initial: 20")[1], "20");
-        assert_eq!(bound_numbers("limit: 5/s, burst: 200, cost: 3")[0], "262");
+        assert_eq!(bound_numbers("limit: 5/s, burst: 200, cost: 3")[0], "212");
+    }
+
+    #[test]
+    fn limits_that_are_not_charged_afterwards_admit_all_of_it_again() {
+        assert_eq!(bounds_of("limit: 100, algorithm: concurrency, lease: 1m")[0], ("104".to_owned(), "B + N·c"));
+        let (number, formula) = bounds_of("limits: [{limit: 5/s, burst: 200}, 1000/day]").remove(0);
+        assert_eq!((&*number, formula), ("254", "B + N·c + min(B, r·P)"));
     }
 
     #[test]

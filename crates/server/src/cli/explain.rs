@@ -1,16 +1,17 @@
 //! `tollgate explain`: explains how a request is decided, by a rule file or by a running server.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::Value;
 use tollgate::core::Cost;
 use tollgate_engine::rules::Source;
-use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore};
+use tollgate_engine::{Decisions, Engine, Entry, Item, MatchResult, MemoryStore};
 
+use super::faults::FaultArgs;
 use super::files::{self, File};
 use super::remote::{Remote, RequestArgs, ServerArgs};
 use crate::rules_source::file::parse_all;
@@ -26,15 +27,20 @@ pub(super) struct ExplainArgs {
 
     #[command(flatten)]
     server: ServerArgs,
+
+    #[command(flatten)]
+    faults: FaultArgs,
 }
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
   tollgate explain api path=/login client_ip=192.0.2.1
   tollgate explain --rules rules.yaml api path=/login client_ip=192.0.2.1
+  tollgate explain --faults --nodes 5 --rules rules.yaml api path=/login client_ip=192.0.2.1
 
 It takes nothing. Rules that match are marked with +: what they count by, which override applies and why, and the state of each \
-limit. The others are marked with - and the first condition that does not hold.";
+limit. The others are marked with - and the first condition that does not hold. With --faults it also prints, for the rules that \
+match, what may be admitted beyond each limit while something fails.";
 
 /// The capacity for the keys of one request.
 const KEYS: usize = 1_000;
@@ -44,16 +50,17 @@ const KEYS: usize = 1_000;
 /// # Errors
 /// When the rules cannot be read, the server cannot be reached, or the request is invalid.
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let text = match &args.rules {
-        Some(path) => by_rules(path, &args.request)?,
-        None => by_server(args)?,
-    };
-    write!(std::io::stdout(), "{text}")?;
+    match &args.rules {
+        Some(path) => by_rules(path, args)?,
+        None if args.faults.is_asked() => bail!("--faults needs the rules: add --rules PATH"),
+        None => write!(std::io::stdout(), "{}", by_server(args)?)?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Explains by files, with unused limits.
-fn by_rules(path: &std::path::Path, request: &RequestArgs) -> anyhow::Result<String> {
+fn by_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
+    let request = &args.request;
     let attributes = request.attributes()?;
     let files = files::read_path(path)?;
     let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
@@ -66,7 +73,10 @@ fn by_rules(path: &std::path::Path, request: &RequestArgs) -> anyhow::Result<Str
     let mut decisions = Decisions::default();
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let explanation = runtime.block_on(engine.explain(request.domain.as_bytes(), &item, &mut decisions))?;
-    Ok(explanation.to_string())
+    write!(std::io::stdout(), "{explanation}")?;
+    let matches =
+        |id: &str| explanation.rules.iter().any(|rule| rule.rule == id && matches!(rule.why, MatchResult::Matches(_)));
+    args.faults.print(&rules, |domain, id| domain == request.domain && matches(id))
 }
 
 /// Explains by the rules and counters of a server.

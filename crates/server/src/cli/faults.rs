@@ -1,10 +1,10 @@
-//! `tollgate check --faults`: what may be admitted beyond each limit while something fails.
+//! `tollgate check --faults` and `tollgate explain --faults`: what may be admitted beyond each limit while something fails.
 
 use std::io::Write;
 
 use clap::Args;
 use tollgate::core::Nanos;
-use tollgate_engine::faults::{Circumstances, Fault, bound, formula_parameters};
+use tollgate_engine::faults::{Circumstances, Fault, FaultBound, bound, bound_without_fault, formula_parameters};
 use tollgate_engine::rules::{Consistency, OnExceed, Rule, Rules};
 
 #[derive(Clone, Debug, Args)]
@@ -20,19 +20,28 @@ pub(super) struct FaultArgs {
     /// With --faults: how long a fault lasts
     #[arg(long, value_name = "N", default_value_t = 10, requires = "faults", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
+
+    /// With --faults: how long a decision waits for the store, in milliseconds, as for serve --store-deadline
+    #[arg(long, value_name = "MS", default_value_t = 10, requires = "faults", value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    deadline: u64,
 }
 
 impl FaultArgs {
-    /// Prints the bounds of all limits, if they were asked for.
+    /// Returns whether the bounds were asked for.
+    pub(super) fn is_asked(&self) -> bool {
+        self.faults
+    }
+
+    /// Prints the bounds of all limits of the rules that `wanted` selects by domain and id, if they were asked for.
     ///
     /// # Errors
     /// When they cannot be written.
-    pub(super) fn print(&self, rules: &Rules) -> anyhow::Result<()> {
+    pub(super) fn print(&self, rules: &Rules, wanted: impl Fn(&str, &str) -> bool) -> anyhow::Result<()> {
         if !self.faults {
             return Ok(());
         }
-        let given =
-            Circumstances { nodes: self.nodes, length: Nanos::from_secs(self.seconds), ..Circumstances::default() };
+        let (length, deadline) = (Nanos::from_secs(self.seconds), Nanos::from_millis(self.deadline));
+        let given = Circumstances { nodes: self.nodes, length, deadline };
         let mut out = std::io::stdout().lock();
         writeln!(
             out,
@@ -41,12 +50,16 @@ impl FaultArgs {
             given.nodes, given.length, given.deadline
         )?;
         for domain in rules.domains() {
-            for rule in domain.rules() {
+            for rule in domain.rules().iter().filter(|rule| wanted(domain.name(), rule.id())) {
                 print_rule(&mut out, domain.name(), rule, &given)?;
             }
         }
         Ok(())
     }
+}
+
+fn print_bound(out: &mut impl Write, fault: &str, bound: &FaultBound) -> anyhow::Result<()> {
+    Ok(writeln!(out, "  {fault:<38} E = {:<10} {}", bound.excess, bound.formula)?)
 }
 
 fn print_rule(out: &mut impl Write, domain: &str, rule: &Rule, given: &Circumstances) -> anyhow::Result<()> {
@@ -62,11 +75,10 @@ fn print_rule(out: &mut impl Write, domain: &str, rule: &Rule, given: &Circumsta
         };
         writeln!(out, "\n{domain}/{}: {}{consistency}", rule.id(), formula_parameters(limit))?;
         if let Consistency::Eventual(_) = rule.consistency() {
-            writeln!(out, "  and (N − 1)·(B + r·δ) without a fault, which is owed and paid back")?;
+            print_bound(out, "always, owed and paid back", &bound_without_fault(limit, rule, given))?;
         }
         for fault in Fault::ALL {
-            let bound = bound(fault, limit, rule, given);
-            writeln!(out, "  {:<38} E = {:<10} {}", fault.to_string(), bound.excess, bound.formula)?;
+            print_bound(out, &fault.to_string(), &bound(fault, limit, rule, given))?;
         }
     }
     if !rule.overrides().is_empty() {
