@@ -2,7 +2,8 @@
 //!
 //! [`RedisStore`] implements the engine's `Store`. A decision is one call of a script (see [`script`]), which
 //! decides any number of charges by the store's own clock, all or none of a group; concurrent
-//! decisions of a process share calls. It requires Redis 6.2 or newer, or any Valkey.
+//! decisions of a process share calls. Keys of rules with `consistency: leased` or `eventual` are decided on the node, by what the
+//! store granted or reported before. It requires Redis 6.2 or newer, or any Valkey.
 //!
 //! # Faults
 //!
@@ -26,6 +27,8 @@
 //! | failover by Sentinel | in progress: unknown; unavailable until the new primary answers; what was not replicated is lost | `sentinel.rs` |
 //! | a primary of a cluster killed or stopped | its lanes as above, until a replica has taken over; other lanes are not affected | `cluster.rs` |
 //! | a slot of a cluster is moved | its groups are sent again where their keys are | `cluster.rs` |
+//! | any of these, `consistency: leased` | leases are spent first, until they expire; what was granted with an answer that is lost counts as spent | `faults/shared.rs`, `leased.rs` |
+//! | any of these, `consistency: eventual` | the node goes on by what it knows; what it took is merged exactly once when the store answers | `faults/shared.rs`, `eventual.rs` |
 //! | calendar windows that do not fit the store's clock | stale, with its time; nothing is spent | `windows_handed_in_are_used_and_must_fit` |
 
 mod answer;

@@ -24,7 +24,7 @@ use tollgate_engine::Store;
 use tollgate_engine::store::{Consistency, StoreVerb};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::history::{Bound, Checker, ObservedRequest, excess_observed};
-use tollgate_testkit::servers::{Cluster, FAR_SIDE, Kind, MASTER, Reply, Sentinels, Server};
+use tollgate_testkit::servers::{Cluster, FAR_SIDE, Kind, MASTER, Proxy, Reply, Sentinels, Server};
 
 /// The limit of all keys: `r` is 10 a second.
 const BURST: u64 = 40;
@@ -216,19 +216,47 @@ fn evict(server: &Server, key: &str) {
 
 #[test]
 fn evicted_key_admits_at_most_one_burst_more() {
+    evict_key(Consistency::Strict, 2, BURST);
+}
+
+fn evict_key(consistency: Consistency, nodes: usize, excess: u64) {
     on_both(async |server| {
-        let (nodes, epoch) = (two_nodes(&server).await, Instant::now());
-        let load = Load::start(&nodes, &["k"], epoch);
+        let (nodes, epoch) = (&two_nodes(&server).await[..nodes], Instant::now());
+        let load = Load::of(consistency, nodes, &["k"], epoch);
         load.until_refused().await;
         let mut history = load.end().await;
+        nodes[0].flush().await;
         // Counters have an expiry, so a policy for volatile keys evicts them.
         evict(&server, &name_of("k"));
-        let load = Load::start(&nodes, &["k"], epoch);
+        let load = Load::of(consistency, nodes, &["k"], epoch);
         load.until_taken_again().await;
         history.extend(load.end().await);
-        assert_within(&history, BURST);
+        assert_within(&history, excess);
         assert_exceeded(&history);
     });
+}
+
+/// One of two nodes is cut off from the store for a while: it answers from its leases or not at all.
+async fn cut_off_one_node(consistency: Consistency, server: &Server) {
+    let proxy = Proxy::to(server.port());
+    let cut_off = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(200)).await;
+    let (other, epoch) = (connect(&server.url(), UNHURRIED).await, Instant::now());
+    let near = Load::of(consistency, &[other], &["k"], epoch);
+    let far = Load::of(consistency, &[cut_off], &["k"], epoch);
+    near.until_refused().await;
+    proxy.stall();
+    far.until_failed().await;
+    near.until_more("admitted", |counts| &counts.admitted, 10).await;
+    proxy.clear();
+    far.until_more("admitted", |counts| &counts.admitted, 5).await;
+    let mut history = near.end().await;
+    history.extend(far.end().await);
+    assert_within(&history, 0);
+}
+
+#[test]
+fn node_that_is_cut_off_from_the_store_admits_nothing_more() {
+    on_both(async |server| cut_off_one_node(Consistency::Strict, &server).await);
 }
 
 /// Stops the replication from a server: its replicas lose their connection and are refused a new one.
@@ -276,19 +304,22 @@ fn failover_by_sentinel_forgets_at_most_one_burst_and_nothing_that_replicas_ackn
 #[test]
 fn failover_in_a_cluster_forgets_at_most_one_burst_and_nothing_that_replicas_acknowledged() {
     block_on(async {
-        let mut cluster = Cluster::start(Kind::Valkey);
-        let (url, keys) = (cluster.url(), ["plain", "waiting0", "waiting1", "waiting2", "waiting3", "waiting4"]);
-        let store = connect(&url, UNHURRIED).await;
-        let primary = primary_of_key(&cluster, &store, keys[0]).await;
-        let mut second = None;
-        for key in &keys[1..] {
-            if primary_of_key(&cluster, &store, key).await == primary {
-                second = Some(*key);
-            }
-        }
-        let keys = [keys[0], second.expect("a key at the same primary")];
-        fail_over(Consistency::Strict, &url, keys, &mut cluster.servers[primary], false).await;
+        fail_over_in_cluster(Consistency::Strict, Cluster::start(Kind::Valkey)).await;
     });
+}
+
+async fn fail_over_in_cluster(consistency: Consistency, mut cluster: Cluster) {
+    let (url, keys) = (cluster.url(), ["plain", "waiting0", "waiting1", "waiting2", "waiting3", "waiting4"]);
+    let store = connect(&url, UNHURRIED).await;
+    let primary = primary_of_key(&cluster, &store, keys[0]).await;
+    let mut second = None;
+    for key in &keys[1..] {
+        if primary_of_key(&cluster, &store, key).await == primary {
+            second = Some(*key);
+        }
+    }
+    let keys = [keys[0], second.expect("a key at the same primary")];
+    fail_over(consistency, &url, keys, &mut cluster.servers[primary], false).await;
 }
 
 /// Returns the index of the server that holds a key.

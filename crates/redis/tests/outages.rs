@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::{bucket, check, config_for, on_both, remaining, store, wait_until, wait_until_down, wait_until_up};
+use support::{
+    Owned, bucket, check, config_for, on_both, remaining, store, wait_until, wait_until_down, wait_until_up,
+};
 use tokio::time::Instant;
-use tollgate_engine::store::StoreError;
+use tollgate_engine::store::{Consistency, StoreError, StoreVerb, SyncEvery};
 use tollgate_redis::{Config, Health, RedisStore};
-use tollgate_testkit::servers::{Kind, Reply, Server};
+use tollgate_testkit::servers::{Cluster, Kind, MASTER, Reply, Sentinels, Server};
 
 /// The delay that a busy machine may add to any wait.
 const NOISE: Duration = Duration::from_secs(1);
@@ -236,14 +238,63 @@ fn store_that_cannot_write_is_down_with_a_reason() {
 const NEEDED: [&str; 10] =
     ["+ping", "+script|load", "+evalsha", "+eval", "+time", "+mget", "+exists", "+set", "+setrange", "+del"];
 
-#[test]
-fn user_with_the_documented_rights_is_enough_and_without_one_of_them_the_store_is_down() {
+/// Returns the rights of the user in docs/operating.md.
+fn documented_rights() -> Vec<&'static str> {
     let page = include_str!("../../../docs/operating.md");
     let line = page.lines().find(|line| line.contains("ACL SETUSER tollgate")).unwrap();
-    let rights: Vec<&str> = line.split_whitespace().skip_while(|word| *word != "~tollgate:*").collect();
+    line.split_whitespace().skip_while(|word| *word != "~tollgate:*").collect()
+}
+
+fn set_user(server: &Server, rights: &[&str]) {
+    server.command(&[&["ACL", "SETUSER", "tollgate", "reset", "on", ">password"], rights].concat());
+}
+
+/// Takes with every consistency, and checks that the store has counted all of it.
+async fn use_with_every_consistency(url: &str) {
+    let store = RedisStore::connect(Config::from_url(url).unwrap().deadline(support::UNHURRIED)).await;
+    wait_until_up(&store).await;
+    let all = [Consistency::Strict, Consistency::Leased, Consistency::Eventual(SyncEvery::DEFAULT)];
+    for consistency in all {
+        for _ in 0..3 {
+            let charge = Owned { consistency, ..Owned::new(&format!("{consistency:?}"), bucket(1_000), 1) };
+            let said = support::run(&store, &[(StoreVerb::Check, vec![charge])]).await.remove(0);
+            assert!(said.as_ref().is_ok_and(|said| said[0].outcome.is_admitted()), "{url}, {consistency:?}: {said:?}");
+        }
+    }
+    store.flush().await;
+    for consistency in all {
+        let left = remaining(&store, &format!("{consistency:?}"), bucket(1_000)).await;
+        assert_eq!(left, 997, "{url}, {consistency:?}");
+    }
+}
+
+#[test]
+fn documented_rights_are_enough_for_every_consistency_on_one_server_with_sentinel_and_in_a_cluster() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let rights = documented_rights();
+    runtime.block_on(async {
+        let server = Server::start(Kind::Redis);
+        set_user(&server, &rights);
+        use_with_every_consistency(&format!("redis://tollgate:password@127.0.0.1:{}", server.port())).await;
+        let sentinels = Sentinels::start(Kind::Valkey, "");
+        sentinels.servers.iter().for_each(|server| set_user(server, &rights));
+        let url = format!("redis+sentinel://tollgate:password@{}/{MASTER}", sentinels.seeds());
+        use_with_every_consistency(&url).await;
+        use_with_every_consistency(&format!("{url}?wait=1&namespace=tollgate:waits")).await;
+        let cluster = Cluster::start(Kind::Redis);
+        cluster.servers.iter().for_each(|server| set_user(server, &rights));
+        let url = format!("redis+cluster://tollgate:password@127.0.0.1:{}", cluster.servers[0].port());
+        use_with_every_consistency(&url).await;
+        use_with_every_consistency(&format!("{url}?wait=1&namespace=tollgate:waits")).await;
+    });
+}
+
+#[test]
+fn user_with_the_documented_rights_is_enough_and_without_one_of_them_the_store_is_down() {
+    let rights = documented_rights();
     on_both(async |server| {
         let store = async |rights: &[&str]| {
-            server.command(&[&["ACL", "SETUSER", "tollgate", "reset", "on", ">password"], rights].concat());
+            set_user(&server, rights);
             let url = format!("redis://tollgate:password@127.0.0.1:{}", server.port());
             RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::UNHURRIED)).await
         };

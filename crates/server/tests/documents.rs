@@ -318,6 +318,40 @@ fn tests_that_the_faults_page_names_exist() {
     }
 }
 
+/// A line of the last table names the fault of a line above by its first words, after the consistency or the store.
+#[test]
+fn every_line_of_the_faults_page_names_a_test() {
+    let page = read_document("docs/faults.md");
+    let rows_of = |section: &str| -> Vec<String> {
+        let (_, text) = page.split_once(section).unwrap_or_else(|| panic!("{section}"));
+        let text = text.split("\n## ").next().unwrap_or_default();
+        let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| |"));
+        rows.filter_map(|row| Some(row.split(" | ").next()?.trim_start_matches("| ").to_owned())).skip(1).collect()
+    };
+    let tests: Vec<(String, String)> = rows_of("## Tests")
+        .into_iter()
+        .map(|row| match row.split_once(": ") {
+            Some((of, fault)) => (of.to_owned(), fault.to_owned()),
+            None => (String::new(), row),
+        })
+        .collect();
+    let sections: [(&str, &[&str]); 4] = [
+        ("## On a shared store", &[""]),
+        ("## Rules with `consistency: leased` or `eventual`", &["`leased`", "`eventual`"]),
+        ("## Among peers", &["peers"]),
+        ("## In memory", &["in memory"]),
+    ];
+    for (section, kinds) in sections {
+        let rows = rows_of(section);
+        assert!(rows.len() > 3, "{section}: {rows:?}");
+        for (row, kind) in rows.iter().flat_map(|row| kinds.iter().map(move |kind| (row, kind))) {
+            let names = |faults: &str| faults.split(", ").any(|fault| row.starts_with(fault));
+            let is_named = tests.iter().any(|(of, faults)| of.split(", ").any(|of| of == *kind) && names(faults));
+            assert!(is_named, "{section}: no test for {kind} {row}");
+        }
+    }
+}
+
 #[test]
 fn ellipsis_matches_any_output() {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();

@@ -48,6 +48,87 @@ fn flushed_store_admits_at_most_one_burst_more_by_views() {
     });
 }
 
+#[test]
+fn evicted_key_admits_at_most_one_burst_more_from_leases() {
+    evict_key(LEASED, 2, BURST);
+}
+
+#[test]
+fn evicted_key_admits_at_most_one_burst_more_by_views() {
+    evict_key(EVENTUAL, 1, BURST + ESTIMATE);
+}
+
+/// The view decides until the store is back, and then learns that the store knows nothing.
+#[test]
+fn store_that_was_restarted_empty_admits_at_most_one_burst_more_by_views() {
+    on_both(async |mut server| {
+        let nodes = [Arc::new(store(&server).await)];
+        let load = Load::of(EVENTUAL, &nodes, &["k"], Instant::now());
+        load.until_refused().await;
+        nodes[0].flush().await;
+        server.kill();
+        support::wait_until_down(&nodes[0]).await;
+        server.restart();
+        wait_until_up(&nodes[0]).await;
+        load.until_taken_again().await;
+        let history = load.end().await;
+        assert_within(&history, BURST + ESTIMATE);
+        assert_exceeded(&history);
+    });
+}
+
+#[test]
+fn node_with_leases_that_is_cut_off_from_the_store_admits_nothing_more() {
+    on_both(async |server| cut_off_one_node(LEASED, &server).await);
+}
+
+/// The node that is cut off goes on by what it knows, at the whole rate, while the other does too.
+#[test]
+fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() {
+    on_both(async |server| {
+        let proxy = Proxy::to(server.port());
+        let cut_off = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(200)).await;
+        let (nodes, epoch) = ([cut_off, connect(&server.url(), UNHURRIED).await], Instant::now());
+        let load = Load::of(EVENTUAL, &nodes, &["k"], epoch);
+        load.until_refused().await;
+        proxy.stall();
+        load.until_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
+        proxy.clear();
+        // Counted from the beginning, since the overshoot without a fault is a part of it.
+        let length = epoch.elapsed().as_nanos() as u64;
+        wait_until_up(&nodes[0]).await;
+        nodes[0].flush().await;
+        load.until_refused().await;
+        let history = load.end().await;
+        assert_within(&history, BURST + length.div_ceil(100_000_000) + 2 * ESTIMATE);
+        assert_exceeded(&history);
+    });
+}
+
+/// Answers that come after the deadline: what was granted with them is not used, and comes back when it expires.
+#[test]
+fn lost_answers_admit_nothing_more_and_what_they_granted_comes_back() {
+    on_both(async |server| {
+        let proxy = Proxy::to(server.port());
+        let late = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(100)).await;
+        let observer = connect(&server.url(), UNHURRIED).await;
+        let load = Load::of(LEASED, &[late], &["k"], Instant::now());
+        load.until_more("admitted", |counts| &counts.admitted, 5).await;
+        proxy.delay_by(Duration::from_millis(150));
+        load.until_more("failed", |counts| &counts.failed, 2).await;
+        proxy.clear();
+        load.until_more("admitted", |counts| &counts.admitted, 5).await;
+        load.until_refused().await;
+        assert_within(&load.end().await, 0);
+        let cleared = Instant::now();
+        // All of it is refilled in 4 s, except what is leased.
+        while support::remaining(&*observer, "k", limit()).await < BURST {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert!(cleared.elapsed() < Duration::from_secs(20), "what was leased does not come back");
+        }
+    });
+}
+
 /// While the store is gone only leases are spent, and after that requests fail; it comes back empty.
 #[test]
 fn killed_store_admits_what_is_leased_and_one_burst_when_it_is_back() {
@@ -117,24 +198,45 @@ fn failover_by_sentinel_forgets_at_most_one_burst_of_views() {
     block_on(async {
         let mut sentinels = Sentinels::start(Kind::Redis, "");
         let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
-        let node = connect(&url, UNHURRIED).await;
-        assert!(take(&node, EVENTUAL, "k").await);
-        node.flush().await;
-        stop_replication(&sentinels.servers[0]);
-        let load = Load::of(EVENTUAL, std::slice::from_ref(&node), &["k"], Instant::now());
-        load.until_refused().await;
-        node.flush().await;
-        sentinels.servers[0].kill();
-        // The view decides until the new primary answers, which knows nothing of what was taken.
-        load.until_taken_again().await;
-        wait_until_up(&node).await;
-        load.until_taken_again().await;
+        fail_over_views(&connect(&url, UNHURRIED).await, &mut sentinels.servers[0]).await;
         assert_ne!(sentinels.primary(), 0);
-        assert_eq!(load.counts.failed.load(Ordering::Relaxed), 0, "the view decides all requests");
-        let history = load.end().await;
-        assert_within(&history, BURST + ESTIMATE);
-        assert_exceeded(&history);
     });
+}
+
+#[test]
+fn failover_in_a_cluster_forgets_at_most_one_burst_of_views() {
+    block_on(async {
+        let mut cluster = Cluster::start(Kind::Redis);
+        let node = connect(&cluster.url(), UNHURRIED).await;
+        let primary = primary_of_key(&cluster, &node, "k").await;
+        fail_over_views(&node, &mut cluster.servers[primary]).await;
+    });
+}
+
+#[test]
+fn failover_in_a_cluster_forgets_at_most_one_burst_of_leases_and_nothing_that_replicas_acknowledged() {
+    block_on(async {
+        fail_over_in_cluster(LEASED, Cluster::start(Kind::Redis)).await;
+    });
+}
+
+/// Takes all of a key while the replicas of its primary do not follow, then kills the primary.
+async fn fail_over_views(node: &Arc<RedisStore>, primary: &mut Server) {
+    assert!(take(node, EVENTUAL, "k").await);
+    node.flush().await;
+    stop_replication(primary);
+    let load = Load::of(EVENTUAL, std::slice::from_ref(node), &["k"], Instant::now());
+    load.until_refused().await;
+    node.flush().await;
+    primary.kill();
+    // The view decides until the new primary answers, which knows nothing of what was taken.
+    load.until_taken_again().await;
+    wait_until_up(node).await;
+    load.until_taken_again().await;
+    assert_eq!(load.counts.failed.load(Ordering::Relaxed), 0, "the view decides all requests");
+    let history = load.end().await;
+    assert_within(&history, BURST + ESTIMATE);
+    assert_exceeded(&history);
 }
 
 #[test]
@@ -195,6 +297,37 @@ fn clock_step_of_the_store_grants_at_most_what_it_refills() {
                 taken.push(admitted);
             }
             assert_eq!(taken, [40, 20, 0], "{kind:?}: what the step refills, and nothing for a step back");
+        }
+    });
+}
+
+/// The clock is that of the script, which the test sets. It stands still otherwise, while that of the node goes on, so the numbers are
+/// exact only to an estimate.
+#[test]
+fn clock_step_of_the_store_refills_views_by_at_most_what_it_steps() {
+    const START: u64 = 1_790_000_010_000_000;
+    block_on(async {
+        for kind in Kind::ALL {
+            let (_server, node, mut hand): (Server, RedisStore, Hand) = by_hand(kind).await;
+            // Two seconds forward, and back.
+            for (clock, refilled) in [(0, BURST), (2_000_000, 20), (0, 0)] {
+                hand.set(START + clock);
+                let (mut admitted, mut rounds) = (0, 0);
+                // A round in which nothing is taken only learns the time.
+                while rounds < 2 {
+                    rounds += 1;
+                    while take(&node, EVENTUAL, "k").await {
+                        (admitted, rounds) = (admitted + 1, 0);
+                    }
+                    // Sends what was taken, and reads what was used.
+                    node.flush().await;
+                }
+                assert!(admitted <= refilled + ESTIMATE, "{kind:?}: {admitted} admitted at {clock}");
+                assert!(
+                    admitted + ESTIMATE >= refilled,
+                    "{kind:?}: the step had no effect, {admitted} admitted at {clock}"
+                );
+            }
         }
     });
 }

@@ -34,6 +34,7 @@ enum Event {
     ToStore(usize, Message),
     ToNode(usize, Answer),
     Crash(usize),
+    Pause(usize, u64),
     StoreLost,
 }
 
@@ -68,6 +69,7 @@ struct Node {
     reading: bool,
     /// When the last answer arrived, by true time.
     heard: u64,
+    paused_until: u64,
 }
 
 /// One run.
@@ -94,6 +96,8 @@ pub struct Simulation {
     longest_silence: u64,
     crashes: u64,
     losses: u64,
+    /// The steps of the store's clock forward, and back.
+    steps: [Vec<u64>; 2],
 }
 
 impl Simulation {
@@ -120,6 +124,7 @@ impl Simulation {
                     waiting: Vec::new(),
                     reading: false,
                     heard: 0,
+                    paused_until: 0,
                 }
             })
             .collect::<Vec<_>>();
@@ -143,6 +148,7 @@ impl Simulation {
             longest_silence: 0,
             crashes: 0,
             losses: 0,
+            steps: [Vec::new(), Vec::new()],
             random,
         };
         simulation.draw_events();
@@ -154,6 +160,16 @@ impl Simulation {
         while self.random.happens_in_percent(25) {
             let event = Event::Crash(self.random.below(nodes) as usize);
             self.queue.add(self.random.below(length), event);
+        }
+        while self.random.happens_in_percent(20) {
+            let (node, pause) = (self.random.below(nodes) as usize, self.random.below(3 * SECOND));
+            self.queue.add(self.random.below(length), Event::Pause(node, pause));
+        }
+        if self.random.happens_in_percent(20) {
+            let (at, by) = (self.random.below(length), self.random.below(10 * SECOND));
+            let is_back = self.random.happens_in_percent(50);
+            self.store_clock.step(at, if is_back { -(by as i64) } else { by as i64 });
+            self.steps[usize::from(is_back)].push(by);
         }
         if self.random.happens_in_percent(15) {
             self.losses = 1;
@@ -176,9 +192,9 @@ impl Simulation {
     /// # Errors
     /// What was admitted beyond the bound, or counted more or less than once.
     pub fn run(mut self) -> Result<u64, String> {
-        // After the requests everything is delivered.
+        // After the requests everything is delivered; pauses last up to three seconds.
         while let Some((now, event)) = self.queue.pop() {
-            if now > self.length * 2 + 2 * SECOND {
+            if now > self.length * 2 + 6 * SECOND {
                 break;
             }
             self.handle(now, event);
@@ -189,6 +205,14 @@ impl Simulation {
     }
 
     fn handle(&mut self, now: u64, event: Event) {
+        let node = match &event {
+            Event::Request(node, _) | Event::Sync(node) | Event::ToNode(node, _) => Some(*node),
+            Event::ToStore(..) | Event::Crash(_) | Event::Pause(..) | Event::StoreLost => None,
+        };
+        // A paused node does everything later.
+        if let Some(until) = node.map(|node| self.nodes[node].paused_until).filter(|until| now < *until) {
+            return self.queue.add(until, event);
+        }
         match event {
             Event::Request(node, cost) => self.request(now, node, cost),
             Event::Sync(node) => {
@@ -205,6 +229,7 @@ impl Simulation {
                 state.reading = false;
                 self.next_id += 1;
             }
+            Event::Pause(node, length) => self.nodes[node].paused_until = now + length,
             Event::StoreLost => {
                 // What was applied is lost with the numbers of what was applied, so a resend applies it again.
                 self.words = None;
@@ -351,7 +376,7 @@ impl Simulation {
 
     /// `E ≤ (N − 1)·(B + r·δ)`, what crashed nodes took and did not send, at most a view each, and what the views refill by clocks
     /// that are 1 % too fast,
-    /// and by estimates of the store's clock that vary by the delay of a link.
+    /// and by estimates of the store's clock that vary by the delay of a link. A step of that clock forward by `σ` adds `min(B, r·σ)`.
     fn check_history(&self) -> Result<(), String> {
         let delta = self.longest_silence + self.sync_every;
         // A store that lost its state starts with all of it.
@@ -363,14 +388,20 @@ impl Simulation {
             for (at, cost) in &events {
                 *windows.entry(self.store_clock.shown_at(*at) / self.window).or_default() += cost;
             }
-            let bound = self.capacity * (others + 1) * (2 + delta / self.window);
+            let [forward, back] = &self.steps;
+            let steps = (forward.len() + back.len()) as u64;
+            let bound = self.capacity * (others + 1) * (2 + steps + delta / self.window);
             let over = windows.values().find(|admitted| **admitted > bound);
             return over.map_or(Ok(()), |admitted| Err(format!("{admitted} in a window, at most {bound}")));
         };
-        let refill = (u128::from(delta) * u128::from(rate.count())).div_ceil(u128::from(rate.per().as_nanos())) as u64;
+        let refill_in = |length: u64| {
+            (u128::from(length) * u128::from(rate.count())).div_ceil(u128::from(rate.per().as_nanos())) as u64
+        };
+        let refill = refill_in(delta);
+        let stepped: u64 = self.steps[0].iter().map(|by| refill_in(*by).min(self.capacity)).sum();
         let jitter = u64::from(rate.count()) * 30 / (rate.per().as_nanos() / MILLI).max(1);
         let drift = (others + 1) * (refill.div_ceil(100) + jitter + 2);
-        let bound = Bound::of(rate, self.capacity + others * (self.capacity + refill) + drift);
+        let bound = Bound::of(rate, self.capacity + others * (self.capacity + refill) + drift + stepped);
         Checker::new(&bound)
             .admit_all(&events)
             .map_err(|excess| format!("B = {}, {rate}, {others} others, δ = {delta} ns: {excess:?}", self.capacity))
