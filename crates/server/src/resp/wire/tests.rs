@@ -164,6 +164,11 @@ fn encode(args: &[Vec<u8>]) -> Vec<u8> {
 
 proptest! {
     #[test]
+    fn digits_are_parsed_as_the_standard_library_parses_them(text in "[0-9]{1,18}|[0-9a:/]{1,9}|[+-]?[0-9]{4,8}") {
+        prop_assert_eq!(parse_integer(text.as_bytes()), text.parse().ok());
+    }
+
+    #[test]
     fn no_input_panics_and_every_command_lies_within_it(input in almost_requests()) {
         let (commands, rest) = parse_commands(&input);
         prop_assert!(commands.iter().flatten().map(Vec::len).sum::<usize>() <= input.len());
