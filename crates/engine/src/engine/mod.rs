@@ -20,7 +20,8 @@
 //!
 //! **What holds.** A refused request spends nothing. A decision sees one rule set from beginning to end. A
 //! store that fails is answered for by the rule's `on_fault` (`policy.rs`), by a share of what was last seen to
-//! be left (`last_seen.rs`, `shares.rs`), and never by an error. Shadow rules are a group of their own, charged
+//! be left (`last_seen.rs`, `shares.rs`), and never by an error; when it answers again, it is charged with what
+//! was admitted so (`arrears.rs`). Shadow rules are a group of their own, charged
 //! after the request was admitted, so they cannot refuse.
 //!
 //! **Cost.** In memory a decision allocates nothing: plans, answers and results are in buffers that the caller
