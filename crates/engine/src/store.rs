@@ -54,6 +54,13 @@ pub trait Store: Send + Sync {
         let _ = keys;
     }
 
+    /// Decides a charge of a rule that is not strict, as a group of its own, if this node can without waiting, and returns
+    /// whether it was admitted. `None`: the fast path does not apply and nothing has happened; call [`run`](Self::run).
+    fn try_decide_shared(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<bool> {
+        let _ = (charge, answers);
+        None
+    }
+
     /// Checks that the store can represent these limits exactly. Called when rules are loaded, and
     /// when an inline limit is first used.
     ///
@@ -100,6 +107,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn fetch(&self, keys: &[(&Limits, &[u8])]) {
         (**self).fetch(keys);
+    }
+
+    fn try_decide_shared(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<bool> {
+        (**self).try_decide_shared(charge, answers)
     }
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {

@@ -10,9 +10,9 @@ use support::{Bench, Memory, START, limits, memory_store, run};
 use tollgate::Limits;
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
-use tollgate::ledger::PlainCharge;
-use tollgate_engine::store::{Answers, Batch};
-use tollgate_engine::{Decision, Decisions, Enforcement, Entry, Item, Request, Store};
+use tollgate::ledger::{LimitTable, PlainCharge};
+use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreVerb};
+use tollgate_engine::{Decision, Decisions, Enforcement, Entry, Item, Request, Standing, Store};
 
 const RULES: &str = "\
 - {id: per-user, per: [user], limit: 10/s, burst: 5}
@@ -79,7 +79,7 @@ fn describe(decision: Decision<'_>) -> String {
     )
 }
 
-fn rule_counts(bench: &Bench<Counting>) -> String {
+fn rule_counts<S: Store>(bench: &Bench<S>) -> String {
     let rules = bench.engine.rules();
     let rules: Vec<_> = rules.rules().iter().map(|rule| (rule.id(), rule.meter().read())).collect();
     format!("{rules:?}")
@@ -162,4 +162,98 @@ fn planned_check_is_decided_by_the_rules_that_it_was_planned_by() {
     bench.engine.plan_check(&Request::new("d", &[Item::new(&entries)]), &mut decisions);
     bench.engine.put(&tollgate_engine::rules::Rules::default()).unwrap();
     assert_eq!(run(bench.engine.check_planned(&mut decisions)).unwrap().rule(), Some("per-user"));
+}
+
+/// A store that decides rules that are not strict by what this node knows: the memory store, with its answers marked.
+struct SharedByNodes {
+    memory: Memory,
+    /// Whether single charges are decided without a batch.
+    is_fast: bool,
+    decided_fast: AtomicU32,
+}
+
+impl SharedByNodes {
+    fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
+        let mut exact = Answers::default();
+        self.memory.answer(batch, &mut exact);
+        for (place, group) in batch.groups.iter().enumerate() {
+            let said = exact.group(place).unwrap();
+            for (charge, answer) in group.charges.iter().zip(said.charges()) {
+                let standing = match charge.consistency {
+                    Consistency::Strict => Standing::Exact,
+                    Consistency::Leased => Standing::Leased,
+                    Consistency::Eventual(_) => Standing::Eventual,
+                };
+                let reports = said.reports(answer).iter().copied();
+                answers.charge_by(standing, answer.outcome, answer.taken, said.stamps(answer), reports);
+            }
+            answers.end_group(said.at());
+        }
+    }
+}
+
+struct NoEarlierLimits;
+
+impl LimitTable for NoEarlierLimits {
+    fn get(&self, _: u32) -> Option<&Limits> {
+        None
+    }
+}
+
+impl Store for SharedByNodes {
+    async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
+        self.answer(batch, answers);
+    }
+
+    fn try_decide_shared(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<bool> {
+        if !self.is_fast {
+            return None;
+        }
+        self.decided_fast.fetch_add(1, Ordering::Relaxed);
+        let group = Group { verb: StoreVerb::Check, charges: std::slice::from_ref(charge) };
+        self.answer(Batch { limit_table: &NoEarlierLimits, groups: &[group] }, answers);
+        answers.group(0).ok().map(|said| said.outcome().is_admitted())
+    }
+
+    fn check_limits(&self, limits: &Limits) -> Result<(), String> {
+        self.memory.check_limits(limits)
+    }
+}
+
+const SHARED_RULES: &str = "\
+- {id: leased, when: {path: /leased}, per: [user], limit: 5/s, consistency: leased}
+- {id: eventual, when: {path: /eventual}, per: [user], limit: 5/s, consistency: eventual}
+- {id: strict, when: {path: /strict}, per: [user], limit: 5/s}
+- {id: both, when: {path: /leased, user: u1}, limit: 9/s, consistency: eventual}
+- {id: daily, when: {path: /daily}, limit: 5/day, algorithm: fixed_window, consistency: eventual}
+";
+
+#[test]
+fn fast_path_of_shared_rules_agrees_with_the_slow_path() {
+    let shared = |is_fast: bool| {
+        let clock = Arc::new(ManualClock::at(START));
+        let store = SharedByNodes { memory: memory_store(&clock), is_fast, decided_fast: AtomicU32::new(0) };
+        Bench::on(store, clock, SHARED_RULES)
+    };
+    let (fast, slow) = (shared(true), shared(false));
+    let (mut first, mut second) = (Decisions::default(), Decisions::default());
+    for step in 0..1_000_u64 {
+        let random = (step + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
+        let user = format!("u{}", random % 3);
+        let path = ["/leased", "/eventual", "/strict", "/daily"][(random / 3 % 4) as usize];
+        let entries = [Entry::new("user", &user), Entry::new("path", path)];
+        let items = [Item::new(&entries).cost(random / 12 % 3)];
+        let request = [Request::new("d", &items)];
+        if step == 500 {
+            [&fast, &slow].iter().for_each(|bench| bench.engine.set_enforcement(Enforcement::Observe));
+        }
+        run(fast.engine.check_batch(&request, &mut first));
+        run(slow.engine.check_batch(&request, &mut second));
+        assert_eq!(describe(first.get(0).unwrap()), describe(second.get(0).unwrap()), "step {step}");
+        [&fast, &slow].iter().for_each(|bench| bench.advance(Nanos::from_millis(random / 36 % 16 * 10)));
+    }
+    let decided_fast = fast.engine.store().decided_fast.load(Ordering::Relaxed);
+    assert!((300..700).contains(&decided_fast), "{decided_fast}: only single charges of rules that are not strict");
+    assert_eq!(rule_counts(&fast), rule_counts(&slow));
+    assert_eq!(fast.engine.counts(), slow.engine.counts());
 }

@@ -4,6 +4,8 @@
 //! first value that a rule counts by. There are 64 lanes, evenly spaced over the slots, so that equal ranges of slots
 //! have equally many.
 
+use tollgate_engine::store::Charge;
+
 /// The number of lanes. This number is recorded in the store: nodes with another number would count the same keys in
 /// other places.
 pub(crate) const LANES: usize = 64;
@@ -21,6 +23,13 @@ pub(crate) const TAGS: [&str; LANES] = [
 /// Returns the lane of a value, the same on every node.
 pub(crate) fn lane_of(value: &[u8]) -> usize {
     (crate::request::spread(value) % LANES as u64) as usize
+}
+
+/// Returns which of `count` parts of the memory of this node a charge belongs to, given the [`spread`](crate::request::spread) of
+/// its key: in a cluster its lane. On one server the parts only divide the work between threads.
+pub(crate) fn part_of(charge: &Charge<'_>, spread: u64, count: usize) -> u8 {
+    let part = if count == LANES { lane_of(charge.placed_by()) } else { (spread % count as u64) as usize };
+    part as u8
 }
 
 #[cfg(test)]

@@ -331,6 +331,10 @@ impl Store for RedisStore {
         }
     }
 
+    fn try_decide_shared(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<bool> {
+        self.try_decide_here(charge, answers)
+    }
+
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {
         EncodedLimits::new(limits).map(drop)
     }

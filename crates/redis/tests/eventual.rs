@@ -10,7 +10,7 @@ use support::{Owned, Said, bucket, config_for, on_both, run, store, wait_until_d
 use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Nanos, Outcome, Retry, SlidingSlices, SlidingWindow, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::store::{Consistency, StoreError, StoreVerb, SyncEvery};
+use tollgate_engine::store::{Answers, Consistency, StoreError, StoreVerb, SyncEvery};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request, Standing, Store};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Cluster, Kind, Proxy, Server};
@@ -339,5 +339,47 @@ fn requests_cost_no_calls() {
         assert_eq!(engine.store().counts().calls, before);
         engine.store().flush().await;
         assert_eq!(engine.store().counts().calls, before + 1, "one merge for all of them");
+    });
+}
+
+/// A charge that is decided at once gets the same answer as in a group: two nodes with the same requests for different keys.
+#[test]
+fn charges_that_are_decided_at_once_agree_with_groups() {
+    on_both(async |server| {
+        let (node, other) = (store(&server).await, store(&server).await);
+        let limits: [Limit; 3] = [
+            TokenBucket::new("30/day".parse().unwrap(), 30).unwrap().into(),
+            SlidingWindow::new(30, Nanos::from_secs(1_000_000)).unwrap().into(),
+            FixedWindow::new(30, Nanos::from_secs(1_000_000)).unwrap().into(),
+        ];
+        let mut decided_at_once = 0;
+        for step in 0..120_u64 {
+            let (limit, cost) = (limits[step as usize % 3], step * 7 % 4);
+            let in_group = charge(&format!("group {}", step % 3), limit, cost);
+            let expected = ask(&other, StoreVerb::Check, vec![in_group]).await.unwrap().remove(0);
+            let alone = charge(&format!("alone {}", step % 3), limit, cost);
+            let mut answers = Answers::default();
+            let said = match node.try_decide_shared(&alone.borrow(), &mut answers) {
+                None => ask(&node, StoreVerb::Check, vec![alone]).await.unwrap().remove(0),
+                Some(admitted) => {
+                    decided_at_once += 1;
+                    let said = answers.group(0).unwrap();
+                    assert_eq!(said.outcome().is_admitted(), admitted);
+                    let answer = &said.charges()[0];
+                    assert_eq!(answer.standing, Standing::Eventual);
+                    let reports = said.reports(answer).to_vec();
+                    Said { outcome: answer.outcome, taken: answer.taken.get(), stamps: said.stamps(answer), reports }
+                }
+            };
+            // The waits depend on the instant.
+            let summary = |said: &Said| (said.outcome.is_admitted(), said.taken, said.reports[0].remaining);
+            assert_eq!(summary(&said), summary(&expected), "step {step}");
+        }
+        assert!(decided_at_once > 60, "{decided_at_once} of 120");
+        tokio::join!(node.flush(), other.flush());
+        for (place, limit) in limits.into_iter().enumerate() {
+            let left = [left_in_store(&node, &format!("alone {place}"), limit).await];
+            assert_eq!(left, [left_in_store(&other, &format!("group {place}"), limit).await]);
+        }
     });
 }

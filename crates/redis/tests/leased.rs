@@ -10,7 +10,7 @@ use support::{Hand, Owned, Said, bucket, config_for, name_of, on_both, run, scri
 use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Limits, Nanos, Outcome, Retry, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::store::{Consistency, StoreError, StoreVerb};
+use tollgate_engine::store::{Answers, Consistency, StoreError, StoreVerb};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request, Standing, Store};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Cluster, Kind, Reply};
@@ -337,4 +337,38 @@ fn lanes_of_a_cluster_have_their_own_pools() {
             }
         });
     }
+}
+
+/// What is decided at once is taken from leases, so that exactly the limit is admitted.
+#[test]
+fn charges_that_are_decided_at_once_are_taken_from_leases() {
+    on_both(async |server| {
+        let node = store(&server).await;
+        let (mut admitted, mut decided_at_once) = (0, 0);
+        wait_for("all 300 are admitted", async || {
+            let mut answers = Answers::default();
+            let one = charge("k", bucket(300), 1);
+            admitted += match node.try_decide_shared(&one.borrow(), &mut answers) {
+                None => u64::from(check(&node, "k", bucket(300)).await),
+                Some(is_admitted) => {
+                    let said = answers.group(0).unwrap();
+                    let answer = &said.charges()[0];
+                    assert!(is_admitted && answer.outcome.is_admitted(), "only what is held is decided at once");
+                    assert_eq!((answer.standing, answer.taken), (Standing::Leased, Cost::ONE));
+                    decided_at_once += 1;
+                    1
+                }
+            };
+            admitted >= 300
+        })
+        .await;
+        assert!(decided_at_once > 100, "{decided_at_once} of 300");
+        let refused = [charge("k", bucket(300), 0), Owned { ask: Ask::UpTo(Cost::ONE), ..charge("k", bucket(300), 1) }];
+        for charge in refused {
+            assert_eq!(node.try_decide_shared(&charge.borrow(), &mut Answers::default()), None);
+        }
+        assert!(!check(&node, "k", bucket(300)).await);
+        node.flush().await;
+        assert_eq!(left_in_store(&node, "k", bucket(300)).await, 0);
+    });
 }

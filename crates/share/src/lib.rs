@@ -13,6 +13,7 @@
 //! | [`parts`] | a group of charges over several places, all or none, without a lock | min(H, r·c), H what is held for refunds, c how long holds overlap |
 //! | [`shares`] | while the store does not answer, each node admits its share of what was left | during the fault: B·(N − 1)/N + N·c + min(B, r·P) |
 
+pub mod hash;
 pub mod lease;
 pub mod parts;
 pub mod shares;

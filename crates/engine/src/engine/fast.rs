@@ -1,4 +1,5 @@
-//! The fast path of most requests: a single request that only charges a few plain limits in memory.
+//! The fast path of most requests: a single request that only charges a few plain limits in memory, or one plain limit that
+//! this node decides without its store.
 //!
 //! It has the same results and counts as the phases in `decide.rs`, without building lists of charges and
 //! answers. `tests/fast_path.rs` compares both on random requests.
@@ -7,7 +8,7 @@ use super::plan::{AnswerSource, SmallList};
 use super::{Engine, RulesInForce, report};
 use crate::decision::{DecisionRecord, Decisions};
 use crate::meters::{Event, RuleEvent};
-use crate::store::Store;
+use crate::store::{Answers, Store};
 use crate::striped::Stripe;
 
 /// Decides the only request of a batch if all of its rules are plain and the store answers immediately.
@@ -23,7 +24,9 @@ pub(super) fn try_decide<S: Store, F: Store>(
     if !plan.collect_plain(running, &mut charges) {
         return false;
     }
-    let Some(admitted) = engine.store.try_decide_fast(&charges, enforced) else { return false };
+    let shared = |enforced: &mut Answers| engine.store.try_decide_shared(&plan.only_shared(running)?, enforced);
+    let decision = engine.store.try_decide_fast(&charges, enforced).or_else(|| shared(enforced));
+    let Some(admitted) = decision else { return false };
     drop(charges);
     for (planned, place) in plan.charges.iter_mut().zip(0..) {
         planned.answered = AnswerSource::Enforced(place);
@@ -42,6 +45,9 @@ pub(super) fn try_decide<S: Store, F: Store>(
     }
     if let [Ok(decided)] = &mut **decided {
         decided.deciding = enforced.with_least_left();
+        if engine.store.can_fail() {
+            decided.standing = enforced.standing();
+        }
     }
     engine.meters.count_in(stripe, Event::Allowed);
     true

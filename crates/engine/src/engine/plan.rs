@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate::core::{Cost, Nanos, Time, Wall, Window};
+use tollgate::core::{Ask, Cost, Nanos, Time, Wall, Window};
 use tollgate::ledger::PlainCharge;
 use tollgate::{Limits, Outcome, Retry};
 
@@ -388,6 +388,24 @@ impl Plan {
             charges.push(PlainCharge { limits_id, limits, key: self.key(planned), cost: planned.cost });
         }
         true
+    }
+
+    /// Returns the only charge, which is plain, if its rule is not strict.
+    #[inline]
+    pub(crate) fn only_shared<'a>(&'a self, running: &'a RulesInForce) -> Option<Charge<'a>> {
+        let [planned @ PlannedCharge { by: LimitSource::Rule(number), .. }] = &*self.charges else { return None };
+        let rule = &running.rules.rules()[*number as usize];
+        let rule_limits = rule.rule_limits.as_deref().filter(|_| rule.consistency != Consistency::Strict)?;
+        Some(Charge {
+            key: self.key(planned),
+            limits_id: rule_limits.id,
+            limits: &rule_limits.limits,
+            earlier: &[],
+            ask: Ask::Exactly(planned.cost),
+            stamps: None,
+            windows: &[],
+            consistency: rule.consistency,
+        })
     }
 
     #[inline(always)]

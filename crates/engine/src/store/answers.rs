@@ -185,6 +185,12 @@ impl Answers {
         self.charges.iter().zip(0..).min_by_key(|(answer, _)| answer.least).map(|(_, charge)| charge)
     }
 
+    /// Returns what decided: the least exact of all charges.
+    #[inline]
+    pub(crate) fn standing(&self) -> Standing {
+        self.charges.iter().map(|answer| answer.standing).max().unwrap_or(Standing::Exact)
+    }
+
     pub(crate) fn answer(&self, charge: u32) -> Option<&Answer> {
         self.charges.get(charge as usize)
     }

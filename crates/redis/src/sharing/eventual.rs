@@ -4,9 +4,10 @@
 //! so that requests for different keys rarely wait for each other, and each `sync_every` has its own set of lanes and its own
 //! task.
 
-use std::collections::HashMap;
+use std::collections::hash_map;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustc_hash::FxHashMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, Limits, Now, Outcome, Stamps, Time, Verdict, Wall};
@@ -15,7 +16,7 @@ use tollgate_engine::store::{Answers, Charge, StoreError, SyncEvery};
 use tollgate_share::tally::{Bounds, RECENT, Tally, Unread, with_debt_of};
 
 use crate::batcher::ReplyPart;
-use crate::lanes::{LANES, lane_of};
+use crate::lanes::{LANES, part_of};
 use crate::params::EncodedLimits;
 use crate::request::spread;
 
@@ -42,8 +43,7 @@ pub(super) struct Lane {
     pub(super) tally: Tally,
     /// The store's time less this node's, in nanoseconds, by the last answer.
     offset: i128,
-    /// The limits with debt, by the id of those without.
-    indebted: HashMap<u32, Arc<Indebted>>,
+    indebted: IndebtedLimits,
 }
 
 /// Limits, and the same with debt, which views and the store decide by.
@@ -62,19 +62,23 @@ impl Indebted {
     }
 }
 
-impl Lane {
-    fn indebted(&mut self, charge: &Charge<'_>) -> Result<Arc<Indebted>, StoreError> {
-        if let Some(known) = self.indebted.get(&charge.limits_id).filter(|known| known.limits == *charge.limits) {
-            return Ok(known.clone());
-        }
-        let indebted = Arc::new(Indebted::new(charge.limits)?);
-        if self.indebted.len() >= MAX_ENCODED {
-            self.indebted.clear();
-        }
-        self.indebted.insert(charge.limits_id, indebted.clone());
-        Ok(indebted)
-    }
+/// The limits with debt, by the id of those without.
+#[derive(Default)]
+struct IndebtedLimits(FxHashMap<u32, Arc<Indebted>>);
 
+impl IndebtedLimits {
+    fn of(&mut self, charge: &Charge<'_>) -> Result<&Arc<Indebted>, StoreError> {
+        if self.0.len() >= MAX_ENCODED && !self.0.contains_key(&charge.limits_id) {
+            self.0.clear();
+        }
+        match self.0.entry(charge.limits_id) {
+            hash_map::Entry::Occupied(known) if known.get().limits == *charge.limits => Ok(known.into_mut()),
+            entry => Ok(entry.insert_entry(Arc::new(Indebted::new(charge.limits)?)).into_mut()),
+        }
+    }
+}
+
+impl Lane {
     /// Returns the store's time as this node estimates it.
     fn estimate(&self, at: u64) -> u64 {
         u64::try_from(i128::from(at) + self.offset).unwrap_or(0)
@@ -117,7 +121,7 @@ impl Cycle {
         let count = if is_cluster { LANES } else { LANES / 8 };
         let stale_after = every.length().as_nanos().saturating_mul(2).max(RECENT);
         let bounds = Bounds { keys: MAX_KEYS / count, unsent: MAX_UNSENT / count, stale_after };
-        let lane = || Mutex::new(Lane { tally: Tally::new(bounds), offset: 0, indebted: HashMap::new() });
+        let lane = || Mutex::new(Lane { tally: Tally::new(bounds), offset: 0, indebted: IndebtedLimits::default() });
         Self {
             every,
             lanes: (0..count).map(|_| lane()).collect(),
@@ -134,7 +138,7 @@ impl Cycle {
     }
 
     pub(super) fn lane_of(&self, charge: &Charge<'_>) -> u8 {
-        (lane_of(charge.placed_by()) % self.lanes.len()) as u8
+        part_of(charge, spread(charge.key), self.lanes.len())
     }
 
     pub(super) fn lock(&self, lane: u8) -> MutexGuard<'_, Lane> {
@@ -143,20 +147,42 @@ impl Cycle {
 
     /// Decides a charge by the view of its key and takes. What is reported about it is added to `answers`.
     pub(super) fn take(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<Taken, Undecided> {
-        let mut lane = self.lock(self.lane_of(charge));
-        let taken = self.reserve_in(&mut lane, charge, answers)?;
-        self.confirm_in(&mut lane, charge, taken.taken);
-        Ok(taken)
+        let spread = spread(charge.key);
+        let mut lane = self.lock(part_of(charge, spread, self.lanes.len()));
+        let at = self.now();
+        let now = Now::at(lane.estimate(at)).with_spread(spread.wrapping_mul(1_000)).with_windows(charge.windows);
+        let Lane { tally, indebted, .. } = &mut *lane;
+        if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
+            return Ok(refused);
+        }
+        let limits = &indebted.of(charge).map_err(Undecided::Failed)?.with_debt;
+        let taken = tally.decide(charge.key, limits, &now, at, charge.ask, |verdict, own, words| {
+            report(charge, limits, verdict, own, words, &now, answers)
+        });
+        self.wake_if_urgent(tally);
+        taken.map_err(unread)
     }
 
     /// Decides a charge of a group that may still be refused: what is taken is sent after [`confirm`](Self::confirm).
     pub(super) fn reserve(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<Taken, Undecided> {
-        self.reserve_in(&mut self.lock(self.lane_of(charge)), charge, answers)
+        let (mut lane, at) = (self.lock(self.lane_of(charge)), self.now());
+        let now = now_for(charge, lane.estimate(at));
+        let Lane { tally, indebted, .. } = &mut *lane;
+        if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
+            return Ok(refused);
+        }
+        let limits = &indebted.of(charge).map_err(Undecided::Failed)?.with_debt;
+        let taken = tally.reserve(charge.key, limits, &now, at, charge.ask, |verdict, own, words| {
+            report(charge, limits, verdict, own, words, &now, answers)
+        });
+        taken.map_err(unread)
     }
 
     /// Has a reserved amount sent.
     pub(super) fn confirm(&self, charge: &Charge<'_>, taken: Cost) {
-        self.confirm_in(&mut self.lock(self.lane_of(charge)), charge, taken);
+        let mut lane = self.lock(self.lane_of(charge));
+        lane.tally.confirm(charge.key, self.now(), taken);
+        self.wake_if_urgent(&mut lane.tally);
     }
 
     /// Gives back a reserved amount.
@@ -166,31 +192,10 @@ impl Cycle {
         lane.tally.release(charge.key, &now, taken, stamps);
     }
 
-    fn confirm_in(&self, lane: &mut Lane, charge: &Charge<'_>, taken: Cost) {
-        lane.tally.confirm(charge.key, self.now(), taken);
-        if lane.tally.take_urgent() {
+    fn wake_if_urgent(&self, tally: &mut Tally) {
+        if tally.take_urgent() {
             self.urgent.notify_one();
         }
-    }
-
-    fn reserve_in(&self, lane: &mut Lane, charge: &Charge<'_>, answers: &mut Answers) -> Result<Taken, Undecided> {
-        let at = self.now();
-        let now = now_for(charge, lane.estimate(at));
-        let indebted = lane.indebted(charge).map_err(Undecided::Failed)?;
-        if let Ask::Regardless(_) = charge.ask {
-            // A view may owe much more than a charge may.
-            let refused = lane.tally.peek(charge.key, charge.limits, &now, at, charge.ask, |verdict, own, words| {
-                (!verdict.is_admitted()).then(|| report(charge, charge.limits, verdict, own, words, &now, answers))
-            });
-            if let Some(taken) = refused.map_err(unread)? {
-                return Ok(taken);
-            }
-        }
-        let limits = &indebted.with_debt;
-        let taken = lane.tally.reserve(charge.key, limits, &now, at, charge.ask, |verdict, own, words| {
-            report(charge, limits, verdict, own, words, &now, answers)
-        });
-        taken.map_err(unread)
     }
 
     /// Returns what [`take`](Self::take) would, and takes nothing.
@@ -217,8 +222,23 @@ impl Cycle {
         if !lane.tally.is_unread(charge.key, self.now()) {
             return Ok(None);
         }
-        lane.indebted(charge).map(Some)
+        lane.indebted.of(charge).map(|indebted| Some(indebted.clone()))
     }
+}
+
+/// Refuses a charge that may go into debt if its rule allows less debt than a view may have.
+fn refuse_debt(
+    tally: &mut Tally,
+    charge: &Charge<'_>,
+    now: &Now<'_>,
+    at: u64,
+    answers: &mut Answers,
+) -> Result<Option<Taken>, Undecided> {
+    let Ask::Regardless(_) = charge.ask else { return Ok(None) };
+    let refused = tally.peek(charge.key, charge.limits, now, at, charge.ask, |verdict, own, words| {
+        (!verdict.is_admitted()).then(|| report(charge, charge.limits, verdict, own, words, now, answers))
+    });
+    refused.map_err(unread)
 }
 
 /// Adds what is reported about a charge under `limits`, whose state is under `own`.
@@ -234,7 +254,10 @@ fn report(
     let (outcome, cost) = (verdict.outcome(), charge.ask.cost());
     let (taken, stamps) =
         if outcome.is_admitted() { (verdict.taken(), verdict.stamp()) } else { (Cost::ZERO, Stamps::default()) };
-    if std::ptr::eq(limits, own) || limits == own {
+    let is_same = std::ptr::eq(limits, own) || limits == own;
+    if is_same && limits.as_slice().len() == 1 {
+        answers.charge_by(Standing::Eventual, outcome, taken, stamps, [limits.report_short(&words, now, cost)]);
+    } else if is_same {
         answers.charge_by(Standing::Eventual, outcome, taken, stamps, limits.reports(words, now, cost));
     } else {
         answers.charge_by(Standing::Eventual, outcome, taken, stamps, limits.reports_from(own, words, now, cost));

@@ -20,7 +20,7 @@ struct Local<'a> {
     /// Its position in the group.
     place: usize,
     charge: Charge<'a>,
-    cycle: Arc<Cycle>,
+    cycle: &'a Cycle,
     taken: Option<Taken>,
     /// What is reserved.
     reserved: Cost,
@@ -83,11 +83,25 @@ impl RedisStore {
     }
 
     /// Returns the keys that a charge belongs to, if this node decides it.
-    fn cycle_of(&self, charge: &Charge<'_>) -> Option<Arc<Cycle>> {
+    fn cycle_of(&self, charge: &Charge<'_>) -> Option<&Cycle> {
         match charge.consistency {
             Consistency::Strict | Consistency::Leased => None,
             Consistency::Eventual(every) => Some(self.sharing.cycle(every)),
         }
+    }
+
+    /// Decides a group of one charge by what this node holds or knows of its key. `None`: the store has to be asked.
+    ///
+    /// It builds no list of groups and no future. By the general path a decision had 0.28 of the speed of one in memory if it is
+    /// eventual and 0.32 if it is leased; here an eventual one takes fewer than 3,000 instructions, beside 1,734 in memory.
+    pub(crate) fn try_decide_here(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<bool> {
+        let taken = match charge.consistency {
+            Consistency::Strict => return None,
+            Consistency::Leased => self.try_take_held(charge, answers)?,
+            Consistency::Eventual(every) => self.sharing.cycle(every).take(charge, answers).ok()?,
+        };
+        answers.end_group(taken.at);
+        Some(taken.outcome.is_admitted())
     }
 
     /// Decides a group of one charge, the first of `groups`. If its key has to be read, those of the others are read with it.
@@ -319,7 +333,7 @@ impl RedisStore {
     /// Reads the keys of charges that this node cannot decide without. Returns why some of them could not be read and have no view.
     async fn read_views<'a>(&self, charges: impl Iterator<Item = &'a Charge<'a>>) -> Option<StoreError> {
         let mut error = None;
-        let mut reads: Vec<(&Charge<'_>, Arc<Cycle>, u8, Arc<Indebted>)> = Vec::new();
+        let mut reads: Vec<(&Charge<'_>, &Cycle, u8, Arc<Indebted>)> = Vec::new();
         for charge in charges {
             let Some(cycle) = self.cycle_of(charge) else { continue };
             match cycle.to_read(charge) {
@@ -334,7 +348,7 @@ impl RedisStore {
         if reads.is_empty() {
             return error;
         }
-        let group = |(charge, _, lane, indebted): &(&Charge<'_>, Arc<Cycle>, u8, Arc<Indebted>)| {
+        let group = |(charge, _, lane, indebted): &(&Charge<'_>, &Cycle, u8, Arc<Indebted>)| {
             let name = self.key_name(charge.key, *lane);
             let charge = charge_of(charge.key, &indebted.with_debt, Ask::Exactly(Cost::ZERO));
             let charges = vec![QueuedCharge::new(StoreVerb::Peek, &charge, 0, name, indebted.encoded.clone())];

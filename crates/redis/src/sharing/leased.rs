@@ -11,15 +11,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::{Algorithm, Ask, Cost, Limit, Nanos, Outcome, Report, Retry, Stamp, Stamps, Time, Wall};
+use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Report, Retry, Stamp, Stamps, Time, Wall};
 use tollgate_engine::Standing;
 use tollgate_engine::store::{Answers, Charge, StoreError};
+use tollgate_share::hash::KeyHash;
 use tollgate_share::lease::{Holder, Meter, Need, Reservation, Taking};
 
 use super::Sharing;
 use super::eventual::Taken;
 use super::exchange::ExchangeResult;
-use crate::lanes::{LANES, lane_of};
+use crate::lanes::{LANES, part_of};
 use crate::params::EncodedLimits;
 use crate::request::spread;
 use crate::store::RedisStore;
@@ -38,7 +39,7 @@ pub(super) struct Leases {
 }
 
 /// The leases of the keys of a lane.
-pub(super) type Shard = HashMap<Arc<[u8]>, Entry>;
+pub(super) type Shard = HashMap<Arc<[u8]>, Entry, KeyHash>;
 
 /// The leases of one key.
 pub(super) struct Entry {
@@ -79,6 +80,13 @@ enum Decided {
     Refused(u64),
 }
 
+impl Entry {
+    /// Returns whether leases may be used for a cost under these limits.
+    fn can_lease(&self, limits: &Limits, cost: u64) -> bool {
+        self.encoded.limits() == limits && self.meters.iter().all(|meter| cost <= meter.capacity())
+    }
+}
+
 impl Leases {
     pub(super) fn new(is_cluster: bool) -> Self {
         let count = if is_cluster { LANES } else { LANES / 8 };
@@ -90,7 +98,7 @@ impl Leases {
     }
 
     pub(super) fn lane_of(&self, charge: &Charge<'_>) -> u8 {
-        (lane_of(charge.placed_by()) % self.shards.len()) as u8
+        part_of(charge, spread(charge.key), self.shards.len())
     }
 
     /// Returns the lanes.
@@ -263,6 +271,28 @@ impl RedisStore {
         step
     }
 
+    /// Takes a charge from what this node holds. `None`: it does not hold enough, and nothing has happened.
+    pub(super) fn try_take_held(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<Taken> {
+        let cost = charge.ask.cost().get();
+        if !matches!(charge.ask, Ask::Exactly(_)) || cost == 0 {
+            return None;
+        }
+        let (leases, at) = (&self.sharing.leases, now());
+        let lane = leases.lane_of(charge);
+        let mut shard = leases.lock(lane);
+        let entry = shard.get_mut(charge.key).filter(|entry| entry.can_lease(charge.limits, cost))?;
+        let reservation = entry.holder.try_take(at, cost)?;
+        self.renew_if_due(entry, lane, charge, at);
+        Some(leases.report(Some(entry), charge, Decided::Held(reservation), at, answers).taken)
+    }
+
+    /// Starts an exchange without a need if one is due.
+    fn renew_if_due(&self, entry: &mut Entry, lane: u8, charge: &Charge<'_>, at: u64) {
+        if entry.holder.is_due(at) {
+            drop(self.sharing.start_exchange(lane, &Arc::from(charge.key), entry, Need::default(), false));
+        }
+    }
+
     fn take_from(
         &self,
         entry: &mut Entry,
@@ -282,9 +312,7 @@ impl RedisStore {
         }
         let decided = match entry.holder.take(at, cost) {
             Taking::Held(reservation) => {
-                if entry.holder.is_due(at) {
-                    drop(sharing.start_exchange(lane, &Arc::from(charge.key), entry, Need::default(), false));
-                }
+                self.renew_if_due(entry, lane, charge, at);
                 Decided::Held(reservation)
             }
             Taking::Refused(wait) => Decided::Refused(wait),

@@ -18,7 +18,7 @@ mod sync;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use tokio::runtime::Handle;
 use tollgate_engine::store::{Consistency, Group, SyncEvery, rule_of_key};
@@ -40,10 +40,18 @@ pub(crate) struct Sharing {
     runtime: Handle,
     /// Random for each process, so that no two have the same counters of merges.
     node: String,
-    cycles: RwLock<HashMap<SyncEvery, Arc<Cycle>>>,
+    cycles: CycleList,
     leases: Leases,
     /// Tokens admitted beyond a limit, by domain and rule.
     overshoot: Mutex<HashMap<(String, String), u64>>,
+}
+
+/// The cycles, a list that only grows: finding one takes no lock. Rules have few different intervals.
+type CycleList = OnceLock<Box<CycleNode>>;
+
+struct CycleNode {
+    cycle: Arc<Cycle>,
+    next: CycleList,
 }
 
 /// Returns whether a group has a charge that the store does not decide by itself.
@@ -60,35 +68,38 @@ impl Sharing {
             is_cluster: config.cluster.is_some(),
             runtime: Handle::current(),
             node: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
-            cycles: RwLock::default(),
+            cycles: CycleList::new(),
             leases: Leases::new(config.cluster.is_some()),
             overshoot: Mutex::default(),
         })
     }
 
     /// Returns the keys with this `sync_every`; with the first use of an interval, the task that syncs them is started.
-    fn cycle(self: &Arc<Self>, every: SyncEvery) -> Arc<Cycle> {
-        if let Some(cycle) = self.cycles.read().unwrap_or_else(PoisonError::into_inner).get(&every) {
-            return cycle.clone();
-        }
-        let mut cycles = self.cycles.write().unwrap_or_else(PoisonError::into_inner);
-        let cycle = cycles.entry(every).or_insert_with(|| {
+    fn cycle(self: &Arc<Self>, every: SyncEvery) -> &Arc<Cycle> {
+        let start = || {
             let cycle = Arc::new(Cycle::new(every, self.is_cluster));
             self.runtime.spawn(sync::run(Arc::downgrade(self), cycle.clone()));
-            cycle
-        });
-        cycle.clone()
+            Box::new(CycleNode { cycle, next: CycleList::new() })
+        };
+        let mut place = &self.cycles;
+        loop {
+            let node = place.get_or_init(start);
+            if node.cycle.every == every {
+                return &node.cycle;
+            }
+            place = &node.next;
+        }
     }
 
-    fn all_cycles(&self) -> Vec<Arc<Cycle>> {
-        self.cycles.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    fn all_cycles(&self) -> impl Iterator<Item = &Arc<Cycle>> {
+        std::iter::successors(self.cycles.get(), |node| node.next.get()).map(|node| &node.cycle)
     }
 
     /// Sends what is unsent and returns all leases, for a node that stops. Returns when the store has answered or failed.
     pub(crate) async fn flush(self: &Arc<Self>) {
         self.return_leases().await;
         for cycle in self.all_cycles() {
-            self.sync(&cycle).await;
+            self.sync(cycle).await;
         }
     }
 

@@ -30,6 +30,7 @@ const TICK: u64 = 100 * MILLI;
 /// What a node holds of one key.
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
+    /// The leases, earliest deadline first.
     pieces: Vec<Piece>,
     in_flight: Option<InFlight>,
     demand: Demand,
@@ -110,12 +111,10 @@ impl Reservation {
 impl Holder {
     /// Takes `cost` from what is held, earliest deadline first.
     pub fn take(&mut self, now: u64, cost: u64) -> Taking {
-        self.demand.note(now, cost);
-        self.used_at = now;
-        self.expire(now);
-        if cost <= self.held() {
-            return Taking::Held(self.reserve(cost));
+        if let Some(reservation) = self.try_take(now, cost) {
+            return Taking::Held(reservation);
         }
+        self.note_use(now, cost);
         if self.in_flight.is_some() {
             return Taking::Wait;
         }
@@ -123,6 +122,21 @@ impl Holder {
             return Taking::Refused(self.retry_at.saturating_sub(now).max(1));
         }
         Taking::Ask
+    }
+
+    /// Takes `cost` if it is held; otherwise nothing has happened.
+    pub fn try_take(&mut self, now: u64, cost: u64) -> Option<Reservation> {
+        self.expire(now);
+        if cost > self.held() {
+            return None;
+        }
+        self.note_use(now, cost);
+        Some(self.reserve(cost))
+    }
+
+    fn note_use(&mut self, now: u64, cost: u64) {
+        self.demand.note(now, cost);
+        self.used_at = now;
     }
 
     /// Puts back what was taken for a request that is not admitted. What expired meanwhile stays spent.
@@ -214,7 +228,9 @@ impl Holder {
         if grant.leased > 0 {
             // Counted from before sending, and 1 % less, since this clock may be slower than the store's.
             let deadline = flight.sent_at.saturating_add(grant.lasts - grant.lasts.div_ceil(100));
-            self.pieces.push(Piece { epoch: grant.epoch, slice: grant.slice, left: grant.leased, spent: 0, deadline });
+            let place = self.pieces.partition_point(|piece| piece.deadline <= deadline);
+            let (epoch, slice, left) = (grant.epoch, grant.slice, grant.leased);
+            self.pieces.insert(place, Piece { epoch, slice, left, spent: 0, deadline });
         }
         if !flight.returning {
             self.granted = grant.leased;
@@ -300,18 +316,16 @@ impl Holder {
     /// Forgets leases that have ended, and those with nothing left to report.
     fn expire(&mut self, now: u64) {
         let in_flight = &self.in_flight;
-        let keeps = |piece: &Piece| {
-            let asked = in_flight.as_ref().is_some_and(|flight| {
+        let is_asked = |piece: &Piece| {
+            in_flight.as_ref().is_some_and(|flight| {
                 flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (piece.epoch, piece.slice))
-            });
-            now < piece.deadline && (piece.left > 0 || piece.spent > 0 || asked)
+            })
         };
-        self.pieces.retain(keeps);
+        self.pieces.retain(|piece| now < piece.deadline && (piece.left > 0 || piece.spent > 0 || is_asked(piece)));
     }
 
     fn reserve(&mut self, cost: u64) -> Reservation {
         let (mut rest, mut from) = (cost, Reservation::default());
-        self.pieces.sort_by_key(|piece| piece.deadline);
         for piece in &mut self.pieces {
             let taken = rest.min(piece.left);
             if taken > 0 {

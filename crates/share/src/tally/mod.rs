@@ -48,6 +48,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Ask, Cost, Limits, Now, Stamps, Verdict};
 
+use crate::hash::KeyHash;
 use unsent::Unsent;
 pub use unsent::{Item, MAX_ITEMS, Payload};
 pub use view::{DEBT, merge, with_debt, with_debt_of};
@@ -58,6 +59,8 @@ pub const RECENT: u64 = 1_000_000_000;
 
 /// The name of a key.
 pub type Key = Arc<[u8]>;
+
+type Views = HashMap<Key, View, KeyHash>;
 
 /// How much a tally keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +84,7 @@ impl Default for Bounds {
 #[derive(Debug, Default)]
 pub struct Tally {
     bounds: Bounds,
-    views: HashMap<Key, View>,
+    views: Views,
     unsent: Unsent,
     /// The payload that is being sent, until the store has answered it.
     frozen: Option<Payload>,
@@ -121,12 +124,13 @@ impl Tally {
         ask: Ask,
         report: impl FnOnce(&Verdict<Stamps>, &Limits, &[u64]) -> T,
     ) -> Result<T, Unread> {
-        let taken = self.reserve(key, limits, now, at, ask, |verdict, own, words| {
-            let taken = if verdict.is_admitted() { verdict.taken() } else { Cost::ZERO };
-            (taken, report(verdict, own, words))
-        });
-        let (taken, reported) = taken?;
-        self.confirm(key, at, taken);
+        let (view, unsent) = self.view_at(key, at)?;
+        let verdict = view.take(limits, now, at, ask);
+        unsent.list(view, at);
+        let is_urgent = verdict.is_admitted() && unsent.add(view, at, verdict.taken());
+        let (own, words) = view.state();
+        let reported = report(&verdict, own, words);
+        self.is_urgent |= is_urgent;
         Ok(reported)
     }
 
@@ -144,13 +148,9 @@ impl Tally {
         ask: Ask,
         report: impl FnOnce(&Verdict<Stamps>, &Limits, &[u64]) -> T,
     ) -> Result<T, Unread> {
-        if self.unsent.is_over(at) {
-            self.seal();
-        }
-        let view = self.views.get_mut(key).ok_or(Unread::FirstTouch)?;
-        view.check_age(at, self.bounds.stale_after)?;
+        let (view, unsent) = self.view_at(key, at)?;
         let verdict = view.take(limits, now, at, ask);
-        self.unsent.list(view, at);
+        unsent.list(view, at);
         if verdict.is_admitted() {
             view.reserved = view.reserved.saturating_add(verdict.taken().get());
         }
@@ -160,12 +160,19 @@ impl Tally {
 
     /// Adds a reserved amount to the next payload.
     pub fn confirm(&mut self, key: &[u8], at: u64, taken: Cost) {
-        let Some(view) = self.views.get_mut(key).filter(|_| taken > Cost::ZERO) else { return };
+        let Some(view) = self.views.get_mut(key) else { return };
         view.reserved = view.reserved.saturating_sub(taken.get());
-        view.unsent = view.unsent.saturating_add(taken.get());
-        self.unsent.list(view, at);
-        self.unsent.taken_at(at);
-        self.is_urgent |= view.is_urgent();
+        self.is_urgent |= self.unsent.add(view, at, taken);
+    }
+
+    /// Returns the view of a key to decide by, and the present tick, which is another one if the last has ended.
+    fn view_at(&mut self, key: &[u8], at: u64) -> Result<(&mut View, &mut Unsent), Unread> {
+        if self.unsent.is_over(at) {
+            self.seal();
+        }
+        let view = self.views.get_mut(key).ok_or(Unread::FirstTouch)?;
+        view.check_age(at, self.bounds.stale_after)?;
+        Ok((view, &mut self.unsent))
     }
 
     /// Gives back a reserved amount.

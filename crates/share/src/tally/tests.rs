@@ -239,3 +239,31 @@ fn reserved_amounts_are_sent_when_they_are_confirmed() {
     assert_eq!(node.payload(0).unwrap().items[0].cost, 1);
     assert!(node.take(b"k", &limits, &Now::at(0), 0, Ask::Exactly(Cost::new(3))).unwrap().is_admitted());
 }
+
+#[test]
+fn deciding_at_once_is_reserving_and_confirming() {
+    let limits = four_a_second();
+    let empty = Store::new(&limits, 1).words;
+    let [mut at_once, mut in_steps] = [Tally::default(), Tally::default()];
+    for node in [&mut at_once, &mut in_steps] {
+        node.learn(b"k", &limits, &empty, &Now::at(0), 0);
+    }
+    for step in 0..200_u64 {
+        let (at, ask) = (step * 90_000_000, Ask::Exactly(Cost::new(step * 7 % 4)));
+        let (now, all) = (Now::at(at), |verdict: &Verdict<Stamps>, own: &Limits, words: &[u64]| {
+            (*verdict, own.clone(), words.to_vec())
+        });
+        let decided = at_once.decide(b"k", &limits, &now, at, ask, all).unwrap();
+        let reserved = in_steps.reserve(b"k", &limits, &now, at, ask, all).unwrap();
+        in_steps.confirm(b"k", at, reserved.0.taken());
+        assert_eq!(decided, reserved, "step {step}");
+        assert_eq!(at_once.take_urgent(), in_steps.take_urgent());
+        if step % 17 == 0 {
+            let sent = [&mut at_once, &mut in_steps].map(|node| {
+                let sent = node.payload(at).map(|payload| (payload.sequence, payload.taken_at, payload.items[0].cost));
+                sent.inspect(|(sequence, ..)| node.acknowledge(*sequence))
+            });
+            assert_eq!(sent[0], sent[1], "step {step}");
+        }
+    }
+}

@@ -1,12 +1,12 @@
 //! What a node took and has not sent: one entry per key and tick, oldest first.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use tollgate_core::{Limits, Nanos};
+use tollgate_core::{Cost, Limits, Nanos};
 
 use super::view::View;
-use super::{Key, RECENT};
+use super::{Key, RECENT, Views};
 
 /// The most items of a payload: as many as a store merges in one call.
 pub const MAX_ITEMS: usize = 128;
@@ -112,7 +112,18 @@ impl Unsent {
         }
     }
 
-    pub(super) fn taken_at(&mut self, at: u64) {
+    /// Adds what was taken of a key in the present tick; returns whether it should be sent at once.
+    pub(super) fn add(&mut self, view: &mut View, at: u64, taken: Cost) -> bool {
+        if taken == Cost::ZERO {
+            return false;
+        }
+        view.unsent = view.unsent.saturating_add(taken.get());
+        self.list(view, at);
+        self.taken_at(at);
+        view.is_urgent()
+    }
+
+    fn taken_at(&mut self, at: u64) {
         self.last = self.last.max(at);
     }
 
@@ -135,7 +146,7 @@ impl Unsent {
     }
 
     /// Ends the present tick. Returns what has to be dropped, the oldest first, so that at most `most` entries are kept.
-    pub(super) fn seal(&mut self, views: &mut HashMap<Key, View>, most: usize) -> Vec<Item> {
+    pub(super) fn seal(&mut self, views: &mut Views, most: usize) -> Vec<Item> {
         let mut items = Vec::new();
         for key in self.open.drain(..) {
             let Some(view) = views.get_mut(&key) else { continue };
