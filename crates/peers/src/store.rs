@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tollgate::clock::Clock;
 use tollgate::{Fingerprint, Secret};
-use tollgate_core::{Cost, Limits, Stamps, Time, Wall};
+use tollgate_core::{Ask as Amount, Cost, Limits, Stamps, Time, Wall};
 use tollgate_engine::store::{Answers, Batch, Charge as EngineCharge, Consistency, Group, StoreError, StoreVerb};
 use tollgate_engine::{Standing, Store};
 
@@ -166,7 +166,27 @@ impl PeerStore {
         if decided.urgent {
             self.shared.urgent.notify_one();
         }
+        if let [part] = parts
+            && is_eventual(part.charge)
+        {
+            self.shared.table.note_id(part.key, &part.limits, part.charge.limits_id);
+        }
         now.wall()
+    }
+
+    /// Decides a group of one eventual charge by the entry of its key, if it has one.
+    fn try_decide_here(&self, charge: &EngineCharge<'_>, answers: &mut Answers) -> Option<bool> {
+        let (Consistency::Eventual(_), Amount::Exactly(cost)) = (charge.consistency, charge.ask) else { return None };
+        let (table, now) = (&self.shared.table, self.shared.clock.now());
+        let (outcome, report, urgent) = table.try_check(&now, table.fingerprint(charge.key), charge.limits_id, cost)?;
+        let (taken, stamps) =
+            if outcome.is_admitted() { (cost, Stamps::default()) } else { (Cost::ZERO, Stamps::refused_by(0)) };
+        answers.charge_by(Standing::Eventual, outcome, taken, stamps, [report]);
+        answers.end_group(now.wall());
+        if urgent {
+            self.shared.urgent.notify_one();
+        }
+        Some(outcome.is_admitted())
     }
 
     /// Asks the home of charges.
@@ -348,6 +368,10 @@ fn push(answers: &mut Answers, standing: Standing, answer: ChargeAnswer) {
 impl Store for PeerStore {
     fn run(&self, batch: Batch<'_>, answers: &mut Answers) -> impl Future<Output = ()> + Send {
         self.answer(batch, answers)
+    }
+
+    fn try_decide_shared(&self, charge: &EngineCharge<'_>, answers: &mut Answers) -> Option<bool> {
+        self.try_decide_here(charge, answers)
     }
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tollgate::Fingerprint;
-use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Report, Stamps, Verdict};
+use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Report, Stamps, Verdict};
 
 use super::merge::{self, Merged, Used};
 use super::{Charge, Drained, Item, SharedLimits};
@@ -50,6 +50,8 @@ pub(super) struct Entry {
     /// What was taken here and is in no delta.
     unsent: i64,
     is_dirty: bool,
+    /// The id under which the engine of this node last charged these limits.
+    charged_as: Option<u32>,
 }
 
 /// The result of a commit.
@@ -90,7 +92,7 @@ impl Entry {
     fn new(limits: &Arc<SharedLimits>, now: &Now<'_>) -> Self {
         let mut words: Words = smallvec::smallvec![0; limits.with_debt.words()];
         limits.with_debt.init(&mut *words, now);
-        Self { limits: limits.clone(), words, generation: 0, unsent: 0, is_dirty: false }
+        Self { limits: limits.clone(), words, generation: 0, unsent: 0, is_dirty: false, charged_as: None }
     }
 
     fn is_forgettable(&self, now: &Now<'_>) -> bool {
@@ -134,7 +136,7 @@ impl Entry {
         }
         self.words.resize(limits.with_debt.words().max(self.words.len()), 0);
         if limits.with_debt.commit_from(&self.limits.with_debt, &mut *self.words, now, verdict) {
-            self.limits = limits.clone();
+            (self.limits, self.charged_as) = (limits.clone(), None);
         }
         self.words.truncate(self.limits.with_debt.words());
     }
@@ -160,6 +162,38 @@ impl Shard {
             resets: Vec::new(),
             taken_at: 0,
             swept_at: 0,
+        }
+    }
+
+    /// Decides a check of one charge under the limits with this id of the engine, without finding these; see [`Table::try_check`].
+    ///
+    /// [`Table::try_check`]: super::Table::try_check
+    pub(super) fn try_check(
+        &mut self,
+        key: Fingerprint,
+        limits_id: u32,
+        now: &Now<'_>,
+        cost: Cost,
+    ) -> Option<(Outcome, Report, bool)> {
+        let entry = self.entries.get_mut(&key).filter(|entry| entry.charged_as == Some(limits_id))?;
+        let limits = &entry.limits.with_debt;
+        let outcome = limits.decide_short(&mut &mut *entry.words, now, cost)?;
+        let report = limits.report_short(&&*entry.words, now, cost);
+        let mut urgent = false;
+        if outcome.is_admitted() && cost > Cost::ZERO {
+            self.taken_at = self.taken_at.max(now.mono().as_nanos());
+            urgent = entry.note(cost.get() as i64);
+            if !std::mem::replace(&mut entry.is_dirty, true) {
+                self.dirty.push(key);
+            }
+        }
+        Some((outcome, report, urgent))
+    }
+
+    /// Notes the id under which the engine charges a key under these limits.
+    pub(super) fn note_id(&mut self, key: Fingerprint, limits: &Arc<SharedLimits>, limits_id: u32) {
+        if let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.limits.is_same(limits)) {
+            entry.charged_as = Some(limits_id);
         }
     }
 

@@ -230,3 +230,45 @@ fn much_that_is_unsent_is_urgent() {
     assert!(!take(9));
     assert!(take(1));
 }
+
+#[test]
+fn fast_path_agrees_with_the_general_one() {
+    let [fast, general] = [table(1_000), table(1_000)];
+    let kinds = [
+        bucket("10/s", 5),
+        bucket("7777/s", 40),
+        Limit::from(SlidingWindow::new(9, Nanos::SECOND).unwrap()).into(),
+        Limit::from(FixedWindow::new(9, Nanos::SECOND).unwrap()).into(),
+    ];
+    let (mut at, mut decided_fast) = (SECOND, 0);
+    for step in 0..4_000_u64 {
+        let random = (step + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        at += random % 100 * 1_000_000;
+        let (number, cost, now) = (random / 100 % 6, Cost::new(random / 600 % 4), Now::at(at));
+        // The limits of the last two keys change now and then.
+        let id = if number < 4 { number } else { step / 100 % 2 } as u32;
+        let decide = |table: &Table| {
+            let limits = table.limits(id, &kinds[id as usize]).unwrap();
+            let charge = Charge { key: key(number), limits: &limits, ask: Ask::Exactly(cost), stamps: None };
+            let mut said = None;
+            let decided = table.decide(&now, Verb::Check, &[charge], |_, standing| {
+                said = Some((standing.verdict().outcome(), standing.reports(cost)[0]));
+            });
+            table.note_id(key(number), &limits, id);
+            said.map(|(outcome, report)| (outcome, report, decided.urgent)).unwrap()
+        };
+        let said = fast.try_check(&now, key(number), id, cost);
+        decided_fast += u32::from(said.is_some());
+        assert_eq!(said.unwrap_or_else(|| decide(&fast)), decide(&general), "step {step}, key {number}");
+        if step % 50 == 0 {
+            let drained = [&fast, &general].map(|table| {
+                let mut drained = Drained::default();
+                table.drain(1_000, &mut drained);
+                drained.items.sort_unstable_by_key(|(_, item)| item.key);
+                (drained.taken_at, drained.items.into_iter().map(|(_, item)| item).collect::<Vec<_>>())
+            });
+            assert_eq!(drained[0], drained[1]);
+        }
+    }
+    assert!(decided_fast > 2_000, "{decided_fast} of 4,000 took the fast path");
+}
