@@ -5,6 +5,7 @@
 
 mod attack;
 mod contenders;
+mod instructions;
 mod measure;
 mod nodes;
 mod stopped;
@@ -19,6 +20,13 @@ const CALLERS: usize = 64;
 const TURNS: usize = 5;
 
 fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    match &*words.iter().map(String::as_str).collect::<Vec<_>>() {
+        [] => {}
+        ["instructions"] => return instructions::count_all(),
+        ["child", subject, url] => return instructions::run_counted_decisions(subject, url),
+        _ => anyhow::bail!("usage: tollgate-redis-bench [instructions]"),
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut missed = false;
     let mut kinds = vec![Kind::Redis];

@@ -42,7 +42,7 @@ async fn connect(server: &Server, namespace: &str) -> Result<RedisStore> {
     Ok(RedisStore::connect(config).await)
 }
 
-fn with_rules<S: Store>(store: S, consistency: &str) -> Result<Engine<S>> {
+pub(crate) fn with_rules<S: Store>(store: S, consistency: &str) -> Result<Engine<S>> {
     let engine = Engine::new(store)?;
     let rule = format!("{{id: r, per: [user], limit: 100000000/s, consistency: {consistency}}}");
     let text = format!("{{domain: d, rules: [{rule}]}}");
