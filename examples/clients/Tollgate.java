@@ -4,22 +4,22 @@
 //     var decision = limits.check("{\"client_ip\":\"192.0.2.1\"}");
 //     if (!decision.allowed) { response.setStatus(decision.status); decision.headers.forEach(response::setHeader); }
 //
-// A check has DEADLINE, or the deadline given. If the server does not answer in time, requests pass (FAIL_OPEN) or do not.
-import java.io.IOException;
+// A check has DEADLINE in all, or the deadline given. If the server does not answer in time, requests pass (FAIL_OPEN) or do not.
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.TimeUnit;
 
 public final class Tollgate {
     static final Duration DEADLINE = Duration.ofMillis(250);
     static final boolean FAIL_OPEN = true;
     static final List<String> PASSED_ON = List.of("retry-after", "ratelimit", "ratelimit-policy");
-
     static final Decision FAILED = new Decision(FAIL_OPEN ? 200 : 503, Map.of());
 
     /** Whether a request may pass, the status to refuse it with if not, and the headers for the client. */
@@ -50,7 +50,7 @@ public final class Tollgate {
     }
 
     /** Checks a request with these attributes, a JSON object of strings. */
-    public Decision check(String attributes) throws InterruptedException {
+    public Decision check(String attributes) {
         String body = "{\"domain\":\"" + domain + "\",\"attributes\":" + attributes + "}";
         HttpRequest.Builder request = HttpRequest.newBuilder(check).timeout(deadline)
                 .header("content-type", "application/json").POST(HttpRequest.BodyPublishers.ofString(body));
@@ -58,22 +58,23 @@ public final class Tollgate {
             request.header("authorization", "Bearer " + token);
         }
         try {
-            HttpResponse<Void> response = client.send(request.build(), HttpResponse.BodyHandlers.discarding());
+            HttpResponse<Void> response = client.sendAsync(request.build(), HttpResponse.BodyHandlers.discarding())
+                    .orTimeout(deadline.toMillis(), TimeUnit.MILLISECONDS).join();
             if (!response.headers().firstValue("content-type").orElse("").equals("application/json")) {
                 return FAILED; // Not a decision: a mistake in the request or the token, or a server that is full.
             }
-            Map<String, String> headers = new HashMap<>();
+            Map<String, String> headers = new TreeMap<>();
             PASSED_ON.forEach(name -> response.headers().firstValue(name).ifPresent(value -> headers.put(name, value)));
             return new Decision(response.statusCode(), headers);
-        } catch (IOException error) {
+        } catch (CompletionException error) {
             return FAILED;
         }
     }
 
     /** Checks once and prints the outcome: `java Tollgate.java URL DOMAIN ATTRIBUTES [MILLISECONDS]`. */
-    public static void main(String[] args) throws InterruptedException {
+    public static void main(String[] args) {
         Duration deadline = args.length > 3 ? Duration.ofMillis(Long.parseLong(args[3])) : DEADLINE;
         Decision decision = new Tollgate(args[0], args[1], System.getenv("TOLLGATE_TOKEN"), deadline).check(args[2]);
-        System.out.println(decision.allowed + " " + decision.headers.getOrDefault("retry-after", "-"));
+        System.out.println(decision.allowed + " " + decision.headers);
     }
 }

@@ -2,7 +2,7 @@
 //
 //	handler = tollgate.Limit(handler, "http://127.0.0.1:8080", "api", os.Getenv("TOLLGATE_TOKEN"))
 //
-// A check has deadline. If the server does not answer in time, requests pass (failOpen) or get 503.
+// A check has deadline in all. If the server does not answer in time, requests pass (failOpen) or get 503.
 package tollgate
 
 import (

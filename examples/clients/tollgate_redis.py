@@ -3,9 +3,11 @@
     limits = Limits("redis://127.0.0.1:6380")
     allowed, retry_after = limits.check("api", user="alice")
 
-A check has DEADLINE seconds. If the server does not answer in time, requests pass (FAIL_OPEN) or not.
+Connecting and a check have DEADLINE seconds each. If the server does not answer in time, requests pass (FAIL_OPEN) or not.
 """
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 DEADLINE = 0.25
 FAIL_OPEN = True
@@ -13,7 +15,10 @@ FAIL_OPEN = True
 
 class Limits:
     def __init__(self, url):
-        self.client = redis.Redis.from_url(url, socket_timeout=DEADLINE, socket_connect_timeout=DEADLINE)
+        # By default every call is tried four times, each with the full time.
+        self.client = redis.Redis.from_url(
+            url, socket_timeout=DEADLINE, socket_connect_timeout=DEADLINE, retry=Retry(NoBackoff(), 0)
+        )
 
     def check(self, domain, cost="-", **attributes):
         """Returns whether the request may pass, and the milliseconds to wait if not (-1: never)."""

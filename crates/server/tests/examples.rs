@@ -3,8 +3,10 @@
 
 use crate::common;
 
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use common::{Folder, Rules, Server, required_variable, run};
 
@@ -187,8 +189,176 @@ fn java_client_refuses_and_fails_open() {
         let args = [&*file, url, "api", r#"{"client_ip":"192.0.2.1"}"#, "30000"];
         run(Command::new("java").args(args))
     };
-    assert_eq!(call(&server.url("")), "true -\n");
+    let allowed = call(&server.url(""));
+    assert!(allowed.starts_with("true {ratelimit=") && allowed.contains("ratelimit-policy="), "{allowed}");
     let refused = call(&server.url(""));
-    assert!(refused.starts_with("false 3"), "a wait of about an hour, not {refused}");
-    assert_eq!(call(GONE), "true -\n");
+    assert!(refused.starts_with("false {ratelimit=") && refused.contains("retry-after=3"), "{refused}");
+    assert_eq!(call(GONE), "true {}\n");
+}
+
+#[test]
+fn ioredis_client_refuses_and_fails_open() {
+    let (server, _rules) = start_server();
+    let script = r#"
+const { Limits } = require(process.argv[1] + '/tollgate_ioredis.js');
+(async () => {
+  const limits = new Limits(`redis://127.0.0.1:${process.argv[2]}`);
+  console.log((await limits.check('api', { client_ip: '192.0.2.1' })).allowed);
+  const { allowed, retryAfterMs } = await limits.check('api', { client_ip: '192.0.2.1' });
+  console.log(allowed, retryAfterMs > 3_000_000);
+  const pipeline = limits.pipeline();
+  for (let n = 0; n < 2; n++) pipeline.call('CL.THROTTLE', 'k', 0, 1, 60);
+  console.log((await pipeline.exec()).map(([error, reply]) => reply[0]));
+  limits.close();
+  const gone = new Limits('redis://127.0.0.1:9');
+  console.log((await gone.check('api', { client_ip: '192.0.2.1' })).allowed);
+  gone.close();
+})();
+"#;
+    let output = run(node().args(["-e", script, CLIENTS, &server.resp_port()]));
+    assert_eq!(output, "true\nfalse true\n[ 0, 1 ]\ntrue\n");
+}
+
+fn node() -> Command {
+    let mut command = Command::new("node");
+    command.env("NODE_PATH", required_variable("TOLLGATE_TEST_NODE_MODULES", "a folder of Node packages"));
+    command
+}
+
+fn python() -> Command {
+    Command::new(required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter with the packages of scripts/test"))
+}
+
+/// The beginning of an answer that never ends, over HTTP and over the Redis protocol.
+const SLOW_HTTP: &str = "HTTP/1.1 200 OK\r\nx-slow: ";
+const SLOW_RESP: &str = "+";
+
+/// Returns the port of a server that accepts connections and never finishes an answer. After `start` it sends a byte every now and
+/// then, so that a deadline of each socket operation would never pass; it sends nothing if `start` is empty.
+fn start_server_that_never_answers(start: &'static str) -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let _ = stream.write_all(start.as_bytes());
+                // Until the client closes the connection.
+                while start.is_empty() || stream.write_all(b"1").is_ok() {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            });
+        }
+    });
+    port
+}
+
+/// Runs a check against servers that never finish an answer; `check` runs it in a folder with the clients, given the port. Returns
+/// what it prints open and closed, for a silent server and for a slow one.
+fn never_answered(slow: &'static str, check: impl Fn(&Path, u16) -> String) -> Vec<String> {
+    let mut printed = Vec::new();
+    for start in ["", slow] {
+        let port = start_server_that_never_answers(start);
+        for closed in [false, true] {
+            let folder = Folder::new();
+            for file in std::fs::read_dir(CLIENTS).expect("the clients").map_while(Result::ok) {
+                let text = std::fs::read_to_string(file.path()).expect("text");
+                let text = if closed {
+                    text.replace("FAIL_OPEN = True", "FAIL_OPEN = False")
+                        .replace("FAIL_OPEN = true", "FAIL_OPEN = false")
+                        .replace("failOpen = true", "failOpen = false")
+                } else {
+                    text
+                };
+                folder.write_file(file.file_name().to_str().expect("text"), text);
+            }
+            printed.push(check(folder.path(), port));
+        }
+    }
+    printed
+}
+
+#[test]
+fn python_clients_give_up_at_the_deadline_open_or_closed() {
+    let script = r#"
+import asyncio, sys
+sys.path.insert(0, sys.argv[1])
+import tollgate_asgi
+from django.conf import settings
+settings.configure(TOLLGATE={})
+import tollgate_django
+url = f"http://127.0.0.1:{sys.argv[2]}"
+print(asyncio.run(tollgate_asgi.check(url, "api", {}))[0], tollgate_django.check(url, "api", {})[0])
+"#;
+    let outputs =
+        never_answered(SLOW_HTTP, |folder, port| run(python().args(["-c", script]).arg(folder).arg(port.to_string())));
+    assert_eq!(outputs, ["200 200\n", "503 503\n", "200 200\n", "503 503\n"]);
+}
+
+#[test]
+fn redis_clients_give_up_at_the_deadline_open_or_closed() {
+    let script = r#"
+import sys
+sys.path.insert(0, sys.argv[1])
+from tollgate_redis import Limits
+print(Limits(f"redis://127.0.0.1:{sys.argv[2]}").check("api")[0])
+"#;
+    // redis-py has a deadline for each socket operation only.
+    let outputs =
+        never_answered("", |folder, port| run(python().args(["-c", script]).arg(folder).arg(port.to_string())));
+    assert_eq!(outputs[..2], ["True\n", "False\n"]);
+    let script = r#"
+const { Limits } = require(process.argv[1] + '/tollgate_ioredis.js');
+const limits = new Limits(`redis://127.0.0.1:${process.argv[2]}`);
+limits.check('api', {}).then(({ allowed }) => { console.log(allowed); limits.close(); });
+"#;
+    let outputs =
+        never_answered(SLOW_RESP, |folder, port| run(node().args(["-e", script]).arg(folder).arg(port.to_string())));
+    assert_eq!(outputs, ["true\n", "false\n", "true\n", "false\n"]);
+}
+
+#[test]
+fn express_client_gives_up_at_the_deadline_open_or_closed() {
+    let script = r#"
+const { check } = require(process.argv[1] + '/tollgate_express.js');
+check({ url: `http://127.0.0.1:${process.argv[2]}`, domain: 'api' }, {}).then(({ status }) => console.log(status));
+"#;
+    let outputs =
+        never_answered(SLOW_HTTP, |folder, port| run(node().args(["-e", script]).arg(folder).arg(port.to_string())));
+    assert_eq!(outputs, ["200\n", "503\n", "200\n", "503\n"]);
+}
+
+#[test]
+fn go_client_gives_up_at_the_deadline_open_or_closed() {
+    let go = Path::new(python().get_program()).with_file_name("go");
+    let main = r#"package main
+
+import (
+	"example/tollgate"
+	"fmt"
+	"os"
+)
+
+func main() {
+	status, _ := tollgate.Check("http://127.0.0.1:"+os.Args[1], "api", "", nil)
+	fmt.Println(status)
+}
+"#;
+    let outputs = never_answered(SLOW_HTTP, |folder, port| {
+        std::fs::create_dir(folder.join("tollgate")).expect("a directory");
+        std::fs::rename(folder.join("tollgate.go"), folder.join("tollgate/tollgate.go")).expect("a file");
+        std::fs::write(folder.join("go.mod"), "module example\n\ngo 1.21\n").expect("a file");
+        std::fs::write(folder.join("main.go"), main).expect("a file");
+        let mut command = Command::new(&go);
+        run(command.current_dir(folder).args(["run", "-gcflags=-N -l", ".", &port.to_string()]))
+    });
+    assert_eq!(outputs, ["200\n", "503\n", "200\n", "503\n"]);
+}
+
+#[test]
+fn java_client_gives_up_at_the_deadline_open_or_closed() {
+    let outputs = never_answered(SLOW_HTTP, |folder, port| {
+        let url = format!("http://127.0.0.1:{port}");
+        run(Command::new("java").arg(folder.join("Tollgate.java")).args([&*url, "api", "{}"]))
+    });
+    assert_eq!(outputs, ["true {}\n", "false {}\n", "true {}\n", "false {}\n"]);
 }

@@ -1,0 +1,44 @@
+// ioredis: one check per call over the Redis protocol. Needs the package `ioredis`.
+//
+//     const limits = new Limits('redis://127.0.0.1:6380');
+//     const { allowed, retryAfterMs } = await limits.check('api', { user: 'alice' });
+//
+// A check has DEADLINE_MS in all. If the server does not answer in time, requests pass (FAIL_OPEN) or not.
+'use strict';
+const Redis = require('ioredis');
+
+const DEADLINE_MS = 250;
+const FAIL_OPEN = true;
+
+class Limits {
+  constructor(url) {
+    // `commandTimeout` includes the time until there is a connection.
+    const options = { connectTimeout: DEADLINE_MS, commandTimeout: DEADLINE_MS, maxRetriesPerRequest: 0 };
+    this.client = new Redis(url, options);
+    // Checks see the errors of the connection; without a listener they would be printed.
+    this.client.on('error', () => {});
+  }
+
+  /** Resolves to whether the request may pass, and the milliseconds to wait if not (-1: never). */
+  async check(domain, attributes, cost = '-') {
+    try {
+      const reply = await this.client.call('TG.CHECK', domain, cost, ...Object.entries(attributes).flat());
+      const fields = new Map();
+      for (let n = 0; n < reply.length; n += 2) fields.set(reply[n], reply[n + 1]);
+      return { allowed: fields.get('allowed') === 1, retryAfterMs: fields.get('retry_after_ms') ?? 0 };
+    } catch {
+      return { allowed: FAIL_OPEN, retryAfterMs: 0 };
+    }
+  }
+
+  /** Several checks in one round trip. ioredis's `pipeline()` is not a transaction, and there are none. */
+  pipeline() {
+    return this.client.pipeline();
+  }
+
+  close() {
+    this.client.disconnect();
+  }
+}
+
+module.exports = { Limits };
