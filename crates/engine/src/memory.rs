@@ -34,6 +34,10 @@ const MIN_KEYS: usize = 64;
 /// The number of charges passed to a table together: as many as it fetches at a time.
 const MAX_BATCH: usize = 16;
 
+/// The number of buckets of a table that are looked at to count its keys. Two percent of half a million keys are in them, so that
+/// the estimate is within a few percent.
+const MAX_COUNTED_BUCKETS: usize = 1 << 16;
+
 impl MemoryStore {
     /// Makes a store for `keys` keys with states of one or two words, and for as many or fewer with longer ones.
     ///
@@ -69,6 +73,11 @@ impl<C: Clock> MemoryStore<C> {
             total += table.write_snapshot(limits, to)?;
         }
         Ok(total)
+    }
+
+    /// Returns the number of keys with something used up, estimated where there are many. See [`Ledger::count_used`].
+    pub fn count_used(&self, limits: &dyn LimitTable) -> u64 {
+        self.tables.iter().map(|table| table.count_used(limits, MAX_COUNTED_BUCKETS)).sum()
     }
 
     /// Returns a store with the states of a snapshot. See [`Ledger::restored`].

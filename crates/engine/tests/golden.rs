@@ -20,3 +20,27 @@ fn errors_about_rules_are_those_of_the_golden_files() {
         golden!(name, mistakes.as_slice().iter().map(|mistake| mistake.detailed()).collect::<String>());
     }
 }
+
+#[test]
+fn rules_that_certainly_match_together_are_bounded() {
+    let rules = |name: &str, count: usize, rest: &str| -> String {
+        (0..count).map(|n| format!("- {{id: {name}{n}, {rest}limit: 1/s}}\n")).collect()
+    };
+    let read = |groups: &[String]| {
+        let text = format!("domain: api\nrules:\n{}", groups.concat());
+        Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }])
+    };
+    // Rules without a condition count for every group; those that may not match count for none.
+    let always = rules("always", 56, "");
+    let perhaps = rules("perhaps", 300, "when: {path: /v1/**}, if: \"int(size) > 9\", ");
+    let same = rules("same", 200, "when: {path: /v1/**, method: GET}, ");
+    assert!(read(&[always.clone(), perhaps, same.clone()]).is_ok(), "256 match together");
+    let one_more = rules("reordered", 1, "when: {method: [GET], path: /v1/**}, ");
+    let others = rules("other", 256, "when: {path: /v2/**}, ");
+    let mistakes = read(&[same, one_more, always, others]).expect_err("257 match together");
+    golden!(
+        "too_many_rules_match_together",
+        mistakes.as_slice().iter().map(|mistake| mistake.detailed()).collect::<String>()
+    );
+    assert!(read(&[rules("always", 257, "")]).is_err(), "every request matches 257");
+}

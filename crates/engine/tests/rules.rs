@@ -279,7 +279,9 @@ fn batch_is_decided_in_order_and_independently() {
 
 #[test]
 fn rules_that_match_an_item_and_a_request_are_bounded() {
-    let matching = |count: usize| -> String { (0..count).map(|n| format!("- {{id: r{n}, limit: 1/m}}\n")).collect() };
+    // Each condition differs, so that no two rules certainly match together.
+    let rule = |n| format!("- {{id: r{n}, when: {{none: {{not: x{n}}}}}, limit: 1/m}}\n");
+    let matching = |count: usize| -> String { (0..count).map(rule).collect() };
     let mut full = bench(&matching(256));
     assert_eq!(full.check(&[]), "allow");
     assert_eq!(full.check(&[]), "deny 60s");

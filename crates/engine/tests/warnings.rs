@@ -224,11 +224,7 @@ fn ten_thousand_rules_with_only_an_if_are_indexed_by_its_implied_conditions() {
 #[test]
 fn many_rules_without_an_indexed_condition_cause_a_warning() {
     let mut page = Page::default();
-    for rule in [
-        "{id: rN, when: {plan: {not: pN}}, limit: 1/s}",
-        "{id: rN, if: \"!has(aN)\", limit: 1/s}",
-        "{id: rN, limit: 1/s}",
-    ] {
+    for rule in ["{id: rN, when: {plan: {not: pN}}, limit: 1/s}", "{id: rN, if: \"!has(aN)\", limit: 1/s}"] {
         let bench = bench(&repeat_rule(rule));
         assert_eq!(bench.engine.rules().unindexed_rules(b"d"), 10_000, "{rule}");
         let warnings = bench.engine.warnings(&read(&repeat_rule(rule)));

@@ -25,6 +25,12 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
         self.store.write_snapshot(&*running, to)
     }
 
+    /// Returns the number of keys with something used up, estimated where there are many. Decisions continue meanwhile.
+    pub fn count_used(&self) -> u64 {
+        let running = self.running.load_full();
+        self.store.count_used(&*running)
+    }
+
     /// Returns an engine without rules whose store holds `keys` keys and has the counters of a snapshot. They count for
     /// the rules that are put in force next, by the ids of these rules, also where their limits have changed.
     ///

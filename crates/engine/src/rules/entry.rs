@@ -120,9 +120,10 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
             }));
         }
     }
+    let checked = checker.finish(&mut notes);
     notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
     let left_out = left_out.finish().err().map(|left_out| left_out.with_snippets(sources));
-    let rules = Rules { domains: checker.finish(), left_out, hides_positions: false, is_partial: false };
+    let rules = Rules { domains: checked, left_out, hides_positions: false, is_partial: false };
     let (domains, entries): (Vec<String>, Vec<Vec<RuleEntry>>) = taken.into_iter().unzip();
     Ok(SplitFiles { domains, entries: entries.into_iter().flatten().collect(), rules })
 }
@@ -199,7 +200,7 @@ fn check_tree(tree: &Node, notes: &mut Notes) -> Rules {
     for domain in raw::read(tree, notes) {
         checker.check_domain(&domain, notes);
     }
-    Rules { domains: checker.finish(), left_out: None, hides_positions: false, is_partial: false }
+    Rules { domains: checker.finish(notes), left_out: None, hides_positions: false, is_partial: false }
 }
 
 fn file_of(domain: &str, rules: Vec<Node>) -> Node {

@@ -17,7 +17,7 @@
 use std::fmt;
 
 /// A pattern with at least one star or capture.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Glob {
     /// The pattern with stars instead of the captures.
     text: Box<str>,
@@ -25,14 +25,14 @@ pub struct Glob {
 }
 
 /// A named segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Capture {
     name: Box<str>,
     position: CapturePosition,
 }
 
 /// The index of a captured segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum CapturePosition {
     /// Counted from the first segment.
     FromStart(usize),

@@ -170,6 +170,11 @@ impl Notes {
         self.found.len() >= Mistakes::MAX
     }
 
+    /// Counts a mistake that is not listed, once the list [is full](Self::is_full).
+    pub(crate) fn count_unlisted(&mut self) {
+        self.left_out += 1;
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.found.len() + self.left_out
     }

@@ -188,7 +188,7 @@ fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<D
             }
         }
     }
-    (checker.finish(), notes, left_out)
+    (checker.finish(&mut notes), notes, left_out)
 }
 
 /// Rules under one name. A request names its domain.

@@ -255,7 +255,7 @@ pub enum Origin {
 }
 
 /// A condition on one attribute.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Condition {
     /// The name of the attribute.
     pub attribute: Box<str>,
@@ -264,7 +264,7 @@ pub struct Condition {
 }
 
 /// A test of a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Test {
     /// The value matches one of these patterns; there is at least one.
     AnyOf(Vec<Pattern>),
@@ -277,7 +277,7 @@ pub enum Test {
 }
 
 /// A pattern to compare a value with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
     /// Exactly this string.
     Equals(Box<str>),

@@ -13,7 +13,7 @@ use super::history::{self, RuleWrite};
 use super::model::{Action, Change, Expected, Finding, Others, Plan, Validation};
 use super::orphans::{self, Orphans};
 use super::plan::{DomainChanges, FileChanges, RuleChange, StoredRules, compare, plan_warnings};
-use super::rules::{self, RuleRow, audit_entry, check_count, check_rule_size};
+use super::rules::{self, RuleRow, audit_entry, check_count, check_matched_together, check_rule_size};
 use super::snapshot::{self, DomainRules, ExportRow};
 use super::sql::Sql;
 use super::{ControlError, Result, size};
@@ -36,15 +36,16 @@ impl RuleFiles<'_> {
         let taken = match split(text).await {
             Ok(taken) => taken,
             Err(ControlError::Mistakes(mistakes)) => {
+                let more_mistakes = mistakes.left_out();
                 let mistakes = mistakes.as_slice().iter().map(Finding::from).collect();
-                return Ok(Validation { rules: 0, mistakes, warnings: Vec::new() });
+                return Ok(Validation { rules: 0, mistakes, more_mistakes, warnings: Vec::new() });
             }
             Err(error) => return Err(error),
         };
         let stored = with_timeout(LONG, async { load(&mut *self.db.read().await?, &taken.domains).await }).await?;
         run_blocking(move || {
             let warnings = plan_warnings(&taken, &stored).iter().map(Finding::from).collect();
-            Validation { rules: taken.entries.len(), mistakes: Vec::new(), warnings }
+            Validation { rules: taken.entries.len(), mistakes: Vec::new(), more_mistakes: 0, warnings }
         })
         .await
     }
@@ -189,7 +190,12 @@ async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others)
     let orphans = orphans::find(&mut write.tx).await?;
     orphans::warn_about_orphans(&mut changes, &orphans);
     for domain in std::mem::take(&mut changes.domains) {
+        let name = domain.name.clone();
         apply_domain(write, domain, &orphans).await?;
+        // The file was checked by itself, but its rules may match together with those that stay.
+        if others == Others::Keep {
+            check_matched_together(write, &name, "").await?;
+        }
     }
     check_count(write.rules)?;
     size::check(write.size)?;

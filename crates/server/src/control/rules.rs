@@ -3,9 +3,11 @@
 use serde_json::Value;
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
+use tollgate_engine::Item;
 use tollgate_engine::rules::entry;
 use tollgate_engine::rules::{MAX_RULES, Source};
 
+use super::apply::run_blocking;
 use super::audit::NewEntry;
 use super::db::{Db, SHORT, Stamp, Write, are_storable, read_boolean, with_timeout};
 use super::history::{self, RuleWrite, VersionRow};
@@ -273,6 +275,9 @@ pub(super) async fn change_rule(
             return Ok(WriteOutcome { value: old.into_stored(domain), created: false, changed: false });
         }
         let new = store(&mut write, domain, id, old.as_ref(), text, enabled, action).await?;
+        if enabled {
+            check_matched_together(&mut write, domain, &new.text).await?;
+        }
         write.commit().await?;
         Ok(WriteOutcome { value: new.into_stored(domain), created: old.is_none(), changed: true })
     })
@@ -329,6 +334,42 @@ pub(super) fn audit_entry<'e>(
     after: Option<&'e str>,
 ) -> NewEntry<'e> {
     NewEntry { kind: "rule", action, domain: Some(domain), subject: id.into(), before, after }
+}
+
+/// Checks that nodes accept the enabled rules of a domain after `changed` was written: not too many may match the same requests.
+/// Only rules that may match together with `changed` are read: those without `when`, and those with its values; all if it is empty.
+pub(super) async fn check_matched_together(write: &mut Write<'_>, domain: &str, changed: &str) -> Result<()> {
+    let mut query = Sql::new("SELECT COUNT(*) FROM rules WHERE enabled = 1 AND domain = ");
+    let count = query.bind(domain).fetch_optional(&mut *write.tx).await?.map(|row| row.try_get(0)).transpose()?;
+    if count.unwrap_or(0_i64) <= Item::MAX_RULES as i64 {
+        return Ok(());
+    }
+    let mut query = Sql::new("SELECT text FROM rules WHERE enabled = 1 AND domain = ");
+    query.bind(domain).push(" AND (text NOT LIKE '{\"id\":\"' || id || '\",\"when\":{\"%'");
+    // Stored rules begin with their id and `when`.
+    query.push(" OR (id = id");
+    for value in plain_values(&parse_stored(changed)["when"]) {
+        query.push(" AND text LIKE ").bind(like_pattern(&value)).push(" ESCAPE '!'");
+    }
+    let rows = query.push(")) ORDER BY position, id").fetch_all(&mut *write.tx).await?;
+    let texts = rows.iter().map(|row| row.try_get(0)).collect::<std::result::Result<Vec<String>, _>>()?;
+    if texts.len() <= Item::MAX_RULES {
+        return Ok(());
+    }
+    let file = entry::to_json([(domain, texts.iter().map(String::as_str))]);
+    run_blocking(move || entry::split(&[Source { name: "rules", text: file.as_bytes() }]).map(drop)).await??;
+    Ok(())
+}
+
+/// Returns the values in `when` that are written the same in every rule that requires them.
+fn plain_values(when: &Value) -> Vec<String> {
+    let values = when.as_object().into_iter().flat_map(serde_json::Map::values);
+    let texts = values.filter_map(|value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+    });
+    texts.filter(|text| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/-._*".contains(&byte))).collect()
 }
 
 async fn last_position(write: &mut Write<'_>, domain: &str) -> Result<Option<i64>> {

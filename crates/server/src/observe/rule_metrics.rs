@@ -173,7 +173,8 @@ mod tests {
     #[test]
     fn number_of_series_is_bounded() {
         let engine = Engine::new(MemoryStore::new(10).unwrap()).unwrap();
-        let rules: String = (0..3 * MAX_RULES).map(|id| format!("- {{id: r{id}, limits: [7/s, 9/m]}}\n")).collect();
+        let rule = |id| format!("- {{id: r{id}, when: {{a: x{id}}}, limits: [7/s, 9/m]}}\n");
+        let rules: String = (0..3 * MAX_RULES).map(rule).collect();
         let text = format!("domain: a\nrules:\n{rules}");
         engine.put(&Rules::read(&[Source { name: "rules", text: text.as_bytes() }]).unwrap()).unwrap();
         let mut page = MetricsText::default();

@@ -4,6 +4,7 @@ mod behaviour;
 mod condition;
 mod consistency;
 mod limits;
+mod together;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use behaviour::{check_ban, check_enforce, check_exceed, check_refusal, check_sch
 use condition::{check_expression, check_only, check_per, match_invalid};
 use consistency::check_consistency;
 use limits::{check_effect, words_of};
+use together::check_matched_together;
 
 /// Maximum length of the name of a domain, a rule or an attribute.
 const MAX_NAME_BYTES: usize = 128;
@@ -49,8 +51,9 @@ impl<'f> Checker<'f> {
         self.skips_invalid
     }
 
-    /// Returns all domains after the last file.
-    pub(crate) fn finish(self) -> Vec<Domain> {
+    /// Checks the rules of all files together, after the last file, and returns the domains.
+    pub(crate) fn finish(self, notes: &mut Notes) -> Vec<Domain> {
+        self.domains.iter().for_each(|domain| check_matched_together(domain, notes));
         self.domains
     }
 

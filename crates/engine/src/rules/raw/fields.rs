@@ -50,7 +50,7 @@ impl<'n> Fields<'n> {
                 known.push((key.position, name, value));
             } else if notes.is_full() {
                 // Searching for the nearest word takes longer than everything else.
-                notes.add(key.position, "");
+                notes.count_unlisted();
             } else {
                 let problem = format!("`{}` is not a key of {what}", shorten(name));
                 let (help, word) = match elsewhere(name) {

@@ -1,0 +1,41 @@
+//! Checks how many rules of a domain certainly match the same requests.
+
+use std::collections::HashMap;
+
+use super::super::Domain;
+use super::super::mistake::Notes;
+use super::super::rule::{Condition, Rule};
+use crate::request::Item;
+
+/// Reports each group of rules with the same `when` that is too large for any request that matches them: deciding would refuse
+/// every such request. Rules with an empty `when` count for every group; rules with `if`, `only` or `schedule` for none, because
+/// they may not match.
+pub(super) fn check_matched_together(domain: &Domain, notes: &mut Notes) {
+    if domain.rules.len() <= Item::MAX_RULES {
+        return;
+    }
+    let mut groups: HashMap<Vec<&Condition>, Vec<&Rule>> = HashMap::new();
+    for rule in domain.rules.iter().filter(|rule| rule.is_unconditional_beyond_when()) {
+        let mut when: Vec<&Condition> = rule.when().iter().collect();
+        when.sort_by(|one, other| one.attribute.cmp(&other.attribute));
+        groups.entry(when).or_default().push(rule);
+    }
+    let always = groups.remove(&Vec::new()).unwrap_or_default();
+    if always.len() > Item::MAX_RULES {
+        return report(&always, always.len(), notes);
+    }
+    // Notes are sorted by position at the end, so the order of the groups does not matter.
+    for group in groups.values().filter(|group| group.len() + always.len() > Item::MAX_RULES) {
+        report(group, group.len() + always.len(), notes);
+    }
+}
+
+/// Reports a group at its last rule.
+fn report(group: &[&Rule], count: usize, notes: &mut Notes) {
+    let Some(last) = group.last() else { return };
+    notes.set_file(&last.position().file);
+    let problem = format!("too many rules that match the same requests: {count} (maximum {})", Item::MAX_RULES);
+    let help =
+        "a request that matches more is refused; use `overrides`, or several values in `per`, instead of one rule each";
+    notes.add_with_help(last.position().position, problem, help);
+}
