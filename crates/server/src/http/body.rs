@@ -1,5 +1,6 @@
 //! The body of a response: bytes, or a stream that ends when its reader leaves or the server stops.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -29,24 +30,74 @@ impl Default for ReplyBody {
 impl<T: Into<Bytes>> From<T> for ReplyBody {
     fn from(bytes: T) -> Self {
         let bytes = bytes.into();
-        if bytes.len() > MAX_FRAME { Self::Long(LongBody::new(bytes)) } else { Self::Whole(Full::new(bytes)) }
+        if bytes.len() > MAX_FRAME { Self::Long(LongBody::new([bytes])) } else { Self::Whole(Full::new(bytes)) }
+    }
+}
+
+/// A long response that is written piece by piece. It is kept in parts, because one large buffer would be copied when it grows, and
+/// released in one go, for which other connections would wait.
+#[derive(Debug, Default)]
+pub struct LongWriter {
+    parts: Vec<Bytes>,
+    /// The last part.
+    pub part: Vec<u8>,
+    /// The length of the other parts.
+    length: usize,
+}
+
+impl LongWriter {
+    /// Returns the bytes written so far.
+    pub fn written(&self) -> usize {
+        self.length + self.part.len()
+    }
+
+    /// Begins another part if the last one is long enough. Call it after each item.
+    pub fn end_item(&mut self) {
+        if self.part.len() >= MAX_FRAME {
+            self.length += self.part.len();
+            self.parts.push(std::mem::take(&mut self.part).into());
+        }
+    }
+}
+
+impl From<LongWriter> for ReplyBody {
+    fn from(mut written: LongWriter) -> Self {
+        if written.parts.is_empty() {
+            return Self::from(written.part);
+        }
+        written.parts.push(written.part.into());
+        Self::Long(LongBody::new(written.parts))
     }
 }
 
 /// The bytes of a response that are passed to the kernel before other connections have their turn.
-const MAX_FRAME: usize = 256 * 1024;
+const MAX_FRAME: usize = 64 * 1024;
 
 /// A long body. After each frame it lets other connections have their turn: a client that reads fast would keep the thread busy
 /// for milliseconds otherwise.
 #[derive(Debug)]
 pub struct LongBody {
-    rest: Bytes,
+    parts: VecDeque<Bytes>,
+    /// The bytes that are left.
+    left: usize,
     must_yield: bool,
 }
 
 impl LongBody {
-    fn new(rest: Bytes) -> Self {
-        Self { rest, must_yield: false }
+    fn new(parts: impl IntoIterator<Item = Bytes>) -> Self {
+        let parts: VecDeque<Bytes> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        Self { left: parts.iter().map(Bytes::len).sum(), parts, must_yield: false }
+    }
+
+    /// Returns the next bytes to send.
+    fn next_frame(&mut self) -> Option<Bytes> {
+        let part = self.parts.front_mut()?;
+        let frame = part.split_to(part.len().min(MAX_FRAME));
+        if part.is_empty() {
+            self.parts.pop_front();
+        }
+        self.left -= frame.len();
+        Some(frame)
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
@@ -55,8 +106,7 @@ impl LongBody {
             return Poll::Pending;
         }
         self.must_yield = true;
-        let frame = self.rest.split_to(self.rest.len().min(MAX_FRAME));
-        Poll::Ready(Some(frame).filter(|frame| !frame.is_empty()))
+        Poll::Ready(self.next_frame())
     }
 }
 
@@ -77,7 +127,7 @@ impl Body for ReplyBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(body) => body.is_end_stream(),
-            Self::Long(body) => body.rest.is_empty(),
+            Self::Long(body) => body.left == 0,
             Self::Stream(body) => body.is_end_stream(),
         }
     }
@@ -86,7 +136,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(body) => body.size_hint(),
-            Self::Long(body) => SizeHint::with_exact(body.rest.len() as u64),
+            Self::Long(body) => SizeHint::with_exact(body.left as u64),
             Self::Stream(body) => body.size_hint(),
         }
     }
@@ -107,5 +157,22 @@ mod tests {
         assert!(Pin::new(&mut body).poll_frame(&mut cx).is_pending());
         let rest = body.collect().await.expect("infallible").to_bytes();
         assert_eq!(rest, bytes.slice(MAX_FRAME..));
+    }
+
+    #[tokio::test]
+    async fn response_written_in_parts_arrives_whole() {
+        for items in [0, 1, 50_000] {
+            let (mut written, mut expected) = (LongWriter::default(), Vec::new());
+            for item in 0..items {
+                let text = format!("item {item},");
+                written.part.extend_from_slice(text.as_bytes());
+                written.end_item();
+                expected.extend_from_slice(text.as_bytes());
+            }
+            assert_eq!(written.written(), expected.len());
+            let body = ReplyBody::from(written);
+            assert_eq!(body.size_hint().exact(), Some(expected.len() as u64));
+            assert_eq!(body.collect().await.expect("infallible").to_bytes(), expected);
+        }
     }
 }

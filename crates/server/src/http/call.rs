@@ -1,5 +1,6 @@
 //! One call of an operation, from the body of the request to the response.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
@@ -7,14 +8,16 @@ use http_body_util::BodyExt;
 use hyper::header::HeaderValue;
 use hyper::{Method, StatusCode};
 use serde::Deserialize;
+use tokio::task::{spawn_blocking, yield_now};
 use tollgate_engine::{Enforcement, Store};
 use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
+use super::body::LongWriter;
 use super::bounds::{MAX_ANSWER, MAX_EXPLAINED};
 use super::problem::Problem;
 use super::serve::{HttpResponse, new_response};
-use super::wire::{Body, WireRequest};
+use super::wire::{Body, ListReader, ReadList, WireRequest};
 use super::{explain, json, route, translate};
 use crate::app::App;
 use crate::control::auth::Access;
@@ -54,7 +57,11 @@ pub(super) async fn call<S: Store>(
         Op::Page(_) => Ok(Input::None),
         Op::SetEnforcement => Ok(Input::Enforcement(parse_enforcement(body)?)),
         Op::Decide(_) | Op::Acquire | Op::Commit | Op::Refund | Op::Renew | Op::Reset | Op::Explain => {
-            parsed = Body::parse(body).map_err(|error| Problem::json(&error))?;
+            parsed = match body.len() {
+                ..=LONG_LIST => Body::parse(body).map_err(|error| Problem::json(&error))?,
+                // Boxed: it is rarely needed.
+                _ => Box::pin(parse_in_parts(body)).await?,
+            };
             match &parsed {
                 Body::One(item) => translate::to_input(&app.engine, spec.op, item),
                 Body::Many(_) if spec.op == Op::Acquire => {
@@ -74,6 +81,31 @@ pub(super) async fn call<S: Store>(
     answer.unwrap_or_else(|| Err(Problem::bug()))
 }
 
+/// The length of a body from which on it is parsed in parts.
+const LONG_LIST: usize = 8 * 1024;
+
+/// The items that are parsed before other connections have their turn.
+const PARSED_TOGETHER: usize = 64;
+
+/// Parses a long body. Other connections have their turn between parts of a list.
+async fn parse_in_parts(body: &[u8]) -> Result<Body<'_>, Problem> {
+    let Some(mut reader) = ListReader::new(body) else {
+        return Body::parse(body).map_err(|error| Problem::json(&error));
+    };
+    let mut items = Vec::new();
+    loop {
+        match reader.read(&mut items, PARSED_TOGETHER) {
+            ReadList::More => yield_now().await,
+            ReadList::End => return Ok(Body::Many(items)),
+            // The error of the whole body has the position; finding it may take milliseconds.
+            ReadList::Wrong => break,
+        }
+    }
+    let copy = body.to_vec();
+    let error = spawn_blocking(move || Body::parse(&copy).err()).await;
+    Err(error.ok().flatten().map_or_else(Problem::bug, |error| Problem::json(&error)))
+}
+
 async fn call_list<S: Store>(
     app: &App<S>,
     caller: Caller<'_>,
@@ -82,30 +114,30 @@ async fn call_list<S: Store>(
     items: &[WireRequest<'_>],
 ) -> HttpResponse {
     let call = |item| Call::new(translate::to_input(&app.engine, spec.op, item));
-    let mut calls: Vec<Call<'_>> = items.iter().map(call).collect();
-    let mut out = Vec::with_capacity(64 + 256 * items.len());
-    out.push(b'[');
+    let mut out = LongWriter::default();
+    out.part.push(b'[');
     let mut is_replay = false;
-    run_list(app, caller, spec, key, &mut calls, |Reply { index, result, replayed }| {
+    run_list(app, caller, spec, key, items, call, |Reply { index, result, replayed }| {
         is_replay |= replayed;
         if index > 0 {
-            out.push(b',');
+            out.part.push(b',');
         }
         match result {
             Ok(output) => {
-                json::write(&mut out, output);
-                if let Some(is_full) = caller.is_full.filter(|_| out.len() > MAX_ANSWER) {
+                json::write(&mut out.part, output);
+                if let Some(is_full) = caller.is_full.filter(|_| out.written() > MAX_ANSWER) {
                     is_full.store(true, Ordering::Relaxed);
                 }
             }
             Err(error) => {
                 app.metrics.front_counters(Protocol::Http).malformed();
-                out.extend_from_slice(&Problem::from_op(error, &format!("/{index}")).to_json());
+                out.part.extend_from_slice(&Problem::from_op(error, &format!("/{index}")).to_json());
             }
         }
+        out.end_item();
     })
     .await;
-    out.push(b']');
+    out.part.push(b']');
     with_replayed(new_response(StatusCode::OK, JSON, out), is_replay)
 }
 
@@ -140,10 +172,22 @@ fn respond(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
     Ok(with_replayed(answer, reply.replayed))
 }
 
-fn to_json(output: &Output<'_>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256);
-    json::write(&mut out, output);
-    out
+thread_local! {
+    /// Where a response is written, so that it is allocated once, with its exact length.
+    static WRITTEN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The capacity that is kept for the next response.
+const MAX_KEPT: usize = 16 * 1024;
+
+fn to_json(output: &Output<'_>) -> Bytes {
+    WRITTEN.with_borrow_mut(|out| {
+        out.clear();
+        json::write(out, output);
+        let written = Bytes::copy_from_slice(out);
+        out.shrink_to(MAX_KEPT);
+        written
+    })
 }
 
 fn with_replayed(mut answer: HttpResponse, replayed: bool) -> HttpResponse {

@@ -8,9 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
-use bytes::Bytes;
 use hyper::body::Incoming;
-use hyper::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, AUTHORIZATION, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -40,7 +39,7 @@ use crate::rls;
 /// A response.
 pub type HttpResponse = Response<ReplyBody>;
 
-const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Serves a connection from `peer` until the client closes it, stalls, or the server stops.
 pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
@@ -186,9 +185,10 @@ async fn try_answer<S: Store + 'static>(
     let access = match &found {
         Ok(spec) if spec.role.is_none() => Access::Local,
         Ok(_) | Err(_) if state.is_reserved => return Err(too_many_connections()),
+        Ok(_) | Err(_) if !app.auth.requires_tokens() => Access::Local,
         Ok(_) | Err(_) => match bearer_of(&head) {
-            // The fast path for callers that send a token, or need none.
-            token if token.is_some() || !app.auth.requires_tokens() => authenticate(app, state, token)?,
+            // The fast path for callers that send a token.
+            token if token.is_some() => authenticate(app, state, token)?,
             token => {
                 let credentials = credentials.insert(session::Credentials::from_request(app, &head, token));
                 authenticate(app, state, credentials.token())?
@@ -305,8 +305,8 @@ fn allow(methods: HeaderValue) -> HttpResponse {
 }
 
 /// Returns a response with a body.
-pub(super) fn new_response(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
-    let mut answer = Response::new(ReplyBody::from(body.into()));
+pub(super) fn new_response(status: StatusCode, kind: &'static str, body: impl Into<ReplyBody>) -> HttpResponse {
+    let mut answer = Response::new(body.into());
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     answer

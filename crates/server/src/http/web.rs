@@ -7,13 +7,15 @@
 use std::net::IpAddr;
 
 use hyper::StatusCode;
-use hyper::header::{HOST, ORIGIN};
+use hyper::header::{HOST, HeaderName, ORIGIN};
 use hyper::http::request::Parts;
 
 use super::problem::Problem;
 use crate::console;
 
-const SEC_FETCH_SITE: &str = "sec-fetch-site";
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 /// The host names, beside those of loopback, by which a server may be called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,7 +29,12 @@ impl AllowedHosts {
 
     /// Returns whether a server may be called by this name, given as in `Host`.
     pub fn contains(&self, host: &str) -> bool {
-        let name = without_port(host).to_ascii_lowercase();
+        let name = without_port(host);
+        // What nearly all callers send is compared without parsing.
+        if matches!(name, "127.0.0.1" | "localhost") {
+            return true;
+        }
+        let name = name.to_ascii_lowercase();
         let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         address.is_ok_and(|address| address.to_canonical().is_loopback())
             || name == "localhost"
@@ -50,6 +57,15 @@ fn without_port(host: &str) -> &str {
 /// # Errors
 /// 403 for a page, 421 for another host.
 pub(super) fn check(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
+    if head.headers.contains_key(ORIGIN) || head.headers.contains_key(SEC_FETCH_SITE) {
+        check_page(head)?;
+    }
+    check_host(hosts, head)
+}
+
+/// Refuses a request of a web page, unless it is one of the console.
+#[cold]
+fn check_page(head: &Parts) -> Result<(), Problem> {
     let is_console = head.headers.contains_key(console::HEADER);
     if head.headers.get_all(ORIGIN).iter().any(|origin| !is_console || !is_own(origin.as_bytes(), head)) {
         return Err(Problem::forbidden("requests from web pages (header `Origin`) are not accepted"));
@@ -58,7 +74,7 @@ pub(super) fn check(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Pr
     if sites.any(|site| site != "none" && (!is_console || site != "same-origin")) {
         return Err(Problem::forbidden("requests from web pages (header `Sec-Fetch-Site`) are not accepted"));
     }
-    check_host(hosts, head)
+    Ok(())
 }
 
 /// Refuses a request for a page of the console that another page embeds; following a link to it is accepted.
@@ -68,7 +84,7 @@ pub(super) fn check(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Pr
 pub(super) fn check_navigation(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
     let of = |name| head.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
     let is_foreign = matches!(of(SEC_FETCH_SITE), b"cross-site" | b"same-site");
-    if is_foreign && (of("sec-fetch-mode"), of("sec-fetch-dest")) != (&b"navigate"[..], &b"document"[..]) {
+    if is_foreign && (of(SEC_FETCH_MODE), of(SEC_FETCH_DEST)) != (&b"navigate"[..], &b"document"[..]) {
         return Err(Problem::forbidden("the console cannot be part of another page (header `Sec-Fetch-Site`)"));
     }
     check_host(hosts, head)

@@ -80,6 +80,59 @@ impl<'a> Body<'a> {
     }
 }
 
+/// Reads a list in parts.
+#[derive(Debug)]
+pub struct ListReader<'a> {
+    rest: &'a [u8],
+    /// Whether an item was read, so that a comma or the end follows.
+    begun: bool,
+}
+
+/// What a [`ListReader`] has read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadList {
+    /// Items; others may follow.
+    More,
+    /// All items.
+    End,
+    /// Something that [`Body::parse`] refuses.
+    Wrong,
+}
+
+impl<'a> ListReader<'a> {
+    /// Returns a reader of a body that is a list; `None` if it is something else.
+    pub fn new(body: &'a [u8]) -> Option<Self> {
+        Some(Self { rest: skip_space(body).strip_prefix(b"[")?, begun: false })
+    }
+
+    /// Reads at most `count` items more.
+    pub fn read(&mut self, items: &mut Vec<WireRequest<'a>>, count: usize) -> ReadList {
+        for _ in 0..count {
+            self.rest = skip_space(self.rest);
+            match self.rest {
+                [b']', after @ ..] if skip_space(after).is_empty() => return ReadList::End,
+                [b',', after @ ..] if self.begun => self.rest = after,
+                _ if !self.begun => {}
+                _ => return ReadList::Wrong,
+            }
+            self.begun = true;
+            let mut values = serde_json::Deserializer::from_slice(self.rest).into_iter();
+            match values.next() {
+                Some(Ok(item)) if items.len() < MAX_BATCH => items.push(item),
+                Some(Ok(_) | Err(_)) | None => return ReadList::Wrong,
+            }
+            self.rest = &self.rest[values.byte_offset()..];
+        }
+        ReadList::More
+    }
+}
+
+/// Returns what follows the white space of JSON.
+fn skip_space(bytes: &[u8]) -> &[u8] {
+    let space = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count();
+    &bytes[space..]
+}
+
 impl std::ops::Deref for Text<'_> {
     type Target = str;
 
@@ -287,6 +340,38 @@ mod tests {
         ] {
             assert_eq!(parse_one(json), expected, "{json}");
         }
+    }
+
+    #[test]
+    fn list_in_parts_is_the_list_as_a_whole() {
+        for json in [
+            "[]",
+            " [ ] ",
+            "[{}]",
+            r#"[{"key":"a"} , {"key":"b","limit":"1/s"},{"domain":"d","attributes":{"x":"]"}}] "#,
+            "[{},]",
+            "[,{}]",
+            "[{} {}]",
+            "[{}",
+            "[{}] x",
+            "[7]",
+            "[{}]]",
+            r#"[{"domian":1}]"#,
+        ] {
+            for count in 1..4 {
+                let mut reader = ListReader::new(json.as_bytes()).expect("a list");
+                let mut items = Vec::new();
+                let end =
+                    std::iter::repeat_with(|| reader.read(&mut items, count)).find(|read| *read != ReadList::More);
+                let read = (end == Some(ReadList::End)).then_some(Body::Many(items));
+                assert_eq!(read, Body::parse(json.as_bytes()).ok(), "{json}");
+            }
+        }
+        assert!(ListReader::new(b"{}").is_none());
+        let many = format!("[{}{{}}]", "{},".repeat(MAX_BATCH));
+        let mut items = Vec::new();
+        let read = ListReader::new(many.as_bytes()).map(|mut reader| reader.read(&mut items, 2 * MAX_BATCH));
+        assert_eq!((read, items.len()), (Some(ReadList::Wrong), MAX_BATCH));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use tokio::task::yield_now;
-use tollgate::core::Nanos;
+use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::{Decisions, Enforcement, Explanation, Item, PooledDecisions, Request, Store};
 
 use super::error::OpError;
@@ -34,6 +34,13 @@ pub struct Caller<'a> {
     pub format_explanation: fn(&Explanation) -> String,
 }
 
+impl Caller<'_> {
+    /// Returns whether nothing more fits the response, so that nothing more may be done.
+    fn is_full(&self) -> bool {
+        self.is_full.is_some_and(|is_full| is_full.load(Ordering::Relaxed))
+    }
+}
+
 /// One call of an operation.
 #[derive(Debug)]
 pub struct Call<'a> {
@@ -54,59 +61,96 @@ pub struct Reply<'r> {
     pub replayed: bool,
 }
 
-/// Runs an operation for each call, in order, and passes each result to `reply`. Decisions are made in one batch.
+/// Runs an operation for each call, in order, and passes each result to `reply`.
 pub async fn run<S: Store>(
     app: &App<S>,
     caller: Caller<'_>,
     spec: &Spec,
     calls: &mut [Call<'_>],
-    mut reply: impl FnMut(Reply<'_>),
+    reply: impl FnMut(Reply<'_>),
 ) {
-    if spec.role > Some(Role::Reader) || caller.access.is_scoped() {
-        calls.iter_mut().for_each(|call| check_rights(caller.access, spec, call));
-    }
-    if let Op::Decide(verb) = spec.op {
-        // A long list is decided in parts, so that other connections have their turn in between.
-        let is_shared = app.engine.store().can_fail();
-        let part = if is_shared { MAX_SHARED_PART } else { 1 };
-        let mut turn = (!is_shared && calls.len() > part).then(|| app.now());
-        for (number, part_of) in calls.chunks_mut(part).enumerate() {
-            if number > 0 && turn.is_none_or(|turn| app.now().since(turn) >= MAX_TURN) {
-                yield_now().await;
-                turn = turn.map(|_| app.now());
-            }
-            let first = number * part;
-            if caller.is_full.is_some_and(|is_full| is_full.load(Ordering::Relaxed)) {
-                part_of.iter_mut().for_each(|call| call.input = Err(OpError::no_room()));
-            }
-            decide(app, caller, verb, part_of, &mut |one| reply(Reply { index: first + one.index, ..one })).await;
-        }
-        return;
-    }
-    let mut resets = ResetRecord::default();
-    for (index, call) in calls.iter_mut().enumerate() {
-        if index > 0 {
-            yield_now().await;
-        }
-        let result = match (&call.input, &call.key) {
-            (Err(error), _) => Err(error.clone()),
-            (Ok(_), KeyLookup::Replay(_)) => Ok(None),
-            (Ok(input), KeyLookup::NoKey | KeyLookup::First(_)) => {
-                // Boxed, because its future would be as large as that of a check, and is rarely needed.
-                Box::pin(run_one(app, caller, spec.op, input, &mut resets)).await.map(Some)
-            }
-        };
-        finish(index, call, result, &mut reply);
-    }
-    resets.finish(caller.access);
+    let mut list = ListRun::new(app, caller, spec, calls.len());
+    list.run(calls, reply).await;
+    list.finish();
 }
 
 /// The time after which a long list lets other connections have their turn. It looks at the time after each request, because
 /// one that matches 256 rules for the first time takes about a millisecond.
 const MAX_TURN: Nanos = Nanos::from_micros(250);
 
-/// The requests of a list that are decided in one turn where the store is shared, and each part is a round trip.
-const MAX_SHARED_PART: usize = 64;
+/// The requests of a list that are decided in one turn where the store is shared, and each part is a round trip; and the items
+/// that are translated together.
+const MAX_PART: usize = 64;
+
+/// A list that is run in parts, so that other connections have their turn in between.
+struct ListRun<'a, S> {
+    app: &'a App<S>,
+    caller: Caller<'a>,
+    spec: &'a Spec,
+    resets: ResetRecord<'a>,
+    /// The number of calls that are done.
+    done: usize,
+    /// When this turn began; `None` if there is one call, or if each part is a turn.
+    turn: Option<Time<Mono>>,
+}
+
+impl<'a, S: Store> ListRun<'a, S> {
+    fn new(app: &'a App<S>, caller: Caller<'a>, spec: &'a Spec, count: usize) -> Self {
+        let turn = (count > 1 && !app.engine.store().can_fail()).then(|| app.now());
+        Self { app, caller, spec, resets: ResetRecord::default(), done: 0, turn }
+    }
+
+    /// Runs the next calls of the list.
+    async fn run(&mut self, calls: &mut [Call<'_>], mut reply: impl FnMut(Reply<'_>)) {
+        let Self { app, caller, spec, .. } = *self;
+        if spec.role > Some(Role::Reader) || caller.access.is_scoped() {
+            calls.iter_mut().for_each(|call| check_rights(caller.access, spec, call));
+        }
+        if let Op::Decide(verb) = spec.op {
+            let part = if app.engine.store().can_fail() { MAX_PART } else { 1 };
+            for part in calls.chunks_mut(part) {
+                self.yield_turn().await;
+                if caller.is_full() {
+                    part.iter_mut().for_each(|call| call.input = Err(OpError::no_room()));
+                }
+                let first = self.done;
+                decide(app, caller, verb, part, &mut |one| reply(Reply { index: first + one.index, ..one })).await;
+                self.done += part.len();
+            }
+            return;
+        }
+        for call in calls {
+            if self.done > 0 {
+                yield_now().await;
+            }
+            if caller.is_full() {
+                call.input = Err(OpError::no_room());
+            }
+            let result = match (&call.input, &call.key) {
+                (Err(error), _) => Err(error.clone()),
+                (Ok(_), KeyLookup::Replay(_)) => Ok(None),
+                (Ok(input), KeyLookup::NoKey | KeyLookup::First(_)) => {
+                    // Boxed, because its future would be as large as that of a check, and is rarely needed.
+                    Box::pin(run_one(app, caller, spec.op, input, &mut self.resets)).await.map(Some)
+                }
+            };
+            finish(self.done, call, result, &mut reply);
+            self.done += 1;
+        }
+    }
+
+    /// Lets other connections have their turn, if this one was long enough.
+    async fn yield_turn(&mut self) {
+        if self.done > 0 && self.turn.is_none_or(|turn| self.app.now().since(turn) >= MAX_TURN) {
+            yield_now().await;
+            self.turn = self.turn.map(|_| self.app.now());
+        }
+    }
+
+    fn finish(self) {
+        self.resets.finish(self.caller.access);
+    }
+}
 
 /// The entry of the audit log for the resets of one list.
 #[derive(Default)]
@@ -152,14 +196,15 @@ impl<'a> ResetRecord<'a> {
     }
 }
 
-/// Runs an operation for each call of a list that has one idempotency key for all. The results of a list are stored whatever
-/// they are.
-pub async fn run_list<S: Store>(
+/// Runs an operation for each of `items` under one idempotency key for all; `call` translates an item. The results of a list are
+/// stored whatever they are.
+pub async fn run_list<'a, S: Store, T>(
     app: &App<S>,
     caller: Caller<'_>,
     spec: &Spec,
     key: KeyLookup<'_>,
-    calls: &mut [Call<'_>],
+    items: &'a [T],
+    mut call: impl FnMut(&'a T) -> Call<'a>,
     mut reply: impl FnMut(Reply<'_>),
 ) {
     if let KeyLookup::Replay(results) = &key {
@@ -169,13 +214,19 @@ pub async fn run_list<S: Store>(
         return;
     }
     let mut results = Vec::new();
-    run(app, caller, spec, calls, |one| {
-        if matches!(key, KeyLookup::First(_)) {
-            results.push(one.result.cloned().map(Output::into_owned).map_err(Clone::clone));
-        }
-        reply(one);
-    })
-    .await;
+    let mut list = ListRun::new(app, caller, spec, items.len());
+    // Translated in parts: all items at once would keep other connections waiting.
+    for part in items.chunks(MAX_PART) {
+        let mut calls: SmallVec<[Call<'a>; 1]> = part.iter().map(&mut call).collect();
+        let note = |one: Reply<'_>| {
+            if matches!(key, KeyLookup::First(_)) {
+                results.push(one.result.cloned().map(Output::into_owned).map_err(Clone::clone));
+            }
+            reply(one);
+        };
+        list.run(&mut calls, note).await;
+    }
+    list.finish();
     key.store(results);
 }
 
