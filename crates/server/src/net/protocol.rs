@@ -75,8 +75,7 @@ impl Protocol {
         match self {
             Self::Http | Self::Forward => http::TOO_MANY_CONNECTIONS,
             Self::Resp => resp::TOO_MANY_CONNECTIONS,
-            // Closing is enough: the client tries another server, or retries later.
-            Self::Rls => &[],
+            Self::Rls => rls::TOO_MANY_CONNECTIONS,
         }
     }
 

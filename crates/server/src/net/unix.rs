@@ -4,14 +4,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::Arc;
 
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 
-use super::accept::{NewConnection, PAUSE, hand_over};
-use super::protocol::Protocol;
-use super::shutdown::Connections;
-use super::workers::Workers;
+use super::accept::Listener;
 
 /// Listens on a Unix socket. A socket that no process listens on, because its server was killed, is replaced.
 ///
@@ -31,27 +27,9 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
     }
 }
 
-/// Accepts connections until the future is dropped, as [`accept`](super::accept::accept) does.
-pub async fn accept(
-    listener: UnixListener,
-    protocol: Protocol,
-    connections: Arc<Connections>,
-    max: usize,
-    workers: &Workers<NewConnection>,
-) {
-    loop {
-        let accepted = match listener.accept().await {
-            Ok((stream, _)) => as_tcp(stream),
-            Err(error) => Err(error),
-        };
-        let served = match accepted {
-            Ok(stream) => hand_over(stream, protocol, &connections, max, workers).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = served {
-            tracing::warn!(%error, ?protocol, "cannot serve a connection");
-            tokio::time::sleep(PAUSE).await;
-        }
+impl Listener for UnixListener {
+    async fn accept_stream(&self) -> io::Result<TcpStream> {
+        as_tcp(self.accept().await?.0)
     }
 }
 

@@ -20,8 +20,12 @@ pub const READ_BUFFER: usize = 16 * 1024;
 /// The bytes of replies after which they are written before more is read.
 pub const WRITE_BUFFER: usize = 64 * 1024;
 
-/// The time limit for the rest of a command to arrive, and for the client to read a reply. Idle connections have none, as in
-/// Redis.
+/// The time limit for the first command, as for the first request over HTTP: a connection that never sends one must not keep its
+/// slot.
+pub const FIRST_COMMAND: Duration = Duration::from_secs(75);
+
+/// The time limit for the rest of a command to arrive, and for the client to read a reply. Between commands a connection may be
+/// idle without a limit, as in Redis.
 pub const STALLED: Duration = Duration::from_secs(30);
 
 /// Maximum number of bytes of a client name, which is kept as long as the connection.

@@ -10,7 +10,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout_at};
 use tollgate_engine::Store;
 
-use super::bounds::{MAX_COMMAND, READ_BUFFER, STALLED};
+use super::bounds::{FIRST_COMMAND, MAX_COMMAND, READ_BUFFER, STALLED};
 use super::pipeline::{Next, answer};
 use super::session::Session;
 use super::throttle::LimitCache;
@@ -36,7 +36,9 @@ async fn serve_until_closed<S: Store, T: ReadReady>(
     session: &mut Session,
     guard: &ConnectionGuard,
 ) -> io::Result<()> {
-    while wait_for_input(stream, app, session, guard).await? {
+    let mut first_command = Some(Instant::now() + FIRST_COMMAND);
+    while wait_for_input(stream, app, session, guard, first_command).await? {
+        first_command = None;
         let mut buffers = ConnectionBuffers::take();
         let outcome = buffers.serve(stream, app, session).await;
         buffers.give_back();
@@ -48,15 +50,16 @@ async fn serve_until_closed<S: Store, T: ReadReady>(
     Ok(())
 }
 
-/// Waits for input. If tokens are required, a connection without a valid one is closed at the deadline, whatever it
-/// sends.
+/// Waits for input. A connection that sends nothing is closed at the deadline of its first command. If tokens are required, one
+/// without a valid token is closed earlier, whatever it sends.
 async fn wait_for_input<S: Store, T: ReadReady>(
     stream: &mut T,
     app: &App<S>,
     session: &Session,
     guard: &ConnectionGuard,
+    first_command: Option<Instant>,
 ) -> io::Result<bool> {
-    match session.auth_deadline(&app.auth) {
+    match session.auth_deadline(&app.auth).or(first_command) {
         None => has_input(stream, guard).await,
         Some(deadline) if deadline <= Instant::now() => Ok(false),
         Some(deadline) => timeout_at(deadline, has_input(stream, guard)).await.unwrap_or(Ok(false)),
@@ -222,6 +225,11 @@ mod tests {
             };
             assert_eq!(closes_after(AUTH_TIMEOUT, sent, required).await, answer, "{sent}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_never_sends_a_command_is_closed() {
+        assert_eq!(closes_after(FIRST_COMMAND, "", serve).await, "");
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,3 +24,8 @@ pub use options::{AddedHeaders, MetadataWhen, ResponseOptions};
 pub use serve::serve;
 pub use slots::HeldSlots;
 pub use zero_cost::ZeroCostChecks;
+
+/// The whole reply to a connection beyond the limit: SETTINGS, and GOAWAY with the last stream 0, so that the client may repeat
+/// its calls elsewhere.
+pub(crate) const TOO_MANY_CONNECTIONS: &[u8] = b"\0\0\0\x04\0\0\0\0\0\
+    \0\0\x1c\x07\0\0\0\0\0\0\0\0\0\0\0\0\0too many connections";

@@ -8,7 +8,7 @@ use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::{Engine, MemoryStore};
 use tollgate_server::app::App;
-use tollgate_server::net::accept::{NewConnection, accept};
+use tollgate_server::net::accept::{Acceptor, NewConnection};
 use tollgate_server::net::protocol::Protocol;
 use tollgate_server::net::workers::Workers;
 use tollgate_testkit::rule_model::{RuleSet, memory};
@@ -49,9 +49,9 @@ impl ModelServer {
             let connections = Arc::default();
             runtime.block_on(async {
                 tokio::join!(
-                    accept(http, Protocol::Http, Arc::clone(&connections), usize::MAX, &workers),
-                    accept(resp, Protocol::Resp, Arc::clone(&connections), usize::MAX, &workers),
-                    accept(rls, Protocol::Rls, connections.clone(), usize::MAX, &workers)
+                    Acceptor::new(Protocol::Http, Arc::clone(&connections), usize::MAX, &workers).run(http),
+                    Acceptor::new(Protocol::Resp, Arc::clone(&connections), usize::MAX, &workers).run(resp),
+                    Acceptor::new(Protocol::Rls, connections.clone(), usize::MAX, &workers).run(rls)
                 )
             })
         });

@@ -28,7 +28,7 @@ use crate::app::App;
 use crate::console;
 use crate::counters;
 use crate::live;
-use crate::net::accept::{NewConnection, accept};
+use crate::net::accept::{Acceptor, NewConnection};
 use crate::net::protocol::Protocol;
 use crate::net::tls::Tls;
 use crate::net::unix;
@@ -65,13 +65,7 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
             let (engine, throttles) = counters::open(config.capacity, config.snapshots.as_ref())?;
             let app = App::new(engine, Some(throttles));
             app.snapshots.set_capacity(config.capacity);
-            let served = serve(config, app, |app| async {
-                match config.snapshots.clone() {
-                    Some(snapshots) => counters::save_regularly(app, snapshots).await,
-                    None => pending().await,
-                }
-            });
-            let app = served.await?;
+            let app = serve(config, app, |app| counters::maintain(app, config.snapshots.clone())).await?;
             if let Some(snapshots) = &config.snapshots {
                 counters::save(&app, snapshots);
             }
@@ -206,16 +200,14 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
         version,
         "listening"
     );
+    let acceptor = |protocol| Acceptor::new(protocol, app.connections.clone(), config.connections, &workers);
     let take = async |listener: Option<TcpListener>, protocol| match listener {
-        Some(listener) => accept(listener, protocol, app.connections.clone(), config.connections, &workers).await,
+        Some(listener) => acceptor(protocol).run(listener).await,
         None => pending().await,
     };
     let take_unix = async {
         match socket {
-            Some(socket) => {
-                let (connections, max) = (app.connections.clone(), config.connections);
-                unix::accept(socket, Protocol::Rls, connections, max, &workers).await;
-            }
+            Some(socket) => acceptor(Protocol::Rls).run(socket).await,
             None => pending().await,
         }
     };
