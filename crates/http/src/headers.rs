@@ -26,6 +26,9 @@ mod parameters {
     pub(super) const CONCURRENT: &str = ";qu=\"concurrent-requests\"";
 }
 
+/// The initial capacity of a list.
+const LIST_BYTES: usize = 96;
+
 /// The separator of list elements.
 const SEPARATOR: &str = ", ";
 
@@ -125,7 +128,9 @@ pub fn add<'a>(
     limits: impl IntoIterator<Item = LimitStatus<'a>>,
 ) {
     add_retry_after(headers, retry);
-    let (mut policies, mut statuses) = (String::new(), String::new());
+    // Room for one or two limits, so that the strings do not grow piece by piece.
+    let lists = if styles.ietf() { LIST_BYTES } else { 0 };
+    let (mut policies, mut statuses) = (String::with_capacity(lists), String::with_capacity(lists));
     let mut tightest: Option<LimitStatus<'_>> = None;
     for status in limits.into_iter().filter(|status| status.report.limit != u64::MAX).take(MAX_LIMITS) {
         // A refusal lists only the limits that refused: the reset of another limit may be later than `Retry-After`.
@@ -140,8 +145,8 @@ pub fn add<'a>(
             tightest = Some(status);
         }
     }
-    append(headers, RATE_LIMIT_POLICY, policies);
-    append(headers, RATE_LIMIT, statuses);
+    append(headers, RATE_LIMIT_POLICY, &policies);
+    append(headers, RATE_LIMIT, &statuses);
     if let Some(status) = tightest {
         add_x(headers, &status.report);
     }
@@ -223,9 +228,10 @@ pub(crate) fn push(list: &mut String, write: impl FnOnce(&mut String) -> fmt::Re
     let _ = write(list);
 }
 
-fn append(headers: &mut HeaderMap, name: HeaderName, list: String) {
+/// Adds a list to those of a header. A copy of the exact length takes one allocation, the string itself with its spare room two.
+fn append(headers: &mut HeaderMap, name: HeaderName, list: &str) {
     if !list.is_empty()
-        && let Ok(value) = HeaderValue::try_from(list)
+        && let Ok(value) = HeaderValue::from_str(list)
     {
         headers.append(name, value);
     }

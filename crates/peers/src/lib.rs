@@ -40,6 +40,15 @@ pub mod wire;
 
 use std::fmt;
 
+/// The bounds on what another process can send or occupy.
+pub mod bounds {
+    pub use crate::ask::Ask;
+    pub use crate::link::{MAX_QUEUED, SILENCE, WRITE_TIMEOUT};
+    pub use crate::members::MAX_SEEDS;
+    pub use crate::node::{HANDSHAKE, MAX_UNGREETED};
+    pub use crate::wire::{MAX_FRAME, MAX_NODES};
+}
+
 pub use config::{Config, ConfigError, DEFAULT_PORT};
 pub use hub::Stage;
 pub use status::{LinkCounts, NodeInfo, NodeStatus, PeerStatus};

@@ -19,11 +19,11 @@ use tokio::time::timeout;
 use crate::frame::{Frames, LengthError};
 
 /// The maximum number of bytes that wait to be written to one peer.
-pub(crate) const MAX_QUEUED: usize = 32 << 20;
+pub const MAX_QUEUED: usize = 32 << 20;
 /// The time within which a peer has to accept some of a write.
-pub(crate) const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer that sends nothing for this time is gone.
-pub(crate) const SILENCE: Duration = Duration::from_secs(5);
+pub const SILENCE: Duration = Duration::from_secs(5);
 
 /// The most that is read at once.
 const READ: usize = 64 << 10;

@@ -33,7 +33,7 @@ const FORGET: Nanos = Nanos::from_secs(600);
 /// The pause after the first failure to connect, and the longest one.
 const PAUSE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_millis(2_000));
 /// The maximum number of seed addresses.
-pub(crate) const MAX_SEEDS: usize = 256;
+pub const MAX_SEEDS: usize = 256;
 
 /// The members that a node knows.
 #[derive(Debug)]

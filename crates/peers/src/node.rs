@@ -22,9 +22,9 @@ use crate::tls::LinkTls;
 use crate::wire::{self, Frame, VERSION};
 
 /// The time to connect, and then to introduce oneself.
-const HANDSHAKE: Duration = Duration::from_secs(2);
+pub const HANDSHAKE: Duration = Duration::from_secs(2);
 /// The maximum number of accepted connections that have not introduced themselves.
-const MAX_UNGREETED: usize = 256;
+pub const MAX_UNGREETED: usize = 256;
 /// How often the seeds are resolved: once a second until the node has joined, then every five.
 const RESOLVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
 /// The longest pause of the thread, so that a clock that was set never stops it.

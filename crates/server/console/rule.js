@@ -183,7 +183,7 @@ function overrides({ domain, id, stored, page, reload }) {
               override.attribute,
               h("code", {}, JSON.stringify(override.effect)),
               override.until ?? h("span.muted", {}, "further notice"),
-              [override.author, " ", when(override.at_ms)],
+              [override.author ?? "", " ", when(override.at_ms)],
               h("button.small", { type: "button", onclick: () => remove(override), ...needs("operator", domain) }, "Delete"),
             ]),
           ),
@@ -226,7 +226,7 @@ function versions({ domain, id, stored, page, reload }) {
         list.items.map((/** @type {any} */ version) => [
           count(version.version),
           version.action,
-          version.author,
+          version.author ?? "",
           when(version.at_ms),
           version.comment ?? "",
           [

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use tollgate_engine::rules::Mistakes;
 use tollgate_engine::{Item, Request};
+use tollgate_peers::bounds as peers;
 
 use crate::console::session;
 use crate::control::api::bounds as api;
 use crate::http::bounds as http;
 use crate::live;
 use crate::net::{protocol, shutdown, tls};
+use crate::ops::{acquire, idempotency};
 use crate::replay::bounds as replay;
 use crate::resp::bounds as resp;
 use crate::rls::bounds as rls;
@@ -29,6 +31,14 @@ fn bound_rows() -> String {
         ("items of a request (descriptors)", Request::MAX_ITEMS.to_string()),
         ("rules that one request matches", Item::MAX_RULES.to_string()),
         ("mistakes that are listed; further ones are counted", Mistakes::MAX.to_string()),
+        ("requests that wait for a limit (`/v1/acquire`)", acquire::MAX_WAITERS.to_string()),
+        ("time that a request may wait for a limit", seconds(acquire::MAX_WAIT)),
+        ("an idempotency key", bytes(idempotency::MAX_KEY)),
+        (
+            "idempotency keys that are kept, with their results; beyond that the oldest is dropped",
+            format!("{}, {}", idempotency::MAX_KEYS, bytes(idempotency::MAX_BYTES)),
+        ),
+        ("time that an idempotency key is kept", format!("{} s", idempotency::WINDOW.as_nanos() / 1_000_000_000)),
         ("HTTP: request line and headers", format!("{}, {} headers", bytes(http::MAX_HEAD), http::MAX_HEADERS)),
         ("HTTP: body of a decision", bytes(http::MAX_BODY)),
         ("HTTP: requests in a list", http::MAX_BATCH.to_string()),
@@ -53,6 +63,7 @@ fn bound_rows() -> String {
         ("Redis protocol: arguments of a command", resp::MAX_ARGS.to_string()),
         ("Redis protocol: an argument", bytes(resp::MAX_BULK)),
         ("Redis protocol: a command", bytes(resp::MAX_COMMAND)),
+        ("Redis protocol: time for the first command", seconds(resp::FIRST_COMMAND)),
         ("Redis protocol: time to complete a command, or to read a reply", seconds(resp::STALLED)),
         ("rate-limit service: calls on a connection at a time", rls::MAX_STREAMS.to_string()),
         ("rate-limit service: headers of a call", bytes(rls::MAX_HEADERS as usize)),
@@ -96,6 +107,17 @@ fn bound_rows() -> String {
         ("rules service: nodes that wait", api::MAX_WAITERS.to_string()),
         ("audit log: resets that wait for the database", api::MAX_QUEUED_RESETS.to_string()),
         ("audit log: switches that wait for the database", api::MAX_QUEUED_SWITCHES.to_string()),
+        ("peers: a frame", bytes(peers::MAX_FRAME)),
+        ("peers: servers that share limits", peers::MAX_NODES.to_string()),
+        ("peers: addresses of other servers in the URL", peers::MAX_SEEDS.to_string()),
+        ("peers: time of the handshake, which proves that both have the secret", seconds(peers::HANDSHAKE)),
+        ("peers: connections that have not completed the handshake", peers::MAX_UNGREETED.to_string()),
+        ("peers: limits of a request that is decided by another server", peers::Ask::MAX_CHARGES.to_string()),
+        ("peers: frames that wait to be sent to another server", bytes(peers::MAX_QUEUED)),
+        (
+            "peers: time without a frame, and to read one, after which a connection is closed",
+            format!("{}, {}", seconds(peers::SILENCE), seconds(peers::WRITE_TIMEOUT)),
+        ),
         ("replay: logs", replay::MAX_LOGS.to_string()),
         ("replay: a line; longer ones are counted and left out", bytes(replay::MAX_LINE)),
         ("replay: parts of all logs in memory", bytes(replay::CHUNKS_TOTAL)),

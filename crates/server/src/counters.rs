@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use tollgate::clock::PreciseClock;
 use tollgate::core::{Mono, Time};
 use tollgate::redis_cell::RedisCellTable;
@@ -43,7 +43,7 @@ pub struct SnapshotStatus {
     /// When the last one was written, by the clock of [`App::now`]; 0 for never.
     written_at: AtomicU64,
     failures: AtomicU64,
-    counters: AtomicU64,
+    keys: AtomicU64,
     capacity: AtomicU64,
 }
 
@@ -54,9 +54,9 @@ impl SnapshotStatus {
         Some(now.since(Time::from_nanos(at)).as_nanos() / 1_000_000_000)
     }
 
-    /// Returns the number of counters in the last snapshot.
-    pub fn counters(&self) -> u64 {
-        self.counters.load(Ordering::Relaxed)
+    /// Returns the number of keys with something used up, as last counted.
+    pub fn keys(&self) -> u64 {
+        self.keys.load(Ordering::Relaxed)
     }
 
     /// Returns the number of keys that memory has room for; 0 if counters are not in memory.
@@ -157,7 +157,6 @@ pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
                 tracing::info!(%file, "the snapshot of the counters is written again");
             }
             status.written_at.store(app.now().as_nanos(), Ordering::Relaxed);
-            status.counters.store(counters, Ordering::Relaxed);
             tracing::debug!(%file, counters, "snapshot written");
         }
         Err(error) => {
@@ -168,24 +167,47 @@ pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
     }
 }
 
-/// Writes a snapshot at every interval; never returns.
-pub async fn save_regularly(app: Arc<App<MemoryStore>>, config: SnapshotConfig) {
-    let thread = match BackgroundThread::start("tollgate-snapshot") {
+/// Counts the keys regularly, and writes a snapshot at every interval if it is configured; never returns.
+pub async fn maintain(app: Arc<App<MemoryStore>>, config: Option<SnapshotConfig>) {
+    let thread = match BackgroundThread::start("tollgate-counters") {
         Ok(thread) => thread,
         Err(error) => {
             tracing::error!(%error, "cannot start the thread for snapshots; none is written until the server stops");
             return std::future::pending().await;
         }
     };
-    let mut ticks = interval(config.every);
+    let counting = {
+        let app = app.clone();
+        repeat(&thread, COUNT_EVERY, Duration::ZERO, move || count(&app))
+    };
+    let saving = async {
+        match config {
+            Some(config) => repeat(&thread, config.every, config.every, move || save(&app, &config)).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::join!(counting, saving);
+}
+
+/// How often the keys are counted, for the metrics.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
+
+/// The number of buckets of the table of `CL.THROTTLE` that are looked at to count its keys.
+const MAX_COUNTED_BUCKETS: usize = 1 << 16;
+
+fn count(app: &App<MemoryStore>) {
+    let throttles = app.throttles.as_ref().map_or(0, |throttles| throttles.count_used(MAX_COUNTED_BUCKETS));
+    app.snapshots.keys.store(throttles + app.engine.count_used(), Ordering::Relaxed);
+}
+
+/// Runs work on a thread regularly, from `first` on; never returns.
+async fn repeat(thread: &BackgroundThread, every: Duration, first: Duration, work: impl Fn() + Clone + Send + 'static) {
+    let mut ticks = interval_at(Instant::now() + first, every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks.tick().await;
     loop {
         ticks.tick().await;
-        let (app, config) = (app.clone(), config.clone());
-        let saved = thread.handle().spawn_blocking(move || save(&app, &config)).await;
-        if let Err(error) = saved {
-            tracing::error!(%error, "writing the snapshot panicked");
+        if let Err(error) = thread.handle().spawn_blocking(work.clone()).await {
+            tracing::error!(%error, "work on the counters panicked");
         }
     }
 }

@@ -67,6 +67,40 @@ fn silent_clients_of_one_protocol_do_not_keep_others_or_health_checks_out() {
 }
 
 #[test]
+fn clients_beyond_the_limit_of_open_files_get_an_answer_and_the_log_one_line() {
+    let server = Server::start(&["--rls", "127.0.0.1:0"]);
+    let mut kept = server.connect_resp();
+    kept.send_command(&["PING"]);
+    kept.expect("+PONG\r\n");
+    // The lowest unused descriptor, so that there is room for none. The limit is changed while the server runs, because at start it
+    // lowers --connections.
+    let used = std::fs::read_dir(format!("/proc/{}/fd", server.id())).expect("its descriptors");
+    let used: Vec<u64> =
+        used.map_while(Result::ok).filter_map(|file| file.file_name().to_str()?.parse().ok()).collect();
+    let files = (0..).find(|file| !used.contains(file));
+    let id = rustix::process::Pid::from_raw(server.id() as i32);
+    let limit = rustix::process::Rlimit { current: files, maximum: files };
+    rustix::process::prlimit(id, rustix::process::Resource::Nofile, limit).expect("a limit of open files");
+    for _ in 0..20 {
+        assert_eq!(server.connect_resp().rest(), "-ERR max number of clients reached\r\n");
+        assert!(server.connect_http().rest().starts_with("HTTP/1.1 503 "), "over HTTP");
+        let mut rls = Client::connect(server.rls.expect("the rate-limit service is on"));
+        assert!(rls.rest().ends_with("too many connections"), "a GOAWAY frame");
+    }
+    let line = server.wait_for_line("connection limit reached");
+    assert!(line.contains("open files"), "{line}");
+    kept.send_command(&["PING"]);
+    kept.expect("+PONG\r\n");
+    drop(kept);
+    eventually("a descriptor is free again", || {
+        get(&server, "/healthz", "host: localhost\r\n").starts_with("HTTP/1.1 200")
+    });
+    let lines = server.last_lines();
+    // The first was read above.
+    assert_eq!(lines.iter().filter(|line| line.contains("connection limit reached")).count(), 2, "{lines:?}");
+}
+
+#[test]
 fn slow_bodies_do_not_keep_others_from_applying_rules() {
     let folder = Folder::new();
     let server = Server::start(&["--data", &folder.join("data")]);
@@ -102,11 +136,80 @@ fn lists_are_bounded() {
 
 #[test]
 fn request_that_matches_too_many_rules_is_refused() {
-    let rules: String = (0..257).map(|n| format!("- {{id: r{n}, when: {{a: \"1\"}}, limit: 1/s}}\n")).collect();
+    // Each value is another condition, so that no two rules certainly match together.
+    let rules: String = (0..257).map(|n| format!("- {{id: r{n}, when: {{a: [\"1\", x{n}]}}, limit: 1/s}}\n")).collect();
     let rules = Rules::new(format!("domain: api\nrules:\n{rules}"));
     let server = Server::start(&["--rules", rules.path()]);
     let (status, body) = server.connect_http().post("/v1/check", "{\"domain\":\"api\",\"attributes\":{\"a\":\"1\"}}");
     assert!(status == 400 && body.contains("257") && body.contains("256"), "{status} {body}");
+}
+
+#[test]
+fn response_to_a_list_is_bounded_and_says_so_for_the_rest() {
+    let matching: String = (0..256)
+        .map(|n| {
+            format!("- {{id: some-rule-with-a-long-name-{n}, when: {{a: \"1\"}}, limit: 1000/day, burst: 100000}}\n")
+        })
+        .collect();
+    let rules = Rules::new(format!("domain: api\nrules:\n{matching}"));
+    let server = Server::start(&["--rules", rules.path()]);
+    let mut client = server.connect_http();
+    let one = "{\"domain\":\"api\",\"attributes\":{\"a\":\"1\"}}";
+    for (path, count) in [("/v1/check", 1_000), ("/v1/explain", 100)] {
+        let (status, body) = client.post(path, &format!("[{}]", vec![one; count].join(",")));
+        let results: Vec<serde_json::Value> = serde_json::from_str(&body).expect("JSON");
+        let done = results.iter().filter(|result| result["outcome"] == "allow").count();
+        let rest =
+            results.iter().filter(|result| result["detail"].as_str().is_some_and(|text| text.contains("is full")));
+        assert_eq!((status, results.len(), done + rest.count()), (200, count, count), "{path}");
+        assert!(0 < done && done < count, "{path}: {done}");
+        // Each item that is not decided has a short error instead.
+        let item = body.len() / done;
+        assert!(body.len() <= 8 * 1024 * 1024 + item + 512 * count, "{path}: {} bytes", body.len());
+        let left = 100_000 - if path == "/v1/check" { done } else { 0 };
+        let (_, body) = server.connect_http().post("/v1/peek", one);
+        let peeked: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        if path == "/v1/check" {
+            assert_eq!(peeked["limits"][0]["remaining"], left, "nothing is charged for the rest");
+        }
+    }
+}
+
+/// Returns rules that all match the same requests.
+fn rules_that_match_together(count: usize) -> String {
+    let rules: String = (0..count).map(|n| format!("- {{id: r{n}, when: {{a: b}}, limit: 7/h}}\n")).collect();
+    format!("domain: api\nrules:\n{rules}")
+}
+
+#[test]
+fn file_with_too_many_rules_that_match_together_is_refused_and_the_old_rules_stay() {
+    let rules = Rules::new(rules_that_match_together(256));
+    let server = Server::start(&["--rules", rules.path()]);
+    rules.write(&rules_that_match_together(257));
+    let line = server.wait_for_line("too many rules that match the same requests: 257 (maximum 256)");
+    assert!(line.contains("rules"), "{line}");
+    let (status, body) = server.connect_http().post("/v1/check", "{\"domain\":\"api\",\"attributes\":{\"a\":\"b\"}}");
+    assert!(status == 200 && body.contains("\"remaining\":6"), "{status} {body}");
+}
+
+#[test]
+fn rules_service_refuses_the_rule_that_makes_too_many_match_together() {
+    let folder = Folder::new();
+    let server = Server::start(&["--data", &folder.join("data")]);
+    let mut client = server.connect_http();
+    let (status, body) = client.post("/v1/apply", &rules_that_match_together(256));
+    assert_eq!(status, 200, "{body}");
+    let put = |id: &str, rule: &str| ask(&server, "PUT", &format!("/v1/domains/api/rules/{id}"), &[], rule);
+    for rule in [
+        "{\"when\":{\"a\":\"b\"},\"limit\":\"1/s\"}",
+        "{\"when\":{\"a\":[\"b\"]},\"limit\":\"1/s\"}",
+        "{\"limit\":\"1/s\"}",
+    ] {
+        let answer = put("more", rule);
+        assert!(answer.status >= 400 && answer.body.contains("257 (maximum 256)"), "{} {}", answer.status, answer.body);
+    }
+    let answer = put("other", "{\"when\":{\"a\":\"c\"},\"limit\":\"1/s\"}");
+    assert_eq!(answer.status, 201, "{}", answer.body);
 }
 
 #[test]
@@ -117,6 +220,103 @@ fn thousands_of_mistakes_are_counted_and_a_hundred_shown() {
     assert_eq!(output.code, Some(1));
     assert!(output.err.matches("is not a key of a rule").count() <= 100, "too many are shown");
     assert!(format!("{}{}", output.out, output.err).contains("more"), "{}", &output.err[..1_000.min(output.err.len())]);
+}
+
+#[test]
+fn validation_of_300_000_misspelt_keys_is_bounded() {
+    let folder = Folder::new();
+    let server = Server::start(&["--data", &folder.join("data")]);
+    let mut client = server.connect_http();
+    let validate = |client: &mut Client, keys: usize| {
+        let keys: String = (0..keys).map(|n| format!("  limt{n}: 1/s\n")).collect();
+        client.post("/v1/validate", &format!("domain: api\nrules:\n- id: a\n{keys}"))
+    };
+    validate(&mut client, 1);
+    let (before, start) = (server.memory(), std::time::Instant::now());
+    let (status, body) = validate(&mut client, 300_000);
+    let answer: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+    assert_eq!((status, answer["mistakes"].as_array().map(Vec::len)), (200, Some(100)), "{body}");
+    assert!(answer["more_mistakes"].as_u64().is_some_and(|more| more > 0), "it says that there are more: {body}");
+    // The program of the tests is not optimised.
+    assert!(start.elapsed() < std::time::Duration::from_secs(20), "{:?}", start.elapsed());
+    let peak = server.peak_memory().saturating_sub(before) >> 20;
+    assert!(peak < 256, "{peak} MiB more");
+}
+
+#[test]
+fn made_up_keys_neither_free_a_used_up_key_nor_take_memory() {
+    let server = Server::start(&["--capacity", "1000"]);
+    let mut client = server.connect_http();
+    let alice = "{\"key\":\"alice\",\"limit\":\"10/h\",\"cost\":10}";
+    assert_eq!((client.post("/v1/check", alice).0, client.post("/v1/check", alice).0), (200, 429));
+    let mut flood = |from: usize, lists: usize| {
+        for list in 0..lists {
+            let key = |n: usize| format!("{{\"key\":\"made up {}\",\"limit\":\"10/h\"}}", from + list * 1_000 + n);
+            let items: Vec<String> = (0..1_000).map(key).collect();
+            assert_eq!(client.post("/v1/check", &format!("[{}]", items.join(","))).0, 200);
+        }
+        assert_eq!(client.post("/v1/check", alice).0, 429, "after {lists} lists");
+    };
+    flood(0, 20);
+    let before = server.memory();
+    flood(20_000, 180);
+    let grown = server.memory().saturating_sub(before) >> 20;
+    assert!(grown < 16, "{grown} MiB more");
+}
+
+#[test]
+fn connections_have_keepalive_and_the_start_line_names_the_store() {
+    let server = Server::start(&[]);
+    for address in [server.http, server.resp].into_iter().flatten() {
+        let client = std::net::TcpStream::connect(address).expect("the server listens");
+        let ports =
+            [address, client.local_addr().expect("an address")].map(|address| format!(":{:04X}", address.port()));
+        // In the table of the kernel, the connection of the server has the timer 2, that of keepalive probes.
+        eventually("keepalive is set", || {
+            let table = std::fs::read_to_string("/proc/self/net/tcp").expect("the table of connections");
+            table.lines().any(|line| {
+                let fields: Vec<&str> = line.split_whitespace().collect();
+                matches!(fields[..], [_, local, remote, _, _, timer, ..]
+                    if local.ends_with(&ports[0]) && remote.ends_with(&ports[1]) && timer.starts_with("02:"))
+            })
+        });
+    }
+    let store = RedisServer::start(Kind::Redis);
+    let server = Server::start(&["--store", &format!("redis://127.0.0.1:{}", store.port())]);
+    let line = server.start_log.last().expect("the line");
+    assert!(line.contains(&format!("redis://127.0.0.1:{}", store.port())), "{line}");
+}
+
+/// Returns the value of a metric; zero if it is missing.
+fn metric(server: &Server, name: &str) -> u64 {
+    let page = get(server, "/metrics", "host: localhost\r\n");
+    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.map_or(0, |value| value.parse().expect("a number"))
+}
+
+#[test]
+fn keys_bans_and_latencies_are_counted_without_a_data_directory() {
+    let rules =
+        Rules::new("domain: api\nrules:\n- {id: all, per: [user], limit: 1/h, ban: {after: 2, within: 1m, for: 1h}}\n");
+    let redis = RedisServer::start(Kind::Redis);
+    let url = format!("redis://127.0.0.1:{}", redis.port());
+    for store in [&["--data", "off"][..], &["--store", &url]] {
+        let server = Server::start(&[&["--rules", rules.path()], store].concat());
+        for _ in 0..4 {
+            let ask = "{\"domain\":\"api\",\"attributes\":{\"user\":\"ann\"}}";
+            server.connect_http().post("/v1/check", ask);
+        }
+        assert_eq!(metric(&server, "tollgate_bans_total"), 1, "{store:?}");
+        assert_eq!(metric(&server, "tollgate_decision_duration_seconds_count"), 4, "{store:?}");
+        if store[0] == "--data" {
+            // The rule's counter and that of the ban.
+            eventually("the keys are counted", || metric(&server, "tollgate_keys") >= 1);
+        } else {
+            eventually("calls of the store are counted", || {
+                metric(&server, "tollgate_store_duration_seconds_count") > 0
+            });
+        }
+    }
 }
 
 /// Starts the server by a shell, and returns the first lines of its log.

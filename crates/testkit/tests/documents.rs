@@ -39,20 +39,42 @@ fn backticked_strings(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
+/// Checks that every name is a function of the sources.
+fn check_tests(page: &str, names: &[&str]) {
+    let sources = source_files().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let code: Vec<String> =
+        sources.map(|path| std::fs::read_to_string(repository_root().join(path)).expect("a source file")).collect();
+    for name in names {
+        let definition = format!("fn {name}(");
+        assert!(code.iter().any(|text| text.contains(&definition)), "{page} names a missing test: {name}");
+    }
+}
+
+/// Returns the cells of the last column of the tables in a text.
+fn last_column(text: &str) -> impl Iterator<Item = &str> {
+    let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
+    rows.filter_map(|row| row.trim_end_matches(" |").rsplit(" | ").next())
+}
+
 #[test]
 fn every_test_named_by_the_concepts_page_exists() {
     let page = read("docs/concepts.md");
     let (_, mistakes) = page.split_once("## Mistakes known from other limiters").expect("the section");
-    let rows = mistakes.lines().filter(|line| line.starts_with("| ")).skip(1);
-    let named: Vec<&str> =
-        rows.filter_map(|row| backticked_strings(row.trim_end_matches(" |").rsplit(" | ").next()?).next()).collect();
+    let named: Vec<&str> = last_column(mistakes).filter_map(|cell| backticked_strings(cell).next()).collect();
     assert!(named.len() >= 10, "{named:?}");
-    let sources = source_files().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
-    let code: Vec<String> =
-        sources.map(|path| std::fs::read_to_string(repository_root().join(path)).expect("a source file")).collect();
-    for name in named {
-        let definition = format!("fn {name}(");
-        assert!(code.iter().any(|text| text.contains(&definition)), "docs/concepts.md names a missing test: {name}");
+    check_tests("docs/concepts.md", &named);
+}
+
+#[test]
+fn every_test_named_by_the_security_page_exists() {
+    let page = read("docs/security.md");
+    let (_, tried) = page.split_once("## What was tried").expect("the section");
+    let (files, tests): (Vec<&str>, Vec<&str>) =
+        last_column(tried).flat_map(backticked_strings).partition(|name| name.contains('/'));
+    assert!(tests.len() >= 30, "{tests:?}");
+    check_tests("docs/security.md", &tests);
+    for file in files {
+        assert!(repository_root().join(file).exists(), "docs/security.md names a missing file: {file}");
     }
 }
 

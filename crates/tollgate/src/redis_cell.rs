@@ -148,6 +148,15 @@ impl<C: Clock> RedisCellTable<C> {
         Ok(total)
     }
 
+    /// Returns the number of keys with something used up. In a table of more than `max_buckets` buckets it is an estimate from as
+    /// many of them.
+    ///
+    /// Decisions continue meanwhile.
+    pub fn count_used(&self, max_buckets: usize) -> u64 {
+        let reader = || RedisCellReader { now: self.clock.mono().as_nanos() };
+        self.table.estimate(max_buckets, reader, |reader, print, slot| !reader.is_new(print, slot))
+    }
+
     /// Returns a table like [`with_clock`](Self::with_clock) that has the keys of a snapshot, after the time that has passed since.
     ///
     /// # Errors

@@ -96,7 +96,8 @@ pub struct StoredRule {
     /// How many overrides are stored beside the rule, not counting those in its text.
     #[serde(default)]
     pub overrides: i64,
-    /// Who made this version.
+    /// The name of the token that made this version; only for operators of the domain.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
@@ -118,7 +119,8 @@ pub struct Version {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub rule: Option<Value>,
-    /// Who made it.
+    /// The name of the token that made it; only for operators of the domain.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
@@ -182,7 +184,8 @@ pub struct StoredOverride {
     pub until: Option<String>,
     /// The revision of its last change, which is also its ETag.
     pub version: i64,
-    /// Who changed it.
+    /// The name of the token that changed it; only for operators of the domain.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
@@ -273,10 +276,17 @@ pub struct PlannedChange {
 pub struct Validation {
     /// How many rules the file has; 0 if it has mistakes.
     pub rules: usize,
-    /// What is wrong.
+    /// What is wrong: the first hundred mistakes.
     pub mistakes: Vec<Finding>,
+    /// How many more mistakes there are.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub more_mistakes: usize,
     /// What is valid but probably a mistake.
     pub warnings: Vec<Finding>,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 /// A mistake or warning in a rule file.

@@ -117,7 +117,7 @@ pub struct Gauges {
     pub snapshot_age: Option<u64>,
     /// Snapshots that could not be written since the last one that was.
     pub snapshot_failures: u64,
-    /// Keys in the last snapshot.
+    /// Keys in memory with something used up, as last counted.
     pub keys: u64,
     /// The number of keys that memory has room for, unless the store is shared.
     pub capacity: Option<u64>,
@@ -285,13 +285,13 @@ impl Metrics {
         page.write_counter("tollgate_bans_total", "Bans that were started.", gauges.engine.bans);
         if let Some(age) = gauges.snapshot_age {
             page.write_gauge("tollgate_snapshot_age_seconds", "Time since the counters were written to disk.", age);
-            page.write_gauge(
-                "tollgate_keys",
-                "Keys with something used up when the last snapshot was written.",
-                gauges.keys,
-            );
         }
         if let Some(capacity) = gauges.capacity {
+            page.write_gauge(
+                "tollgate_keys",
+                "Keys in memory with something used up, counted every 5 s; an estimate where there are many.",
+                gauges.keys,
+            );
             page.write_gauge("tollgate_keys_capacity", "Keys that memory has room for.", capacity);
         }
         page.write_gauge(

@@ -21,11 +21,11 @@ pub type Results = Arc<[Result<Output<'static>, OpError>]>;
 /// The longest key.
 pub const MAX_KEY: usize = 255;
 /// Maximum number of keys that are kept.
-const MAX_KEYS: usize = 20_000;
+pub const MAX_KEYS: usize = 20_000;
 /// Maximum number of bytes of stored values that are kept.
-const MAX_BYTES: usize = 32 * 1024 * 1024;
+pub const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// How long a key is kept.
-const WINDOW: Nanos = Nanos::from_secs(600);
+pub const WINDOW: Nanos = Nanos::from_secs(600);
 
 /// Stored results by key.
 #[derive(Debug, Default)]

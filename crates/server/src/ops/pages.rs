@@ -53,7 +53,7 @@ fn metrics_text<S: Store>(app: &App<S>) -> String {
     let status = app.source.status(app.now());
     app.metrics.to_text(&Gauges {
         audit_refused: app.source.audit().map_or(0, AuditQueues::refused),
-        keys: app.snapshots.counters(),
+        keys: app.snapshots.keys(),
         capacity: Some(app.snapshots.capacity()).filter(|capacity| *capacity > 0),
         snapshot_age: app.snapshots.age(app.now()),
         snapshot_failures: app.snapshots.failures(),

@@ -67,6 +67,13 @@ const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
     ("GET", "/v1/rules-status", "", May::Readers, &[200]),
     ("GET", "/v1/peers", "", May::Readers, &[200]),
     ("GET", "/openapi.json", "", May::Readers, &[200]),
+    ("GET", "/v1/history", "", May::Readers, &[200]),
+    ("GET", "/v1/rules", "", May::Readers, &[200]),
+    // A stream that does not end, unless the query is wrong.
+    ("GET", "/v1/live?unknown=1", "", May::Readers, &[400]),
+    ("POST", "/v1/session", "{}", May::Anyone, &[400]),
+    ("GET", "/v1/session", "", May::Readers, &[200]),
+    ("DELETE", "/v1/session", "", May::Readers, &[204]),
     ("GET", "/nothing", "", May::Readers, &[404]),
     ("GET", "/v1/domains", "", May::Readers, &[200]),
     ("GET", "/v1/domains/api/rules", "", May::Readers, &[200]),
@@ -196,6 +203,60 @@ async fn every_call_is_answered_only_to_roles_that_may_make_it() {
                 assert_eq!(reply.status, 401, "{context}");
                 assert!(reply.header("www-authenticate").starts_with("Bearer"), "{context}");
             }
+        }
+    }
+}
+
+#[tokio::test]
+async fn reader_sees_no_names_ids_or_digests_of_tokens() {
+    let server = TestServer::start(TokenPolicy::Required).await;
+    let (admin, admin_id) = server.token("zebra-admin", Role::Admin, &[], None).await;
+    let (operator, operator_id) = server.token("zebra-operator", Role::Operator, &["api"], None).await;
+    let (reader, reader_id) = server.token("quiet", Role::Reader, &[], None).await;
+    server.settle().await;
+    let write = |token: &str, method: &str, path: &str, body: &'static str| {
+        send(server.request(method, path).bearer_auth(token).header("content-type", "application/json").body(body))
+    };
+    write(&admin, "PUT", "/v1/domains/api/rules/all", RULE).await.is(201);
+    write(&admin, "PATCH", "/v1/domains/api/rules/all", r#"{"limit":"20/s"}"#).await.is(200);
+    write(&operator, "PUT", "/v1/domains/api/rules/all/overrides/acme", r#"{"limit":"30/s"}"#).await.is(201);
+    server.settle().await;
+    write(&operator, "POST", "/v1/reset", r#"{"domain":"api","attributes":{"tenant":"a"}}"#).await.is(200);
+    write(&admin, "POST", "/v1/enforcement", r#"{"mode":"observe"}"#).await.is(200);
+    write(&admin, "PUT", "/v1/fleet/enforcement", r#"{"mode":"enforce"}"#).await.is(200);
+    server.settle().await;
+    let asked = CALLS.iter().filter(|(.., may, _)| matches!(may, May::Anyone | May::Readers | May::Takers));
+    for (method, path, body, ..) in asked {
+        let reply = write(&reader, method, path, body).await;
+        for secret in ["zebra", &admin_id, &operator_id, &reader_id, "digest"] {
+            // The description of the API names the field `digest`, but has no data.
+            let is_secret = reply.text.contains(secret) && *path != "/openapi.json";
+            assert!(!is_secret, "{method} {path} shows {secret}: {}", reply.text);
+        }
+    }
+    for path in ["/v1/domains/api/rules/all", "/v1/domains/api/rules/all/versions", "/v1/domains/api/overrides"] {
+        let reply = write(&operator, "GET", path, "").await;
+        assert!(reply.text.contains("zebra-"), "{path} names the author to operators: {}", reply.text);
+    }
+}
+
+#[tokio::test]
+async fn every_path_of_the_api_description_is_called_with_every_role() {
+    let server = TestServer::start(TokenPolicy::NotRequired).await;
+    let description = send(server.request("GET", "/openapi.json")).await.is(200).json();
+    let paths = description["paths"].as_object().expect("paths");
+    let matches = |pattern: &str, path: &str| {
+        let path = path.split('?').next().unwrap_or_default();
+        let (pattern, path): (Vec<&str>, Vec<&str>) = (pattern.split('/').collect(), path.split('/').collect());
+        let same = |(pattern, part): (&&str, &&str)| pattern.starts_with('{') || pattern == part;
+        pattern.len() == path.len() && pattern.iter().zip(&path).all(same)
+    };
+    for (pattern, operations) in paths {
+        for method in operations.as_object().expect("operations").keys() {
+            let is_called = |called: &str, path: &str| called.eq_ignore_ascii_case(method) && matches(pattern, path);
+            let found = CALLS.iter().any(|(called, path, ..)| is_called(called, path));
+            // HEAD is answered as GET.
+            assert!(found || method == "head", "{method} {pattern} is not in CALLS");
         }
     }
 }

@@ -162,8 +162,17 @@ impl Server {
 
     /// Resident memory in bytes.
     pub fn memory(&self) -> usize {
+        self.memory_status("VmRSS:")
+    }
+
+    /// The largest resident memory so far, in bytes.
+    pub fn peak_memory(&self) -> usize {
+        self.memory_status("VmHWM:")
+    }
+
+    fn memory_status(&self, name: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a size");
+        let line = status.lines().find(|line| line.starts_with(name)).expect("a size");
         line.split_whitespace().nth(1).and_then(|kib| kib.parse::<usize>().ok()).expect("a number") * 1024
     }
 }

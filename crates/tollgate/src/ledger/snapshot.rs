@@ -46,6 +46,18 @@ impl<C: Clock> Ledger<C> {
         Ok(total)
     }
 
+    /// Returns the number of entries that have something used up. In a table of more than `max_buckets` buckets it is an estimate
+    /// from as many of them.
+    ///
+    /// Decisions continue meanwhile.
+    pub fn count_used<N: LimitTable + ?Sized>(&self, limits: &N, max_buckets: usize) -> u64 {
+        let reader = || LedgerReader { limit_table: limits, now: self.clock.now() };
+        self.table.estimate(max_buckets, reader, |reader, print, slot| {
+            let is_known = u32::try_from(slot.state.get(0)).is_ok_and(|id| limits.get(id).is_some());
+            is_known && !reader.is_new(print, slot)
+        })
+    }
+
     fn write_entries<W: Write, N: LimitTable + ?Sized>(
         &self,
         limits: &N,

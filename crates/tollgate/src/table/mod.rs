@@ -194,6 +194,16 @@ impl Table {
         either!(self, buckets => buckets.buckets)
     }
 
+    /// Returns the number of entries for which `is_counted` holds, as [`Buckets::estimate`].
+    pub(crate) fn estimate<R: StateReader>(
+        &self,
+        max_buckets: usize,
+        reader: impl FnMut() -> R,
+        is_counted: impl FnMut(&R, Fingerprint, &mut LockedEntry<'_>) -> bool,
+    ) -> u64 {
+        either!(self, buckets => buckets.estimate(max_buckets, reader, is_counted))
+    }
+
     /// Begins a walk through the table while other threads use it. Only one walk may be under way.
     pub(crate) fn walk(&self) -> Walk<'_> {
         Walk { table: self, _end: either!(self, buckets => buckets.end_of_walk()) }
@@ -363,6 +373,31 @@ impl<S: Shape> Buckets<S> {
         let mut bucket = self.lock(index, reader);
         bucket.visit_all(each);
         self.walked.store(index as u64 + 1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of entries for which `is_counted` holds, while other threads use the table. Only about `max_buckets` of
+    /// the buckets are looked at, evenly spread, and the result is scaled: keys are spread evenly by their fingerprints.
+    pub(crate) fn estimate<R: StateReader>(
+        &self,
+        max_buckets: usize,
+        mut reader: impl FnMut() -> R,
+        mut is_counted: impl FnMut(&R, Fingerprint, &mut LockedEntry<'_>) -> bool,
+    ) -> u64 {
+        let step = self.buckets.div_ceil(max_buckets.max(1)).max(1);
+        let (mut counted, mut visited) = (0_u64, 0_u64);
+        for index in (0..self.buckets).step_by(step) {
+            visited += 1;
+            // Locking writes, and the first write to a page takes memory.
+            if self.is_untouched(index) {
+                continue;
+            }
+            let reader = reader();
+            let count = |print: Fingerprint, slot: &mut LockedEntry<'_>| {
+                counted += u64::from(is_counted(&reader, print, slot));
+            };
+            self.lock(index, &reader).visit_all(count);
+        }
+        (u128::from(counted) * self.buckets as u128 / u128::from(visited.max(1))) as u64
     }
 
     /// Returns whether nothing was ever written to the first cache line of a bucket: it then has no entries.

@@ -172,8 +172,9 @@ pub(super) fn get(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
 
 fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> anyhow::Result<()> {
     let state = enabled_or_disabled(version.enabled);
-    let mut head =
-        format!("# version {}, {state}, by {} at {}", version.version, version.author, format_time(version.at_ms));
+    // Only operators see the author.
+    let by = Some(&version.author).filter(|author| !author.is_empty()).map_or(String::new(), |by| format!(", by {by}"));
+    let mut head = format!("# version {}, {state}{by} at {}", version.version, format_time(version.at_ms));
     if let Some(comment) = &version.comment {
         head += &format!(": {comment}");
     }
@@ -186,12 +187,7 @@ fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> 
             }
             write!(out, "{}", as_file(domain, rule))?;
         }
-        None => writeln!(
-            out,
-            "version {} is its deletion, by {}",
-            version.version,
-            replace_control_characters(&version.author)
-        )?,
+        None => writeln!(out, "version {} is its deletion{}", version.version, replace_control_characters(&by))?,
     }
     Ok(())
 }

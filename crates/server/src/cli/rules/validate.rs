@@ -75,6 +75,9 @@ fn print(file: &File, validation: &Validation) -> anyhow::Result<()> {
     for mistake in &validation.mistakes {
         write!(err, "{}", format_finding(file, mistake))?;
     }
+    if validation.more_mistakes > 0 {
+        writeln!(err, "and {} more", validation.more_mistakes)?;
+    }
     if validation.mistakes.is_empty() {
         writeln!(std::io::stdout(), "{}: {}, no mistakes", file.name, count(validation.rules, "rule"))?;
     }

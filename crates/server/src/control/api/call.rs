@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
-use super::reply::{self, ApiResult};
+use super::reply::{self, ApiResult, Authored};
 use super::{ApiState, etag};
 use crate::control::Control;
 use crate::control::auth::{Access, Scope};
@@ -66,6 +66,14 @@ impl ApiCall {
     /// than the list.
     pub(super) fn revision_tag(&self) -> String {
         etag::etag_of_version(self.state.revision())
+    }
+
+    /// Replies as [`read`](Self::read), with the author only for operators of the domain.
+    pub(super) fn read_authored(&self, domain: &str, tag: &str, mut value: impl Authored) -> ApiResult {
+        if self.access.require(Role::Operator, Scope::Domain(domain)).is_err() {
+            value.hide_author();
+        }
+        self.read(tag, &value)
     }
 
     /// Replies with JSON, or 304 if the reader has this version already.

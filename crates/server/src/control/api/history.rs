@@ -23,7 +23,7 @@ pub(super) async fn list(
     QueryParams(page): QueryParams<Paging>,
 ) -> ApiResult {
     let tag = call.revision_tag();
-    call.read(&tag, &call.control().history().list(&path.domain, &path.id, &page.into()).await?)
+    call.read_authored(&path.domain, &tag, call.control().history().list(&path.domain, &path.id, &page.into()).await?)
 }
 
 /// The path of a version.
@@ -45,7 +45,7 @@ pub(super) struct VersionPath {
 )]
 pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<VersionPath>) -> ApiResult {
     let version = call.control().history().get(&path.rule.domain, &path.rule.id, path.version).await?;
-    call.read(&etag::etag_of_version(version.version), &version)
+    call.read_authored(&path.rule.domain, &etag::etag_of_version(version.version), version)
 }
 
 /// Two versions.

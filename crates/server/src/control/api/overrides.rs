@@ -23,7 +23,7 @@ pub(super) async fn list(
     QueryParams(page): QueryParams<Paging>,
 ) -> ApiResult {
     let tag = call.revision_tag();
-    call.read(&tag, &call.control().overrides().list(&domain, &id, &page.into()).await?)
+    call.read_authored(&domain, &tag, call.control().overrides().list(&domain, &id, &page.into()).await?)
 }
 
 /// Lists the overrides of all rules of a domain, by rule and value.
@@ -37,7 +37,7 @@ pub(super) async fn list_domain(
     QueryParams(page): QueryParams<Paging>,
 ) -> ApiResult {
     let tag = call.revision_tag();
-    call.read(&tag, &call.control().overrides().list_domain(&domain, &page.into()).await?)
+    call.read_authored(&domain, &tag, call.control().overrides().list_domain(&domain, &page.into()).await?)
 }
 
 /// The path of an override.
@@ -60,7 +60,7 @@ pub(super) struct OverridePath {
 pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<OverridePath>) -> ApiResult {
     let OverridePath { rule: RulePath { domain, id }, value } = path;
     let stored = call.control().overrides().get(&domain, &id, &value).await?;
-    call.read(&etag::etag_of_version(stored.version), &stored)
+    call.read_authored(&domain, &etag::etag_of_version(stored.version), stored)
 }
 
 /// Creates or replaces an override. Writing what is stored already changes nothing.

@@ -8,7 +8,7 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue};
 use serde::Serialize;
 
 use super::etag;
-use crate::control::model::{StoredOverride, StoredRule, WriteOutcome};
+use crate::control::model::{Page, StoredOverride, StoredRule, Version, WriteOutcome};
 use crate::http::problem::Problem;
 
 /// The result of a call.
@@ -52,6 +52,36 @@ impl Versioned for StoredRule {
 impl Versioned for StoredOverride {
     fn version(&self) -> i64 {
         self.version
+    }
+}
+
+/// A resource that names its author, which only operators may see: it is the name of a token.
+pub(super) trait Authored: Serialize {
+    /// Removes the author.
+    fn hide_author(&mut self);
+}
+
+impl Authored for StoredRule {
+    fn hide_author(&mut self) {
+        self.author.clear();
+    }
+}
+
+impl Authored for StoredOverride {
+    fn hide_author(&mut self) {
+        self.author.clear();
+    }
+}
+
+impl Authored for Version {
+    fn hide_author(&mut self) {
+        self.author.clear();
+    }
+}
+
+impl<T: Authored> Authored for Page<T> {
+    fn hide_author(&mut self) {
+        self.items.iter_mut().for_each(T::hide_author);
     }
 }
 
