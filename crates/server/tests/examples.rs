@@ -235,6 +235,7 @@ const SLOW_RESP: &str = "+";
 
 /// Returns the port of a server that accepts connections and never finishes an answer. After `start` it sends a byte every now and
 /// then, so that a deadline of each socket operation would never pass; it sends nothing if `start` is empty.
+#[expect(clippy::disallowed_methods, reason = "a slow server waits between two bytes")]
 fn start_server_that_never_answers(start: &'static str) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();

@@ -64,6 +64,7 @@ impl<'w> Acceptor<'w> {
     /// Accepts connections until the future is dropped.
     pub async fn run(mut self, listener: impl Listener) {
         loop {
+            self.spare = self.spare.take().or_else(open_spare);
             let failed = match listener.accept_stream().await {
                 Ok(stream) => self.hand_over(stream).await,
                 Err(error) if is_out_of_files(&error) => self.refuse_with_spare(&listener).await,

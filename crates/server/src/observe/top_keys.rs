@@ -29,6 +29,9 @@ pub(crate) const MAX_NAME: usize = 128;
 const COUNT_ALL: u32 = 1_024;
 /// Later, one decision in this many is counted.
 const ONE_IN: u64 = 16;
+/// Maximum number of counters of a decision that are counted, so that a request that matches many rules does not keep others waiting.
+/// Of more, each has the same chance, and counts for those that are left out.
+const MAX_COUNTERS: usize = 16;
 /// How often counts are halved.
 const HALF_LIFE: Nanos = Nanos::from_secs(600);
 
@@ -117,11 +120,19 @@ impl TopKeys {
         if self.names != Names::Off
             && let Some(weight) = sample_weight()
         {
-            self.count_all(decision.counters(), weight, clock.mono());
+            self.count_sampled(decision, weight, clock.mono());
         }
     }
 
     #[cold]
+    fn count_sampled(&self, decision: &Decision<'_>, weight: u64, now: Time<Mono>) {
+        let every = decision.counters().count().div_ceil(MAX_COUNTERS).max(1);
+        // The time differs enough between decisions to begin at any of them.
+        let first = now.as_nanos() as usize % every;
+        let counters = decision.counters().skip(first).step_by(every);
+        self.count_all(counters, weight.saturating_mul(every as u64), now);
+    }
+
     fn count_all<'d>(&self, counters: impl Iterator<Item = Counter<'d>>, weight: u64, now: Time<Mono>) {
         // A thread that would have to wait for another skips this decision: it is a sample.
         let Ok(mut table) = self.table.try_lock() else { return };

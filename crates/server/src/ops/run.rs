@@ -75,8 +75,8 @@ pub async fn run<S: Store>(
 }
 
 /// The time after which a long list lets other connections have their turn. It looks at the time after each request, because
-/// one that matches 256 rules for the first time takes about a millisecond.
-const MAX_TURN: Nanos = Nanos::from_micros(250);
+/// one that matches 256 rules takes about half a millisecond.
+const MAX_TURN: Nanos = Nanos::from_micros(100);
 
 /// The requests of a list that are decided in one turn where the store is shared, and each part is a round trip; and the items
 /// that are translated together.
