@@ -90,8 +90,8 @@ impl<'w> Acceptor<'w> {
     /// Accepts a connection in place of the spare descriptor, and refuses it.
     async fn refuse_with_spare(&mut self, listener: &impl Listener) -> io::Result<()> {
         drop(self.spare.take());
-        // Another thread may have used the descriptor in the meantime.
-        let accepted = timeout(PAUSE, listener.accept_stream()).await;
+        // Without waiting: accepting fails for want of descriptors even if no client waits, and the spare one must not be missing then.
+        let accepted = timeout(Duration::ZERO, listener.accept_stream()).await;
         let outcome = match accepted {
             Ok(Ok(stream)) => {
                 self.refuse(stream, "open files");
