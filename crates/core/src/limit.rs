@@ -176,66 +176,27 @@ impl Algorithm for Limit {
 
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
-        match self {
-            Self::TokenBucket(bucket) => bucket.take_from_word(word, now, cost),
-            Self::IntervalBucket(bucket) => bucket.take_from_word(word, now, cost),
-            Self::Unlimited
-            | Self::DenyAll
-            | Self::LeakyBucket(_)
-            | Self::FixedWindow(_)
-            | Self::SlidingWindow(_)
-            | Self::SlidingSlices(_)
-            | Self::SlidingLog(_)
-            | Self::Concurrency(_) => None,
-        }
+        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.take_from_word(word, now, cost))
+    }
+
+    #[inline]
+    fn refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
+        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.refuse_from_word(word, now, cost))
     }
 
     #[inline]
     fn takes_from_words(&self) -> bool {
-        match self {
-            Self::TokenBucket(bucket) => bucket.takes_from_words(),
-            Self::SlidingSlices(slices) => slices.takes_from_words(),
-            Self::Unlimited
-            | Self::DenyAll
-            | Self::LeakyBucket(_)
-            | Self::IntervalBucket(_)
-            | Self::FixedWindow(_)
-            | Self::SlidingWindow(_)
-            | Self::SlidingLog(_)
-            | Self::Concurrency(_) => false,
-        }
+        ask!(self, unlimited: false, deny_all: false, algorithm => algorithm.takes_from_words())
     }
 
     #[inline]
     fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
-        match self {
-            Self::TokenBucket(bucket) => bucket.take_from_words(state, now, cost),
-            Self::SlidingSlices(slices) => slices.take_from_words(state, now, cost),
-            Self::Unlimited
-            | Self::DenyAll
-            | Self::LeakyBucket(_)
-            | Self::IntervalBucket(_)
-            | Self::FixedWindow(_)
-            | Self::SlidingWindow(_)
-            | Self::SlidingLog(_)
-            | Self::Concurrency(_) => None,
-        }
+        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.take_from_words(state, now, cost))
     }
 
     #[inline]
     fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
-        match self {
-            Self::TokenBucket(bucket) => bucket.decide_fast(state, now, cost),
-            Self::IntervalBucket(bucket) => bucket.decide_fast(state, now, cost),
-            Self::SlidingSlices(slices) => slices.decide_fast(state, now, cost),
-            Self::Unlimited
-            | Self::DenyAll
-            | Self::LeakyBucket(_)
-            | Self::FixedWindow(_)
-            | Self::SlidingWindow(_)
-            | Self::SlidingLog(_)
-            | Self::Concurrency(_) => None,
-        }
+        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.decide_fast(state, now, cost))
     }
 
     /// Converts between parameters of one algorithm as that algorithm does. For another algorithm, charges what is used up to a new

@@ -263,7 +263,7 @@ impl<'a> Now<'a> {
 pub struct Cost(u64);
 
 impl Cost {
-    /// Nothing.
+    /// A request that takes nothing.
     pub const ZERO: Self = Self(0);
     /// The usual cost of a request.
     pub const ONE: Self = Self(1);

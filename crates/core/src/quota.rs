@@ -121,7 +121,33 @@ macro_rules! start_by_quota {
     };
 }
 
-pub(crate) use start_by_quota;
+/// The setter and the getters of a limit with a `quota`.
+macro_rules! quota_methods {
+    () => {
+        /// Sets what a new key has, as if the rest had just been spent.
+        ///
+        /// A key for which nothing is counted any more is forgotten, and then starts with `initial` again.
+        ///
+        /// # Errors
+        /// When it is more than the limit.
+        pub fn initial(mut self, initial: u64) -> Result<Self, LimitError> {
+            self.quota = self.quota.initial(initial)?;
+            Ok(self)
+        }
+
+        /// Returns the most that passes in a window.
+        pub const fn limit(&self) -> u64 {
+            self.quota.limit()
+        }
+
+        /// Returns the length of the window.
+        pub const fn length(&self) -> Nanos {
+            Nanos::from_nanos(self.quota.length())
+        }
+    };
+}
+
+pub(crate) use {quota_methods, start_by_quota};
 
 /// The result of a request under a limit.
 pub(crate) enum Demand {

@@ -62,7 +62,7 @@ pub struct Charge<'a> {
     pub limits: Option<&'a Limits>,
     /// The key. If two rules count the same name, the key must include the rule.
     pub key: &'a [u8],
-    /// How much.
+    /// The amount asked for.
     pub ask: Ask,
     /// The windows that limits of phase `Given` refer to by position.
     pub windows: &'a [Window],
@@ -84,7 +84,7 @@ pub struct PlainCharge<'a> {
     pub limits: &'a Limits,
     /// The key.
     pub key: &'a [u8],
-    /// How much.
+    /// The amount asked for.
     pub cost: Cost,
 }
 
@@ -180,6 +180,7 @@ impl<C: Clock> Ledger<C> {
 
     /// Decides the charges that `charge` makes of `items`, as [`decide`](Self::decide) does but without a list, at a
     /// given reading of the [`clock`](Self::clock).
+    #[doc(hidden)]
     pub fn decide_each<'a, T, N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -288,12 +289,14 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Returns whether the charge's key has anything used up here, under the limits that its state belongs to.
+    #[doc(hidden)]
     pub fn is_known<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let (fingerprint, reader) = (self.fingerprint(charge), LedgerReader { limit_table, now: self.clock.now() });
         self.table.find(fingerprint, &reader, |slot| !reader.is_new(fingerprint, slot)).unwrap_or(false)
     }
 
     /// Returns whether the charge's key has an entry here, even if it has nothing used up.
+    #[doc(hidden)]
     pub fn has_used<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
         let is_kept = |slot: &mut LockedEntry<'_>| limits_with(limit_table, slot.state.get(0)).is_some();
@@ -302,6 +305,7 @@ impl<C: Clock> Ledger<C> {
 
     /// Moves the state of the charge's key to another ledger, with the id of the limits it belongs to. The entries there must be
     /// long enough. Does nothing if the key has no entry here.
+    #[doc(hidden)]
     pub fn move_to<N: LimitTable + ?Sized>(&self, to: &Self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
         let taken = self.table.find(self.fingerprint(charge), &reader, |slot| {
@@ -318,6 +322,7 @@ impl<C: Clock> Ledger<C> {
     /// Replaces the state of the charge's key by that of a new key under `start`, with `held` leases taken of each concurrency
     /// limit. `start` may differ from the limits of the charge in what a new key has, and in the length of its first window or
     /// lease. Does nothing for a key without an entry.
+    #[doc(hidden)]
     pub fn begin<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         if start.words() > self.state_words() {
             return;

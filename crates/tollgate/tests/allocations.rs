@@ -8,11 +8,12 @@ use allocation_counter::measure;
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::core::{Algorithm, Ask, Cost, Nanos, Phase};
 use tollgate::keyed::Hashed;
+use tollgate::keyed::WhenFull;
 use tollgate::ledger::{Charge, Ledger};
 use tollgate::redis_cell::RedisCellTable;
 use tollgate::{
     Concurrency, FixedWindow, Keyed, LeakyBucket, Limit, LimitError, Limiter, Limits, SlidingLog, SlidingWindow,
-    TokenBucket, WhenFull,
+    TokenBucket,
 };
 
 const HOUR: Nanos = Nanos::from_secs(3_600);

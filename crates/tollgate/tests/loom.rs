@@ -12,8 +12,9 @@ use std::sync::Arc;
 use loom::thread;
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::core::{Cost, Nanos};
+use tollgate::keyed::WhenFull;
 use tollgate::ledger::{Charge, Ledger, PlainCharge};
-use tollgate::{FixedWindow, Keyed, Limit, Limiter, Limits, TokenBucket, WhenFull};
+use tollgate::{FixedWindow, Keyed, Limit, Limiter, Limits, TokenBucket};
 
 /// Returns a bucket whose state is one word, updated without a lock.
 fn bucket(burst: u64) -> TokenBucket {

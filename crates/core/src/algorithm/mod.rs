@@ -129,6 +129,15 @@ pub trait Algorithm {
         None
     }
 
+    /// The counterpart of [`take_from_word`](Self::take_from_word) for a refusal that changes nothing: returns when `cost` passes.
+    /// Inlined, so that the wait is computed only where a caller uses it. `None`: it does not apply; call
+    /// [`decide`](Self::decide).
+    #[inline]
+    fn refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
+        let _ = (word, now, cost);
+        None
+    }
+
     /// Returns whether [`take_from_words`](Self::take_from_words) may apply, so that it is worth locking a state for it.
     #[inline]
     fn takes_from_words(&self) -> bool {

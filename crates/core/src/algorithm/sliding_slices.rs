@@ -47,7 +47,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::Params;
 use crate::quantity::{Cost, Nanos, Now};
-use crate::quota::{Demand, Quota, start_by_quota, window_instant};
+use crate::quota::{Demand, Quota, quota_methods, start_by_quota, window_instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -141,25 +141,7 @@ impl SlidingSlices {
         Ok(Self { quota, ring: SliceRing::new(self.slices, quota.deepest()), ..self })
     }
 
-    /// Sets what a new key has, as if the rest had just been spent.
-    ///
-    /// A key that nothing is counted for any more is forgotten, and then starts with `initial` again.
-    ///
-    /// # Errors
-    /// When it is more than the limit.
-    pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
-        Ok(Self { quota: self.quota.initial(initial)?, ..self })
-    }
-
-    /// Returns the most that passes in any window.
-    pub const fn limit(&self) -> u64 {
-        self.quota.limit()
-    }
-
-    /// Returns the length of the window.
-    pub const fn length(&self) -> Nanos {
-        Nanos::from_nanos(self.quota.length())
-    }
+    quota_methods!();
 
     /// Returns the length of a slice, at most the precision asked for.
     pub const fn precision(&self) -> Nanos {
@@ -386,7 +368,7 @@ impl Algorithm for SlidingSlices {
     }
 
     /// Applies only to an admission in the same slice as the previous request, which changes one word. A refusal walks
-    /// over the slices.
+    /// over the slices. By callgrind, a check of a key takes 244 instructions instead of 354 with it.
     #[inline]
     fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
         let (at, end, counts) = (window_instant(now.wall()), state.get(0), state.get(1));

@@ -49,7 +49,7 @@ use crate::change::changed_parameters;
 use crate::error::LimitError;
 use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Nanos, Now};
-use crate::quota::{Demand, Quota, start_by_quota, window_instant};
+use crate::quota::{Demand, Quota, quota_methods, start_by_quota, window_instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -102,25 +102,7 @@ impl SlidingWindow {
         Ok(Self { quota: self.quota.max_debt(max_debt)? })
     }
 
-    /// With only `initial` for a new key, as if the rest had just been spent.
-    ///
-    /// A key that nothing is counted for any more is forgotten, and then starts with `initial` again.
-    ///
-    /// # Errors
-    /// When it is more than the limit.
-    pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
-        Ok(Self { quota: self.quota.initial(initial)? })
-    }
-
-    /// Returns the most that passes in one window.
-    pub const fn limit(&self) -> u64 {
-        self.quota.limit()
-    }
-
-    /// Returns how long a window is.
-    pub const fn length(&self) -> Nanos {
-        Nanos::from_nanos(self.quota.length())
-    }
+    quota_methods!();
 
     pub(crate) const fn params(&self) -> Params {
         Params::SlidingWindow(self.quota.params())

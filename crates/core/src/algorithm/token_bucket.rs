@@ -340,6 +340,11 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
+    fn refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
+        self.word_refusal(word, now, cost)
+    }
+
+    #[inline]
     fn takes_from_words(&self) -> bool {
         !self.one_word
     }

@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
 #[cfg(feature = "stream")]
 use crate::stream::LimitedStream;
+use crate::table::{State, Table};
 use crate::wait::{Acquire, Shards, Waitable};
 
 impl<A, C> Keyed<A, C>
@@ -99,8 +100,9 @@ where
     #[inline]
     fn take_fast(&self, fingerprint: Fingerprint, cost: Cost) -> bool {
         let now = self.now();
-        let take = |word| self.limit.take_from_word(word, &now, cost);
-        self.table.try_take_fast(fingerprint, self.flags(), take)
+        let take = |state: &mut State<'_>| state.take(&self.limit, &now, cost);
+        let Table::Single(buckets) = &self.table else { return false };
+        buckets.try_visit_home(fingerprint, self.flags(), take).is_some()
     }
 
     fn take(&self, fingerprint: Fingerprint, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<A::Stamp> {

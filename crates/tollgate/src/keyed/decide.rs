@@ -14,28 +14,40 @@ use crate::sync::Ordering;
 use crate::table::{Presence, State, Table};
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
-    /// The fastest path of longer states; the slow path is a separate function, because it needs a large stack frame.
-    /// Takes the two clock readings as separate arguments: a `Now` would be built in memory on the fast path.
+    /// Returns when `cost` passes, if a state of one word refuses it. Out of line: inlined, it would lengthen the code of an
+    /// admission.
     #[inline(never)]
-    pub(super) fn check_words(
+    pub(super) fn refuse_word(&self, word: u64, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Option<Retry> {
+        self.limit.refuse_from_word(word, &Now::new(mono, wall), cost)
+    }
+
+    /// The fastest path of longer states: returns the stamp of the charge. `None`: it does not apply, and nothing was taken.
+    ///
+    /// Arguments and result fit the registers: a `Now` or a `Verdict` would be built in memory. By callgrind, a check takes 207
+    /// instructions instead of 336 with it, for a token bucket of 7777/s.
+    #[inline(never)]
+    pub(super) fn try_take_words(
         &self,
         fingerprint: Fingerprint,
         mono: Time<Mono>,
         wall: Time<Wall>,
         cost: Cost,
-    ) -> Verdict<A::Stamp> {
-        if self.limit.takes_from_words() {
-            let now = Now::new(mono, wall);
-            let take = |state: &mut State<'_>| self.limit.take_from_words(state, &now, cost);
-            if let Some(stamp) = self.table.try_take_wide(fingerprint, self.flags(), take) {
-                return Verdict::stamped(cost, stamp);
-            }
+    ) -> Option<A::Stamp> {
+        let now = Now::new(mono, wall);
+        let take = |state: &mut State<'_>| self.limit.take_from_words(state, &now, cost);
+        if !self.limit.takes_from_words() {
+            return None;
         }
-        self.check_slow(fingerprint, mono, wall, cost)
+        match &self.table {
+            Table::Single(_) => None,
+            Table::Double(buckets) => buckets.try_visit_home(fingerprint, self.flags(), take),
+            Table::Wide(buckets) => buckets.try_visit_home(fingerprint, self.flags(), take),
+        }
     }
 
+    /// The slow path, out of line because it needs a large stack frame.
     #[inline(never)]
-    fn check_slow(
+    pub(super) fn check_slow(
         &self,
         fingerprint: Fingerprint,
         mono: Time<Mono>,

@@ -1,5 +1,6 @@
 mod change;
 mod overflow;
+mod paths;
 mod stress;
 
 use std::collections::HashSet;

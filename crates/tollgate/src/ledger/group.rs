@@ -68,6 +68,7 @@ impl<C: Clock> Ledger<C> {
     ///
     /// Returns whether the group was admitted. `None`: the fast path does not apply and nothing has happened; call
     /// [`decide`](Self::decide).
+    #[doc(hidden)]
     #[inline]
     pub fn try_decide_fast<'a, T>(
         &self,
@@ -116,6 +117,7 @@ impl<C: Clock> Ledger<C> {
     /// its ledger.
     ///
     /// Entries are locked ledger by ledger in the order of `ledgers`, so all callers have to use the same order.
+    #[doc(hidden)]
     pub fn decide_across<'a, T, N: LimitTable + ?Sized, const L: usize>(
         ledgers: &[Self; L],
         limit_table: &N,

@@ -115,8 +115,10 @@ const fn generation_shift(entry: usize) -> u32 {
 /// ```text
 ///  header │ low₀ │ … │ low₆ ║ high₀ │ state₀ … │ high₁ │ state₁ … │ …
 /// ```
+///
+/// `WORDS` is the length of a state that is known at compile time, or zero.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wide {
+pub(crate) struct Wide<const WORDS: usize = 0> {
     state_words: usize,
     bucket_words: usize,
 }
@@ -124,18 +126,21 @@ pub(crate) struct Wide {
 /// Entries in a [`Wide`] bucket: as many as have the lower part of their fingerprint in the line of the header.
 const ENTRIES: usize = LINE_WORDS - 1;
 
-impl Wide {
+impl<const WORDS: usize> Wide<WORDS> {
     /// The longest state; far more than any limit has.
     const MAX_STATE_WORDS: usize = 1 << 20;
 
     pub(crate) fn new(state_words: usize) -> Option<Self> {
-        let bucket_words =
-            (LINE_WORDS + ENTRIES * (1 + state_words.min(Self::MAX_STATE_WORDS))).next_multiple_of(LINE_WORDS);
+        let bucket_words = Self::bucket_words_for(state_words.min(Self::MAX_STATE_WORDS));
         (state_words <= Self::MAX_STATE_WORDS).then_some(Self { state_words, bucket_words })
+    }
+
+    const fn bucket_words_for(state_words: usize) -> usize {
+        (LINE_WORDS + ENTRIES * (1 + state_words)).next_multiple_of(LINE_WORDS)
     }
 }
 
-impl Shape for Wide {
+impl<const WORDS: usize> Shape for Wide<WORDS> {
     #[inline]
     fn entries(self) -> usize {
         ENTRIES
@@ -143,12 +148,12 @@ impl Shape for Wide {
 
     #[inline]
     fn state_words(self) -> usize {
-        self.state_words
+        if WORDS > 0 { WORDS } else { self.state_words }
     }
 
     #[inline]
     fn bucket_words(self) -> usize {
-        self.bucket_words
+        if WORDS > 0 { const { Self::bucket_words_for(WORDS) } } else { self.bucket_words }
     }
 
     /// Uses a load of six sevenths: the more entries a bucket has, the smaller the share that must stay empty.
@@ -163,7 +168,7 @@ impl Shape for Wide {
 
     #[inline]
     fn high_word(self, entry: usize) -> (usize, u32) {
-        (LINE_WORDS + entry * (1 + self.state_words), 0)
+        (LINE_WORDS + entry * (1 + self.state_words()), 0)
     }
 
     #[inline]

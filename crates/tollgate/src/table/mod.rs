@@ -30,7 +30,7 @@ mod bucket;
 mod group;
 mod insert;
 
-use tollgate_core::{Cells, CellsMut, Spent};
+use tollgate_core::Spent;
 
 use crate::fingerprint::Fingerprint;
 use crate::sync::{AtomicU64, Ordering, fence, zeroed};
@@ -59,18 +59,21 @@ pub(crate) enum Presence {
     New,
 }
 
-/// A table of entries of either shape.
+/// A table of entries of one shape.
 #[derive(Debug)]
 pub(crate) enum Table {
     Single(Buckets<Single>),
+    /// States of two words, such as those of token buckets of any rate.
+    Double(Buckets<Wide<2>>),
     Wide(Buckets<Wide>),
 }
 
-/// Runs the same code for either shape.
+/// Runs the same code for any shape.
 macro_rules! either {
     ($table:expr, $buckets:ident => $run:expr) => {
         match $table {
             Table::Single($buckets) => $run,
+            Table::Double($buckets) => $run,
             Table::Wide($buckets) => $run,
         }
     };
@@ -81,6 +84,7 @@ impl Table {
     pub(crate) fn new(capacity: usize, state_words: usize) -> Option<Self> {
         match state_words {
             1 => Buckets::new(capacity, Single).map(Self::Single),
+            2 => Buckets::new(capacity, Wide::new(2)?).map(Self::Double),
             _ => Buckets::new(capacity, Wide::new(state_words)?).map(Self::Wide),
         }
     }
@@ -109,39 +113,6 @@ impl Table {
         visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
         either!(self, buckets => buckets.try_visit_home_many(fingerprints, flags, visit));
-    }
-
-    /// The fastest path: replaces a single-word state by what `take` returns, for a key whose home bucket contains it
-    /// and is unlocked with these [`flags`](Self::flags). `false`: it does not apply, take the next path.
-    ///
-    /// This is all that most decisions need. The rare cases (the other bucket, a new key, other parameters) are not inlined into
-    /// the caller, so they cost its machine code nothing.
-    #[inline(always)]
-    pub(crate) fn try_take_fast(
-        &self,
-        fingerprint: Fingerprint,
-        flags: u64,
-        take: impl FnOnce(u64) -> Option<u64>,
-    ) -> bool {
-        let Self::Single(buckets) = self else { return false };
-        let write = |state: &mut State<'_>| {
-            let word = take(state.get(0))?;
-            state.set(0, word);
-            Some(())
-        };
-        buckets.try_visit_home(fingerprint, flags, write).is_some()
-    }
-
-    /// The same for longer states, which `take` changes itself.
-    #[inline(always)]
-    pub(crate) fn try_take_wide<R>(
-        &self,
-        fingerprint: Fingerprint,
-        flags: u64,
-        take: impl FnOnce(&mut State<'_>) -> Option<R>,
-    ) -> Option<R> {
-        let Self::Wide(buckets) = self else { return None };
-        buckets.try_visit_home(fingerprint, flags, take)
     }
 
     /// The fast path: runs `write` on the state of a key that has an entry, in unlocked buckets with these
@@ -271,8 +242,11 @@ impl<S: Shape> Buckets<S> {
         size_of_val(&*self.words)
     }
 
-    /// The fast path of one key: runs `visit` on its state if the key is in its home bucket and no thread, including
-    /// this one, has locked that bucket. `None`: the fast path does not apply, or `visit` returned `None`.
+    /// The fastest path: runs `visit` on the state of a key that is in its home bucket, if that is unlocked with these
+    /// [`flags`](Table::flags). `None`: it does not apply, or `visit` returned `None`; take the next path.
+    ///
+    /// This is all that most decisions need. The rare cases (the other bucket, a new key, other parameters) are not inlined into
+    /// the caller, so they cost its machine code nothing.
     #[inline(always)]
     pub(crate) fn try_visit_home<R>(
         &self,

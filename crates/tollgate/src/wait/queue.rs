@@ -1,8 +1,9 @@
 //! Waiters and their queues.
 //!
 //! A waiter has a slot from joining until it has collected its answer or left. The slots of the waiters of one key form a doubly
-//! linked list in order of arrival, so that the first is found and any is removed in constant time. Slots are reused:
-//! memory is bounded by the number of waiters at one time.
+//! linked list in order of arrival, so that the first is found and any is removed in constant time. The links are apart from
+//! the waiters: leaving changes those of both neighbours, and eight of them share a cache line. Slots are reused: memory is
+//! bounded by the number of waiters at one time.
 
 use std::task::Waker;
 
@@ -35,26 +36,33 @@ pub(super) struct Waiter<K, S> {
     pub(super) answer: WaiterAnswer<S>,
     /// Distinguishes it from earlier waiters in the same slot.
     pub(super) serial: u64,
-    before: WaiterId,
-    after: WaiterId,
 }
 
 impl<K, S> Waiter<K, S> {
     pub(super) fn new(key: K, cost: u64, deadline: u64, waker: Waker) -> Self {
-        Self { key, cost, deadline, answer: WaiterAnswer::Waiting(waker), serial: 0, before: NONE, after: NONE }
+        Self { key, cost, deadline, answer: WaiterAnswer::Waiting(waker), serial: 0 }
     }
+}
+
+/// The neighbours of a waiter in its queue.
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    before: WaiterId,
+    after: WaiterId,
 }
 
 /// The slots of a shard, by [`WaiterId`].
 #[derive(Debug)]
 pub(super) struct Slots<K, S> {
     slots: Vec<Option<Waiter<K, S>>>,
+    /// As many as there are slots.
+    links: Vec<Links>,
     free: Vec<WaiterId>,
 }
 
 impl<K, S> Slots<K, S> {
     pub(super) const fn new() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
+        Self { slots: Vec::new(), links: Vec::new(), free: Vec::new() }
     }
 
     pub(super) fn get_mut(&mut self, id: WaiterId) -> Option<&mut Waiter<K, S>> {
@@ -69,9 +77,14 @@ impl<K, S> Slots<K, S> {
             }
             None => {
                 self.slots.push(Some(waiter));
+                self.links.push(Links { before: NONE, after: NONE });
                 (self.slots.len() - 1) as WaiterId
             }
         }
+    }
+
+    fn links(&mut self, id: WaiterId) -> Option<&mut Links> {
+        self.links.get_mut(id as usize)
     }
 
     pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter<K, S>> {
@@ -114,11 +127,13 @@ impl Queue {
     pub(super) fn join<K, S>(&mut self, slots: &mut Slots<K, S>, id: WaiterId) {
         let last = self.last;
         let Some(waiter) = slots.get_mut(id) else { return };
-        waiter.before = last;
         self.cost = self.cost.saturating_add(waiter.cost);
         self.len += 1;
         self.last = id;
-        match slots.get_mut(last) {
+        if let Some(links) = slots.links(id) {
+            *links = Links { before: last, after: NONE };
+        }
+        match slots.links(last) {
             Some(before) => before.after = id,
             None => self.first = id,
         }
@@ -127,15 +142,15 @@ impl Queue {
     /// Removes a waiter from any position.
     pub(super) fn leave<K, S>(&mut self, slots: &mut Slots<K, S>, id: WaiterId) {
         let Some(waiter) = slots.get_mut(id) else { return };
-        let (before, after) = (waiter.before, waiter.after);
         self.cost = self.cost.saturating_sub(waiter.cost);
         self.len -= 1;
-        match slots.get_mut(before) {
-            Some(waiter) => waiter.after = after,
+        let Some(Links { before, after }) = slots.links(id).copied() else { return };
+        match slots.links(before) {
+            Some(links) => links.after = after,
             None => self.first = after,
         }
-        match slots.get_mut(after) {
-            Some(waiter) => waiter.before = before,
+        match slots.links(after) {
+            Some(links) => links.before = before,
             None => self.last = before,
         }
     }
@@ -149,7 +164,7 @@ mod tests {
         let (mut costs, mut id) = (Vec::new(), queue.first);
         while let Some(waiter) = slots.get_mut(id) {
             costs.push(waiter.cost);
-            id = waiter.after;
+            id = slots.links[id as usize].after;
         }
         costs
     }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::ManualClock;
+use crate::keyed::WhenFull;
 use crate::sync::Ordering;
 use crate::testing::{DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, on_threads, ten_of_each_and_all};
-use crate::{FixedWindow, IntervalBucket, Limit, SlidingSlices, TokenBucket, WhenFull};
+use crate::{FixedWindow, IntervalBucket, Limit, SlidingSlices, TokenBucket};
 use tollgate_core::{Nanos, Phase, Steps};
 
 type Tested<A> = Keyed<A, Arc<ManualClock>>;
