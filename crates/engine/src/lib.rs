@@ -45,3 +45,8 @@ pub use receipt::{BadReceipt, Receipt};
 pub use request::{Entry, Inline, Item, Request, RequestError};
 pub use ruleset::{ActiveRule, Matched, RuleSet};
 pub use store::Store;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

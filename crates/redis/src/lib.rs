@@ -64,3 +64,8 @@ pub use request::spread;
 pub use script::Scripts;
 pub use sharing::{Overshoot, Shared};
 pub use store::{Counts, RedisStore};
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

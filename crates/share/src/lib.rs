@@ -18,3 +18,8 @@ pub mod lease;
 pub mod parts;
 pub mod shares;
 pub mod tally;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;
