@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
-use tollgate::{Acquire, Limiter, TokenBucket};
+use tollgate::acquire::Acquire;
+use tollgate::{Limiter, TokenBucket};
 
 use crate::contender::Contender;
 use crate::keys::{Pattern, Random};

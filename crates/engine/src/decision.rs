@@ -421,7 +421,7 @@ pub struct RuleMatch<'d> {
 pub enum MatchEffect {
     /// Charges it to limits.
     Limited,
-    /// Nothing.
+    /// Lets it pass without counting.
     Unlimited,
     /// Refuses it without counting.
     Denied,

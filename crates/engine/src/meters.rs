@@ -77,7 +77,7 @@ pub(crate) enum Event {
 
 /// The kind of a store failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum StoreFailure {
     Unavailable,
     Unknown,
     Stale,
@@ -97,10 +97,10 @@ impl Meters {
     /// Counts a group that a store did not answer.
     pub(crate) fn store_error(&self, error: &StoreError) {
         let fault = match error {
-            StoreError::Unavailable { .. } => Fault::Unavailable,
-            StoreError::Unknown { .. } => Fault::Unknown,
-            StoreError::Stale { .. } => Fault::Stale,
-            StoreError::Rejected { .. } => Fault::Rejected,
+            StoreError::Unavailable { .. } => StoreFailure::Unavailable,
+            StoreError::Unknown { .. } => StoreFailure::Unknown,
+            StoreError::Stale { .. } => StoreFailure::Stale,
+            StoreError::Rejected { .. } => StoreFailure::Rejected,
         };
         self.faults.add(Stripe::of_thread(), fault as usize, 1);
     }
@@ -116,10 +116,10 @@ impl Meters {
             shadow_refused: sum(Event::ShadowRefused),
             fallback: sum(Event::Fallback),
             bans: sum(Event::Banned),
-            unavailable: faults(Fault::Unavailable),
-            unknown: faults(Fault::Unknown),
-            stale: faults(Fault::Stale),
-            rejected: faults(Fault::Rejected),
+            unavailable: faults(StoreFailure::Unavailable),
+            unknown: faults(StoreFailure::Unknown),
+            stale: faults(StoreFailure::Stale),
+            rejected: faults(StoreFailure::Rejected),
         }
     }
 }

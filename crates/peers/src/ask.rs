@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate::Fingerprint;
+use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost, Now, Outcome, Report, Stamps};
 
 use crate::NodeId;

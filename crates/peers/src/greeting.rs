@@ -134,7 +134,7 @@ pub fn is_own(frame: &[u8]) -> bool {
 /// What is wrong with it.
 pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
     let (kind, body) = frame::parts(frame);
-    let mut body = Reader(body);
+    let mut body = GreetingReader(body);
     let decoded = match kind {
         GREETING => {
             if body.array()? != MAGIC {
@@ -179,9 +179,9 @@ impl fmt::Display for FrameError {
 }
 
 /// The rest of a body.
-struct Reader<'a>(&'a [u8]);
+struct GreetingReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> GreetingReader<'a> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameError> {
         let (array, rest) = self.0.split_first_chunk().ok_or(FrameError("too short"))?;
         self.0 = rest;

@@ -10,7 +10,7 @@
 //!
 //! A node that does not see a majority decides nothing: the rule's `on_fault` applies.
 
-use tollgate::Fingerprint;
+use tollgate::fingerprint::Fingerprint;
 
 use crate::NodeId;
 

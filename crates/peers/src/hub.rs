@@ -117,7 +117,7 @@ const MAX_LOGGED: usize = 256;
 const LOG_AGAIN: Nanos = Nanos::from_secs(3_600);
 
 impl Shared {
-    pub(crate) fn new(config: Config, node: NodeId, secret: tollgate::Secret) -> Self {
+    pub(crate) fn new(config: Config, node: NodeId, secret: tollgate::fingerprint::Secret) -> Self {
         let clock = PreciseClock::new();
         let now = clock.now();
         let table = Arc::new(Table::new(config.max_keys, secret));

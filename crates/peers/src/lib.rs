@@ -69,3 +69,8 @@ impl fmt::Display for NodeId {
         write!(f, "{:016x}", self.0)
     }
 }
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExample;

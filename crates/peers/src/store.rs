@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tollgate::clock::Clock;
-use tollgate::{Fingerprint, Secret};
+use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate_core::{Ask as Amount, Cost, Limits, Stamps, Time, Wall};
 use tollgate_engine::store::{Answers, Batch, Charge as EngineCharge, Consistency, Group, StoreError, StoreVerb};
 use tollgate_engine::{Standing, Store};
@@ -121,7 +121,7 @@ impl PeerStore {
     }
 
     /// Returns the charges of a group with their limits and where they are decided.
-    fn resolve<'a>(&self, group: &Group<'a>) -> Result<Vec<Part<'a>>, StoreError> {
+    fn resolve<'a>(&self, group: &Group<'a>) -> Result<Vec<GroupPart<'a>>, StoreError> {
         let homes = self.shared.homes.load();
         let table = &self.shared.table;
         let part = |charge: &'a EngineCharge<'a>| {
@@ -137,7 +137,7 @@ impl PeerStore {
                     }
                 },
             };
-            Ok(Part { key, limits, at, charge })
+            Ok(GroupPart { key, limits, at, charge })
         };
         group.charges.iter().map(part).collect()
     }
@@ -146,8 +146,8 @@ impl PeerStore {
     fn decide_here(
         &self,
         verb: Verb,
-        parts: &[&Part<'_>],
-        mut each: impl FnMut(&Part<'_>, ChargeAnswer),
+        parts: &[&GroupPart<'_>],
+        mut each: impl FnMut(&GroupPart<'_>, ChargeAnswer),
     ) -> Time<Wall> {
         let now = self.shared.clock.now();
         let charges: Vec<Charge<'_>> = parts.iter().map(|part| part.here()).collect();
@@ -289,13 +289,13 @@ impl PeerStore {
             });
         }
         if let Some(node) = first {
-            let charges = parts.iter().map(Part::asked).collect();
+            let charges = parts.iter().map(GroupPart::asked).collect();
             return Some(match self.ask(node, verb, charges) {
                 Ok(asked) => Step::Asked(asked, verb, parts.len()),
                 Err(error) => Step::Failed(error),
             });
         }
-        let here: Vec<&Part<'_>> = parts.iter().collect();
+        let here: Vec<&GroupPart<'_>> = parts.iter().collect();
         let Some(answers) = answers else {
             let mut decided = Vec::with_capacity(here.len());
             let at = self.decide_here(verb, &here, |part, answer| decided.push((part.standing(), answer)));
@@ -313,7 +313,7 @@ fn is_eventual(charge: &EngineCharge<'_>) -> bool {
 }
 
 /// A charge of a group.
-struct Part<'a> {
+struct GroupPart<'a> {
     key: Fingerprint,
     limits: Arc<SharedLimits>,
     /// The node that decides it, if it is another.
@@ -321,7 +321,7 @@ struct Part<'a> {
     charge: &'a EngineCharge<'a>,
 }
 
-impl Part<'_> {
+impl GroupPart<'_> {
     fn standing(&self) -> Standing {
         if is_eventual(self.charge) { Standing::Eventual } else { Standing::Exact }
     }

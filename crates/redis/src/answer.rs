@@ -148,7 +148,7 @@ struct GroupDecision {
 }
 
 /// The answer to one charge.
-struct ChargeAnswer {
+struct DecodedAnswer {
     outcome: Outcome,
     stamps: [Stamp; Limits::MAX],
     reports: [Option<Report>; Limits::MAX],
@@ -172,9 +172,9 @@ struct ChargeContext<'a> {
 
 impl ChargeContext<'_> {
     /// Answers from a state under the parameters of the charge.
-    fn answer(&self, limits: &Limits, bytes: &mut Bytes<'_>, refusing: u8) -> Result<ChargeAnswer, TooShort> {
+    fn answer(&self, limits: &Limits, bytes: &mut Bytes<'_>, refusing: u8) -> Result<DecodedAnswer, TooShort> {
         let mut answer =
-            ChargeAnswer { outcome: Outcome::Allow, stamps: Default::default(), reports: [None; Limits::MAX] };
+            DecodedAnswer { outcome: Outcome::Allow, stamps: Default::default(), reports: [None; Limits::MAX] };
         for (index, limit) in limits.as_slice().iter().enumerate() {
             let mut state = Bytes::new(bytes.take(state_len(limit))?);
             let one = self.answer_limit(limit, &mut state, refusing >> index & 1 == 1)?;
@@ -186,7 +186,7 @@ impl ChargeContext<'_> {
     }
 
     /// Answers from a state that keeps its other parameters, as it was before the charge.
-    fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> ChargeAnswer {
+    fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> DecodedAnswer {
         let verdict = limits.weigh_from(&own.limits, &*own.words, &self.now, self.ask);
         let outcome = match verdict.outcome() {
             Outcome::Delay(wait) if refusing == 0 => Outcome::Delay(ceil_to_tick(wait)),
@@ -208,7 +208,7 @@ impl ChargeContext<'_> {
                 ..report
             });
         }
-        ChargeAnswer { outcome, stamps: Default::default(), reports }
+        DecodedAnswer { outcome, stamps: Default::default(), reports }
     }
 
     fn answer_limit(&self, limit: &Limit, bytes: &mut Bytes<'_>, refuses: bool) -> Result<LimitAnswer, TooShort> {

@@ -63,7 +63,7 @@ struct RefusedCharge {
 
 /// Where a group belongs in the table, and what had changed when it was looked up.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct RefusalLookup {
     index: usize,
     marks: u64,
     asked: Instant,
@@ -80,7 +80,7 @@ impl Refusals {
 
     /// Records what a group that is about to be sent may change, and returns its position in the table if a refusal of
     /// it may be remembered. `connections` is the number of connections made so far.
-    pub(crate) fn prepare(&self, group: &Group<'_>, connections: u64, now: Instant) -> Option<Ticket> {
+    pub(crate) fn prepare(&self, group: &Group<'_>, connections: u64, now: Instant) -> Option<RefusalLookup> {
         match group.verb {
             StoreVerb::Peek => return None,
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
@@ -104,7 +104,7 @@ impl Refusals {
             charge.limits_id.hash(&mut hasher);
             charge.ask.cost().get().hash(&mut hasher);
         }
-        Some(Ticket { index: hasher.finish() as usize % REFUSALS, marks, asked: now })
+        Some(RefusalLookup { index: hasher.finish() as usize % REFUSALS, marks, asked: now })
     }
 
     /// Records that a group may have restored capacity, if its verb can. Call it before the group is sent, for the
@@ -127,12 +127,12 @@ impl Refusals {
         &self.marks[self.hasher.hash_one(key) as usize % MARKS]
     }
 
-    fn lock_slot(&self, ticket: &Ticket) -> MutexGuard<'_, Option<Refusal>> {
+    fn lock_slot(&self, ticket: &RefusalLookup) -> MutexGuard<'_, Option<Refusal>> {
         self.refusals[ticket.index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the remembered refusal of the group, if there is one that is still valid.
-    pub(crate) fn find(&self, group: &Group<'_>, ticket: &Ticket) -> Option<Repetition> {
+    pub(crate) fn find(&self, group: &Group<'_>, ticket: &RefusalLookup) -> Option<Repetition> {
         let slot = self.lock_slot(ticket);
         let refusal = slot.as_ref().filter(|refusal| {
             ticket.asked < refusal.until && refusal.marks == ticket.marks && refusal.is_about(group.charges)
@@ -142,7 +142,7 @@ impl Refusals {
     }
 
     /// Remembers an answer of the store if it is a refusal with a known wait.
-    pub(crate) fn remember(&self, group: &Group<'_>, ticket: &Ticket, answer: &GroupAnswer<'_>, now: Instant) {
+    pub(crate) fn remember(&self, group: &Group<'_>, ticket: &RefusalLookup, answer: &GroupAnswer<'_>, now: Instant) {
         let wait = match answer.outcome() {
             Outcome::Deny(Retry::After(wait)) => LONGEST.min(wait.into()),
             Outcome::Deny(Retry::Never) => LONGEST,

@@ -235,14 +235,20 @@ impl RedisStore {
     }
 
     /// Records what a group may change; returns a ticket if a refusal of it may be remembered.
-    fn prepare(&self, group: &Group<'_>, asked: Instant) -> Option<refusals::Ticket> {
+    fn prepare(&self, group: &Group<'_>, asked: Instant) -> Option<refusals::RefusalLookup> {
         let connections = self.counters.connections.load(Ordering::Relaxed);
         let ticket = self.refusals.as_ref()?.prepare(group, connections, asked)?;
         (*self.health.borrow() == Health::Up).then_some(ticket)
     }
 
     /// Adds the answer to a group.
-    fn read(&self, group: &Group<'_>, reply: Option<Reply>, ticket: Option<refusals::Ticket>, answers: &mut Answers) {
+    fn read(
+        &self,
+        group: &Group<'_>,
+        reply: Option<Reply>,
+        ticket: Option<refusals::RefusalLookup>,
+        answers: &mut Answers,
+    ) {
         let part = match reply {
             Some(Reply::Repeated(repetition)) => return repetition.answer(answers),
             Some(Reply::Merged(merged)) => return merged.answer(answers),

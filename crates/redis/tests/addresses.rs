@@ -73,9 +73,8 @@ mod tls {
     fn server_that_asks_for_a_client_certificate_gets_one() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
-            let directory = std::env::temp_dir().join(format!("tollgate-mtls-{}", std::process::id()));
-            std::fs::create_dir_all(&directory).unwrap();
-            let (certificates, port) = (Certificates::make(&directory).of_clients(), free_port());
+            let directory = tempfile::tempdir().unwrap();
+            let (certificates, port) = (Certificates::make(directory.path()).of_clients(), free_port());
             let options = certificates.server_options(port);
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
             let server = Server::start_with(Kind::Redis, &options);
@@ -87,7 +86,6 @@ mod tls {
             let anonymous = store(&address).await;
             assert!(matches!(anonymous.health(), Health::Down { .. }), "{:?}", anonymous.health());
             drop(server);
-            std::fs::remove_dir_all(&directory).unwrap();
         });
     }
 }

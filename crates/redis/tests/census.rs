@@ -74,7 +74,8 @@ fn crashed_node_expires_within_seconds() {
         wait_for_count(&first, 2).await;
         wait_for_count(&first, 1).await;
         let elapsed = start.elapsed();
-        assert!(elapsed > Duration::from_secs(2), "it was forgotten after {elapsed:?}");
+        let expected = Duration::from_secs(2)..Duration::from_secs(15);
+        assert!(expected.contains(&elapsed), "it was forgotten after {elapsed:?}");
     });
 }
 

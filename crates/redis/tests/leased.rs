@@ -4,15 +4,13 @@
 
 use crate::support;
 
-use std::time::Duration;
-
 use support::{Hand, Owned, Said, bucket, config_for, name_of, on_both, run, scripts_by_hand, store, wait_until_up};
-use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Limits, Nanos, Outcome, Retry, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::store::{Answers, Consistency, StoreError, StoreVerb};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request, Standing, Store};
 use tollgate_redis::{Config, RedisStore};
+use tollgate_testkit::eventually::eventually_async;
 use tollgate_testkit::servers::{Cluster, Kind, Reply};
 
 fn charge(key: &str, limits: impl Into<Limits>, cost: u64) -> Owned {
@@ -31,14 +29,6 @@ async fn check(store: &impl Store, key: &str, limits: impl Into<Limits>) -> bool
 async fn left_in_store(store: &RedisStore, key: &str, limits: impl Into<Limits>) -> u64 {
     let charge = Owned::new(key, limits, 1);
     run(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
-}
-
-async fn wait_for(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so().await {
-        assert!(start.elapsed() < Duration::from_secs(40), "not within 40 s: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// Takes until the node holds some tokens in advance; returns how many were taken.
@@ -93,7 +83,7 @@ fn nodes_together_admit_exactly_the_limit() {
             server.command(&["FLUSHALL"]);
             let nodes = [store(&server).await, store(&server).await, store(&server).await];
             let mut admitted = 0;
-            wait_for("all 300 are admitted", async || {
+            eventually_async("all 300 are admitted", async || {
                 let (one, two, three) = tokio::join!(
                     check(&nodes[0], "k", limit),
                     check(&nodes[1], "k", limit),
@@ -120,8 +110,10 @@ fn idle_nodes_return_their_leases() {
         let (node, observer) = (store(&server).await, store(&server).await);
         let taken = take_until_held(&node, "k", bucket(1_000)).await;
         let expected = 1_000 - taken;
-        wait_for("the leases are returned", async || left_in_store(&observer, "k", bucket(1_000)).await == expected)
-            .await;
+        eventually_async("the leases are returned", async || {
+            left_in_store(&observer, "k", bucket(1_000)).await == expected
+        })
+        .await;
         assert_eq!((node.shared().leased_keys, node.shared().leased_tokens), (0, 0));
     });
 }
@@ -132,7 +124,7 @@ fn hungry_nodes_get_what_others_hold() {
     on_both(async |server| {
         let (one, other) = (store(&server).await, store(&server).await);
         let mut taken = take_until_held(&one, "k", bucket(40)).await;
-        wait_for("all 40 are admitted", async || {
+        eventually_async("all 40 are admitted", async || {
             taken += u64::from(check(&other, "k", bucket(40)).await);
             taken >= 40
         })
@@ -152,7 +144,7 @@ fn lease_of_a_lost_node_expires_and_counts_as_spent() {
         drop(node);
         let mut left = left_in_store(&observer, "k", bucket(50_000)).await;
         assert!(left < 50_000 - taken, "{left} are left of 50000 after {taken}");
-        wait_for("the lease expires", async || {
+        eventually_async("the lease expires", async || {
             // A charge writes the state, with version 2 if it is alone and 3 if there is a pool.
             left -= 1;
             assert!(support::check(&observer, "k", bucket(50_000)).await.unwrap());
@@ -262,7 +254,7 @@ fn usage_is_kept_when_the_rule_changes() {
         assert!(said[0].outcome.is_admitted() && said[0].reports[0].remaining <= 185, "{said:?}");
         node.flush().await;
         assert_eq!(left_in_store(&node, "k", bucket(200)).await, 185);
-        wait_for("the key is leased under the new limits", async || {
+        eventually_async("the key is leased under the new limits", async || {
             assert!(ask(&node, StoreVerb::Check, vec![larger()]).await.unwrap()[0].outcome.is_admitted());
             node.shared().leased_tokens > 0
         })
@@ -287,7 +279,7 @@ fn without_the_store_leases_are_spent_and_then_it_is_unavailable() {
         server.restart();
         wait_until_up(&node).await;
         // The store lost its state. What was spent and held is asserted again.
-        wait_for("the node has a lease again", async || {
+        eventually_async("the node has a lease again", async || {
             assert!(check(&node, "k", bucket(10_000)).await);
             node.shared().leased_tokens > 0
         })

@@ -15,9 +15,9 @@ use tollgate::clock::ManualClock;
 use tollgate_core::{Cost, Nanos};
 use tollgate_engine::{Engine, MemoryStore};
 use tollgate_redis::RedisStore;
-use tollgate_testkit::rule_model::lockstep::{self, Subject};
+use tollgate_testkit::rule_model::lockstep::{self, RuleSubject};
 use tollgate_testkit::rule_model::settle::Settled;
-use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, findings, memory};
+use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, findings, general_laws, memory};
 use tollgate_testkit::servers::{Kind, Server};
 
 /// The engine on a store with a manual clock.
@@ -51,7 +51,7 @@ fn engine_at(
     (clock, engine)
 }
 
-impl Subject for InRedis {
+impl RuleSubject for InRedis {
     fn tick(&self) -> u64 {
         1_000
     }
@@ -120,5 +120,12 @@ fn neither_shows_any_of_the_known_differences() {
     for kind in Kind::ALL {
         let found = findings::differences(&mut InRedis::start(kind));
         assert!(found.is_empty(), "{kind:?}: {}", found.join("\n"));
+    }
+}
+
+#[test]
+fn both_keep_the_laws_of_rules() {
+    for kind in Kind::ALL {
+        general_laws::all(&mut InRedis::start(kind), 4);
     }
 }

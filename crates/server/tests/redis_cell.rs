@@ -4,10 +4,10 @@ use crate::common;
 
 use common::Server;
 use serde_json::Value;
-use tollgate_testkit::oracle::{Fields, Step, TraceDirectory};
+use tollgate_testkit::oracle::{Fields, TraceDirectory, TraceStep};
 
 /// The words of a recorded call.
-fn words_of_call(step: &Step) -> Vec<String> {
+fn words_of_call(step: &TraceStep) -> Vec<String> {
     let mut words = vec!["CL.THROTTLE".to_owned()];
     if let Ok(argv) = step.args.list("argv") {
         words.extend(argv.iter().filter_map(Value::as_str).map(str::to_owned));

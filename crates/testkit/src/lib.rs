@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod conformance;
+pub mod eventually;
 pub mod golden;
 pub mod history;
 pub mod model;

@@ -186,3 +186,102 @@ fn every_message_is_in_the_golden_file() {
     }
     tollgate_testkit::golden!("messages", page);
 }
+
+/// Returns the production sources of a package: without files of tests, and without the tests at the end of a file.
+fn production_sources(package: &str) -> Vec<(PathBuf, String)> {
+    let mut files = Vec::new();
+    add_files(&Path::new("crates").join(package).join("src"), &mut files);
+    let tests = ["/tests.rs", "/tests/"];
+    files.retain(|file| {
+        let name = file.to_str().expect("a path in UTF-8");
+        name.ends_with(".rs") && !tests.iter().any(|part| name.contains(part))
+    });
+    let read = |file: PathBuf| {
+        let text = std::fs::read_to_string(repository_root().join(&file)).expect("a source file");
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+        (file, code)
+    };
+    files.into_iter().map(read).collect()
+}
+
+fn packages() -> Vec<String> {
+    let folder = std::fs::read_dir(repository_root().join("crates")).expect("the crates");
+    folder.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name in UTF-8")).collect()
+}
+
+/// Returns the name at the start of `text`.
+fn leading_name(text: &str) -> &str {
+    text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
+}
+
+/// Returns the names of the types that a source file defines outside of functions and implementations.
+fn type_names(source: &str) -> impl Iterator<Item = &str> {
+    source.lines().filter_map(|line| {
+        let public = line.strip_prefix("pub").map(|rest| match rest.strip_prefix('(') {
+            Some(scope) => scope.split_once(") ").map_or("", |(_, rest)| rest),
+            None => rest.trim_start(),
+        });
+        let item = public.unwrap_or(line);
+        ["struct ", "enum ", "trait ", "union "].iter().find_map(|kind| item.strip_prefix(kind)).map(leading_name)
+    })
+}
+
+/// Returns the types that a source file has implementations of, other than those of traits.
+fn implemented_types(source: &str) -> impl Iterator<Item = &str> {
+    let headers = source.match_indices("\nimpl").filter_map(|(at, _)| source[at + 5..].split('{').next());
+    headers.filter_map(|header| {
+        let named = if header.starts_with('<') { skip_generics(header)? } else { header.strip_prefix(' ')? };
+        let named = named.split("where").next().unwrap_or_default().trim_start();
+        (!named.contains(" for ")).then(|| leading_name(named))
+    })
+}
+
+/// Returns what follows the generic parameters at the start of `text`.
+fn skip_generics(text: &str) -> Option<&str> {
+    let mut depth = 0;
+    let end = text.char_indices().find_map(|(at, c)| {
+        let arrow = c == '>' && text[..at].ends_with('-');
+        depth += i32::from(c == '<') - i32::from(c == '>' && !arrow);
+        (depth == 0).then_some(at)
+    })?;
+    Some(&text[end + 1..])
+}
+
+#[test]
+fn no_type_name_occurs_twice_within_a_crate() {
+    for package in packages() {
+        let sources = production_sources(&package);
+        let mut seen = std::collections::BTreeMap::<&str, &Path>::new();
+        for (file, source) in &sources {
+            for name in type_names(source) {
+                if let Some(first) = seen.insert(name, file) {
+                    panic!("{name} is defined in {} and in {}", first.display(), file.display());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_type_is_implemented_in_more_than_three_files() {
+    // The store on Redis has two types with four files each.
+    for package in packages().into_iter().filter(|package| package != "redis") {
+        let sources = production_sources(&package);
+        let mut files = std::collections::BTreeMap::<&str, std::collections::BTreeSet<&Path>>::new();
+        for (file, source) in &sources {
+            for name in implemented_types(source) {
+                files.entry(name).or_default().insert(file);
+            }
+        }
+        for (name, files) in files {
+            assert!(files.len() <= 3, "{name} is implemented in {files:?}");
+        }
+    }
+}
+
+#[test]
+fn types_and_their_implementations_are_found_in_a_source() {
+    let source = "pub struct A<T>(T);\npub(crate) enum B {}\ntrait C {}\nfn f() {\n    struct D;\n}\n\nimpl<T: Fn() -> X<T>> A<T> {}\n\nimpl B\nwhere\n    X: Y,\n{}\n\nimpl C for B {}\n";
+    assert_eq!(type_names(source).collect::<Vec<_>>(), ["A", "B", "C"]);
+    assert_eq!(implemented_types(source).collect::<Vec<_>>(), ["A", "B"]);
+}

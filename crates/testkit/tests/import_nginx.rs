@@ -12,7 +12,7 @@ use tollgate::Outcome;
 use tollgate::clock::ManualClock;
 use tollgate_engine::rules::{Imported, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
-use tollgate_testkit::oracle::{Case, Fields, Read, Step, TraceDirectory};
+use tollgate_testkit::oracle::{Case, Fields, Read, TraceDirectory, TraceStep};
 
 const MILLI: u64 = 1_000_000;
 
@@ -40,7 +40,7 @@ enum Seen {
     Rejected,
 }
 
-fn recorded_outcome(step: &Step) -> Read<Seen> {
+fn recorded_outcome(step: &TraceStep) -> Read<Seen> {
     Ok(match step.result.read_text("outcome")? {
         "rejected" => Seen::Rejected,
         _ => Seen::Passed { delay_ms: step.result.count("delay_ms")? },

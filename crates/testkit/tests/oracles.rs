@@ -2,7 +2,7 @@
 //! directory of traces, and `--nocapture` shows the counts.
 
 use serde_json::{Value, json};
-use tollgate_testkit::oracle::{Case, REPLAYS, Replay, Step, TraceDirectory};
+use tollgate_testkit::oracle::{Case, REPLAYS, Replay, TraceDirectory, TraceStep};
 
 fn load_cases(replay: &Replay) -> Vec<Case> {
     TraceDirectory::from_environment()
@@ -27,7 +27,7 @@ fn decisions_equal_those_of_the_references() {
 }
 
 /// Reverses the recorded verdict of a step; `None` if it has none.
-fn flip_verdict(step: &mut Step) -> Option<()> {
+fn flip_verdict(step: &mut TraceStep) -> Option<()> {
     let result = step.result.as_object_mut()?;
     for name in ["ok", "blocked"] {
         if let Some(Value::Bool(verdict)) = result.get_mut(name) {

@@ -10,7 +10,7 @@ use tollgate_core::{
     Phase, Rate, SlidingLog, SlidingSlices, SlidingWindow, Stamp, Steps, Time, TokenBucket, Verdict, Window,
 };
 use tollgate_testkit::history::{Bound, Checker, fullest_excess};
-use tollgate_testkit::model::laws::{Calendar, Clock, OneClock, arbitrary_state_causes_no_panic};
+use tollgate_testkit::model::laws::{CalendarClock, InstantClock, OneClock, arbitrary_state_causes_no_panic};
 use tollgate_testkit::model::lockstep::{Admitted, HORIZON, Lockstep, walk};
 use tollgate_testkit::model::script::{
     any_amount, any_rate, any_script, any_size, any_start, any_word, config_with_cases, greedy_scripts,
@@ -37,9 +37,9 @@ trait Subject: Copy + Debug {
     }
 
     /// Returns the clock around `start`, with calendar windows.
-    fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> Calendar {
+    fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> CalendarClock {
         let _ = (start, spread, halves);
-        Calendar { ahead, spread: 0, windows: Vec::new() }
+        CalendarClock { ahead, spread: 0, windows: Vec::new() }
     }
 
     /// Returns the start of histories for [`check_admitted`](Self::check_admitted).

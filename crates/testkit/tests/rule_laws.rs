@@ -1,186 +1,45 @@
 //! Laws of rules that need no model: two runs of the engine that differ in something that must not matter.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
-use tollgate_testkit::rule_model::laws::{
-    OperationResult, RecordedOperation, What, assert_same_results, record, replay,
-};
 use tollgate_testkit::rule_model::limit::{Algorithm, Limit, Windows};
-use tollgate_testkit::rule_model::lockstep::{self, Subject};
+use tollgate_testkit::rule_model::lockstep::{self, RuleSubject};
 use tollgate_testkit::rule_model::memory::InMemory;
-use tollgate_testkit::rule_model::random::{Act, Rng, Topic, Trace};
+use tollgate_testkit::rule_model::random::{Act, Rng, Trace};
 use tollgate_testkit::rule_model::rules::Does;
 use tollgate_testkit::rule_model::settle::Settled;
-use tollgate_testkit::rule_model::{Answer, Exceed, Request, Rule, RuleSet, Verb};
+use tollgate_testkit::rule_model::{Answer, Exceed, Request, Rule, RuleSet, Verb, general_laws};
 
 const TRACES: u64 = 30;
 
-/// Runs `law` on recorded traces that have no topic of `left_out`.
-fn for_traces(left_out: &[Topic], mut law: impl FnMut(&Trace, &[RecordedOperation])) {
-    let mut seeds = 1..;
-    for _ in 0..TRACES {
-        let trace = seeds.find_map(|seed| Trace::random(&mut Rng::new(seed), 1, 40).without_topics(left_out));
-        let trace = trace.expect("there are seeds without end");
-        let operations = record(&trace, 1);
-        law(&trace, &operations);
-    }
-}
-
-fn run(trace: &Trace, operations: &[RecordedOperation]) -> BTreeMap<usize, OperationResult> {
-    replay(&mut InMemory::new(), trace.start, operations)
-}
-
-/// Returns the operations with other rules.
-fn with_rules(operations: &[RecordedOperation], change: impl Fn(&mut RuleSet)) -> Vec<RecordedOperation> {
-    let mut operations = operations.to_vec();
-    for deed in &mut operations {
-        if let What::Put(rules) = &mut deed.what {
-            change(rules);
-        }
-    }
-    operations
-}
-
-fn plain_rule(id: &str, when: Vec<(&'static str, &'static str)>) -> Rule {
-    let algorithm = Algorithm::TokenBucket { delay: None };
-    let limit = Limit { count: 1, period: 1_000_000_000, algorithm, burst: None, initial: None, max_debt: None };
-    Rule { when, ..Rule::new(id, Does::Limits(vec![limit])) }
-}
-
 #[test]
 fn unrelated_rule_changes_nothing() {
-    for_traces(&[], |trace, operations| {
-        let more = with_rules(operations, |rules| {
-            rules.rules.insert(0, plain_rule("first", vec![("path", "elsewhere")]));
-            rules.rules.push(plain_rule("last", vec![("user", "nobody")]));
-        });
-        assert_same_results(
-            operations,
-            &run(trace, operations),
-            &run(trace, &more),
-            "an unrelated rule changes nothing",
-        );
-    });
+    general_laws::unrelated_rule_changes_nothing(&mut InMemory::new(), TRACES);
 }
 
 #[test]
 fn order_of_rules_changes_only_which_is_named() {
-    let sorted = |came: BTreeMap<usize, OperationResult>| -> BTreeMap<usize, OperationResult> {
-        let sort = |came| match came {
-            OperationResult::Decided(mut answer) => {
-                answer.limits.sort_by(|one, other| one.rule.cmp(&other.rule));
-                OperationResult::Decided(answer)
-            }
-            other => other,
-        };
-        came.into_iter().map(|(number, came)| (number, sort(came))).collect()
-    };
-    for_traces(&[], |trace, operations| {
-        // Of rules with `allow` or `deny`, the first decides.
-        if trace.versions.iter().flat_map(|set| &set.rules).any(|rule| matches!(rule.does, Does::Allow | Does::Deny)) {
-            return;
-        }
-        let reversed = with_rules(operations, |rules| rules.rules.reverse());
-        let (one, other) = (sorted(run(trace, operations)), sorted(run(trace, &reversed)));
-        assert_same_results(operations, &one, &other, "the order of rules changes only which is named");
-    });
+    general_laws::order_of_rules_changes_only_which_is_named(&mut InMemory::new(), TRACES);
 }
 
 #[test]
 fn peek_changes_nothing() {
-    for_traces(&[], |trace, operations| {
-        let is_peek = |deed: &RecordedOperation| matches!(deed.what, What::Ask(Verb::Peek, _));
-        let fewer: Vec<RecordedOperation> = operations.iter().filter(|deed| !is_peek(deed)).cloned().collect();
-        assert_same_results(operations, &run(trace, operations), &run(trace, &fewer), "a peek changes nothing");
-    });
+    general_laws::peek_changes_nothing(&mut InMemory::new(), TRACES);
 }
 
 #[test]
 fn refused_request_changes_no_other_answer() {
-    for_traces(&[Topic::Ban, Topic::Initial, Topic::CountRefused], |trace, operations| {
-        let all = run(trace, operations);
-        let is_refused = |deed: &RecordedOperation| matches!(all.get(&deed.number), Some(OperationResult::Decided(answer)) if !answer.outcome.is_admitted());
-        let fewer: Vec<RecordedOperation> = operations.iter().filter(|deed| !is_refused(deed)).cloned().collect();
-        assert_same_results(operations, &all, &run(trace, &fewer), "a refused request changes no other answer");
-    });
+    general_laws::refused_request_changes_no_other_answer(&mut InMemory::new(), TRACES);
 }
 
 #[test]
 fn changing_a_limit_and_back_without_charging_changes_nothing() {
-    for_traces(&[], |trace, operations| {
-        let (mut longer, mut next) = (Vec::new(), operations.len());
-        let mut in_force = None;
-        for deed in operations {
-            longer.push(deed.clone());
-            if let What::Put(rules) = &deed.what {
-                in_force = Some(rules.clone());
-            }
-            let (What::Ask(_, request), Some(rules)) = (&deed.what, &in_force) else { continue };
-            // Changes to every other version, peeks, sends a request that never fits, and changes
-            // back.
-            for version in &trace.versions {
-                let never = Request { cost: Some(1 << 40), ..request.clone() };
-                let peek = What::Ask(Verb::Peek, request.clone());
-                let detour =
-                    [What::Put(version.clone()), peek, What::Ask(Verb::Check, never), What::Put(rules.clone())];
-                for what in detour {
-                    longer.push(RecordedOperation { number: next, at: deed.at, what });
-                    next += 1;
-                }
-            }
-        }
-        // A refused request may start a ban or begin a key, so only traces without these are
-        // compared.
-        let touched = [Topic::Ban, Topic::Initial].iter().any(|topic| topic.is_in(trace));
-        let unlimited = trace.versions.iter().flat_map(|set| &set.rules).any(|rule| {
-            let passes = |does: &Does| matches!(does, Does::Unlimited | Does::Allow);
-            passes(&rule.does) || rule.is_shadow() || rule.overrides.iter().any(|other| passes(&other.does))
-        });
-        if !touched && !unlimited {
-            assert_same_results(
-                operations,
-                &run(trace, operations),
-                &run(trace, &longer),
-                "there and back again changes nothing",
-            );
-        }
-    });
+    general_laws::changing_a_limit_and_back_without_charging_changes_nothing(&mut InMemory::new(), TRACES);
 }
 
 #[test]
 fn refund_restores() {
-    for_traces(&[Topic::ChangedParameters, Topic::Initial, Topic::Ban], |trace, operations| {
-        let (mut longer, mut next) = (Vec::new(), operations.len());
-        let mut checks = Vec::new();
-        for deed in operations {
-            longer.push(deed.clone());
-            let What::Ask(Verb::Check | Verb::Charge, request) = &deed.what else { continue };
-            // A peek, the request again, its refund, and the peek again.
-            let number = next + 1;
-            for what in [
-                What::Ask(Verb::Peek, request.clone()),
-                What::Ask(Verb::Check, request.clone()),
-                What::Refund(number),
-                What::Ask(Verb::Peek, request.clone()),
-            ] {
-                longer.push(RecordedOperation { number: next, at: deed.at, what });
-                next += 1;
-            }
-            checks.push(number);
-        }
-        let came = run(trace, &longer);
-        for check in checks {
-            let (Some(OperationResult::Decided(before)), Some(OperationResult::Decided(after))) =
-                (came.get(&(check - 1)), came.get(&(check + 2)))
-            else {
-                continue;
-            };
-            let refused = |answer: &Answer| !answer.outcome.is_admitted() || answer.shadow_refused;
-            if matches!(came.get(&check), Some(OperationResult::Decided(answer)) if !refused(answer)) {
-                assert_eq!(after, before, "a refund restores: {longer:#?}");
-            }
-        }
-    });
+    general_laws::refund_restores(&mut InMemory::new(), TRACES);
 }
 
 fn rule_set(rule: Rule) -> RuleSet {
@@ -242,7 +101,7 @@ struct Shifted {
     offset: Option<u64>,
 }
 
-impl Subject for Shifted {
+impl RuleSubject for Shifted {
     fn tick(&self) -> u64 {
         1
     }

@@ -183,7 +183,7 @@ mod tests {
         let limiter = Arc::new(Limiter::with_clock(Adjustable::new(bucket(5)), clock()));
         limiter.drain();
         let (mut first, mut second) = (limiter.acquire(3), limiter.acquire(5));
-        let poll = |future: &mut crate::Acquire<'_, _>| {
+        let poll = |future: &mut crate::acquire::Acquire<'_, _>| {
             Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).map(|answer| answer.map(|_| ()))
         };
         assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());

@@ -3,7 +3,7 @@
 mod account;
 mod adjustable;
 pub mod clock;
-mod fingerprint;
+pub mod fingerprint;
 mod hold;
 pub mod keyed;
 pub mod ledger;
@@ -28,9 +28,9 @@ mod wait;
 pub use tollgate_core as core;
 
 pub use adjustable::Adjustable;
-pub use fingerprint::{Fingerprint, Key, Secret};
+pub use fingerprint::Key;
 pub use hold::{Permit, Reservation};
-pub use keyed::{CapacityError, Keyed, WhenFull};
+pub use keyed::{CapacityError, Keyed};
 pub use limiter::Limiter;
 pub use paced::Pacer;
 pub use periodic::Periodic;
@@ -38,4 +38,9 @@ pub use tollgate_core::{
     Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Limits, Outcome, Rate, Report, Retry,
     SlidingLog, SlidingSlices, SlidingWindow, TokenBucket, Verdict,
 };
-pub use wait::{Acquire, AcquireError, Grant};
+pub use wait::AcquireError;
+
+/// Waiting for capacity: the future and what it takes.
+pub mod acquire {
+    pub use crate::wait::{Acquire, AcquireError, Grant};
+}

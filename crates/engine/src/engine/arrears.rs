@@ -207,15 +207,12 @@ pub(super) async fn repay_first<S: Store, F: Store>(
     .await;
 }
 
-impl<S: Store, F: Store> Engine<S, F> {
-    /// Charges the store with what this node admitted while it did not answer. Call it when the store answers again; requests
-    /// for a key charge it with what is owed for the key by themselves. Returns when all is charged, or the store does not answer.
-    pub async fn repay(&self) {
-        while !self.arrears.is_empty() {
-            let owed = self.arrears.take_some(TOGETHER);
-            if !charge(self, &self.running.load_full(), owed).await {
-                return;
-            }
+/// Charges the store with all arrears; see [`Engine::repay`].
+pub(super) async fn repay<S: Store, F: Store>(engine: &Engine<S, F>) {
+    while !engine.arrears.is_empty() {
+        let owed = engine.arrears.take_some(TOGETHER);
+        if !charge(engine, &engine.running.load_full(), owed).await {
+            return;
         }
     }
 }

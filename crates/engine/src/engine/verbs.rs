@@ -4,7 +4,7 @@ use tollgate::core::Cost;
 
 use super::decide::{decide, decide_planned, plan};
 use super::plan::SmallList;
-use super::{Engine, EngineError, ExplanationContext, Settled, Taking, explain, settle, undo};
+use super::{Engine, EngineError, ExplanationContext, Settled, Taking, arrears, explain, settle, undo};
 use crate::decision::{Decision, Decisions};
 use crate::explain::Explanation;
 use crate::receipt::Receipt;
@@ -198,5 +198,11 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// If there were fewer requests.
     pub fn explain_decided(&self, request: &Request<'_>, decisions: &Decisions, place: usize) -> Option<Explanation> {
         explain::explain_decided(self, request, decisions, place)
+    }
+
+    /// Charges the store with what this node admitted while it did not answer. Call it when the store answers again; requests
+    /// for a key charge it with what is owed for the key by themselves. Returns when all is charged, or the store does not answer.
+    pub async fn repay(&self) {
+        arrears::repay(self).await;
     }
 }

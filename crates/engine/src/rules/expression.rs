@@ -1,6 +1,5 @@
-//! Expressions, for conditions that `when` cannot express: `size(path) > 200
-//!
-//! int(bytes) >= 4096 && plan != 'pro'`.
+//! Expressions, for conditions that `when` cannot express:
+//! `size(path) > 200 || int(bytes) >= 4096 && plan != 'pro'`.
 //!
 //! They are a subset of the Common Expression Language (CEL): strings, whole numbers and booleans.
 //! Evaluating it here has three advantages: a decision allocates nothing; its time is bounded by

@@ -1,5 +1,8 @@
 //! The canonical form of a rule file, with its comments.
 //!
+//! It is our own because the crates that write YAML drop comments, and rule files are reviewed by their comments. Those that
+//! keep them edit single values in place and do not order or align the rest.
+//!
 //! Trees have no comments, so these are found in the text and attached to what follows or precedes
 //! them on the line. The result is verified: it is parsed again and must have the same content and
 //! as many comments.

@@ -1,4 +1,4 @@
-//! Which nodes count, and who is home.
+//! Which nodes are counted, and which of them are the homes of keys.
 
 use std::sync::Arc;
 
@@ -10,78 +10,76 @@ use crate::homes::{Homes, Reach};
 /// A node that was silent for this long no longer counts, for nodes that see a majority.
 const STRIKE_AFTER: u64 = 10_000_000_000;
 
-impl Mesh {
-    pub(super) fn on_members(&mut self, at: u64, members: Vec<Member>) {
-        self.peers.values_mut().for_each(|peer| peer.is_alive = false);
-        for member in members.into_iter().take(crate::wire::MAX_NODES) {
-            let Some(peer) = self.peer(member.node) else { continue };
-            peer.is_alive = true;
-            // What a node says itself, on a link, is newer.
-            if !peer.is_linked() {
-                peer.enter(member.state);
-            }
-            if peer.address != member.address {
-                peer.address.clone_from(&member.address);
-                self.replace_others(member.node, &member.address);
-            }
+pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
+    mesh.peers.values_mut().for_each(|peer| peer.is_alive = false);
+    for member in members.into_iter().take(crate::wire::MAX_NODES) {
+        let Some(peer) = mesh.peer(member.node) else { continue };
+        peer.is_alive = true;
+        // What a node says itself, on a link, is newer.
+        if !peer.is_linked() {
+            peer.enter(member.state);
         }
-        self.peers.values_mut().for_each(|peer| peer.update_silence(at));
-        self.homes_changed = true;
+        if peer.address != member.address {
+            peer.address.clone_from(&member.address);
+            replace_others(mesh, member.node, &member.address);
+        }
     }
+    mesh.peers.values_mut().for_each(|peer| peer.update_silence(at));
+    mesh.homes_changed = true;
+}
 
-    /// A process at this address has just started, so another one that was there is gone.
-    fn replace_others(&mut self, node: NodeId, address: &str) {
-        for (other, peer) in &mut self.peers {
-            if *other != node && peer.address == address && !peer.is_linked() && !peer.is_alive {
-                peer.membership = Membership::Left;
-            }
+/// A process at this address has just started, so another one that was there is gone.
+fn replace_others(mesh: &mut Mesh, node: NodeId, address: &str) {
+    for (other, peer) in &mut mesh.peers {
+        if *other != node && peer.address == address && !peer.is_linked() && !peer.is_alive {
+            peer.membership = Membership::Left;
         }
     }
+}
 
-    /// Removes nodes from the count that were silent for long, if this node sees a majority. A minority that did so would become
-    /// a majority of what it has left.
-    pub(super) fn strike(&mut self, at: u64) {
-        if !self.homes.has_majority() {
-            return;
-        }
-        for peer in self.peers.values_mut() {
-            let is_silent = peer.silent_since.is_some_and(|since| at >= since.saturating_add(STRIKE_AFTER));
-            if is_silent && peer.counts() {
-                peer.membership = Membership::Struck;
-                self.homes_changed = true;
-            }
+/// Removes nodes from the count that were silent for long, if this node sees a majority. A minority that did so would become
+/// a majority of what it has left.
+pub(super) fn strike(mesh: &mut Mesh, at: u64) {
+    if !mesh.homes.has_majority() {
+        return;
+    }
+    for peer in mesh.peers.values_mut() {
+        let is_silent = peer.silent_since.is_some_and(|since| at >= since.saturating_add(STRIKE_AFTER));
+        if is_silent && peer.counts() {
+            peer.membership = Membership::Struck;
+            mesh.homes_changed = true;
         }
     }
+}
 
-    /// Makes a new picture of the homes if something has changed.
-    pub(super) fn check_homes(&mut self, actions: &mut Vec<Action>) {
-        if !std::mem::take(&mut self.homes_changed) {
-            return;
-        }
-        let is_ready = self.state == MemberState::Ready;
-        let own = self.config.node;
-        let mut candidates: Vec<(NodeId, Reach)> = Vec::with_capacity(self.peers.len() + 1);
-        candidates.extend(is_ready.then_some((own, Reach::Own)));
-        // The nodes that a majority is counted of, those that this node sees, and the lowest of both.
-        let (mut nodes, mut seen) = (u32::from(is_ready), u32::from(is_ready));
-        let (mut lowest, mut lowest_seen) = (own, own);
-        if !is_ready {
-            (lowest, lowest_seen) = (NodeId(u64::MAX), NodeId(u64::MAX));
-        }
-        for (node, peer) in &self.peers {
-            if !peer.counts() {
-                continue;
-            }
-            (nodes, lowest) = (nodes + 1, lowest.min(*node));
-            if peer.is_linked() {
-                (seen, lowest_seen) = (seen + 1, lowest_seen.min(*node));
-            }
-            let is_candidate = peer.state == Some(MemberState::Ready) && (peer.is_linked() || peer.is_alive);
-            let reach = if peer.is_linked() { Reach::Linked } else { Reach::Alive };
-            candidates.extend(is_candidate.then_some((*node, reach)));
-        }
-        let has_majority = 2 * seen > nodes || (2 * seen == nodes && nodes > 0 && lowest == lowest_seen);
-        self.homes = Arc::new(Homes::new(own, candidates, nodes, has_majority));
-        actions.push(Action::Homes(self.homes.clone()));
+/// Makes a new picture of the homes if something has changed.
+pub(super) fn check_homes(mesh: &mut Mesh, actions: &mut Vec<Action>) {
+    if !std::mem::take(&mut mesh.homes_changed) {
+        return;
     }
+    let is_ready = mesh.state == MemberState::Ready;
+    let own = mesh.config.node;
+    let mut candidates: Vec<(NodeId, Reach)> = Vec::with_capacity(mesh.peers.len() + 1);
+    candidates.extend(is_ready.then_some((own, Reach::Own)));
+    // The nodes that a majority is counted of, those that this node sees, and the lowest of both.
+    let (mut nodes, mut seen) = (u32::from(is_ready), u32::from(is_ready));
+    let (mut lowest, mut lowest_seen) = (own, own);
+    if !is_ready {
+        (lowest, lowest_seen) = (NodeId(u64::MAX), NodeId(u64::MAX));
+    }
+    for (node, peer) in &mesh.peers {
+        if !peer.counts() {
+            continue;
+        }
+        (nodes, lowest) = (nodes + 1, lowest.min(*node));
+        if peer.is_linked() {
+            (seen, lowest_seen) = (seen + 1, lowest_seen.min(*node));
+        }
+        let is_candidate = peer.state == Some(MemberState::Ready) && (peer.is_linked() || peer.is_alive);
+        let reach = if peer.is_linked() { Reach::Linked } else { Reach::Alive };
+        candidates.extend(is_candidate.then_some((*node, reach)));
+    }
+    let has_majority = 2 * seen > nodes || (2 * seen == nodes && nodes > 0 && lowest == lowest_seen);
+    mesh.homes = Arc::new(Homes::new(own, candidates, nodes, has_majority));
+    actions.push(Action::Homes(mesh.homes.clone()));
 }

@@ -181,7 +181,7 @@ pub struct MeshCounts {
 
 /// Another node, for metrics and pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerStatus {
+pub struct MeshPeer {
     /// The node.
     pub node: NodeId,
     /// Its address, if the failure detector knows it.
@@ -212,7 +212,7 @@ pub struct Status {
     /// The bytes of deltas that are kept for other nodes.
     pub ring_bytes: usize,
     /// All other nodes.
-    pub peers: Vec<PeerStatus>,
+    pub peers: Vec<MeshPeer>,
     /// What has happened.
     pub counts: MeshCounts,
 }
@@ -290,7 +290,7 @@ impl Mesh {
                     self.flush(at, actions);
                 }
             }
-            Event::Members(members) => self.on_members(at, members),
+            Event::Members(members) => members::on_members(self, at, members),
             Event::LinkUp { peer } => self.on_link_up(at, peer, actions),
             Event::LinkDown { peer } => self.on_link_down(at, peer),
             Event::Frame { peer, frame } => self.on_frame(now, peer, frame, actions),
@@ -306,7 +306,7 @@ impl Mesh {
         }
         self.check_joined(at, actions);
         self.check_left(at, actions);
-        self.check_homes(actions);
+        members::check_homes(self, actions);
     }
 
     /// Returns when to pass [`Event::Timer`] at the latest.
@@ -340,7 +340,7 @@ impl Mesh {
     pub fn status(&self) -> Status {
         let peers = self.peers.iter().map(|(node, peer)| {
             let link = peer.link.as_ref();
-            PeerStatus {
+            MeshPeer {
                 node: *node,
                 address: peer.address.clone(),
                 state: peer.state,
@@ -386,7 +386,7 @@ impl Mesh {
                 acknowledge(*node, link, peer.applied, state, at, actions);
             }
         }
-        self.strike(at);
+        members::strike(self, at);
         self.check_pull(now, actions);
     }
 

@@ -1,7 +1,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use tollgate::{Fingerprint, Secret};
+use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate_core::{Ask, Cost, Limit, Limits, Now, TokenBucket};
 
 use super::*;

@@ -10,14 +10,14 @@ use tollgate::clock::Clock;
 use tollgate_core::{Ask as Amount, Cost, Stamps};
 use tollgate_engine::store::StoreError;
 
-use super::{GroupDecision, Part, PeerStore};
+use super::{GroupDecision, GroupPart, PeerStore};
 use crate::NodeId;
 use crate::ask::{AskCharge, ChargeAnswer};
 use crate::table::{Charge, Verb};
 
 impl PeerStore {
     /// Gives back what charges took, without waiting for an answer.
-    fn give_back(&self, node: Option<NodeId>, taken: &[(&Part<'_>, Cost, Stamps)]) {
+    fn give_back(&self, node: Option<NodeId>, taken: &[(&GroupPart<'_>, Cost, Stamps)]) {
         let taken: Vec<_> = taken.iter().filter(|(_, cost, _)| *cost > Cost::ZERO).collect();
         if taken.is_empty() {
             return;
@@ -51,7 +51,7 @@ impl PeerStore {
     pub(super) async fn decide_in_order(
         &self,
         verb: Verb,
-        parts: &[Part<'_>],
+        parts: &[GroupPart<'_>],
         deadline: Instant,
     ) -> Result<GroupDecision, StoreError> {
         let mut places: Vec<Option<NodeId>> = parts.iter().map(|part| part.at).collect();
@@ -62,7 +62,7 @@ impl PeerStore {
         let mut outcome = Ok(true);
         for place in &places {
             let indexes: Vec<usize> = (0..parts.len()).filter(|index| parts[*index].at == *place).collect();
-            let here: Vec<&Part<'_>> = indexes.iter().map(|index| &parts[*index]).collect();
+            let here: Vec<&GroupPart<'_>> = indexes.iter().map(|index| &parts[*index]).collect();
             // After a refusal the others are only looked at: their answers are wanted, their takings are not.
             let verb = if verb == Verb::Check && outcome == Ok(false) { Verb::Peek } else { verb };
             let answered = match place {
@@ -102,7 +102,7 @@ impl PeerStore {
     /// those that take up to an amount.
     fn settle(
         &self,
-        parts: &[Part<'_>],
+        parts: &[GroupPart<'_>],
         places: &[Option<NodeId>],
         answers: &mut [Option<ChargeAnswer>],
         admitted: bool,

@@ -6,9 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use super::*;
 use tollgate_core::{Ask as Amount, Limit, TokenBucket};
 use tollgate_engine::store::{GroupAnswer, SyncEvery};
-
-/// Far longer than anything takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+use tollgate_testkit::eventually::{PATIENCE, eventually_async};
 
 /// A limit of 4 at a time, which refills so slowly that the length of a test does not matter.
 fn four_an_hour() -> Limits {
@@ -39,16 +37,6 @@ fn start(own: SocketAddr, all: &[SocketAddr]) -> PeerStore {
     PeerStore::start(config(own, all, "")).unwrap()
 }
 
-/// Polls until `condition` holds.
-async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let polled = timeout(PATIENCE, async {
-        while !condition().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    });
-    assert!(polled.await.is_ok(), "not within {PATIENCE:?}: {what}");
-}
-
 /// Starts three nodes that are linked and ready.
 async fn three() -> ([SocketAddr; 3], [PeerStore; 3]) {
     let all = addresses::<3>();
@@ -62,7 +50,7 @@ async fn three() -> ([SocketAddr; 3], [PeerStore; 3]) {
 
 /// Waits until all nodes are linked to all others and know that they are ready.
 async fn agree(nodes: &[PeerStore]) {
-    eventually("all nodes see all others", async || {
+    eventually_async("all nodes see all others", async || {
         nodes.iter().all(|node| {
             let status = node.status();
             let is_ready = |peer: &crate::PeerStatus| peer.linked && peer.info.state == "ready";
@@ -176,7 +164,7 @@ async fn eventual_limit_is_decided_locally_and_what_passed_too_much_is_owed() {
     }
     assert!((4..=12).contains(&passed));
     for (index, node) in nodes.iter().enumerate() {
-        eventually("everything is known everywhere", async || {
+        eventually_async("everything is known everywhere", async || {
             Query::eventual(&keys).peek().owed(node).await == passed - 4 + 1
         })
         .await;
@@ -197,7 +185,7 @@ async fn group_over_several_homes_is_charged_all_or_none() {
     assert!(!Query::strict(&keys).passes(&nodes[1]).await, "the last key is used up");
     for key in &keys[..2] {
         let left = |answer: GroupAnswer<'_>| answer.reports(&answer.charges()[0])[0].remaining;
-        eventually("what was taken is given back", async || {
+        eventually_async("what was taken is given back", async || {
             Query::strict(&[key]).peek().of(&nodes[2], left).await.unwrap() == 3
         })
         .await;
@@ -208,7 +196,7 @@ async fn group_over_several_homes_is_charged_all_or_none() {
     assert!(Query::strict(&keys[..1]).passes(&nodes[0]).await);
     assert_eq!(up_to.of(&nodes[2], taken).await.unwrap(), [2, 2]);
     let left = |answer: GroupAnswer<'_>| answer.reports(&answer.charges()[0])[0].remaining;
-    eventually("the rest is given back", async || {
+    eventually_async("the rest is given back", async || {
         Query::strict(&keys[1..2]).peek().of(&nodes[0], left).await.unwrap() == 1
     })
     .await;
@@ -248,7 +236,7 @@ async fn rolling_restart_resets_nothing() {
         for key in &keys {
             for node in &nodes {
                 let is_refused = |answer: GroupAnswer<'_>| !answer.outcome().is_admitted();
-                eventually("one of the others is home, and refuses", async || {
+                eventually_async("one of the others is home, and refuses", async || {
                     Query::strict(&[key]).of(node, is_refused).await.is_ok_and(|is_refused| {
                         assert!(is_refused, "{key} while {own} is stopped");
                         true
@@ -276,7 +264,7 @@ async fn home_that_dies_is_replaced_by_the_next_and_nothing_is_forgotten() {
     for _ in 0..3 {
         assert!(Query::strict(&keys).passes(&nodes[0]).await);
     }
-    eventually("the others know", async || {
+    eventually_async("the others know", async || {
         nodes[..2].iter().all(|node| {
             node.shared.table.used(node.shared.table.fingerprint(key.as_bytes()), &node.shared.clock.now()) == 3
         })
@@ -284,7 +272,8 @@ async fn home_that_dies_is_replaced_by_the_next_and_nothing_is_forgotten() {
     .await;
     let [first, second, dead] = nodes;
     drop(dead);
-    eventually("another node is home", async || Query::strict(&keys).peek().of(&first, |_| ()).await.is_ok()).await;
+    eventually_async("another node is home", async || Query::strict(&keys).peek().of(&first, |_| ()).await.is_ok())
+        .await;
     assert!(Query::strict(&keys).passes(&first).await);
     assert!(!Query::strict(&keys).passes(&second).await);
 }
@@ -295,7 +284,7 @@ async fn node_alone_of_three_decides_no_strict_rule_and_goes_on_with_eventual_on
     let [first, second, third] = nodes;
     drop((second, third));
     let key = ["k"];
-    eventually("it notices that it is alone", async || !first.has_majority()).await;
+    eventually_async("it notices that it is alone", async || !first.has_majority()).await;
     let error = Query::strict(&key).of(&first, |_| ()).await.unwrap_err();
     assert!(matches!(&error, StoreError::Unavailable { why } if why.contains("majority")), "{error}");
     assert!(Query::eventual(&key).passes(&first).await);
@@ -326,7 +315,7 @@ async fn wrong_secret_other_cluster_and_second_node_of_a_name_are_refused_and_ot
         start_refused(4, &right, &all[0].to_string()),
     ];
     // Each dials again and again, for longer than it would wait if no peer answered.
-    eventually("all of them are refused", async || nodes[0].status().links.refused >= 6 * 3).await;
+    eventually_async("all of them are refused", async || nodes[0].status().links.refused >= 6 * 3).await;
     for refused in &refused_nodes {
         // As the first of a cluster of its own it would be a majority.
         assert_eq!(refused.status().stage, Stage::Joining, "{:?}", refused.status());
@@ -367,8 +356,8 @@ async fn garbage_and_peers_that_never_read_are_cut_and_others_unharmed() {
     crate::greeting::push_accepted(&mut greeting);
     silent.write_all(&greeting).unwrap();
     let is_linked = || nodes[0].shared.outboxes.load().contains_key(&NodeId(u64::MAX));
-    eventually("it is linked", async || is_linked()).await;
-    eventually("it is cut", async || !is_linked()).await;
+    eventually_async("it is linked", async || is_linked()).await;
+    eventually_async("it is cut", async || !is_linked()).await;
     let keys = ["k"];
     let mut admitted = 0;
     for turn in 0..9 {

@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
-use tollgate::{Fingerprint, Key, Secret};
+use tollgate::Key;
+use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate_core::{Ask, Cost, Limits, Nanos, Now, Outcome, Report, Stamps, Verdict};
 
 pub use limits::{SharedLimits, check_limits};
@@ -126,11 +127,11 @@ pub struct Table {
     shards: Box<[Mutex<Shard>]>,
     secret: Secret,
     limits: limits::Interner,
-    counts: Counters,
+    counts: TableCounters,
 }
 
 #[derive(Debug, Default)]
-struct Counters {
+struct TableCounters {
     dropped: AtomicU64,
     forgiven: AtomicU64,
     overshoot: AtomicU64,
@@ -151,7 +152,7 @@ impl Table {
             shards: (0..shards).map(|_| Mutex::new(Shard::new(max_keys.div_ceil(shards)))).collect(),
             secret,
             limits: limits::Interner::default(),
-            counts: Counters::default(),
+            counts: TableCounters::default(),
         }
     }
 

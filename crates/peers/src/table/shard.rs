@@ -5,7 +5,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate::Fingerprint;
+use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Report, Stamps, Verdict};
 
 use super::merge::{self, Merged, Used};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tollgate::Fingerprint;
+use tollgate::fingerprint::Fingerprint;
 
 use super::codec::{FINGERPRINT, Reader, put_fingerprint, put_number, unzigzag, zigzag};
 use super::{MAX_FRAME, WireError};

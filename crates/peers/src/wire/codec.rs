@@ -1,6 +1,6 @@
 //! Numbers, fingerprints and lists as bytes. Reading checks every length before it allocates.
 
-use tollgate::Fingerprint;
+use tollgate::fingerprint::Fingerprint;
 
 use super::WireError;
 

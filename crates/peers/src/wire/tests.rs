@@ -1,7 +1,7 @@
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
-use tollgate::Fingerprint;
+use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost, Nanos, Outcome, Report, Retry, Stamp, Stamps};
 
 use super::*;

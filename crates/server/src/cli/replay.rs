@@ -11,7 +11,7 @@ use tollgate_engine::rules::Rules;
 
 use super::serve::parse_count;
 use super::{exit_code, files, print_mistakes};
-use crate::replay::{Log, Mapping, Progress, ReadBounds, ReplayError, ReplayOptions, Report, replay};
+use crate::replay::{Log, Mapping, ReadBounds, ReplayError, ReplayOptions, ReplayProgress, Report, replay};
 use crate::rules_source::file::parse_all;
 
 #[derive(Clone, Debug, Args)]
@@ -232,7 +232,7 @@ fn write(args: &ReplayArgs, report: &Report) -> anyhow::Result<()> {
 }
 
 /// Shows progress on a terminal, a few times a second.
-fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(ReplayProgress)) -> T) -> T {
     const EVERY: u64 = 200_000_000;
     let is_terminal = std::io::stderr().is_terminal();
     let mut shown = 0;
@@ -249,8 +249,8 @@ fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
     result
 }
 
-fn progress_line(progress: &Progress) -> String {
-    let Progress { lines, bytes, total, elapsed, pass } = *progress;
+fn progress_line(progress: &ReplayProgress) -> String {
+    let ReplayProgress { lines, bytes, total, elapsed, pass } = *progress;
     let millis = (elapsed / 1_000_000).max(1);
     let rate = lines * 1_000 / millis;
     let left = total.filter(|_| bytes > 0).map(|total| {
@@ -280,10 +280,11 @@ mod tests {
 
     #[test]
     fn progress_says_how_fast_and_how_long() {
-        let progress = Progress { lines: 3_000, bytes: 250, total: Some(1_000), elapsed: 2_000_000_000, pass: (1, 1) };
+        let progress =
+            ReplayProgress { lines: 3_000, bytes: 250, total: Some(1_000), elapsed: 2_000_000_000, pass: (1, 1) };
         assert_eq!(progress_line(&progress), "3000 lines, 1500 lines/s, 25 %, 6 s left");
-        assert_eq!(progress_line(&Progress { total: None, ..progress }), "3000 lines, 1500 lines/s");
-        let second = Progress { total: None, pass: (2, 2), ..progress };
+        assert_eq!(progress_line(&ReplayProgress { total: None, ..progress }), "3000 lines, 1500 lines/s");
+        let second = ReplayProgress { total: None, pass: (2, 2), ..progress };
         assert_eq!(progress_line(&second), "pass 2 of 2: 3000 lines, 1500 lines/s");
     }
 }

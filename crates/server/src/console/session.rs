@@ -42,22 +42,22 @@ type SessionId = [u8; 32];
 
 /// The open sessions.
 #[derive(Debug, Default)]
-pub struct Sessions(Mutex<HashMap<SessionId, Session>>);
+pub struct Sessions(Mutex<HashMap<SessionId, BrowserSession>>);
 
-struct Session {
+struct BrowserSession {
     token: Box<[u8]>,
     began: Time<Mono>,
     used: Time<Mono>,
 }
 
 // The token is a secret.
-impl std::fmt::Debug for Session {
+impl std::fmt::Debug for BrowserSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").field("began", &self.began).field("used", &self.used).finish_non_exhaustive()
     }
 }
 
-impl Session {
+impl BrowserSession {
     fn has_ended(&self, now: Time<Mono>) -> bool {
         now.since(self.used) >= IDLE || now.since(self.began) >= MAX_AGE
     }
@@ -74,7 +74,7 @@ impl Sessions {
             let oldest = sessions.iter().min_by_key(|(_, session)| session.used).map(|(id, _)| *id);
             oldest.and_then(|id| sessions.remove(&id));
         }
-        sessions.insert(id, Session { token: token.into(), began: now, used: now });
+        sessions.insert(id, BrowserSession { token: token.into(), began: now, used: now });
     }
 
     /// Returns the token of a session, and marks the session as used now.
@@ -93,7 +93,7 @@ impl Sessions {
         self.sessions().remove(id);
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, Session>> {
+    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, BrowserSession>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -47,7 +47,7 @@ static DRIVERS: Once = Once::new();
 
 /// The kind of database, where the two differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum DatabaseKind {
     Sqlite,
     Postgres,
 }
@@ -56,7 +56,7 @@ enum Kind {
 #[derive(Debug)]
 pub(super) struct Db {
     pool: AnyPool,
-    kind: Kind,
+    kind: DatabaseKind,
     /// Queues the writers of this process. SQLite alone would let them retry without order, and some would starve.
     turn: Mutex<()>,
     /// The last known revision.
@@ -67,11 +67,11 @@ impl Db {
     pub(super) async fn open(url: &str) -> Result<Self> {
         DRIVERS.call_once(sqlx::any::install_default_drivers);
         let kind = match url.split(':').next() {
-            Some("sqlite") => Kind::Sqlite,
-            Some("postgres" | "postgresql") => Kind::Postgres,
+            Some("sqlite") => DatabaseKind::Sqlite,
+            Some("postgres" | "postgresql") => DatabaseKind::Postgres,
             _ => return Err(ControlError::Invalid("not a database URL: write sqlite:PATH or postgres://…".into())),
         };
-        if kind == Kind::Sqlite {
+        if kind == DatabaseKind::Sqlite {
             prepare_file(url).map_err(sqlx::Error::Io)?;
         }
         let options: AnyConnectOptions = url.parse()?;
@@ -125,8 +125,8 @@ impl Db {
     /// Begins a read-only transaction with a consistent view of everything.
     pub(super) async fn read(&self) -> Result<Transaction<'static, Any>> {
         Ok(match self.kind {
-            Kind::Sqlite => self.pool.begin().await?,
-            Kind::Postgres => self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?,
+            DatabaseKind::Sqlite => self.pool.begin().await?,
+            DatabaseKind::Postgres => self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY").await?,
         })
     }
 
@@ -141,8 +141,8 @@ impl Db {
         }
         let turn = self.turn.lock().await;
         let mut tx = match self.kind {
-            Kind::Sqlite => self.pool.begin_with("BEGIN IMMEDIATE").await?,
-            Kind::Postgres => self.pool.begin().await?,
+            DatabaseKind::Sqlite => self.pool.begin_with("BEGIN IMMEDIATE").await?,
+            DatabaseKind::Postgres => self.pool.begin().await?,
         };
         let head = sqlx::query("UPDATE head SET revision = revision + 1 RETURNING revision, rules, weight, audit")
             .fetch_one(&mut *tx)
@@ -271,7 +271,7 @@ impl Write<'_> {
 
     /// Lets PostgreSQL wait between two statements for as long as the whole write may take ([`LONG`]), for work in between.
     pub(super) async fn allow_idle(&mut self) -> Result<()> {
-        if self.db.kind == Kind::Postgres {
+        if self.db.kind == DatabaseKind::Postgres {
             self.tx.execute("SET LOCAL idle_in_transaction_session_timeout = '300s'").await?;
         }
         Ok(())
@@ -288,7 +288,7 @@ impl Write<'_> {
     }
 }
 
-impl Kind {
+impl DatabaseKind {
     /// Returns the statements that run on every new connection.
     fn settings(self) -> &'static [&'static str] {
         match self {

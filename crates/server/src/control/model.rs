@@ -395,7 +395,7 @@ pub struct AuditEntry {
     pub revision: i64,
     /// When, in milliseconds since 1970.
     pub at_ms: i64,
-    /// Who.
+    /// The name of the token that made the change.
     pub author: String,
     /// The kind of resource: `rule`, `override`, `token`, `enforcement`, `key`.
     pub kind: String,

@@ -13,7 +13,7 @@ use tollgate_engine::Store;
 
 use super::MAX_VIEWERS;
 use super::rules::{self, DEFAULT_RULES, MAX_RULES, RuleFilter};
-use super::sample::Status;
+use super::sample::LiveStatus;
 use super::stream::EventStream;
 use crate::app::App;
 use crate::console::session::Credentials;
@@ -111,7 +111,7 @@ fn history_json<S: Store>(app: &App<S>, rule: Option<(String, String)>) -> Vec<u
     let at_ms = app.wall_ms();
     match rule {
         None => {
-            let page = app.live.history().page(at_ms, Status::of(app));
+            let page = app.live.history().page(at_ms, LiveStatus::of(app));
             to_json(&page)
         }
         Some((domain, id)) => {

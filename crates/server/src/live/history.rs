@@ -116,7 +116,7 @@ struct TrackedRule {
 
 /// The rates of the last hour.
 #[derive(Debug)]
-pub struct History {
+pub struct LiveHistory {
     /// The last reading and its time, and those at the end of the last ten seconds.
     last: Option<(Time<Mono>, Totals)>,
     last_ten: Option<(Time<Mono>, Totals)>,
@@ -130,7 +130,7 @@ pub struct History {
     candidates: Vec<u64>,
 }
 
-impl Default for History {
+impl Default for LiveHistory {
     fn default() -> Self {
         Self {
             last: None,
@@ -144,7 +144,7 @@ impl Default for History {
     }
 }
 
-impl History {
+impl LiveHistory {
     /// Adds what was counted since the last call. Rates are per second of the time that has passed, so a late call is exact too.
     pub(super) fn add(&mut self, now: Time<Mono>, totals: Totals, rules: &RuleReader<'_>) {
         let replaced = self.version != Some(rules.version);

@@ -1,7 +1,7 @@
 //! Live data for viewers: rates once a second, their history, and the rules in force.
 //!
 //! Once a second a task on the background thread reads the counters that decisions write anyway ([`sample()`]), adds the rates to
-//! the [`History`] and publishes one event, which all viewers share (`stream.rs`). A decision pays nothing for this.
+//! the [`LiveHistory`] and publishes one event, which all viewers share (`stream.rs`). A decision pays nothing for this.
 
 mod answer;
 mod history;
@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 pub(crate) use answer::{answer, owns};
-pub use history::{History, MAX_RULES, SECONDS, TENS};
+pub use history::{LiveHistory, MAX_RULES, SECONDS, TENS};
 pub(crate) use rules::RulesInForcePage;
 pub use sample::sample;
 
@@ -27,7 +27,7 @@ pub const MAX_VIEWERS: usize = 64;
 #[derive(Debug)]
 pub struct Live {
     /// Locked once a second by the sampler, and by readers of the history; never by a decision.
-    history: Mutex<History>,
+    history: Mutex<LiveHistory>,
     /// The last event as it is sent.
     events: watch::Sender<Bytes>,
     viewers: Arc<Semaphore>,
@@ -53,7 +53,7 @@ impl Live {
         let _ = self.background.set(background);
     }
 
-    fn history(&self) -> MutexGuard<'_, History> {
+    fn history(&self) -> MutexGuard<'_, LiveHistory> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

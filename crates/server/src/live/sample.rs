@@ -50,7 +50,7 @@ fn read_counters<S: Store>(app: &App<S>) {
         fallback: last.fallback,
         mean_ns: last.mean_ns,
         p99_ns: last.p99_ns,
-        status: Status::of(app),
+        status: LiveStatus::of(app),
         rules: history
             .last_of_rules()
             .map(|(domain, id, point)| RuleEvent {
@@ -78,7 +78,7 @@ struct Event<'a> {
     mean_ns: u32,
     p99_ns: u32,
     #[serde(flatten)]
-    status: Status,
+    status: LiveStatus,
     /// The rules with a history that decided anything in the last second.
     rules: Vec<RuleEvent<'a>>,
 }
@@ -94,7 +94,7 @@ struct RuleEvent<'a> {
 
 /// The state of the server.
 #[derive(Debug, Serialize)]
-pub(super) struct Status {
+pub(super) struct LiveStatus {
     /// `enforce` or `observe`.
     mode: &'static str,
     /// Whether the store answers.
@@ -108,7 +108,7 @@ pub(super) struct Status {
     rules_version: u64,
 }
 
-impl Status {
+impl LiveStatus {
     pub(super) fn of<S: Store>(app: &App<S>) -> Self {
         let rules = app.engine.rules();
         Self {

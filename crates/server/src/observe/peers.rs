@@ -136,40 +136,32 @@ impl Peers {
         }
         let NodeStatus { table, mesh, links, .. } = status;
         page.write_gauge("tollgate_peers_keys", "Keys that this server keeps for all servers.", table.keys);
-        page.write_counter(
-            "tollgate_peers_overshoot_tokens_total",
-            "Tokens that all servers together admitted beyond a limit, as this one has seen.",
-            table.overshoot,
-        );
-        page.write_counter(
-            "tollgate_peers_forgiven_tokens_total",
-            "Tokens taken on other servers that arrived too late to be charged in full.",
-            table.forgiven,
-        );
-        page.write_counter(
-            "tollgate_peers_dropped_total",
-            "Updates of other servers that were dropped for lack of room.",
-            table.dropped,
-        );
-        page.write_counter("tollgate_peers_deltas_total", "Deltas that this server has sent.", mesh.deltas);
-        page.write_counter("tollgate_peers_applied_total", "Deltas of other servers that were applied.", mesh.applied);
-        page.write_counter(
-            "tollgate_peers_snapshots_total",
-            "Snapshots of other servers that were merged.",
-            mesh.snapshots,
-        );
-        page.write_counter("tollgate_peers_received_bytes_total", "Bytes received from other servers.", links.received);
-        page.write_counter("tollgate_peers_asked_total", "Requests that were decided by another server.", links.asked);
-        page.write_counter(
-            "tollgate_peers_answered_total",
-            "Requests of other servers that arrived here.",
-            links.answered,
-        );
-        page.write_counter(
-            "tollgate_peers_refused_links_total",
-            "Connections of other servers that were refused.",
-            links.refused,
-        );
+        for (name, help, value) in [
+            (
+                "tollgate_peers_overshoot_tokens_total",
+                "Tokens that all servers together admitted beyond a limit, as this one has seen.",
+                table.overshoot,
+            ),
+            (
+                "tollgate_peers_forgiven_tokens_total",
+                "Tokens taken on other servers that arrived too late to be charged in full.",
+                table.forgiven,
+            ),
+            (
+                "tollgate_peers_dropped_total",
+                "Updates of other servers that were dropped for lack of room.",
+                table.dropped,
+            ),
+            ("tollgate_peers_deltas_total", "Deltas that this server has sent.", mesh.deltas),
+            ("tollgate_peers_applied_total", "Deltas of other servers that were applied.", mesh.applied),
+            ("tollgate_peers_snapshots_total", "Snapshots of other servers that were merged.", mesh.snapshots),
+            ("tollgate_peers_received_bytes_total", "Bytes received from other servers.", links.received),
+            ("tollgate_peers_asked_total", "Requests that were decided by another server.", links.asked),
+            ("tollgate_peers_answered_total", "Requests of other servers that arrived here.", links.answered),
+            ("tollgate_peers_refused_links_total", "Connections of other servers that were refused.", links.refused),
+        ] {
+            page.write_counter(name, help, value);
+        }
     }
 }
 

@@ -151,8 +151,7 @@ pub struct Spec {
     pub command: Option<RespCommand>,
     /// The role that a token needs; `None` if no token is needed at all.
     pub role: Option<Role>,
-    /// Whether an idempotency key is honoured. Whether an idempotency key is honoured; operations that change nothing
-    /// ignore it.
+    /// Whether an idempotency key is honoured; operations that change nothing ignore it.
     pub keyed: bool,
     /// What it does, in one line.
     pub summary: &'static str,

@@ -18,7 +18,7 @@ use tollgate_http::ClientIp;
 use super::bounds::MAX_FIELDS;
 use super::format::Format;
 use super::format::span::Span;
-use super::format::time::{Stamp, TimeParser};
+use super::format::time::{LogTime, TimeParser};
 use crate::http::forward::path::normalize;
 
 /// What the attributes of requests are made of.
@@ -184,7 +184,7 @@ impl Extractor {
         text: &[u8],
         fields: &[Span; MAX_FIELDS],
         parser: &mut TimeParser,
-    ) -> Option<Stamp> {
+    ) -> Option<LogTime> {
         fields.get(self.time)?.of(text).and_then(|text| parser.parse(text))
     }
 

@@ -26,7 +26,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Requests in the order of their times.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct LineBatch {
     chunks: Vec<Arc<Chunk>>,
     pub(super) slots: Vec<LoggedRequest>,
 }
@@ -42,7 +42,7 @@ pub(super) struct LoggedRequest {
     row: u32,
 }
 
-impl Batch {
+impl LineBatch {
     /// Returns the value of an attribute.
     #[inline]
     pub(super) fn value(&self, request: &LoggedRequest, attribute: usize) -> Option<&[u8]> {
@@ -54,7 +54,7 @@ impl Batch {
     pub(super) fn push_entries<'b>(
         &'b self,
         request: &LoggedRequest,
-        attributes: &'b Attributes,
+        attributes: &'b LineAttributes,
         entries: &mut smallvec::SmallVec<[Entry<'b>; 16]>,
     ) {
         for (place, name) in attributes.names.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Batch {
 
 /// The attributes that requests have.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Attributes {
+pub(super) struct LineAttributes {
     pub(super) names: Vec<Box<str>>,
     /// The values that all requests have.
     pub(super) constants: Vec<Option<Box<[u8]>>>,
@@ -75,12 +75,12 @@ pub(super) struct Attributes {
 
 /// Uses the requests of logs, in order.
 pub(super) trait Consumer: Send {
-    fn consume(&mut self, batch: &Batch);
+    fn consume(&mut self, batch: &LineBatch);
 }
 
 /// How far the replay is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct ReplayProgress {
     /// The lines so far.
     pub lines: u64,
     /// The bytes read so far, compressed ones as they are.
@@ -111,7 +111,7 @@ pub(super) fn run(
     attributes: usize,
     zone: &TimeZone,
     consumers: Vec<&mut dyn Consumer>,
-    show: &mut dyn FnMut(Progress),
+    show: &mut dyn FnMut(ReplayProgress),
 ) -> LogSummary {
     let clock = PreciseClock::new();
     let start = clock.mono();
@@ -120,7 +120,7 @@ pub(super) fn run(
     scope(|scope| {
         let mut outputs = Vec::new();
         for consumer in consumers {
-            let (to, from) = sync_channel::<Arc<Batch>>(2);
+            let (to, from) = sync_channel::<Arc<LineBatch>>(2);
             scope.spawn(move || from.iter().for_each(|batch| consumer.consume(&batch)));
             outputs.push(to);
         }
@@ -136,7 +136,7 @@ pub(super) fn run(
             latest,
             pool: pool.clone(),
         };
-        let mut inputs: Vec<Input> = sources.iter().map(|source| Input::at_start(source.first)).collect();
+        let mut inputs: Vec<MergeInput> = sources.iter().map(|source| MergeInput::at_start(source.first)).collect();
         let mut sequence = Sequence { spreads, outputs, ..Sequence::default() };
         while let Some((next, until)) = earliest_input(&inputs) {
             let (input, source) = (&mut inputs[next], &sources[next]);
@@ -149,7 +149,7 @@ pub(super) fn run(
                 sequence.send();
                 let bytes = sources.iter().map(|source| source.read.load(Ordering::Relaxed)).sum();
                 let elapsed = clock.mono().since(start).as_nanos();
-                show(Progress { lines: sequence.summary.lines, bytes, total, elapsed, pass: (1, 1) });
+                show(ReplayProgress { lines: sequence.summary.lines, bytes, total, elapsed, pass: (1, 1) });
             }
         }
         sequence.end_second(true);
@@ -161,7 +161,7 @@ pub(super) fn run(
 }
 
 /// Returns the input with the earliest request, and the time of the earliest request of another one.
-fn earliest_input(inputs: &[Input]) -> Option<(usize, u64)> {
+fn earliest_input(inputs: &[MergeInput]) -> Option<(usize, u64)> {
     let (mut best, mut until) = (None, u64::MAX);
     for (place, input) in inputs.iter().enumerate() {
         let Some(head) = input.head() else { continue };
@@ -175,10 +175,10 @@ fn earliest_input(inputs: &[Input]) -> Option<(usize, u64)> {
 }
 
 /// A log as an input of the sequence.
-struct Input {
+struct MergeInput {
     stage: Stage,
     /// The present chunk and the next one, whose lines may come before the last of the present one.
-    cursors: [Option<Cursor>; 2],
+    cursors: [Option<MergeCursor>; 2],
 }
 
 enum Stage {
@@ -189,18 +189,18 @@ enum Stage {
 }
 
 /// A chunk and its next line.
-struct Cursor {
+struct MergeCursor {
     chunk: Arc<Chunk>,
     next: usize,
 }
 
-impl Cursor {
+impl MergeCursor {
     fn head(&self) -> Option<u64> {
         self.chunk.records().get(self.next).map(|record| record.at)
     }
 }
 
-impl Input {
+impl MergeInput {
     fn at_start(first: u64) -> Self {
         Self { stage: Stage::Waiting(first), cursors: [None, None] }
     }
@@ -209,7 +209,7 @@ impl Input {
     fn head(&self) -> Option<u64> {
         match self.stage {
             Stage::Waiting(first) => Some(first),
-            Stage::Reading(_) | Stage::Ended => self.cursors.iter().flatten().filter_map(Cursor::head).min(),
+            Stage::Reading(_) | Stage::Ended => self.cursors.iter().flatten().filter_map(MergeCursor::head).min(),
         }
     }
 
@@ -229,7 +229,7 @@ impl Input {
     /// Receives chunks until there are two with lines, or no more.
     fn fill(&mut self, summary: &mut LogSummary) {
         for place in 0..self.cursors.len() {
-            let is_done = |cursor: &Option<Cursor>| cursor.as_ref().is_none_or(|cursor| cursor.head().is_none());
+            let is_done = |cursor: &Option<MergeCursor>| cursor.as_ref().is_none_or(|cursor| cursor.head().is_none());
             while is_done(&self.cursors[place]) {
                 self.cursors[place] = None;
                 let Stage::Reading(from) = &self.stage else { break };
@@ -237,7 +237,7 @@ impl Input {
                     Ok(Ok(chunk)) => {
                         summary.lines += chunk.lines();
                         summary.problems.join(chunk.problems());
-                        self.cursors[place] = Some(Cursor { chunk: Arc::new(chunk), next: 0 });
+                        self.cursors[place] = Some(MergeCursor { chunk: Arc::new(chunk), next: 0 });
                     }
                     Ok(Err(error)) => summary.errors.push(error),
                     Err(_) => self.stage = Stage::Ended,
@@ -248,7 +248,8 @@ impl Input {
 
     /// Passes on its requests up to a time.
     fn take_until(&mut self, until: u64, log: usize, has_whole_seconds: bool, sequence: &mut Sequence) {
-        let heads = self.cursors.each_ref().map(|cursor| cursor.as_ref().and_then(Cursor::head).unwrap_or(u64::MAX));
+        let heads =
+            self.cursors.each_ref().map(|cursor| cursor.as_ref().and_then(MergeCursor::head).unwrap_or(u64::MAX));
         let place = usize::from(heads[1] < heads[0]);
         let until = until.min(heads[1 - place]);
         let Some(cursor) = &mut self.cursors[place] else { return };
@@ -271,7 +272,7 @@ impl Input {
     }
 }
 
-impl Batch {
+impl LineBatch {
     fn number_of(&mut self, chunk: &Arc<Chunk>) -> u32 {
         // Recent chunks are last.
         let known = self.chunks.iter().rposition(|known| Arc::ptr_eq(known, chunk));
@@ -286,8 +287,8 @@ impl Batch {
 struct Sequence {
     /// Whether any log has whole seconds.
     spreads: bool,
-    outputs: Vec<SyncSender<Arc<Batch>>>,
-    batch: Batch,
+    outputs: Vec<SyncSender<Arc<LineBatch>>>,
+    batch: LineBatch,
     /// The index of the first request of the current second in the batch.
     second_start: usize,
     second: u64,
@@ -306,7 +307,7 @@ impl Default for Sequence {
         Self {
             spreads: false,
             outputs: Vec::new(),
-            batch: Batch::default(),
+            batch: LineBatch::default(),
             second_start: 0,
             second: 0,
             spreads_second: false,
@@ -388,7 +389,7 @@ impl Sequence {
             self.last = self.batch.slots.last().map_or(self.last, |slot| slot.at);
         }
         let chunks = if rest.is_empty() { Vec::new() } else { self.batch.chunks.clone() };
-        let mut batch = std::mem::replace(&mut self.batch, Batch { chunks, slots: rest });
+        let mut batch = std::mem::replace(&mut self.batch, LineBatch { chunks, slots: rest });
         self.second_start = 0;
         self.compact();
         self.summary.last = self.last;

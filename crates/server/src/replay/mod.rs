@@ -36,7 +36,7 @@ use tollgate_engine::rules::{Mistakes, Rules};
 
 pub use attributes::Mapping;
 pub use input::{Log, ReadBounds};
-pub use merge::Progress;
+pub use merge::ReplayProgress;
 pub use problems::{LineProblem, ProblemCount, Problems};
 pub use report::{
     AtOnceReport, CandidateReport, ComparisonReport, KeyCount, LogReport, PeakReport, Report, RuleReport, RunReport,
@@ -46,7 +46,7 @@ pub use report::{
 use bounds::MAX_LOGS;
 use input::{ReadOptions, Source};
 use keys::KeyNames;
-use merge::{Attributes, Consumer};
+use merge::{Consumer, LineAttributes};
 use requests::{LineFile, RequestWriter};
 use simulation::Simulation;
 use suggest::{Peaks, Trial, TrialError};
@@ -125,7 +125,11 @@ impl std::error::Error for ReplayError {}
 /// # Errors
 /// If a log cannot be read or its format is unknown, or the rules cannot be used. A log that ends early after
 /// that is reported in the result.
-pub fn replay(logs: &[Log], options: &ReplayOptions, show: &mut dyn FnMut(Progress)) -> Result<Report, ReplayError> {
+pub fn replay(
+    logs: &[Log],
+    options: &ReplayOptions,
+    show: &mut dyn FnMut(ReplayProgress),
+) -> Result<Report, ReplayError> {
     if logs.len() > MAX_LOGS {
         return Err(ReplayError::Invalid(format!("too many logs: {} (maximum {MAX_LOGS})", logs.len())));
     }
@@ -175,7 +179,7 @@ pub fn replay(logs: &[Log], options: &ReplayOptions, show: &mut dyn FnMut(Progre
     consumers.extend(peaks.as_mut().map(|peaks| peaks as &mut dyn Consumer));
     consumers.extend(requests.as_mut().map(|requests| requests as &mut dyn Consumer));
     let passes = if reads_twice { 2 } else { 1 };
-    let mut show_pass = |pass: u32, progress: Progress| show(Progress { pass: (pass, passes), ..progress });
+    let mut show_pass = |pass: u32, progress: ReplayProgress| show(ReplayProgress { pass: (pass, passes), ..progress });
     let count = attributes.names.len();
     let summary = merge::run(&sources, count, &options.zone, consumers, &mut |progress| show_pass(1, progress));
     requests.map_or(Ok(()), |requests| requests.file.finish())?;
@@ -241,7 +245,7 @@ impl From<TrialError> for ReplayError {
 }
 
 /// Returns the attributes that the rules read and that identify clients.
-fn attributes_of<'r>(runs: impl IntoIterator<Item = &'r Option<RuleRun>>, options: &ReplayOptions) -> Attributes {
+fn attributes_of<'r>(runs: impl IntoIterator<Item = &'r Option<RuleRun>>, options: &ReplayOptions) -> LineAttributes {
     let mut names: Vec<Box<str>> = options.suggest.iter().map(|name| name.as_str().into()).collect();
     for run in runs.into_iter().flatten() {
         names.extend(run.attributes());
@@ -253,11 +257,11 @@ fn attributes_of<'r>(runs: impl IntoIterator<Item = &'r Option<RuleRun>>, option
         set.map(|(_, value)| value.as_bytes().into())
     };
     let constants = names.iter().map(|name| constant(name)).collect();
-    Attributes { names, constants }
+    LineAttributes { names, constants }
 }
 
 /// Checks that every attribute of the mapping is needed: another name is probably a typo.
-fn check_mapping(mapping: &Mapping, attributes: &Attributes) -> Result<(), ReplayError> {
+fn check_mapping(mapping: &Mapping, attributes: &LineAttributes) -> Result<(), ReplayError> {
     let is_read = |name: &str| name == "time" || attributes.names.iter().any(|known| **known == *name);
     let mut names = mapping.map.iter().chain(&mapping.set).map(|(name, _)| name);
     match names.find(|name| !is_read(name)) {

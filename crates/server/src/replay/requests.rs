@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tollgate_engine::Decision;
 
 use super::ReplayError;
-use super::merge::{Attributes, Batch, Consumer, LoggedRequest};
+use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use crate::http::write_decision_json;
 
 /// A file that is written line by line. The first error is reported at the end.
@@ -63,11 +63,11 @@ impl LineFile {
 pub(super) struct RequestWriter<'a> {
     pub(super) file: LineFile,
     pub(super) domain: String,
-    pub(super) attributes: &'a Attributes,
+    pub(super) attributes: &'a LineAttributes,
 }
 
 impl RequestWriter<'_> {
-    fn write(&mut self, batch: &Batch, request: &LoggedRequest) {
+    fn write(&mut self, batch: &LineBatch, request: &LoggedRequest) {
         let mut entries = smallvec::SmallVec::new();
         batch.push_entries(request, self.attributes, &mut entries);
         let domain = serde_json::Value::from(&*self.domain);
@@ -90,7 +90,7 @@ impl RequestWriter<'_> {
 }
 
 impl Consumer for RequestWriter<'_> {
-    fn consume(&mut self, batch: &Batch) {
+    fn consume(&mut self, batch: &LineBatch) {
         for request in &batch.slots {
             self.write(batch, request);
         }

@@ -16,7 +16,7 @@ use tollgate_engine::rules::{Mistakes, Rules, Source};
 
 use super::bounds::MAX_CLIENTS;
 use super::keys::hash;
-use super::merge::{Attributes, Batch, Consumer, LoggedRequest};
+use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use super::report::{AtOnceReport, CandidateReport, PeakReport, SuggestionReport};
 use super::simulation::Simulation;
 
@@ -73,7 +73,7 @@ struct ClientPeaks {
 pub(super) struct Peaks<'a> {
     /// The attributes that identify a client, by their index.
     per: Vec<usize>,
-    attributes: &'a Attributes,
+    attributes: &'a LineAttributes,
     numbers: FxHashMap<u64, u32>,
     clients: Vec<ClientPeaks>,
     /// The levels of the clients at the times as logged, if these are in whole seconds.
@@ -84,7 +84,7 @@ pub(super) struct Peaks<'a> {
 }
 
 impl<'a> Peaks<'a> {
-    pub(super) fn new(per: &[String], attributes: &'a Attributes, has_whole_seconds: bool) -> Self {
+    pub(super) fn new(per: &[String], attributes: &'a LineAttributes, has_whole_seconds: bool) -> Self {
         Self {
             per: attribute_indices(per, attributes),
             attributes,
@@ -183,7 +183,7 @@ impl<'a> Peaks<'a> {
 }
 
 impl Consumer for Peaks<'_> {
-    fn consume(&mut self, batch: &Batch) {
+    fn consume(&mut self, batch: &LineBatch) {
         for request in &batch.slots {
             let client = client_hash(batch, request, &self.per, self.attributes);
             self.count(client, request.at, request.logged_at);
@@ -210,12 +210,12 @@ fn need_curve(needs: &[u64]) -> Vec<(u64, u64)> {
     curve
 }
 
-fn attribute_indices(per: &[String], attributes: &Attributes) -> Vec<usize> {
+fn attribute_indices(per: &[String], attributes: &LineAttributes) -> Vec<usize> {
     per.iter().filter_map(|name| attributes.names.iter().position(|known| **known == **name)).collect()
 }
 
 /// Identifies the client of a request. Requests without a value count as one client, as in rules.
-fn client_hash(batch: &Batch, request: &LoggedRequest, per: &[usize], attributes: &Attributes) -> u64 {
+fn client_hash(batch: &LineBatch, request: &LoggedRequest, per: &[usize], attributes: &LineAttributes) -> u64 {
     let value = |place: usize| attributes.constants[place].as_deref().or_else(|| batch.value(request, place));
     match per {
         [place] => value(*place).map_or(0, hash),
@@ -254,27 +254,27 @@ impl Candidate {
 #[derive(Debug)]
 pub(super) struct Trial<'a> {
     per: Vec<usize>,
-    attributes: &'a Attributes,
+    attributes: &'a LineAttributes,
     candidates: Vec<TriedCandidate>,
 }
 
 #[derive(Debug)]
 struct TriedCandidate {
     candidate: Candidate,
-    spread: Refusals,
+    spread: LimitRefusals,
     /// All requests of a second at its beginning.
-    at_once: Option<Refusals>,
+    at_once: Option<LimitRefusals>,
 }
 
 /// What a candidate refuses.
 #[derive(Debug)]
-struct Refusals {
+struct LimitRefusals {
     simulation: Simulation,
     requests: u64,
     clients: FxHashSet<u64>,
 }
 
-impl Refusals {
+impl LimitRefusals {
     fn new(rules: &Rules, keys: usize) -> Result<Self, TrialError> {
         let simulation = Simulation::new(keys).map_err(|error| TrialError::Capacity(error.to_string()))?;
         simulation.engine.put(rules).map_err(TrialError::Rules)?;
@@ -295,7 +295,7 @@ const TRIAL: &str = "trial";
 impl<'a> Trial<'a> {
     pub(super) fn new(
         per: &[String],
-        attributes: &'a Attributes,
+        attributes: &'a LineAttributes,
         candidates: Vec<Candidate>,
         keys: usize,
     ) -> Result<Self, TrialError> {
@@ -304,8 +304,8 @@ impl<'a> Trial<'a> {
             let text = candidate.rules_yaml(per, TRIAL);
             let rules = Rules::read(&[Source { name: "suggested rules", text: text.as_bytes() }]);
             let rules = rules.map_err(TrialError::Rules)?;
-            let at_once = candidate.at_once.map(|_| Refusals::new(&rules, keys)).transpose()?;
-            trials.push(TriedCandidate { candidate, spread: Refusals::new(&rules, keys)?, at_once });
+            let at_once = candidate.at_once.map(|_| LimitRefusals::new(&rules, keys)).transpose()?;
+            trials.push(TriedCandidate { candidate, spread: LimitRefusals::new(&rules, keys)?, at_once });
         }
         Ok(Self { per: attribute_indices(per, attributes), attributes, candidates: trials })
     }
@@ -347,7 +347,7 @@ impl From<&TriedCandidate> for CandidateReport {
 }
 
 impl Consumer for Trial<'_> {
-    fn consume(&mut self, batch: &Batch) {
+    fn consume(&mut self, batch: &LineBatch) {
         for request in &batch.slots {
             let client = client_hash(batch, request, &self.per, self.attributes);
             for TriedCandidate { candidate, spread, at_once } in &mut self.candidates {
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn levels_are_the_burst_that_is_needed() {
-        let attributes = Attributes::default();
+        let attributes = LineAttributes::default();
         let mut peaks = Peaks::new(&[], &attributes, false);
         // Three at once, then one each 50 ms: a bucket of 10/s drains half a token in that time.
         for at in [0, 0, 0, 50, 100, 150, 200] {
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn larger_burst_of_spread_and_at_once_is_suggested() {
-        let attributes = Attributes::default();
+        let attributes = LineAttributes::default();
         let mut peaks = Peaks::new(&[], &attributes, true);
         // Four in one second, and the last of them close to the first of the next second.
         for (at, second) in [(0, 0), (250, 0), (500, 0), (990, 0), (1_000, 1)] {

@@ -6,7 +6,7 @@ use tollgate_engine::{Counter, Decision, RuleOutcome, RuleSet, Store};
 use super::ReplayError;
 use super::bounds::{MAX_LISTED, MAX_RULES};
 use super::keys::{DistinctKeys, KeyNames, KeyRoom, RefusedKeys, hash};
-use super::merge::{Attributes, Batch, Consumer, LoggedRequest};
+use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use super::report::{ComparisonReport, KeyCount, RuleReport, RunReport, TimelineReport};
 use super::requests::LineFile;
 use super::simulation::{PLANNED, Simulation};
@@ -40,7 +40,7 @@ impl RuleRun {
     }
 
     /// Plans up to [`PLANNED`] requests.
-    fn plan(&mut self, batch: &Batch, requests: &[LoggedRequest], attributes: &Attributes, times: Times) {
+    fn plan(&mut self, batch: &LineBatch, requests: &[LoggedRequest], attributes: &LineAttributes, times: Times) {
         let mut entries = smallvec::SmallVec::new();
         for (place, request) in requests.iter().enumerate() {
             entries.clear();
@@ -67,16 +67,16 @@ pub(super) struct Pass<'a> {
     run: RuleRun,
     /// Other rules to compare with.
     against: Option<(RuleRun, Comparison)>,
-    attributes: &'a Attributes,
+    attributes: &'a LineAttributes,
     times: Times,
     names: KeyNames,
     /// Where each decision is written.
     decisions: Option<LineFile>,
-    tally: Tally,
+    tally: ReplayTally,
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct ReplayTally {
     requests: u64,
     delayed: u64,
     refused: u64,
@@ -131,12 +131,12 @@ impl<'a> Pass<'a> {
     pub(super) fn new(
         run: RuleRun,
         against: Option<RuleRun>,
-        attributes: &'a Attributes,
+        attributes: &'a LineAttributes,
         times: Times,
         names: KeyNames,
     ) -> Self {
         let against = against.map(|run| (run, Comparison::default()));
-        Self { run, against, attributes, times, names, decisions: None, tally: Tally::default() }
+        Self { run, against, attributes, times, names, decisions: None, tally: ReplayTally::default() }
     }
 
     /// Writes each decision to a file.
@@ -181,7 +181,7 @@ impl<'a> Pass<'a> {
 }
 
 impl Consumer for Pass<'_> {
-    fn consume(&mut self, batch: &Batch) {
+    fn consume(&mut self, batch: &LineBatch) {
         for requests in batch.slots.chunks(PLANNED) {
             self.run.plan(batch, requests, self.attributes, self.times);
             if let Some((against, _)) = &mut self.against {
@@ -194,7 +194,7 @@ impl Consumer for Pass<'_> {
     }
 }
 
-impl Tally {
+impl ReplayTally {
     #[inline]
     fn count(&mut self, decision: &Decision<'_>, at: u64, names: &KeyNames) {
         self.requests += 1;

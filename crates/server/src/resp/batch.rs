@@ -9,7 +9,7 @@ use tollgate::redis_cell::Throttle;
 use tollgate_engine::{Entry, Store};
 
 use super::throttle::{self, SharedCall};
-use super::wire::{Frame, Replies, parse, parse_integer};
+use super::wire::{Replies, RespFrame, parse, parse_integer};
 use super::write::{write, write_error};
 use crate::app::App;
 use crate::control::auth::Access;
@@ -91,7 +91,7 @@ impl<'a> Batch<'a> {
         let mut at = 0;
         while matches!(batch.spec.op, Op::Decide(_))
             && batch.calls.len() < MAX_BATCH
-            && let Ok(Frame::Command(len)) = parse(&input[at..], args)
+            && let Ok(RespFrame::Command(len)) = parse(&input[at..], args)
             && let Some(next) = args.first().and_then(|name| BatchCommand::find(app, name))
             && next.spec().op == batch.spec.op
             && matches!(batch.add(app, next, args), AddOutcome::Yes)

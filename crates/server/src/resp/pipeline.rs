@@ -10,7 +10,7 @@ use super::bounds::WRITE_BUFFER;
 use super::command;
 use super::session::{NO_AUTH, Session};
 use super::throttle::{LimitCache, LocalCalls, is_throttle};
-use super::wire::{Frame, Replies, parse};
+use super::wire::{Replies, RespFrame, parse};
 use crate::app::App;
 use crate::net::protocol::Protocol;
 
@@ -42,7 +42,7 @@ pub(super) fn answer<'a, S: Store>(
     let mut authenticated = session.authenticate(&app.auth, || app.wall_ms());
     let next = loop {
         match parse(&input[at..], &mut args) {
-            Ok(Frame::Command(len)) => {
+            Ok(RespFrame::Command(len)) => {
                 at += len;
                 let Some(name) = args.first() else { continue };
                 if !authenticated && !command::is_open(name) {
@@ -70,7 +70,7 @@ pub(super) fn answer<'a, S: Store>(
                     }
                 }
             }
-            Ok(Frame::Incomplete(_)) => break Next::Read,
+            Ok(RespFrame::Incomplete(_)) => break Next::Read,
             Err(error) => {
                 local.decide(cache, replies);
                 replies.write_error_reply(&format!("ERR Protocol error: {error}"));

@@ -7,7 +7,7 @@ use super::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND, MAX_LENGTH_DIGITS};
 
 /// The frame that the input begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub enum RespFrame {
     /// A command of this many bytes, whose arguments are in the list. An empty list is a command to ignore.
     Command(usize),
     /// A partial command; it cannot be complete before this many bytes are there.
@@ -50,31 +50,31 @@ impl std::fmt::Display for ProtocolError {
 /// # Errors
 /// When no continuation of `input` could be a command within the limits.
 #[inline]
-pub fn parse<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, ProtocolError> {
+pub fn parse<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
     args.clear();
     match input.first() {
-        None => Ok(Frame::Incomplete(1)),
+        None => Ok(RespFrame::Incomplete(1)),
         Some(b'*') => parse_array(input, args),
         Some(_) => parse_line(input, args),
     }
 }
 
 #[inline]
-fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, ProtocolError> {
+fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
     let Some((count, mut at)) = parse_length(input, 1).map_err(|()| ProtocolError::ArrayLength)? else {
-        return Ok(Frame::Incomplete(input.len() + 1));
+        return Ok(RespFrame::Incomplete(input.len() + 1));
     };
     if count > MAX_ARGS as i64 {
         return Err(ProtocolError::ArrayLength);
     }
     for _ in 0..count {
         match input.get(at) {
-            None => return Ok(Frame::Incomplete(at + 1)),
+            None => return Ok(RespFrame::Incomplete(at + 1)),
             Some(b'$') => {}
             Some(other) => return Err(ProtocolError::ExpectedBulk(*other)),
         }
         let Some((len, start)) = parse_length(input, at + 1).map_err(|()| ProtocolError::BulkLength)? else {
-            return Ok(Frame::Incomplete(input.len() + 1));
+            return Ok(RespFrame::Incomplete(input.len() + 1));
         };
         let len = usize::try_from(len).ok().filter(|len| *len <= MAX_BULK).ok_or(ProtocolError::BulkLength)?;
         let end = start + len;
@@ -82,7 +82,7 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, P
             return Err(ProtocolError::CommandTooLong);
         }
         let Some(bytes) = input.get(start..end + 2) else {
-            return Ok(Frame::Incomplete(end + 2));
+            return Ok(RespFrame::Incomplete(end + 2));
         };
         if !bytes.ends_with(b"\r\n") {
             return Err(ProtocolError::MissingLineEnd);
@@ -90,7 +90,7 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, P
         args.push(&bytes[..len]);
         at = end + 2;
     }
-    Ok(Frame::Command(at))
+    Ok(RespFrame::Command(at))
 }
 
 /// Parses a length and its line end at `at`. Returns the number and the position after it, or `None` if more bytes are needed.
@@ -135,12 +135,12 @@ fn parse_number(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     }
 }
 
-fn parse_line<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, ProtocolError> {
+fn parse_line<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
     let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
         return if input.len() > MAX_COMMAND {
             Err(ProtocolError::CommandTooLong)
         } else {
-            Ok(Frame::Incomplete(input.len() + 1))
+            Ok(RespFrame::Incomplete(input.len() + 1))
         };
     };
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
@@ -156,7 +156,7 @@ fn parse_line<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<Frame, Pr
         }
         args.push(word);
     }
-    Ok(Frame::Command(end + 1))
+    Ok(RespFrame::Command(end + 1))
 }
 
 /// Parses a decimal integer as Redis clients write it: an optional sign, also `+`, and digits.

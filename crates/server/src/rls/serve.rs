@@ -21,7 +21,7 @@ use super::decide::decide;
 use super::grpc::{GrpcCode, GrpcError, HEAD, OK, frame, unframe};
 use super::http2::frame::{ConnectionError, ErrorCode};
 use super::http2::head::Head;
-use super::http2::{Call, Connection};
+use super::http2::{Connection, StreamCall};
 use super::wire::{Health, RateLimitRequest, RateLimitResponse, WireError, decode_health, encode_health};
 use crate::app::App;
 use crate::control::auth::{Access, CachedToken};
@@ -42,7 +42,7 @@ const SERVICES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.ratelimit.v3.Ra
 /// way after [`AUTH_TIMEOUT`].
 pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
     guard.register().await;
-    let mut session = Session::new(app);
+    let mut session = RlsSession::new(app);
     if let Err(error) = session.run(&mut stream, &guard).await {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
@@ -70,7 +70,7 @@ enum Woken {
 }
 
 /// The state of an open connection.
-struct Session<S> {
+struct RlsSession<S> {
     app: Arc<App<S>>,
     http2: Connection,
     /// The part of a frame that has arrived, and when it began to.
@@ -93,7 +93,7 @@ struct Session<S> {
     closing_since: Option<Duration>,
 }
 
-impl<S: Store + 'static> Session<S> {
+impl<S: Store + 'static> RlsSession<S> {
     fn new(app: Arc<App<S>>) -> Self {
         Self {
             app,
@@ -242,7 +242,7 @@ impl<S: Store + 'static> Session<S> {
             && is_due(since, MESSAGE_TIMEOUT)
             && !self.http2.is_closed()
         {
-            if let Some(Call { stream, body: Err(error), .. }) =
+            if let Some(StreamCall { stream, body: Err(error), .. }) =
                 self.http2.expire_incomplete(now.saturating_sub(MESSAGE_TIMEOUT))
             {
                 self.respond(stream, Err(&error.into()));
@@ -318,8 +318,8 @@ impl<S: Store + 'static> Session<S> {
     }
 
     /// Answers a call, at once unless the store is shared or the request is to be delayed.
-    async fn answer(&mut self, call: Call<'_>) {
-        let Call { stream, head, body } = call;
+    async fn answer(&mut self, call: StreamCall<'_>) {
+        let StreamCall { stream, head, body } = call;
         let body = match body {
             Ok(body) => body,
             Err(error) => return self.respond(stream, Err(&error.into())),
@@ -446,7 +446,7 @@ impl<S: Store + 'static> Session<S> {
     }
 }
 
-impl<S> Drop for Session<S> {
+impl<S> Drop for RlsSession<S> {
     fn drop(&mut self) {
         self.app.held_bodies.remove(self.held);
     }

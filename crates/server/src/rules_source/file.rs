@@ -52,13 +52,13 @@ fn parse_with_lists(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<Wat
 ///
 /// # Errors
 /// When it cannot be read or has mistakes.
-pub fn load<S: Store>(app: &App<S>, files: &mut RuleFiles) -> anyhow::Result<()> {
+pub fn load<S: Store>(app: &App<S>, files: &mut WatchedFiles) -> anyhow::Result<()> {
     let name = files.name();
     let texts = files.read().with_context(|| format!("cannot read the rules {name}"))?;
     install_texts(app, files, &texts).with_context(|| format!("the rules {name} have mistakes"))
 }
 
-fn install_texts<S: Store>(app: &App<S>, files: &mut RuleFiles, texts: &[FileText]) -> Result<(), Mistakes> {
+fn install_texts<S: Store>(app: &App<S>, files: &mut WatchedFiles, texts: &[FileText]) -> Result<(), Mistakes> {
     let rules = files.parse(texts)?;
     let version = put(app, &rules)?;
     // A file has no revisions of its own, and no checksum that another server would know.
@@ -70,7 +70,7 @@ fn install_texts<S: Store>(app: &App<S>, files: &mut RuleFiles, texts: &[FileTex
 /// Watches files forever and installs their rules when they change. Rules with mistakes are reported, and the rules in force stay.
 ///
 /// The work runs on a blocking thread: compiling takes long, and a network file system may hang.
-pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut files: RuleFiles) {
+pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut files: WatchedFiles) {
     let mut polls = tokio::time::interval(POLL_EVERY);
     loop {
         polls.tick().await;
@@ -89,7 +89,7 @@ pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut files: RuleFiles) {
     }
 }
 
-fn reload<S: Store>(app: &App<S>, files: &mut RuleFiles) {
+fn reload<S: Store>(app: &App<S>, files: &mut WatchedFiles) {
     let why = match files.poll() {
         Ok(None) => return,
         Ok(Some(texts)) => match install_texts(app, files, &texts) {
@@ -108,7 +108,7 @@ type FileText = (String, Vec<u8>);
 
 /// A rule file or a folder of them, and the files of values that their rules name.
 #[derive(Debug)]
-pub struct RuleFiles {
+pub struct WatchedFiles {
     path: PathBuf,
     rules: Vec<WatchedFile>,
     lists: Vec<WatchedFile>,
@@ -118,7 +118,7 @@ pub struct RuleFiles {
     missed: u32,
 }
 
-impl RuleFiles {
+impl WatchedFiles {
     /// A file or a folder that was not read yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, rules: Vec::new(), lists: Vec::new(), seen: Vec::new(), missed: 0 }
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     /// Polls the files, and returns what was read, joined.
-    fn poll(files: &mut RuleFiles) -> Option<String> {
+    fn poll(files: &mut WatchedFiles) -> Option<String> {
         files.poll().unwrap().map(|texts| join_texts(&texts))
     }
 
@@ -212,7 +212,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rules.yaml");
         std::fs::write(&path, "one").unwrap();
-        let mut file = RuleFiles::new(path.clone());
+        let mut file = WatchedFiles::new(path.clone());
         assert_eq!(join_texts(&file.read().unwrap()), "one");
         assert_eq!(poll(&mut file), None);
         std::fs::write(&path, "three").unwrap();
@@ -225,7 +225,7 @@ mod tests {
     fn folder_is_read_by_name_and_again_when_it_has_other_files() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
-        let mut files = RuleFiles::new(folder.path().to_owned());
+        let mut files = WatchedFiles::new(folder.path().to_owned());
         assert!(format!("{:#}", files.read().unwrap_err()).contains("has no *.yaml, *.yml or *.json"));
         for (name, text) in [("b.yaml", "b"), ("a.json", "a"), (".hidden.yaml", "h"), ("notes.txt", "n")] {
             write(name, text);
@@ -251,7 +251,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rules.yaml");
         std::fs::write(&path, "old").unwrap();
-        let mut file = RuleFiles::new(path.clone());
+        let mut file = WatchedFiles::new(path.clone());
         file.read().unwrap();
         std::fs::write(folder.path().join("new"), "new").unwrap();
         std::fs::rename(folder.path().join("new"), &path).unwrap();
@@ -271,7 +271,7 @@ mod tests {
         let (path, list) = (folder.path().join("rules.yaml"), folder.path().join("blocked.txt"));
         std::fs::write(&path, BLOCKED).unwrap();
         std::fs::write(&list, "10.0.0.1\n").unwrap();
-        let mut file = RuleFiles::new(path.clone());
+        let mut file = WatchedFiles::new(path.clone());
         let texts = file.read().unwrap();
         assert_eq!(file.parse(&texts).unwrap().len(), 2);
         assert_eq!(file.lists.len(), 1, "named twice, watched once");
@@ -287,7 +287,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (path, list) = (folder.path().join("rules.yaml"), folder.path().join("blocked.txt"));
         std::fs::write(&path, BLOCKED).unwrap();
-        let mut file = RuleFiles::new(path.clone());
+        let mut file = WatchedFiles::new(path.clone());
         let texts = file.read().unwrap();
         assert!(file.parse(&texts).unwrap_err().to_string().contains("cannot read `blocked.txt`"));
         let mut next =

@@ -5,11 +5,10 @@
 use std::path::Path;
 
 use tollgate_server::control::sqlite_url;
+use tollgate_testkit::eventually;
 
 mod changes;
 mod description;
-#[path = "../common/eventually.rs"]
-mod eventually;
 mod odd;
 mod replay;
 mod resp;

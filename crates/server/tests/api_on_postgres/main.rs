@@ -4,12 +4,11 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use tollgate_testkit::eventually;
 use tollgate_testkit::servers::Postgres;
 
 #[path = "../api/changes.rs"]
 mod changes;
-#[path = "../common/eventually.rs"]
-mod eventually;
 #[path = "../api/odd.rs"]
 mod odd;
 #[path = "../api/replay.rs"]

@@ -4,7 +4,6 @@
 
 pub mod api;
 pub mod cli;
-pub mod eventually;
 pub mod frame_client;
 pub mod load;
 pub mod proxy;
@@ -20,7 +19,7 @@ use std::sync::mpsc::{Receiver, channel};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub use eventually::{PATIENCE, eventually};
+pub use tollgate_testkit::eventually::{self, PATIENCE, eventually};
 
 pub mod service;
 

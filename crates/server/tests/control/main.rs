@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests may panic and print")]
 
-#[path = "../common/eventually.rs"]
-mod eventually;
+use tollgate_testkit::eventually;
+
 #[macro_use]
 mod place;
 

@@ -2,7 +2,7 @@
 // bytes, and by the test that replays those it found worth keeping.
 
 use tollgate_server::resp::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND};
-use tollgate_server::resp::wire::{Frame, ProtocolError, parse};
+use tollgate_server::resp::wire::{ProtocolError, RespFrame, parse};
 
 type Commands = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);
 
@@ -14,14 +14,14 @@ fn take(input: &[u8], step: usize) -> Commands {
         end = input.len().min(end + step);
         while end - at >= needed {
             match parse(&input[at..end], &mut args) {
-                Ok(Frame::Command(len)) => {
+                Ok(RespFrame::Command(len)) => {
                     assert!(len > 0 && at + len <= end, "a command lies within what has arrived");
                     assert!(args.len() <= MAX_ARGS && args.iter().all(|arg| arg.len() <= MAX_BULK.max(MAX_COMMAND)));
                     commands.push(args.iter().map(|arg| arg.to_vec()).collect());
                     at += len;
                     needed = 1;
                 }
-                Ok(Frame::Incomplete(more)) => {
+                Ok(RespFrame::Incomplete(more)) => {
                     assert!(more > end - at, "what is there is not asked for again");
                     assert!(more <= MAX_COMMAND + 1, "no more is asked for than may be held");
                     needed = more;

@@ -15,8 +15,8 @@ mod subject;
 use protocols::{Connection, Http, Resp};
 use rls::OverRls;
 use subject::OverNetwork;
-use tollgate_testkit::rule_model::laws::{RecordedOperation, What, record};
-use tollgate_testkit::rule_model::lockstep::{self, Subject};
+use tollgate_testkit::rule_model::laws::{LawOperation, RecordedOperation, record};
+use tollgate_testkit::rule_model::lockstep::{self, RuleSubject};
 use tollgate_testkit::rule_model::random::{Rng, Trace};
 use tollgate_testkit::rule_model::{Answer, Request, Verb, findings};
 
@@ -24,7 +24,7 @@ fn number_from_env(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-fn compare(protocol: &str, mut subject: impl Subject) {
+fn compare(protocol: &str, mut subject: impl RuleSubject) {
     let (seed, decisions) =
         (number_from_env("TOLLGATE_MODEL_SEED", 1), number_from_env("TOLLGATE_MODEL_DECISIONS", 2_000));
     let (compared, traces) = lockstep::compare(&mut subject, seed, decisions, &[]);
@@ -51,9 +51,9 @@ fn rls_decides_as_the_model_does() {
 /// Replaces every request of a recorded trace by a batch of the same verb: itself and some of the following requests.
 fn to_batches(operations: &[RecordedOperation], rng: &mut Rng) -> Vec<(RecordedOperation, Vec<Request>)> {
     let batch = |(index, operation): (usize, &RecordedOperation)| {
-        let What::Ask(verb, _) = operation.what else { return (operation.clone(), Vec::new()) };
+        let LawOperation::Ask(verb, _) = operation.what else { return (operation.clone(), Vec::new()) };
         let same_verb = operations[index..].iter().filter_map(|operation| match &operation.what {
-            What::Ask(other, request) if *other == verb => Some(request.clone()),
+            LawOperation::Ask(other, request) if *other == verb => Some(request.clone()),
             _ => None,
         });
         (operation.clone(), same_verb.take(rng.between(1, 7) as usize).collect())
@@ -76,10 +76,10 @@ fn decide_all<C: Connection>(
             now = operation.at;
         }
         match &operation.what {
-            What::Ask(verb, _) => answers.push(decide(subject, *verb, requests)),
-            What::Put(rules) => subject.put(rules),
-            What::Reset(request) => drop(subject.reset(request)),
-            What::Refund(_) | What::Renew(_) | What::Commit(..) => {}
+            LawOperation::Ask(verb, _) => answers.push(decide(subject, *verb, requests)),
+            LawOperation::Put(rules) => subject.put(rules),
+            LawOperation::Reset(request) => drop(subject.reset(request)),
+            LawOperation::Refund(_) | LawOperation::Renew(_) | LawOperation::Commit(..) => {}
         }
     }
     answers
@@ -98,7 +98,7 @@ fn batch_equals_singles<C: Connection>(mut subject: OverNetwork<C>) {
         let singly = decide_all(&mut subject, trace.start, &operations, |subject, verb, requests| {
             requests.iter().flat_map(|one| answers(subject.decide(verb, std::slice::from_ref(one), VARIANT))).collect()
         });
-        let asked = operations.iter().filter(|(operation, _)| matches!(operation.what, What::Ask(..)));
+        let asked = operations.iter().filter(|(operation, _)| matches!(operation.what, LawOperation::Ask(..)));
         for ((operation, requests), (whole, singly)) in asked.zip(whole.iter().zip(&singly)) {
             assert_eq!(whole, singly, "seed {seed}, batch (left) and singles (right) of {operation:?}: {requests:#?}");
         }

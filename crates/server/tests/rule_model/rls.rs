@@ -1,7 +1,7 @@
 //! Checks of the model over the rate-limit service, and everything that it does not have over HTTP.
 
 use tollgate::{Outcome, Retry};
-use tollgate_testkit::rule_model::lockstep::Subject;
+use tollgate_testkit::rule_model::lockstep::RuleSubject;
 use tollgate_testkit::rule_model::settle::Settled;
 use tollgate_testkit::rule_model::{Answer, LimitAnswer, Request, RuleSet, Verb};
 
@@ -35,7 +35,7 @@ impl OverRls {
     }
 }
 
-impl Subject for OverRls {
+impl RuleSubject for OverRls {
     fn tick(&self) -> u64 {
         self.http.tick()
     }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use std::net::SocketAddr;
 use tollgate::core::{Nanos, Report};
 use tollgate::{Outcome, Retry};
-use tollgate_testkit::rule_model::lockstep::Subject;
+use tollgate_testkit::rule_model::lockstep::RuleSubject;
 use tollgate_testkit::rule_model::settle::Settled;
 use tollgate_testkit::rule_model::{Answer, LimitAnswer, Request, RuleSet, Verb};
 
@@ -44,7 +44,7 @@ impl<C: Connection> OverNetwork<C> {
     }
 }
 
-impl<C: Connection> Subject for OverNetwork<C> {
+impl<C: Connection> RuleSubject for OverNetwork<C> {
     fn tick(&self) -> u64 {
         1
     }

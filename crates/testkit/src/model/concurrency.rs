@@ -2,7 +2,7 @@
 
 use tollgate_core::{Ask, Concurrency, LimitError, Nanos, Now, Outcome, Report, Retry};
 
-use super::{Answer, Law, Model};
+use super::{Law, Model, ModelAnswer};
 
 /// At most `limit` at the same time, each for `lease`.
 #[derive(Clone, Copy, Debug)]
@@ -33,12 +33,12 @@ impl LeaseParams {
 #[derive(Clone, Debug)]
 pub struct ConcurrencyModel {
     params: LeaseParams,
-    leases: Vec<Lease>,
+    leases: Vec<ModelLease>,
     touches: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Lease {
+struct ModelLease {
     /// Zero after a complete refund.
     weight: u64,
     ends: u64,
@@ -56,7 +56,7 @@ impl ConcurrencyModel {
     /// the new limit has units, those that end last are kept; among equal ends, those touched last.
     pub fn change_params(&mut self, params: LeaseParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
-        let mut held: Vec<&mut Lease> =
+        let mut held: Vec<&mut ModelLease> =
             self.leases.iter_mut().filter(|lease| lease.weight > 0 && lease.ends > now).collect();
         held.sort_unstable_by_key(|lease| (lease.ends, lease.touched));
         let dropped = held.len().saturating_sub((params.limit + params.max_debt) as usize);
@@ -74,11 +74,11 @@ impl ConcurrencyModel {
         true
     }
 
-    fn find(&mut self, now: u64, receipt: usize) -> Option<&mut Lease> {
+    fn find(&mut self, now: u64, receipt: usize) -> Option<&mut ModelLease> {
         self.leases.get_mut(receipt).filter(|lease| lease.weight > 0 && lease.ends > now)
     }
 
-    fn held_leases(&self, now: u64) -> impl Iterator<Item = &Lease> {
+    fn held_leases(&self, now: u64) -> impl Iterator<Item = &ModelLease> {
         self.leases.iter().filter(move |lease| lease.weight > 0 && lease.ends > now)
     }
 
@@ -89,7 +89,7 @@ impl ConcurrencyModel {
 }
 
 impl Model for ConcurrencyModel {
-    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
         let now = now.mono().as_nanos();
         let held = self.weight_held(now);
         let (cost, ceiling) = match ask {
@@ -105,11 +105,11 @@ impl Model for ConcurrencyModel {
             Outcome::Deny(Retry::OnRelease)
         } else {
             self.touches += 1;
-            self.leases.push(Lease { weight: cost, ends: now + self.params.length(), touched: self.touches });
+            self.leases.push(ModelLease { weight: cost, ends: now + self.params.length(), touched: self.touches });
             Outcome::Allow
         };
         let taken = if outcome.is_admitted() { cost } else { 0 };
-        Answer { outcome, taken, receipt: self.leases.len().saturating_sub(1) }
+        ModelAnswer { outcome, taken, receipt: self.leases.len().saturating_sub(1) }
     }
 
     /// Only the holder of a lease can release it.

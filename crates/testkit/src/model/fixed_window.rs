@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tollgate_core::{Ask, FixedWindow, LimitError, Nanos, Now, Outcome, Phase, Report, Retry, SlidingWindow};
 
-use super::{Answer, Model, first_wait};
+use super::{Model, ModelAnswer, first_wait};
 
 /// `limit` per window of `length`, fixed or sliding.
 #[derive(Clone, Copy, Debug)]
@@ -130,7 +130,7 @@ impl FixedWindowModel {
 }
 
 impl Model for FixedWindowModel {
-    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
         let at = self.instant_of_windows(now);
         if self.params.phase == Phase::FirstRequest && self.used_at(now, at) == 0 {
             self.restart_windows(now);
@@ -149,14 +149,14 @@ impl Model for FixedWindowModel {
         if used + cost <= ceiling {
             self.takings.push(self.end(now));
             self.add(now, cost);
-            return Answer { outcome: Outcome::Allow, taken: cost as u64, receipt };
+            return ModelAnswer { outcome: Outcome::Allow, taken: cost as u64, receipt };
         }
         let retry = if cost > ceiling {
             Retry::Never
         } else {
             Retry::After(first_wait(at, |later| self.used_at(now, later) + cost <= ceiling))
         };
-        Answer { outcome: Outcome::Deny(retry), taken: 0, receipt }
+        ModelAnswer { outcome: Outcome::Deny(retry), taken: 0, receipt }
     }
 
     /// Only in the current window, and no more than is used in it.

@@ -3,7 +3,7 @@
 use tollgate_core::{Ask, Cost, Limit, LimitError, Limits, Nanos, Now, Outcome, Report, Retry};
 
 use super::{
-    Answer, ConcurrencyModel, FixedWindowModel, Law, LeakyBucketModel, LeakyParams, LeaseParams, LogParams, Model,
+    ConcurrencyModel, FixedWindowModel, Law, LeakyBucketModel, LeakyParams, LeaseParams, LogParams, Model, ModelAnswer,
     SlidingLogModel, SlidingWindowModel, TokenBucketModel, TokenParams, WindowParams,
 };
 
@@ -92,14 +92,14 @@ impl GroupModel {
 
     /// Returns the common outcome, and the state of each model if all admit, and if only this one
     /// refuses.
-    fn try_out(&self, now: &Now<'_>, ask: Ask) -> Vec<(Answer, Box<dyn ClonableModel>)> {
+    fn try_out(&self, now: &Now<'_>, ask: Ask) -> Vec<(ModelAnswer, Box<dyn ClonableModel>)> {
         let twins = self.members.iter().map(|member| member.boxed_clone());
         twins.map(|mut boxed_clone| (boxed_clone.ask(now, ask), boxed_clone)).collect()
     }
 }
 
 impl Model for GroupModel {
-    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
         let mut tried = self.try_out(now, ask);
         let least = tried.iter().map(|(answer, _)| answer.taken).min().unwrap_or(0);
         if matches!(ask, Ask::UpTo(_)) && least > 0 {
@@ -116,7 +116,7 @@ impl Model for GroupModel {
                 *member = boxed_clone;
             }
         }
-        Answer { outcome, taken, receipt: self.takings.len() - 1 }
+        ModelAnswer { outcome, taken, receipt: self.takings.len() - 1 }
     }
 
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {

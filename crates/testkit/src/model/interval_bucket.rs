@@ -3,7 +3,7 @@
 
 use tollgate_core::{Ask, IntervalBucket, LimitError, Nanos, Now, Outcome, Report, Retry, Steps};
 
-use super::{Answer, Model, first_wait};
+use super::{Model, ModelAnswer, first_wait};
 
 /// `refill` every `period`, at most `burst`.
 #[derive(Clone, Copy, Debug)]
@@ -132,15 +132,15 @@ impl IntervalBucketModel {
 }
 
 impl Model for IntervalBucketModel {
-    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
         self.advance(now);
         let (at, cost) = (self.at, i128::from(ask.cost().get()));
-        let denied = |retry| Answer { outcome: Outcome::Deny(retry), taken: 0, receipt: 0 };
+        let denied = |retry| ModelAnswer { outcome: Outcome::Deny(retry), taken: 0, receipt: 0 };
         if let Ask::Regardless(_) = ask {
             let floor = -i128::from(self.params.max_debt);
             if self.tokens - cost >= floor {
                 self.tokens -= cost;
-                return Answer { outcome: Outcome::Allow, taken: cost as u64, receipt: 0 };
+                return ModelAnswer { outcome: Outcome::Allow, taken: cost as u64, receipt: 0 };
             }
             if cost > i128::from(self.params.burst) - floor {
                 return denied(Retry::Never);
@@ -161,7 +161,7 @@ impl Model for IntervalBucketModel {
         let wait = if taken == 0 { 0 } else { self.wait_of(at, taken) };
         self.tokens -= taken;
         let outcome = if wait == 0 { Outcome::Allow } else { Outcome::Delay(Nanos::from_nanos(wait)) };
-        Answer { outcome, taken: taken as u64, receipt: 0 }
+        ModelAnswer { outcome, taken: taken as u64, receipt: 0 }
     }
 
     fn refund(&mut self, now: &Now<'_>, cost: u64, _: Option<usize>) -> u64 {

@@ -5,7 +5,7 @@ use tollgate_core::{Algorithm, Ask, Cells, Cost, Nanos, Now, Outcome, Retry, Tim
 use super::Law;
 
 /// Builds the present from an instant: the clock readings, the spread and the windows.
-pub trait Clock {
+pub trait InstantClock {
     /// Returns the present at `instant` nanoseconds.
     fn now_at(&self, instant: u64) -> Now<'_>;
 }
@@ -14,7 +14,7 @@ pub trait Clock {
 #[derive(Clone, Copy, Debug)]
 pub struct OneClock;
 
-impl Clock for OneClock {
+impl InstantClock for OneClock {
     fn now_at(&self, instant: u64) -> Now<'_> {
         Now::at(instant)
     }
@@ -22,7 +22,7 @@ impl Clock for OneClock {
 
 /// A wall clock ahead of the monotonic one, a spread value of the key, and calendar windows.
 #[derive(Clone, Debug)]
-pub struct Calendar {
+pub struct CalendarClock {
     /// The offset of the wall clock.
     pub ahead: u64,
     /// The spread value of the key.
@@ -31,7 +31,7 @@ pub struct Calendar {
     pub windows: Vec<Window>,
 }
 
-impl Clock for Calendar {
+impl InstantClock for CalendarClock {
     fn now_at(&self, instant: u64) -> Now<'_> {
         let wall = Time::from_nanos(instant.saturating_add(self.ahead));
         let from = self.windows.partition_point(|window| window.end() <= wall);
@@ -41,7 +41,7 @@ impl Clock for Calendar {
 
 /// A limit in a state at an instant, with a clock for looking ahead.
 #[derive(Debug)]
-pub struct Place<'a, A, C> {
+pub struct LawPlace<'a, A, C> {
     /// The limit.
     pub limit: &'a A,
     /// Its state.
@@ -52,7 +52,7 @@ pub struct Place<'a, A, C> {
     pub instant: u64,
 }
 
-impl<A: Algorithm, C: Clock> Place<'_, A, C> {
+impl<A: Algorithm, C: InstantClock> LawPlace<'_, A, C> {
     /// Returns what a request `later` would get.
     fn outcome_later(&self, later: u64, ask: Ask) -> Outcome {
         self.limit.weigh(self.state, &self.clock.now_at(self.instant + later), ask).outcome()
@@ -61,12 +61,12 @@ impl<A: Algorithm, C: Clock> Place<'_, A, C> {
 
 /// After the advertised wait the request passes, and one nanosecond earlier it does not. No refusal
 /// advertises a wait of zero, and `Never` holds at any time.
-pub fn advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, C>, ask: Ask) {
+pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>, ask: Ask) {
     // Limits that count refusals advertise the wait of a caller that sends nothing meanwhile.
     let mut state = place.state.to_vec();
     let verdict = place.limit.decide(state.as_mut_slice(), &place.clock.now_at(place.instant), ask);
     let Outcome::Deny(retry) = verdict.outcome() else { return };
-    let place = Place { state: &state, ..*place };
+    let place = LawPlace { state: &state, ..*place };
     match retry {
         Retry::After(wait) => {
             let wait = wait.as_nanos();
@@ -97,7 +97,7 @@ pub fn advertised_wait_is_true<A: Algorithm, C: Clock>(place: &Place<'_, A, C>, 
 }
 
 /// Exactly the remaining amount passes.
-pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) {
+pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>) {
     let report = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE);
     let exactly = |n: u64| place.outcome_later(0, Ask::Exactly(Cost::new(n)));
     assert!(report.remaining <= report.limit, "more remains than the limit holds: {report:?}");
@@ -108,7 +108,7 @@ pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: Clock>(place: &Plac
 }
 
 /// The key is unused at the reported reset and not a nanosecond earlier.
-pub fn reset_is_when_it_is_new<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) {
+pub fn reset_is_when_it_is_new<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>) {
     let reset = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE).reset.as_nanos();
     let is_new = |later: u64| place.limit.is_new(place.state, &place.clock.now_at(place.instant + later));
     if reset == Nanos::MAX.as_nanos() {
@@ -120,8 +120,8 @@ pub fn reset_is_when_it_is_new<A: Algorithm, C: Clock>(place: &Place<'_, A, C>) 
 
 /// If a cost of `n` passes, so do `n` requests of cost 1, and both leave the same words, or, for
 /// algorithms that store each taking, the same later reports.
-pub fn at_once_equals_one_by_one<A: Algorithm, C: Clock>(
-    place: &Place<'_, A, C>,
+pub fn at_once_equals_one_by_one<A: Algorithm, C: InstantClock>(
+    place: &LawPlace<'_, A, C>,
     n: Cost,
     lifts: impl Fn(Law) -> bool,
 ) {

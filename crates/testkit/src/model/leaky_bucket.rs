@@ -4,7 +4,7 @@
 use num_traits::Zero;
 use tollgate_core::{Ask, LeakyBucket, LimitError, Nanos, Now, Outcome, Rate, Report, Retry};
 
-use super::{Answer, Exact, Model, ceil, ceil_nanos, floor, per_nano, to_exact};
+use super::{Exact, Model, ModelAnswer, ceil, ceil_nanos, floor, per_nano, to_exact};
 
 /// At most `burst` in the bucket, draining at `rate`.
 #[derive(Clone, Copy, Debug)]
@@ -90,17 +90,17 @@ impl LeakyBucketModel {
     }
 
     /// Adds `cost` if the level is at most `ceiling`; otherwise returns when it will be.
-    fn pour(&mut self, now: &Now<'_>, cost: u64, ceiling: &Exact, outcome: Outcome) -> Answer {
+    fn pour(&mut self, now: &Now<'_>, cost: u64, ceiling: &Exact, outcome: Outcome) -> ModelAnswer {
         let level = self.level_at(now);
         if *ceiling < Exact::zero() {
-            return Answer { outcome: Outcome::Deny(Retry::Never), taken: 0, receipt: 0 };
+            return ModelAnswer { outcome: Outcome::Deny(Retry::Never), taken: 0, receipt: 0 };
         }
         if level > *ceiling {
             let retry = Retry::After(self.time_until_level(now, ceiling));
-            return Answer { outcome: Outcome::Deny(retry), taken: 0, receipt: 0 };
+            return ModelAnswer { outcome: Outcome::Deny(retry), taken: 0, receipt: 0 };
         }
         self.set(now, level + to_exact(cost));
-        Answer { outcome, taken: cost, receipt: 0 }
+        ModelAnswer { outcome, taken: cost, receipt: 0 }
     }
 
     /// Returns the wait of a request that comes now: until the level before its last unit is down
@@ -123,7 +123,7 @@ impl LeakyBucketModel {
 }
 
 impl Model for LeakyBucketModel {
-    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
         let cost = match ask {
             Ask::Exactly(cost) => cost.get(),
             Ask::Regardless(cost) => {
@@ -131,7 +131,7 @@ impl Model for LeakyBucketModel {
                 return self.pour(now, cost.get(), &(deepest - to_exact(cost.get())), Outcome::Allow);
             }
             // A cost of 0 is never refused here, at any level.
-            Ask::UpTo(cost) if cost.get() == 0 => return Answer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
+            Ask::UpTo(cost) if cost.get() == 0 => return ModelAnswer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
             Ask::UpTo(cost) => self.available(now).min(cost.get()).max(1),
         };
         let turn = self.wait_of(now, cost);

@@ -2,8 +2,8 @@
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Report};
 
-use super::laws::{self, Clock};
-use super::script::{Act, Amount, Pause, Step};
+use super::laws::{self, InstantClock};
+use super::script::{ScriptAct, ScriptAmount, ScriptPause, ScriptStep};
 use super::{Law, Model};
 
 /// The latest instant of scripts: 73 years, up to which every state is exact.
@@ -31,7 +31,7 @@ impl Admitted {
 }
 
 /// Runs only the algorithm through a script of takes, from `start`, and returns what was admitted.
-pub fn walk<A: Algorithm, C: Clock>(limit: &A, clock: &C, start: u64, script: &[Step]) -> Vec<Admitted> {
+pub fn walk<A: Algorithm, C: InstantClock>(limit: &A, clock: &C, start: u64, script: &[ScriptStep]) -> Vec<Admitted> {
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
     let (mut instant, mut cost, mut admitted) = (start, Cost::ONE, Vec::new());
@@ -40,12 +40,12 @@ pub fn walk<A: Algorithm, C: Clock>(limit: &A, clock: &C, start: u64, script: &[
         let last = limit.report(state, &clock.now_at(instant), cost);
         instant = instant.saturating_add(step.pause.to_nanos(&last));
         let now = clock.now_at(instant);
-        let units = |amount: Amount| Cost::new(amount.to_units(&limit.report(state, &now, Cost::ONE)));
+        let units = |amount: ScriptAmount| Cost::new(amount.to_units(&limit.report(state, &now, Cost::ONE)));
         let ask = match step.act {
-            Act::Check(amount) => Ask::Exactly(units(amount)),
-            Act::TakeUpTo(amount) => Ask::UpTo(units(amount)),
-            Act::Drain => Ask::UpTo(Cost::MAX),
-            Act::Peek(_) | Act::Charge(_) | Act::Refund(..) | Act::Reset => continue,
+            ScriptAct::Check(amount) => Ask::Exactly(units(amount)),
+            ScriptAct::TakeUpTo(amount) => Ask::UpTo(units(amount)),
+            ScriptAct::Drain => Ask::UpTo(Cost::MAX),
+            ScriptAct::Peek(_) | ScriptAct::Charge(_) | ScriptAct::Refund(..) | ScriptAct::Reset => continue,
         };
         cost = ask.cost();
         let verdict = limit.decide(state, &now, ask);
@@ -66,11 +66,11 @@ pub struct Lockstep<'a, A: Algorithm, M, C> {
     state: Vec<u64>,
     /// Charges that can be refunded: the stamp of the algorithm and the receipt of the model.
     takings: Vec<(A::Stamp, usize)>,
-    /// The waits that `Pause` refers to.
+    /// The waits that `ScriptPause` refers to.
     last: Report,
 }
 
-impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
+impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
     /// Returns both, new at `instant`, with `clock` for the present.
     pub fn new(limit: &'a A, model: M, clock: &'a C, instant: u64) -> Self {
         let mut state = vec![0; limit.words()];
@@ -80,7 +80,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
     }
 
     /// Runs `script`.
-    pub fn run(&mut self, script: &[Step]) {
+    pub fn run(&mut self, script: &[ScriptStep]) {
         for step in script {
             self.step(step);
         }
@@ -109,20 +109,20 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
     }
 
     /// Waits, acts and compares.
-    pub fn step(&mut self, step: &Step) {
+    pub fn step(&mut self, step: &ScriptStep) {
         self.wait(step.pause);
         let clock = self.clock;
         let now = clock.now_at(self.instant);
         let seen = self.model.report(&now, 1);
-        let resolve = |amount: Amount| amount.to_units(&seen);
+        let resolve = |amount: ScriptAmount| amount.to_units(&seen);
         let cost = match step.act {
-            Act::Check(amount) => self.decide(&now, Ask::Exactly(Cost::new(resolve(amount)))),
-            Act::TakeUpTo(amount) => self.decide(&now, Ask::UpTo(Cost::new(resolve(amount)))),
-            Act::Charge(amount) => self.decide(&now, Ask::Regardless(Cost::new(resolve(amount)))),
-            Act::Drain => self.decide(&now, Ask::UpTo(Cost::MAX)),
-            Act::Peek(amount) => resolve(amount),
-            Act::Refund(amount, ago) => self.refund(&now, resolve(amount), ago),
-            Act::Reset => {
+            ScriptAct::Check(amount) => self.decide(&now, Ask::Exactly(Cost::new(resolve(amount)))),
+            ScriptAct::TakeUpTo(amount) => self.decide(&now, Ask::UpTo(Cost::new(resolve(amount)))),
+            ScriptAct::Charge(amount) => self.decide(&now, Ask::Regardless(Cost::new(resolve(amount)))),
+            ScriptAct::Drain => self.decide(&now, Ask::UpTo(Cost::MAX)),
+            ScriptAct::Peek(amount) => resolve(amount),
+            ScriptAct::Refund(amount, ago) => self.refund(&now, resolve(amount), ago),
+            ScriptAct::Reset => {
                 self.limit.init(self.state.as_mut_slice(), &now);
                 self.model.restart(&now);
                 self.takings.clear();
@@ -130,7 +130,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
             }
         };
         self.compare_reports(&now, cost);
-        let place = laws::Place { limit: self.limit, state: &self.state, clock, instant: self.instant };
+        let place = laws::LawPlace { limit: self.limit, state: &self.state, clock, instant: self.instant };
         for ask in [Ask::Exactly(Cost::new(cost)), Ask::UpTo(Cost::new(cost)), Ask::Regardless(Cost::new(cost))] {
             laws::advertised_wait_is_true(&place, ask);
         }
@@ -141,7 +141,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
     }
 
     /// Waits, unless that would exceed the range of states; the end of time has its own tests.
-    fn wait(&mut self, pause: Pause) {
+    fn wait(&mut self, pause: ScriptPause) {
         let next = self.instant.saturating_add(pause.to_nanos(&self.last));
         if next <= HORIZON {
             self.instant = next;
@@ -150,7 +150,7 @@ impl<'a, A: Algorithm, M: Model, C: Clock> Lockstep<'a, A, M, C> {
 
     /// Decides on both sides and returns the ask.
     fn decide(&mut self, now: &Now<'_>, ask: Ask) -> u64 {
-        let place = laws::Place { limit: self.limit, state: &self.state, clock: self.clock, instant: self.instant };
+        let place = laws::LawPlace { limit: self.limit, state: &self.state, clock: self.clock, instant: self.instant };
         laws::at_once_equals_one_by_one(&place, ask.cost(), |law| self.model.is_exempt_from(law));
         let before = self.state.clone();
         // `decide` may have a faster path than `weigh` and `commit`, with the same result.

@@ -41,7 +41,7 @@ pub type Exact = BigRational;
 
 /// The answer of a model to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ModelAnswer {
     /// The outcome.
     pub outcome: Outcome,
     /// The amount taken.
@@ -68,7 +68,7 @@ pub enum Law {
 /// here.
 pub trait Model {
     /// Decides and applies.
-    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer;
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer;
     /// Refunds up to `cost`, to the taking with this receipt if there is one, and returns the
     /// amount accepted.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64;

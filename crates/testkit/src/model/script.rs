@@ -15,7 +15,7 @@ const DAY: u64 = 86_400_000_000_000;
 
 /// How long to wait before acting.
 #[derive(Clone, Copy, Debug)]
-pub enum Pause {
+pub enum ScriptPause {
     /// This many nanoseconds.
     Nanos(u64),
     /// The wait advertised for the same cost, and this much longer.
@@ -26,7 +26,7 @@ pub enum Pause {
 
 /// An amount.
 #[derive(Clone, Copy, Debug)]
-pub enum Amount {
+pub enum ScriptAmount {
     /// This amount.
     Of(u64),
     /// What remains, and this much more.
@@ -39,33 +39,33 @@ pub enum Amount {
 
 /// An operation.
 #[derive(Clone, Copy, Debug)]
-pub enum Act {
+pub enum ScriptAct {
     /// Takes all or nothing.
-    Check(Amount),
+    Check(ScriptAmount),
     /// Peeks.
-    Peek(Amount),
+    Peek(ScriptAmount),
     /// Takes as much as fits, up to this.
-    TakeUpTo(Amount),
+    TakeUpTo(ScriptAmount),
     /// Takes everything that fits.
     Drain,
     /// Takes regardless, into debt.
-    Charge(Amount),
+    Charge(ScriptAmount),
     /// Refunds the charge made this many charges ago, if there is one.
-    Refund(Amount, Option<usize>),
+    Refund(ScriptAmount, Option<usize>),
     /// Resets the key.
     Reset,
 }
 
 /// A wait followed by an operation.
 #[derive(Clone, Copy, Debug)]
-pub struct Step {
+pub struct ScriptStep {
     /// The wait.
-    pub pause: Pause,
+    pub pause: ScriptPause,
     /// The operation.
-    pub act: Act,
+    pub act: ScriptAct,
 }
 
-impl Pause {
+impl ScriptPause {
     /// Returns the nanoseconds to wait if the limiter last said `last`.
     pub fn to_nanos(self, last: &Report) -> u64 {
         match (self, last.retry) {
@@ -77,7 +77,7 @@ impl Pause {
     }
 }
 
-impl Amount {
+impl ScriptAmount {
     /// Returns the amount if the limiter reports `seen`.
     pub fn to_units(self, seen: &Report) -> u64 {
         match self {
@@ -138,55 +138,55 @@ fn off_by_one() -> impl Strategy<Value = i64> {
     prop_oneof![2 => Just(0), 1 => Just(-1), 1 => Just(1)]
 }
 
-fn any_pause() -> impl Strategy<Value = Pause> {
+fn any_pause() -> impl Strategy<Value = ScriptPause> {
     prop_oneof![
-        3 => Just(Pause::Nanos(0)),
-        3 => any_size(100 * DAY).prop_map(Pause::Nanos),
-        3 => off_by_one().prop_map(Pause::Retry),
-        1 => off_by_one().prop_map(Pause::Reset),
+        3 => Just(ScriptPause::Nanos(0)),
+        3 => any_size(100 * DAY).prop_map(ScriptPause::Nanos),
+        3 => off_by_one().prop_map(ScriptPause::Retry),
+        1 => off_by_one().prop_map(ScriptPause::Reset),
     ]
 }
 
-fn any_ask() -> impl Strategy<Value = Amount> {
+fn any_ask() -> impl Strategy<Value = ScriptAmount> {
     prop_oneof![
-        1 => Just(Amount::Of(0)),
-        3 => Just(Amount::Of(1)),
-        2 => (2_u64..10).prop_map(Amount::Of),
-        2 => off_by_one().prop_map(Amount::Remaining),
-        2 => off_by_one().prop_map(Amount::Capacity),
-        1 => off_by_one().prop_map(Amount::Twice),
-        2 => any_size(u64::MAX).prop_map(Amount::Of),
-        1 => Just(Amount::Of(u64::MAX)),
+        1 => Just(ScriptAmount::Of(0)),
+        3 => Just(ScriptAmount::Of(1)),
+        2 => (2_u64..10).prop_map(ScriptAmount::Of),
+        2 => off_by_one().prop_map(ScriptAmount::Remaining),
+        2 => off_by_one().prop_map(ScriptAmount::Capacity),
+        1 => off_by_one().prop_map(ScriptAmount::Twice),
+        2 => any_size(u64::MAX).prop_map(ScriptAmount::Of),
+        1 => Just(ScriptAmount::Of(u64::MAX)),
     ]
 }
 
 /// Generates operations that only take, so that what an interval admitted follows from their
 /// results.
-fn any_taking() -> impl Strategy<Value = Act> {
+fn any_taking() -> impl Strategy<Value = ScriptAct> {
     prop_oneof![
-        4 => any_ask().prop_map(Act::Check),
-        1 => any_ask().prop_map(Act::Peek),
-        2 => any_ask().prop_map(Act::TakeUpTo),
-        1 => Just(Act::Drain),
+        4 => any_ask().prop_map(ScriptAct::Check),
+        1 => any_ask().prop_map(ScriptAct::Peek),
+        2 => any_ask().prop_map(ScriptAct::TakeUpTo),
+        1 => Just(ScriptAct::Drain),
     ]
 }
 
 /// Generates operations of every kind.
-fn any_act() -> impl Strategy<Value = Act> {
+fn any_act() -> impl Strategy<Value = ScriptAct> {
     prop_oneof![
         8 => any_taking(),
-        2 => any_ask().prop_map(Act::Charge),
-        2 => (any_ask(), proptest::option::of(0_usize..4)).prop_map(|(amount, ago)| Act::Refund(amount, ago)),
-        1 => Just(Act::Reset),
+        2 => any_ask().prop_map(ScriptAct::Charge),
+        2 => (any_ask(), proptest::option::of(0_usize..4)).prop_map(|(amount, ago)| ScriptAct::Refund(amount, ago)),
+        1 => Just(ScriptAct::Reset),
     ]
 }
 
 /// Generates up to `length` steps of any kind.
-pub fn any_script(length: usize) -> impl Strategy<Value = Vec<Step>> {
-    proptest::collection::vec((any_pause(), any_act()).prop_map(|(pause, act)| Step { pause, act }), 1..length)
+pub fn any_script(length: usize) -> impl Strategy<Value = Vec<ScriptStep>> {
+    proptest::collection::vec((any_pause(), any_act()).prop_map(|(pause, act)| ScriptStep { pause, act }), 1..length)
 }
 
 /// Generates up to `length` steps that only take.
-pub fn greedy_scripts(length: usize) -> impl Strategy<Value = Vec<Step>> {
-    proptest::collection::vec((any_pause(), any_taking()).prop_map(|(pause, act)| Step { pause, act }), 1..length)
+pub fn greedy_scripts(length: usize) -> impl Strategy<Value = Vec<ScriptStep>> {
+    proptest::collection::vec((any_pause(), any_taking()).prop_map(|(pause, act)| ScriptStep { pause, act }), 1..length)
 }

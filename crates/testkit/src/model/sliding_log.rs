@@ -3,7 +3,7 @@
 
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingLog};
 
-use super::{Answer, Law, Model, first_wait};
+use super::{Law, Model, ModelAnswer, first_wait};
 
 /// A list of units, each with its instant and its taking, oldest first.
 #[derive(Clone, Debug)]
@@ -110,7 +110,7 @@ impl SlidingLogModel {
         inside.max(self.until_gap(now))
     }
 
-    fn take(&mut self, now: u64, cost: u64, ceiling: u64, gap: u64) -> Answer {
+    fn take(&mut self, now: u64, cost: u64, ceiling: u64, gap: u64) -> ModelAnswer {
         let passes = self.passes(now, cost, ceiling, gap);
         let outcome = if cost > ceiling {
             Outcome::Deny(Retry::Never)
@@ -124,18 +124,18 @@ impl SlidingLogModel {
             self.write(now, cost);
         }
         let taken = if outcome == Outcome::Allow { cost } else { 0 };
-        Answer { outcome, taken, receipt: self.takings.len().saturating_sub(1) }
+        ModelAnswer { outcome, taken, receipt: self.takings.len().saturating_sub(1) }
     }
 }
 
 impl Model for SlidingLogModel {
-    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
         let (now, LogParams { limit, max_debt, gap, .. }) = (now.mono().as_nanos(), self.params);
         let cost = ask.cost().get();
         let mut answer = match ask {
             Ask::Exactly(_) => self.take(now, cost, limit, gap),
             Ask::Regardless(_) => self.take(now, cost, limit + max_debt, 0),
-            Ask::UpTo(_) if cost == 0 => Answer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
+            Ask::UpTo(_) if cost == 0 => ModelAnswer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
             Ask::UpTo(_) => {
                 let most = limit.saturating_sub(self.units_inside(now) as u64).min(cost);
                 self.take(now, most.max(1), limit, gap)

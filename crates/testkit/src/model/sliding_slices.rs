@@ -2,7 +2,7 @@
 
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingSlices};
 
-use super::{Answer, Model, WindowParams, first_wait};
+use super::{Model, ModelAnswer, WindowParams, first_wait};
 
 /// Counts by slice.
 #[derive(Clone, Debug)]
@@ -77,7 +77,7 @@ impl SlidingSlicesModel {
 }
 
 impl Model for SlidingSlicesModel {
-    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
         let at = now.wall().as_nanos();
         let (limit, used) = (u128::from(self.params.limit), self.used_at(at));
         let receipt = self.receipts.len();
@@ -93,9 +93,9 @@ impl Model for SlidingSlicesModel {
         if used + u128::from(cost) <= ceiling {
             self.takings.push((at / self.precision, cost));
             self.receipts.push((u128::from(at / self.precision) + 1) * u128::from(self.precision));
-            return Answer { outcome: Outcome::Allow, taken: cost, receipt };
+            return ModelAnswer { outcome: Outcome::Allow, taken: cost, receipt };
         }
-        Answer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt }
+        ModelAnswer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt }
     }
 
     /// Only in the slice of the taking, or in the current one without a receipt, and no more than

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tollgate_core::{Ask, Nanos, Now, Outcome, Report, Retry};
 
-use super::{Answer, Model, WindowParams, first_wait};
+use super::{Model, ModelAnswer, WindowParams, first_wait};
 
 /// Counts by window; windows start at multiples of the length.
 #[derive(Clone, Debug)]
@@ -85,23 +85,23 @@ impl SlidingWindowModel {
 }
 
 impl Model for SlidingWindowModel {
-    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
         let (at, limit) = (now.wall().as_nanos(), self.params.limit);
         let receipt = self.takings.len();
         let (cost, ceiling) = match ask {
             Ask::Exactly(cost) => (cost.get(), limit),
             Ask::Regardless(cost) => (cost.get(), limit + self.params.max_debt),
             // A cost of 0 is never refused here, even in debt.
-            Ask::UpTo(cost) if cost.get() == 0 => return Answer { outcome: Outcome::Allow, taken: 0, receipt },
+            Ask::UpTo(cost) if cost.get() == 0 => return ModelAnswer { outcome: Outcome::Allow, taken: 0, receipt },
             Ask::UpTo(cost) => (cost.get().min(self.remaining(at).max(1)), limit),
         };
         if !self.passes(at, cost, ceiling) {
-            return Answer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt };
+            return ModelAnswer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt };
         }
         let window = self.window_index(at);
         self.takings.push(self.end(window));
         *self.counts.entry(window).or_default() += cost;
-        Answer { outcome: Outcome::Allow, taken: cost, receipt }
+        ModelAnswer { outcome: Outcome::Allow, taken: cost, receipt }
     }
 
     /// In the window of the taking, if that still counts, and no more than is counted there;

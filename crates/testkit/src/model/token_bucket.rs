@@ -3,7 +3,7 @@
 use num_traits::Zero;
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Rate, Report, Retry, TokenBucket};
 
-use super::{Answer, Exact, Model, ceil, ceil_nanos, floor, per_nano, to_exact};
+use super::{Exact, Model, ModelAnswer, ceil, ceil_nanos, floor, per_nano, to_exact};
 
 /// At most `burst` at one instant, refilled at `rate`.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ impl TokenBucketModel {
 
     /// Takes `cost` if at least `floor` tokens are left afterwards; otherwise returns when they
     /// will be.
-    fn take(&mut self, now: &Now<'_>, cost: u64, floor: &Exact) -> Answer {
+    fn take(&mut self, now: &Now<'_>, cost: u64, floor: &Exact) -> ModelAnswer {
         let left = self.tokens_at(now) - to_exact(cost);
         let outcome = if left >= *floor {
             self.set(now, left);
@@ -81,18 +81,18 @@ impl TokenBucketModel {
         } else {
             Outcome::Deny(Retry::After(self.time_until_tokens(now, to_exact(cost) + floor)))
         };
-        Answer { outcome, taken: if outcome.is_admitted() { cost } else { 0 }, receipt: 0 }
+        ModelAnswer { outcome, taken: if outcome.is_admitted() { cost } else { 0 }, receipt: 0 }
     }
 }
 
 impl Model for TokenBucketModel {
-    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> Answer {
+    fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
         let empty = Exact::zero();
         match ask {
             Ask::Exactly(cost) => self.take(now, cost.get(), &empty),
             Ask::Regardless(cost) => self.take(now, cost.get(), &-to_exact(self.params.max_debt)),
             // A cost of 0 is never refused here, even in debt.
-            Ask::UpTo(cost) if cost.get() == 0 => Answer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
+            Ask::UpTo(cost) if cost.get() == 0 => ModelAnswer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
             Ask::UpTo(cost) => {
                 let most = floor(&self.tokens_at(now)).min(cost.get());
                 self.take(now, most.max(1), &empty)

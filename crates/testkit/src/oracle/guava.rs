@@ -13,21 +13,21 @@
 
 use tollgate_core::{Cost, Mono, Nanos, Pace, Pacing, Rate, Time};
 
-use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
 
-const TRUNCATED: Rule = Rule {
+const TRUNCATED: KnownDifference = KnownDifference {
     name: "truncated to whole microseconds",
     reason: "each of up to three parts of a cost is truncated, so calls are too cheap and the rate too fast; ours is exact",
 };
-const NO_SUCH_RATE: Rule = Rule {
+const NO_SUCH_RATE: KnownDifference = KnownDifference {
     name: "rate that ours cannot have",
     reason: "infinite, or slower than one per century; ours is an error at construction",
 };
-const NO_WARM_UP: Rule = Rule {
+const NO_WARM_UP: KnownDifference = KnownDifference {
     name: "warm-up of zero length",
     reason: "the stored permits become NaN and nothing is limited; ours is an error at construction",
 };
-const BEYOND_TIME: Rule = Rule {
+const BEYOND_TIME: KnownDifference = KnownDifference {
     name: "waits of centuries",
     reason: "a wait beyond 584 years is reported as up to 292,471 years; ours as 584",
 };
@@ -40,34 +40,34 @@ pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
     let kind = match case.algorithm.as_str() {
         "smooth_bursty" => {
-            Kind::Bursty(Nanos::from_nanos((config.read_double("max_burst_seconds")? * 1e9).round() as u64))
+            GuavaKind::Bursty(Nanos::from_nanos((config.read_double("max_burst_seconds")? * 1e9).round() as u64))
         }
-        "smooth_warming_up" => Kind::WarmUp(
+        "smooth_warming_up" => GuavaKind::WarmUp(
             Nanos::from_micros(config.count("warmup_us")?),
             (config.read_double("cold_factor")? * 1e3).round() as u32,
         ),
         _ => return Err(Skip::UnknownOperation),
     };
     let rate = config.field("permits_per_second").as_f64();
-    let state = State::read(config.field("create"))?;
+    let state = GuavaState::read(config.field("create"))?;
     Ok(Box::new(Guava { kind, rate, state }))
 }
 
 struct Guava {
-    kind: Kind,
+    kind: GuavaKind,
     /// `None` if it is infinite.
     rate: Option<f64>,
-    state: State,
+    state: GuavaState,
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum GuavaKind {
     Bursty(Nanos),
     WarmUp(Nanos, u32),
 }
 
-impl Kind {
-    fn pacing_at_rate(self, rate: Option<f64>) -> Result<Pacing, &'static Rule> {
+impl GuavaKind {
+    fn pacing_at_rate(self, rate: Option<f64>) -> Result<Pacing, &'static KnownDifference> {
         let rate = rate.and_then(approximate_rate).ok_or(&NO_SUCH_RATE)?;
         match self {
             Self::Bursty(store) => Pacing::bursty(rate, store).map_err(|_| &NO_SUCH_RATE),
@@ -78,12 +78,12 @@ impl Kind {
 
 /// The state recorded after each call; the numbers may be infinite or NaN.
 #[derive(Clone, Copy)]
-struct State {
+struct GuavaState {
     stored: Option<f64>,
     next_free_us: u64,
 }
 
-impl State {
+impl GuavaState {
     fn read(result: &serde_json::Value) -> Read<Self> {
         let state = result.field("state");
         Ok(Self { stored: state.field("stored").as_f64(), next_free_us: state.count("next_free_us")? })
@@ -96,7 +96,7 @@ impl State {
 }
 
 impl Player for Guava {
-    fn compare(&self, step: &Step) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<Seen> {
         let pacing = match self.kind.pacing_at_rate(self.rate) {
             Ok(pacing) => pacing,
             Err(rule) => return Ok(Seen::ByRule(rule)),
@@ -106,7 +106,7 @@ impl Player for Guava {
         let next_free = Time::from_nanos(self.state.next_free_us.saturating_mul(MICRO));
         let pace = pacing.resume(next_free, Nanos::from_nanos(stored));
         let (result, args) = (&step.result, &step.args);
-        let here = Here { pacing, pace, rate, now: Time::from_nanos(step.at_nanos(MICRO)?) };
+        let here = OwnPacer { pacing, pace, rate, now: Time::from_nanos(step.at_nanos(MICRO)?) };
         match step.op.as_str() {
             "get_rate" => {
                 let ours = f64::from(pacing.rate().count()) * 1e9 / pacing.rate().per().as_nanos() as f64;
@@ -136,9 +136,9 @@ impl Player for Guava {
         }
     }
 
-    fn follow(&mut self, step: &Step) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> Read<()> {
         if step.result.get("state").is_some() {
-            self.state = State::read(&step.result)?;
+            self.state = GuavaState::read(&step.result)?;
         }
         if step.op == "set_rate" && !step.failed() {
             self.rate = step.args.field("permits_per_second").as_f64();
@@ -148,14 +148,14 @@ impl Player for Guava {
 }
 
 /// Our pacer during a step.
-struct Here {
+struct OwnPacer {
     pacing: Pacing,
     pace: Pace,
     rate: f64,
     now: Time<Mono>,
 }
 
-impl Here {
+impl OwnPacer {
     fn with_rate(mut self, pacing: Pacing, rate: f64) -> Self {
         pacing.convert(&self.pacing, &mut self.pace, self.now);
         Self { pacing, rate, ..self }
@@ -167,8 +167,8 @@ impl Here {
     }
 
     /// Compares the state, which Guava updates at granted calls only.
-    fn compare(&self, verdict: Comparison, step: &Step) -> Read<Seen> {
-        let after = State::read(&step.result)?;
+    fn compare(&self, verdict: Comparison, step: &TraceStep) -> Read<Seen> {
+        let after = GuavaState::read(&step.result)?;
         let recorded = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
         let next = self.now.saturating_add(self.pacing.earliest(&self.pace, self.now));
         let ours = i128::from(next.as_nanos().div_ceil(MICRO));

@@ -6,7 +6,7 @@
 //! redis-cell is also replayed freely, from the first step to the last.
 //!
 //! There is one module per reference, which translates a recorded step into our call and back.
-//! Where a reference errs and we differ, a [`Rule`] says so. Rules depend on what happened, never
+//! Where a reference errs and we differ, a [`KnownDifference`] says so. Rules depend on what happened, never
 //! on the name of a case, so they apply to new traces too. The traces are in `traces/`;
 //! `TOLLGATE_ORACLES` names another directory.
 
@@ -20,8 +20,8 @@ mod rolling;
 mod tally;
 mod trace;
 
-pub use tally::{Comparison, Mismatch, Rule, Seen, Skip, Tally};
-pub use trace::{Case, Fields, Read, Step, TraceDirectory};
+pub use tally::{Comparison, KnownDifference, Mismatch, Seen, Skip, Tally};
+pub use trace::{Case, Fields, Read, TraceDirectory, TraceStep};
 
 /// The limiter of a reference, as far as its state is recorded, beside ours.
 pub trait Player {
@@ -29,13 +29,13 @@ pub trait Player {
     ///
     /// # Errors
     /// If the step cannot be compared.
-    fn compare(&self, step: &Step) -> Read<Seen>;
+    fn compare(&self, step: &TraceStep) -> Read<Seen>;
 
     /// Advances to the state after the step, compared or not.
     ///
     /// # Errors
     /// If that state is not known.
-    fn follow(&mut self, step: &Step) -> Read<()>;
+    fn follow(&mut self, step: &TraceStep) -> Read<()>;
 }
 
 /// One file of traces and its player.
@@ -107,7 +107,7 @@ fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
 }
 
 /// Returns how far a blocking call moved the clock by itself, in the unit of the reference's clock.
-fn time_slept(case: &Case, step: &Step) -> i64 {
+fn time_slept(case: &Case, step: &TraceStep) -> i64 {
     let parked = step.result.maybe_int("now_ns").map(|now| now - i128::from(step.at));
     let advances = case.config.field("sleep_advances_clock").as_bool() == Some(true);
     let slept = step.result.maybe_int("slept_us").filter(|_| advances);

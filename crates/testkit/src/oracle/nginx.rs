@@ -17,9 +17,9 @@ use std::collections::HashMap;
 use serde_json::Value;
 use tollgate_core::{Algorithm, Ask, Cost, LeakyBucket, Nanos, Now, Outcome, Rate};
 
-use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
 
-const DRAINS_IN_THOUSANDTHS: Rule = Rule {
+const DRAINS_IN_THOUSANDTHS: KnownDifference = KnownDifference {
     name: "drained in whole thousandths",
     reason: "each accepted request costs the client up to a thousandth of what drained; ours drains exactly",
 };
@@ -32,26 +32,26 @@ const MOST_MILLI: i128 = u64::MAX as i128;
 
 /// Returns the player of a case.
 pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
-    let limits = case.config.list("limits")?.iter().map(Limit::new).collect::<Read<_>>()?;
+    let limits = case.config.list("limits")?.iter().map(NginxLimit::new).collect::<Read<_>>()?;
     Ok(Box::new(Nginx { limits, keys: HashMap::new() }))
 }
 
 struct Nginx {
-    limits: Vec<Limit>,
+    limits: Vec<NginxLimit>,
     /// The state of each limit, by key.
-    keys: HashMap<String, Vec<Excess>>,
+    keys: HashMap<String, Vec<NginxExcess>>,
 }
 
 /// The state of a limit of nginx for a key: thousandths of a request, and its instant in
 /// milliseconds.
 #[derive(Clone, Copy)]
-struct Excess {
+struct NginxExcess {
     milli: i128,
     at: i128,
 }
 
 impl Player for Nginx {
-    fn compare(&self, step: &Step) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<Seen> {
         let known = self.keys.get(step.args.read_text("key")?);
         let exact = self.compare_from(step, |limit, index| {
             limit.load(known.map(|known| &known[index]), |excess| (excess.milli + 1_000, excess.at))
@@ -62,12 +62,12 @@ impl Player for Nginx {
                     (limit.excess_after(excess, step).0, step.at.into())
                 })
             });
-            let lossy = |(limit, excess): (&Limit, &Excess)| limit.excess_after(excess, step).1;
+            let lossy = |(limit, excess): (&NginxLimit, &NginxExcess)| limit.excess_after(excess, step).1;
             cut == Ok(Seen::Equal) && known.is_some_and(|known| self.limits.iter().zip(known).any(lossy))
         }))
     }
 
-    fn follow(&mut self, step: &Step) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> Read<()> {
         if step.result.read_text("outcome")? == "rejected" {
             return Ok(());
         }
@@ -76,10 +76,10 @@ impl Player for Nginx {
         let limits = &self.limits;
         let excesses = self.keys.entry(step.args.read_text("key")?.to_owned()).or_insert_with(|| {
             // A state far in the past, so that the first request leaves no excess.
-            vec![Excess { milli: -1_000, at }; limits.len()]
+            vec![NginxExcess { milli: -1_000, at }; limits.len()]
         });
         for (limit, excess) in limits.iter().zip(excesses.iter_mut()) {
-            *excess = Excess { milli: limit.excess_after(excess, step).0, at };
+            *excess = NginxExcess { milli: limit.excess_after(excess, step).0, at };
         }
         if let Some(recorded) = step.result.maybe_int("excess_milli") {
             excesses.get_mut(by_limit(&step.result)).ok_or(Skip::Field("by_limit"))?.milli =
@@ -91,7 +91,7 @@ impl Player for Nginx {
 
 impl Nginx {
     /// Runs the request on our limits, in the states that `load` returns, and compares.
-    fn compare_from(&self, step: &Step, load: impl Fn(&Limit, usize) -> [u64; 2]) -> Read<Seen> {
+    fn compare_from(&self, step: &TraceStep, load: impl Fn(&NginxLimit, usize) -> [u64; 2]) -> Read<Seen> {
         let now = Now::at(step.at_nanos(MILLI)?);
         let mut states: Vec<_> = self.limits.iter().enumerate().map(|(index, limit)| load(limit, index)).collect();
         let limits = || self.limits.iter().map(|limit| &limit.ours);
@@ -122,13 +122,13 @@ fn by_limit(result: &Value) -> usize {
     result.maybe_int("by_limit").map_or(0, |index| usize::try_from(index).unwrap_or(usize::MAX))
 }
 
-struct Limit {
+struct NginxLimit {
     ours: LeakyBucket,
     rate_milli: i128,
     burst: i128,
 }
 
-impl Limit {
+impl NginxLimit {
     fn new(config: &Value) -> Read<Self> {
         let (rate_milli, burst) = (config.count("rate_milli_per_s")?, config.count("burst")?);
         let capacity = burst.checked_add(1).ok_or(Skip::RefusedLimit)?;
@@ -145,14 +145,14 @@ impl Limit {
 
     /// Returns the excess after nginx accepts a request, and whether it lost a part of a
     /// thousandth.
-    fn excess_after(&self, excess: &Excess, step: &Step) -> (i128, bool) {
+    fn excess_after(&self, excess: &NginxExcess, step: &TraceStep) -> (i128, bool) {
         let drained = self.rate_milli * (i128::from(step.at) - excess.at);
         ((excess.milli - drained / 1_000 + 1_000).max(0), drained % 1_000 != 0)
     }
 
     /// Returns the words of our state for an excess in thousandths at an instant in milliseconds;
     /// empty for a new key.
-    fn load(&self, excess: Option<&Excess>, level: impl Fn(&Excess) -> (i128, i128)) -> [u64; 2] {
+    fn load(&self, excess: Option<&NginxExcess>, level: impl Fn(&NginxExcess) -> (i128, i128)) -> [u64; 2] {
         let Some((milli, at_ms)) = excess.map(level) else { return [0; 2] };
         let (count, per) = (u128::from(self.ours.rate().count()), u128::from(self.ours.rate().per().as_nanos()));
         let (at_ms, milli) = (at_ms.max(0) as u128, milli.max(0) as u128);

@@ -15,27 +15,29 @@ use serde_json::Value;
 use tollgate::redis_cell::Throttle;
 use tollgate_core::{Now, Rate};
 
-use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
 
-const BEYOND_TIME: Rule = Rule {
+const BEYOND_TIME: KnownDifference = KnownDifference {
     name: "beyond 64-bit nanoseconds",
     reason: "products of redis-cell overflow or nearly do; ours is an error, or refuses",
 };
-const FORGOTTEN_EARLY: Rule = Rule {
+const FORGOTTEN_EARLY: KnownDifference = KnownDifference {
     name: "forgotten early",
     reason: "the key expires up to a millisecond early and a request passes; ours remembers",
 };
-const ABOVE_FULL: Rule = Rule {
+const ABOVE_FULL: KnownDifference = KnownDifference {
     name: "more than full",
     reason: "credit above full is reported as remaining above the limit and a reset in the past; ours stops at full",
 };
-const SUB_MICROSECOND: Rule = Rule {
+const SUB_MICROSECOND: KnownDifference = KnownDifference {
     name: "remaining above a million per second",
     reason: "redis-cell divides by an interval of zero microseconds; ours is exact",
 };
 
-const MINUS_ONE: Rule =
-    Rule { name: "minus one remaining", reason: "a debt of almost one request is reported as -1 remaining; ours as 0" };
+const MINUS_ONE: KnownDifference = KnownDifference {
+    name: "minus one remaining",
+    reason: "a debt of almost one request is reported as -1 remaining; ours as 0",
+};
 
 /// Returns the player that loads each state from the record.
 pub(super) fn new_stepwise_player(_: &Case) -> Read<Box<dyn Player>> {
@@ -49,36 +51,36 @@ pub(super) fn new_free_player(_: &Case) -> Read<Box<dyn Player>> {
 
 /// A key of Redis: the arrival time, and the last millisecond in which it exists, if it expires.
 #[derive(Clone, Copy)]
-struct Kept {
+struct CellKey {
     arrival: u64,
     until_ms: Option<i128>,
 }
 
-impl Kept {
+impl CellKey {
     fn is_found(self, now: u64) -> bool {
         self.until_ms.is_none_or(|until| i128::from(now / 1_000_000) <= until)
     }
 }
 
 #[derive(Default)]
-struct Stepwise(HashMap<String, Kept>);
+struct Stepwise(HashMap<String, CellKey>);
 
 impl Player for Stepwise {
-    fn compare(&self, step: &Step) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<Seen> {
         let Some(call) = Call::read(step)? else { return Ok(Seen::Equal) };
         let now = step.at_nanos(1)?;
         let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
         call.compare(step, found)
     }
 
-    fn follow(&mut self, step: &Step) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> Read<()> {
         if step.result.get("server_aborted").is_some() {
             self.0.clear();
         } else if let Some(call) = Call::read(step)? {
             self.0.remove(&call.key);
             if let Some(arrival) = step.result.maybe_int("stored_tat_ns") {
                 let until_ms = step.result.maybe_int("expire_at_ms").filter(|&until| until >= 0);
-                self.0.insert(call.key, Kept { arrival: arrival as u64, until_ms });
+                self.0.insert(call.key, CellKey { arrival: arrival as u64, until_ms });
             }
         } else {
             prepare(&mut self.0, &step.args)?;
@@ -88,10 +90,10 @@ impl Player for Stepwise {
 }
 
 #[derive(Default)]
-struct Free(HashMap<String, Kept>);
+struct Free(HashMap<String, CellKey>);
 
 impl Player for Free {
-    fn compare(&self, step: &Step) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<Seen> {
         let Some(call) = Call::read(step)? else { return Ok(Seen::Equal) };
         let Some(kept) = self.0.get(&call.key) else { return call.compare(step, 0) };
         let forgotten = !kept.is_found(step.at_nanos(1)?);
@@ -99,7 +101,7 @@ impl Player for Free {
         Ok(call.compare(step, kept.arrival)?.unless_rule(&FORGOTTEN_EARLY, || forgotten && as_new.is_explained()))
     }
 
-    fn follow(&mut self, step: &Step) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> Read<()> {
         if step.result.get("server_aborted").is_some() {
             self.0.clear();
         } else if let Some(call) = Call::read(step)? {
@@ -109,7 +111,7 @@ impl Player for Free {
                 // As in redis-cell: the time to live in whole milliseconds, from the current one.
                 let to_live = arrival.saturating_sub(now) / 1_000_000;
                 let until_ms = Some(i128::from(now / 1_000_000 + to_live));
-                self.0.insert(call.key, Kept { arrival, until_ms });
+                self.0.insert(call.key, CellKey { arrival, until_ms });
             }
         } else {
             prepare(&mut self.0, &step.args)?;
@@ -119,12 +121,12 @@ impl Player for Free {
 }
 
 /// Runs a plain command that sets a key; if the value is not a number, the next call fails.
-fn prepare(keys: &mut HashMap<String, Kept>, args: &Value) -> Read<()> {
+fn prepare(keys: &mut HashMap<String, CellKey>, args: &Value) -> Read<()> {
     let argv: Vec<_> = args.list("argv")?.iter().filter_map(Value::as_str).collect();
     if let ["SET", key, value] = argv[..]
         && let Ok(arrival) = value.parse()
     {
-        keys.insert(key.to_owned(), Kept { arrival, until_ms: None });
+        keys.insert(key.to_owned(), CellKey { arrival, until_ms: None });
     }
     Ok(())
 }
@@ -138,7 +140,7 @@ struct Call {
 
 impl Call {
     /// `None` for a command that only prepares a key.
-    fn read(step: &Step) -> Read<Option<Self>> {
+    fn read(step: &TraceStep) -> Read<Option<Self>> {
         if step.op != "cl_throttle" {
             return Ok(None);
         }
@@ -170,7 +172,7 @@ impl Call {
     }
 
     /// Compares the replies for a key with this arrival time.
-    fn compare(&self, step: &Step, arrival: u64) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep, arrival: u64) -> Read<Seen> {
         let now = step.at_nanos(1)?;
         if arrival.saturating_sub(now) > Rate::MAX_FILL.as_nanos() {
             return Err(Skip::ImpossibleState);

@@ -13,34 +13,36 @@ use serde_json::Value;
 use tollgate_core::{Algorithm, Ask, Cost, IntervalBucket, LimitError, Nanos, Now, Outcome, Rate, Retry, Steps};
 
 use super::trace::to_nanos;
-use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
 
-const TOO_FAST: Rule = Rule {
+const TOO_FAST: KnownDifference = KnownDifference {
     name: "limit too fast for ours",
     reason: "more than one permit per nanosecond; ours is an error at construction",
 };
-const BEYOND_CAPACITY: Rule = Rule {
+const BEYOND_CAPACITY: KnownDifference = KnownDifference {
     name: "more than a cycle refills",
     reason: "a cost above the limit never fits one cycle and is taken from several; ours always refuses it",
 };
-const SLEEPS_IN_VAIN: Rule = Rule {
+const SLEEPS_IN_VAIN: KnownDifference = KnownDifference {
     name: "sleeps although it cannot succeed",
     reason: "a refused blocking call first sleeps for its whole timeout; ours is refused immediately",
 };
-const LIMIT_LATER: Rule = Rule {
+const LIMIT_LATER: KnownDifference = KnownDifference {
     name: "changed limit takes effect later",
     reason: "the remaining amount is kept until the next cycle; ours keeps the amount spent",
 };
-const STALE_DRAIN: Rule = Rule {
+const STALE_DRAIN: KnownDifference = KnownDifference {
     name: "drains the previous amount",
     reason: "the amount that the last call left is subtracted, and a debt is forgiven; ours takes what is available",
 };
-const ABOVE_LIMIT: Rule = Rule {
+const ABOVE_LIMIT: KnownDifference = KnownDifference {
     name: "refunds beyond the limit",
     reason: "a negative amount makes more available than the limit; ours stops at full",
 };
-const WAITS_FOR_NOTHING: Rule =
-    Rule { name: "cost of zero waits", reason: "a cost of 0 waits until the debt is paid; ours does not wait" };
+const WAITS_FOR_NOTHING: KnownDifference = KnownDifference {
+    name: "cost of zero waits",
+    reason: "a cost of 0 waits until the debt is paid; ours does not wait",
+};
 
 /// Returns the player of a case.
 pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
@@ -96,7 +98,7 @@ impl Seen4j {
 }
 
 /// Ours during a step: the limit with waits and the one without report differently on one state.
-struct Here {
+struct OwnBuckets {
     waiting: IntervalBucket,
     limit: IntervalBucket,
     state: [u64; 1],
@@ -105,7 +107,7 @@ struct Here {
 
 impl Resilience {
     /// Returns the beginning and the end of a step; the end is later if the call slept.
-    fn start_and_end(&self, step: &Step) -> Read<(u64, u64)> {
+    fn start_and_end(&self, step: &TraceStep) -> Read<(u64, u64)> {
         let end = step.result.maybe_int("now_ns").map_or(Ok(step.at), i64::try_from).map_err(|_| Skip::BeyondTime)?;
         let since_start = |at: i64| to_nanos(at.checked_sub(self.start).ok_or(Skip::BeyondTime)?, 1);
         Ok((since_start(step.at)?, since_start(end)?))
@@ -120,7 +122,7 @@ impl Resilience {
     }
 
     /// Returns ours in the last recorded state, at `now`.
-    fn load(&self, now: u64) -> Result<Here, Seen> {
+    fn load(&self, now: u64) -> Result<OwnBuckets, Seen> {
         let (waiting, limit) = match (self.our_limit(self.limit, self.timeout), self.our_limit(self.limit, 0)) {
             (Ok(waiting), Ok(limit)) => (waiting, limit),
             _ => return Err(Seen::ByRule(&TOO_FAST)),
@@ -133,7 +135,7 @@ impl Resilience {
         if !limit.decide(&mut state, &then, Ask::Regardless(Cost::new(owed))).is_admitted() {
             return Err(Seen::Skipped(Skip::ImpossibleState));
         }
-        Ok(Here { waiting, limit, state, now })
+        Ok(OwnBuckets { waiting, limit, state, now })
     }
 
     /// Returns what theirs computes from the permits it stored, at `now` and under `limit`.
@@ -147,7 +149,7 @@ impl Resilience {
     }
 }
 
-impl Here {
+impl OwnBuckets {
     fn take(&mut self, permits: u64) -> Option<u64> {
         match self.waiting.decide(&mut self.state, &Now::at(self.now), Ask::Exactly(Cost::new(permits))).outcome() {
             Outcome::Allow => Some(0),
@@ -182,7 +184,7 @@ impl Here {
 }
 
 impl Player for Resilience {
-    fn compare(&self, step: &Step) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<Seen> {
         let (now, then) = self.start_and_end(step)?;
         let after = Seen4j::read(&step.result)?;
         let mut ours = match self.load(now) {
@@ -215,7 +217,7 @@ impl Player for Resilience {
         })
     }
 
-    fn follow(&mut self, step: &Step) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> Read<()> {
         self.seen = Seen4j::read(&step.result)?;
         let (now, then) = self.start_and_end(step)?;
         self.at = then;
@@ -238,7 +240,7 @@ impl Player for Resilience {
 }
 
 impl Resilience {
-    fn compare_taking(&self, step: &Step, mut ours: Here, after: Seen4j, then: u64) -> Read<Seen> {
+    fn compare_taking(&self, step: &TraceStep, mut ours: OwnBuckets, after: Seen4j, then: u64) -> Read<Seen> {
         let (permits, ok) = (step.args.read_int("permits")?, step.result.read_bool("ok")?);
         let (now, _) = self.start_and_end(step)?;
         let Ok(cost) = u64::try_from(permits) else {
@@ -255,7 +257,7 @@ impl Resilience {
             None => -1,
         };
         let wait_of = |wait: Option<u64>| wait.map_or(-1, i128::from);
-        let compare = |wait: Option<u64>, mut ours: Here| {
+        let compare = |wait: Option<u64>, mut ours: OwnBuckets| {
             let verdict =
                 Comparison::new().expect_equal("ok", ok, wait.is_some()).expect_equal("wait", recorded, wait_of(wait));
             ours.compare(verdict, after, then).seen()

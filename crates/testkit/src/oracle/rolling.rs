@@ -10,25 +10,25 @@ use std::collections::HashMap;
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Retry, SlidingLog};
 
-use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
 
-const FRACTIONAL: Rule = Rule {
+const FRACTIONAL: KnownDifference = KnownDifference {
     name: "fractional maximum",
     reason: "waits are NaN and remainders fractions; ours counts whole actions and blocks as theirs does",
 };
-const TIMER: Rule = Rule {
+const TIMER: KnownDifference = KnownDifference {
     name: "interval beyond the runtime's timer",
     reason: "above 2^31-1 ms the memory variant forgets everything after a millisecond; ours remembers",
 };
-const GAP_FORGOTTEN: Rule = Rule {
+const GAP_FORGOTTEN: KnownDifference = KnownDifference {
     name: "gap longer than the interval",
     reason: "the previous action is forgotten after one interval, and the gap with it; ours keeps the gap",
 };
-const WHOLE_GAP: Rule = Rule {
+const WHOLE_GAP: KnownDifference = KnownDifference {
     name: "whole gap reported",
     reason: "0.1.11 on Redis reports the whole minimum difference instead of the rest; ours reports the rest",
 };
-const REFUSAL_REPORTED_AS_ZERO: Rule = Rule {
+const REFUSAL_REPORTED_AS_ZERO: KnownDifference = KnownDifference {
     name: "refusal reported as a wait of zero",
     reason: "0.1.11 rounds down, and a wait of 0 ms means permission; ours is refused with the true wait",
 };
@@ -83,7 +83,7 @@ struct Rolling {
 }
 
 impl Player for Rolling {
-    fn compare(&self, step: &Step) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<Seen> {
         if step.op == "clear" {
             return Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).seen());
         }
@@ -97,7 +97,7 @@ impl Player for Rolling {
             .unless_rule(&GAP_FORGOTTEN, || self.gap > self.plain.length() && inside != known && explained(&inside)))
     }
 
-    fn follow(&mut self, step: &Step) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> Read<()> {
         let now = step.at_nanos(MICRO)?;
         let id = step.args.read_text("id")?;
         let mut attempts = self.attempts.remove(id).unwrap_or_default();
@@ -124,7 +124,7 @@ impl Rolling {
         timer_fails && attempts.last().is_some_and(|&last| now - last >= 1_000 * MICRO)
     }
 
-    fn compare_from(&self, step: &Step, attempts: &[u64]) -> Read<Seen> {
+    fn compare_from(&self, step: &TraceStep, attempts: &[u64]) -> Read<Seen> {
         let counting = self.plain.count_refused();
         let mut state = vec![0; counting.words()];
         let attempt = |state: &mut [u64], at| counting.decide(state, &Now::at(at), Ask::Exactly(Cost::ONE)).outcome();
@@ -155,7 +155,7 @@ impl Rolling {
     }
 
     /// Returns the one function: it returns a wait, zero for permission, and what remains.
-    fn compare_early(&self, step: &Step, before: Outcome, remaining: u64) -> Read<Seen> {
+    fn compare_early(&self, step: &TraceStep, before: Outcome, remaining: u64) -> Read<Seen> {
         let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
         let (told_ms, ours_ms) = (step.result.count("wait_ms")?, ours.as_nanos() / 1_000_000);
         let told_remaining = step.result.read_int("remaining")?.max(0);

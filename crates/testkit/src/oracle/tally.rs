@@ -45,7 +45,7 @@ impl fmt::Display for Skip {
 
 /// A deliberate difference: where a reference errs, and what we do instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Rule {
+pub struct KnownDifference {
     /// A short name.
     pub name: &'static str,
     /// What the reference does, and why we do not.
@@ -58,7 +58,7 @@ pub enum Seen {
     /// Verdict, remaining and wait are those of the reference.
     Equal,
     /// They differ on purpose.
-    ByRule(&'static Rule),
+    ByRule(&'static KnownDifference),
     /// They differ.
     Differs(Mismatch),
     /// Not compared.
@@ -73,7 +73,7 @@ impl Seen {
 
     /// Returns this result, or the rule if it differs and `rule` holds.
     #[must_use]
-    pub fn unless_rule(self, rule: &'static Rule, holds: impl FnOnce() -> bool) -> Self {
+    pub fn unless_rule(self, rule: &'static KnownDifference, holds: impl FnOnce() -> bool) -> Self {
         match self {
             Self::Differs(_) if holds() => Self::ByRule(rule),
             Self::Equal | Self::ByRule(_) | Self::Differs(_) | Self::Skipped(_) => self,
@@ -148,7 +148,7 @@ pub struct Tally {
     /// Equal to the reference.
     pub equal: usize,
     /// Different for a named reason.
-    pub by_rule: BTreeMap<&'static Rule, usize>,
+    pub by_rule: BTreeMap<&'static KnownDifference, usize>,
     /// Not compared.
     pub skipped: BTreeMap<Skip, usize>,
     /// Different without a known reason: where, and how.

@@ -24,12 +24,12 @@ pub struct Case {
     /// The limits of the limiter.
     pub config: Value,
     /// The operations, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<TraceStep>,
 }
 
 /// One operation and its result.
 #[derive(Clone, Debug)]
-pub struct Step {
+pub struct TraceStep {
     /// The time, in the unit of the reference's clock; negative only if the clock went back.
     pub at: i64,
     /// The operation.
@@ -40,7 +40,7 @@ pub struct Step {
     pub result: Value,
 }
 
-impl Step {
+impl TraceStep {
     /// Returns the time in nanoseconds, for a clock with a unit of `unit` nanoseconds.
     ///
     /// # Errors
@@ -195,9 +195,9 @@ impl Case {
     }
 }
 
-fn parse_step(value: &Value) -> Read<Step> {
+fn parse_step(value: &Value) -> Read<TraceStep> {
     let at = ["at_ns", "at_us", "at_ms"].into_iter().find_map(|unit| value.maybe_int(unit));
-    Ok(Step {
+    Ok(TraceStep {
         at: at.and_then(|at| at.try_into().ok()).ok_or(Skip::Field("at"))?,
         op: value.read_text("op")?.to_owned(),
         args: value.field("args").clone(),

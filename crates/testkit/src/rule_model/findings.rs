@@ -344,7 +344,7 @@ fn new_to_an_override() -> Trace {
 }
 
 /// Runs all traces and returns the differences.
-pub fn differences<S: super::lockstep::Subject>(subject: &mut S) -> Vec<String> {
+pub fn differences<S: super::lockstep::RuleSubject>(subject: &mut S) -> Vec<String> {
     let mut found = Vec::new();
     for (name, traces) in all_traces() {
         for trace in traces {

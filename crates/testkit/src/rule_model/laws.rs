@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::lockstep::{self, Subject};
+use super::lockstep::{self, RuleSubject};
 use super::random::Trace;
 use super::settle::{Receipt, Settled};
 use super::{Answer, Request, RuleModel, RuleSet, Verb};
@@ -19,12 +19,12 @@ pub struct RecordedOperation {
     /// The time.
     pub at: u64,
     /// The operation.
-    pub what: What,
+    pub what: LawOperation,
 }
 
 /// An operation with everything resolved.
 #[derive(Clone, Debug)]
-pub enum What {
+pub enum LawOperation {
     /// A request was decided.
     Ask(Verb, Request),
     /// The taking of this operation was refunded.
@@ -60,7 +60,7 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn note(&mut self, what: What) -> usize {
+    fn note(&mut self, what: LawOperation) -> usize {
         let number = self.operations.len();
         self.operations.push(RecordedOperation { number, at: self.model.now(), what });
         number
@@ -72,7 +72,7 @@ impl Recorder {
     }
 }
 
-impl Subject for Recorder {
+impl RuleSubject for Recorder {
     fn tick(&self) -> u64 {
         self.tick
     }
@@ -87,11 +87,11 @@ impl Subject for Recorder {
 
     fn put(&mut self, rules: &RuleSet) {
         self.model.put(rules);
-        self.note(What::Put(rules.clone()));
+        self.note(LawOperation::Put(rules.clone()));
     }
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
-        let number = self.note(What::Ask(verb, request.clone()));
+        let number = self.note(LawOperation::Ask(verb, request.clone()));
         let (answer, receipt) = self.model.ask(verb, request);
         self.receipts.push((number, receipt));
         (answer, number.to_string())
@@ -99,24 +99,24 @@ impl Subject for Recorder {
 
     fn refund(&mut self, receipt: &str) -> u64 {
         let (number, receipt) = self.parse_receipt(receipt);
-        self.note(What::Refund(number));
+        self.note(LawOperation::Refund(number));
         self.model.refund(&receipt)
     }
 
     fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
         let (number, receipt) = self.parse_receipt(receipt);
-        self.note(What::Commit(number, cost));
+        self.note(LawOperation::Commit(number, cost));
         self.model.commit(&receipt, cost)
     }
 
     fn renew(&mut self, receipt: &str) -> bool {
         let (number, receipt) = self.parse_receipt(receipt);
-        self.note(What::Renew(number));
+        self.note(LawOperation::Renew(number));
         self.model.renew(&receipt)
     }
 
     fn reset(&mut self, request: &Request) -> usize {
-        self.note(What::Reset(request.clone()));
+        self.note(LawOperation::Reset(request.clone()));
         self.model.reset(request)
     }
 }
@@ -133,7 +133,7 @@ pub fn record(trace: &Trace, tick: u64) -> Vec<RecordedOperation> {
 }
 
 /// Runs all operations from the beginning and returns their results.
-pub fn replay<S: Subject>(
+pub fn replay<S: RuleSubject>(
     subject: &mut S,
     start: u64,
     operations: &[RecordedOperation],
@@ -148,22 +148,22 @@ pub fn replay<S: Subject>(
             now = deed.at;
         }
         let result = match &deed.what {
-            What::Ask(verb, request) => {
+            LawOperation::Ask(verb, request) => {
                 let (answer, receipt) = subject.ask(*verb, request);
                 receipts.insert(deed.number, receipt);
                 OperationResult::Decided(answer)
             }
-            What::Refund(of) => {
+            LawOperation::Refund(of) => {
                 receipts.get(of).map_or(OperationResult::Nothing, |receipt| number(subject.refund(receipt)))
             }
-            What::Renew(of) => {
+            LawOperation::Renew(of) => {
                 receipts.get(of).map_or(OperationResult::Nothing, |receipt| number(subject.renew(receipt).into()))
             }
-            What::Commit(of, cost) => receipts
+            LawOperation::Commit(of, cost) => receipts
                 .get(of)
                 .map_or(OperationResult::Nothing, |receipt| OperationResult::Settled(subject.commit(receipt, *cost))),
-            What::Reset(request) => number(subject.reset(request) as u64),
-            What::Put(rules) => {
+            LawOperation::Reset(request) => number(subject.reset(request) as u64),
+            LawOperation::Put(rules) => {
                 subject.put(rules);
                 OperationResult::Nothing
             }

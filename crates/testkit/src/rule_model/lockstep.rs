@@ -10,7 +10,7 @@ use super::settle::{Receipt, Settled};
 use super::{Answer, Request, RuleModel, RuleSet, Verb};
 
 /// The program under test.
-pub trait Subject {
+pub trait RuleSubject {
     /// Returns the resolution of its clock, in nanoseconds.
     fn tick(&self) -> u64;
     /// Clears everything and sets the clock.
@@ -58,7 +58,7 @@ struct Pair<'a, S> {
 ///
 /// # Errors
 /// Returns the first difference.
-pub fn run<S: Subject>(subject: &mut S, trace: &Trace) -> Result<u64, Difference> {
+pub fn run<S: RuleSubject>(subject: &mut S, trace: &Trace) -> Result<u64, Difference> {
     subject.begin(trace.start);
     let mut model = RuleModel::new(subject.tick(), trace.start);
     let Some(first) = trace.versions.first() else { return Ok(0) };
@@ -71,7 +71,7 @@ pub fn run<S: Subject>(subject: &mut S, trace: &Trace) -> Result<u64, Difference
     Ok(pair.decisions)
 }
 
-impl<S: Subject> Pair<'_, S> {
+impl<S: RuleSubject> Pair<'_, S> {
     fn step(&mut self, step: &Step, versions: &[RuleSet]) -> Result<(), String> {
         self.wait(step.pause);
         match &step.act {
@@ -196,7 +196,7 @@ fn expect_equal<T: PartialEq + std::fmt::Debug>(
 }
 
 /// Returns the shortest trace that still shows a difference, by leaving out steps and rules.
-pub fn shorten<S: Subject>(subject: &mut S, mut trace: Trace) -> (Trace, Difference) {
+pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace) -> (Trace, Difference) {
     let mut found = run(subject, &trace).expect_err("it showed a difference");
     trace.steps.truncate(found.step + 1);
     let mut size = trace.steps.len() / 2;
@@ -228,7 +228,7 @@ pub fn shorten<S: Subject>(subject: &mut S, mut trace: Trace) -> (Trace, Differe
 ///
 /// # Panics
 /// With the shortened trace, if there is a difference.
-pub fn compare<S: Subject>(subject: &mut S, first_seed: u64, decisions: u64, left_out: &[Topic]) -> (u64, u64) {
+pub fn compare<S: RuleSubject>(subject: &mut S, first_seed: u64, decisions: u64, left_out: &[Topic]) -> (u64, u64) {
     let (mut compared, mut traces, mut seed) = (0, 0, first_seed);
     while compared < decisions {
         let plain = Trace::random(&mut Rng::new(seed), subject.tick(), 60);

@@ -8,7 +8,7 @@ use tollgate_core::{Cost, Nanos};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Receipt, Request as Asked, Store};
 
-use super::lockstep::Subject;
+use super::lockstep::RuleSubject;
 use super::settle::Settled;
 use super::{Answer, LimitAnswer, Request, RuleSet, Verb};
 
@@ -39,7 +39,7 @@ impl Default for InMemory {
     }
 }
 
-impl Subject for InMemory {
+impl RuleSubject for InMemory {
     fn tick(&self) -> u64 {
         1
     }

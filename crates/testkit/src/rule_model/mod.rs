@@ -25,6 +25,7 @@ pub mod ban;
 pub mod calendar;
 pub mod decide;
 pub mod findings;
+pub mod general_laws;
 pub mod laws;
 pub mod limit;
 pub mod lockstep;

@@ -2,8 +2,8 @@
 
 use std::process::{Command, Stdio};
 
-use super::sentinel::wait_until;
 use super::{Kind, Reply, Server};
+use crate::eventually::eventually;
 
 /// The number of primaries.
 const PRIMARIES: usize = 3;
@@ -38,10 +38,10 @@ impl Cluster {
             .status();
         assert!(created.is_ok_and(|status| status.success()), "`redis-cli --cluster create` failed");
         for server in &new.servers {
-            wait_until("the cluster is up", || info_contains(server, "CLUSTER", "cluster_state:ok"));
+            eventually("the cluster is up", || info_contains(server, "CLUSTER", "cluster_state:ok"));
         }
         for server in &new.servers[PRIMARIES..] {
-            wait_until("a replica follows", || info_contains(server, "INFO", "master_link_status:up"));
+            eventually("a replica follows", || info_contains(server, "INFO", "master_link_status:up"));
         }
         new
     }

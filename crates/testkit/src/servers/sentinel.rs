@@ -1,9 +1,11 @@
 //! A primary with two replicas, watched by three sentinels.
 
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::eventually::eventually;
 
 use super::{Kind, Link, Proxy, Reply, Server, free_port, is_listening};
 
@@ -28,7 +30,8 @@ pub struct Sentinels {
 struct Sentinel {
     port: u16,
     process: Child,
-    directory: PathBuf,
+    /// Holds its configuration, which it rewrites.
+    _directory: TempDir,
 }
 
 impl Sentinels {
@@ -63,7 +66,7 @@ impl Sentinels {
         let replica = || Server::start_with(kind, &options);
         let servers = vec![primary, replica(), replica()];
         for replica in &servers[1..] {
-            wait_until("a replica follows", || info_contains(replica, "master_link_status:up"));
+            eventually("a replica follows", || info_contains(replica, "master_link_status:up"));
         }
         let sentinels = (0..3).map(|_| Sentinel::start(kind, port, password)).collect();
         let new = Self { servers, sentinels };
@@ -73,7 +76,7 @@ impl Sentinels {
                 Reply::List(list) => list.len(),
                 _ => 0,
             };
-            wait_until("the sentinels know each other", || {
+            eventually("the sentinels know each other", || {
                 count(&mut link, "SENTINELS") == 2 && count(&mut link, "REPLICAS") == 2
             });
         }
@@ -92,7 +95,7 @@ impl Sentinels {
     /// If none does.
     pub fn start_failover(&self, password: &str) {
         let mut link = self.sentinels[0].connect(password);
-        wait_until("the failover begins", || {
+        eventually("the failover begins", || {
             link.command(&["SENTINEL", "FAILOVER", MASTER]) == Reply::Status("OK".to_owned())
         });
     }
@@ -103,7 +106,7 @@ impl Sentinels {
     /// If there is none.
     pub fn primary(&self) -> usize {
         let mut found = None;
-        wait_until("there is one primary", || {
+        eventually("there is one primary", || {
             let primaries = (0..self.servers.len()).filter(|index| {
                 self.servers[*index].is_running() && info_contains(&self.servers[*index], "role:master")
             });
@@ -118,24 +121,23 @@ impl Sentinels {
 impl Sentinel {
     fn start(kind: Kind, primary: u16, password: &str) -> Self {
         let port = free_port();
-        let directory = std::env::temp_dir().join(format!("tollgate-sentinel-{}-{port}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap_or_else(|error| panic!("no {}: {error}", directory.display()));
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let mut text = format!(
             "port {port}\nbind 127.0.0.1\nprotected-mode no\nbind-source-addr {FAR_SIDE}\nsentinel announce-ip 127.0.0.1\ndir {}\n\
              sentinel monitor {MASTER} 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds {MASTER} 500\n\
              sentinel failover-timeout {MASTER} 3000\n",
-            directory.display()
+            directory.path().display()
         );
         if !password.is_empty() {
             text += &format!("requirepass {password}\nsentinel sentinel-pass {password}\n");
         }
-        let file = directory.join("sentinel.conf");
+        let file = directory.path().join("sentinel.conf");
         std::fs::write(&file, text).expect("a temporary directory takes files");
         let mut command = Command::new(kind.program());
         command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", kind.how_to_get()));
-        wait_until("a sentinel listens", || is_listening(port));
-        Self { port, process, directory }
+        eventually("a sentinel listens", || is_listening(port));
+        Self { port, process, _directory: directory }
     }
 
     fn connect(&self, password: &str) -> Link {
@@ -149,10 +151,9 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        // It may have exited already; files that stay are in the temporary directory.
+        // It may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -161,16 +162,4 @@ fn info_contains(server: &Server, line: &str) -> bool {
     // A server whose role changes closes its connections.
     let Ok(reply) = server.connect().try_command(&["INFO", "replication"]) else { return false };
     String::from_utf8_lossy(&reply.bytes()).lines().any(|found| found.trim_end() == line)
-}
-
-/// Waits until a condition holds.
-#[expect(clippy::disallowed_methods, reason = "the servers send no notification to wait for")]
-pub(super) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..1200 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("not within 60 s: {what}");
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tollgate_share::lease::{Exchange, Grant, Holder, Level, Meter, Need, Pool, Taking};
 
-use super::{Clock, Link, Queue, Random};
+use super::{Clock, Queue, Random, SimulatedLink};
 use crate::history::{Bound, Checker};
 
 const MILLI: u64 = 1_000_000;
@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000 * MILLI;
 
 /// A defect to plant, which the check has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defect {
+pub enum LeaseDefect {
     /// No defect: the protocol unchanged.
     None,
     /// The pool refills to the burst although tokens are outstanding.
@@ -21,7 +21,7 @@ pub enum Defect {
 
 /// What happened in a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
+pub struct LeaseOutcome {
     /// Tokens asked for.
     pub asked: u64,
     /// Tokens admitted.
@@ -32,7 +32,7 @@ pub struct Outcome {
     pub requests: u64,
 }
 
-enum Event {
+enum LeaseEvent {
     /// A request of this cost at a node.
     Request(usize, u64),
     ToStore(usize, Flight, Exchange),
@@ -52,21 +52,21 @@ struct Flight {
     need: Need,
 }
 
-struct Node {
+struct LeaseNode {
     holder: Holder,
     clock: Clock,
-    to_store: Link,
-    to_node: Link,
+    to_store: SimulatedLink,
+    to_node: SimulatedLink,
     flight: Option<Flight>,
     waiting: Vec<u64>,
     paused_until: u64,
 }
 
 /// One run.
-pub struct Simulation {
+pub struct LeaseSimulation {
     random: Random,
-    queue: Queue<Event>,
-    nodes: Vec<Node>,
+    queue: Queue<LeaseEvent>,
+    nodes: Vec<LeaseNode>,
     /// One limit, or two on the same key.
     meters: Vec<Meter>,
     pool: Option<Pool>,
@@ -75,19 +75,19 @@ pub struct Simulation {
     deadline: u64,
     next_flight: u64,
     next_epoch: u64,
-    defect: Defect,
+    defect: LeaseDefect,
     /// Admitted amounts by true time and by the store's.
     history: Vec<(u64, u64, u64)>,
     /// The excess of each limit that the faults of this run allow.
     excess: Vec<u64>,
     /// The levels without the floor, for the defect.
     unfloored: Vec<Level>,
-    outcome: Outcome,
+    outcome: LeaseOutcome,
 }
 
-impl Simulation {
+impl LeaseSimulation {
     /// Draws a run with all faults.
-    pub fn draw(seed: u64, defect: Defect) -> Self {
+    pub fn draw(seed: u64, defect: LeaseDefect) -> Self {
         let mut random = Random::new(seed);
         let length = random.within(2, 12) * SECOND;
         let mut meters = vec![draw_meter(&mut random)];
@@ -106,9 +106,9 @@ impl Simulation {
         let random = Random::new(seed);
         let length = 60 * SECOND;
         let meter = Meter::Bucket { count: rate, per: SECOND, burst, max_debt: 0, initial: burst };
-        let mut simulation = Self::new(random, vec![meter], nodes, length, Defect::None);
+        let mut simulation = Self::new(random, vec![meter], nodes, length, LeaseDefect::None);
         for node in &mut simulation.nodes {
-            let quick = Link::without_loss();
+            let quick = SimulatedLink::without_loss();
             (node.to_store, node.to_node) = (quick.clone(), quick);
         }
         // Nodes have different parts of the traffic: the first 1, the second 1/2, the third 1/3 …
@@ -119,21 +119,21 @@ impl Simulation {
             let mut at = simulation.random.below(all);
             let node = shares.iter().position(|share| at.checked_sub(*share).map(|rest| at = rest).is_none());
             let instant = simulation.random.below(length);
-            simulation.queue.add(instant, Event::Request(node.unwrap_or(0), 1));
+            simulation.queue.add(instant, LeaseEvent::Request(node.unwrap_or(0), 1));
         }
         simulation
     }
 
-    fn new(mut random: Random, meters: Vec<Meter>, nodes: usize, length: u64, defect: Defect) -> Self {
+    fn new(mut random: Random, meters: Vec<Meter>, nodes: usize, length: u64, defect: LeaseDefect) -> Self {
         let mut queue = Queue::default();
         let nodes = (0..nodes)
             .map(|index| {
-                queue.add(random.below(20 * MILLI), Event::Poll(index));
-                Node {
+                queue.add(random.below(20 * MILLI), LeaseEvent::Poll(index));
+                LeaseNode {
                     holder: Holder::default(),
                     clock: Clock::draw(&mut random),
-                    to_store: Link::draw(&mut random, length),
-                    to_node: Link::draw(&mut random, length),
+                    to_store: SimulatedLink::draw(&mut random, length),
+                    to_node: SimulatedLink::draw(&mut random, length),
                     flight: None,
                     waiting: Vec::new(),
                     paused_until: 0,
@@ -154,7 +154,7 @@ impl Simulation {
             defect,
             history: Vec::new(),
             unfloored: Vec::new(),
-            outcome: Outcome::default(),
+            outcome: LeaseOutcome::default(),
             random,
         }
     }
@@ -162,16 +162,16 @@ impl Simulation {
     fn draw_faults(&mut self) {
         let (nodes, length) = (self.nodes.len() as u64, self.length);
         while self.random.happens_in_percent(30) {
-            let event = Event::Crash(self.random.below(nodes) as usize);
+            let event = LeaseEvent::Crash(self.random.below(nodes) as usize);
             self.queue.add(self.random.below(length), event);
         }
         while self.random.happens_in_percent(30) {
             let (node, pause) = (self.random.below(nodes) as usize, self.random.below(8 * SECOND));
-            self.queue.add(self.random.below(length), Event::Pause(node, pause));
+            self.queue.add(self.random.below(length), LeaseEvent::Pause(node, pause));
         }
         if self.random.happens_in_percent(20) {
             self.allow(Meter::capacity);
-            self.queue.add(self.random.below(length), Event::StoreLost);
+            self.queue.add(self.random.below(length), LeaseEvent::StoreLost);
         }
         if self.random.happens_in_percent(20) {
             let by = self.random.below(10 * SECOND);
@@ -202,7 +202,7 @@ impl Simulation {
             let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, burst) };
             let apart = self.random.pick(&[0, 0, 100_000, MILLI, 10 * MILLI, 200 * MILLI]);
             for number in 0..self.random.within(1, (2 * burst / cost).clamp(1, 80)) {
-                self.queue.add(start + number * apart, Event::Request(node, cost));
+                self.queue.add(start + number * apart, LeaseEvent::Request(node, cost));
             }
         }
     }
@@ -211,7 +211,7 @@ impl Simulation {
     ///
     /// # Errors
     /// The interval that admitted too much.
-    pub fn run(mut self) -> Result<Outcome, String> {
+    pub fn run(mut self) -> Result<LeaseOutcome, String> {
         while let Some((now, event)) = self.queue.pop() {
             if now > self.length + SECOND {
                 break;
@@ -222,39 +222,40 @@ impl Simulation {
         Ok(self.outcome)
     }
 
-    fn handle(&mut self, now: u64, event: Event) {
+    fn handle(&mut self, now: u64, event: LeaseEvent) {
         let node = match &event {
-            Event::Request(node, _) | Event::ToNode(node, ..) | Event::Deadline(node, _) | Event::Poll(node) => {
-                Some(*node)
-            }
-            Event::ToStore(..) | Event::Crash(_) | Event::Pause(..) | Event::StoreLost => None,
+            LeaseEvent::Request(node, _)
+            | LeaseEvent::ToNode(node, ..)
+            | LeaseEvent::Deadline(node, _)
+            | LeaseEvent::Poll(node) => Some(*node),
+            LeaseEvent::ToStore(..) | LeaseEvent::Crash(_) | LeaseEvent::Pause(..) | LeaseEvent::StoreLost => None,
         };
         // A paused node does everything later.
         if let Some(until) = node.map(|node| self.nodes[node].paused_until).filter(|until| now < *until) {
             return self.queue.add(until, event);
         }
         match event {
-            Event::Request(node, cost) => {
+            LeaseEvent::Request(node, cost) => {
                 self.outcome.asked += cost;
                 self.request(now, node, cost);
             }
-            Event::ToStore(node, flight, exchange) => self.at_store(now, node, flight, &exchange),
-            Event::ToNode(node, flight, grant, decided) => self.on_answer(now, node, flight, &grant, decided),
-            Event::Deadline(node, flight) => self.give_up(now, node, flight),
-            Event::Poll(node) => {
-                self.queue.add(now + 20 * MILLI, Event::Poll(node));
+            LeaseEvent::ToStore(node, flight, exchange) => self.at_store(now, node, flight, &exchange),
+            LeaseEvent::ToNode(node, flight, grant, decided) => self.on_answer(now, node, flight, &grant, decided),
+            LeaseEvent::Deadline(node, flight) => self.give_up(now, node, flight),
+            LeaseEvent::Poll(node) => {
+                self.queue.add(now + 20 * MILLI, LeaseEvent::Poll(node));
                 let local = self.nodes[node].clock.shown_at(now);
                 if self.nodes[node].holder.is_due(local) {
                     self.send(now, node, Need::default());
                 }
             }
-            Event::Crash(node) => {
+            LeaseEvent::Crash(node) => {
                 self.nodes[node].holder = Holder::default();
                 self.nodes[node].flight = None;
                 self.nodes[node].waiting.clear();
             }
-            Event::Pause(node, length) => self.nodes[node].paused_until = now + length,
-            Event::StoreLost => self.pool = None,
+            LeaseEvent::Pause(node, length) => self.nodes[node].paused_until = now + length,
+            LeaseEvent::StoreLost => self.pool = None,
         }
     }
 
@@ -291,13 +292,13 @@ impl Simulation {
         let local = self.nodes[node].clock.shown_at(now);
         let exchange = self.nodes[node].holder.exchange(local, need);
         self.nodes[node].flight = Some(flight);
-        self.queue.add(now + self.deadline, Event::Deadline(node, flight));
+        self.queue.add(now + self.deadline, LeaseEvent::Deadline(node, flight));
         self.deliver(now, node, flight, exchange);
     }
 
     fn deliver(&mut self, now: u64, node: usize, flight: Flight, exchange: Exchange) {
         if let Some(arrives) = self.nodes[node].to_store.deliver(&mut self.random, now) {
-            self.queue.add(arrives, Event::ToStore(node, flight, exchange));
+            self.queue.add(arrives, LeaseEvent::ToStore(node, flight, exchange));
         }
     }
 
@@ -312,11 +313,11 @@ impl Simulation {
         if self.unfloored.is_empty() {
             self.unfloored.clone_from(&pool.levels);
         }
-        if self.defect == Defect::NoFloor {
+        if self.defect == LeaseDefect::NoFloor {
             pool.levels.clone_from(&self.unfloored);
         }
         let grant = pool.exchange(&self.meters, time, exchange);
-        if self.defect == Defect::NoFloor {
+        if self.defect == LeaseDefect::NoFloor {
             // The levels as they would be if what is outstanding did not count.
             let spent = match flight.need {
                 Need::Spend(_) if grant.refused.is_none() => grant.taken,
@@ -330,7 +331,7 @@ impl Simulation {
             pool.levels.clone_from(&self.unfloored);
         }
         if let Some(arrives) = self.nodes[node].to_node.deliver(&mut self.random, now) {
-            self.queue.add(arrives, Event::ToNode(node, flight, grant, now));
+            self.queue.add(arrives, LeaseEvent::ToNode(node, flight, grant, now));
         }
     }
 
@@ -415,7 +416,7 @@ fn step_excess(meter: &Meter, by: u64) -> u64 {
     }
 }
 
-impl std::fmt::Debug for Simulation {
+impl std::fmt::Debug for LeaseSimulation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Simulation")
             .field("meters", &self.meters)

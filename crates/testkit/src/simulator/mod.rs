@@ -24,7 +24,7 @@ pub mod tally;
 mod tests;
 mod world;
 
-pub use world::{Clock, Link, Queue, Random};
+pub use world::{Clock, Queue, Random, SimulatedLink};
 
 /// Returns the seeds that a test runs: `ordinary` of them, or as many as `TOLLGATE_SEEDS` says.
 pub fn seeds_to_run(ordinary: u64) -> std::ops::Range<u64> {

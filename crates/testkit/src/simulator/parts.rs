@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Now, Rate, TokenBucket};
 use tollgate_share::parts::{Action, Parts, Reply, Verdict};
 
-use super::{Link, Queue, Random};
+use super::{Queue, Random, SimulatedLink};
 use crate::history::{Bound, Checker};
 
 const MILLI: u64 = 1_000_000;
@@ -13,20 +13,20 @@ const SECOND: u64 = 1_000 * MILLI;
 
 /// A defect to plant, which the check has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defect {
+pub enum PartsDefect {
     /// No defect: the protocol unchanged.
     None,
     /// Refunds are carried out twice.
     RefundedTwice,
 }
 
-enum Event {
+enum PartsEvent {
     Group(usize),
     ToPlace {
         node: usize,
         place: usize,
         group: u64,
-        what: What,
+        what: PartsMessage,
     },
     /// `took` is the instant of a take that passed.
     ToNode {
@@ -43,7 +43,7 @@ enum Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
+enum PartsMessage {
     Take {
         round: u64,
     },
@@ -54,7 +54,7 @@ enum What {
     Refund(u64),
 }
 
-struct Place {
+struct PartsPlace {
     limit: Limit,
     burst: u64,
     rate: Rate,
@@ -66,7 +66,7 @@ struct Place {
     holds: Vec<(u64, u64)>,
 }
 
-struct Group {
+struct PartsGroup {
     node: usize,
     places: Vec<usize>,
     parts: Parts,
@@ -78,17 +78,17 @@ struct Group {
 }
 
 /// One run.
-pub struct Simulation {
+pub struct PartsSimulation {
     random: Random,
-    queue: Queue<Event>,
-    places: Vec<Place>,
+    queue: Queue<PartsEvent>,
+    places: Vec<PartsPlace>,
     /// The links of each node to each place, in both directions.
-    links: Vec<Vec<(Link, Link)>>,
-    groups: BTreeMap<u64, Group>,
+    links: Vec<Vec<(SimulatedLink, SimulatedLink)>>,
+    groups: BTreeMap<u64, PartsGroup>,
     next: u64,
     round: u64,
     deadline: u64,
-    defect: Defect,
+    defect: PartsDefect,
     /// Tokens of admitted groups by place, those of unknown parts included.
     kept: Vec<i64>,
     /// Takes whose answer never came, or whose refund was lost or too old.
@@ -99,29 +99,29 @@ pub struct Simulation {
     asked: u64,
 }
 
-impl Simulation {
+impl PartsSimulation {
     /// Draws a run.
-    pub fn draw(seed: u64, defect: Defect) -> Self {
+    pub fn draw(seed: u64, defect: PartsDefect) -> Self {
         let mut random = Random::new(seed);
         let length = random.within(1, 3) * SECOND;
-        let places: Vec<Place> = (0..random.within(2, 4))
+        let places: Vec<PartsPlace> = (0..random.within(2, 4))
             .map(|_| {
                 let burst = random.pick(&[1, 2, 5, 20, 100]);
                 let rate = Rate::per_second(random.pick(&[1, 10, 100])).unwrap_or_else(|error| panic!("{error}"));
                 let limit = TokenBucket::new(rate, burst).map(Limit::from).unwrap_or_else(|error| panic!("{error}"));
                 let mut words = vec![0; limit.words()];
                 limit.init(&mut *words, &Now::at(SECOND));
-                Place { limit, burst, rate, words, taken: 0, history: Vec::new(), holds: Vec::new() }
+                PartsPlace { limit, burst, rate, words, taken: 0, history: Vec::new(), holds: Vec::new() }
             })
             .collect();
         let nodes = random.within(1, 4) as usize;
-        let link = |random: &mut Random| (Link::draw(random, length), Link::draw(random, length));
+        let link = |random: &mut Random| (SimulatedLink::draw(random, length), SimulatedLink::draw(random, length));
         let links = (0..nodes).map(|_| places.iter().map(|_| link(&mut random)).collect()).collect();
         let mut queue = Queue::default();
         for _ in 0..random.within(10, 100) {
             let at = SECOND + random.below(length);
             for _ in 0..random.within(1, 4) {
-                queue.add(at + random.below(MILLI), Event::Group(random.below(nodes as u64) as usize));
+                queue.add(at + random.below(MILLI), PartsEvent::Group(random.below(nodes as u64) as usize));
             }
         }
         let count = places.len();
@@ -150,10 +150,10 @@ impl Simulation {
     pub fn run(mut self) -> Result<(), String> {
         while let Some((now, event)) = self.queue.pop() {
             match event {
-                Event::Group(node) => self.begin(now, node),
-                Event::ToPlace { node, place, group, what } => self.at_place(now, node, place, group, what),
-                Event::ToNode { group, part, reply, took } => self.on_reply(now, group, part, reply, took),
-                Event::Deadline { group, part, round } => self.give_up(now, group, part, round),
+                PartsEvent::Group(node) => self.begin(now, node),
+                PartsEvent::ToPlace { node, place, group, what } => self.at_place(now, node, place, group, what),
+                PartsEvent::ToNode { group, part, reply, took } => self.on_reply(now, group, part, reply, took),
+                PartsEvent::Deadline { group, part, round } => self.give_up(now, group, part, round),
             }
         }
         self.check()
@@ -173,7 +173,7 @@ impl Simulation {
         let (took, rounds) = (vec![None; places.len()], vec![0; places.len()]);
         self.next += 1;
         self.asked += 1;
-        self.groups.insert(self.next, Group { node, places, parts, cost, took, rounds, admitted: false });
+        self.groups.insert(self.next, PartsGroup { node, places, parts, cost, took, rounds, admitted: false });
         self.carry_out(now, self.next, actions);
     }
 
@@ -185,14 +185,17 @@ impl Simulation {
                     self.round += 1;
                     group.rounds[part] = self.round;
                     let round = self.round;
-                    let what =
-                        if matches!(action, Action::Take(_)) { What::Take { round } } else { What::Peek { round } };
-                    self.queue.add(now + self.deadline, Event::Deadline { group: number, part, round });
+                    let what = if matches!(action, Action::Take(_)) {
+                        PartsMessage::Take { round }
+                    } else {
+                        PartsMessage::Peek { round }
+                    };
+                    self.queue.add(now + self.deadline, PartsEvent::Deadline { group: number, part, round });
                     self.send(now, number, part, what);
                 }
                 Action::Refund(part) => {
                     let took = group.took[part].take().unwrap_or(now);
-                    self.send(now, number, part, What::Refund(took));
+                    self.send(now, number, part, PartsMessage::Refund(took));
                 }
                 Action::Answer(verdict) => {
                     self.answered += 1;
@@ -225,33 +228,33 @@ impl Simulation {
         self.carry_out(now, number, actions);
     }
 
-    fn send(&mut self, now: u64, number: u64, part: usize, what: What) {
+    fn send(&mut self, now: u64, number: u64, part: usize, what: PartsMessage) {
         let Some(group) = self.groups.get(&number) else { return };
         let (node, place) = (group.node, group.places[part]);
         let arrives = self.links[node][place].0.deliver(&mut self.random, now);
         match arrives {
             Some(at) => {
-                let twice = self.defect == Defect::RefundedTwice && matches!(what, What::Refund(_));
+                let twice = self.defect == PartsDefect::RefundedTwice && matches!(what, PartsMessage::Refund(_));
                 for _ in 0..1 + u64::from(twice) {
-                    self.queue.add(at, Event::ToPlace { node, place, group: number, what });
+                    self.queue.add(at, PartsEvent::ToPlace { node, place, group: number, what });
                 }
             }
             None => {
                 self.is_faulty = true;
-                if matches!(what, What::Refund(_)) {
+                if matches!(what, PartsMessage::Refund(_)) {
                     self.lost[place] += group.cost as i64;
                 }
             }
         }
     }
 
-    fn at_place(&mut self, now: u64, node: usize, place: usize, number: u64, what: What) {
+    fn at_place(&mut self, now: u64, node: usize, place: usize, number: u64, what: PartsMessage) {
         let Some(group) = self.groups.get(&number) else { return };
         let (cost, part) = (group.cost, group.places.iter().position(|one| *one == place).unwrap_or(0));
         let state = &mut self.places[place];
         let ask = Ask::Exactly(Cost::new(cost));
         let passed = match what {
-            What::Refund(took) => {
+            PartsMessage::Refund(took) => {
                 // A refund that is older than a call may last would give back what has refilled.
                 if now - took <= 2 * self.deadline {
                     let accepted = state.limit.refund(&mut *state.words, &Now::at(now), Cost::new(cost), None);
@@ -264,22 +267,22 @@ impl Simulation {
                 }
                 return;
             }
-            What::Take { .. } => {
+            PartsMessage::Take { .. } => {
                 let admitted = state.limit.decide(&mut *state.words, &Now::at(now), ask).is_admitted();
                 state.taken += if admitted { cost as i64 } else { 0 };
                 admitted
             }
-            What::Peek { .. } => state.limit.weigh(&*state.words, &Now::at(now), ask).is_admitted(),
+            PartsMessage::Peek { .. } => state.limit.weigh(&*state.words, &Now::at(now), ask).is_admitted(),
         };
         let reply = if passed { Reply::Passed } else { Reply::Refused };
         match self.links[node][place].1.deliver(&mut self.random, now) {
             Some(at) => {
-                let took = (passed && matches!(what, What::Take { .. })).then_some(now);
-                self.queue.add(at, Event::ToNode { group: number, part, reply, took });
+                let took = (passed && matches!(what, PartsMessage::Take { .. })).then_some(now);
+                self.queue.add(at, PartsEvent::ToNode { group: number, part, reply, took });
             }
             None => {
                 self.is_faulty = true;
-                if passed && matches!(what, What::Take { .. }) {
+                if passed && matches!(what, PartsMessage::Take { .. }) {
                     self.lost[place] += cost as i64;
                 }
             }
@@ -350,7 +353,7 @@ fn longest_chain(holds: &[(u64, u64)]) -> u64 {
     longest
 }
 
-impl std::fmt::Debug for Simulation {
+impl std::fmt::Debug for PartsSimulation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Simulation").field("places", &self.places.len()).finish_non_exhaustive()
     }

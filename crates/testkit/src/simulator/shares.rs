@@ -14,7 +14,7 @@ const SECOND: u64 = 1_000 * MILLI;
 
 /// A defect to plant, which the check has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defect {
+pub enum SharesDefect {
     /// No defect: the protocol unchanged.
     None,
     /// Every fault begins with a new share, also if the store has not answered in between.
@@ -23,7 +23,7 @@ pub enum Defect {
     NoArrears,
 }
 
-enum Event {
+enum SharesEvent {
     /// A request of a node for a cost.
     Request(usize, u64),
     /// A node charges the store with what it owes.
@@ -48,9 +48,9 @@ struct Node {
 }
 
 /// One run.
-pub struct Simulation {
+pub struct SharesSimulation {
     random: Random,
-    queue: Queue<Event>,
+    queue: Queue<SharesEvent>,
     nodes: Vec<Node>,
     limits: Limits,
     owing: Limits,
@@ -61,15 +61,15 @@ pub struct Simulation {
     is_owing: bool,
     length: u64,
     most: u64,
-    defect: Defect,
+    defect: SharesDefect,
     history: Vec<(u64, u64)>,
     /// The length of each fault.
     faults: Vec<u64>,
 }
 
-impl Simulation {
+impl SharesSimulation {
     /// Draws a run.
-    pub fn draw(seed: u64, defect: Defect) -> Self {
+    pub fn draw(seed: u64, defect: SharesDefect) -> Self {
         let mut random = Random::new(seed);
         let length = random.within(1, 20) * SECOND;
         let burst = random.pick(&[1, 4, 10, 50, 200]);
@@ -86,24 +86,24 @@ impl Simulation {
             let lasts = random.pick(&[MILLI, 50 * MILLI, SECOND, 5 * SECOND]);
             let node = random.happens_in_percent(30).then(|| random.below(count) as usize);
             faults.push(lasts);
-            queue.add(at, Event::Lost(node, at + lasts));
+            queue.add(at, SharesEvent::Lost(node, at + lasts));
         }
         for _ in 0..random.within(1, 40) {
             let (node, start) = (random.below(count) as usize, random.below(length));
             let (cost, apart) = (random.within(1, most), random.pick(&[0, 0, MILLI, 10 * MILLI, 200 * MILLI]));
             for number in 0..random.within(1, (2 * burst / cost).clamp(1, 60)) {
-                queue.add(start + number * apart, Event::Request(node, cost));
+                queue.add(start + number * apart, SharesEvent::Request(node, cost));
             }
         }
         // The store comes and goes, and is asked only while it is gone.
         if random.happens_in_percent(30) {
-            (0..count as usize).for_each(|node| queue.add(0, Event::Request(node, 1)));
+            (0..count as usize).for_each(|node| queue.add(0, SharesEvent::Request(node, 1)));
             for number in 1..random.within(2, 12) {
                 let at = number * 300 * MILLI;
                 faults.push(5 * MILLI);
-                queue.add(at, Event::Lost(None, at + 5 * MILLI));
+                queue.add(at, SharesEvent::Lost(None, at + 5 * MILLI));
                 for request in 0..burst.min(100) {
-                    queue.add(at + MILLI, Event::Request((request % count) as usize, 1));
+                    queue.add(at + MILLI, SharesEvent::Request((request % count) as usize, 1));
                 }
             }
         }
@@ -135,10 +135,10 @@ impl Simulation {
     pub fn run(mut self) -> Result<u64, String> {
         while let Some((now, event)) = self.queue.pop() {
             match event {
-                Event::Request(node, cost) => self.request(now, node, cost),
-                Event::Repay(node) if self.nodes[node].lost_until <= now => self.repay(now, node),
-                Event::Repay(_) => {}
-                Event::Lost(node, until) => self.lose(now, node, until),
+                SharesEvent::Request(node, cost) => self.request(now, node, cost),
+                SharesEvent::Repay(node) if self.nodes[node].lost_until <= now => self.repay(now, node),
+                SharesEvent::Repay(_) => {}
+                SharesEvent::Lost(node, until) => self.lose(now, node, until),
             }
         }
         self.check()?;
@@ -151,12 +151,12 @@ impl Simulation {
             let node = &mut self.nodes[index];
             node.has_noticed &= node.lost_until > now;
             node.lost_until = node.lost_until.max(until);
-            if self.defect == Defect::ShareAtEveryFault {
+            if self.defect == SharesDefect::ShareAtEveryFault {
                 node.has_begun = false;
             }
             // Another request may come first, and charges the store by itself.
             let later = until + self.random.below(200 * MILLI);
-            self.queue.add(later, Event::Repay(index));
+            self.queue.add(later, SharesEvent::Repay(index));
         }
     }
 
@@ -193,7 +193,7 @@ impl Simulation {
         let share = share_of_node(&self.limits, state.nodes);
         let due = state.arrears.due(&share.as_slice()[0], state.clock.shown_at(now));
         state.arrears = Arrears::default();
-        if due > 0 && self.defect != Defect::NoArrears {
+        if due > 0 && self.defect != SharesDefect::NoArrears {
             let _ = self.charge(now, Ask::Regardless(Cost::new(due)), true);
         }
     }
@@ -298,7 +298,7 @@ fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
     (limit.into(), None, window)
 }
 
-impl std::fmt::Debug for Simulation {
+impl std::fmt::Debug for SharesSimulation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Simulation")
             .field("nodes", &self.nodes.len())

@@ -9,7 +9,7 @@ use tollgate_core::{
 };
 use tollgate_share::tally::{Payload, Tally, merge, with_debt};
 
-use super::{Clock, Link, Queue, Random};
+use super::{Clock, Queue, Random, SimulatedLink};
 use crate::history::{Bound, Checker};
 
 const MILLI: u64 = 1_000_000;
@@ -18,7 +18,7 @@ const KEY: &[u8] = b"key";
 
 /// A defect to plant, which the check has to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defect {
+pub enum TallyDefect {
     /// No defect: the protocol unchanged.
     None,
     /// The store does not look at sequence numbers.
@@ -27,12 +27,12 @@ pub enum Defect {
     NotResent,
 }
 
-enum Event {
+enum TallyEvent {
     Request(usize, u64),
     Sync(usize),
     /// A payload, or a read if there is none.
     ToStore(usize, Message),
-    ToNode(usize, Answer),
+    ToNode(usize, TallyAnswer),
     Crash(usize),
     Pause(usize, u64),
     StoreLost,
@@ -48,7 +48,7 @@ struct Message {
 }
 
 #[derive(Clone)]
-struct Answer {
+struct TallyAnswer {
     node_id: u64,
     sequence: u64,
     words: Vec<u64>,
@@ -56,12 +56,12 @@ struct Answer {
     time: u64,
 }
 
-struct Node {
+struct TallyNode {
     id: u64,
     tally: Tally,
     clock: Clock,
-    to_store: Link,
-    to_node: Link,
+    to_store: SimulatedLink,
+    to_node: SimulatedLink,
     /// The store's time less this node's, as of the last answer.
     offset: Option<i128>,
     /// Requests that wait for the first touch.
@@ -73,10 +73,10 @@ struct Node {
 }
 
 /// One run.
-pub struct Simulation {
+pub struct TallySimulation {
     random: Random,
-    queue: Queue<Event>,
-    nodes: Vec<Node>,
+    queue: Queue<TallyEvent>,
+    nodes: Vec<TallyNode>,
     limits: Arc<Limits>,
     capacity: u64,
     rate: Option<Rate>,
@@ -87,7 +87,7 @@ pub struct Simulation {
     length: u64,
     sync_every: u64,
     next_id: u64,
-    defect: Defect,
+    defect: TallyDefect,
     history: Vec<(u64, u64)>,
     /// What was taken on each incarnation, and what the store applied of it.
     taken: BTreeMap<u64, u64>,
@@ -100,9 +100,9 @@ pub struct Simulation {
     steps: [Vec<u64>; 2],
 }
 
-impl Simulation {
+impl TallySimulation {
     /// Draws a run with all faults.
-    pub fn draw(seed: u64, defect: Defect) -> Self {
+    pub fn draw(seed: u64, defect: TallyDefect) -> Self {
         let mut random = Random::new(seed);
         let length = random.within(1, 5) * SECOND;
         let burst = random.pick(&[1, 4, 10, 50, 200]);
@@ -113,13 +113,13 @@ impl Simulation {
         let sync_every = random.pick(&[50, 100, 100, 500]) * MILLI;
         let nodes = (0..nodes)
             .map(|index| {
-                queue.add(random.below(sync_every), Event::Sync(index));
-                Node {
+                queue.add(random.below(sync_every), TallyEvent::Sync(index));
+                TallyNode {
                     id: index as u64,
                     tally: Tally::default(),
                     clock: Clock::draw(&mut random),
-                    to_store: Link::draw(&mut random, length),
-                    to_node: Link::draw(&mut random, length),
+                    to_store: SimulatedLink::draw(&mut random, length),
+                    to_node: SimulatedLink::draw(&mut random, length),
                     offset: None,
                     waiting: Vec::new(),
                     reading: false,
@@ -158,12 +158,12 @@ impl Simulation {
     fn draw_events(&mut self) {
         let (nodes, length) = (self.nodes.len() as u64, self.length);
         while self.random.happens_in_percent(25) {
-            let event = Event::Crash(self.random.below(nodes) as usize);
+            let event = TallyEvent::Crash(self.random.below(nodes) as usize);
             self.queue.add(self.random.below(length), event);
         }
         while self.random.happens_in_percent(20) {
             let (node, pause) = (self.random.below(nodes) as usize, self.random.below(3 * SECOND));
-            self.queue.add(self.random.below(length), Event::Pause(node, pause));
+            self.queue.add(self.random.below(length), TallyEvent::Pause(node, pause));
         }
         if self.random.happens_in_percent(20) {
             let (at, by) = (self.random.below(length), self.random.below(10 * SECOND));
@@ -173,7 +173,7 @@ impl Simulation {
         }
         if self.random.happens_in_percent(15) {
             self.losses = 1;
-            self.queue.add(self.random.below(length), Event::StoreLost);
+            self.queue.add(self.random.below(length), TallyEvent::StoreLost);
         }
         for _ in 0..self.random.within(1, 25) {
             let (node, start) = (self.random.below(nodes) as usize, self.random.below(length));
@@ -181,7 +181,7 @@ impl Simulation {
             let apart = self.random.pick(&[0, 0, MILLI, 10 * MILLI, 200 * MILLI]);
             for number in 0..self.random.within(1, (2 * self.capacity / cost).clamp(1, 60)) {
                 if start + number * apart < length {
-                    self.queue.add(start + number * apart, Event::Request(node, cost));
+                    self.queue.add(start + number * apart, TallyEvent::Request(node, cost));
                 }
             }
         }
@@ -204,24 +204,24 @@ impl Simulation {
         Ok(self.history.iter().map(|(_, cost)| cost).sum())
     }
 
-    fn handle(&mut self, now: u64, event: Event) {
+    fn handle(&mut self, now: u64, event: TallyEvent) {
         let node = match &event {
-            Event::Request(node, _) | Event::Sync(node) | Event::ToNode(node, _) => Some(*node),
-            Event::ToStore(..) | Event::Crash(_) | Event::Pause(..) | Event::StoreLost => None,
+            TallyEvent::Request(node, _) | TallyEvent::Sync(node) | TallyEvent::ToNode(node, _) => Some(*node),
+            TallyEvent::ToStore(..) | TallyEvent::Crash(_) | TallyEvent::Pause(..) | TallyEvent::StoreLost => None,
         };
         // A paused node does everything later.
         if let Some(until) = node.map(|node| self.nodes[node].paused_until).filter(|until| now < *until) {
             return self.queue.add(until, event);
         }
         match event {
-            Event::Request(node, cost) => self.request(now, node, cost),
-            Event::Sync(node) => {
-                self.queue.add(now + self.sync_every, Event::Sync(node));
+            TallyEvent::Request(node, cost) => self.request(now, node, cost),
+            TallyEvent::Sync(node) => {
+                self.queue.add(now + self.sync_every, TallyEvent::Sync(node));
                 self.sync(now, node);
             }
-            Event::ToStore(node, message) => self.at_store(now, node, &message),
-            Event::ToNode(node, answer) => self.on_answer(now, node, &answer),
-            Event::Crash(node) => {
+            TallyEvent::ToStore(node, message) => self.at_store(now, node, &message),
+            TallyEvent::ToNode(node, answer) => self.on_answer(now, node, &answer),
+            TallyEvent::Crash(node) => {
                 self.crashes += 1;
                 let state = &mut self.nodes[node];
                 (state.tally, state.id, state.offset) = (Tally::default(), self.next_id, None);
@@ -229,8 +229,8 @@ impl Simulation {
                 state.reading = false;
                 self.next_id += 1;
             }
-            Event::Pause(node, length) => self.nodes[node].paused_until = now + length,
-            Event::StoreLost => {
+            TallyEvent::Pause(node, length) => self.nodes[node].paused_until = now + length,
+            TallyEvent::StoreLost => {
                 // What was applied is lost with the numbers of what was applied, so a resend applies it again.
                 self.words = None;
                 self.seen.clear();
@@ -278,7 +278,7 @@ impl Simulation {
         if payload.is_some() || !self.nodes[node].tally.is_empty() || self.nodes[node].reading {
             let sequence = payload.as_ref().map(|payload| payload.sequence);
             self.send(now, node, payload);
-            if let (Defect::NotResent, Some(sequence)) = (self.defect, sequence) {
+            if let (TallyDefect::NotResent, Some(sequence)) = (self.defect, sequence) {
                 self.nodes[node].tally.acknowledge(sequence);
             }
         }
@@ -295,7 +295,7 @@ impl Simulation {
                 self.nodes[node].to_store.deliver(&mut self.random, now)
             };
             if let Some(arrives) = arrives {
-                self.queue.add(arrives, Event::ToStore(node, message.clone()));
+                self.queue.add(arrives, TallyEvent::ToStore(node, message.clone()));
             }
         }
     }
@@ -311,7 +311,7 @@ impl Simulation {
         let mut sequence = 0;
         if let Some(payload) = &message.payload {
             sequence = payload.sequence;
-            if payload.sequence > *seen || self.defect == Defect::MergedTwice {
+            if payload.sequence > *seen || self.defect == TallyDefect::MergedTwice {
                 *seen = payload.sequence;
                 let age = payload.charged_age(message.sent).as_nanos();
                 for item in &payload.items {
@@ -321,18 +321,18 @@ impl Simulation {
                 }
             }
         }
-        let answer = Answer { node_id: message.node_id, sequence, words: words.clone(), time };
+        let answer = TallyAnswer { node_id: message.node_id, sequence, words: words.clone(), time };
         let arrives = if now > self.length + SECOND / 2 {
             Some(now + MILLI)
         } else {
             self.nodes[node].to_node.deliver(&mut self.random, now)
         };
         if let Some(arrives) = arrives {
-            self.queue.add(arrives, Event::ToNode(node, answer));
+            self.queue.add(arrives, TallyEvent::ToNode(node, answer));
         }
     }
 
-    fn on_answer(&mut self, now: u64, node: usize, answer: &Answer) {
+    fn on_answer(&mut self, now: u64, node: usize, answer: &TallyAnswer) {
         let limits = self.limits.clone();
         let state = &mut self.nodes[node];
         if state.id != answer.node_id {
@@ -425,7 +425,7 @@ fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
     (valid(limit), None, seconds * SECOND)
 }
 
-impl std::fmt::Debug for Simulation {
+impl std::fmt::Debug for TallySimulation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Simulation").field("nodes", &self.nodes.len()).finish_non_exhaustive()
     }

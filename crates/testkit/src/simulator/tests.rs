@@ -4,34 +4,38 @@ use super::{lease, parts, peers, run_seeds, shares, tally};
 
 #[test]
 fn leases_admit_nothing_beyond_the_limit() {
-    run_seeds(200, |seed| lease::Simulation::draw(seed, lease::Defect::None).run().map(drop));
+    run_seeds(200, |seed| lease::LeaseSimulation::draw(seed, lease::LeaseDefect::None).run().map(drop));
 }
 
 #[test]
 fn eventual_tally_counts_once_and_stays_within_its_excess() {
-    run_seeds(200, |seed| tally::Simulation::draw(seed, tally::Defect::None).run().map(drop));
+    run_seeds(200, |seed| tally::TallySimulation::draw(seed, tally::TallyDefect::None).run().map(drop));
 }
 
 #[test]
 fn groups_over_places_are_all_or_none() {
-    run_seeds(200, |seed| parts::Simulation::draw(seed, parts::Defect::None).run());
+    run_seeds(200, |seed| parts::PartsSimulation::draw(seed, parts::PartsDefect::None).run());
 }
 
 #[test]
 fn shares_of_nodes_without_the_store_stay_within_their_excess() {
-    run_seeds(500, |seed| shares::Simulation::draw(seed, shares::Defect::None).run().map(drop));
+    run_seeds(500, |seed| shares::SharesSimulation::draw(seed, shares::SharesDefect::None).run().map(drop));
 }
 
 #[test]
 fn peers_apply_every_delta_once_and_stay_within_their_excess() {
-    run_seeds(300, |seed| peers::Simulation::draw(seed, peers::Defect::None).run().map(drop));
+    run_seeds(300, |seed| peers::PeersSimulation::draw(seed, peers::PeersDefect::None).run().map(drop));
 }
 
 #[test]
 fn planted_defects_of_peers_are_found() {
-    let defects = [peers::Defect::VectorAfterWalk, peers::Defect::MinorityStrikes, peers::Defect::OldDeltaMakesDebt];
+    let defects = [
+        peers::PeersDefect::VectorAfterWalk,
+        peers::PeersDefect::MinorityStrikes,
+        peers::PeersDefect::OldDeltaMakesDebt,
+    ];
     for defect in defects {
-        let found = (0..150).filter(|seed| peers::Simulation::draw(*seed, defect).run().is_err()).count();
+        let found = (0..150).filter(|seed| peers::PeersSimulation::draw(*seed, defect).run().is_err()).count();
         println!("{defect:?}: found by {found} of 150 seeds");
         assert!(found > 0, "{defect:?} is not found");
     }
@@ -65,17 +69,17 @@ fn traffic_of_peers() {
 #[test]
 fn planted_defects_are_found() {
     let found = |runs: &dyn Fn(u64) -> bool| (0..100).filter(|seed| runs(*seed)).count();
-    let lease = |defect| found(&|seed| lease::Simulation::draw(seed, defect).run().is_err());
-    let tally = |defect| found(&|seed| tally::Simulation::draw(seed, defect).run().is_err());
-    let parts = |defect| found(&|seed| parts::Simulation::draw(seed, defect).run().is_err());
-    let shares = |defect| found(&|seed| shares::Simulation::draw(seed, defect).run().is_err());
+    let lease = |defect| found(&|seed| lease::LeaseSimulation::draw(seed, defect).run().is_err());
+    let tally = |defect| found(&|seed| tally::TallySimulation::draw(seed, defect).run().is_err());
+    let parts = |defect| found(&|seed| parts::PartsSimulation::draw(seed, defect).run().is_err());
+    let shares = |defect| found(&|seed| shares::SharesSimulation::draw(seed, defect).run().is_err());
     let counts = [
-        ("a pool without a floor", lease(lease::Defect::NoFloor)),
-        ("a merge applied twice", tally(tally::Defect::MergedTwice)),
-        ("a payload that is not sent again", tally(tally::Defect::NotResent)),
-        ("a refund carried out twice", parts(parts::Defect::RefundedTwice)),
-        ("a new share at every fault", shares(shares::Defect::ShareAtEveryFault)),
-        ("arrears that are not charged", shares(shares::Defect::NoArrears)),
+        ("a pool without a floor", lease(lease::LeaseDefect::NoFloor)),
+        ("a merge applied twice", tally(tally::TallyDefect::MergedTwice)),
+        ("a payload that is not sent again", tally(tally::TallyDefect::NotResent)),
+        ("a refund carried out twice", parts(parts::PartsDefect::RefundedTwice)),
+        ("a new share at every fault", shares(shares::SharesDefect::ShareAtEveryFault)),
+        ("arrears that are not charged", shares(shares::SharesDefect::NoArrears)),
     ];
     for (defect, count) in counts {
         println!("{defect}: found by {count} of 100 seeds");
@@ -87,7 +91,7 @@ fn planted_defects_are_found() {
 #[test]
 fn leases_cost_few_calls_and_strand_little() {
     for (nodes, demand) in [(3, 200), (3, 105), (10, 200), (10, 105)] {
-        let outcome = lease::Simulation::with_steady_demand(1, 1_000, 1_000, nodes, demand).run().unwrap();
+        let outcome = lease::LeaseSimulation::with_steady_demand(1, 1_000, 1_000, nodes, demand).run().unwrap();
         let possible = outcome.asked.min(1_000 + 60 * 1_000);
         println!(
             "{nodes} nodes, demand {demand} %: {}/1000 calls per admitted request, {}/1000 of what may pass",

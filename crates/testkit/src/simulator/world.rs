@@ -93,7 +93,7 @@ impl<E> Queue<E> {
 
 /// One direction of a connection: it delays, loses and keeps the order, as TCP with its connection lost now and then.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct SimulatedLink {
     delay: (u64, u64),
     /// Messages lost, in percent.
     loss: u64,
@@ -102,7 +102,7 @@ pub struct Link {
     last: u64,
 }
 
-impl Link {
+impl SimulatedLink {
     /// Draws a link: mostly fast, sometimes slow, lossy or cut during a part of the run.
     pub fn draw(random: &mut Random, length: u64) -> Self {
         let slow = random.pick(&[200_000, 1_000_000, 1_000_000, 30_000_000]);

@@ -35,7 +35,7 @@ impl Subject for Fixed {
     }
 
     /// Returns windows of about the length around the start, and one each for all time before and after.
-    fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> Calendar {
+    fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> CalendarClock {
         let first = start + ahead + 1;
         let mut ends = vec![first];
         ends.extend(halves.iter().scan(first, |end, halves| {
@@ -45,7 +45,7 @@ impl Subject for Fixed {
         ends.push(1 << 63);
         let starts = [0].into_iter().chain(ends.clone());
         let window = |(from, to)| Window::new(Time::from_nanos(from), Time::from_nanos(to));
-        Calendar { ahead, spread, windows: starts.zip(ends).filter_map(window).collect() }
+        CalendarClock { ahead, spread, windows: starts.zip(ends).filter_map(window).collect() }
     }
 
     /// Checks that at most `limit × (⌈T / length⌉ + 1)` is admitted in any interval, and at most `limit` in each

@@ -306,7 +306,7 @@ mod tests {
         let mut second = joined(3_000);
         let _ = limiter.charge(1);
         clock.run(Nanos::from_millis(100));
-        let poll = |future: &mut crate::Acquire<'_, _>| {
+        let poll = |future: &mut crate::acquire::Acquire<'_, _>| {
             Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).map(|answer| answer.err())
         };
         assert_eq!(poll(&mut first), std::task::Poll::Ready(Some(AcquireError::TimedOut)));

@@ -15,30 +15,28 @@ use crate::calendar::Calendar;
 /// Maximum number of overrides per rule.
 const MAX_OVERRIDES: usize = 100_000;
 
-impl Checker<'_> {
-    pub(super) fn check_overrides(
-        &mut self,
-        raw: &[RawOverride],
-        on_exceed: OnExceed,
-        notes: &mut Notes,
-    ) -> Vec<Override> {
-        if let Some(first) = raw.get(MAX_OVERRIDES) {
-            notes.add(first.position, format!("too many overrides: {} (maximum {MAX_OVERRIDES})", raw.len()));
-            return Vec::new();
-        }
-        let overrides = raw.iter().filter_map(|raw| {
-            let when = self.check_when(&raw.when, notes);
-            let until = raw.until.as_ref().map(|until| check_until(until, notes));
-            let effect = check_effect(&raw.effect, "the override", on_exceed, notes)?;
-            let until = match until {
-                Some(until) => Some(until?),
-                None => None,
-            };
-            let by_api = raw.set_by.as_ref().is_some_and(|set_by| check_set_by(set_by, notes));
-            Some(Override { position: raw.position, when, effect, words: words_of(&raw.effect), until, by_api })
-        });
-        overrides.collect()
+pub(super) fn check_overrides(
+    checker: &mut Checker<'_>,
+    raw: &[RawOverride],
+    on_exceed: OnExceed,
+    notes: &mut Notes,
+) -> Vec<Override> {
+    if let Some(first) = raw.get(MAX_OVERRIDES) {
+        notes.add(first.position, format!("too many overrides: {} (maximum {MAX_OVERRIDES})", raw.len()));
+        return Vec::new();
     }
+    let overrides = raw.iter().filter_map(|raw| {
+        let when = checker.check_when(&raw.when, notes);
+        let until = raw.until.as_ref().map(|until| check_until(until, notes));
+        let effect = check_effect(&raw.effect, "the override", on_exceed, notes)?;
+        let until = match until {
+            Some(until) => Some(until?),
+            None => None,
+        };
+        let by_api = raw.set_by.as_ref().is_some_and(|set_by| check_set_by(set_by, notes));
+        Some(Override { position: raw.position, when, effect, words: words_of(&raw.effect), until, by_api })
+    });
+    overrides.collect()
 }
 
 /// Returns whether an override is marked as set through the API, the only valid mark.

@@ -18,7 +18,7 @@ use super::{Domain, MAX_RULES, ReadFile};
 use behaviour::{check_ban, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
 use condition::{check_expression, check_only, check_per, match_invalid};
 use consistency::check_consistency;
-use limits::{check_effect, words_of};
+use limits::{check_effect, check_overrides, words_of};
 use together::check_matched_together;
 
 /// Maximum length of the name of a domain, a rule or an attribute.
@@ -87,7 +87,7 @@ impl<'f> Checker<'f> {
         let per = check_per(&raw.per, &when, notes);
         let on_exceed = check_exceed(raw.on_exceed.as_ref(), notes);
         let effect = check_effect(&raw.effect, "the rule", on_exceed, notes);
-        let overrides = self.check_overrides(&raw.overrides, on_exceed, notes);
+        let overrides = check_overrides(self, &raw.overrides, on_exceed, notes);
         let replaces = check_replaces(id, &raw.replaces, notes);
         let suffices = raw.suffices.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
         let postpaid = raw.postpaid.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);

@@ -75,7 +75,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
         None => Box::new(std::io::stdin().lock()),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let mut times = Times::new(clock);
+    let mut times = DecideTimes::new(clock);
     let mut input = BufReader::new(input);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let (mut bytes, mut number, mut success) = (Vec::new(), 0, true);
@@ -144,14 +144,14 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Op
 }
 
 /// The times of requests: as specified in them, or when they are read, depending on the first request.
-struct Times {
+struct DecideTimes {
     clock: Arc<ManualClock>,
     real: PreciseClock,
     specified: Option<bool>,
     last: u64,
 }
 
-impl Times {
+impl DecideTimes {
     fn new(clock: Arc<ManualClock>) -> Self {
         Self { clock, real: PreciseClock::new(), specified: None, last: 0 }
     }

@@ -16,7 +16,7 @@ use crate::control::api::{AuditQueues, AuditSink, Service};
 use crate::control::auth::TokenPolicy;
 use crate::control::model::Role;
 use crate::net::background::BackgroundThread;
-use crate::rules_source::file::{self, RuleFiles};
+use crate::rules_source::file::{self, WatchedFiles};
 use crate::rules_source::status::{FollowedService, RulesSource};
 use crate::rules_source::xds::XdsFollower;
 use crate::rules_source::{database, poll};
@@ -34,7 +34,7 @@ pub(super) async fn start<S: Store + 'static>(
         RulesConfig::Inline => Arc::new(app.with_source(RulesSource::Inline)),
         RulesConfig::File(path) => {
             let app = Arc::new(app.with_source(RulesSource::File(path.clone())));
-            let mut watched = RuleFiles::new(path.clone());
+            let mut watched = WatchedFiles::new(path.clone());
             file::load(&app, &mut watched)?;
             drop(background.handle().spawn(file::watch(app.clone(), watched)));
             app

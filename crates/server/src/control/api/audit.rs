@@ -27,7 +27,7 @@ use crate::control::model::{AuditEntry, AuditSearch, Page, PageRequest, Role};
 use crate::http::problem::Problem;
 use crate::ops::error::OpError;
 
-/// Which entries.
+/// Selects entries of the log.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]

@@ -20,11 +20,11 @@ const REFUSED: &str = "tollgate-refused";
 
 /// The last report of each node.
 #[derive(Debug, Default)]
-pub(super) struct Nodes(Mutex<HashMap<String, Report>>);
+pub(super) struct Nodes(Mutex<HashMap<String, ReportedRules>>);
 
 /// What a node reports about itself.
 #[derive(Clone, Debug)]
-pub(super) struct Report {
+pub(super) struct ReportedRules {
     running: Option<i64>,
     refused: Option<RefusedRevision>,
     at: Instant,
@@ -32,7 +32,7 @@ pub(super) struct Report {
 
 impl Nodes {
     /// Stores a report. If there are too many nodes, the one that reported least recently is dropped.
-    pub(super) fn update(&self, node: &str, report: Report) {
+    pub(super) fn update(&self, node: &str, report: ReportedRules) {
         let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if nodes.len() >= MAX_NODES && !nodes.contains_key(node) {
             let oldest = nodes.iter().min_by_key(|(_, report)| report.at).map(|(name, _)| name.clone());
@@ -45,8 +45,12 @@ impl Nodes {
     fn list(&self, now: Instant) -> Vec<NodeReport> {
         let nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let ms_ago = |at| now.saturating_duration_since(at).as_millis().try_into().unwrap_or(u64::MAX);
-        let node =
-            |(node, Report { running, refused, at })| NodeReport { node, running, refused, seen_ms_ago: ms_ago(at) };
+        let node = |(node, ReportedRules { running, refused, at })| NodeReport {
+            node,
+            running,
+            refused,
+            seen_ms_ago: ms_ago(at),
+        };
         let mut nodes: Vec<NodeReport> = nodes.into_iter().map(node).collect();
         nodes.sort_by(|one, other| one.node.cmp(&other.node));
         nodes
@@ -57,7 +61,7 @@ impl Nodes {
 ///
 /// # Errors
 /// When a header is invalid.
-pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, Report)>, Problem> {
+pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, ReportedRules)>, Problem> {
     let Some(node) = header_text(headers, NODE)?.filter(|node| !node.is_empty()) else { return Ok(None) };
     if node.chars().count() > MAX_NODE_NAME {
         return Err(Problem::bad_request(format!("node name too long (maximum {MAX_NODE_NAME} characters)")));
@@ -72,7 +76,7 @@ pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String
         let why = why.chars().take(MAX_WHY).collect();
         revision(number).map(|revision| RefusedRevision { revision, why })
     });
-    Ok(Some((node, Report { running, refused: refused.transpose()?, at: now })))
+    Ok(Some((node, ReportedRules { running, refused: refused.transpose()?, at: now })))
 }
 
 /// The nodes that follow this service.
@@ -137,7 +141,7 @@ mod tests {
         let start = Instant::now();
         for number in 0..=MAX_NODES as u64 {
             let at = start + Duration::from_millis(number);
-            nodes.update(&format!("node-{number}"), Report { running: None, refused: None, at });
+            nodes.update(&format!("node-{number}"), ReportedRules { running: None, refused: None, at });
         }
         let listed = nodes.list(start);
         assert_eq!(listed.len(), MAX_NODES);

@@ -2,7 +2,7 @@ use super::*;
 
 /// Rules with the counts that a test sets.
 struct Subject {
-    history: History,
+    history: LiveHistory,
     version: u64,
     names: Vec<String>,
     counts: Vec<u64>,
@@ -16,7 +16,7 @@ impl Subject {
     fn new(rules: usize) -> Self {
         let names = (0..rules).map(|number| format!("r{number}")).collect();
         let mut subject = Self {
-            history: History::default(),
+            history: LiveHistory::default(),
             version: 1,
             names,
             counts: vec![0; rules],

@@ -11,7 +11,7 @@ use crate::replay::bounds::MAX_FIELDS;
 pub struct Pattern {
     /// The text before the first field.
     start: Box<[u8]>,
-    fields: Vec<Field>,
+    fields: Vec<PatternField>,
     names: Vec<String>,
     /// Whether lines may go on after the last field.
     open: bool,
@@ -21,7 +21,7 @@ pub struct Pattern {
 
 /// A field, and the text that follows it; empty if it is the last.
 #[derive(Clone, Debug)]
-struct Field {
+struct PatternField {
     end: Box<[u8]>,
     /// Whether it is in quotes, so that `\"` does not end it.
     quoted: bool,
@@ -67,7 +67,7 @@ impl Pattern {
                     pattern.end_field(&text);
                     let quoted = text.ends_with('"');
                     text.clear();
-                    pattern.fields.push(Field { end: Box::default(), quoted });
+                    pattern.fields.push(PatternField { end: Box::default(), quoted });
                     pattern.names.push(name);
                 }
             }
@@ -136,7 +136,7 @@ impl Pattern {
     }
 }
 
-impl Field {
+impl PatternField {
     /// Returns the length of the field at the beginning of `rest`, and whether it has escape sequences.
     #[inline]
     fn field_length(&self, rest: &[u8], open: bool) -> Option<(usize, bool)> {

@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 
 /// A time, and how exact it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct LogTime {
     /// Nanoseconds since 1970.
     pub nanos: u64,
     /// Whether it is in whole seconds.
@@ -25,7 +25,7 @@ pub struct TimeParser {
     zone: TimeZone,
     last: [u8; LONGEST],
     last_len: usize,
-    last_stamp: Option<Stamp>,
+    last_stamp: Option<LogTime>,
 }
 
 /// The longest time that is remembered.
@@ -40,7 +40,7 @@ impl TimeParser {
 
     /// Parses a time; `None` if it is not one, or not between 1970 and 2554.
     #[inline]
-    pub fn parse(&mut self, text: &[u8]) -> Option<Stamp> {
+    pub fn parse(&mut self, text: &[u8]) -> Option<LogTime> {
         if text == &self.last[..self.last_len] {
             return self.last_stamp;
         }
@@ -52,7 +52,7 @@ impl TimeParser {
         stamp
     }
 
-    fn parse_new(&self, text: &[u8]) -> Option<Stamp> {
+    fn parse_new(&self, text: &[u8]) -> Option<LogTime> {
         let text = text.trim_ascii();
         match (text.get(2), text.get(4)) {
             (Some(b'/'), _) => self.parse_common(text),
@@ -62,7 +62,7 @@ impl TimeParser {
     }
 
     /// `16/Nov/2026:09:00:00[.123] [+0000]`
-    fn parse_common(&self, text: &[u8]) -> Option<Stamp> {
+    fn parse_common(&self, text: &[u8]) -> Option<LogTime> {
         const MONTHS: &[u8; 36] = b"janfebmaraprmayjunjulaugsepoctnovdec";
         let (date, rest) = text.split_at_checked(20)?;
         let month = date[3..6].to_ascii_lowercase();
@@ -78,7 +78,7 @@ impl TimeParser {
     }
 
     /// `2026-11-16T09:00:00[.123][Z|+01:00]`
-    fn parse_iso(&self, text: &[u8]) -> Option<Stamp> {
+    fn parse_iso(&self, text: &[u8]) -> Option<LogTime> {
         let (date, rest) = text.split_at_checked(19)?;
         if !matches!([date[4], date[7]], [b'-', b'-'] | [b'/', b'/'])
             || !matches!(date[10], b'T' | b't' | b' ')
@@ -92,7 +92,7 @@ impl TimeParser {
     }
 
     /// Adds the fraction and subtracts the offset.
-    fn finish(&self, days: u64, of_day: u64, rest: &[u8]) -> Option<Stamp> {
+    fn finish(&self, days: u64, of_day: u64, rest: &[u8]) -> Option<LogTime> {
         let (fraction, rest) = match rest.split_first() {
             Some((b'.' | b',', rest)) => {
                 let len = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -108,7 +108,7 @@ impl TimeParser {
         };
         let seconds = u64::try_from(local - offset).ok()?;
         let nanos = seconds.checked_mul(SECOND)?.checked_add(fraction.unwrap_or(0))?;
-        Some(Stamp { nanos, is_whole_second: fraction.is_none() })
+        Some(LogTime { nanos, is_whole_second: fraction.is_none() })
     }
 
     /// Returns the offset of the zone at a local time, in seconds.
@@ -124,7 +124,7 @@ impl TimeParser {
 }
 
 /// `1794819600.123`, or a whole number, whose unit follows from its length.
-fn parse_epoch(text: &[u8]) -> Option<Stamp> {
+fn parse_epoch(text: &[u8]) -> Option<LogTime> {
     let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (whole, rest) = text.split_at(len);
     if whole.is_empty() || whole.len() > 19 {
@@ -140,11 +140,11 @@ fn parse_epoch(text: &[u8]) -> Option<Stamp> {
                 _ => 1,
             };
             let nanos = whole_number.checked_mul(unit)?;
-            Some(Stamp { nanos, is_whole_second: unit == SECOND })
+            Some(LogTime { nanos, is_whole_second: unit == SECOND })
         }
         [b'.', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => {
             let nanos = whole_number.checked_mul(SECOND)?.checked_add(parse_fraction(digits)?)?;
-            Some(Stamp { nanos, is_whole_second: false })
+            Some(LogTime { nanos, is_whole_second: false })
         }
         _ => None,
     }

@@ -3,11 +3,11 @@ use proptest::prelude::*;
 use super::*;
 
 /// Returns all commands in `input`, and the result for the rest.
-fn parse_commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<Frame, ProtocolError>) {
+fn parse_commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<RespFrame, ProtocolError>) {
     let (mut commands, mut args, mut at) = (Vec::new(), Vec::new(), 0);
     loop {
         match parse(&input[at..], &mut args) {
-            Ok(Frame::Command(len)) => {
+            Ok(RespFrame::Command(len)) => {
                 commands.push(args.iter().map(|arg| arg.to_vec()).collect());
                 at += len;
             }
@@ -16,7 +16,7 @@ fn parse_commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<Frame, ProtocolErr
     }
 }
 
-fn check(input: &[u8], expected: &[&[&str]], rest: Result<Frame, ProtocolError>) {
+fn check(input: &[u8], expected: &[&[&str]], rest: Result<RespFrame, ProtocolError>) {
     let (commands, outcome) = parse_commands(input);
     let commands: Vec<Vec<&str>> =
         commands.iter().map(|args| args.iter().map(|arg| std::str::from_utf8(arg).expect("text")).collect()).collect();
@@ -30,7 +30,7 @@ fn check(input: &[u8], expected: &[&[&str]], rest: Result<Frame, ProtocolError>)
 
 #[test]
 fn commands_are_arrays_or_lines() {
-    let end = Ok(Frame::Incomplete(1));
+    let end = Ok(RespFrame::Incomplete(1));
     check(b"*1\r\n$4\r\nPING\r\n", &[&["PING"]], end);
     check(b"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n", &[&["ECHO", ""]], end);
     check(b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n", &[&["PING"], &["QUIT"]], end);
@@ -40,10 +40,10 @@ fn commands_are_arrays_or_lines() {
 
 #[test]
 fn incomplete_input_asks_for_more() {
-    check(b"*2", &[], Ok(Frame::Incomplete(3)));
-    check(b"*2\r\n", &[], Ok(Frame::Incomplete(5)));
-    check(b"*2\r\n$3\r\nfoo\r\n$1000\r\n", &[], Ok(Frame::Incomplete(20 + 1_002)));
-    check(b"PI", &[], Ok(Frame::Incomplete(3)));
+    check(b"*2", &[], Ok(RespFrame::Incomplete(3)));
+    check(b"*2\r\n", &[], Ok(RespFrame::Incomplete(5)));
+    check(b"*2\r\n$3\r\nfoo\r\n$1000\r\n", &[], Ok(RespFrame::Incomplete(20 + 1_002)));
+    check(b"PI", &[], Ok(RespFrame::Incomplete(3)));
 }
 
 #[test]
@@ -79,13 +79,13 @@ fn limits_hold_at_their_edge() {
     };
     let outcome = |bytes: &[u8]| parse(bytes, &mut Vec::new());
     let len = command(MAX_ARGS, 1).len();
-    assert_eq!(outcome(&command(MAX_ARGS, 1)), Ok(Frame::Command(len)));
-    assert_eq!(outcome(&command(1, MAX_BULK)), Ok(Frame::Command(MAX_BULK + 14)));
+    assert_eq!(outcome(&command(MAX_ARGS, 1)), Ok(RespFrame::Command(len)));
+    assert_eq!(outcome(&command(1, MAX_BULK)), Ok(RespFrame::Command(MAX_BULK + 14)));
     assert_eq!(outcome(&command(2, MAX_BULK)), Err(ProtocolError::CommandTooLong));
-    assert_eq!(outcome(&vec![b'a'; MAX_COMMAND]), Ok(Frame::Incomplete(MAX_COMMAND + 1)));
+    assert_eq!(outcome(&vec![b'a'; MAX_COMMAND]), Ok(RespFrame::Incomplete(MAX_COMMAND + 1)));
     assert_eq!(outcome(&vec![b'a'; MAX_COMMAND + 1]), Err(ProtocolError::CommandTooLong));
     let words = |count| [b"a ".repeat(count), b"\r\n".to_vec()].concat();
-    assert!(matches!(outcome(&words(MAX_ARGS)), Ok(Frame::Command(_))));
+    assert!(matches!(outcome(&words(MAX_ARGS)), Ok(RespFrame::Command(_))));
     assert_eq!(outcome(&words(MAX_ARGS + 1)), Err(ProtocolError::ArrayLength));
 }
 
@@ -172,7 +172,7 @@ proptest! {
     fn no_input_panics_and_every_command_lies_within_it(input in almost_requests()) {
         let (commands, rest) = parse_commands(&input);
         prop_assert!(commands.iter().flatten().map(Vec::len).sum::<usize>() <= input.len());
-        if let Ok(Frame::Incomplete(needed)) = rest {
+        if let Ok(RespFrame::Incomplete(needed)) = rest {
             prop_assert!(needed > 0);
         }
     }
@@ -190,11 +190,11 @@ proptest! {
             }
             loop {
                 match parse(&input[at..end], &mut args) {
-                    Ok(Frame::Command(len)) => {
+                    Ok(RespFrame::Command(len)) => {
                         all.push(args.iter().map(|arg| arg.to_vec()).collect::<Vec<_>>());
                         at += len;
                     }
-                    Ok(Frame::Incomplete(bytes)) => {
+                    Ok(RespFrame::Incomplete(bytes)) => {
                         prop_assert!(bytes > end - at);
                         needed = bytes;
                         break;
@@ -212,6 +212,6 @@ proptest! {
     #[test]
     fn encoded_commands_are_parsed_back(requests in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), 0..6)) {
         let bytes: Vec<u8> = requests.iter().flat_map(|args| encode(args)).collect();
-        prop_assert_eq!(parse_commands(&bytes), (requests, Ok(Frame::Incomplete(1))));
+        prop_assert_eq!(parse_commands(&bytes), (requests, Ok(RespFrame::Incomplete(1))));
     }
 }

@@ -31,7 +31,7 @@ const ALIVE_PING: [u8; 8] = *b"areyouup";
 
 /// A complete request, or one that was refused before its end.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Call<'i> {
+pub struct StreamCall<'i> {
     /// Its stream.
     pub stream: u32,
     /// Its headers.
@@ -123,7 +123,7 @@ impl Connection {
 
     /// Takes frames from the input up to the end of the next call. Returns `None` when there is no further one in the input; a
     /// part of a frame is left in it. `now` is the time since the connection started.
-    pub fn next<'i>(&mut self, input: &mut &'i [u8], now: Duration) -> Option<Call<'i>> {
+    pub fn next<'i>(&mut self, input: &mut &'i [u8], now: Duration) -> Option<StreamCall<'i>> {
         self.now = now;
         if self.phase == Phase::Preface {
             self.take_preface(input);
@@ -209,7 +209,7 @@ impl Connection {
 
     /// Ends whatever began before `since` and is incomplete: a call is returned as too slow, and without the preface or
     /// the end of a header block the connection is closed.
-    pub fn expire_incomplete(&mut self, since: Duration) -> Option<Call<'static>> {
+    pub fn expire_incomplete(&mut self, since: Duration) -> Option<StreamCall<'static>> {
         if self.phase <= Phase::Settings || self.block.as_ref().is_some_and(|block| block.since <= since) {
             self.close_with_error(ConnectionError::new(ErrorCode::EnhanceYourCalm, "headers did not arrive in time"));
             return None;
@@ -219,7 +219,7 @@ impl Connection {
         let stream = self.streams.iter_mut().find(is_expired)?;
         let state = std::mem::replace(&mut stream.state, StreamState::Answering(ClientSide::Open));
         let StreamState::Receiving { head, .. } = state else { return None };
-        Some(Call { stream: stream.id, head, body: Err(CallError::TooSlow) })
+        Some(StreamCall { stream: stream.id, head, body: Err(CallError::TooSlow) })
     }
 
     fn take_preface(&mut self, input: &mut &[u8]) {
@@ -245,7 +245,7 @@ impl Connection {
         self.put_window_update(CONNECTION_WINDOW - DEFAULT_WINDOW);
     }
 
-    fn on_frame<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
+    fn on_frame<'i>(&mut self, frame: Frame<'i>) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         if let Some(block) = &self.block
             && (frame.kind != Kind::Continuation || frame.stream != block.stream)
         {

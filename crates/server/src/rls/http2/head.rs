@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::field::FieldName;
-use super::hpack::Field;
+use super::hpack::HeaderField;
 
 /// The values that are needed from the headers of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl HeadBuilder {
     }
 
     /// Adds a field. Beyond the maximum nothing is kept.
-    pub fn add(&mut self, field: Field<'_>) {
+    pub fn add(&mut self, field: HeaderField<'_>) {
         self.left = self.left.and_then(|left| left.checked_sub(field.size()));
         if self.left.is_some() && self.error.is_none() {
             self.error = self.check(field);
@@ -79,7 +79,7 @@ impl HeadBuilder {
     }
 
     /// Takes a field and returns what is wrong with it.
-    fn check(&mut self, Field { kind, value, .. }: Field<'_>) -> Option<&'static str> {
+    fn check(&mut self, HeaderField { kind, value, .. }: HeaderField<'_>) -> Option<&'static str> {
         if !kind.is_pseudo() {
             self.seen.add(Seen::REGULAR);
         } else if self.seen.has_all(Seen::REGULAR) {
@@ -146,7 +146,7 @@ mod tests {
         let mut head = HeadBuilder::new(max, KNOWN);
         for (name, value) in fields {
             let (name, value) = (name.as_bytes(), value.as_bytes());
-            head.add(Field { kind: FieldName::classify(name, value), name, value });
+            head.add(HeaderField { kind: FieldName::classify(name, value), name, value });
         }
         head
     }

@@ -19,7 +19,7 @@ const MAX_INTEGER_BYTES: u32 = 4;
 
 /// A decoded field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Field<'a> {
+pub struct HeaderField<'a> {
     /// Its name, classified.
     pub kind: FieldName,
     /// Its name as sent.
@@ -28,7 +28,7 @@ pub struct Field<'a> {
     pub value: &'a [u8],
 }
 
-impl Field<'_> {
+impl HeaderField<'_> {
     /// Returns what the field counts in a table or a list.
     pub const fn size(&self) -> usize {
         self.name.len() + self.value.len() + FIELD_OVERHEAD
@@ -62,9 +62,9 @@ struct TableEntry {
 }
 
 impl TableEntry {
-    fn field(&self) -> Field<'_> {
+    fn field(&self) -> HeaderField<'_> {
         let (name, value) = self.bytes.split_at(self.name_length);
-        Field { kind: self.kind, name, value }
+        HeaderField { kind: self.kind, name, value }
     }
 }
 
@@ -91,7 +91,7 @@ impl Decoder {
     ///
     /// # Errors
     /// When it is malformed. The connection has to be closed, since the dynamic table is not known any longer.
-    pub fn decode(&mut self, mut block: &[u8], mut each: impl FnMut(Field<'_>)) -> Result<(), HpackError> {
+    pub fn decode(&mut self, mut block: &[u8], mut each: impl FnMut(HeaderField<'_>)) -> Result<(), HpackError> {
         let mut is_first = true;
         while let Some(&first) = block.first() {
             match first {
@@ -115,7 +115,7 @@ impl Decoder {
         &mut self,
         block: &mut &[u8],
         bits: u32,
-        each: &mut impl FnMut(Field<'_>),
+        each: &mut impl FnMut(HeaderField<'_>),
     ) -> Result<(), HpackError> {
         // Taken out while entries are borrowed.
         let (mut name, mut value) = (std::mem::take(&mut self.name), std::mem::take(&mut self.value));
@@ -126,7 +126,7 @@ impl Decoder {
             index => name.extend_from_slice(self.field_at(index)?.name),
         }
         take_string(block, &mut value)?;
-        let field = Field { kind: FieldName::classify(&name, &value), name: &name, value: &value };
+        let field = HeaderField { kind: FieldName::classify(&name, &value), name: &name, value: &value };
         each(field);
         if bits == 6 {
             self.insert(field);
@@ -136,10 +136,12 @@ impl Decoder {
     }
 
     /// Returns the field of an index: those of the static table first, then the newest of the dynamic one.
-    fn field_at(&self, index: usize) -> Result<Field<'_>, HpackError> {
+    fn field_at(&self, index: usize) -> Result<HeaderField<'_>, HpackError> {
         let index = index.checked_sub(1).ok_or(HpackError("the index 0"))?;
         match STATIC.get(index) {
-            Some((name, value, kind)) => Ok(Field { kind: *kind, name: name.as_bytes(), value: value.as_bytes() }),
+            Some((name, value, kind)) => {
+                Ok(HeaderField { kind: *kind, name: name.as_bytes(), value: value.as_bytes() })
+            }
             None => {
                 let entry = self.entries.get(index - STATIC.len());
                 entry.map(TableEntry::field).ok_or(HpackError("an index beyond the tables"))
@@ -147,7 +149,7 @@ impl Decoder {
         }
     }
 
-    fn insert(&mut self, field: Field<'_>) {
+    fn insert(&mut self, field: HeaderField<'_>) {
         self.version += 1;
         self.evict(self.max_size.saturating_sub(field.size()));
         // A field larger than the table empties it and is not kept.

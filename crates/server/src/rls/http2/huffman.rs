@@ -22,7 +22,7 @@ const MAX_LENGTH: usize = 30;
 /// The length of codes that one table lookup finds.
 const SHORT: usize = 8;
 
-struct Code {
+struct HuffmanCode {
     /// The symbols, sorted by the length of their codes, then by themselves.
     symbols: [u16; 257],
     /// For each length: its first code, left-aligned in 32 bits; the index of that code's symbol; and the end of its codes.
@@ -31,10 +31,10 @@ struct Code {
     short: [(u8, u8); 1 << SHORT],
 }
 
-const CODE: Code = build();
+const CODE: HuffmanCode = build();
 
-const fn build() -> Code {
-    let mut code = Code { symbols: [0; 257], lengths: [(0, 0, 0); MAX_LENGTH + 1], short: [(0, 0); 1 << SHORT] };
+const fn build() -> HuffmanCode {
+    let mut code = HuffmanCode { symbols: [0; 257], lengths: [(0, 0, 0); MAX_LENGTH + 1], short: [(0, 0); 1 << SHORT] };
     let (mut next, mut index, mut length) = (0_u64, 0, 1);
     while length <= MAX_LENGTH {
         let step = 1_u64 << (32 - length);

@@ -17,4 +17,4 @@ mod streams;
 #[cfg(test)]
 mod tests;
 
-pub use connection::{Call, CallError, Connection};
+pub use connection::{CallError, Connection, StreamCall};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::bounds::{
     MAX_BODY, MAX_CONTINUATIONS, MAX_HEADER_BLOCK, MAX_HEADERS, MAX_LAST_BLOCK, MAX_STREAMS, STREAM_WINDOW,
 };
-use super::connection::{Call, CallError, Connection, Phase, of_a_stream};
+use super::connection::{CallError, Connection, Phase, StreamCall, of_a_stream};
 use super::frame::{ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame};
 use super::head::{Head, HeadBuilder, HeadError};
 use super::streams::{ClientSide, ClosedBy, Stream, StreamState};
@@ -31,7 +31,7 @@ pub(super) struct LastBlock {
 }
 
 impl Connection {
-    pub(super) fn on_headers<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
+    pub(super) fn on_headers<'i>(&mut self, frame: Frame<'i>) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         let (content, ends_stream) = (frame.content()?, frame.has(END_STREAM));
         if frame.stream.is_multiple_of(2) {
             return Err(ConnectionError::protocol_error("a client opens streams with odd ids"));
@@ -44,7 +44,7 @@ impl Connection {
         Ok(None)
     }
 
-    pub(super) fn on_continuation<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
+    pub(super) fn on_continuation<'i>(&mut self, frame: Frame<'i>) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         let Some(block) = &mut self.block else {
             return Err(ConnectionError::protocol_error("CONTINUATION without a header block"));
         };
@@ -64,7 +64,7 @@ impl Connection {
     }
 
     /// Decodes a header block, which opens a stream or ends one.
-    fn on_block<'i>(&mut self, id: u32, ends: bool, block: &[u8]) -> Result<Option<Call<'i>>, ConnectionError> {
+    fn on_block<'i>(&mut self, id: u32, ends: bool, block: &[u8]) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         let (last, version) = (&self.last_block, self.decoder.version());
         if id > self.last_stream && last.bytes == block && last.table_version == version && !block.is_empty() {
             return self.open(id, ends, Ok(last.head.clone()));
@@ -93,7 +93,7 @@ impl Connection {
         id: u32,
         ends: bool,
         head: Result<Head, HeadError>,
-    ) -> Result<Option<Call<'i>>, ConnectionError> {
+    ) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         self.last_stream = id;
         if self.phase == Phase::Final || self.streams.len() >= MAX_STREAMS as usize {
             return self.reset(id, ErrorCode::RefusedStream).map(|()| None);
@@ -114,7 +114,7 @@ impl Connection {
         self.streams.open(Stream { id, state, opened: self.now, received: 0, send_window: self.initial_window });
         Ok(call.map(|(head, is_too_large)| {
             let body = if is_too_large { Err(CallError::HeadersTooLarge) } else { Ok(Cow::Borrowed(&[][..])) };
-            Call { stream: id, head, body }
+            StreamCall { stream: id, head, body }
         }))
     }
 
@@ -124,7 +124,7 @@ impl Connection {
         id: u32,
         ends: bool,
         fields: &HeadBuilder,
-    ) -> Result<Option<Call<'i>>, ConnectionError> {
+    ) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         let Some(stream) = self.streams.get_mut(id) else {
             return match self.streams.closed_by(id) {
                 Some(ClosedBy::Us) => Ok(None),
@@ -149,7 +149,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn on_data<'i>(&mut self, frame: Frame<'i>) -> Result<Option<Call<'i>>, ConnectionError> {
+    pub(super) fn on_data<'i>(&mut self, frame: Frame<'i>) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         // A payload has at most 16 KiB.
         let (length, ends) = (frame.payload.len() as u32, frame.has(END_STREAM));
         if frame.stream == 0 {
@@ -176,7 +176,7 @@ impl Connection {
             StreamState::Receiving { body, head } if body.len() + data.len() > MAX_BODY => {
                 let (id, head) = (stream.id, std::mem::take(head));
                 stream.state = StreamState::Answering(if ends { ClientSide::Ended } else { ClientSide::Open });
-                Ok(Some(Call { stream: id, head, body: Err(CallError::BodyTooLarge) }))
+                Ok(Some(StreamCall { stream: id, head, body: Err(CallError::BodyTooLarge) }))
             }
             StreamState::Receiving { .. } if ends => self.complete_call(frame.stream, data),
             StreamState::Receiving { body, .. } => {
@@ -195,7 +195,7 @@ impl Connection {
     }
 
     /// Returns the call of a stream whose request ends with `data`.
-    fn complete_call<'i>(&mut self, id: u32, data: &'i [u8]) -> Result<Option<Call<'i>>, ConnectionError> {
+    fn complete_call<'i>(&mut self, id: u32, data: &'i [u8]) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         let Some(stream) = self.streams.get_mut(id) else { return Ok(None) };
         let state = std::mem::replace(&mut stream.state, StreamState::Answering(ClientSide::Ended));
         let StreamState::Receiving { head, mut body } = state else { return Ok(None) };
@@ -208,6 +208,6 @@ impl Connection {
         if head.content_length.is_some_and(|length| length != body.len() as u64) {
             return self.reset(id, ErrorCode::Protocol).map(|()| None);
         }
-        Ok(Some(Call { stream: id, head, body: Ok(body) }))
+        Ok(Some(StreamCall { stream: id, head, body: Ok(body) }))
     }
 }

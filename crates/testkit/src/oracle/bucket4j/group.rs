@@ -7,7 +7,7 @@ use tollgate_core::{
 };
 
 use super::NEVER;
-use crate::oracle::{Comparison, Fields, Read, Skip, Step};
+use crate::oracle::{Comparison, Fields, Read, Skip, TraceStep};
 
 /// One bandwidth: our limit and how it is refilled.
 #[derive(Clone)]
@@ -104,7 +104,7 @@ impl Bandwidth {
     }
 
     /// Returns our limit in the state recorded at `at`, or `None` if that is above capacity.
-    pub(super) fn load(&self, [tokens, part]: [i128; 2], at: u64, now: u64) -> Option<Limit<'_>> {
+    pub(super) fn load(&self, [tokens, part]: [i128; 2], at: u64, now: u64) -> Option<BandwidthStep<'_>> {
         let missing = u128::try_from(i128::from(self.capacity) - tokens).ok()?;
         let mut state = [0; 2];
         if let Ours::TokenBucket(limit) = self.limit {
@@ -120,34 +120,34 @@ impl Bandwidth {
                 return None;
             }
         }
-        Some(Limit { bandwidth: self, state, now: self.clock_of_bandwidth(now), asked: now })
+        Some(BandwidthStep { bandwidth: self, state, now: self.clock_of_bandwidth(now), asked: now })
     }
 
     /// Returns our limit, unused.
-    pub(super) fn init(&self, now: u64) -> Limit<'_> {
-        let mut limit = Limit { bandwidth: self, state: [0; 2], now: self.clock_of_bandwidth(now), asked: now };
+    pub(super) fn init(&self, now: u64) -> BandwidthStep<'_> {
+        let mut limit = BandwidthStep { bandwidth: self, state: [0; 2], now: self.clock_of_bandwidth(now), asked: now };
         limit.fill(self.initial);
         limit
     }
 
     /// Returns our limit in the state of the one it replaces.
-    pub(super) fn converted_from(&self, old: &Limit<'_>) -> Limit<'_> {
+    pub(super) fn converted_from(&self, old: &BandwidthStep<'_>) -> BandwidthStep<'_> {
         let mut state = old.state;
         self.limit.convert(&old.bandwidth.limit, &mut state, &old.now());
-        Limit { bandwidth: self, state, now: self.clock_of_bandwidth(old.asked), asked: old.asked }
+        BandwidthStep { bandwidth: self, state, now: self.clock_of_bandwidth(old.asked), asked: old.asked }
     }
 }
 
 /// One bandwidth during a step.
 #[derive(Clone, Copy)]
-pub(super) struct Limit<'a> {
+pub(super) struct BandwidthStep<'a> {
     pub(super) bandwidth: &'a Bandwidth,
     state: [u64; 2],
     now: u64,
     asked: u64,
 }
 
-impl Limit<'_> {
+impl BandwidthStep<'_> {
     fn now(&self) -> Now<'static> {
         Now::at(self.now)
     }
@@ -187,11 +187,11 @@ impl Limit<'_> {
 
 /// All bandwidths of a limiter during a step.
 #[derive(Clone)]
-pub(super) struct Group<'a>(pub(super) Vec<Limit<'a>>);
+pub(super) struct Group<'a>(pub(super) Vec<BandwidthStep<'a>>);
 
 impl Group<'_> {
     /// Runs the operation and compares its result.
-    pub(super) fn run(&mut self, step: &Step) -> Read<Comparison> {
+    pub(super) fn run(&mut self, step: &TraceStep) -> Read<Comparison> {
         let result = &step.result;
         let tokens = || step.args.count("tokens").map(Cost::new);
         let comparison = Comparison::new();
@@ -246,7 +246,7 @@ impl Group<'_> {
     }
 
     /// Runs a blocking call, which takes its cost regardless.
-    pub(super) fn run_forced(&mut self, step: &Step) -> Read<Comparison> {
+    pub(super) fn run_forced(&mut self, step: &TraceStep) -> Read<Comparison> {
         self.take(Ask::Regardless(Cost::new(step.args.count("tokens")?)));
         Ok(Comparison::new().up_to_one_more("parked", step.result.read_int("parked_ns")?, self.wait(Cost::ZERO)))
     }
@@ -259,7 +259,7 @@ impl Group<'_> {
     }
 
     fn passes(&self, ask: Ask) -> bool {
-        let weigh = |limit: &Limit<'_>| limit.bandwidth.limit.weigh(&limit.state, &limit.now(), ask).outcome();
+        let weigh = |limit: &BandwidthStep<'_>| limit.bandwidth.limit.weigh(&limit.state, &limit.now(), ask).outcome();
         self.0.iter().map(weigh).fold(Outcome::Allow, Outcome::and).is_admitted()
     }
 
@@ -274,8 +274,9 @@ impl Group<'_> {
     }
 
     fn take_up_to(&mut self, cost: Cost) -> Cost {
-        let weigh =
-            |limit: &Limit<'_>| limit.bandwidth.limit.weigh(&limit.state, &limit.now(), Ask::UpTo(cost)).taken();
+        let weigh = |limit: &BandwidthStep<'_>| {
+            limit.bandwidth.limit.weigh(&limit.state, &limit.now(), Ask::UpTo(cost)).taken()
+        };
         let taken = self.0.iter().map(weigh).min().unwrap_or_default();
         self.take(Ask::Exactly(taken));
         taken
@@ -286,7 +287,7 @@ impl Group<'_> {
     }
 
     pub(super) fn tokens(&self) -> Vec<i128> {
-        self.0.iter().map(Limit::remaining).collect()
+        self.0.iter().map(BandwidthStep::remaining).collect()
     }
 
     fn remaining(&self) -> i128 {
@@ -298,6 +299,6 @@ impl Group<'_> {
     }
 
     fn reset(&self) -> i128 {
-        self.0.iter().map(Limit::reset).max().unwrap_or(0)
+        self.0.iter().map(BandwidthStep::reset).max().unwrap_or(0)
     }
 }

@@ -22,26 +22,26 @@ use serde_json::Value;
 use tollgate_core::Cost;
 
 use super::trace::to_nanos;
-use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
 
-const TOO_LARGE: Rule = Rule {
+const TOO_LARGE: KnownDifference = KnownDifference {
     name: "limit too slow for ours",
     reason: "the refill takes more than a century, where bucket4j uses doubles; ours is an error at construction",
 };
-const ABOVE_CAPACITY: Rule = Rule {
+const ABOVE_CAPACITY: KnownDifference = KnownDifference {
     name: "force_add fills beyond capacity",
     reason: "such a bucket admits more than its capacity at one instant; ours stops at full",
 };
-const BLOCKING_BEYOND: Rule = Rule {
+const BLOCKING_BEYOND: KnownDifference = KnownDifference {
     name: "blocking ignores the capacity",
     reason: "a cost above capacity never fits and is admitted only when waiting; ours always refuses it",
 };
-const EARLY: Rule = Rule {
+const EARLY: KnownDifference = KnownDifference {
     name: "wait rounded down to the bound",
     reason: "a wait that exceeds the bound by a fraction of a nanosecond is admitted; ours is refused",
 };
 
-const KEEPS_TOKENS: Rule = Rule {
+const KEEPS_TOKENS: KnownDifference = KnownDifference {
     name: "tokens kept instead of the amount spent",
     reason: "the remaining amount is kept, unchanged or in proportion; ours keeps the amount spent",
 };
@@ -53,7 +53,7 @@ const NEVER: i128 = i64::MAX as i128;
 pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let start = to_nanos(case.start().ok_or(Skip::Field("start_ns"))?, 1)?;
     let bandwidths = read_bandwidths(&case.config, start)?;
-    Ok(Box::new(Bucket4j { bandwidths, seen: State::read(case.config.field("create"))?, at: start }))
+    Ok(Box::new(Bucket4j { bandwidths, seen: BucketState::read(case.config.field("create"))?, at: start }))
 }
 
 /// `None` if our limit would take too long to refill.
@@ -65,13 +65,13 @@ struct Bucket4j {
     /// `None` if our limit cannot be constructed.
     bandwidths: Option<Vec<Bandwidth>>,
     /// The state after the last step, and its instant.
-    seen: State,
+    seen: BucketState,
     at: u64,
 }
 
-struct State(Vec<[i128; 2]>);
+struct BucketState(Vec<[i128; 2]>);
 
-impl State {
+impl BucketState {
     fn read(result: &Value) -> Read<Self> {
         let pair = |pair: &Value| {
             let part =
@@ -87,7 +87,7 @@ impl State {
 }
 
 impl Player for Bucket4j {
-    fn compare(&self, step: &Step) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<Seen> {
         let Some(bandwidths) = &self.bandwidths else { return Ok(Seen::ByRule(&TOO_LARGE)) };
         let now = step.at_nanos(1)?;
         if bandwidths.is_empty() || bandwidths.len() != self.seen.0.len() {
@@ -100,7 +100,7 @@ impl Player for Bucket4j {
             .collect();
         let mut group = loaded.map(Group).ok_or(Skip::ImpossibleState)?;
         let before = group.clone();
-        let after = State::read(&step.result)?;
+        let after = BucketState::read(&step.result)?;
         if step.op == "replace_configuration" {
             return self.compare_replacing(step, &before, &after);
         }
@@ -125,11 +125,11 @@ impl Player for Bucket4j {
         })
     }
 
-    fn follow(&mut self, step: &Step) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> Read<()> {
         if step.op == "replace_configuration" && !step.failed() {
             self.bandwidths = self.replaced_bandwidths(step)?;
         }
-        self.seen = State::read(&step.result)?;
+        self.seen = BucketState::read(&step.result)?;
         self.at = step.at_nanos(1)?;
         Ok(())
     }
@@ -137,7 +137,7 @@ impl Player for Bucket4j {
 
 impl Bucket4j {
     /// Returns the bandwidths after a change of parameters.
-    fn replaced_bandwidths(&self, step: &Step) -> Read<Option<Vec<Bandwidth>>> {
+    fn replaced_bandwidths(&self, step: &TraceStep) -> Read<Option<Vec<Bandwidth>>> {
         let now = step.at_nanos(1)?;
         let (Some(new), Some(old)) = (read_bandwidths(&step.args, now)?, &self.bandwidths) else { return Ok(None) };
         let place = |bandwidth: &Bandwidth| match bandwidth.index_of_replaced(old, &new) {
@@ -147,7 +147,7 @@ impl Bucket4j {
         new.iter().map(place).collect()
     }
 
-    fn compare_replacing(&self, step: &Step, before: &Group<'_>, after: &State) -> Read<Seen> {
+    fn compare_replacing(&self, step: &TraceStep, before: &Group<'_>, after: &BucketState) -> Read<Seen> {
         let (Some(new), Some(old)) = (self.replaced_bandwidths(step)?, &self.bandwidths) else {
             return Ok(Seen::ByRule(&TOO_LARGE));
         };
@@ -178,6 +178,6 @@ impl Bucket4j {
     }
 }
 
-fn is_reset(step: &Step) -> bool {
+fn is_reset(step: &TraceStep) -> bool {
     step.args.read_text("strategy") == Ok("RESET")
 }

@@ -4,17 +4,17 @@
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingWindow};
 
 use super::{MICRO, NOTHING_COUNTED, Windowed, reset_us};
-use crate::oracle::{Comparison, Fields, Read, Rule, Seen, Skip, Step};
+use crate::oracle::{Comparison, Fields, KnownDifference, Read, Seen, Skip, TraceStep};
 
-const ROUNDED_DOWN: Rule = Rule {
+const ROUNDED_DOWN: KnownDifference = KnownDifference {
     name: "weighted sum rounded down",
     reason: "truncating the weighted count admits up to one more; ours is exact",
 };
-const LAST_BITS: Rule = Rule {
+const LAST_BITS: KnownDifference = KnownDifference {
     name: "last bits of a double",
     reason: "the weighted sum is an integer except for the rounding of doubles; ours is exact",
 };
-const OTHER_RESET: Rule = Rule {
+const OTHER_RESET: KnownDifference = KnownDifference {
     name: "different definition of reset",
     reason: "theirs is when the rounded sum changes or the window ends, even if nothing more fits then; ours is when it fits",
 };
@@ -79,7 +79,7 @@ impl Counts {
 impl Windowed for Counter {
     type Kept = ();
 
-    fn compare(&self, _: Option<&()>, step: &Step) -> Read<Seen> {
+    fn compare(&self, _: Option<&()>, step: &TraceStep) -> Read<Seen> {
         let before = step.result.field("before");
         let counts = Counts {
             previous: before.read_int("previous_count")?,
@@ -96,14 +96,14 @@ impl Windowed for Counter {
         Ok(seen.unless_rule(&LAST_BITS, || counts.near_boundary && self.is_one_off(&counts, step) == Ok(true)))
     }
 
-    fn state_after_hit(&self, _: Option<()>, _: &Step) -> Read<()> {
+    fn state_after_hit(&self, _: Option<()>, _: &TraceStep) -> Read<()> {
         Ok(())
     }
 }
 
 impl Counter {
     /// Returns whether their result follows from a rounded sum of one more or one less.
-    fn is_one_off(&self, counts: &Counts, step: &Step) -> Read<bool> {
+    fn is_one_off(&self, counts: &Counts, step: &TraceStep) -> Read<bool> {
         let limit = i128::from(self.0.limit());
         let is_told = |rounded: i128| {
             Ok(match step.result.maybe_int("remaining") {
@@ -114,7 +114,7 @@ impl Counter {
         Ok(is_told(counts.rounded_down() - 1)? || is_told(counts.rounded_down() + 1)?)
     }
 
-    fn compare_verdict(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Read<Seen> {
+    fn compare_verdict(&self, state: &[u64; 3], counts: &Counts, step: &TraceStep) -> Read<Seen> {
         let cost = step.args.read_int("cost")?;
         // A negative cost is a refund and always passes.
         let passes = u64::try_from(cost)
@@ -124,7 +124,7 @@ impl Counter {
         Ok(Comparison::new().expect_equal("ok", ok, passes).seen().unless_rule(&ROUNDED_DOWN, || ok && rounded_passes))
     }
 
-    fn compare_stats(&self, state: &[u64; 3], counts: &Counts, step: &Step) -> Read<Seen> {
+    fn compare_stats(&self, state: &[u64; 3], counts: &Counts, step: &TraceStep) -> Read<Seen> {
         let now = Now::at(counts.at);
         let remaining = self.0.report(state, &now, Cost::ONE).remaining;
         let recorded = step.result.count("remaining")?;

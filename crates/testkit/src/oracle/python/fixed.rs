@@ -3,9 +3,9 @@
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
 
 use super::{MICRO, Windowed, compare_stats};
-use crate::oracle::{Comparison, Fields, Read, Rule, Seen, Skip, Step};
+use crate::oracle::{Comparison, Fields, KnownDifference, Read, Seen, Skip, TraceStep};
 
-const NOTHING_BEYOND_FULL: Rule = Rule {
+const NOTHING_BEYOND_FULL: KnownDifference = KnownDifference {
     name: "cost of zero refused",
     reason: "refused hits count above the limit, so even a cost of 0 is refused; ours spends nothing on refusals",
 };
@@ -17,7 +17,7 @@ pub(super) struct Fixed {
 }
 
 /// The start of the window, and the hits in it, refused or not.
-pub(super) struct Kept {
+pub(super) struct WindowHits {
     start: u64,
     count: i128,
 }
@@ -30,9 +30,9 @@ impl Fixed {
 }
 
 impl Windowed for Fixed {
-    type Kept = Kept;
+    type Kept = WindowHits;
 
-    fn compare(&self, kept: Option<&Kept>, step: &Step) -> Read<Seen> {
+    fn compare(&self, kept: Option<&WindowHits>, step: &TraceStep) -> Read<Seen> {
         let now = Now::at(step.at_nanos(MICRO)?);
         let mut state = [0; 2];
         self.ours.init(&mut state, &now);
@@ -55,9 +55,9 @@ impl Windowed for Fixed {
         Ok(seen.unless_rule(&NOTHING_BEYOND_FULL, || cost == 0 && kept.is_some_and(|kept| kept.count > self.amount)))
     }
 
-    fn state_after_hit(&self, kept: Option<Kept>, step: &Step) -> Read<Kept> {
+    fn state_after_hit(&self, kept: Option<WindowHits>, step: &TraceStep) -> Read<WindowHits> {
         let now = step.at_nanos(MICRO)?;
-        let kept = kept.filter(|kept| now - kept.start < self.length).unwrap_or(Kept { start: now, count: 0 });
-        Ok(Kept { count: kept.count + step.args.read_int("cost")?, ..kept })
+        let kept = kept.filter(|kept| now - kept.start < self.length).unwrap_or(WindowHits { start: now, count: 0 });
+        Ok(WindowHits { count: kept.count + step.args.read_int("cost")?, ..kept })
     }
 }

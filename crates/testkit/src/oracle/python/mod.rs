@@ -20,9 +20,9 @@ use std::collections::HashMap;
 
 use tollgate_core::Nanos;
 
-use super::{Case, Comparison, Fields, Player, Read, Rule, Seen, Skip, Step};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
 
-const NOTHING_COUNTED: Rule = Rule {
+const NOTHING_COUNTED: KnownDifference = KnownDifference {
     name: "reset reported for an unused window",
     reason: "a reset is reported although nothing is used; ours reports zero",
 };
@@ -55,10 +55,10 @@ trait Windowed {
 
     /// Runs `hit`, `test` or `get_window_stats` on ours, from the stored state of the key, and
     /// compares.
-    fn compare(&self, kept: Option<&Self::Kept>, step: &Step) -> Read<Seen>;
+    fn compare(&self, kept: Option<&Self::Kept>, step: &TraceStep) -> Read<Seen>;
 
     /// Returns the state after a recorded hit.
-    fn state_after_hit(&self, kept: Option<Self::Kept>, step: &Step) -> Read<Self::Kept>;
+    fn state_after_hit(&self, kept: Option<Self::Kept>, step: &TraceStep) -> Read<Self::Kept>;
 }
 
 struct PythonLimitsPlayer<W: Windowed> {
@@ -67,7 +67,7 @@ struct PythonLimitsPlayer<W: Windowed> {
 }
 
 impl<W: Windowed> Player for PythonLimitsPlayer<W> {
-    fn compare(&self, step: &Step) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<Seen> {
         match step.op.as_str() {
             "clear" => Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).seen()),
             "hit" | "test" | "get_window_stats" => {
@@ -77,7 +77,7 @@ impl<W: Windowed> Player for PythonLimitsPlayer<W> {
         }
     }
 
-    fn follow(&mut self, step: &Step) -> Read<()> {
+    fn follow(&mut self, step: &TraceStep) -> Read<()> {
         let key = step.args.read_text("key")?;
         match step.op.as_str() {
             "clear" => drop(self.keys.remove(key)),
@@ -93,7 +93,7 @@ impl<W: Windowed> Player for PythonLimitsPlayer<W> {
 
 /// Compares the report of a window: the remaining amount, and the time until the reset, `None` if
 /// nothing is used.
-fn compare_stats(step: &Step, remaining: u64, reset: Option<u64>) -> Read<Seen> {
+fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> Read<Seen> {
     let recorded = step.result.count("remaining")?;
     let seen = Comparison::new()
         .expect_equal("remaining", recorded, remaining)
@@ -103,6 +103,6 @@ fn compare_stats(step: &Step, remaining: u64, reset: Option<u64>) -> Read<Seen> 
 }
 
 /// Returns the reported reset, to the nearest microsecond, which is the precision of the double.
-fn reset_us(step: &Step) -> Read<i128> {
+fn reset_us(step: &TraceStep) -> Read<i128> {
     Ok((step.result.read_double("reset_time_s")? * 1e6).round() as i64 as i128)
 }

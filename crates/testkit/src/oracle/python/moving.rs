@@ -3,9 +3,9 @@
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingLog};
 
 use super::{MICRO, Windowed, compare_stats};
-use crate::oracle::{Comparison, Fields, Read, Rule, Seen, Skip, Step};
+use crate::oracle::{Comparison, Fields, KnownDifference, Read, Seen, Skip, TraceStep};
 
-const LAST_INSTANT: Rule = Rule {
+const LAST_INSTANT: KnownDifference = KnownDifference {
     name: "exactly one window later",
     reason: "a hit counts those of exactly one window ago, while test and remaining do not; ours have expired",
 };
@@ -40,7 +40,7 @@ impl Windowed for Moving {
     /// The instants of admitted units, oldest first.
     type Kept = Vec<u64>;
 
-    fn compare(&self, kept: Option<&Vec<u64>>, step: &Step) -> Read<Seen> {
+    fn compare(&self, kept: Option<&Vec<u64>>, step: &TraceStep) -> Read<Seen> {
         let hits = kept.map_or(&[][..], Vec::as_slice);
         let state = self.load(hits);
         let at = step.at_nanos(MICRO)?;
@@ -62,7 +62,7 @@ impl Windowed for Moving {
         }))
     }
 
-    fn state_after_hit(&self, kept: Option<Vec<u64>>, step: &Step) -> Read<Vec<u64>> {
+    fn state_after_hit(&self, kept: Option<Vec<u64>>, step: &TraceStep) -> Read<Vec<u64>> {
         let mut hits = kept.unwrap_or_default();
         if step.result.read_bool("ok")? {
             // A hit above the limit is never admitted.

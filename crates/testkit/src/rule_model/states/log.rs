@@ -11,11 +11,11 @@ pub(super) struct Log {
     /// Returns how many units are stored: the limit plus all debt.
     most: usize,
     /// Oldest first.
-    units: Vec<Unit>,
+    units: Vec<LogUnit>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Unit {
+struct LogUnit {
     at: u64,
     /// Whether the unit belongs to a request, to which the minimum gap applies, or to the used part
     /// of a new key or an amount spent under another algorithm.
@@ -25,11 +25,11 @@ struct Unit {
 impl Log {
     pub(super) fn new(limit: &Limit, gap: u64, spent: u64, at: u64) -> Self {
         let most = ceil(limit.deepest()) as usize;
-        let units = (0..spent).map(|_| Unit { at, of_request: false }).collect();
+        let units = (0..spent).map(|_| LogUnit { at, of_request: false }).collect();
         Self { length: limit.period, gap, most, units }
     }
 
-    fn units_inside(&self, at: u64) -> impl Iterator<Item = &Unit> {
+    fn units_inside(&self, at: u64) -> impl Iterator<Item = &LogUnit> {
         self.units.iter().filter(move |unit| at < unit.at + self.length)
     }
 
@@ -52,7 +52,7 @@ impl Log {
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
-        self.units.extend((0..amount).map(|_| Unit { at, of_request: true }));
+        self.units.extend((0..amount).map(|_| LogUnit { at, of_request: true }));
         self.units.drain(..self.units.len().saturating_sub(self.most));
         Stamp::Time(at)
     }
@@ -62,7 +62,8 @@ impl Log {
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64, tick: u64) {
         let Algorithm::SlidingLog { gap, .. } = limit.algorithm else { return };
         let oldest = (at + tick).saturating_sub(limit.period);
-        let mut kept: Vec<Unit> = self.units_inside(at).map(|unit| Unit { at: unit.at.max(oldest), ..*unit }).collect();
+        let mut kept: Vec<LogUnit> =
+            self.units_inside(at).map(|unit| LogUnit { at: unit.at.max(oldest), ..*unit }).collect();
         if kept.is_empty() && at < self.gap_ends() {
             kept.extend(self.units.iter().rfind(|unit| unit.of_request));
         }
@@ -72,7 +73,7 @@ impl Log {
     /// Removes units of that instant, those of requests first; without a stamp the oldest.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let is_meant =
-            |unit: &Unit| at < unit.at + self.length && stamp.is_none_or(|stamp| stamp == Stamp::Time(unit.at));
+            |unit: &LogUnit| at < unit.at + self.length && stamp.is_none_or(|stamp| stamp == Stamp::Time(unit.at));
         let mut meant: Vec<usize> = (0..self.units.len()).filter(|index| is_meant(&self.units[*index])).collect();
         if stamp.is_some() {
             meant.sort_by_key(|index| !self.units[*index].of_request);

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use tollgate_core::Rate;
 
-use super::{MILLI, Outcome, SECOND, Simulation, TICK};
+use super::{MILLI, PeersOutcome, PeersSimulation, SECOND, TICK};
 
 /// After this long without frames a node knows that a link is cut: a second, and some ticks.
 const NOTICED: u64 = 1_500 * MILLI;
 
-impl Simulation {
+impl PeersSimulation {
     /// Checks that a node that decides under a `strict` rule during a partition is on the side of the majority.
     pub(super) fn check_majority(&mut self, now: u64, host: usize) {
         let Some((start, end, side)) = self.partition.as_ref().filter(|_| self.is_strict) else { return };
@@ -26,7 +26,7 @@ impl Simulation {
     }
 
     /// Checks a run that has ended.
-    pub(super) fn check(mut self, end: u64) -> Result<Outcome, String> {
+    pub(super) fn check(mut self, end: u64) -> Result<PeersOutcome, String> {
         for process in self.hosts.iter().filter_map(|host| host.process.as_ref()) {
             self.faults.forgiven = self.faults.forgiven.max(process.table.counts().forgiven);
         }

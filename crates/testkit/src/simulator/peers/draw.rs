@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use tollgate::Fingerprint;
+use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{FixedWindow, Limit, LimitError, Limits, Nanos, Rate, SlidingSlices, SlidingWindow, TokenBucket};
 
 use super::net::Net;
 use super::node::Host;
-use super::{DIAL, Defect, Event, GOSSIP, MILLI, Outcome, SECOND, Simulation};
+use super::{DIAL, GOSSIP, MILLI, PeersDefect, PeersEvent, PeersOutcome, PeersSimulation, SECOND};
 use crate::simulator::{Queue, Random};
 
-impl Simulation {
+impl PeersSimulation {
     /// Draws a run with all faults, on 2 to 100 nodes.
-    pub fn draw(seed: u64, defect: Defect) -> Self {
+    pub fn draw(seed: u64, defect: PeersDefect) -> Self {
         let mut random = Random::new(seed);
         let hosts = match random.below(1_000) {
             0..4 => 100,
@@ -34,17 +34,17 @@ impl Simulation {
     }
 
     /// Makes a run without faults and requests: all hosts start within a moment.
-    pub(super) fn bare(mut random: Random, hosts: usize, defect: Defect) -> Self {
+    pub(super) fn bare(mut random: Random, hosts: usize, defect: PeersDefect) -> Self {
         let capacity = random.pick(&[1, 4, 10, 50, 200]);
         let (limit, rate, window) = draw_limit(&mut random, capacity);
         let mut queue = Queue::default();
         for one in 0..hosts {
-            queue.add(random.below(300 * MILLI), Event::Start { host: one });
+            queue.add(random.below(300 * MILLI), PeersEvent::Start { host: one });
             for other in 0..one {
-                queue.add(random.below(DIAL), Event::Dial { one, other });
+                queue.add(random.below(DIAL), PeersEvent::Dial { one, other });
             }
         }
-        queue.add(GOSSIP, Event::Gossip);
+        queue.add(GOSSIP, PeersEvent::Gossip);
         Self {
             hosts: (0..hosts).map(|_| Host::draw(&mut random)).collect(),
             net: Net::draw(&mut random, hosts),
@@ -71,7 +71,7 @@ impl Simulation {
             longest_transit: 0,
             worst_debt: 0,
             faults: super::Faults::default(),
-            outcome: Outcome::default(),
+            outcome: PeersOutcome::default(),
             asks: std::collections::BTreeMap::new(),
             next_ask: 0,
             violation: None,
@@ -111,7 +111,7 @@ impl Simulation {
             let count = (2 * rate * long / SECOND).min(2_000);
             for number in 0..2 * count {
                 let host = self.random.below(hosts as u64) as usize;
-                self.queue.add(start + number * long / (2 * count), Event::Request { host, cost: 1, key: 0 });
+                self.queue.add(start + number * long / (2 * count), PeersEvent::Request { host, cost: 1, key: 0 });
             }
         }
     }
@@ -122,12 +122,12 @@ impl Simulation {
         self.set_bucket(1, 500);
         let hosts = self.hosts.len() as u64;
         let (host, at) = (self.random.below(hosts) as usize, self.random.within(3_000, 4_000) * MILLI);
-        self.queue.add(at, Event::Leave { host });
-        self.queue.add(at + self.random.within(100, 1_500) * MILLI, Event::Start { host });
+        self.queue.add(at, PeersEvent::Leave { host });
+        self.queue.add(at + self.random.within(100, 1_500) * MILLI, PeersEvent::Start { host });
         let apart = self.random.within(15, 40) * MILLI;
         for number in 0..self.length.saturating_sub(2_500 * MILLI) / apart {
             let host = self.random.below(hosts) as usize;
-            self.queue.add(2_500 * MILLI + number * apart, Event::Request { host, cost: 1, key: 0 });
+            self.queue.add(2_500 * MILLI + number * apart, PeersEvent::Request { host, cost: 1, key: 0 });
         }
     }
 
@@ -140,13 +140,13 @@ impl Simulation {
             let host = self.random.below(hosts) as usize;
             let leaves = self.random.within(SECOND, length);
             let event = match self.random.below(3) {
-                0 => Event::Leave { host },
-                1 => Event::Crash { host, silently: true },
-                _ => Event::Crash { host, silently: false },
+                0 => PeersEvent::Leave { host },
+                1 => PeersEvent::Crash { host, silently: true },
+                _ => PeersEvent::Crash { host, silently: false },
             };
             self.queue.add(leaves, event);
             if self.random.happens_in_percent(80) {
-                self.queue.add(leaves + self.random.below(2 * SECOND), Event::Start { host });
+                self.queue.add(leaves + self.random.below(2 * SECOND), PeersEvent::Start { host });
             }
         }
         while self.random.happens_in_percent(30) {
@@ -161,18 +161,18 @@ impl Simulation {
         while self.random.happens_in_percent(30) {
             let (one, other) = (self.random.below(hosts) as usize, self.random.below(hosts) as usize);
             if one != other {
-                self.queue.add(self.random.below(length), Event::BreakLink { one, other });
+                self.queue.add(self.random.below(length), PeersEvent::BreakLink { one, other });
             }
         }
         while self.random.happens_in_percent(20) {
             let (host, at) = (self.random.below(hosts) as usize, self.random.below(length));
             let until = at + self.random.below(3 * SECOND);
-            self.queue.add(at, Event::Pause { host, until });
+            self.queue.add(at, PeersEvent::Pause { host, until });
         }
         while self.random.happens_in_percent(20) {
             let by = self.random.below(20 * SECOND) as i64 - 10 * SECOND as i64;
             let host = self.random.below(hosts) as usize;
-            self.queue.add(self.random.below(length), Event::Step { host, by });
+            self.queue.add(self.random.below(length), PeersEvent::Step { host, by });
         }
     }
 
@@ -188,7 +188,7 @@ impl Simulation {
                 let at = start + number * apart;
                 let host = if everywhere { self.random.below(hosts) as usize } else { host };
                 if at < length {
-                    self.queue.add(at, Event::Request { host, cost, key: 0 });
+                    self.queue.add(at, PeersEvent::Request { host, cost, key: 0 });
                 }
             }
         }

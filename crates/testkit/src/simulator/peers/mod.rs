@@ -16,7 +16,7 @@ pub mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tollgate::Fingerprint;
+use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost, Limits, Rate};
 use tollgate_peers::NodeId;
 use tollgate_peers::ask::{self, Answer, Ask, AskCharge, AskStep};
@@ -42,7 +42,7 @@ const QUIET: u64 = 5 * SECOND;
 
 /// A defect to plant, which the checks have to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defect {
+pub enum PeersDefect {
     /// The protocol as it is.
     None,
     /// The vector of a snapshot is read after the walk, so that what is applied in between is missing.
@@ -54,7 +54,7 @@ pub enum Defect {
 }
 
 #[derive(Debug)]
-enum Event {
+enum PeersEvent {
     Request { host: usize, cost: u64, key: u32 },
     Timer { host: usize, id: NodeId },
     Dial { one: usize, other: usize },
@@ -72,7 +72,7 @@ enum Event {
 
 /// What a run did, for figures.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Outcome {
+pub struct PeersOutcome {
     /// The tokens that were admitted.
     pub admitted: u64,
     /// Frames, and their bytes with the length before each.
@@ -91,9 +91,9 @@ pub struct Outcome {
 
 /// One run.
 #[derive(Debug)]
-pub struct Simulation {
+pub struct PeersSimulation {
     random: Random,
-    queue: Queue<Event>,
+    queue: Queue<PeersEvent>,
     hosts: Vec<Host>,
     net: Net,
     key: Fingerprint,
@@ -104,7 +104,7 @@ pub struct Simulation {
     is_strict: bool,
     /// The whole network in two halves: from when, until when, and the hosts of the first.
     partition: Option<(u64, u64, BTreeSet<usize>)>,
-    defect: Defect,
+    defect: PeersDefect,
     ring_bytes: usize,
     length: u64,
     /// From when on frames are counted, until the time without requests begins.
@@ -121,7 +121,7 @@ pub struct Simulation {
     longest_transit: u64,
     worst_debt: u64,
     faults: Faults,
-    outcome: Outcome,
+    outcome: PeersOutcome,
     /// Requests on their way to the home, by number: the host that made each, and the one that has to get the answer.
     asks: BTreeMap<u64, usize>,
     next_ask: u64,
@@ -144,12 +144,12 @@ struct Faults {
     forgiven: u64,
 }
 
-impl Simulation {
+impl PeersSimulation {
     /// Runs to the end and checks.
     ///
     /// # Errors
     /// What does not hold.
-    pub fn run(mut self) -> Result<Outcome, String> {
+    pub fn run(mut self) -> Result<PeersOutcome, String> {
         let end = self.length + QUIET;
         while let Some((now, event)) = self.queue.pop() {
             if now > end {
@@ -163,19 +163,21 @@ impl Simulation {
         self.check(end)
     }
 
-    fn on(&mut self, now: u64, event: Event) {
+    fn on(&mut self, now: u64, event: PeersEvent) {
         // On a paused host everything waits, and then happens in order.
         let host = match &event {
-            Event::Timer { host, .. } | Event::LinkUp { host, .. } | Event::LinkDown { host, .. } => Some(*host),
-            Event::Arrive { to, .. } => Some(*to),
+            PeersEvent::Timer { host, .. } | PeersEvent::LinkUp { host, .. } | PeersEvent::LinkDown { host, .. } => {
+                Some(*host)
+            }
+            PeersEvent::Arrive { to, .. } => Some(*to),
             _ => None,
         };
         if let Some(until) = host.map(|host| self.hosts[host].paused_until).filter(|until| *until > now) {
             return self.queue.add(until, event);
         }
         match event {
-            Event::Request { host, cost, key } => self.request(now, host, cost, key),
-            Event::Timer { host, id } => {
+            PeersEvent::Request { host, cost, key } => self.request(now, host, cost, key),
+            PeersEvent::Timer { host, id } => {
                 let Some(process) = self.hosts[host].process.as_mut().filter(|process| process.id == id) else {
                     return;
                 };
@@ -183,37 +185,37 @@ impl Simulation {
                 let is_due = process.mesh.wake_at() <= self.hosts[host].now(now).mono();
                 if is_due { self.pass(now, host, MeshEvent::Timer) } else { self.schedule(now, host) }
             }
-            Event::Dial { one, other } => self.dial(now, one, other),
-            Event::LinkUp { host, other, number } => {
+            PeersEvent::Dial { one, other } => self.dial(now, one, other),
+            PeersEvent::LinkUp { host, other, number } => {
                 if self.net.number(host, other) == Some(number)
                     && let Some(peer) = self.net.peer(host, other)
                 {
                     self.pass(now, host, MeshEvent::LinkUp { peer });
                 }
             }
-            Event::LinkDown { host, other, number } => {
+            PeersEvent::LinkDown { host, other, number } => {
                 if self.net.number(host, other) == Some(number) {
                     self.close(now, host, other);
                 }
             }
-            Event::Arrive { from, to, number, bytes, sent_at } => {
+            PeersEvent::Arrive { from, to, number, bytes, sent_at } => {
                 if self.net.number(to, from) == Some(number) {
                     self.arrive(now, from, to, &bytes, sent_at);
                 }
             }
-            Event::Gossip => self.gossip(now),
-            Event::Start { host } => self.start(now, host),
-            Event::Crash { host, silently } => self.stop(now, host, silently),
-            Event::Leave { host } => self.pass(now, host, MeshEvent::Leave),
-            Event::Pause { host, until } => {
+            PeersEvent::Gossip => self.gossip(now),
+            PeersEvent::Start { host } => self.start(now, host),
+            PeersEvent::Crash { host, silently } => self.stop(now, host, silently),
+            PeersEvent::Leave { host } => self.pass(now, host, MeshEvent::Leave),
+            PeersEvent::Pause { host, until } => {
                 self.hosts[host].paused_until = until;
                 self.faults.longest_pause = self.faults.longest_pause.max(until - now);
             }
-            Event::BreakLink { one, other } => {
+            PeersEvent::BreakLink { one, other } => {
                 self.close(now, one, other);
                 self.close(now, other, one);
             }
-            Event::Step { host, by } => {
+            PeersEvent::Step { host, by } => {
                 self.faults.steps += 1;
                 self.hosts[host].wall.step(now, by);
             }
@@ -243,7 +245,7 @@ impl Simulation {
                 && !silently
             {
                 let delay = self.net.delay(&mut self.random, host, other);
-                self.queue.add(now + delay, Event::LinkDown { host: other, other: host, number });
+                self.queue.add(now + delay, PeersEvent::LinkDown { host: other, other: host, number });
             }
             self.net.close(host, other);
         }
@@ -251,7 +253,7 @@ impl Simulation {
     }
 
     fn dial(&mut self, now: u64, one: usize, other: usize) {
-        self.queue.add(now + DIAL, Event::Dial { one, other });
+        self.queue.add(now + DIAL, PeersEvent::Dial { one, other });
         let node = |host: usize| self.hosts[host].process.as_ref().filter(|_| self.hosts[host].paused_until <= now);
         let (Some(node), Some(other_node)) = (node(one).map(|it| it.id), node(other).map(|it| it.id)) else { return };
         let is_cut = self.net.cut_until(one, other, now).or(self.net.cut_until(other, one, now)).is_some();
@@ -260,8 +262,8 @@ impl Simulation {
         }
         let number = self.net.open((one, node), (other, other_node));
         let at = now + self.net.delay(&mut self.random, one, other) + self.net.delay(&mut self.random, other, one);
-        self.queue.add(at, Event::LinkUp { host: one, other, number });
-        self.queue.add(at, Event::LinkUp { host: other, other: one, number });
+        self.queue.add(at, PeersEvent::LinkUp { host: one, other, number });
+        self.queue.add(at, PeersEvent::LinkUp { host: other, other: one, number });
     }
 
     /// Closes a link as one side sees it, and notifies that side.
@@ -276,13 +278,13 @@ impl Simulation {
             && self.net.cut_until(host, other, now).is_none()
         {
             let delay = self.net.delay(&mut self.random, host, other);
-            self.queue.add(now + delay, Event::LinkDown { host: other, other: host, number });
+            self.queue.add(now + delay, PeersEvent::LinkDown { host: other, other: host, number });
         }
     }
 
     /// Passes the list of live nodes from node to node, wherever frames would pass.
     fn gossip(&mut self, now: u64) {
-        self.queue.add(now + GOSSIP, Event::Gossip);
+        self.queue.add(now + GOSSIP, PeersEvent::Gossip);
         let hosts = self.hosts.len();
         for to in 0..hosts {
             if self.hosts[to].process.is_none() || self.hosts[to].paused_until > now {
@@ -322,7 +324,7 @@ impl Simulation {
         if self.wrong_members && self.random.happens_in_percent(5) {
             members = process.members(now, 2 * ALIVE);
         }
-        if self.defect == Defect::MinorityStrikes && !process.mesh.homes().has_majority() {
+        if self.defect == PeersDefect::MinorityStrikes && !process.mesh.homes().has_majority() {
             let silent = process
                 .members(now, u64::MAX / 2)
                 .into_iter()
@@ -363,7 +365,7 @@ impl Simulation {
         let wake = mono.instant_of_shown(process.mesh.wake_at().as_nanos()).max(now);
         if process.timer_at.is_none_or(|at| wake < at) {
             let id = process.id;
-            self.queue.add(wake, Event::Timer { host, id });
+            self.queue.add(wake, PeersEvent::Timer { host, id });
             if let Some(process) = self.hosts[host].process.as_mut() {
                 process.timer_at = Some(wake);
             }
@@ -383,16 +385,17 @@ impl Simulation {
             self.outcome.frames += 1;
             self.outcome.bytes += bytes.len() as u64;
         }
-        let is_held = self.defect == Defect::VectorAfterWalk && matches!(frame, Frame::Part(part) if part.part == 0);
+        let is_held =
+            self.defect == PeersDefect::VectorAfterWalk && matches!(frame, Frame::Part(part) if part.part == 0);
         let extra = if is_held { 800 * MILLI } else { 0 };
         let at = self.net.arrival(&mut self.random, from, to, now, extra);
         let repeats =
             self.duplicates && !matches!(frame, Frame::Ask(_) | Frame::Answer(_)) && self.random.happens_in_percent(2);
         if repeats {
             let bytes = bytes.clone();
-            self.queue.add(at, Event::Arrive { from, to, number, bytes, sent_at: now });
+            self.queue.add(at, PeersEvent::Arrive { from, to, number, bytes, sent_at: now });
         }
-        self.queue.add(at, Event::Arrive { from, to, number, bytes, sent_at: now });
+        self.queue.add(at, PeersEvent::Arrive { from, to, number, bytes, sent_at: now });
     }
 
     fn arrive(&mut self, now: u64, from: usize, to: usize, bytes: &[u8], sent_at: u64) {
@@ -403,12 +406,12 @@ impl Simulation {
         };
         match &mut frame {
             Frame::Ask(_) | Frame::Answer(_) => return self.arrive_ask(now, from, to, frame),
-            Frame::Part(part) if part.part == 0 && self.defect == Defect::VectorAfterWalk => {
+            Frame::Part(part) if part.part == 0 && self.defect == PeersDefect::VectorAfterWalk => {
                 if let Some(sender) = self.hosts[from].process.as_ref() {
                     part.vector = sender.mesh.vector();
                 }
             }
-            Frame::Delta(delta) if self.defect == Defect::OldDeltaMakesDebt => {
+            Frame::Delta(delta) if self.defect == PeersDefect::OldDeltaMakesDebt => {
                 delta.age = delta.age.min(SECOND);
             }
             _ => {}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tollgate::{Fingerprint, Secret};
+use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate_core::{Ask, Cost, Limits, Now, Time};
 use tollgate_peers::NodeId;
 use tollgate_peers::mesh::{Member, MemberState, Mesh, MeshConfig};

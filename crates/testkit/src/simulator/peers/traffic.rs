@@ -1,6 +1,6 @@
 //! Measures what replication costs, and how much it admits beyond the limit, without faults, by the number of nodes.
 
-use super::{Defect, Event, MILLI, Outcome, SECOND, Simulation};
+use super::{MILLI, PeersDefect, PeersEvent, PeersOutcome, PeersSimulation, SECOND};
 use crate::simulator::Random;
 
 /// How long requests are made, in seconds.
@@ -12,49 +12,47 @@ pub const KEYS: u64 = 1_000;
 
 const START: u64 = 3 * SECOND;
 
-impl Simulation {
-    fn without_faults(hosts: usize) -> Self {
-        let mut run = Self::bare(Random::new(1), hosts, Defect::None);
-        run.is_strict = false;
-        run.ring_bytes = 16 << 20;
-        run.length = START + SECONDS * SECOND;
-        run.counted_from = START;
-        run
-    }
+fn without_faults(hosts: usize) -> PeersSimulation {
+    let mut run = PeersSimulation::bare(Random::new(1), hosts, PeersDefect::None);
+    run.is_strict = false;
+    run.ring_bytes = 16 << 20;
+    run.length = START + SECONDS * SECOND;
+    run.counted_from = START;
+    run
+}
 
-    /// Makes a run in which every node makes [`REQUESTS`] per second for one of [`KEYS`] keys, all of which pass.
-    pub fn traffic(hosts: usize) -> Self {
-        let mut run = Self::without_faults(hosts);
-        run.set_bucket(1_000, 1_000);
-        for host in 0..hosts {
-            for number in 0..REQUESTS * SECONDS {
-                let at = START + number * SECOND / REQUESTS + run.random.below(SECOND / REQUESTS);
-                let key = 1 + run.random.below(KEYS) as u32;
-                run.queue.add(at, Event::Request { host, cost: 1, key });
-            }
+/// Makes a run in which every node makes [`REQUESTS`] per second for one of [`KEYS`] keys, all of which pass.
+pub fn traffic(hosts: usize) -> PeersSimulation {
+    let mut run = without_faults(hosts);
+    run.set_bucket(1_000, 1_000);
+    for host in 0..hosts {
+        for number in 0..REQUESTS * SECONDS {
+            let at = START + number * SECOND / REQUESTS + run.random.below(SECOND / REQUESTS);
+            let key = 1 + run.random.below(KEYS) as u32;
+            run.queue.add(at, PeersEvent::Request { host, cost: 1, key });
         }
-        run
     }
+    run
+}
 
-    /// Makes a run that exceeds the limit as far as possible: all nodes are asked for a whole burst of one key at the
-    /// same instant, and for more than the limit afterwards.
-    pub fn burst(hosts: usize, rate: u64, burst: u64) -> Self {
-        let mut run = Self::without_faults(hosts);
-        run.set_bucket(rate, burst);
-        for host in 0..hosts {
-            (0..2 * burst).for_each(|_| run.queue.add(START, Event::Request { host, cost: 1, key: 0 }));
-            for number in 0..SECONDS * 100 {
-                run.queue.add(START + number * 10 * MILLI, Event::Request { host, cost: 1, key: 0 });
-            }
+/// Makes a run that exceeds the limit as far as possible: all nodes are asked for a whole burst of one key at the
+/// same instant, and for more than the limit afterwards.
+pub fn burst(hosts: usize, rate: u64, burst: u64) -> PeersSimulation {
+    let mut run = without_faults(hosts);
+    run.set_bucket(rate, burst);
+    for host in 0..hosts {
+        (0..2 * burst).for_each(|_| run.queue.add(START, PeersEvent::Request { host, cost: 1, key: 0 }));
+        for number in 0..SECONDS * 100 {
+            run.queue.add(START + number * 10 * MILLI, PeersEvent::Request { host, cost: 1, key: 0 });
         }
-        run
     }
+    run
 }
 
 /// Returns the traffic and the largest excess for a number of nodes.
 ///
 /// # Errors
 /// What does not hold.
-pub fn figures(hosts: usize) -> Result<(Outcome, Outcome), String> {
-    Ok((Simulation::traffic(hosts).run()?, Simulation::burst(hosts, 100, 100).run()?))
+pub fn figures(hosts: usize) -> Result<(PeersOutcome, PeersOutcome), String> {
+    Ok((traffic(hosts).run()?, burst(hosts, 100, 100).run()?))
 }

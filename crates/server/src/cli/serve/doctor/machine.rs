@@ -14,7 +14,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use super::super::OTHER_FILES;
 use super::super::config::{Config, StoreConfig};
 use super::running::TIMEOUT;
-use super::{Finding, certificate};
+use super::{DoctorFinding, certificate};
 use crate::cli::count;
 use crate::client::Client;
 use crate::net::tls::{Tls, TlsFiles};
@@ -23,7 +23,7 @@ use crate::net::tls::{Tls, TlsFiles};
 const RENEW_DAYS: i64 = 14;
 
 /// Checks that the server can listen, or is listening already.
-pub(super) async fn check_ports(config: &Config) -> Vec<Finding> {
+pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     let mut is_running = false;
     let peers = match &config.store {
@@ -35,23 +35,25 @@ pub(super) async fn check_ports(config: &Config) -> Vec<Finding> {
     for (flag, address) in addresses {
         let Some(address) = address else { continue };
         findings.push(match TcpListener::bind(address) {
-            Ok(_) => Finding::ok("port", format!("{flag} {address} is free")),
+            Ok(_) => DoctorFinding::ok("port", format!("{flag} {address} is free")),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
                 is_running |= flag == "--http" && is_tollgate(address).await;
                 let action = format!("stop it, or choose another address with {flag}");
                 match (is_running, &config.tls) {
-                    (true, _) => Finding::ok("port", format!("{flag} {address} is in use, and a tollgate server runs")),
+                    (true, _) => {
+                        DoctorFinding::ok("port", format!("{flag} {address} is in use, and a tollgate server runs"))
+                    }
                     (false, None) => {
-                        Finding::error("port", format!("{flag} {address} is in use by another program"), action)
+                        DoctorFinding::error("port", format!("{flag} {address} is in use by another program"), action)
                     }
                     // Its certificate is for a name that is not known here, so a client could not verify it.
                     (false, Some(_)) => {
                         let found = format!("{flag} {address} is in use");
-                        Finding::warning("port", found, format!("unless that is the server itself, {action}"))
+                        DoctorFinding::warning("port", found, format!("unless that is the server itself, {action}"))
                     }
                 }
             }
-            Err(error) => Finding::error(
+            Err(error) => DoctorFinding::error(
                 "port",
                 format!("{flag} {address}: {error}"),
                 format!("choose an address of this machine with {flag}, and a port that this user may use"),
@@ -63,23 +65,23 @@ pub(super) async fn check_ports(config: &Config) -> Vec<Finding> {
 }
 
 /// Checks that the server can listen on a Unix socket. The socket is created and removed.
-fn check_socket(path: &Path, is_running: bool) -> Finding {
+fn check_socket(path: &Path, is_running: bool) -> DoctorFinding {
     let shown = path.display();
     let action = "choose another path with --rls unix:PATH";
     match std::fs::symlink_metadata(path) {
         Ok(file) if !file.file_type().is_socket() => {
-            Finding::error("socket", format!("{shown} is a file that is not a socket"), action)
+            DoctorFinding::error("socket", format!("{shown} is a file that is not a socket"), action)
         }
         Ok(_) if UnixStream::connect(path).is_err() => {
-            Finding::ok("socket", format!("{shown} is of a server that has ended; tollgate serve replaces it"))
+            DoctorFinding::ok("socket", format!("{shown} is of a server that has ended; tollgate serve replaces it"))
         }
-        Ok(_) if is_running => Finding::ok("socket", format!("{shown} is in use, and a tollgate server runs")),
-        Ok(_) => Finding::error("socket", format!("{shown} is in use by another program"), action),
+        Ok(_) if is_running => DoctorFinding::ok("socket", format!("{shown} is in use, and a tollgate server runs")),
+        Ok(_) => DoctorFinding::error("socket", format!("{shown} is in use by another program"), action),
         Err(_) => match UnixListener::bind(path).and_then(|_| std::fs::remove_file(path)) {
-            Ok(()) => Finding::ok("socket", format!("--rls unix:{shown} can be created")),
+            Ok(()) => DoctorFinding::ok("socket", format!("--rls unix:{shown} can be created")),
             Err(error) => {
                 let action = format!("create its directory, writable for this user, or {action}");
-                Finding::error("socket", format!("--rls unix:{shown}: {error}"), action)
+                DoctorFinding::error("socket", format!("--rls unix:{shown}: {error}"), action)
             }
         },
     }
@@ -92,11 +94,11 @@ async fn is_tollgate(address: SocketAddr) -> bool {
 }
 
 /// Checks that as many connections as configured can be open.
-pub(super) fn check_open_files(config: &Config) -> Finding {
+pub(super) fn check_open_files(config: &Config) -> DoctorFinding {
     let protocols = [config.http, config.resp, config.rls].iter().flatten().count() + config.rls_socket.iter().count();
     let needed = (config.connections.saturating_mul(protocols)).saturating_add(OTHER_FILES) as u64;
     match getrlimit(Resource::Nofile).maximum {
-        Some(files) if files < needed => Finding::warning(
+        Some(files) if files < needed => DoctorFinding::warning(
             "file limit",
             format!(
                 "{files} files may be open, and --connections {} for {} needs {needed}",
@@ -105,28 +107,28 @@ pub(super) fn check_open_files(config: &Config) -> Finding {
             ),
             "raise it (LimitNOFILE= of systemd, ulimit -Hn of a shell); --connections is lowered until then",
         ),
-        Some(files) => Finding::ok("file limit", format!("{files} files may be open, {needed} are needed")),
-        None => Finding::ok("file limit", "none"),
+        Some(files) => DoctorFinding::ok("file limit", format!("{files} files may be open, {needed} are needed")),
+        None => DoctorFinding::ok("file limit", "none"),
     }
 }
 
 /// Checks that the certificate belongs to its key, and its end. The permissions of the key are among the warnings about the
 /// configuration.
-pub(super) fn check_certificate(config: &Config, now: i64) -> Finding {
-    let Some(files) = &config.tls else { return Finding::ok("certificate", "TLS is off") };
+pub(super) fn check_certificate(config: &Config, now: i64) -> DoctorFinding {
+    let Some(files) = &config.tls else { return DoctorFinding::ok("certificate", "TLS is off") };
     if let Err(error) = Tls::new(files.clone()) {
-        return Finding::error("certificate", format!("{error:#}"), "name a certificate and its key, in PEM");
+        return DoctorFinding::error("certificate", format!("{error:#}"), "name a certificate and its key, in PEM");
     }
     check_expiry(files, now)
 }
 
-fn check_expiry(files: &TlsFiles, now: i64) -> Finding {
+fn check_expiry(files: &TlsFiles, now: i64) -> DoctorFinding {
     let path = files.certificate.display();
     let chain = std::fs::read(&files.certificate).unwrap_or_default();
     let ends = CertificateDer::pem_slice_iter(&chain).map_while(Result::ok).map(|der| certificate::not_after(&der));
     // A chain is valid until the first of its certificates expires.
     let Some(end) = ends.collect::<Option<Vec<Timestamp>>>().and_then(|ends| ends.into_iter().min()) else {
-        return Finding::warning(
+        return DoctorFinding::warning(
             "certificate",
             format!("the expiry of {path} cannot be read"),
             "check it with openssl x509",
@@ -134,10 +136,12 @@ fn check_expiry(files: &TlsFiles, now: i64) -> Finding {
     };
     let days = (end.as_second() - now).div_euclid(86_400);
     match days {
-        i64::MIN..0 => Finding::error("certificate", format!("{path} expired at {end}"), "renew it: clients refuse it"),
-        0..RENEW_DAYS => {
-            Finding::warning("certificate", format!("{path} expires in {days} days, at {end}"), "renew it")
+        i64::MIN..0 => {
+            DoctorFinding::error("certificate", format!("{path} expired at {end}"), "renew it: clients refuse it")
         }
-        _ => Finding::ok("certificate", format!("{path} is valid until {end}")),
+        0..RENEW_DAYS => {
+            DoctorFinding::warning("certificate", format!("{path} expires in {days} days, at {end}"), "renew it")
+        }
+        _ => DoctorFinding::ok("certificate", format!("{path} is valid until {end}")),
     }
 }

@@ -41,7 +41,7 @@ database, and creates and removes the Unix socket of --rls. The status is 1 if a
 
 /// The status of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Status {
+enum FindingStatus {
     Ok,
     Warning,
     Error,
@@ -49,33 +49,33 @@ enum Status {
 
 /// The result of a check.
 #[derive(Debug)]
-struct Finding {
-    status: Status,
+struct DoctorFinding {
+    status: FindingStatus,
     name: &'static str,
     /// What was found and, unless all is well, what to do.
     text: String,
 }
 
-impl Finding {
+impl DoctorFinding {
     fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Self { status: Status::Ok, name, text: found.into() }
+        Self { status: FindingStatus::Ok, name, text: found.into() }
     }
 
     fn warning(name: &'static str, found: impl fmt::Display, action: impl fmt::Display) -> Self {
-        Self { status: Status::Warning, name, text: format!("{found}; {action}") }
+        Self { status: FindingStatus::Warning, name, text: format!("{found}; {action}") }
     }
 
     fn error(name: &'static str, found: impl fmt::Display, action: impl fmt::Display) -> Self {
-        Self { status: Status::Error, name, text: format!("{found}; {action}") }
+        Self { status: FindingStatus::Error, name, text: format!("{found}; {action}") }
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for DoctorFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let status = match self.status {
-            Status::Ok => "ok",
-            Status::Warning => "warning",
-            Status::Error => "error",
+            FindingStatus::Ok => "ok",
+            FindingStatus::Warning => "warning",
+            FindingStatus::Error => "error",
         };
         // Joins the lines of a message of another program into one.
         let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -91,9 +91,9 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut out = std::io::stdout().lock();
     let mut failed = false;
-    let mut report = |findings: Vec<Finding>| -> std::io::Result<()> {
+    let mut report = |findings: Vec<DoctorFinding>| -> std::io::Result<()> {
         for finding in findings {
-            failed |= finding.status == Status::Error;
+            failed |= finding.status == FindingStatus::Error;
             writeln!(out, "{finding}")?;
         }
         Ok(())
@@ -107,20 +107,22 @@ pub(in crate::cli) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
             report(vec![machine::check_open_files(&config)])?;
             report(vec![machine::check_certificate(&config, wall_seconds())])?;
         }
-        Err(error) => report(vec![Finding::error("configuration", format!("{error:#}"), "nothing else was checked")])?,
+        Err(error) => {
+            report(vec![DoctorFinding::error("configuration", format!("{error:#}"), "nothing else was checked")])?;
+        }
     }
     report(runtime.block_on(running::check(&args.server)))?;
     Ok(exit_code(!failed))
 }
 
-fn check_configuration(config: &Config) -> Vec<Finding> {
+fn check_configuration(config: &Config) -> Vec<DoctorFinding> {
     let command_line: Vec<String> = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let warnings = warnings::config_warnings(config, &command_line);
     if warnings.is_empty() {
-        return vec![Finding::ok("configuration", "valid")];
+        return vec![DoctorFinding::ok("configuration", "valid")];
     }
     // In a warning, the text after the semicolon already says what to do.
-    let finding = |text| Finding { status: Status::Warning, name: "configuration", text };
+    let finding = |text| DoctorFinding { status: FindingStatus::Warning, name: "configuration", text };
     warnings.into_iter().map(finding).collect()
 }
 
@@ -140,7 +142,7 @@ mod tests {
 
     #[test]
     fn finding_is_one_line() {
-        let finding = Finding::error("store", "it said:\n  no", "ask again");
+        let finding = DoctorFinding::error("store", "it said:\n  no", "ask again");
         assert_eq!(finding.to_string(), "error    store         it said: no; ask again");
     }
 }

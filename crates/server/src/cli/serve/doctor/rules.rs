@@ -9,7 +9,7 @@ use tollgate_engine::{Engine, MemoryStore};
 
 use super::super::config::Config;
 use super::super::source::{DatabaseConfig, RulesConfig};
-use super::Finding;
+use super::DoctorFinding;
 use super::running::TIMEOUT;
 use crate::cli::{count, files};
 use crate::control::Control;
@@ -17,15 +17,15 @@ use crate::rules_source::file::parse_all;
 use crate::rules_source::poll::FollowConfig;
 
 /// Checks that the rules can be loaded.
-pub(super) async fn check(config: &Config) -> Vec<Finding> {
+pub(super) async fn check(config: &Config) -> Vec<DoctorFinding> {
     match &config.rules {
-        RulesConfig::Inline => vec![Finding::ok("rules", "none: requests have inline limits")],
+        RulesConfig::Inline => vec![DoctorFinding::ok("rules", "none: requests have inline limits")],
         RulesConfig::File(path) => vec![check_file(path)],
         RulesConfig::Database(from) => check_database(from).await,
         RulesConfig::Service(from) => vec![check_service(from).await],
         RulesConfig::Xds(from) => vec![match from.connect().await {
-            Ok(()) => Finding::ok("rules", format!("the xDS server {from} accepts connections")),
-            Err(why) => Finding::error(
+            Ok(()) => DoctorFinding::ok("rules", format!("the xDS server {from} accepts connections")),
+            Err(why) => DoctorFinding::error(
                 "rules",
                 format!("the xDS server {from} cannot be reached: {why}"),
                 "check that it runs, its address in --rules, and the certificates",
@@ -34,46 +34,46 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
     }
 }
 
-fn check_file(path: &Path) -> Finding {
+fn check_file(path: &Path) -> DoctorFinding {
     let read = match files::read_path(path) {
         Ok(read) => read,
-        Err(error) => return Finding::error("rules", format!("{error:#}"), "name a readable file with --rules"),
+        Err(error) => return DoctorFinding::error("rules", format!("{error:#}"), "name a readable file with --rules"),
     };
     let (sources, name): (Vec<_>, _) = (read.iter().map(files::File::source).collect(), path.display().to_string());
     check_rules(parse_all(&sources), &name, &format!("run: tollgate check {name}"))
 }
 
 /// Judges rules that were read from `name`; `action` lists their mistakes.
-fn check_rules(rules: Result<Rules, Mistakes>, name: &str, action: &str) -> Finding {
+fn check_rules(rules: Result<Rules, Mistakes>, name: &str, action: &str) -> DoctorFinding {
     let rules = match rules {
         Ok(rules) => rules,
         Err(mistakes) => {
             let number = mistakes.as_slice().len() + mistakes.left_out();
             let first = mistakes.as_slice().first().map(ToString::to_string).unwrap_or_default();
-            return Finding::error("rules", format!("{} in {name}: {first}", count(number, "mistake")), action);
+            return DoctorFinding::error("rules", format!("{} in {name}: {first}", count(number, "mistake")), action);
         }
     };
     let found = format!("{} in {}, from {name}", count(rules.len(), "rule"), count(rules.domains().len(), "domain"));
     let engine = MemoryStore::new(1).ok().and_then(|store| Engine::new(store).ok());
     match engine.map_or(0, |engine| engine.warnings(&rules).len()) {
-        0 => Finding::ok("rules", found),
-        number => Finding::warning("rules", format!("{found}, with {}", count(number, "warning")), action),
+        0 => DoctorFinding::ok("rules", found),
+        number => DoctorFinding::warning("rules", format!("{found}, with {}", count(number, "warning")), action),
     }
 }
 
-async fn check_database(config: &DatabaseConfig) -> Vec<Finding> {
+async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
     let place = match &config.data {
         Some(data) => data.display().to_string(),
         None => "PostgreSQL".to_owned(),
     };
     match config.data.as_ref().map(|data| std::fs::File::open(data.join("rules.db"))) {
         Some(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-            return vec![Finding::ok("database", format!("none in {place} yet; tollgate serve creates it"))];
+            return vec![DoctorFinding::ok("database", format!("none in {place} yet; tollgate serve creates it"))];
         }
         // Opening the database would report only that there is no connection.
         Some(Ok(file)) if !is_sqlite(&file) => {
             let found = format!("rules.db in {place} is not an SQLite database");
-            return vec![Finding::error(
+            return vec![DoctorFinding::error(
                 "database",
                 found,
                 "restore it from a backup, or name another directory with --data",
@@ -88,17 +88,17 @@ async fn check_database(config: &DatabaseConfig) -> Vec<Finding> {
                 Some(_) => "check the permissions of the directory, and the disk; or name another one with --data",
                 None => "check the address, user and password in --database, and that the database runs",
             };
-            return vec![Finding::error("database", format!("cannot open {place}: {error}"), action)];
+            return vec![DoctorFinding::error("database", format!("cannot open {place}: {error}"), action)];
         }
     };
     match control.snapshot().await {
         Ok(set) => {
-            let opened = Finding::ok("database", format!("{place}, revision {}", set.revision));
+            let opened = DoctorFinding::ok("database", format!("{place}, revision {}", set.revision));
             let rules = Rules::read(&[Source { name: "database", text: set.rules.as_bytes() }]);
             vec![opened, check_rules(rules, "the database", "run: tollgate rules validate")]
         }
         Err(error) => {
-            vec![Finding::error("database", format!("cannot read {place}: {error}"), "restore it from a backup")]
+            vec![DoctorFinding::error("database", format!("cannot read {place}: {error}"), "restore it from a backup")]
         }
     }
 }
@@ -111,26 +111,30 @@ fn is_sqlite(file: &std::fs::File) -> bool {
     read.is_err() || start.is_empty() || start == HEAD
 }
 
-async fn check_service(config: &FollowConfig) -> Finding {
+async fn check_service(config: &FollowConfig) -> DoctorFinding {
     let url = config.client.url();
     // The call of nodes, without its body: other calls need less than the role that following needs.
     let answer = config.client.request(Method::HEAD, &["v1", "snapshot"]).timeout(TIMEOUT).send().await;
     match answer {
-        Ok(answer) if answer.status().is_success() => Finding::ok("rules", format!("followed from {url}")),
-        Ok(answer) if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Finding::error(
-            "rules",
-            format!("{url} refuses the token: {}", answer.status()),
-            "create one with `tollgate tokens create --role node` and set TOLLGATE_RULES_TOKEN",
-        ),
-        Ok(answer) if answer.status() == StatusCode::NOT_FOUND => Finding::error(
+        Ok(answer) if answer.status().is_success() => DoctorFinding::ok("rules", format!("followed from {url}")),
+        Ok(answer) if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+            DoctorFinding::error(
+                "rules",
+                format!("{url} refuses the token: {}", answer.status()),
+                "create one with `tollgate tokens create --role node` and set TOLLGATE_RULES_TOKEN",
+            )
+        }
+        Ok(answer) if answer.status() == StatusCode::NOT_FOUND => DoctorFinding::error(
             "rules",
             format!("{url} has no rules to follow: {}", answer.status()),
             "name a tollgate server that keeps its rules in a database with --rules",
         ),
-        Ok(answer) => {
-            Finding::error("rules", format!("{url} answers {}", answer.status()), "name a tollgate server with --rules")
-        }
-        Err(error) => Finding::error(
+        Ok(answer) => DoctorFinding::error(
+            "rules",
+            format!("{url} answers {}", answer.status()),
+            "name a tollgate server with --rules",
+        ),
+        Err(error) => DoctorFinding::error(
             "rules",
             format!("cannot reach {url}: {}", root_cause(&error)),
             "check that the rules service runs; until then the last good rules of the data directory are used",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 
-use super::Finding;
+use super::DoctorFinding;
 use super::rules::root_cause;
 use crate::cli::count;
 use crate::cli::remote::{ListAnswer, ServerArgs};
@@ -27,11 +27,11 @@ const MAX_SHARE: u64 = 90;
 const MIN_COUNT: u64 = 1_000;
 
 /// Checks a running server.
-pub(super) async fn check(args: &ServerArgs) -> Vec<Finding> {
+pub(super) async fn check(args: &ServerArgs) -> Vec<DoctorFinding> {
     let client = match args.client() {
         Ok(client) => client,
         Err(error) => {
-            return vec![Finding::error("server", format!("{error:#}"), "write it like http://127.0.0.1:8080")];
+            return vec![DoctorFinding::error("server", format!("{error:#}"), "write it like http://127.0.0.1:8080")];
         }
     };
     let url = client.url().as_str().trim_end_matches('/').to_owned();
@@ -39,15 +39,15 @@ pub(super) async fn check(args: &ServerArgs) -> Vec<Finding> {
         Ok(status) => status,
         Err(GetError::Unreachable(why)) => {
             let found = format!("no answer from {url} ({why}), so nodes and keys were not checked");
-            return vec![Finding::warning("server", found, "start it, or name it with --server")];
+            return vec![DoctorFinding::warning("server", found, "start it, or name it with --server")];
         }
         Err(GetError::Status(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => {
             let found = format!("{url} requires a token");
-            return vec![Finding::warning("server", found, "set TOLLGATE_TOKEN to a token with the role reader")];
+            return vec![DoctorFinding::warning("server", found, "set TOLLGATE_TOKEN to a token with the role reader")];
         }
         Err(GetError::Status(status)) => {
             let found = format!("{url} answers {status} to /v1/rules-status");
-            return vec![Finding::error("server", found, "name a tollgate server of this version with --server")];
+            return vec![DoctorFinding::error("server", found, "name a tollgate server of this version with --server")];
         }
     };
     let mut findings = vec![check_server(&url, &status)];
@@ -62,20 +62,20 @@ pub(super) async fn check(args: &ServerArgs) -> Vec<Finding> {
     findings
 }
 
-fn check_server(url: &str, status: &RulesStatus) -> Finding {
+fn check_server(url: &str, status: &RulesStatus) -> DoctorFinding {
     let found = format!("{url} runs with {}, from {}", count(status.rules.unwrap_or(0), "rule"), status.source);
     match &status.refused {
-        Some(refused) => Finding::error(
+        Some(refused) => DoctorFinding::error(
             "server",
             format!("{url} refused the rules of revision {}: {}", refused.revision, refused.why),
             "correct them; the rules before them stay in force",
         ),
-        None => Finding::ok("server", found),
+        None => DoctorFinding::ok("server", found),
     }
 }
 
 /// Returns a finding for each node that is behind or silent, or one for all.
-fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<Finding> {
+fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFinding> {
     let newest = revision.or_else(|| nodes.iter().filter_map(|node| node.running).max()).unwrap_or(0);
     let mut findings = Vec::new();
     for node in nodes {
@@ -83,14 +83,14 @@ fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<Finding> {
         let silent = Duration::from_millis(node.seen_ms_ago);
         if let Some(refused) = &node.refused {
             let found = format!("{name} refuses revision {}: {}", refused.revision, refused.why);
-            findings.push(Finding::error("node", found, "update the node, or correct the rules"));
+            findings.push(DoctorFinding::error("node", found, "update the node, or correct the rules"));
         } else if silent > SILENT {
             let found = format!("{name} has not reported for {} s", silent.as_secs());
-            findings.push(Finding::warning("node", found, "check that it runs and reaches this server"));
+            findings.push(DoctorFinding::warning("node", found, "check that it runs and reaches this server"));
         } else if node.running.unwrap_or(0) < newest {
             let runs = node.running.map_or("no rules".to_owned(), |revision| format!("revision {revision}"));
             let found = format!("{name} runs {runs}, and {newest} is the newest");
-            findings.push(Finding::warning(
+            findings.push(DoctorFinding::warning(
                 "node",
                 found,
                 "check again in a second; if it is still behind, read the log of the node",
@@ -98,7 +98,7 @@ fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<Finding> {
         }
     }
     if findings.is_empty() {
-        findings.push(Finding::ok(
+        findings.push(DoctorFinding::ok(
             "nodes",
             match nodes.len() {
                 0 => "none follow this server".to_owned(),
@@ -110,16 +110,16 @@ fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<Finding> {
 }
 
 /// Returns a finding for each rule of which one key receives nearly all traffic, or one finding for all rules.
-fn judge_keys(top: &TopKeysPage) -> Vec<Finding> {
-    let findings: Vec<Finding> = top.rules.iter().filter_map(judge_key).collect();
+fn judge_keys(top: &TopKeysPage) -> Vec<DoctorFinding> {
+    let findings: Vec<DoctorFinding> = top.rules.iter().filter_map(judge_key).collect();
     if findings.is_empty() {
-        vec![Finding::ok("keys", "no key takes nearly all traffic of its rule")]
+        vec![DoctorFinding::ok("keys", "no key takes nearly all traffic of its rule")]
     } else {
         findings
     }
 }
 
-fn judge_key(rule: &TopRule) -> Option<Finding> {
+fn judge_key(rule: &TopRule) -> Option<DoctorFinding> {
     let [first, _, ..] = &*rule.charged else {
         // A single key is normal: the rule counts all requests together, or has seen only one caller.
         return None;
@@ -132,7 +132,7 @@ fn judge_key(rule: &TopRule) -> Option<Finding> {
     let rule = rule.rule.as_deref().unwrap_or("inline limits");
     let found = format!("{} takes {} % of what {rule} admits", first.key, own * 100 / total);
     let action = "a proxy in front may hide the clients (--trusted-proxies), or this caller needs its own limit";
-    Some(Finding::warning("key", found, action))
+    Some(DoctorFinding::warning("key", found, action))
 }
 
 enum GetError {

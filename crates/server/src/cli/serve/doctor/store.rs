@@ -5,18 +5,20 @@ use std::time::Duration;
 use tollgate_redis::Diagnosis;
 
 use super::super::config::{Config, StoreConfig};
-use super::{Finding, wall_micros};
+use super::{DoctorFinding, wall_micros};
 
 /// A larger difference between the clocks is reported. Decisions use the clock of the store alone; logs, calendars and
 /// schedules use that of this machine.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_millis(500);
 
 /// Checks that the store can decide in time.
-pub(super) async fn check(config: &Config) -> Vec<Finding> {
+pub(super) async fn check(config: &Config) -> Vec<DoctorFinding> {
     let url = match &config.store {
-        StoreConfig::Memory => return vec![Finding::ok("store", format!("memory, for {} keys", config.capacity))],
+        StoreConfig::Memory => {
+            return vec![DoctorFinding::ok("store", format!("memory, for {} keys", config.capacity))];
+        }
         StoreConfig::Peers(_) => {
-            return vec![Finding::ok("store", format!("{}, for {} keys", config.store.name(), config.capacity))];
+            return vec![DoctorFinding::ok("store", format!("{}, for {} keys", config.store.name(), config.capacity))];
         }
         StoreConfig::Redis(url) => url,
     };
@@ -24,12 +26,16 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
     let store = match tollgate_redis::Config::from_url(url.reveal()) {
         Ok(store) => store.deadline(config.store_deadline),
         Err(error) => {
-            return vec![Finding::error("store", format!("{name}: {error}"), "write redis://host:port in --store")];
+            return vec![DoctorFinding::error(
+                "store",
+                format!("{name}: {error}"),
+                "write redis://host:port in --store",
+            )];
         }
     };
     match tollgate_redis::diagnose(&store, &wall_micros).await {
         Ok(diagnosis) => check_diagnosis(&name, &diagnosis, config.store_deadline),
-        Err(why) => vec![Finding::error(
+        Err(why) => vec![DoctorFinding::error(
             "store",
             format!("{name}: {why}"),
             "check that it runs and the address, user and password in --store; until then on_fault of each rule decides",
@@ -37,29 +43,29 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
     }
 }
 
-fn check_diagnosis(name: &str, diagnosis: &Diagnosis, deadline: Duration) -> Vec<Finding> {
-    let mut findings = vec![Finding::ok("store", format!("{name}, {}, runs the script", diagnosis.server))];
+fn check_diagnosis(name: &str, diagnosis: &Diagnosis, deadline: Duration) -> Vec<DoctorFinding> {
+    let mut findings = vec![DoctorFinding::ok("store", format!("{name}, {}, runs the script", diagnosis.server))];
     let times = format!("median {:?}, worst {:?} of {} calls", diagnosis.median, diagnosis.worst, diagnosis.calls);
     findings.push(match diagnosis.worst * 2 > deadline {
-        true => Finding::warning(
+        true => DoctorFinding::warning(
             "store latency",
             format!("{times}, and --store-deadline is {deadline:?}"),
             "move the store nearer, or raise --store-deadline; later answers are decided by on_fault",
         ),
-        false => Finding::ok("store latency", format!("{times}, of {deadline:?}")),
+        false => DoctorFinding::ok("store latency", format!("{times}, of {deadline:?}")),
     });
     let difference = Duration::from_micros(diagnosis.clock_difference_us.unsigned_abs());
     let side = if diagnosis.clock_difference_us > 0 { "ahead of" } else { "behind" };
     findings.push(match difference > MAX_CLOCK_DIFFERENCE {
-        true => Finding::warning(
+        true => DoctorFinding::warning(
             "store clock",
             format!("{difference:.1?} {side} this machine"),
             "synchronise both with NTP: calendars and schedules use this machine's clock",
         ),
-        false => Finding::ok("store clock", "agrees with this machine"),
+        false => DoctorFinding::ok("store clock", "agrees with this machine"),
     });
     if let Some(policy) = &diagnosis.evicts {
-        findings.push(Finding::warning(
+        findings.push(DoctorFinding::warning(
             "store memory",
             format!("maxmemory-policy {policy} deletes counters when memory is full, and their limits start again"),
             "set noeviction: a full store then refuses to write, and on_fault decides",
