@@ -337,7 +337,7 @@ fn charges_that_are_decided_at_once_are_taken_from_leases() {
     on_both(async |server| {
         let node = store(&server).await;
         let (mut admitted, mut decided_at_once) = (0, 0);
-        wait_for("all 300 are admitted", async || {
+        eventually_async("all 300 are admitted", async || {
             let mut answers = Answers::default();
             let one = charge("k", bucket(300), 1);
             admitted += match node.try_decide_shared(&one.borrow(), &mut answers) {
