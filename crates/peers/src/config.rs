@@ -3,9 +3,11 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
+use tollgate::clock::ManualClock;
 
 use crate::greeting::MAX_NAME;
 use crate::members::MAX_SEEDS;
@@ -35,6 +37,7 @@ pub struct Config {
     name: Option<String>,
     pub(crate) deadline: Duration,
     pub(crate) max_keys: usize,
+    pub(crate) manual_clock: Option<Arc<ManualClock>>,
 }
 
 /// Why an address cannot be used.
@@ -85,7 +88,8 @@ impl Config {
         }
         let (listen, advertise) = (([127, 0, 0, 1], DEFAULT_PORT).into(), ([127, 0, 0, 1], DEFAULT_PORT).into());
         let (deadline, max_keys) = (Duration::from_millis(10), 1_000_000);
-        Ok(Self { seeds, cluster, secret, listen, advertise, name: None, deadline, max_keys })
+        let manual_clock = None;
+        Ok(Self { seeds, cluster, secret, listen, advertise, name: None, deadline, max_keys, manual_clock })
     }
 
     /// Sets the address to listen on; [`advertise`](Self::advertise) sets the one by which other nodes reach this one.
@@ -155,6 +159,13 @@ impl Config {
     #[must_use]
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self { max_keys, ..self }
+    }
+
+    /// Decides by a clock that a test moves. What nodes send each other still has ages by real time, so only what one node
+    /// decides alone is exact by this clock.
+    #[must_use]
+    pub fn decide_by(self, clock: Arc<ManualClock>) -> Self {
+        Self { manual_clock: Some(clock), ..self }
     }
 
     /// The name of this node.

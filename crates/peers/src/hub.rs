@@ -151,6 +151,15 @@ impl Shared {
         }
     }
 
+    /// Returns the time by which requests are decided.
+    #[inline]
+    pub(crate) fn now(&self) -> Now<'static> {
+        match &self.config.manual_clock {
+            None => self.clock.now(),
+            Some(clock) => clock.now(),
+        }
+    }
+
     fn hub(&self) -> MutexGuard<'_, Hub> {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }

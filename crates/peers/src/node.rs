@@ -284,7 +284,7 @@ impl Receiver<'_> {
     fn asked(&mut self, ask: ask::Ask) {
         let (shared, id) = (self.shared, ask.id);
         Counters::add(&shared.counters.answered, 1);
-        let answer = match ask::receive(&shared.homes.load(), &shared.table, &shared.clock.now(), ask) {
+        let answer = match ask::receive(&shared.homes.load(), &shared.table, &shared.now(), ask) {
             AskStep::Answer { answer, urgent } => {
                 self.urgent |= urgent;
                 answer

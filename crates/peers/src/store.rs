@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
-use tollgate::clock::Clock;
 use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate_core::{Ask as Amount, Cost, Limits, Stamps, Time, Wall};
 use tollgate_engine::store::{Answers, Batch, Charge as EngineCharge, Consistency, Group, StoreError, StoreVerb};
@@ -149,7 +148,7 @@ impl PeerStore {
         parts: &[&GroupPart<'_>],
         mut each: impl FnMut(&GroupPart<'_>, ChargeAnswer),
     ) -> Time<Wall> {
-        let now = self.shared.clock.now();
+        let now = self.shared.now();
         let charges: Vec<Charge<'_>> = parts.iter().map(|part| part.here()).collect();
         let decided = self.shared.table.decide(&now, verb, &charges, |index, standing| {
             let mut answer = ChargeAnswer {
@@ -177,7 +176,7 @@ impl PeerStore {
     /// Decides a group of one eventual charge by the entry of its key, if it has one.
     fn try_decide_here(&self, charge: &EngineCharge<'_>, answers: &mut Answers) -> Option<bool> {
         let (Consistency::Eventual(_), Amount::Exactly(cost)) = (charge.consistency, charge.ask) else { return None };
-        let (table, now) = (&self.shared.table, self.shared.clock.now());
+        let (table, now) = (&self.shared.table, self.shared.now());
         let (outcome, report, urgent) = table.try_check(&now, table.fingerprint(charge.key), charge.limits_id, cost)?;
         let (taken, stamps) =
             if outcome.is_admitted() { (cost, Stamps::default()) } else { (Cost::ZERO, Stamps::refused_by(0)) };
@@ -255,7 +254,7 @@ impl PeerStore {
                 Step::Asked(asked, verb, count) => match self.wait(asked, verb, count, deadline).await {
                     Ok(charges) => {
                         let charges = charges.into_iter().map(|charge| (Standing::Exact, charge)).collect();
-                        GroupDecision { answers: charges, at: self.shared.clock.now().wall() }.write(answers);
+                        GroupDecision { answers: charges, at: self.shared.now().wall() }.write(answers);
                     }
                     Err(error) => answers.fail_group(error),
                 },

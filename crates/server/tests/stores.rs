@@ -5,9 +5,11 @@ use crate::common;
 
 use std::process::Command;
 
-use common::{Rules, Server, run};
+use common::{Rules, Server, run, stable_port};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
+
+use crate::peers::agree;
 
 /// Long periods, so that the duration of a test does not matter.
 const RULES: &str = "\
@@ -69,6 +71,29 @@ fn both_front_ends_and_all_stores_decide_the_same() {
         let start = |url: &str| Server::start(&[&["--rules", rules, "--store", url], &PATIENT[..]].concat());
         assert_eq!(by_http(&start(&url("http"))), expected, "HTTP on {kind:?}");
         assert_eq!(by_resp(&start(&url("resp"))), expected, "TG.CHECK on {kind:?}");
+    }
+}
+
+/// Peers share no logs, so these rules have slices instead.
+#[test]
+fn both_front_ends_decide_the_same_on_servers_that_share_limits_among_themselves() {
+    let rules = Rules::new(RULES.replace("sliding_log", "sliding_slices"));
+    let rules = rules.path();
+    let expected = by_http(&Server::start(&["--rules", rules]));
+    for nodes in [1, 3] {
+        for (front_end, decide) in [("HTTP", by_http as fn(&Server) -> Vec<Value>), ("TG.CHECK", by_resp)] {
+            let addresses: Vec<String> = (0..nodes).map(|_| format!("127.0.0.1:{}", stable_port())).collect();
+            let store = &format!("peers://{}", addresses.join(","));
+            let start = |listen: &String| {
+                Server::start(&[&["--rules", rules, "--store", store, "--peers-listen", listen], &PATIENT[..]].concat())
+            };
+            let servers: Vec<Server> = std::thread::scope(|scope| {
+                let starting: Vec<_> = addresses.iter().map(|listen| scope.spawn(move || start(listen))).collect();
+                starting.into_iter().map(|starting| starting.join().expect("it starts")).collect()
+            });
+            agree(&servers);
+            assert_eq!(decide(&servers[0]), expected, "{front_end} on {nodes}");
+        }
     }
 }
 

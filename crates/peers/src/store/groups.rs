@@ -2,15 +2,15 @@
 //!
 //! Such a group takes from one after the other, in order of their ids, and last from this node. If
 //! one refuses or does not answer, what the others took is given back. All nodes take in the same order, so two groups
-//! cannot refuse each other over the last tokens. While a group holds tokens that are given back later, their bucket refills:
+//! cannot refuse each other over the last tokens. Answers say what is left after that, so places that gave something back are
+//! looked at again: a refusal costs one more round trip if it was not the first place that refused. While a group holds tokens that are given back later, their bucket refills:
 //! that can exceed a limit by what is held, at most by the rate times the time in which such holds overlap.
 
 use tokio::time::Instant;
-use tollgate::clock::Clock;
 use tollgate_core::{Ask as Amount, Cost, Stamps};
 use tollgate_engine::store::StoreError;
 
-use super::{GroupDecision, GroupPart, PeerStore};
+use super::{GroupDecision, GroupPart, PeerStore, untake};
 use crate::NodeId;
 use crate::ask::{AskCharge, ChargeAnswer};
 use crate::table::{Charge, Verb};
@@ -24,7 +24,7 @@ impl PeerStore {
         }
         match node {
             None => {
-                let now = self.shared.clock.now();
+                let now = self.shared.now();
                 let refunds: Vec<Charge<'_>> = taken
                     .iter()
                     .map(|(part, cost, stamps)| Charge {
@@ -77,9 +77,11 @@ impl PeerStore {
                 },
             };
             match answered {
-                Ok(answered) => {
+                Ok(mut answered) => {
                     if verb == Verb::Check && !answered.iter().all(|answer| answer.outcome.is_admitted()) {
                         outcome = Ok(false);
+                        // A place takes all of its charges or none, so there is nothing to give back.
+                        answered.iter_mut().for_each(untake);
                     }
                     indexes.iter().zip(answered).for_each(|(index, answer)| answers[*index] = Some(answer));
                 }
@@ -90,28 +92,32 @@ impl PeerStore {
             }
         }
         if verb == Verb::Check {
-            self.settle(parts, &places, &mut answers, outcome == Ok(true));
+            let changed = self.settle(parts, &places, &mut answers, outcome == Ok(true));
+            if let Ok(admitted) = outcome {
+                self.look_again(parts, &changed, &mut answers, admitted, deadline).await;
+            }
         }
         outcome?;
-        let at = self.shared.clock.now().wall();
+        let at = self.shared.now().wall();
         let answers = parts.iter().zip(answers).filter_map(|(part, answer)| Some((part.standing(), answer?)));
         Ok(GroupDecision { answers: answers.collect(), at })
     }
 
     /// Gives back what the parts of a group took: all of it if the group is not admitted, otherwise what is more than the least of
-    /// those that take up to an amount.
+    /// those that take up to an amount. Returns the parts that gave something back, by place.
     fn settle(
         &self,
         parts: &[GroupPart<'_>],
         places: &[Option<NodeId>],
         answers: &mut [Option<ChargeAnswer>],
         admitted: bool,
-    ) {
+    ) -> Vec<(Option<NodeId>, Vec<usize>)> {
         let up_to = |index: usize| matches!(parts[index].charge.ask, Amount::UpTo(_));
         let least = answers.iter().enumerate().filter(|(index, _)| up_to(*index));
         let least = least.filter_map(|(_, answer)| answer.as_ref().map(|answer| answer.taken)).min();
+        let mut changed = Vec::new();
         for place in places {
-            let mut taken = Vec::new();
+            let (mut taken, mut indexes) = (Vec::new(), Vec::new());
             for (index, part) in parts.iter().enumerate().filter(|(_, part)| part.at == *place) {
                 let Some(answer) = &mut answers[index] else { continue };
                 let keep = match (admitted, up_to(index), least) {
@@ -119,10 +125,58 @@ impl PeerStore {
                     (true, true, Some(least)) => least,
                     (true, ..) => answer.taken,
                 };
-                taken.push((part, Cost::new(answer.taken.get().saturating_sub(keep.get())), answer.stamps));
+                let excess = Cost::new(answer.taken.get().saturating_sub(keep.get()));
+                taken.push((part, excess, answer.stamps));
+                indexes.extend((excess > Cost::ZERO).then_some(index));
                 answer.taken = keep.min(answer.taken);
             }
             self.give_back(*place, &taken);
+            changed.push((*place, indexes));
+        }
+        changed.retain(|(_, indexes)| !indexes.is_empty());
+        changed
+    }
+
+    /// Replaces what the answers of these parts say is left by what is left now. An answer that does not arrive in time stays as
+    /// it is.
+    async fn look_again(
+        &self,
+        parts: &[Part<'_>],
+        changed: &[(Option<NodeId>, Vec<usize>)],
+        answers: &mut [Option<ChargeAnswer>],
+        admitted: bool,
+        deadline: Instant,
+    ) {
+        let mut replace = |index: usize, seen: ChargeAnswer| {
+            let Some(answer) = &mut answers[index] else { return };
+            answer.reports = seen.reports;
+            if !admitted {
+                answer.outcome = seen.outcome;
+            }
+        };
+        let mut asked = Vec::new();
+        for (place, indexes) in changed {
+            let here: Vec<&Part<'_>> = indexes.iter().map(|index| &parts[*index]).collect();
+            match place {
+                None => {
+                    let mut indexes = indexes.iter();
+                    self.decide_here(Verb::Peek, &here, |_, seen| {
+                        if let Some(index) = indexes.next() {
+                            replace(*index, seen);
+                        }
+                    });
+                }
+                // Sent after the refund on the same link, so it is answered after it.
+                Some(node) => {
+                    let charges = here.iter().map(|part| part.asked()).collect();
+                    asked.extend(self.ask(*node, Verb::Peek, charges).map(|pending| (indexes, pending)));
+                }
+            }
+        }
+        for (indexes, pending) in asked {
+            if let Ok(seen) = self.wait(pending, Verb::Peek, indexes.len(), deadline).await {
+                indexes.iter().zip(seen).for_each(|(index, seen)| replace(*index, seen));
+            }
         }
     }
 }

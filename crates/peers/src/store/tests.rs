@@ -124,6 +124,11 @@ impl<'a> Query<'a> {
 
 /// Returns a key whose home is the node at an index.
 fn key_of(nodes: &[PeerStore], home: usize) -> String {
+    keys_of(nodes, home).next().unwrap()
+}
+
+/// Returns keys whose home is the node at an index.
+fn keys_of(nodes: &[PeerStore], home: usize) -> impl Iterator<Item = String> {
     let homes = nodes[0].shared.homes.load();
     let names = (0..).map(|number| format!("key {number}"));
     let is_home = |key: &String| match homes.route(nodes[0].shared.table.fingerprint(key.as_bytes()), Hop::Origin) {
@@ -131,7 +136,7 @@ fn key_of(nodes: &[PeerStore], home: usize) -> String {
         Route::To(node) => node == nodes[home].shared.node,
         Route::Unavailable(why) => panic!("{why:?}"),
     };
-    names.take(10_000).find(is_home).unwrap()
+    names.take(10_000).filter(is_home).collect::<Vec<_>>().into_iter()
 }
 
 #[tokio::test]
@@ -202,6 +207,28 @@ async fn group_over_several_homes_is_charged_all_or_none() {
     .await;
 }
 
+/// A defect: of two charges with the same home, of which one is refused, the other was given back and had not been taken.
+#[tokio::test]
+async fn refused_group_over_several_homes_gives_back_only_what_it_took() {
+    let (_, nodes) = three().await;
+    let same: Vec<String> = keys_of(&nodes, 1).take(2).collect();
+    let other = key_of(&nodes, 2);
+    for keys in [[&*same[0]], [&*same[1]], [&*other]] {
+        let taken = if keys == [&*same[1]] { 4 } else { 2 };
+        for _ in 0..taken {
+            assert!(Query::strict(&keys).passes(&nodes[0]).await);
+        }
+    }
+    let group = [&*same[0], &*same[1], &*other];
+    let left = |answer: GroupAnswer<'_>| -> Vec<u64> {
+        answer.charges().iter().map(|charge| answer.reports(charge)[0].remaining).collect()
+    };
+    for _ in 0..3 {
+        assert_eq!(Query::strict(&group).of(&nodes[0], left).await.unwrap(), [2, 0, 2]);
+        assert_eq!(Query::strict(&group).peek().of(&nodes[0], left).await.unwrap(), [2, 0, 2]);
+    }
+}
+
 #[tokio::test]
 async fn reset_and_refund_reach_all_nodes() {
     let (_, nodes) = three().await;
@@ -257,6 +284,40 @@ async fn rolling_restart_resets_nothing() {
 }
 
 #[tokio::test]
+async fn secret_is_replaced_by_rolling_restarts_that_reset_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret");
+    let (old, new) = ("a".repeat(32), "b".repeat(32));
+    let steps = [
+        format!("{old}\n"),
+        format!("{old}\n{old}\n{new}\n"),
+        format!("{old}\n{new}\n{old}\n"),
+        format!("{old}\n{new}\n"),
+    ];
+    let all = addresses::<3>();
+    let start =
+        |own: SocketAddr| PeerStore::start(config(own, &all, &format!("?secret_file={}", file.display()))).unwrap();
+    std::fs::write(&file, &steps[0]).unwrap();
+    let mut nodes = Vec::from(all.map(start));
+    agree(&nodes).await;
+    for _ in 0..4 {
+        assert!(Query::strict(&["k"]).passes(&nodes[0]).await);
+    }
+    for step in &steps[1..] {
+        std::fs::write(&file, step).unwrap();
+        for own in all {
+            nodes.remove(0).leave().await;
+            nodes.push(start(own));
+            assert_eq!(nodes[2].joined().await, Stage::Ready { complete: true });
+            agree(&nodes).await;
+        }
+        for node in &nodes {
+            assert!(!Query::strict(&["k"]).passes(node).await, "after {step}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn home_that_dies_is_replaced_by_the_next_and_nothing_is_forgotten() {
     let (_, nodes) = three().await;
     let key = key_of(&nodes, 2);
@@ -265,9 +326,9 @@ async fn home_that_dies_is_replaced_by_the_next_and_nothing_is_forgotten() {
         assert!(Query::strict(&keys).passes(&nodes[0]).await);
     }
     eventually_async("the others know", async || {
-        nodes[..2].iter().all(|node| {
-            node.shared.table.used(node.shared.table.fingerprint(key.as_bytes()), &node.shared.clock.now()) == 3
-        })
+        nodes[..2]
+            .iter()
+            .all(|node| node.shared.table.used(node.shared.table.fingerprint(key.as_bytes()), &node.shared.now()) == 3)
     })
     .await;
     let [first, second, dead] = nodes;
@@ -364,4 +425,41 @@ async fn garbage_and_peers_that_never_read_are_cut_and_others_unharmed() {
         admitted += u64::from(Query::strict(&keys).passes(&nodes[turn % 3]).await);
     }
     assert_eq!(admitted, 4);
+}
+
+/// It sends signs of life, so it is not silent; what is written to it goes nowhere.
+#[tokio::test]
+async fn peer_that_never_reads_is_cut_although_it_sends_signs_of_life_and_others_are_unharmed() {
+    let (all, nodes) = three().await;
+    let (node, state) = (NodeId(u64::MAX), crate::mesh::MemberState::Joining);
+    let (address, name) = (addresses::<1>()[0], "deaf".to_owned());
+    let record = crate::greeting::Record { node, heartbeat: 1, state, address, name };
+    let cluster = nodes[0].shared.cluster;
+    let mut bytes = Vec::new();
+    crate::greeting::push_greeting(&mut bytes, cluster, &record);
+    crate::greeting::push_accepted(&mut bytes);
+    let hello = wire::Hello { version: wire::VERSION, cluster, node, state, resume: None };
+    wire::encode(&Frame::Hello(hello), &mut bytes);
+    let mut deaf = TcpStream::connect(all[0]).unwrap();
+    deaf.write_all(&bytes).unwrap();
+    let outbox = || nodes[0].shared.outboxes.load().get(&node).cloned();
+    eventually("it is linked", async || outbox().is_some()).await;
+    let beats = std::thread::spawn(move || {
+        let mut beat = Vec::new();
+        wire::encode(&Frame::Ack { seq: 0, state }, &mut beat);
+        while deaf.write_all(&beat).is_ok() {
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+    });
+    let start = Instant::now();
+    // Far more than the buffers of the system take.
+    assert!(outbox().unwrap().push(|to| to.resize(to.len() + (24 << 20), 0)));
+    let mut admitted = 0;
+    for turn in 0..9 {
+        admitted += u64::from(Query::strict(&["k"]).passes(&nodes[turn % 3]).await);
+    }
+    assert_eq!(admitted, 4);
+    eventually("it is cut", async || outbox().is_none()).await;
+    assert!(start.elapsed() >= Duration::from_secs(4), "it was cut for silence");
+    beats.join().unwrap();
 }

@@ -52,6 +52,8 @@ pub(super) struct Entry {
     is_dirty: bool,
     /// The id under which the engine of this node last charged these limits.
     charged_as: Option<u32>,
+    /// It was reset and not charged since, so the next charge begins it.
+    is_reset: bool,
 }
 
 /// The result of a commit.
@@ -92,7 +94,8 @@ impl Entry {
     fn new(limits: &Arc<SharedLimits>, now: &Now<'_>) -> Self {
         let mut words: Words = smallvec::smallvec![0; limits.with_debt.words()];
         limits.with_debt.init(&mut *words, now);
-        Self { limits: limits.clone(), words, generation: 0, unsent: 0, is_dirty: false, charged_as: None }
+        let (charged_as, is_reset) = (None, false);
+        Self { limits: limits.clone(), words, generation: 0, unsent: 0, is_dirty: false, charged_as, is_reset }
     }
 
     fn is_forgettable(&self, now: &Now<'_>) -> bool {
@@ -104,16 +107,19 @@ impl Entry {
     }
 
     pub(super) fn apply(&mut self, now: &Now<'_>, age: Nanos, cost: i64) -> Merged {
+        self.is_reset = false;
         merge::apply(&self.limits.with_debt, &mut self.words, now, age, cost)
     }
 
     pub(super) fn raise(&mut self, now: &Now<'_>, used: &[Used]) {
+        self.is_reset = false;
         merge::raise(&self.limits.with_debt, &mut self.words, now, used);
     }
 
     /// Discards what is used.
     pub(super) fn reset(&mut self, generation: u32, now: &Now<'_>) {
-        (self.generation, self.unsent) = (generation, 0);
+        (self.generation, self.unsent, self.is_reset) = (generation, 0, true);
+        self.charged_as = None;
         self.limits.with_debt.init(&mut *self.words, now);
     }
 
@@ -128,6 +134,17 @@ impl Entry {
                 limits.with_debt.weigh_from(&self.limits.with_debt, &*self.words, now, ask)
             }
         }
+    }
+
+    /// Returns whether the key counts as new: it was reset, or it has nothing used under other limits, and under these a new key
+    /// starts with less than everything.
+    fn is_new_under(&self, limits: &Arc<SharedLimits>, now: &Now<'_>) -> bool {
+        let is_unused = || {
+            !self.limits.is_same(limits)
+                && !limits.with_debt.starts_full()
+                && limits.with_debt.is_new_from(&self.limits.with_debt, &*self.words, now)
+        };
+        self.is_reset || is_unused()
     }
 
     fn commit(&mut self, limits: &Arc<SharedLimits>, now: &Now<'_>, verdict: &Verdict<Stamps>) {
@@ -199,7 +216,7 @@ impl Shard {
 
     /// Decides what a charge would get, without changing anything.
     pub(super) fn weigh(&self, charge: &Charge<'_>, ask: Ask, now: &Now<'_>) -> Verdict<Stamps> {
-        match self.find(charge) {
+        match self.find(charge, now) {
             Some(entry) => entry.weigh(charge.limits, now, ask),
             None => Entry::new(charge.limits, now).weigh(charge.limits, now, ask),
         }
@@ -218,12 +235,12 @@ impl Shard {
         if !admitted || taken == 0 {
             // A key that starts with less than everything begins with its first request.
             if !limits.with_debt.starts_full() {
-                self.entry_for(key, limits, now);
+                self.begun_entry(key, limits, now);
             }
             return Committed::default();
         }
         self.taken_at = self.taken_at.max(now.mono().as_nanos());
-        let Some(entry) = self.entry_for(key, limits, now) else {
+        let Some(entry) = self.begun_entry(key, limits, now) else {
             let entry = self.overflow.entry(overflow_slot(limits)).or_insert_with(|| Entry::new(limits, now));
             entry.commit(limits, now, verdict);
             return Committed { urgent: false, overflowed: true };
@@ -241,7 +258,7 @@ impl Shard {
         now: &Now<'_>,
         each: impl FnOnce(&Standing<'_>),
     ) {
-        match self.find(charge) {
+        match self.find(charge, now) {
             Some(entry) => each(&entry.standing(charge.limits, verdict, now)),
             None => each(&Entry::new(charge.limits, now).standing(charge.limits, verdict, now)),
         }
@@ -254,7 +271,7 @@ impl Shard {
     /// Gives back and returns whether that should be sent at once.
     pub(super) fn refund(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&Standing<'_>)) -> bool {
         let (mut accepted, mut urgent) = (Cost::ZERO, false);
-        if let Some(entry) = self.entries.get_mut(&charge.key) {
+        if let Some(entry) = self.entries.get_mut(&charge.key).filter(|entry| !entry.is_reset) {
             accepted = entry.limits.with_debt.refund(&mut *entry.words, now, charge.ask.cost(), charge.stamps);
             urgent = entry.note(-(accepted.get() as i64));
             self.taken_at = self.taken_at.max(now.mono().as_nanos());
@@ -283,6 +300,17 @@ impl Shard {
             return None;
         }
         Some(self.entries.entry(key).or_insert_with(|| Entry::new(limits, now)))
+    }
+
+    /// Returns the entry of a key for a charge under these limits, and begins it again if it counts as new.
+    fn begun_entry(&mut self, key: Fingerprint, limits: &Arc<SharedLimits>, now: &Now<'_>) -> Option<&mut Entry> {
+        let entry = self.entry_for(key, limits, now)?;
+        if entry.is_new_under(limits, now) {
+            let Entry { limits, words, .. } = Entry::new(limits, now);
+            (entry.limits, entry.words, entry.is_reset) = (limits, words, false);
+            entry.charged_as = None;
+        }
+        Some(entry)
     }
 
     /// Forgets keys that have nothing used up, if there is no room for a new one.
@@ -322,9 +350,12 @@ impl Shard {
         }
     }
 
-    fn find(&self, charge: &Charge<'_>) -> Option<&Entry> {
-        let overflow = || self.overflow.get(&overflow_slot(charge.limits)).filter(|_| self.is_full());
-        self.entries.get(&charge.key).or_else(overflow)
+    /// Returns the entry that decides about a charge; none if its key is new.
+    fn find(&self, charge: &Charge<'_>, now: &Now<'_>) -> Option<&Entry> {
+        match self.entries.get(&charge.key) {
+            Some(entry) => Some(entry).filter(|entry| !entry.is_new_under(charge.limits, now)),
+            None => self.overflow.get(&overflow_slot(charge.limits)).filter(|_| self.is_full()),
+        }
     }
 
     fn is_full(&self) -> bool {

@@ -191,6 +191,21 @@ fn full_table_forgets_unused_keys_then_drops_deltas_and_shares_one_entry() {
 }
 
 #[test]
+fn million_new_keys_of_other_nodes_leave_a_small_table_bounded_and_its_keys_exact() {
+    let table = table(1_000);
+    let limits = table.limits(1, &bucket("1/h", 10)).unwrap();
+    let own = u64::MAX;
+    assert!(decide(&table, SECOND, Verb::Check, &[(own, &limits, exactly(4))]).0);
+    for number in 0..1_000_000 {
+        table.apply(&Now::at(SECOND), Nanos::ZERO, &limits, &item(number, 1));
+    }
+    let counts = table.counts();
+    assert!(counts.keys <= 1_000 && counts.dropped >= 999_000, "{counts:?}");
+    assert!(decide(&table, SECOND, Verb::Check, &[(own, &limits, exactly(6))]).0);
+    assert!(!decide(&table, SECOND, Verb::Check, &[(own, &limits, exactly(1))]).0);
+}
+
+#[test]
 fn full_table_with_ever_new_limits_is_bounded() {
     let table = table(16);
     let limits = table.limits(1, &bucket("10/s", 10)).unwrap();

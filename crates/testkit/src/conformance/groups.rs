@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::task::Poll;
 
-use tollgate_core::{Ask, Concurrency, Cost, Limit, Nanos, Outcome, Retry, SlidingLog, TokenBucket};
+use tollgate_core::{Ask, Cost, Limit, Nanos, Outcome, Retry, TokenBucket};
 use tollgate_engine::store::StoreVerb;
 
 use super::Subject;
@@ -80,8 +80,7 @@ pub async fn later_group_sees_earlier_group(subject: &mut impl Subject) {
 /// The group takes the least that any of its charges can, whatever the length of their states, and reports what is left then.
 pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let log = SlidingLog::new(300, Nanos::from_secs(86_400)).expect("a log");
-    let slots = Concurrency::new(3, Nanos::from_secs(600)).expect("slots");
+    let (log, slots) = (harness.log_or_slices(300), harness.slots_or_window(3));
     let charges = [
         harness.charge_limit(slow_bucket(5), "a"),
         harness.charge_limit(log, "b"),

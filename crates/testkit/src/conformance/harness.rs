@@ -2,11 +2,15 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use tollgate_core::{Ask, Cost, Limit, Limits, Nanos, Outcome, Report, Retry, Stamps, Time, Wall, Window};
+use tollgate_core::{
+    Ask, Concurrency, Cost, FixedWindow, Limit, Limits, Nanos, Outcome, Report, Retry, SlidingLog, SlidingSlices,
+    Stamps, Time, Wall, Window,
+};
 use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreError, StoreVerb};
 
 use super::Subject;
+use super::limits::{YEAR, one_of_each};
 
 /// A store, the limits known to it, and a namespace for keys.
 pub(super) struct Harness<'s, S> {
@@ -100,6 +104,36 @@ impl ChargeAnswer {
 impl<'s, S: Subject> Harness<'s, S> {
     pub(super) fn new(subject: &'s mut S) -> Self {
         Self { subject, limits_by_id: LimitList(Vec::new()), name: RandomState::new().hash_one("harness") }
+    }
+
+    /// Returns those of the limits whose algorithm the store does not refuse.
+    pub(super) fn accepted(&self, limits: Vec<(&'static str, Limit)>) -> Vec<(&'static str, Limit)> {
+        limits.into_iter().filter(|(name, _)| !self.refuses(name)).collect()
+    }
+
+    /// Returns one limit of each algorithm that the store does not refuse.
+    pub(super) fn one_of_each(&self, limit: u64) -> Vec<(&'static str, Limit)> {
+        self.accepted(one_of_each(limit))
+    }
+
+    /// Returns a log, or slices for a store that refuses logs.
+    pub(super) fn log_or_slices(&self, limit: u64) -> Limit {
+        if self.refuses("sliding log") {
+            return SlidingSlices::new(limit, YEAR, Nanos::from_secs(7 * 86_400)).expect("slices").into();
+        }
+        SlidingLog::new(limit, YEAR).expect("a log").into()
+    }
+
+    /// Returns slots, or a window for a store that refuses slots.
+    pub(super) fn slots_or_window(&self, limit: u64) -> Limit {
+        if self.refuses("concurrency") {
+            return FixedWindow::new(limit, YEAR).expect("a window").into();
+        }
+        Concurrency::new(limit, YEAR).expect("leases").into()
+    }
+
+    pub(super) fn refuses(&self, name: &str) -> bool {
+        self.subject.refused_algorithms().iter().any(|refused| name.starts_with(refused))
     }
 
     /// Registers limits and returns their id.

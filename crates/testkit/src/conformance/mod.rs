@@ -48,6 +48,12 @@ pub trait Subject {
     /// Returns the resolution of the store's clock.
     fn tick(&self) -> Nanos;
 
+    /// Returns the algorithms that the store refuses: `sliding log`, `concurrency`, `leaky bucket`, `interval bucket` or
+    /// `calendar window`. Cases leave them out or use another algorithm; those about nothing else do nothing.
+    fn refused_algorithms(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Lets time pass on the store's clock.
     fn wait(&mut self, length: Nanos) -> impl Future<Output = ()>;
 }

@@ -1,6 +1,6 @@
 //! The topics of a trace, by which tests choose traces.
 
-use super::super::limit::{Algorithm, Limit};
+use super::super::limit::{Algorithm, Limit, Windows};
 use super::super::rules::{Does, Exceed, OnChange, Rule, RuleSet};
 use super::{Act, Trace};
 
@@ -23,6 +23,8 @@ pub enum Topic {
     UnevenSlices,
     /// A log counts refusals.
     CountRefused,
+    /// A limit that nodes cannot share without a store: a log, slots, a leaky or interval bucket, a calendar window.
+    NotShared,
 }
 
 impl Trace {
@@ -60,6 +62,16 @@ impl Topic {
             Self::CountRefused => {
                 limits(&|limit| matches!(limit.algorithm, Algorithm::SlidingLog { count_refused: true, .. }))
             }
+            Self::NotShared => limits(&|limit| {
+                matches!(
+                    limit.algorithm,
+                    Algorithm::LeakyBucket { .. }
+                        | Algorithm::IntervalBucket { .. }
+                        | Algorithm::FixedWindow(Windows::Calendar(_))
+                        | Algorithm::SlidingLog { .. }
+                        | Algorithm::Concurrency { .. }
+                )
+            }),
         }
     }
 }

@@ -1,0 +1,242 @@
+//! The conformance suite and the model of rules, on nodes in this process that share limits: on one, and on three that are
+//! asked in turn, so that most keys have another node as their home. A test moves the clock by which they decide.
+//!
+//! `TOLLGATE_MODEL_DECISIONS` says how many decisions are compared, `TOLLGATE_MODEL_SEED` with which seed to begin.
+
+#![allow(clippy::print_stdout, reason = "a long run says how much it compared")]
+#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tollgate::clock::ManualClock;
+use tollgate_core::{Cost, Limits, Nanos};
+use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group};
+use tollgate_engine::{Engine, MemoryStore, Store};
+use tollgate_peers::{Config, PeerStore, Stage};
+use tollgate_testkit::conformance;
+use tollgate_testkit::rule_model::lockstep;
+use tollgate_testkit::rule_model::random::Topic;
+use tollgate_testkit::rule_model::settle::Settled;
+use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, memory};
+
+/// Far longer than anything takes here.
+const PATIENCE: Duration = Duration::from_secs(30);
+const START: u64 = 1_700_000_000_000_000_000;
+/// More limits than a case or trace has.
+const LIMITS_PER_RUN: u32 = 1 << 16;
+
+/// Nodes that share limits.
+struct Cluster {
+    nodes: Vec<PeerStore>,
+    clock: Arc<ManualClock>,
+    /// Distinguishes cases and traces: each begins without keys, and numbers its limits from zero.
+    run: AtomicU32,
+}
+
+impl Cluster {
+    fn start(count: usize) -> Self {
+        let clock = Arc::new(ManualClock::at(START));
+        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let all: Vec<SocketAddr> = listeners.into_iter().map(|listener| listener.local_addr().unwrap()).collect();
+        let seeds: Vec<String> = all.iter().map(SocketAddr::to_string).collect();
+        let start = |own: &SocketAddr| {
+            let config = Config::from_url(&format!("peers://{}", seeds.join(","))).unwrap().listen(*own).unwrap();
+            PeerStore::start(config.deadline(PATIENCE).decide_by(clock.clone())).unwrap()
+        };
+        let nodes: Vec<PeerStore> = all.iter().map(start).collect();
+        let is_linked = |node: &PeerStore| {
+            let status = node.status();
+            let ready = status.peers.iter().filter(|peer| peer.linked && peer.info.state == "ready").count();
+            matches!(status.stage, Stage::Ready { .. }) && ready + 1 == count && status.nodes as usize == count
+        };
+        runtime().block_on(async {
+            let linked = async {
+                while !nodes.iter().all(is_linked) {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            };
+            tokio::time::timeout(PATIENCE, linked).await.expect("all nodes see each other");
+        });
+        Self { nodes, clock, run: AtomicU32::new(0) }
+    }
+
+    fn begin_run(&self) {
+        self.run.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+impl Store for Cluster {
+    async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
+        let run = self.run.load(Ordering::Relaxed);
+        let key_of = |charge: &Charge<'_>| [&run.to_le_bytes(), charge.key].concat();
+        let keys: Vec<Vec<Vec<u8>>> =
+            batch.groups.iter().map(|group| group.charges.iter().map(key_of).collect()).collect();
+        let charges: Vec<Vec<Charge<'_>>> = batch
+            .groups
+            .iter()
+            .zip(&keys)
+            .map(|(group, keys)| {
+                let id = |charge: &Charge<'_>| charge.limits_id.wrapping_add(run.wrapping_mul(LIMITS_PER_RUN));
+                let charges = group.charges.iter().zip(keys);
+                charges.map(|(charge, key)| Charge { key, limits_id: id(charge), ..*charge }).collect()
+            })
+            .collect();
+        let groups: Vec<Group<'_>> =
+            batch.groups.iter().zip(&charges).map(|(group, charges)| Group { charges, ..*group }).collect();
+        // What a refused group gives back is seen by later requests of the same node, so a run asks one node.
+        let node = &self.nodes[run as usize % self.nodes.len()];
+        node.run(Batch { groups: &groups, ..batch }, answers).await;
+    }
+
+    fn check_limits(&self, limits: &Limits) -> Result<(), String> {
+        self.nodes[0].check_limits(limits)
+    }
+
+    fn check_consistency(&self, consistency: Consistency) -> Result<(), String> {
+        self.nodes[0].check_consistency(consistency)
+    }
+}
+
+/// A cluster for one case.
+struct Case<'a>(&'a Cluster);
+
+impl conformance::Subject for Case<'_> {
+    type Store = Cluster;
+
+    fn store(&self) -> &Cluster {
+        self.0
+    }
+
+    fn unit(&self) -> Nanos {
+        Nanos::SECOND
+    }
+
+    fn stands_still(&self) -> bool {
+        true
+    }
+
+    fn tick(&self) -> Nanos {
+        Nanos::from_nanos(1)
+    }
+
+    fn refused_algorithms(&self) -> &'static [&'static str] {
+        &["sliding log", "concurrency", "leaky bucket", "interval bucket", "calendar window"]
+    }
+
+    async fn wait(&mut self, length: Nanos) {
+        self.0.clock.advance(length);
+    }
+}
+
+static ONE: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start(1)));
+static THREE: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start(3)));
+
+fn run(case: impl AsyncFnOnce(&mut Case<'_>), cluster: &Mutex<Cluster>) {
+    // Another case may have failed.
+    let cluster = cluster.lock().unwrap_or_else(PoisonError::into_inner);
+    cluster.begin_run();
+    runtime().block_on(async { tokio::time::timeout(PATIENCE, case(&mut Case(&cluster))).await.unwrap() });
+}
+
+mod one_node {
+    fn run(case: impl AsyncFnOnce(&mut super::Case<'_>)) {
+        super::run(case, &super::ONE);
+    }
+
+    tollgate_testkit::store_conformance!(run);
+}
+
+mod three_nodes {
+    fn run(case: impl AsyncFnOnce(&mut super::Case<'_>)) {
+        super::run(case, &super::THREE);
+    }
+
+    tollgate_testkit::store_conformance!(run);
+}
+
+/// The engine on a cluster.
+struct OnPeers {
+    runtime: Runtime,
+    cluster: Arc<Cluster>,
+    engine: Engine<Arc<Cluster>, MemoryStore<Arc<ManualClock>>>,
+}
+
+impl OnPeers {
+    fn start(count: usize) -> Self {
+        let cluster = Arc::new(Cluster::start(count));
+        Self { runtime: runtime(), engine: engine_of(&cluster), cluster }
+    }
+}
+
+fn engine_of(cluster: &Arc<Cluster>) -> Engine<Arc<Cluster>, MemoryStore<Arc<ManualClock>>> {
+    let fallback = MemoryStore::with_clock(200, Arc::new(cluster.clock.clone())).unwrap();
+    Engine::with_fallback(cluster.clone(), fallback).with_clock(cluster.clock.clone())
+}
+
+impl lockstep::Subject for OnPeers {
+    fn tick(&self) -> u64 {
+        1
+    }
+
+    fn begin(&mut self, at: u64) {
+        self.cluster.begin_run();
+        self.cluster.clock.set(at);
+        self.engine = engine_of(&self.cluster);
+    }
+
+    fn advance_to(&mut self, at: u64) {
+        self.cluster.clock.set(at);
+    }
+
+    fn put(&mut self, rules: &RuleSet) {
+        memory::put(&self.engine, rules);
+    }
+
+    fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
+        self.runtime.block_on(memory::ask(&self.engine, verb, request))
+    }
+
+    fn refund(&mut self, receipt: &str) -> u64 {
+        self.runtime.block_on(self.engine.refund(&memory::read(receipt))).unwrap().get()
+    }
+
+    fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
+        memory::to_settled(self.runtime.block_on(self.engine.commit(&memory::read(receipt), Cost::new(cost))).unwrap())
+    }
+
+    fn renew(&mut self, receipt: &str) -> bool {
+        self.runtime.block_on(self.engine.renew(&memory::read(receipt))).unwrap()
+    }
+
+    fn reset(&mut self, request: &Request) -> usize {
+        self.runtime.block_on(memory::reset(&self.engine, request))
+    }
+}
+
+fn compare(nodes: usize) {
+    let number =
+        |name: &str, otherwise| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
+    let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 5_000));
+    // A rule that delays is a leaky bucket.
+    let left_out = [Topic::Ban, Topic::Delay, Topic::NotShared];
+    let (compared, traces) = lockstep::compare(&mut OnPeers::start(nodes), seed, decisions, &left_out);
+    println!("{nodes} nodes: {compared} decisions of {traces} traces from seed {seed} show no difference");
+}
+
+#[test]
+fn node_alone_decides_as_the_model_does() {
+    compare(1);
+}
+
+#[test]
+fn three_nodes_decide_as_the_model_does() {
+    compare(3);
+}
