@@ -1,7 +1,7 @@
 //! Encryption of links: TLS 1.3, both sides with a key pair that is derived from the cluster secret.
 //!
-//! There are no certificates: both sides present a raw public key (RFC 7250), and each accepts only the key that it has itself.
-//! The signature that TLS 1.3 requires of both sides proves that they have the private key, and so the secret. Client and
+//! There are no certificates: both sides present a raw public key (RFC 7250), and each accepts only the key that it has itself, or
+//! the one that replaces it. The signature that TLS 1.3 requires of both sides proves that they have the private key, and so the secret. Client and
 //! server sign different strings, so a signature cannot be sent back to its author.
 //!
 //! Alternatives: certificates have names and expiry dates, which mean nothing here and stop a cluster on some day; an HMAC over
@@ -45,11 +45,17 @@ impl LinkTls {
     /// If the cryptography provider refuses the key, which it does not.
     pub(crate) fn new(secret: &ClusterSecret) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
-        let key = [&PKCS8_HEAD[..], &secret.derive("tollgate peers tls")].concat();
-        let key = provider.key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into())?;
-        let public = key.public_key().ok_or(Error::General("no public key".to_owned()))?.to_vec();
-        let certified = Arc::new(CertifiedKey::new(vec![CertificateDer::from(public.clone())], key));
-        let same_key = Arc::new(SameKey { public, provider: provider.clone() });
+        let mut accepted = Vec::new();
+        let mut presented = None;
+        for seed in secret.derive_for_links("tollgate peers tls") {
+            let key = [&PKCS8_HEAD[..], &seed].concat();
+            let key = provider.key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into())?;
+            let public = key.public_key().ok_or(Error::General("no public key".to_owned()))?.to_vec();
+            accepted.push(public.clone());
+            presented = presented.or_else(|| Some(CertifiedKey::new(vec![CertificateDer::from(public)], key)));
+        }
+        let certified = Arc::new(presented.ok_or(Error::General("no secret".to_owned()))?);
+        let same_key = Arc::new(SameKey { accepted, provider: provider.clone() });
         let client = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])?
             .dangerous()
@@ -65,16 +71,16 @@ impl LinkTls {
     }
 }
 
-/// Accepts the own public key and no other.
+/// Accepts the public keys of the secrets that this node has, and no other.
 #[derive(Debug)]
 struct SameKey {
-    public: Vec<u8>,
+    accepted: Vec<Vec<u8>>,
     provider: Arc<CryptoProvider>,
 }
 
 impl SameKey {
     fn check(&self, presented: &CertificateDer<'_>) -> Result<(), Error> {
-        if presented.as_ref() == self.public {
+        if self.accepted.iter().any(|accepted| presented.as_ref() == accepted) {
             return Ok(());
         }
         Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
@@ -193,11 +199,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn nodes_connect_in_every_step_of_replacing_a_secret() {
+        let [keys, old, new] = ["k", "a", "b"].map(|byte| byte.repeat(32));
+        let steps =
+            [old.clone(), format!("{old}\n{old}\n{new}"), format!("{old}\n{new}\n{old}"), format!("{old}\n{new}")];
+        let tls = |text: &str| LinkTls::new(&ClusterSecret::new(text.as_bytes()).unwrap()).unwrap();
+        for step in steps.windows(2) {
+            assert!(handshake(tls(&step[0]), tls(&step[1])).await, "{step:?}");
+            assert!(handshake(tls(&step[1]), tls(&step[0])).await, "{step:?}");
+        }
+        assert!(!handshake(tls(&steps[0]), tls(&steps[3])).await, "the old secret alone is refused in the end");
+        assert!(
+            !handshake(tls(&keys), tls(&format!("{keys}\n{new}"))).await,
+            "the secret of the keys secures no links"
+        );
+    }
+
+    #[tokio::test]
     async fn client_without_a_key_is_refused() {
         let server = tls(1);
         let provider = Arc::new(ring::default_provider());
         let any = Arc::new(SameKey {
-            public: SubjectPublicKeyInfoDer::from(tls_public(&ClusterSecret::new(&[1; 32]).unwrap())).to_vec(),
+            accepted: vec![tls_public(&ClusterSecret::new(&[1; 32]).unwrap())],
             provider: provider.clone(),
         });
         let client = ClientConfig::builder_with_provider(provider)
