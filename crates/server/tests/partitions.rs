@@ -14,7 +14,7 @@ const NODES: usize = 5;
 
 /// A network of loopback addresses, one for each server. Bytes that are sent in a direction that is cut wait until it is
 /// restored, as those of TCP do.
-struct Network {
+pub(crate) struct Network {
     /// The addresses by which servers reach each other.
     addresses: [SocketAddr; NODES],
     /// The addresses on which they listen.
@@ -53,7 +53,7 @@ impl Cuts {
 }
 
 impl Network {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let listeners = [(); NODES].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let addresses = listeners.each_ref().map(|listener| listener.local_addr().expect("an address"));
         let targets = [(); NODES].map(|()| SocketAddr::from(([127, 0, 0, 1], stable_port())));
@@ -72,7 +72,7 @@ impl Network {
     }
 
     /// Cuts these directions, and restores all others.
-    fn cut(&self, is_cut: impl Fn(usize, usize) -> bool) {
+    pub(crate) fn cut(&self, is_cut: impl Fn(usize, usize) -> bool) {
         let cuts = std::array::from_fn(|from| std::array::from_fn(|to| is_cut(from, to)));
         *self.cuts.is_cut.lock().unwrap_or_else(PoisonError::into_inner) = cuts;
         self.cuts.changed.notify_all();
@@ -113,7 +113,7 @@ fn connect(
 }
 
 /// Starts five servers on a network.
-fn start(network: &Network, folder: &Folder) -> Vec<Server> {
+pub(crate) fn start(network: &Network, folder: &Folder) -> Vec<Server> {
     let rules = folder.write_file("rules.yaml", RULES);
     let store = format!("peers://{}", network.addresses.map(|address| address.to_string()).join(","));
     let (rules, store) = (&rules, &store);

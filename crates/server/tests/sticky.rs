@@ -14,7 +14,7 @@ use tollgate_testkit::servers::free_port;
 const RULES: &str = "domain: api\nrules:\n- {id: per-key, per: [key], limit: 2/h}\n";
 
 /// Returns a configuration of the page, with the addresses of these servers.
-fn proxy_config(name: &str, listen: SocketAddr, servers: &[SocketAddr]) -> String {
+pub(crate) fn proxy_config(name: &str, listen: SocketAddr, servers: &[SocketAddr]) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sharing.md");
     let page = std::fs::read_to_string(page).expect("the page");
     let start = format!("```{name}\n");

@@ -2,7 +2,9 @@
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -65,6 +67,59 @@ impl Clients {
     /// Waits until the server has closed the connection.
     pub fn until_cut(&self) {
         eventually("the server is gone", || self.is_cut.load(Ordering::Relaxed));
+    }
+}
+
+/// Clients of several servers, each with one for every kind of request.
+pub struct Load<const KINDS: usize> {
+    clients: [Arc<Clients>; KINDS],
+    epoch: Instant,
+    over: Arc<AtomicBool>,
+    running: Vec<[JoinHandle<Vec<ObservedRequest>>; KINDS]>,
+}
+
+impl<const KINDS: usize> Load<KINDS> {
+    /// Makes clients that send checks with these bodies and pause after each; they start with [`send_to`](Self::send_to).
+    pub fn new(bodies: [Value; KINDS], pause: Duration) -> Self {
+        let clients = bodies.map(|body| Arc::new(Clients::new(&body, pause)));
+        Self { clients, epoch: Instant::now(), over: Arc::default(), running: Vec::new() }
+    }
+
+    /// Starts the clients of a server. They end with it.
+    pub fn send_to(&mut self, address: SocketAddr) {
+        self.running.push(self.clients.each_ref().map(|clients| {
+            let (clients, epoch, over) = (clients.clone(), self.epoch, self.over.clone());
+            std::thread::spawn(move || clients.run(address, epoch, &over))
+        }));
+    }
+
+    /// Returns the time since the load was made.
+    pub fn elapsed(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// Waits until this many more requests of a kind are admitted, by any of the servers: they compete for the tokens, so that a
+    /// single one may get none for a while.
+    pub fn until_admitted(&self, kind: usize, more: u64) {
+        self.clients[kind].until_admitted(more);
+    }
+
+    /// Ends the clients, and returns what was admitted of each kind.
+    pub fn finish(mut self) -> [Vec<ObservedRequest>; KINDS] {
+        self.over.store(true, Ordering::Relaxed);
+        let mut histories = [const { Vec::new() }; KINDS];
+        for threads in std::mem::take(&mut self.running) {
+            for (history, thread) in histories.iter_mut().zip(threads) {
+                history.extend(thread.join().expect("a history"));
+            }
+        }
+        histories
+    }
+}
+
+impl<const KINDS: usize> Drop for Load<KINDS> {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 }
 

@@ -54,8 +54,18 @@ impl Server {
 
     /// Starts it in a directory.
     pub fn start_in(directory: &Path, args: &[&str]) -> Self {
-        let mut command = Self::serve_command(args);
-        let mut child = command.current_dir(directory).stderr(Stdio::piped()).spawn().expect("the program starts");
+        let mut command = Self::serve_command(Command::new(env!("CARGO_BIN_EXE_tollgate")), args);
+        command.current_dir(directory);
+        Self::run(command)
+    }
+
+    /// Starts it by a command that runs the program with the arguments that follow, for example on another host.
+    pub fn start_by(command: Command, args: &[&str]) -> Self {
+        Self::run(Self::serve_command(command, args))
+    }
+
+    fn run(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
         let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
         let (lines, log) = channel();
         std::thread::spawn(move || {
@@ -80,8 +90,7 @@ impl Server {
     }
 
     /// Returns the command `tollgate serve` on free ports and without a data directory, unless the arguments set them.
-    fn serve_command(args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    fn serve_command(mut command: Command, args: &[&str]) -> Command {
         command.arg("serve").args(args);
         for (flag, value) in [("--http", "127.0.0.1:0"), ("--resp", "127.0.0.1:0"), ("--data", "off")] {
             if !args.contains(&flag) {
@@ -93,7 +102,8 @@ impl Server {
 
     /// Starts it with arguments that it refuses, and returns what it prints.
     pub fn output_of_refused_start(args: &[&str]) -> String {
-        let output = Self::serve_command(args).output().expect("the program starts");
+        let program = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let output = Self::serve_command(program, args).output().expect("the program starts");
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "it ended well:\n{message}");
         message

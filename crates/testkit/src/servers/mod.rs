@@ -5,6 +5,7 @@
 //! it. A test that needs a missing server fails with a message that says how to get it.
 
 mod cluster;
+mod netns;
 mod postgres;
 mod proxy;
 mod resp;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 pub use cluster::Cluster;
+pub use netns::Namespaces;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use resp::{Link, Reply};

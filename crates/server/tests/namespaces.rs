@@ -1,0 +1,242 @@
+//! Real servers on hosts of their own (network namespaces), which share limits over links with TLS: cables are pulled, one
+//! direction is lost, all are restarted one after the other, a name moves to other addresses, and clocks are an hour apart.
+//!
+//! Network namespaces need root and `ip`; where they cannot be made, the tests say why and pass.
+
+#![allow(clippy::print_stdout, reason = "a test says why it is skipped")]
+
+use crate::common;
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use common::load::Load;
+use common::{Folder, Server, eventually};
+use serde_json::Value;
+use tollgate_testkit::history::excess_observed;
+use tollgate_testkit::servers::Namespaces;
+
+use crate::peers::{
+    RATE, RULES, WITHOUT_FAULT, addresses, admits_fifty, agree, ask, body_of, bound, page, passes, sees,
+};
+
+const PORT: u16 = 7_400;
+
+/// Hosts with the files of their servers.
+struct Hosts {
+    network: Namespaces,
+    folder: Folder,
+    count: usize,
+    /// What the servers are given as `--store`.
+    seeds: String,
+}
+
+impl Hosts {
+    /// `None`: there cannot be any here.
+    fn new(count: usize) -> Option<Self> {
+        let network = match Namespaces::new(count) {
+            Ok(network) => network,
+            Err(why) => {
+                println!("skipped: this machine permits no network namespaces ({why})");
+                return None;
+            }
+        };
+        let folder = Folder::new();
+        folder.write_file("rules.yaml", RULES);
+        folder.write_file("secret", "0123456789abcdef".repeat(4));
+        let seeds: Vec<String> = (0..count).map(|host| format!("{}:{PORT}", network.address(host))).collect();
+        Some(Self { network, folder, count, seeds: seeds.join(",") })
+    }
+
+    /// Runs the server on a host.
+    fn start(&self, host: usize) -> Server {
+        self.start_by(host, self.network.command(host, env!("CARGO_BIN_EXE_tollgate")))
+    }
+
+    fn start_by(&self, host: usize, command: Command) -> Server {
+        let listen = SocketAddr::from((self.network.address(host), PORT)).to_string();
+        let http = SocketAddr::from((self.network.control_address(host), 0)).to_string();
+        let store = format!("peers://{}?secret_file={}", self.seeds, self.folder.join("secret"));
+        let rules = self.folder.join("rules.yaml");
+        let args = [
+            "--http",
+            &http,
+            "--insecure",
+            "--resp",
+            "off",
+            "--rules",
+            &rules,
+            "--store",
+            &store,
+            "--peers-listen",
+            &listen,
+        ];
+        Server::start_by(command, &[&args[..], &["--store-deadline", "20000"]].concat())
+    }
+
+    fn start_all(&self) -> Vec<Server> {
+        self.start_each(|host| self.start(host))
+    }
+
+    fn start_each(&self, start: impl Fn(usize) -> Server + Sync) -> Vec<Server> {
+        let start = &start;
+        let servers: Vec<Server> = std::thread::scope(|scope| {
+            let starting: Vec<_> = (0..self.count).map(|host| scope.spawn(move || start(host))).collect();
+            starting.into_iter().map(|starting| starting.join().expect("it starts")).collect()
+        });
+        agree(&servers);
+        servers
+    }
+}
+
+fn is_used_up(server: &Server, key: &str) -> bool {
+    let answer = ask(server, "check", "strict", key);
+    answer["allowed"] == false && answer["standing"] == "exact"
+}
+
+/// Waits until all servers know that a key is used up.
+fn use_up(servers: &[Server], key: &str) {
+    for server in servers {
+        eventually("the key is used up", || is_used_up(server, key));
+    }
+    for (index, server) in servers.iter().enumerate() {
+        // Deltas are applied in order, so what was taken before these is known as well.
+        let key = format!("marker {key} {index}");
+        assert!(passes(server, "eventual", &key));
+        for other in servers {
+            eventually("all know it", || ask(other, "peek", "eventual", &key)["limits"][0]["remaining"] == 3);
+        }
+    }
+}
+
+#[test]
+fn hosts_whose_cables_are_pulled_are_closed_and_their_keys_are_not_reset_when_they_return() {
+    let Some(hosts) = Hosts::new(5) else { return };
+    let servers = hosts.start_all();
+    use_up(&servers, "used");
+    let mut load = Load::new([body_of("seen-rate")], Duration::from_millis(10));
+    let http = addresses(&servers);
+    [0, 4].into_iter().for_each(|host| load.send_to(http[host]));
+    load.until_admitted(0, 60);
+    let cut_at = load.elapsed();
+    hosts.network.unplug(3);
+    hosts.network.unplug(4);
+    for (host, server) in servers.iter().enumerate() {
+        eventually("two of five hosts have no majority, three have", || page(server)["majority"] == (host < 3));
+    }
+    eventually("the majority agrees about homes", || servers[..3].iter().all(|server| is_used_up(server, "used")));
+    let answer = ask(&servers[4], "check", "strict", "new");
+    assert!(answer["allowed"] == false && answer["standing"] != "exact", "the rule is closed: {answer}");
+    admits_fifty(&servers[..3], "new");
+    load.until_admitted(0, 200);
+    hosts.network.plug(3);
+    hosts.network.plug(4);
+    agree(&servers);
+    let seconds = (load.elapsed() - cut_at).as_secs() + 1;
+    load.until_admitted(0, 20);
+    for server in &servers {
+        eventually("what the others took is known", || is_used_up(server, "new"));
+        assert!(!passes(server, "strict", "used"), "a key that was used up before the cut");
+    }
+    let [history] = load.finish();
+    // Two of the servers are asked, on both sides of the cut.
+    let excess = WITHOUT_FAULT + WITHOUT_FAULT + RATE * seconds;
+    assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
+    assert!(excess_observed(&bound(RATE * 2), &history).is_some(), "the cut had no effect: {}", history.len());
+}
+
+#[test]
+fn strict_limits_stay_exact_when_packets_are_lost_in_one_direction() {
+    let Some(hosts) = Hosts::new(3) else { return };
+    let servers = hosts.start_all();
+    hosts.network.block(0, 1);
+    eventually("the link between the two is given up", || sees(&servers[1]) < 3 && sees(&servers[0]) < 3);
+    for number in 0..3 {
+        admits_fifty(&servers, &format!("key {number}"));
+    }
+    hosts.network.unblock(0, 1);
+    agree(&servers);
+    admits_fifty(&servers, "after");
+}
+
+#[test]
+fn rolling_restart_of_hosts_under_load_resets_nothing() {
+    let Some(hosts) = Hosts::new(3) else { return };
+    let mut servers = hosts.start_all();
+    use_up(&servers, "k");
+    let mut load = Load::new(["exact-rate", "strict"].map(body_of), Duration::from_millis(10));
+    addresses(&servers).into_iter().for_each(|address| load.send_to(address));
+    load.until_admitted(0, 20);
+    for host in 0..3 {
+        let stopping = servers.remove(0);
+        assert!(stopping.last_lines().iter().any(|line| line.contains("stopped")));
+        servers.push(hosts.start(host));
+        agree(&servers);
+        assert!(servers.iter().all(|server| !passes(server, "strict", "k")), "after the restart of host {host}");
+        load.send_to(servers[2].http.expect("HTTP is on"));
+        load.until_admitted(0, 20);
+    }
+    let [exact, used_up] = load.finish();
+    assert_eq!(used_up.len(), 0, "a key that is used up stays so");
+    assert_eq!(excess_observed(&bound(WITHOUT_FAULT), &exact), None, "{} admitted", exact.len());
+}
+
+#[test]
+fn server_finds_the_others_when_a_name_gets_their_addresses() {
+    let Some(mut hosts) = Hosts::new(3) else { return };
+    hosts.seeds = format!("tollgate.test:{PORT}");
+    let name = |host: usize, of: &[usize]| {
+        let names: Vec<_> = of.iter().map(|other| ("tollgate.test", hosts.network.address(*other))).collect();
+        hosts.network.name_addresses(host, &names);
+    };
+    name(0, &[0]);
+    name(1, &[0, 1]);
+    let mut servers = vec![hosts.start(0), hosts.start(1)];
+    agree(&servers);
+    // The third one sees only itself, so it is alone, until its name moves to the addresses of the others.
+    name(2, &[2]);
+    servers.push(hosts.start(2));
+    assert_eq!(sees(&servers[2]), 1);
+    name(2, &[0, 1]);
+    agree(&servers);
+    admits_fifty(&servers, "k");
+}
+
+/// Rules with windows, which lie where the clock of a server says.
+const WINDOWS: &str = "\
+- {id: seen-window, when: {kind: seen-window}, per: [key], limit: 30/day, algorithm: fixed_window, consistency: eventual}
+- {id: exact-window, when: {kind: exact-window}, per: [key], limit: 30/h, algorithm: fixed_window, on_fault: closed}
+";
+
+#[test]
+fn clocks_an_hour_apart_change_no_limit() {
+    let Some(hosts) = Hosts::new(3) else { return };
+    // The library that it would load: the program would be a child of `faketime`, and go on when that is killed.
+    let library = match Command::new("faketime").args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"]).output() {
+        Ok(output) => String::from_utf8(output.stdout).expect("a path").trim().to_owned(),
+        Err(error) => return println!("skipped: faketime is missing ({error})"),
+    };
+    hosts.folder.write_file("rules.yaml", format!("{RULES}{WINDOWS}"));
+    let servers = hosts.start_each(|host| {
+        let mut command = hosts.network.command(host, env!("CARGO_BIN_EXE_tollgate"));
+        // The wall clock only.
+        command.env("LD_PRELOAD", &library).env("FAKETIME", ["-1h", "+0", "+1h"][host]);
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        hosts.start_by(host, command)
+    });
+    admits_fifty(&servers, "k");
+    let admitted = |kind: &str, key: &str| -> usize {
+        let checks = (0..90).map(|number| ask(&servers[number % 3], "check", kind, key));
+        checks.filter(|answer: &Value| answer["allowed"] == true).count()
+    };
+    // The second key is for a run during which an hour ends.
+    let is_exact = |key: &str| admitted("exact-window", key) == 30;
+    assert!(is_exact("k") || is_exact("l"), "the home of the key decides by its own clock");
+    // Servers report at once what is a sixteenth of the limit, so little passes before the others know.
+    let seen = admitted("seen-window", "k");
+    assert!((30..=90).contains(&seen), "{seen}");
+    for server in &servers {
+        eventually("all know", || !passes(server, "seen-window", "k"));
+    }
+}

@@ -1,0 +1,113 @@
+//! Faults of servers that share limits among themselves, each with the bound that `docs/sharing.md` gives: what was admitted
+//! is within the bound, and beyond what is possible without the fault, so that the fault is seen to have had an effect.
+
+use crate::common;
+
+use std::time::Duration;
+
+use common::load::Load;
+use common::{Client, Folder, Server, eventually, signal};
+use serde_json::{Value, json};
+use tollgate_testkit::history::excess_observed;
+
+use crate::partitions::{Network, start};
+use crate::peers::{RATE, Three, WITHOUT_FAULT, addresses, agree, ask, body_of, bound, page};
+
+/// Cuts directions of a network of five servers, two of which get requests of an `eventual` rule, until these two together have
+/// admitted far more than one of them may.
+fn cut_under_load(is_cut: impl Fn(usize, usize) -> bool, asked: [usize; 2], is_noticed: impl Fn(&[Server]) -> bool) {
+    let (network, folder) = (Network::new(), Folder::new());
+    let servers = start(&network, &folder);
+    let mut load = Load::new([body_of("seen-rate")], Duration::from_millis(10));
+    let all = addresses(&servers);
+    asked.into_iter().for_each(|index| load.send_to(all[index]));
+    load.until_admitted(0, 60);
+    let cut_at = load.elapsed();
+    network.cut(is_cut);
+    eventually("the cut is noticed", || is_noticed(&servers));
+    // Two servers at the rate of the rule: five seconds, in which one would admit half of it.
+    load.until_admitted(0, 200);
+    network.cut(|_, _| false);
+    agree(&servers);
+    let seconds = (load.elapsed() - cut_at).as_secs() + 1;
+    load.until_admitted(0, 20);
+    let [history] = load.finish();
+    // Two decide without hearing of each other, at first for a tick and then during the cut.
+    let excess = WITHOUT_FAULT + WITHOUT_FAULT + RATE * seconds;
+    assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
+    let without = excess_observed(&bound(RATE * 2), &history);
+    assert!(without.is_some(), "the cut of {seconds} s had no effect: {} admitted", history.len());
+}
+
+#[test]
+fn eventual_limits_under_a_cut_admit_no_more_than_each_side_may() {
+    let is_minority = |index: usize| index < 2;
+    cut_under_load(
+        |from, to| is_minority(from) != is_minority(to),
+        [0, 2],
+        |servers| page(&servers[0])["majority"] == false && page(&servers[2])["majority"] == true,
+    );
+}
+
+#[test]
+fn eventual_limits_of_two_servers_of_which_one_does_not_hear_the_other_admit_no_more_than_both_may() {
+    let is_unlinked = |server: &Server| {
+        page(server)["peers"].as_array().is_some_and(|peers| peers.iter().any(|peer| peer["linked"] == false))
+    };
+    cut_under_load(|from, to| (from, to) == (0, 1), [0, 1], |servers| is_unlinked(&servers[1]));
+}
+
+/// Sends this many checks in one request; returns how many passed.
+fn at_once(server: &Server, key: &str, count: usize) -> u64 {
+    let body = json!({"domain": "api", "attributes": {"kind": "seen-many", "key": key}});
+    let (_, answers) =
+        Client::connect(server.http.expect("HTTP is on")).post("/v1/check", &json!(vec![body; count]).to_string());
+    let answers: Vec<Value> = serde_json::from_str(&answers).expect("a list");
+    answers.iter().filter(|answer| answer["allowed"] == true).count() as u64
+}
+
+#[test]
+fn killed_server_takes_at_most_its_last_tick_of_an_eventual_limit_with_it() {
+    let three = Three::new();
+    let mut servers = three.start_all();
+    // Less than a sixteenth of the burst is not sent before the tick, so a server that is killed at once takes it with it, unless
+    // the tick was just then.
+    let lost = (0..5).any(|turn| {
+        let key = format!("key {turn}");
+        assert_eq!(at_once(&servers[2], &key, 100), 100);
+        let left = |server: &Server| ask(server, "peek", "seen-many", &key)["limits"][0]["remaining"].as_u64();
+        eventually("the others know", || servers[..2].iter().all(|server| left(server) == Some(900)));
+        assert_eq!(at_once(&servers[2], &key, 50), 50);
+        signal(servers[2].id(), "KILL");
+        servers.pop();
+        servers.push(three.start(2));
+        agree(&servers);
+        let left: Vec<_> = servers.iter().map(left).collect();
+        // What the tick before had sent is known to all; 50 of the last one are lost, or were sent just in time.
+        assert!(left.iter().all(|left| *left == Some(900)) || left.iter().all(|left| *left == Some(850)), "{left:?}");
+        left[0] == Some(900)
+    });
+    assert!(lost, "each time the tick came first");
+}
+
+#[test]
+fn limits_of_servers_that_are_all_stopped_at_once_begin_again_and_admit_their_burst() {
+    let three = Three::new();
+    let used_up = |servers: &[Server]| {
+        let mut admitted = 0;
+        for server in servers {
+            eventually("the key is used up", || {
+                let answer = ask(server, "check", "strict", "k");
+                admitted += u64::from(answer["allowed"] == true);
+                answer["allowed"] == false && answer["standing"] == "exact"
+            });
+        }
+        admitted
+    };
+    let servers = three.start_all();
+    let before = used_up(&servers);
+    servers.iter().for_each(|server| server.signal("TERM"));
+    drop(servers);
+    let after = used_up(&three.start_all());
+    assert_eq!((before, after), (50, 50), "everything is forgotten: the burst again, and no more");
+}
