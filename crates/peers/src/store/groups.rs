@@ -141,7 +141,7 @@ impl PeerStore {
     /// it is.
     async fn look_again(
         &self,
-        parts: &[Part<'_>],
+        parts: &[GroupPart<'_>],
         changed: &[(Option<NodeId>, Vec<usize>)],
         answers: &mut [Option<ChargeAnswer>],
         admitted: bool,
@@ -156,7 +156,7 @@ impl PeerStore {
         };
         let mut asked = Vec::new();
         for (place, indexes) in changed {
-            let here: Vec<&Part<'_>> = indexes.iter().map(|index| &parts[*index]).collect();
+            let here: Vec<&GroupPart<'_>> = indexes.iter().map(|index| &parts[*index]).collect();
             match place {
                 None => {
                     let mut indexes = indexes.iter();
