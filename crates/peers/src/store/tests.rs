@@ -443,7 +443,7 @@ async fn peer_that_never_reads_is_cut_although_it_sends_signs_of_life_and_others
     let mut deaf = TcpStream::connect(all[0]).unwrap();
     deaf.write_all(&bytes).unwrap();
     let outbox = || nodes[0].shared.outboxes.load().get(&node).cloned();
-    eventually("it is linked", async || outbox().is_some()).await;
+    eventually_async("it is linked", async || outbox().is_some()).await;
     let beats = std::thread::spawn(move || {
         let mut beat = Vec::new();
         wire::encode(&Frame::Ack { seq: 0, state }, &mut beat);
@@ -459,7 +459,7 @@ async fn peer_that_never_reads_is_cut_although_it_sends_signs_of_life_and_others
         admitted += u64::from(Query::strict(&["k"]).passes(&nodes[turn % 3]).await);
     }
     assert_eq!(admitted, 4);
-    eventually("it is cut", async || outbox().is_none()).await;
+    eventually_async("it is cut", async || outbox().is_none()).await;
     assert!(start.elapsed() >= Duration::from_secs(4), "it was cut for silence");
     beats.join().unwrap();
 }
