@@ -181,7 +181,7 @@ fn engine_of(cluster: &Arc<Cluster>) -> Engine<Arc<Cluster>, MemoryStore<Arc<Man
     Engine::with_fallback(cluster.clone(), fallback).with_clock(cluster.clock.clone())
 }
 
-impl lockstep::Subject for OnPeers {
+impl lockstep::RuleSubject for OnPeers {
     fn tick(&self) -> u64 {
         1
     }
