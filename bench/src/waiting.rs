@@ -8,9 +8,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use tollgate::acquire::Acquire;
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
-use tollgate::acquire::Acquire;
 use tollgate::{Limiter, TokenBucket};
 
 use crate::contender::Contender;

@@ -1,6 +1,6 @@
 //! Keys that were recently refused. In a group over several servers, their parts are asked first.
 //!
-//! A key is remembered until the wait of its refusal has passed, at most for a second. If a key is forgotten early,
+//! A refused key is remembered until its wait has passed, but for at most one second. If a key is forgotten early,
 //! because another key has the same hash, the next group only takes in all lanes at once.
 
 use std::hash::{BuildHasher, RandomState};

@@ -16,6 +16,7 @@ use crate::ops::{acquire, idempotency};
 use crate::replay::bounds as replay;
 use crate::resp::bounds as resp;
 use crate::rls::bounds as rls;
+use crate::rules_source::xds;
 
 /// Returns the rows of the table.
 fn bound_rows() -> String {
@@ -74,6 +75,10 @@ fn bound_rows() -> String {
         ("rate-limit service: a message", bytes(rls::MAX_MESSAGE)),
         ("rate-limit service: messages of a connection that are not answered", bytes(rls::CONNECTION_WINDOW as usize)),
         (
+            "rate-limit service: messages of all connections that are not answered; beyond that, connections with more than 16 KiB of them are closed",
+            bytes(rls::MAX_BODIES),
+        ),
+        (
             "rate-limit service: frames beside calls",
             format!("{}, and {} per second", rls::CREDIT, rls::CREDIT_PER_SECOND),
         ),
@@ -94,6 +99,11 @@ fn bound_rows() -> String {
                 protocol::KEEPALIVE_PROBES
             ),
         ),
+        (
+            "xDS: a response, its resources, levels of descriptors",
+            format!("{}, {}, {}", bytes(xds::stream::MAX_MESSAGE), xds::wire::MAX_RESOURCES, xds::wire::MAX_DEPTH),
+        ),
+        ("xDS: time until a silent server is left", seconds(xds::PROBE_EVERY + xds::ANSWER)),
         ("rules service: one rule or override", bytes(api::MAX_RULE)),
         ("rules service: a rule file", bytes(api::MAX_FILE)),
         ("rules service: rule files processed at a time", api::MAX_LARGE_BODIES.to_string()),

@@ -1,4 +1,5 @@
-//! Permits and reservations: tokens taken that are refunded on drop, settled at the real cost, or kept after an expiry.
+//! Permits and reservations hold tokens that were taken. The tokens are refunded on drop, settled at the real cost,
+//! or stay spent once the hold expires.
 
 use std::fmt;
 use std::io;

@@ -224,7 +224,7 @@ impl FixedWindow {
         let (at, grid) = self.instant_and_grid(now);
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
         let length = self.quota.length();
-        // Returns the latest end of the present window, or of the later one from which the clock was set back. A window
+        // Returns the latest possible end of the current window or, if the clock was set back, of the later window it was set back from. A window
         // of the calendar that the limit had before may end before the given one.
         let most = match grid {
             WindowGrid::FromFirstRequest | WindowGrid::Regular(_) => {

@@ -243,7 +243,7 @@ impl SlidingLog {
         self.used_entries(ring, state, now).max(u64::from(newest))
     }
 
-    /// Returns how long until the request passes, after `written` further entries are made now. The cost is at most the
+    /// Returns how long the request would have to wait if `written` more entries were recorded now. The cost is at most the
     /// ceiling.
     fn wait<S: Cells + ?Sized>(
         &self,

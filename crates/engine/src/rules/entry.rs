@@ -41,8 +41,8 @@ const START: Position = Position { line: 1, column: 1 };
 
 const NO_FILES: &str = "the rules service cannot read files; write the values into the rule";
 
-/// Reads a rule whose keys are at the root of the text. Its `id` is optional and must equal the one
-/// given.
+/// Reads a rule whose keys are at the root of the text. Its `id` may be omitted; if present, it must
+/// equal the given one.
 ///
 /// ```
 /// use tollgate_engine::rules::{Source, entry};

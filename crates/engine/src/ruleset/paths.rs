@@ -97,7 +97,7 @@ enum Step {
 /// Steps whose prefix and suffix have the same hash.
 type Steps = Vec<(Box<[u8]>, StepTarget)>;
 
-/// Segments with inner stars that have the same lengths of prefix and suffix.
+/// Pattern segments with a `*` inside (`ab*cd`) whose prefixes have the same length, and whose suffixes do.
 #[derive(Debug)]
 struct Shape {
     before: usize,

@@ -1,13 +1,14 @@
-//! What this node decides without asking the store for every request: keys of rules whose `consistency` is not `strict`.
+//! Decisions that this node makes without asking the store for every request: those about keys of rules whose
+//! `consistency` is not `strict`.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `groups.rs` | groups of charges, some of which are decided here and some by the store |
-//! | `eventual.rs` | the views by which keys of `consistency: eventual` are decided |
-//! | `sync.rs` | the task that exchanges what was taken with the store |
-//! | `leased.rs` | the leases by which keys of `consistency: leased` are decided |
+//! | `eventual.rs` | the local views that decide keys of `consistency: eventual` |
+//! | `sync.rs` | the task that reports what was taken to the store, and learns what others took |
+//! | `leased.rs` | the leases that decide keys of `consistency: leased` |
 //! | `exchange.rs` | exchanges of leases with the store |
-//! | `states.rs` | states in replies of the store |
+//! | `states.rs` | states in the store's replies |
 
 mod eventual;
 mod exchange;

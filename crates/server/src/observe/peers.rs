@@ -58,7 +58,7 @@ pub struct Peer {
     pub linked: bool,
     /// The deltas of this server that it has not acknowledged.
     pub unacknowledged: u64,
-    /// The deltas of it that are missing here.
+    /// The deltas of this peer that this node has not received.
     pub missing: u64,
     /// The bytes that wait to be written to it.
     pub queued_bytes: u64,

@@ -38,7 +38,7 @@ pub(super) fn answer<'a, S: Store>(
     let mut args = Vec::with_capacity(8);
     let mut local = LocalCalls::new(app);
     let mut at = 0;
-    // Checked once for all commands in the buffer, and again after commands that may change it.
+    // Authenticated once for all commands in the buffer, and again after a command that may change the session.
     let mut authenticated = session.authenticate(&app.auth, || app.wall_ms());
     let next = loop {
         match parse(&input[at..], &mut args) {

@@ -26,8 +26,8 @@ impl TokenBucket {
         true
     }
 
-    /// Takes `cost` from a state of two words, or refuses with its wait. Out of line, because it would lengthen the
-    /// code of the more common state of one word.
+    /// Takes `cost` from a state of two words, or refuses with its wait. Not inlined, because inlining
+    /// would lengthen the code for the more common one-word state.
     #[inline(never)]
     pub(super) fn decide_pair<S: CellsMut + ?Sized>(
         &self,

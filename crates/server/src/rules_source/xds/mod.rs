@@ -44,9 +44,9 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// How long a start waits for the first rules.
 const START: Duration = Duration::from_secs(30);
 /// How often an idle server is probed.
-const PROBE_EVERY: Duration = Duration::from_secs(30);
+pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(30);
 /// How long the answer to a probe, or writing a request, may take.
-const ANSWER: Duration = Duration::from_secs(20);
+pub(crate) const ANSWER: Duration = Duration::from_secs(20);
 
 /// An xDS server to follow.
 #[derive(Clone)]
