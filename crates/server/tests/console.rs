@@ -222,7 +222,7 @@ fn session_stands_for_its_token_and_ends_with_it() {
         "{reply}"
     );
     assert!(console.get("/v1/tokens", &cookie).starts_with("HTTP/1.1 403"), "an operator must not list tokens");
-    // Without the header of the console the cookie has no effect, and neither has an invented cookie.
+    // The cookie has no effect without the console's header; an invented cookie has no effect at all.
     let plain =
         format!("GET /v1/session HTTP/1.1\r\nhost: limits.example\r\ncookie: {cookie}\r\nconnection: close\r\n\r\n");
     assert!(console.send(&plain).starts_with("HTTP/1.1 401"));

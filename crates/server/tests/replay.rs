@@ -586,7 +586,10 @@ fn nginx_refuses_what_replay_refuses() {
     assert!(same * 100 >= lines.len() * 97, "{same} of {} decisions are the same", lines.len());
     assert!(passed.values().all(|difference| difference.abs() <= 2), "in all: {passed:?}");
     let refused = lines.iter().filter(|fields| fields[2] == "429").count() as i64;
-    assert!((1..lines.len() as i64).contains(&refused), "the load exceeds the limits: {refused} refused");
+    assert!(
+        (1..lines.len() as i64).contains(&refused),
+        "some requests must be refused, but not all: {refused} refused"
+    );
     let replayed = report["result"]["refused"].as_i64().expect("a count");
     assert!((replayed - refused).abs() <= 8, "nginx refused {refused}, replay {replayed}");
     assert!(report["result"]["delayed"].as_u64() > Some(0), "{}", report["result"]["delayed"]);

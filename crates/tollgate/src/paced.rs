@@ -83,7 +83,7 @@ fn one_second(rate: Rate) -> Pacing {
 
 /// Stores nothing: unused permits are lost.
 pub(crate) fn constant(rate: Rate) -> Pacing {
-    Pacing::bursty(rate, Nanos::ZERO).expect("zero is shorter than the longest time to store")
+    Pacing::bursty(rate, Nanos::ZERO).expect("zero is not above `MAX_STORE`")
 }
 
 impl<C: Clock> Pacer<C> {

@@ -223,7 +223,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
                 return None;
             }
             let at_hand = report.remaining;
-            // An unknown key is treated as a new one, which starts with its share.
+            // If it is not known how much was left, the key is treated as new: all of the limit is left.
             let left = local.used.amount_left(position, limit).unwrap_or(limit.capacity());
             fits &= fits_what_was_left(cost.get(), at_hand, left, self.nodes);
             too_much |= cost.get() > at_hand;

@@ -325,11 +325,11 @@ impl CompiledOverride {
 /// debt and changes nothing, so a ban is decided in one group with the limits. Starting a ban takes
 /// [`BanLimits::COST`], which leaves a debt of 1. The refill ends the ban exactly its length later,
 /// whatever the tick of the clock is, and fills the bucket, so the next ban may start at that very
-/// instant. A second start while a ban lasts does not fit the largest debt, so it cannot prolong
-/// the ban.
+/// instant. Starting a ban again while it lasts would exceed the largest debt, so a ban cannot
+/// be prolonged.
 ///
-/// **The refusals** are a sliding log that holds one less than lead to a ban: the refusal that does
-/// not fit starts it.
+/// **The refusals** are a sliding log with room for one refusal fewer than it takes to start a ban; the
+/// first refusal that does not fit starts the ban.
 #[derive(Debug)]
 pub(crate) struct BanLimits {
     pub(crate) ban: Arc<RuleLimits>,

@@ -27,7 +27,7 @@ pub fn check(input: &[u8]) {
             assert!(mistake.to_string().len() < 2_000, "a message is for reading: {mistake}");
             continue;
         }
-        // With four more bytes it must not exceed the maximum length.
+        // The variants below are four bytes longer than `limit`, and must still be within the maximum length.
         if let Some((count, period)) = limit.split_once('/').filter(|_| limit.len() <= 60) {
             for same in [format!(" {count} / {period} "), format!("{count} per {period}")] {
                 let again = (LimitText { limit: &same, burst, algorithm }).read();

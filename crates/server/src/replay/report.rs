@@ -235,7 +235,7 @@ pub struct CandidateReport {
     pub needs: Vec<(u64, u64)>,
 }
 
-/// A suggested limit, with all requests of a second at its beginning.
+/// The burst that a suggested limit needs, and what it would refuse, if requests come at the start of their second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AtOnceReport {
     /// The burst that is needed.

@@ -82,7 +82,7 @@ impl<S: Shape> Buckets<S> {
     }
 
     /// Finds the entry of a key in its two buckets, or chooses one for a new key that will have used `arrival`. Evicts
-    /// no key of `kept`. `None`: there is no entry for the key.
+    /// no key of `kept`. Returns `None` if the key has no entry and none can be made free for it.
     pub(super) fn choose<R: StateReader>(
         &self,
         [home, other]: [&mut Bucket<'_, S>; 2],

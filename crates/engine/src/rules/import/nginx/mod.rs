@@ -6,7 +6,7 @@
 //! | `limit_req … burst=n`, `delay=m` | a leaky bucket with burst `n + 1`, of which `m` pass without waiting |
 //! | `limit_conn zone n` | concurrency `n` |
 //! | a zone | a rule, since its counters are shared by all limits that name it |
-//! | a limit in a server or location | `when`, or an override: they change limits and not counters |
+//! | a limit in a server or location | `when`, or an override, which changes the limit but keeps the zone's counters |
 //! | several in the same block | several rules: a request must fit all |
 //! | `limit_req_status`, `limit_req_dry_run` | `status`, by default 503; `on_exceed: shadow` |
 //! | an empty key is not counted | `when: {…: {present: true}}` |
