@@ -188,7 +188,7 @@ impl<S: Store + 'static> XdsFollower<S> {
     /// Installs the first rules of the server.
     ///
     /// # Errors
-    /// When there are none within [`START`]: a server without its rules would let everything pass.
+    /// When there are none within 30 seconds: a server without its rules would let everything pass.
     pub async fn start(app: Arc<App<S>>, config: XdsConfig) -> anyhow::Result<Self> {
         let (version, failures, failure) = (String::new(), 0, None);
         let mut follower = Self { app, config, subscription: None, version, failures, failure };
