@@ -4,9 +4,9 @@
 use crate::support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use support::{Bench, Memory, START, limits, memory_store, run};
+use support::{Bench, Memory, START, limits, memory_store, run, unavailable_error};
 use tollgate::Limits;
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
@@ -169,6 +169,7 @@ struct SharedByNodes {
     memory: Memory,
     /// Whether single charges are decided without a batch.
     is_fast: bool,
+    is_down: AtomicBool,
     decided_fast: AtomicU32,
 }
 
@@ -202,11 +203,14 @@ impl LimitTable for NoEarlierLimits {
 
 impl Store for SharedByNodes {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
+        if self.is_down.load(Ordering::Relaxed) {
+            return batch.groups.iter().for_each(|_| answers.fail_group(unavailable_error()));
+        }
         self.answer(batch, answers);
     }
 
     fn try_decide_shared(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<bool> {
-        if !self.is_fast {
+        if !self.is_fast || self.is_down.load(Ordering::Relaxed) {
             return None;
         }
         self.decided_fast.fetch_add(1, Ordering::Relaxed);
@@ -228,14 +232,30 @@ const SHARED_RULES: &str = "\
 - {id: daily, when: {path: /daily}, limit: 5/day, algorithm: fixed_window, consistency: eventual}
 ";
 
+fn shared_bench(is_fast: bool, rules: &str) -> Bench<SharedByNodes> {
+    let clock = Arc::new(ManualClock::at(START));
+    let memory = memory_store(&clock);
+    let store = SharedByNodes { memory, is_fast, is_down: AtomicBool::new(false), decided_fast: AtomicU32::new(0) };
+    Bench::on(store, clock, rules)
+}
+
+#[test]
+fn fallback_begins_with_a_share_of_what_leases_left() {
+    for is_fast in [true, false] {
+        let mut bench = shared_bench(is_fast, "- {id: r, limit: 1000/day, consistency: leased}\n");
+        bench.engine.set_nodes(2);
+        (0..900).for_each(|_| assert_eq!(bench.check(&[]), "allow"));
+        assert_eq!(bench.engine.store().decided_fast.load(Ordering::Relaxed), if is_fast { 900 } else { 0 });
+        bench.engine.store().is_down.store(true, Ordering::Relaxed);
+        let admitted = (0..1_000).take_while(|_| bench.check(&[]) == "allow").count();
+        // Half of 100, and of what was spent since the last 32nd part of the limit that was recorded.
+        assert!((50..=66).contains(&admitted), "{admitted}");
+    }
+}
+
 #[test]
 fn fast_path_of_shared_rules_agrees_with_the_slow_path() {
-    let shared = |is_fast: bool| {
-        let clock = Arc::new(ManualClock::at(START));
-        let store = SharedByNodes { memory: memory_store(&clock), is_fast, decided_fast: AtomicU32::new(0) };
-        Bench::on(store, clock, SHARED_RULES)
-    };
-    let (fast, slow) = (shared(true), shared(false));
+    let (fast, slow) = (shared_bench(true, SHARED_RULES), shared_bench(false, SHARED_RULES));
     let (mut first, mut second) = (Decisions::default(), Decisions::default());
     for step in 0..1_000_u64 {
         let random = (step + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;

@@ -3,11 +3,13 @@
 use crate::support;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use support::{Bench, Flaky, START, run, show, unavailable_error, unknown_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate::{Outcome, Retry};
+use tollgate_engine::store::StoreError;
 use tollgate_engine::{Decisions, Entry, Item, Request, Standing};
 
 const ALWAYS: usize = usize::MAX;
@@ -284,15 +286,45 @@ fn slots_are_not_charged_afterwards() {
 
 #[test]
 fn nothing_is_charged_while_the_last_request_may_have_been_carried_out() {
+    let mut bench = bench("- {id: r, per: [k], limit: 100/day}\n", 1);
+    let a = [("k", "a")];
+    assert_eq!(bench.check(&a), "allow");
+    stall_store(&bench);
+    assert_eq!(bench.check_cost(&a, 2), "allow");
+    // The fallback admits two more; what is sent without an answer would count as charged.
+    bench.engine.store().fail_times(unknown_error(), 2);
+    assert_eq!(bench.check(&[("k", "b")]), "allow");
+    assert_eq!(bench.check(&a), "allow");
+    assert_eq!(bench.check(&a), "allow");
+    assert_eq!(bench.check(&a), "allow");
+    assert_eq!(bench.remaining(&a), [95], "1, 2 in the stall, and 2 after it");
+}
+
+#[test]
+fn request_that_may_have_been_carried_out_is_not_charged_again() {
+    // Of two rules, one suffices: the fallback decides a second time, without the exhausted one.
+    let several = "- {id: r, limit: 100/day, suffices: true}\n- {id: s, limit: 1/day, suffices: true}\n";
+    for rules in ["- {id: r, limit: 100/day}\n", several] {
+        for is_carried_out in [true, false] {
+            let mut bench = bench(rules, 1);
+            assert_eq!(bench.check(&[]), "allow");
+            bench.engine.store().carries_out.store(is_carried_out, Ordering::Relaxed);
+            bench.engine.store().fail_times(unknown_error(), 3);
+            (0..3).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
+            run(bench.engine.repay());
+            let charged = if is_carried_out && rules != several { 3 } else { 0 };
+            assert_eq!(bench.remaining(&[])[0], 99 - charged, "{rules}, {is_carried_out}");
+        }
+    }
+}
+
+#[test]
+fn request_that_the_store_rejects_is_not_charged_afterwards() {
     let mut bench = bench("- {id: r, limit: 100/day}\n", 1);
     assert_eq!(bench.check(&[]), "allow");
-    // The fallback admits two; what is sent without an answer would count as charged.
-    bench.engine.store().fail_times(unknown_error(), 2);
-    assert_eq!(check_in_fallback(&mut bench, 1), "allow");
-    assert_eq!(check_in_fallback(&mut bench, 1), "allow");
-    assert_eq!(bench.check(&[]), "allow");
-    assert_eq!(bench.check(&[]), "allow");
-    assert_eq!(bench.remaining(&[]), [95]);
+    bench.engine.store().fail_times(StoreError::Rejected { why: "not a counter".into() }, 30);
+    (0..30).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
+    assert_eq!(bench.remaining(&[]), [99]);
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! What this node admitted while the store did not answer, until it is charged to the store.
 //!
+//! A request has arrears only if the store certainly did not carry it out. One with an unknown outcome counts as spent in the
+//! store, so charging it again would charge it twice. One that the store rejected has none, because the store would reject
+//! every such request, and the key would owe for ever.
+//!
 //! The arrears of a key are charged before this node's next request for it, at the same time and first in order; those of keys
 //! that are not requested again by [`Engine::repay`]. They are sent at most once: if no answer comes, they count as charged, as
 //! requests do. While the last request had no answer, none are sent: either the next one has an answer, or the store is known

@@ -293,17 +293,16 @@ fn take_error<S: Store, F: Store>(
             unanswered.stale.push(request);
             unanswered.store_time = unanswered.store_time.max(Some(store_time));
         }
-        (
-            ChargeKind::Enforced,
-            StoreError::Unavailable { .. } | StoreError::Unknown { .. } | StoreError::Rejected { .. },
-        ) => {
+        (ChargeKind::Enforced, StoreError::Unavailable { .. }) => unanswered.lost.push(request),
+        (ChargeKind::Enforced, StoreError::Unknown { .. } | StoreError::Rejected { .. }) => {
             unanswered.lost.push(request);
+            unanswered.not_owed.push(request);
         }
     }
 }
 
 /// Records what the store said, from the group `first` on, for rules that decide by it while the store does not answer.
-fn remember<S: Store, F: Store>(
+pub(super) fn remember<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
     plan: &Plan,

@@ -4,9 +4,10 @@
 //! It has the same results and counts as the phases in `decide.rs`, without building lists of charges and
 //! answers. `tests/fast_path.rs` compares both on random requests.
 
-use super::plan::{AnswerSource, SmallList};
+use super::decide::remember;
+use super::plan::{AnswerSource, SmallList, Span};
 use super::{Engine, RulesInForce, report};
-use crate::decision::{DecisionRecord, Decisions};
+use crate::decision::{DecisionRecord, Decisions, Standing};
 use crate::meters::{Event, RuleEvent};
 use crate::store::{Answers, Store};
 use crate::striped::Stripe;
@@ -28,6 +29,9 @@ pub(super) fn try_decide<S: Store, F: Store>(
     let decision = engine.store.try_decide_fast(&charges, enforced).or_else(|| shared(enforced));
     let Some(admitted) = decision else { return false };
     drop(charges);
+    if enforced.standing() == Standing::Leased {
+        remember(engine, running, plan, enforced, 0, &[Span { request: 0, charges: 0..1 }]);
+    }
     for (planned, place) in plan.charges.iter_mut().zip(0..) {
         planned.answered = AnswerSource::Enforced(place);
     }

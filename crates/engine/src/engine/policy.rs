@@ -64,6 +64,7 @@ pub(super) fn fall_back<S: Store, F: Store>(
         }
     }
     if !spans.is_empty() {
+        decisions.scratch.unanswered.not_owed.sort_unstable();
         engine.fell_back.store(true, Ordering::Relaxed);
         fallback.decide_locally(verb, &shares, &spans, decisions);
     }
@@ -102,7 +103,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
     }
 
     fn decide_locally(&self, verb: StoreVerb, shares: &[InlineLimits], spans: &[Span], decisions: &mut Decisions) {
-        let Decisions { plan, fallback, .. } = decisions;
+        let Decisions { plan, fallback, scratch, .. } = decisions;
         let mut locals: Vec<LocalCharge<'_>> = Vec::with_capacity(shares.len());
         for span in spans {
             let local =
@@ -126,7 +127,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         drop(groups);
         drop(charges);
         if verb == StoreVerb::Check {
-            self.note_admitted(&locals, shares, spans, fallback, before);
+            let is_owed = |request: u32| scratch.unanswered.not_owed.binary_search(&request).is_err();
+            self.note_admitted(&locals, shares, spans, fallback, before, is_owed);
         }
         drop(locals);
         for (place, span) in spans.iter().enumerate() {
@@ -144,7 +146,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    /// Notes what the fallback admitted, from the group `first` on, to be charged to the store.
+    /// Notes what the fallback admitted, from the group `first` on, to be charged to the store if `is_owed` says so of the
+    /// request.
     fn note_admitted(
         &self,
         locals: &[LocalCharge<'_>],
@@ -152,9 +155,10 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         spans: &[Span],
         answers: &Answers,
         first: usize,
+        is_owed: impl Fn(u32) -> bool,
     ) {
         let now = (self.engine.mono)().as_nanos();
-        for (place, span) in spans.iter().enumerate() {
+        for (place, span) in spans.iter().enumerate().filter(|(_, span)| is_owed(span.request)) {
             let Ok(group) = answers.group(first + place) else { continue };
             let charges = to_usize_range(&span.charges);
             let charged = locals[charges.clone()].iter().zip(&shares[charges]);

@@ -27,6 +27,8 @@ pub(crate) struct Scratch {
 #[derive(Debug, Default)]
 pub(crate) struct Unanswered {
     pub(crate) lost: Vec<u32>,
+    /// The lost requests that the store is not charged with afterwards: it may have carried them out, or never would.
+    pub(crate) not_owed: Vec<u32>,
     /// Requests whose calendar windows did not fit the store's time, and that time.
     pub(crate) stale: Vec<u32>,
     pub(crate) store_time: Option<Time<Wall>>,
@@ -34,6 +36,12 @@ pub(crate) struct Unanswered {
 
 impl Unanswered {
     pub(crate) fn clear(&mut self) {
+        self.not_owed.clear();
+        self.begin_again();
+    }
+
+    /// Clears what the last groups left, and keeps which requests are not owed.
+    pub(crate) fn begin_again(&mut self) {
         self.lost.clear();
         self.stale.clear();
         self.store_time = None;

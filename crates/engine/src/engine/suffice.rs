@@ -34,7 +34,7 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
     let mut again = take(&mut decisions.scratch.picked);
     loop {
         again.clear();
-        decisions.scratch.unanswered.clear();
+        decisions.scratch.unanswered.begin_again();
         for request in requests.clone() {
             if !leave_out(decisions, request, running) {
                 continue;
