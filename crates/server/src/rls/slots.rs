@@ -5,8 +5,8 @@
 //! never reported, or is reported to another server, is released when its lease ends.
 //!
 //! Envoy sends the negative hits of a refused stream as well, at once. They must not release the
-//! slot of another stream, so refusals are counted for a while, and negative hits are taken for
-//! those of a refused stream first. Where a proxy does not send them, a slot may be released later
+//! slot of another stream, so refusals are counted for a while, and negative hits are matched to
+//! refused streams first. Where a proxy does not send them, a slot may be released later
 //! than its stream ends, when its lease ends; never earlier.
 
 use std::collections::{HashMap, VecDeque};
@@ -16,7 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::Receipt;
 
-/// Maximum number of receipts of a generation. Two generations are kept, so that the receipts of slots that are never released are dropped.
+/// Maximum number of receipts, and of refused descriptors, of a generation. Two generations are kept, so
+/// that what is never released is dropped.
 const MAX_GENERATION: usize = 50_000;
 
 /// How long the negative hits of a refused stream are expected after the last refusal.
@@ -25,35 +26,41 @@ const REFUSED_FOR: Nanos = Nanos::from_secs(5);
 /// The receipts of slots that are held.
 #[derive(Debug, Default)]
 pub struct HeldSlots {
-    generations: Mutex<Generations>,
+    descriptors: Mutex<Descriptors>,
     /// Whether there has been a slot or a refusal. Relaxed: a caller that does not see it yet was refused before the slot was taken.
     is_used: AtomicBool,
 }
 
+/// Receipts and refusals are apart, so that refusals of many descriptors drop no receipts.
 #[derive(Debug, Default)]
-struct Generations {
-    current: HashMap<Box<[u8]>, DescriptorSlots>,
-    previous: HashMap<Box<[u8]>, DescriptorSlots>,
-    /// The receipts and descriptors that were added to the current generation.
+struct Descriptors {
+    receipts: Generations<VecDeque<Receipt>>,
+    refusals: Generations<Refusals>,
+}
+
+/// Values by descriptor. When the current generation is full, the previous one is dropped.
+#[derive(Debug, Default)]
+struct Generations<T> {
+    current: HashMap<Box<[u8]>, T>,
+    previous: HashMap<Box<[u8]>, T>,
+    /// What was added to the current generation.
     added: usize,
 }
 
-/// The slots of a descriptor.
+/// The refused streams of a descriptor whose negative hits have not arrived, and when the last was refused.
 #[derive(Debug, Default)]
-struct DescriptorSlots {
-    receipts: VecDeque<Receipt>,
-    /// The refused streams whose negative hits have not arrived, and when the last was refused.
-    refused: u32,
-    refused_at: Option<Time<Mono>>,
+struct Refusals {
+    count: u32,
+    last: Option<Time<Mono>>,
 }
 
 impl HeldSlots {
     /// Keeps the receipt of slots that a descriptor took.
     pub(super) fn hold(&self, descriptor: Vec<u8>, receipt: Receipt) {
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        generations.make_room();
-        generations.added += 1;
-        generations.current.entry(descriptor.into()).or_default().receipts.push_back(receipt);
+        let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        descriptors.receipts.make_room();
+        descriptors.receipts.added += 1;
+        descriptors.receipts.current.entry(descriptor.into()).or_default().push_back(receipt);
         self.is_used.store(true, Ordering::Relaxed);
     }
 
@@ -64,40 +71,31 @@ impl HeldSlots {
 
     /// Remembers that a descriptor was refused, if it holds slots here.
     pub(super) fn refuse_if_held(&self, descriptor: &[u8], now: Time<Mono>) {
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let Generations { current, previous, .. } = &mut *generations;
-        if let Some(slots) = current.get_mut(descriptor).or(previous.get_mut(descriptor)) {
-            slots.refuse(now);
+        let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        if descriptors.receipts.has(descriptor) {
+            descriptors.refusals.count(descriptor.to_vec(), now);
         }
     }
 
     /// Remembers that a descriptor was refused and took no slot.
     pub(super) fn refuse(&self, descriptor: Vec<u8>, now: Time<Mono>) {
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        if !generations.current.contains_key(&*descriptor) {
-            generations.make_room();
-            generations.added += 1;
-        }
-        generations.current.entry(descriptor.into()).or_default().refuse(now);
+        let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        descriptors.refusals.count(descriptor, now);
         self.is_used.store(true, Ordering::Relaxed);
     }
 
     /// Removes and returns the oldest receipt of a descriptor; `None` if a stream has ended that
     /// was refused.
     pub(super) fn release(&self, descriptor: &[u8], now: Time<Mono>) -> Option<Receipt> {
-        let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
-        let Generations { current, previous, .. } = &mut *generations;
-        for slots in [&mut *previous, &mut *current].into_iter().filter_map(|it| it.get_mut(descriptor)) {
-            slots.refused = slots.pending_refusals(now);
-            if slots.refused > 0 {
-                slots.refused -= 1;
-                return None;
-            }
+        let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
+        let Descriptors { receipts, refusals } = &mut *descriptors;
+        if refusals.take(descriptor, now) {
+            return None;
         }
-        [previous, current].into_iter().find_map(|generation| {
-            let slots = generation.get_mut(descriptor)?;
-            let receipt = slots.receipts.pop_front();
-            if slots.receipts.is_empty() {
+        [&mut receipts.previous, &mut receipts.current].into_iter().find_map(|generation| {
+            let held = generation.get_mut(descriptor)?;
+            let receipt = held.pop_front();
+            if held.is_empty() {
                 generation.remove(descriptor);
             }
             receipt
@@ -105,7 +103,7 @@ impl HeldSlots {
     }
 }
 
-impl Generations {
+impl<T> Generations<T> {
     /// Drops the previous generation if the current one is full.
     fn make_room(&mut self) {
         if self.added == MAX_GENERATION {
@@ -113,18 +111,46 @@ impl Generations {
             self.added = 0;
         }
     }
+
+    fn has(&self, descriptor: &[u8]) -> bool {
+        self.current.contains_key(descriptor) || self.previous.contains_key(descriptor)
+    }
 }
 
-impl DescriptorSlots {
-    fn refuse(&mut self, now: Time<Mono>) {
-        self.refused = self.pending_refusals(now).saturating_add(1);
-        self.refused_at = Some(now);
+impl Generations<Refusals> {
+    /// Counts a refusal, together with those before it.
+    fn count(&mut self, descriptor: Vec<u8>, now: Time<Mono>) {
+        let earlier = self.current.remove(&*descriptor).or_else(|| {
+            self.make_room();
+            self.added += 1;
+            self.previous.remove(&*descriptor)
+        });
+        let count = earlier.unwrap_or_default().pending(now).saturating_add(1);
+        self.current.insert(descriptor.into(), Refusals { count, last: Some(now) });
     }
 
+    /// Takes off one refusal whose negative hits are expected; returns whether there was one.
+    fn take(&mut self, descriptor: &[u8], now: Time<Mono>) -> bool {
+        for generation in [&mut self.previous, &mut self.current] {
+            let Some(refusals) = generation.get_mut(descriptor) else { continue };
+            let pending = refusals.pending(now);
+            refusals.count = pending.saturating_sub(1);
+            if refusals.count == 0 {
+                generation.remove(descriptor);
+            }
+            if pending > 0 {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Refusals {
     /// Returns the number of refused streams whose negative hits are still expected.
-    fn pending_refusals(&self, now: Time<Mono>) -> u32 {
-        let is_recent = self.refused_at.is_some_and(|refused| now.since(refused) < REFUSED_FOR);
-        if is_recent { self.refused } else { 0 }
+    fn pending(&self, now: Time<Mono>) -> u32 {
+        let is_recent = self.last.is_some_and(|last| now.since(last) < REFUSED_FOR);
+        if is_recent { self.count } else { 0 }
     }
 }
 
@@ -156,7 +182,7 @@ mod tests {
         slots.refuse(b"a".into(), NOW);
         let later = NOW.saturating_add(REFUSED_FOR);
         assert!(slots.release(b"a", later).is_some(), "they are not expected any longer");
-        assert!(slots.generations.lock().unwrap().current.is_empty());
+        assert!(slots.descriptors.lock().unwrap().receipts.current.is_empty());
     }
 
     #[test]
@@ -167,15 +193,15 @@ mod tests {
         slots.refuse_if_held(b"a", NOW);
         slots.refuse_if_held(b"b", NOW);
         assert!(slots.is_used() && slots.release(b"a", NOW).is_none() && slots.release(b"a", NOW).is_some());
-        assert!(slots.generations.lock().unwrap().current.is_empty(), "nothing is kept for `b`");
+        assert!(slots.descriptors.lock().unwrap().refusals.current.is_empty(), "nothing is kept for `b`");
     }
 
     #[test]
-    fn refusals_of_one_descriptor_drop_no_receipts() {
+    fn refusals_of_many_descriptors_drop_no_receipts() {
         let slots = HeldSlots::default();
         slots.hold(b"a".into(), Receipt::default());
-        for _ in 0..3 * MAX_GENERATION {
-            slots.refuse(b"b".into(), NOW);
+        for number in 0..3 * MAX_GENERATION as u32 {
+            slots.refuse(number.to_be_bytes().into(), NOW);
         }
         assert!(slots.release(b"a", NOW).is_some());
     }
@@ -198,8 +224,8 @@ mod tests {
         }
         assert!(slots.release(&0_u32.to_be_bytes(), NOW).is_none());
         assert!(slots.release(&(3 * MAX_GENERATION as u32 - 1).to_be_bytes(), NOW).is_some());
-        let generations = slots.generations.lock().unwrap();
-        assert!(generations.current.len() + generations.previous.len() <= 2 * MAX_GENERATION);
+        let receipts = &slots.descriptors.lock().unwrap().receipts;
+        assert!(receipts.current.len() + receipts.previous.len() <= 2 * MAX_GENERATION);
     }
 
     #[test]
