@@ -51,7 +51,10 @@ fn lose_nodes(faults: &Faults) {
     let (killed, stopped, mut leaving) = (start(), start(), start());
     let body = json!({"domain": "d", "attributes": {}});
     // Several for each node, so that together they reach the limit.
-    let clients = [(); 4].map(|()| Clients::new(&body, Duration::from_millis(1)));
+    // The pool grants nothing in advance while more than the limit is asked for, so the first two ask for little of a leased one.
+    let is_leased = faults.rule.contains("leased");
+    let pauses = if is_leased { [50, 50, 1, 1] } else { [1; 4] };
+    let clients = pauses.map(|pause| Clients::new(&body, Duration::from_millis(pause)));
     let (epoch, over) = (Instant::now(), AtomicBool::new(false));
     let mut history = Vec::new();
     std::thread::scope(|scope| {
@@ -61,13 +64,15 @@ fn lose_nodes(faults: &Faults) {
             let clients: &Clients = clients;
             [(); CONNECTIONS].map(|()| scope.spawn(move || clients.run(address, epoch, over)))
         };
-        let mut threads = vec![load(&clients[0], &killed), load(&clients[1], &stopped), load(&clients[2], &leaving)];
-        clients[..3].iter().for_each(|clients| clients.until_admitted(5));
-        if faults.rule.contains("leased") {
+        let mut threads = vec![load(&clients[0], &killed), load(&clients[1], &stopped)];
+        clients[..2].iter().for_each(|clients| clients.until_admitted(5));
+        if is_leased {
             for node in [&killed, &stopped] {
                 eventually("it holds leases", || gauge(node, "tollgate_leased_tokens") > 0);
             }
         }
+        threads.push(load(&clients[2], &leaving));
+        clients[2].until_admitted(5);
         killed.signal("KILL");
         clients[0].until_cut();
         stopped.pause();

@@ -278,6 +278,11 @@ impl Client {
         );
     }
 
+    /// Sets how long it waits for bytes, for requests that take long.
+    pub fn wait_up_to(&self, time: std::time::Duration) {
+        self.stream.set_read_timeout(Some(time)).expect("a time-out");
+    }
+
     /// Reads one line without the line ending.
     pub fn line(&mut self) -> String {
         let mut line = Vec::new();
