@@ -154,7 +154,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     // Every node has an answer for every key.
     for engine in &engines {
         for client in &CLIENTS {
-            while ask(engine, client, 0, &mut decisions).await.1 != Standing::Exact {
+            while ask(engine, client, 0, &mut decisions).await.1 == Standing::Fallback {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
