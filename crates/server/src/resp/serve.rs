@@ -38,9 +38,8 @@ async fn serve_until_closed<S: Store, T: ReadReady>(
 ) -> io::Result<()> {
     let mut first_command = Some(Instant::now() + FIRST_COMMAND);
     while wait_for_input(stream, app, session, guard, first_command).await? {
-        first_command = None;
         let mut buffers = ConnectionBuffers::take();
-        let outcome = buffers.serve(stream, app, session).await;
+        let outcome = buffers.serve(stream, app, session, first_command.take()).await;
         buffers.give_back();
         match outcome? {
             Then::Wait => {}
@@ -120,12 +119,14 @@ impl ConnectionBuffers {
         });
     }
 
-    /// Reads, answers and writes until every byte received has been answered.
+    /// Reads, answers and writes until every byte received has been answered. The deadline of the first command is that of the
+    /// first read as well: a stream that is said to be readable may have nothing to read.
     async fn serve<S: Store, T: ReadReady>(
         &mut self,
         stream: &mut T,
         app: &App<S>,
         session: &mut Session,
+        mut first_command: Option<Instant>,
     ) -> io::Result<Then> {
         let mut deadline = None;
         loop {
@@ -135,7 +136,7 @@ impl ConnectionBuffers {
             }
             let free = &mut self.input[self.filled..];
             // Without a partial command the stream is nearly always readable, and an idle connection has no deadline.
-            let read = match [deadline, auth_deadline].into_iter().flatten().min() {
+            let read = match [deadline, auth_deadline, first_command.take()].into_iter().flatten().min() {
                 None => stream.read(free).await?,
                 Some(deadline) => timeout_at(deadline, stream.read(free)).await??,
             };
