@@ -6,6 +6,7 @@ use crate::common;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
 
 use common::rls_client::RlsClient;
 use common::{PATIENCE, Server, eventually, run, stable_port};
@@ -13,6 +14,11 @@ use serde_json::{Value, json};
 use tollgate_testkit::servers::Certificates;
 
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds_server");
+
+/// Maximum number of requests to a server that answers each refusal at once, before there is a
+/// pause of this length: the pauses are random, and their bound doubles from 250 ms.
+const MAX_REQUESTS: usize = 20;
+const LONG_PAUSE: Duration = Duration::from_millis(500);
 
 /// An xDS server; dropping it kills it.
 struct XdsServer {
@@ -142,15 +148,40 @@ fn rules_stay_while_the_server_restarts_or_stalls() {
     drop(xds);
     server.wait_for_line("xDS server unavailable; the rules in force stay");
     assert_eq!(limit(&mut client, "edge"), 5);
+    // The same set again, and then another set of the same version.
     let mut xds = XdsServer::start(port, &[]);
-    assert_eq!(xds.answer().0, "1", "the new stream begins with the version in force");
-    xds.send_limit("2", 6);
+    assert_eq!(xds.answer().0, "", "a stream begins without a version");
+    xds.send_limit("7", 5);
+    assert_eq!(xds.answer(), ("7".into(), "0".into(), String::new()));
+    let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
+    assert!(page.contains("tollgate_rules_version 1\n"), "the same set is not installed again: {page}");
+    drop(xds);
+    let mut xds = XdsServer::start(port, &[]);
+    xds.send_limit("7", 6);
     eventually("the rules of the new server are in force", || limit(&mut client, "edge") == 6);
     common::signal(xds.child.id(), "STOP");
     assert_eq!(limit(&mut client, "edge"), 6, "decisions do not wait for a server that is stalled");
     common::signal(xds.child.id(), "CONT");
     xds.send_limit("3", 8);
     eventually("the stream is used again", || limit(&mut client, "edge") == 8);
+}
+
+#[test]
+fn server_that_insists_on_refused_rules_is_answered_with_pauses() {
+    let mut xds = XdsServer::start(stable_port(), &[]);
+    xds.send_limit("1", 5);
+    let (server, mut client) = serve(&xds);
+    let wrong = json!({"name": "first", "domain": "edge", "descriptors": [{"rateLimit": {"unit": 99}}]});
+    xds.send(&json!({"version": "2", "resources": [wrong], "insists": true}));
+    while xds.answer().2.is_empty() {}
+    let until_a_pause = std::iter::from_fn(|| xds.requests.recv_timeout(LONG_PAUSE).ok());
+    assert!(until_a_pause.take(MAX_REQUESTS + 1).count() <= MAX_REQUESTS, "no pause between refusals");
+    xds.send_limit("3", 7);
+    eventually("the next good version is in force", || limit(&mut client, "edge") == 7);
+    let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
+    assert!(page.contains("tollgate_rules_refused_total 1\n"), "{page}");
+    let refused = server.last_lines().iter().filter(|line| line.contains("rules refused")).count();
+    assert_eq!(refused, 1, "the same refusal is logged once");
 }
 
 #[test]

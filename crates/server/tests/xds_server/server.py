@@ -1,8 +1,9 @@
 """An xDS server of grpcio: sends one response for each line of the input, prints one line for each request.
 
 A line is `{"version": "1", "resources": [RateLimitConfig in JSON]}`, or `{"raw": [bytes]}` instead of the resources. The last
-response is sent again to each new stream whose version differs. Arguments: an address, the folder of the protos, and for TLS the
-files of the key, the certificate and the CA of clients.
+response is sent again to each new stream whose version differs and, with `"insists": true`, at once after each refusal, as
+go-control-plane does. Arguments: an address, the folder of the protos, and for TLS the files of the key, the certificate and
+the CA of clients.
 """
 
 import json
@@ -17,7 +18,7 @@ from google.protobuf import json_format
 sys.path.insert(0, sys.argv[2])
 ads, ads_services = grpc.protos_and_services("ads.proto")
 TYPE = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
-streams, last, lock = [], None, threading.Lock()
+streams, last, insists, lock = [], None, False, threading.Lock()
 
 
 class Servicer(ads_services.AggregatedDiscoveryServiceServicer):
@@ -33,6 +34,9 @@ class Servicer(ads_services.AggregatedDiscoveryServiceServicer):
                             streams.append(responses)
                             if last is not None and last.version_info != request.version_info:
                                 responses.put(last)
+                        elif insists and request.HasField("error_detail"):
+                            last.nonce += "+"
+                            responses.put(last)
             except grpc.RpcError:
                 pass
             responses.put(None)
@@ -63,6 +67,6 @@ for nonce, line in enumerate(sys.stdin):
     if "raw" in call:
         response.resources.add(type_url=TYPE, value=bytes(call["raw"]))
     with lock:
-        last = response
+        last, insists = response, call.get("insists", False)
         for stream in streams:
             stream.put(response)

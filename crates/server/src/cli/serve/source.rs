@@ -54,7 +54,7 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
         );
         Ok(node)
     };
-    if let Some(url) = raw.rules.as_deref().filter(|rules| XdsConfig::is_meant(rules)) {
+    if let Some(url) = raw.rules.as_deref().filter(|rules| XdsConfig::is_xds_url(rules)) {
         ensure!(raw.rules_token.is_none(), "--rules-token is for a rules service of Tollgate; an xDS server has none");
         let own = raw.rules_cert.as_deref().zip(raw.rules_key.as_deref());
         return Ok(RulesConfig::Xds(XdsConfig::new(url, raw.rules_ca.as_deref(), own, node()?).context("--rules")?));

@@ -1,10 +1,16 @@
-//! Rules from an xDS server, in the state of the world: the feed of `RateLimitConfig` by which
-//! Envoy Gateway configures the reference rate-limit service.
+//! State-of-the-world (SotW) xDS client: rules from the feed of `RateLimitConfig` by which Envoy
+//! Gateway configures the reference rate-limit service.
 //!
 //! A stream of gRPC stays open. Each response has all resources, which are translated to files of
 //! the reference service and installed as a whole; the answer names the version in force and, if
 //! the resources were refused, their mistakes. The rules in force stay while the server is
-//! unreachable, and the next stream begins with their version.
+//! unreachable.
+//!
+//! - A version may be a counter of the server's process, and have other content after a restart. A
+//!   stream therefore begins without a version, and resources are compared by their digest.
+//! - Servers of go-control-plane answer a refusal at once with the same resources, because its
+//!   version is not theirs. A refusal is therefore sent after a pause that grows, and resources
+//!   that were just refused are neither compiled nor logged again.
 
 pub mod stream;
 pub mod wire;
@@ -19,7 +25,7 @@ use anyhow::{Context, bail, ensure};
 use reqwest::Url;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
@@ -33,6 +39,7 @@ use self::wire::{ConfigFile, DiscoveryRequest, DiscoveryResponse, TYPE_URL};
 use super::install::{put, refuse};
 use super::poll::{PollOutcome, pause};
 use crate::app::App;
+use crate::control::sha256_hex;
 
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
@@ -72,7 +79,7 @@ impl fmt::Display for XdsConfig {
 
 impl XdsConfig {
     /// Returns whether an address is one of an xDS server.
-    pub fn is_meant(url: &str) -> bool {
+    pub fn is_xds_url(url: &str) -> bool {
         url.starts_with("xds://") || url.starts_with("xds+tls://")
     }
 
@@ -162,6 +169,12 @@ pub struct XdsFollower<S> {
     subscription: Option<Subscription>,
     /// The version in force; empty if there is none.
     version: String,
+    /// The digest of the resources in force.
+    in_force: Option<String>,
+    /// The last response, if it was refused.
+    refused: Option<RefusedResources>,
+    /// Refusals in a row.
+    refusals: u32,
     failures: u32,
     /// The last failure that was logged.
     failure: Option<String>,
@@ -176,12 +189,20 @@ impl<S> fmt::Debug for XdsFollower<S> {
     }
 }
 
+/// Resources that were refused.
+struct RefusedResources {
+    digest: String,
+    why: String,
+}
+
 /// An open stream.
 struct Subscription {
     link: Box<dyn Link>,
     stream: ClientStream,
     messages: VecDeque<Vec<u8>>,
     buffer: Vec<u8>,
+    /// A refusal that is sent later, and when.
+    delayed: Option<(Instant, Vec<u8>)>,
 }
 
 impl<S: Store + 'static> XdsFollower<S> {
@@ -190,14 +211,24 @@ impl<S: Store + 'static> XdsFollower<S> {
     /// # Errors
     /// When there are none within 30 seconds: a server without its rules would let everything pass.
     pub async fn start(app: Arc<App<S>>, config: XdsConfig) -> anyhow::Result<Self> {
-        let (version, failures, failure) = (String::new(), 0, None);
-        let mut follower = Self { app, config, subscription: None, version, failures, failure };
+        let mut follower = Self {
+            app,
+            config,
+            subscription: None,
+            version: String::new(),
+            in_force: None,
+            refused: None,
+            refusals: 0,
+            failures: 0,
+            failure: None,
+        };
         let deadline = Instant::now() + START;
         let mut why = "it sends no rules".to_owned();
-        while let Ok(outcome) = tokio::time::timeout_at(deadline, follower.step()).await {
+        while let Ok(outcome) = timeout_at(deadline, follower.step()).await {
             match outcome {
+                Ok(PollOutcome::Changed) => return Ok(follower),
                 Ok(PollOutcome::Refused) => "its rules were refused".clone_into(&mut why),
-                Ok(_) => return Ok(follower),
+                Ok(_) => {}
                 Err(failure) => {
                     why = failure;
                     follower.pause_after_failure(&why).await;
@@ -220,14 +251,18 @@ impl<S: Store + 'static> XdsFollower<S> {
         }
     }
 
-    /// Waits for the next response, or the answer to a probe, and takes it. After an error there is
-    /// no subscription.
+    /// Waits for the next response, or the answer to a probe, and takes it. After an error, or when
+    /// the server closes the connection gracefully, there is no subscription.
     async fn step(&mut self) -> Result<PollOutcome, String> {
         let mut subscription = match self.subscription.take() {
             Some(subscription) => subscription,
-            None => Subscription::open(&self.config, &self.version).await?,
+            None => Subscription::open(&self.config).await?,
         };
         let outcome = match subscription.next().await? {
+            None if subscription.stream.is_closing => {
+                sleep(pause(PollOutcome::NoWait, 0, random())).await;
+                return Ok(PollOutcome::NoWait);
+            }
             None => PollOutcome::Unchanged,
             Some(message) => self.take(&mut subscription, &message).await?,
         };
@@ -235,11 +270,45 @@ impl<S: Store + 'static> XdsFollower<S> {
         Ok(outcome)
     }
 
-    /// Installs the resources of a response, and answers it.
+    /// Installs the resources of a response, and answers it: at once, or after a pause if they are
+    /// refused.
     async fn take(&mut self, subscription: &mut Subscription, message: &[u8]) -> Result<PollOutcome, String> {
         let response = DiscoveryResponse::decode(message).map_err(|error| format!("malformed response: {error}"))?;
         let nonce = String::from_utf8_lossy(response.nonce).into_owned();
-        let installed = match read_files(&response) {
+        let outcome = self.install(&response).await;
+        let error = self.refused.as_ref().map(|refused| &*refused.why);
+        let request = DiscoveryRequest { version: &self.version, node: &self.config.node, nonce: &nonce, error };
+        let request = request.to_bytes();
+        if outcome == PollOutcome::Refused {
+            // Responses that arrive during a pause do not prolong it.
+            let at = subscription.delayed.take().map(|(at, _)| at);
+            let at = at.unwrap_or_else(|| {
+                self.refusals = self.refusals.saturating_add(1);
+                Instant::now() + pause(PollOutcome::Failed, self.refusals, random())
+            });
+            subscription.delayed = Some((at, request));
+        } else {
+            self.refusals = 0;
+            subscription.delayed = None;
+            subscription.stream.send(&request)?;
+            subscription.write().await?;
+        }
+        Ok(outcome)
+    }
+
+    /// Installs the resources of a response, unless they are in force or were just refused.
+    async fn install(&mut self, response: &DiscoveryResponse<'_>) -> PollOutcome {
+        let (digest, version) = (digest(response), String::from_utf8_lossy(response.version).into_owned());
+        if self.refused.as_ref().is_some_and(|refused| refused.digest == digest) {
+            return PollOutcome::Refused;
+        }
+        let running = i64::try_from(self.app.engine.rules().version()).unwrap_or(i64::MAX);
+        if self.in_force.as_ref() == Some(&digest) {
+            self.app.source.set_loaded(running, "", self.app.now());
+            (self.version, self.refused) = (version, None);
+            return PollOutcome::Unchanged;
+        }
+        let installed = match read_files(response) {
             Ok(files) => {
                 let app = self.app.clone();
                 let installed = tokio::task::spawn_blocking(move || install_files(&app, &files)).await;
@@ -247,29 +316,19 @@ impl<S: Store + 'static> XdsFollower<S> {
             }
             Err(why) => Err(why),
         };
-        let outcome = match &installed {
+        match installed {
             Ok(rules) => {
-                self.version = String::from_utf8_lossy(response.version).into_owned();
-                tracing::info!(version = self.version, rules, "rules loaded");
+                tracing::info!(version, rules, "rules loaded");
+                (self.version, self.in_force, self.refused) = (version, Some(digest), None);
                 PollOutcome::Changed
             }
             Err(why) => {
-                let next = i64::try_from(self.app.engine.rules().version()).unwrap_or(i64::MAX).saturating_add(1);
-                refuse(&self.app, next, why);
-                let version = String::from_utf8_lossy(response.version).into_owned();
+                refuse(&self.app, running.saturating_add(1), &why);
                 tracing::error!(version, "rules refused; the rules in force stay");
+                self.refused = Some(RefusedResources { digest, why });
                 PollOutcome::Refused
             }
-        };
-        let error = installed.as_ref().err().map(String::as_str);
-        subscription.request(&DiscoveryRequest {
-            version: &self.version,
-            node: &self.config.node,
-            nonce: &nonce,
-            error,
-        })?;
-        subscription.write().await?;
-        Ok(outcome)
+        }
     }
 
     async fn pause_after_failure(&mut self, why: &str) {
@@ -278,8 +337,7 @@ impl<S: Store + 'static> XdsFollower<S> {
             tracing::warn!(service = %self.config, why, "xDS server unavailable; the rules in force stay");
             self.failure = Some(why.to_owned());
         }
-        // Without randomness there is no jitter, which is acceptable.
-        sleep(pause(PollOutcome::Failed, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
+        sleep(pause(PollOutcome::Failed, self.failures, random())).await;
     }
 
     fn answered(&mut self, outcome: PollOutcome) {
@@ -293,20 +351,19 @@ impl<S: Store + 'static> XdsFollower<S> {
 
 impl Subscription {
     /// Opens a stream and asks for all resources.
-    async fn open(config: &XdsConfig, version: &str) -> Result<Self, String> {
+    async fn open(config: &XdsConfig) -> Result<Self, String> {
         let link = config.open().await?;
         let authority = format!("{}:{}", config.host, config.port);
         let stream = ClientStream::open(&authority, METHOD, config.tls.is_some());
-        let mut subscription = Self { link, stream, messages: VecDeque::new(), buffer: vec![0; 16 * 1024] };
-        subscription.request(&DiscoveryRequest { version, node: &config.node, ..DiscoveryRequest::default() })?;
+        let mut subscription = Self::new(link, stream);
+        let first = DiscoveryRequest { node: &config.node, ..DiscoveryRequest::default() };
+        subscription.stream.send(&first.to_bytes())?;
         subscription.write().await?;
         Ok(subscription)
     }
 
-    fn request(&mut self, request: &DiscoveryRequest<'_>) -> Result<(), String> {
-        let mut message = Vec::new();
-        request.encode(&mut message);
-        self.stream.send(&message)
+    fn new(link: Box<dyn Link>, stream: ClientStream) -> Self {
+        Self { link, stream, messages: VecDeque::new(), buffer: vec![0; 16 * 1024], delayed: None }
     }
 
     async fn write(&mut self) -> Result<(), String> {
@@ -322,18 +379,27 @@ impl Subscription {
         Ok(())
     }
 
-    /// Returns the next message; `None` if a probe of an idle server was answered.
+    /// Returns the next message; `None` if a probe of an idle server was answered, or if the server
+    /// closes the connection gracefully. Sends a delayed refusal when it is due.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
-        let mut is_probing = false;
+        let (mut is_probing, mut silent_until) = (false, Instant::now() + PROBE_EVERY);
         loop {
             if let Some(message) = self.messages.pop_front() {
                 return Ok(Some(message));
             }
+            if self.stream.is_closing {
+                return Ok(None);
+            }
+            if let Some((_, request)) = self.delayed.take_if(|(at, _)| *at <= Instant::now()) {
+                self.stream.send(&request)?;
+            }
             self.write().await?;
-            let wait = if is_probing { ANSWER } else { PROBE_EVERY };
-            match timeout(wait, self.link.read(&mut self.buffer)).await {
+            let until = self.delayed.as_ref().map_or(silent_until, |(at, _)| silent_until.min(*at));
+            match timeout_at(until, self.link.read(&mut self.buffer)).await {
+                Err(_) if until < silent_until => {}
                 Err(_) if is_probing => return Err("the server does not answer".to_owned()),
                 Err(_) => {
+                    silent_until = Instant::now() + ANSWER;
                     self.stream.ping();
                     is_probing = true;
                 }
@@ -341,14 +407,35 @@ impl Subscription {
                 Ok(Err(error)) => return Err(error.to_string()),
                 Ok(Ok(read)) => {
                     let messages = &mut self.messages;
-                    self.stream.receive(&self.buffer[..read], |message| messages.push_back(message.to_vec()))?;
+                    let taken =
+                        self.stream.receive(&self.buffer[..read], |message| messages.push_back(message.to_vec()));
+                    // The stream may end with an error once the server closes the connection gracefully.
+                    if !self.stream.is_closing {
+                        taken?;
+                    }
                     if is_probing && self.messages.is_empty() {
                         return Ok(None);
                     }
+                    silent_until = Instant::now() + PROBE_EVERY;
                 }
             }
         }
     }
+}
+
+/// Returns a random number. Without randomness there is no jitter, which is acceptable.
+fn random() -> u64 {
+    getrandom::u64().unwrap_or(u64::MAX)
+}
+
+/// Returns the digest of the resources of a response, in any order: that of go-control-plane is
+/// random.
+fn digest(response: &DiscoveryResponse<'_>) -> String {
+    let resource = |(type_url, bytes): &(&[u8], &[u8])| sha256_hex(type_url) + &sha256_hex(bytes);
+    let mut all: Vec<String> = response.resources.iter().map(resource).collect();
+    all.sort_unstable();
+    all.push(sha256_hex(response.type_url));
+    sha256_hex(all.concat().as_bytes())
 }
 
 /// Translates the resources of a response.
@@ -384,8 +471,7 @@ mod tests {
     async fn silent_server_is_left_after_a_probe() {
         let (near, _far) = tokio::io::duplex(64 * 1024);
         let stream = ClientStream::open("h:1", METHOD, false);
-        let mut silent =
-            Subscription { link: Box::new(near), stream, messages: VecDeque::new(), buffer: vec![0; 1024] };
+        let mut silent = Subscription::new(Box::new(near), stream);
         let begun = Instant::now();
         assert_eq!(silent.next().await, Err("the server does not answer".to_owned()));
         assert_eq!(begun.elapsed(), PROBE_EVERY + ANSWER);
@@ -409,6 +495,6 @@ mod tests {
             let error = new(url, ca).expect_err(url);
             assert!(error.contains(expected), "{url}: {error}");
         }
-        assert!(XdsConfig::is_meant("xds://h") && !XdsConfig::is_meant("https://h"));
+        assert!(XdsConfig::is_xds_url("xds://h") && !XdsConfig::is_xds_url("https://h"));
     }
 }

@@ -45,11 +45,21 @@ pub struct ClientStream {
     /// The requests that wait for a window.
     unsent: Vec<u8>,
     /// A header block whose end has not arrived.
-    block: Option<Vec<u8>>,
+    block: Option<ResponseHeaders>,
     decoder: Decoder,
     /// The bytes of DATA that may be sent on the connection and on the stream.
     windows: [i64; 2],
     initial_window: i64,
+    /// Whether the server closes the connection gracefully: another one is to be opened.
+    pub is_closing: bool,
+}
+
+/// A header block, or the part of it that has arrived.
+#[derive(Debug)]
+struct ResponseHeaders {
+    bytes: Vec<u8>,
+    /// Whether it ends the stream.
+    ends_stream: bool,
 }
 
 impl ClientStream {
@@ -75,6 +85,7 @@ impl ClientStream {
             decoder: Decoder::default(),
             windows: [DEFAULT_WINDOW.into(); 2],
             initial_window: DEFAULT_WINDOW.into(),
+            is_closing: false,
         }
     }
 
@@ -121,20 +132,21 @@ impl ClientStream {
         match frame.kind {
             Kind::Data if frame.stream == STREAM => self.on_data(frame),
             Kind::Headers if frame.stream == STREAM => {
-                let content = frame.content().map_err(detail)?.to_vec();
-                self.on_block(content, frame.has(END_HEADERS), frame.has(END_STREAM))
+                let bytes = frame.content().map_err(detail)?.to_vec();
+                let block = ResponseHeaders { bytes, ends_stream: frame.has(END_STREAM) };
+                self.on_block(block, frame.has(END_HEADERS))
             }
-            Kind::Continuation => {
+            Kind::Continuation if frame.stream == STREAM => {
                 let mut block = self.block.take().ok_or("CONTINUATION without a header block")?;
-                block.extend_from_slice(frame.payload);
-                self.on_block(block, frame.has(END_HEADERS), false)
+                block.bytes.extend_from_slice(frame.payload);
+                self.on_block(block, frame.has(END_HEADERS))
             }
             Kind::Settings if !frame.has(ACK) => self.on_settings(frame),
             Kind::Ping if !frame.has(ACK) => {
                 frame::put(&mut self.out, Kind::Ping, ACK, 0, &frame.exactly::<8>().map_err(detail)?);
                 Ok(())
             }
-            Kind::WindowUpdate => {
+            Kind::WindowUpdate if matches!(frame.stream, 0 | STREAM) => {
                 let more = i64::from(u32::from_be_bytes(frame.exactly().map_err(detail)?) & MAX_31_BITS);
                 let window = &mut self.windows[usize::from(frame.stream == STREAM)];
                 *window = (*window + more).min(MAX_31_BITS.into());
@@ -142,10 +154,21 @@ impl ClientStream {
                 Ok(())
             }
             Kind::RstStream if frame.stream == STREAM => Err("the server reset the stream".to_owned()),
-            Kind::GoAway => Err("the server closes the connection".to_owned()),
-            Kind::Data | Kind::Headers | Kind::PushPromise => Err("a frame of a stream that was not opened".to_owned()),
-            // Acknowledgements, priorities and extensions need no reaction.
-            Kind::Settings | Kind::Ping | Kind::RstStream | Kind::Priority | Kind::Unknown => Ok(()),
+            Kind::GoAway => match frame.payload {
+                // NO_ERROR, after the last stream.
+                [_, _, _, _, 0, 0, 0, 0, ..] => {
+                    self.is_closing = true;
+                    Ok(())
+                }
+                _ => Err("the server closes the connection because of an error".to_owned()),
+            },
+            Kind::Data | Kind::Headers | Kind::Continuation | Kind::PushPromise => {
+                Err("a frame of a stream that was not opened".to_owned())
+            }
+            // Acknowledgements, priorities, extensions and windows of other streams need no reaction.
+            Kind::Settings | Kind::Ping | Kind::RstStream | Kind::WindowUpdate | Kind::Priority | Kind::Unknown => {
+                Ok(())
+            }
         }
     }
 
@@ -165,8 +188,8 @@ impl ClientStream {
     }
 
     /// Decodes a header block: the head of the response, or its trailers, which have the status.
-    fn on_block(&mut self, block: Vec<u8>, is_complete: bool, ends: bool) -> Result<(), String> {
-        if block.len() > MAX_HEADER_BLOCK {
+    fn on_block(&mut self, block: ResponseHeaders, is_complete: bool) -> Result<(), String> {
+        if block.bytes.len() > MAX_HEADER_BLOCK {
             return Err(format!("a header block has more than {MAX_HEADER_BLOCK} bytes"));
         }
         if !is_complete {
@@ -175,7 +198,7 @@ impl ClientStream {
         }
         let (mut status, mut grpc, mut why) = (None, None, String::new());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let decoded = self.decoder.decode(&block, |field| match field.name {
+        let decoded = self.decoder.decode(&block.bytes, |field| match field.name {
             b":status" => status = Some(text(field.value)),
             b"grpc-status" => grpc = Some(text(field.value)),
             b"grpc-message" => why = text(field.value),
@@ -184,7 +207,7 @@ impl ClientStream {
         decoded.map_err(|error| error.0.to_owned())?;
         match (status.as_deref(), grpc) {
             (_, Some(grpc)) => Err(format!("the server ended the stream with the gRPC status {grpc}: {why}")),
-            (Some("200"), None) if !ends => Ok(()),
+            (Some("200"), None) if !block.ends_stream => Ok(()),
             (Some(status), None) => Err(format!("the server answered with the HTTP status {status}")),
             (None, None) => Err("the server ended the stream without a status".to_owned()),
         }
@@ -302,9 +325,20 @@ mod tests {
         stream.send(b"ab").expect("room");
         assert_eq!(stream.out, frame(Kind::Data, 0, 1, &[0; 3]));
         stream.out.clear();
+        let windows = stream.windows;
+        receive(&mut stream, &frame(Kind::WindowUpdate, 0, 3, &[0, 0, 0, 9])).expect("a frame");
+        assert_eq!(stream.windows, windows, "the window of another stream");
         receive(&mut stream, &frame(Kind::WindowUpdate, 0, 1, &[0, 0, 0, 9])).expect("a frame");
         assert_eq!(stream.out, frame(Kind::Data, 0, 1, b"\0\x02ab"));
         assert!(stream.send(&[0; MAX_UNSENT + 1]).is_err());
+    }
+
+    #[test]
+    fn graceful_end_of_the_connection_is_not_an_error() {
+        let mut stream = opened();
+        let bytes = [frame(Kind::GoAway, 0, 0, &[0; 8]), frame(Kind::Data, 0, 1, b"\0\0\0\0\x01a")].concat();
+        assert_eq!(receive(&mut stream, &bytes), Ok(vec![b"a".to_vec()]), "the stream is still read");
+        assert!(stream.is_closing);
     }
 
     #[test]
@@ -316,12 +350,18 @@ mod tests {
             (frame(Kind::Headers, END_HEADERS | END_STREAM, 1, &trailers), "gRPC status 14: busy"),
             (frame(Kind::Headers, END_HEADERS, 1, &[0x8d]), "HTTP status 404"),
             (frame(Kind::RstStream, 0, 1, &[0; 4]), "reset"),
-            (frame(Kind::GoAway, 0, 0, &[0; 8]), "closes"),
+            (frame(Kind::GoAway, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 2]), "because of an error"),
+            (frame(Kind::GoAway, 0, 0, &[0; 7]), "because of an error"),
             (frame(Kind::Data, END_STREAM, 1, &[]), "without a status"),
             (frame(Kind::Data, 0, 3, &[]), "not opened"),
             (frame(Kind::Data, 0, 1, b"\x01\0\0\0\0"), "compressed"),
             (frame(Kind::Data, 0, 1, b"\0\xff\0\0\0"), "more than 4194304 bytes"),
             (frame(Kind::Continuation, 0, 1, &[]), "CONTINUATION without"),
+            (
+                [frame(Kind::Headers, END_STREAM, 1, &[]), frame(Kind::Continuation, END_HEADERS, 1, &[0x88])].concat(),
+                "HTTP status 200",
+            ),
+            ([frame(Kind::Headers, 0, 1, &[]), frame(Kind::Continuation, 0, 3, &[])].concat(), "not opened"),
             (frame(Kind::Headers, END_HEADERS, 1, &[0xff, 0x7f]), ""),
             (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "16384"),
         ] {

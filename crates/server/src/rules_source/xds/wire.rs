@@ -32,19 +32,21 @@ pub struct DiscoveryRequest<'a> {
 }
 
 impl DiscoveryRequest<'_> {
-    /// Appends the encoded request.
-    pub fn encode(&self, out: &mut Vec<u8>) {
-        put_bytes(out, 1, self.version.as_bytes());
-        put_message(out, 2, |out| put_bytes(out, 1, self.node.as_bytes()));
-        put_bytes(out, 4, TYPE_URL.as_bytes());
-        put_bytes(out, 5, self.nonce.as_bytes());
+    /// Encodes the request.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_bytes(&mut out, 1, self.version.as_bytes());
+        put_message(&mut out, 2, |out| put_bytes(out, 1, self.node.as_bytes()));
+        put_bytes(&mut out, 4, TYPE_URL.as_bytes());
+        put_bytes(&mut out, 5, self.nonce.as_bytes());
         if let Some(error) = self.error {
-            put_message(out, 6, |out| {
+            put_message(&mut out, 6, |out| {
                 // INVALID_ARGUMENT.
                 put_number(out, 1, 3);
                 put_bytes(out, 2, &error.as_bytes()[..error.floor_char_boundary(MAX_DETAIL)]);
             });
         }
+        out
     }
 }
 
@@ -244,8 +246,7 @@ mod tests {
 
     #[test]
     fn request_repeats_version_and_nonce_and_has_the_mistakes() {
-        let mut out = Vec::new();
-        DiscoveryRequest { version: "1", node: "n", nonce: "x", error: Some("wrong") }.encode(&mut out);
+        let out = DiscoveryRequest { version: "1", node: "n", nonce: "x", error: Some("wrong") }.to_bytes();
         let expected = [
             field(1, b"1"),
             field(2, &field(1, b"n")),
