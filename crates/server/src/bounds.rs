@@ -60,6 +60,7 @@ fn bound_rows() -> String {
             ),
         ),
         ("live data: viewers", live::MAX_VIEWERS.to_string()),
+        ("live data: requests for the history or the rules at a time", live::MAX_READS.to_string()),
         ("live data: rules with a history", live::MAX_RULES.to_string()),
         ("Redis protocol: arguments of a command", resp::MAX_ARGS.to_string()),
         ("Redis protocol: an argument", bytes(resp::MAX_BULK)),

@@ -9,12 +9,13 @@ use hyper::http::request::Parts;
 use hyper::{Method, Response, StatusCode};
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
+use tokio::task::JoinSet;
 use tollgate_engine::Store;
 
-use super::MAX_VIEWERS;
 use super::rules::{self, DEFAULT_RULES, MAX_RULES, RuleFilter};
 use super::sample::LiveStatus;
 use super::stream::EventStream;
+use super::{MAX_READS, MAX_VIEWERS};
 use crate::app::App;
 use crate::console::session::Credentials;
 use crate::http::HttpResponse;
@@ -33,7 +34,7 @@ pub(crate) fn owns(path: &str) -> bool {
 /// Answers a call about live data, of a caller who may read.
 ///
 /// # Errors
-/// When the method or a parameter is wrong, or there are too many viewers.
+/// When the method or a parameter is wrong, or there are too many viewers or requests.
 pub(crate) async fn answer<S: Store + 'static>(
     app: &Arc<App<S>>,
     head: &Parts,
@@ -75,17 +76,30 @@ pub(crate) async fn answer<S: Store + 'static>(
     }
 }
 
-/// Responds with JSON that is made on the background thread, if there is one: a thread that decides is not delayed.
+/// Responds with JSON that is made on the background thread, if there is one: a thread that decides is not delayed. What
+/// waits for that thread is bounded, and a request that is abandoned is no longer worked on.
 async fn respond_aside<S: Store + 'static, F: Future<Output = Vec<u8>> + Send + 'static>(
     app: &Arc<App<S>>,
     make: impl FnOnce(Arc<App<S>>) -> F,
 ) -> Result<HttpResponse, Problem> {
+    let Ok(permit) = app.live.reads.clone().try_acquire_owned() else {
+        let detail = format!("too many requests for live data (maximum {MAX_READS}); try again later");
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many requests for live data", detail));
+    };
     let made = make(app.clone());
+    // The permit is held until the task has ended, which may be after the request was abandoned.
+    let made = async move {
+        let _permit = permit;
+        made.await
+    };
     let body = match app.live.background.get() {
-        Some(background) => background
-            .spawn(made)
-            .await
-            .map_err(|_| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", "the server is stopping"))?,
+        Some(background) => {
+            // A set aborts its tasks when it is dropped.
+            let mut tasks = JoinSet::new();
+            tasks.spawn_on(made, background);
+            let stopping = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", "the server is stopping");
+            tasks.join_next().await.and_then(Result::ok).ok_or_else(stopping)?
+        }
         None => made.await,
     };
     let mut answer = Response::new(ReplyBody::from(body));
@@ -175,6 +189,29 @@ fn to_json(value: &impl Serialize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::Poll;
+    use tokio::runtime::Handle;
+    use tollgate_engine::{Engine, MemoryStore};
+
+    #[tokio::test]
+    async fn requests_are_bounded_and_abandoned_ones_end() {
+        let app = Arc::new(App::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None));
+        app.live.set_background(Handle::current());
+        let read = || Box::pin(respond_aside(&app, |_| std::future::pending()));
+        let mut waiting: Vec<_> = (0..MAX_READS).map(|_| read()).collect();
+        std::future::poll_fn(|context| {
+            assert!(waiting.iter_mut().all(|request| request.as_mut().poll(context).is_pending()));
+            Poll::Ready(())
+        })
+        .await;
+        let problem = read().await.expect_err("one too many");
+        assert_eq!(problem.detail(), "too many requests for live data (maximum 64); try again later");
+        drop(waiting);
+        for _ in 0..MAX_READS {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(app.live.reads.available_permits(), MAX_READS);
+    }
 
     #[test]
     fn parameters_are_decoded_and_unknown_ones_refused() {

@@ -23,6 +23,9 @@ pub use sample::sample;
 /// Maximum number of viewers of live data at a time.
 pub const MAX_VIEWERS: usize = 64;
 
+/// Maximum number of requests for the history or the rules at a time.
+pub const MAX_READS: usize = 64;
+
 /// The history, and the events that viewers read.
 #[derive(Debug)]
 pub struct Live {
@@ -31,6 +34,8 @@ pub struct Live {
     /// The last event as it is sent.
     events: watch::Sender<Bytes>,
     viewers: Arc<Semaphore>,
+    /// Has a permit for each request for the history or the rules.
+    reads: Arc<Semaphore>,
     /// The thread that reads the history and the rules for viewers.
     background: OnceLock<Handle>,
 }
@@ -41,6 +46,7 @@ impl Default for Live {
             history: Mutex::default(),
             events: watch::Sender::new(Bytes::new()),
             viewers: Arc::new(Semaphore::new(MAX_VIEWERS)),
+            reads: Arc::new(Semaphore::new(MAX_READS)),
             background: OnceLock::new(),
         }
     }
