@@ -35,7 +35,7 @@ pub struct HeldSlots {
 #[derive(Debug, Default)]
 struct Descriptors {
     receipts: Generations<VecDeque<Receipt>>,
-    refusals: Generations<Refusals>,
+    refusals: Generations<RefusedStreams>,
 }
 
 /// Values by descriptor. When the current generation is full, the previous one is dropped.
@@ -49,7 +49,7 @@ struct Generations<T> {
 
 /// The refused streams of a descriptor whose negative hits have not arrived, and when the last was refused.
 #[derive(Debug, Default)]
-struct Refusals {
+struct RefusedStreams {
     count: u32,
     last: Option<Time<Mono>>,
 }
@@ -117,7 +117,7 @@ impl<T> Generations<T> {
     }
 }
 
-impl Generations<Refusals> {
+impl Generations<RefusedStreams> {
     /// Counts a refusal, together with those before it.
     fn count(&mut self, descriptor: Vec<u8>, now: Time<Mono>) {
         let earlier = self.current.remove(&*descriptor).or_else(|| {
@@ -126,7 +126,7 @@ impl Generations<Refusals> {
             self.previous.remove(&*descriptor)
         });
         let count = earlier.unwrap_or_default().pending(now).saturating_add(1);
-        self.current.insert(descriptor.into(), Refusals { count, last: Some(now) });
+        self.current.insert(descriptor.into(), RefusedStreams { count, last: Some(now) });
     }
 
     /// Takes off one refusal whose negative hits are expected; returns whether there was one.
@@ -146,7 +146,7 @@ impl Generations<Refusals> {
     }
 }
 
-impl Refusals {
+impl RefusedStreams {
     /// Returns the number of refused streams whose negative hits are still expected.
     fn pending(&self, now: Time<Mono>) -> u32 {
         let is_recent = self.last.is_some_and(|last| now.since(last) < REFUSED_FOR);
