@@ -3,14 +3,14 @@
 use crate::support;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use support::{Bench, Flaky, START, run, show, unavailable_error, unknown_error};
+use support::{Bench, Flaky, Memory, START, memory_store, run, show, unavailable_error, unknown_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
-use tollgate::{Outcome, Retry};
-use tollgate_engine::store::StoreError;
-use tollgate_engine::{Decisions, Entry, Item, Request, Standing};
+use tollgate::{Limits, Outcome, Retry};
+use tollgate_engine::store::{Answers, Batch, StoreError};
+use tollgate_engine::{Decisions, Entry, Item, Request, Standing, Store};
 
 const ALWAYS: usize = usize::MAX;
 
@@ -210,6 +210,57 @@ fn store_is_charged_for_keys_that_are_not_requested_again() {
     }
     run(bench.engine.repay());
     assert_eq!(bench.remaining(&[("k", "a")]), [60], "charged once");
+}
+
+/// A store of several servers, of which the one with the keys that contain `dead` does not return.
+struct PartlyDown {
+    memory: Memory,
+    is_down: AtomicBool,
+    /// The number of groups that were answered.
+    answered: AtomicU32,
+}
+
+impl Store for PartlyDown {
+    async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
+        for group in batch.groups {
+            let is_dead = group.charges.iter().any(|charge| charge.key.windows(4).any(|part| part == b"dead"));
+            if is_dead || self.is_down.load(Ordering::Relaxed) {
+                answers.fail_group(unavailable_error());
+            } else {
+                self.answered.fetch_add(1, Ordering::Relaxed);
+                self.memory.answer(Batch { groups: std::slice::from_ref(group), ..batch }, answers);
+            }
+        }
+    }
+
+    fn check_limits(&self, limits: &Limits) -> Result<(), String> {
+        self.memory.check_limits(limits)
+    }
+}
+
+#[test]
+fn keys_of_a_server_that_stays_down_do_not_keep_others_from_being_charged() {
+    let clock = Arc::new(ManualClock::at(START));
+    let (is_down, answered) = (AtomicBool::new(true), AtomicU32::new(0));
+    let store = PartlyDown { memory: memory_store(&clock), is_down, answered };
+    let mut bench = Bench::on(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
+    let keys: Vec<String> = (0..200).map(|n| if n % 10 == 0 { format!("dead{n}") } else { n.to_string() }).collect();
+    keys.iter().for_each(|key| assert_eq!(bench.check(&[("k", key)]), "allow"));
+    bench.engine.store().is_down.store(false, Ordering::Relaxed);
+    run(bench.engine.repay());
+    assert_eq!(bench.engine.store().answered.load(Ordering::Relaxed), 180, "each of the others once");
+}
+
+#[test]
+fn shortfall_of_a_reservation_is_charged_in_the_calendar_window() {
+    let mut bench = bench("- {id: r, limit: 100/month, algorithm: fixed_window}\n", 1);
+    stall_store(&bench);
+    let receipt = bench.decide(&[], Some(10), |decision| decision.receipt());
+    assert_eq!(run(bench.engine.commit(&receipt, Cost::new(15))).map(|settled| settled.charged.get()), Ok(5));
+    bench.engine.store().recover();
+    assert_eq!(bench.remaining(&[]), [85]);
+    bench.advance(Nanos::from_secs(1_388_800));
+    assert_eq!(bench.remaining(&[]), [100], "the month has ended");
 }
 
 #[test]

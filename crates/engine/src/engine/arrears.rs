@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use smallvec::SmallVec;
-use tollgate::core::{Ask, Cost, Window};
+use tollgate::core::{Ask, Cost, Nanos, Window};
 use tollgate::{Limits, Report};
 use tollgate_share::shares::{Arrears, has_arrears, with_arrears};
 
@@ -32,16 +32,29 @@ use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 const SHARDS: usize = 16;
 /// The most keys with arrears. What is admitted for others is not charged to the store.
 const MAX_KEYS: usize = FALLBACK_KEYS;
+/// A shard of a full table is searched at most this often for keys that owe nothing any more, because each search visits all keys.
+const SWEEP_EVERY: Nanos = Nanos::SECOND;
 /// The most keys that [`Engine::repay`] charges with one call.
 const TOGETHER: usize = 64;
 
 /// The arrears of all keys.
 pub(super) struct ArrearsTable {
-    shards: [Mutex<HashMap<Box<[u8]>, KeyArrears>>; SHARDS],
+    shards: [Mutex<ArrearsShard>; SHARDS],
     hasher: RandomState,
     keys: AtomicUsize,
+    /// The shard from which [`Engine::repay`] takes first; each time another, so that keys which cannot be charged do not keep
+    /// others from it.
+    first_shard: AtomicUsize,
     /// Whether the last request had no answer and may have been carried out.
     in_doubt: AtomicBool,
+}
+
+/// The arrears of the keys that share a lock.
+#[derive(Default)]
+struct ArrearsShard {
+    keys: HashMap<Box<[u8]>, KeyArrears>,
+    /// When keys that owe nothing any more may be dropped again, in nanoseconds.
+    next_sweep: u64,
 }
 
 /// The arrears of the limits of one key.
@@ -73,6 +86,7 @@ impl ArrearsTable {
             shards: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
             keys: AtomicUsize::new(0),
+            first_shard: AtomicUsize::new(0),
             in_doubt: AtomicBool::new(false),
         }
     }
@@ -95,7 +109,7 @@ impl ArrearsTable {
             return;
         }
         let mut shard = self.lock(admitted.key);
-        if !shard.contains_key(admitted.key) && !self.has_space(&mut shard, now) {
+        if !shard.keys.contains_key(admitted.key) && !self.has_space(&mut shard, now) {
             return;
         }
         let new = || KeyArrears {
@@ -105,7 +119,7 @@ impl ArrearsTable {
             windows: admitted.windows.into(),
             each: SmallVec::new(),
         };
-        let known = shard.entry(admitted.key.into()).or_insert_with(|| {
+        let known = shard.keys.entry(admitted.key.into()).or_insert_with(|| {
             self.keys.fetch_add(1, Ordering::Relaxed);
             new()
         });
@@ -120,7 +134,7 @@ impl ArrearsTable {
 
     /// Subtracts what was given back.
     pub(super) fn give_back(&self, key: &[u8], cost: Cost) {
-        if let Some(known) = self.lock(key).get_mut(key) {
+        if let Some(known) = self.lock(key).keys.get_mut(key) {
             known.each.iter_mut().for_each(|arrears| arrears.give_back(cost.get()));
         }
     }
@@ -133,15 +147,16 @@ impl ArrearsTable {
     }
 
     fn take(&self, key: &[u8]) -> Option<(Box<[u8]>, KeyArrears)> {
-        let taken = self.lock(key).remove_entry(key)?;
+        let taken = self.lock(key).keys.remove_entry(key)?;
         self.keys.fetch_sub(1, Ordering::Relaxed);
         Some(taken)
     }
 
     fn take_some(&self, most: usize) -> Vec<(Box<[u8]>, KeyArrears)> {
         let mut taken = Vec::new();
-        for shard in &self.shards {
-            let keys: Vec<Box<[u8]>> = lock(shard).keys().take(most - taken.len()).cloned().collect();
+        let (before, from_first) = self.shards.split_at(self.first_shard.fetch_add(1, Ordering::Relaxed) % SHARDS);
+        for shard in from_first.iter().chain(before) {
+            let keys: Vec<Box<[u8]>> = lock(shard).keys.keys().take(most - taken.len()).cloned().collect();
             taken.extend(keys.iter().filter_map(|key| self.take(key)));
         }
         taken
@@ -150,28 +165,29 @@ impl ArrearsTable {
     /// Puts back arrears that were not sent.
     fn restore(&self, key: Box<[u8]>, unsent: KeyArrears) {
         let mut shard = self.lock(&key);
-        match shard.get_mut(&key) {
+        match shard.keys.get_mut(&key) {
             Some(known) => {
                 known.each.iter_mut().zip(&unsent.each).for_each(|(arrears, earlier)| arrears.restore(earlier));
             }
             None => {
                 self.keys.fetch_add(1, Ordering::Relaxed);
-                shard.insert(key, unsent);
+                shard.keys.insert(key, unsent);
             }
         }
     }
 
     /// Returns whether there is space for another key, after dropping those of a shard that owe nothing any more.
-    fn has_space(&self, shard: &mut HashMap<Box<[u8]>, KeyArrears>, now: u64) -> bool {
-        if self.keys.load(Ordering::Relaxed) >= MAX_KEYS {
-            let before = shard.len();
-            shard.retain(|_, known| known.due(now) > 0);
-            self.keys.fetch_sub(before - shard.len(), Ordering::Relaxed);
+    fn has_space(&self, shard: &mut ArrearsShard, now: u64) -> bool {
+        if self.keys.load(Ordering::Relaxed) >= MAX_KEYS && now >= shard.next_sweep {
+            shard.next_sweep = now.saturating_add(SWEEP_EVERY.as_nanos());
+            let before = shard.keys.len();
+            shard.keys.retain(|_, known| known.due(now) > 0);
+            self.keys.fetch_sub(before - shard.keys.len(), Ordering::Relaxed);
         }
         self.keys.load(Ordering::Relaxed) < MAX_KEYS
     }
 
-    fn lock(&self, key: &[u8]) -> MutexGuard<'_, HashMap<Box<[u8]>, KeyArrears>> {
+    fn lock(&self, key: &[u8]) -> MutexGuard<'_, ArrearsShard> {
         lock(&self.shards[self.hasher.hash_one(key) as usize % SHARDS])
     }
 }
@@ -221,7 +237,8 @@ pub(super) async fn repay<S: Store, F: Store>(engine: &Engine<S, F>) {
     }
 }
 
-/// Charges arrears to the store; returns whether it answered. Those that were not sent are put back.
+/// Charges arrears to the store; returns whether to go on: it answered for some of them, and none may have been carried out
+/// without an answer. Those that were not sent are put back.
 async fn charge<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
@@ -251,16 +268,41 @@ async fn charge<S: Store, F: Store>(
     let groups: Vec<Group<'_>> = charges.iter().map(group).collect();
     let mut answers = Answers::default();
     engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
-    let mut is_answered = true;
+    let (mut is_answered, mut in_doubt) = (false, false);
     for (place, (key, arrears)) in owed.into_iter().enumerate() {
         match answers.group(place) {
-            Err(StoreError::Unavailable { .. }) => {
-                is_answered = false;
-                engine.arrears.restore(key, arrears);
-            }
-            Err(StoreError::Unknown { .. }) => is_answered = false,
-            Ok(_) | Err(StoreError::Stale { .. } | StoreError::Rejected { .. }) => {}
+            Err(StoreError::Unavailable { .. }) => engine.arrears.restore(key, arrears),
+            Err(StoreError::Unknown { .. }) => in_doubt = true,
+            Ok(_) | Err(StoreError::Stale { .. } | StoreError::Rejected { .. }) => is_answered = true,
         }
     }
-    is_answered
+    is_answered && !in_doubt
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::shares::Shares;
+    use crate::rules::LimitText;
+
+    #[test]
+    fn shard_of_a_full_table_is_swept_at_most_once_in_a_second() {
+        const SECOND: u64 = Nanos::SECOND.as_nanos();
+        let limits = LimitText { limit: "10/s", burst: None, algorithm: None }.read().unwrap();
+        let (table, share) = (ArrearsTable::new(), Shares::new().share_of_node(&limits, 1));
+        let owes_nothing = || KeyArrears {
+            limits_id: 0,
+            limits: limits.clone(),
+            share: share.clone(),
+            windows: SmallVec::new(),
+            each: SmallVec::new(),
+        };
+        let mut shard = ArrearsShard::default();
+        for (now, has_space) in [(SECOND, true), (2 * SECOND - 1, false), (2 * SECOND, true)] {
+            table.keys.store(MAX_KEYS, Ordering::Relaxed);
+            shard.keys.insert(Box::from(*b"key"), owes_nothing());
+            assert_eq!(table.has_space(&mut shard, now), has_space, "{now}");
+            assert_eq!(shard.keys.is_empty(), has_space, "{now}");
+        }
+    }
 }

@@ -115,7 +115,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         let before = fallback.len();
         // Two threads must not check at the same time whether a share can go into debt.
         let may_owe = self.nodes > 1 && locals.iter().any(LocalCharge::may_owe);
-        let _owing = may_owe.then(|| self.engine.debt_lock.lock().unwrap_or_else(PoisonError::into_inner));
+        let owing = may_owe.then(|| self.engine.debt_lock.lock().unwrap_or_else(PoisonError::into_inner));
         let mut waits: Vec<Option<Nanos>> = Vec::new();
         if may_owe {
             waits.extend(locals.iter_mut().map(|local| self.allow_debt(local)));
@@ -124,6 +124,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         let mut groups = Vec::with_capacity(spans.len());
         push_groups(verb, &charges, spans, &mut groups);
         self.run_fallback(&groups, fallback);
+        drop(owing);
         drop(groups);
         drop(charges);
         if verb == StoreVerb::Check {

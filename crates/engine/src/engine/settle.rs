@@ -90,8 +90,8 @@ async fn charge_shortfall<S: Store, F: Store>(
     let extra = too_little.iter().filter_map(|(taken, inline)| {
         let under = limits_of(taken, inline.as_ref(), &running)?;
         let share = taken.fallback.then(|| engine.shares.share_of_node(under.limits, nodes));
-        let calendars = if taken.fallback { &[][..] } else { under.calendars };
-        let windows = calendars.iter().map(|calendar| calendar.window(now)).collect();
+        let now = if taken.fallback { (engine.wall)() } else { now };
+        let windows = under.calendars.iter().map(|calendar| calendar.window(now)).collect();
         Some(Shortfall { taken, under, share, windows, cost: Cost::new(cost.get() - taken.cost.get()) })
     });
     let extra: Vec<Shortfall<'_>> = extra.collect();
