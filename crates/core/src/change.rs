@@ -1,29 +1,27 @@
-//! The law of changed parameters: how a limit decides about a state that was charged under other parameters.
+//! The law of changed parameters: how a limit decides on a state that was charged under other parameters.
 //!
-//! A state belongs to the parameters under which it was last *charged*: its own. A request may have other parameters:
-//! those of another override, of an edited rule, or of another node's version of the rules. Then:
+//! A state belongs to its *own* parameters: those under which it was last charged. A request may come with new
+//! parameters, from another override, an edited rule, or another node's rule version. Then:
 //!
-//! 1. Time acts on the state under its own parameters (refill, end of a window, end of a lease) until a request under the new
-//!    ones is admitted.
-//! 2. `used` is what the state has used up at the instant of the request, exactly and with debt ([`Limit::used`]).
+//! 1. Time acts on the state under its own parameters (refill, window end, lease expiry) until a request under the new
+//!    parameters is admitted.
+//! 2. `used` is the exact amount used at the instant of the request, including debt ([`Limit::used`]).
 //! 3. The request passes exactly when `used + cost ≤ capacity` of the new parameters (`capacity + max_debt` for a
-//!    charge). The remainder and the wait follow from this: the wait is the time until `used`, under its own
-//!    parameters, has fallen far enough ([`Limit::until_used`]), so waiting as advertised succeeds and one tick less
-//!    does not.
-//! 4. Only an admitted request that takes something writes. The state is then converted to the new parameters
-//!    ([`Algorithm::convert`]) with the same amount used, rounded up to their precision: a tick for the buckets, which
-//!    is less than a nanosecond of refill, and a whole token for algorithms that count whole tokens. Windows with the
-//!    same boundaries, slices, logs and leases keep their counts and round nothing.
-//! 5. A peek, a refusal and a cost of zero change neither the words nor the parameters they belong to. Only the repair
-//!    of a clock step and the refused attempts that a log counts are written, under the state's own parameters.
+//!    charge). The wait is the time until `used` has fallen far enough under the state's own parameters
+//!    ([`Limit::until_used`]). A retry after this wait succeeds; a retry one tick earlier does not.
+//! 4. Only an admitted request that takes something writes. It converts the state to the new parameters
+//!    ([`Algorithm::convert`]) with the same used amount, rounded up to their precision. The precision is a tick for
+//!    buckets (less than a nanosecond of refill) and a whole token for algorithms that count whole tokens. Windows with
+//!    the same boundaries, slices, logs and leases keep their counts without rounding.
+//! 5. A peek, a refusal or a cost of zero changes neither the words nor the parameters they belong to. The only writes,
+//!    under the state's own parameters, are clock-step repairs and the refused attempts that a log counts.
 //!
-//! **Nothing is cut off**: an admitted request leaves at most `capacity + max_debt` used, which every state holds:
-//! `used + cost` is at most `capacity` for a check and for taking up to an amount, `capacity + max_debt` for a charge,
-//! and for buckets with a `max_wait` also what can be taken ahead within that wait, which their states can hold. A cost
-//! of zero is not written.
+//! **No truncation**: every state can hold the amount that an admitted request leaves used. For a check, and for taking
+//! up to an amount, this is at most `capacity`; for a charge, `capacity + max_debt`. Buckets with a `max_wait` also
+//! hold the amount that can be taken ahead within that wait. A cost of zero is not written.
 //!
-//! **Bound**: each *charged* change of parameters costs the caller less than one tick of the new rate between buckets, and less
-//! than one token where the new parameters count whole tokens. Changes that nothing is charged under cost nothing.
+//! **Bound**: each *charged* parameter change costs the caller less than one tick of the new rate between buckets, and
+//! less than one token where the new parameters count whole tokens. Parameter changes without a charge cost nothing.
 
 use alloc::vec::Vec;
 
@@ -33,8 +31,8 @@ use crate::quantity::{Cost, Nanos, Now};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Stamp, Verdict};
 
-/// Returns the instant to use with `own`. Calendar windows are given for the new parameters; if `own` has other
-/// windows, these continue by their length.
+/// Returns the instant to use with `own`. The calendar windows of `now` belong to `new`; if `own` has different
+/// windows, they are removed and the windows of `own` continue by their length.
 pub(crate) fn now_of<'a, S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'a>) -> Now<'a> {
     match (new, own) {
         (Limit::FixedWindow(new), Limit::FixedWindow(own)) if new.has_windows_of(own, state, now) => *now,
@@ -43,12 +41,12 @@ pub(crate) fn now_of<'a, S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S,
     }
 }
 
-/// Returns how long until `ask` passes under `new`, for a state that belongs to `own`; zero if it passes now.
+/// Returns the time until `ask` passes under `new`, for a state that belongs to `own`; zero if it passes now.
 fn retry_under<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, ask: Ask) -> Retry {
     let own_now = now_of(new, own, state, now);
     let wait = |at_most| own.until_used(state, &own_now, at_most);
     let wait_for = |room: Option<Tokens>| room.map_or(Retry::Never, wait);
-    // Taking up to an amount passes as soon as one unit fits.
+    // `UpTo` passes as soon as one unit fits.
     let ask = match ask {
         Ask::UpTo(cost) => Ask::Exactly(cost.min(Cost::ONE)),
         Ask::Exactly(_) | Ask::Regardless(_) => ask,
@@ -68,7 +66,7 @@ fn retry_under<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now
                 (Ask::Exactly(cost), Limit::SlidingLog(own)) if cost > Cost::ZERO => {
                     own.until_gap(state, now, limit.gap())
                 }
-                // Only a log knows when the previous request came.
+                // Only a log knows the time of the previous request.
                 _ => Retry::NOW,
             };
             wait_for(limit.max_used_for(ask)).max(gap)
@@ -97,7 +95,7 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
                     Ask::Exactly(cost) | Ask::Regardless(cost) => (cost.get(), ask),
                 };
                 let refused = Verdict::with_outcome(Outcome::Deny(retry), Cost::ZERO, Stamp::from_bits(units));
-                // The wait is correct for a caller that sends nothing meanwhile: it includes this attempt in the log.
+                // The wait counts this attempt in the log, so it is exact for a caller that sends nothing else.
                 let retry = retry.max(with_copy(state, own.words(), |copy| {
                     own.commit(copy, now, &refused);
                     retry_under(new, own, &*copy, now, again)
@@ -109,8 +107,8 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
     }
 }
 
-/// Returns the limit to weigh a converted state by. The minimum gap of a log was checked before the conversion, which
-/// may move the last entry.
+/// Returns the limit for weighing a converted state. The minimum gap of a log was already checked, and is removed
+/// because the conversion may move the last entry.
 fn without_gap(new: &Limit, own: &Limit) -> Limit {
     match (new, own) {
         (Limit::SlidingLog(log), Limit::SlidingLog(_)) => log.minimum_gap(Nanos::ZERO).map_or(*new, Limit::from),
@@ -131,12 +129,12 @@ pub(crate) fn commit<S: CellsMut + ?Sized>(
         new.commit(state, now, verdict);
         return true;
     }
-    // Of the verdicts that take nothing, only a refusal that a log counts has a stamp.
+    // A verdict that takes nothing has a stamp only if a log counts the refusal.
     let counted = match (new, own) {
         (Limit::SlidingLog(_), Limit::SlidingLog(_)) => verdict.stamp(),
         _ => Stamp::NONE,
     };
-    // Written under the state's own parameters: counted refusals and the repair of a clock step.
+    // Writes counted refusals and clock-step repairs under the state's own parameters.
     let own_now = now_of(new, own, state, now);
     own.commit(state, &own_now, &Verdict::with_outcome(Outcome::Deny(Retry::Never), Cost::ZERO, counted));
     false
@@ -175,7 +173,7 @@ pub(crate) fn with_copy<S: Cells + ?Sized, R>(state: &S, words: usize, visit: im
     visit(copy)
 }
 
-/// The methods of [`Algorithm`] for a state of other parameters, for a single limit.
+/// The [`Algorithm`] methods for a single limit whose state belongs to other parameters.
 macro_rules! changed_parameters {
     () => {
         fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {

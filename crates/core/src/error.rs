@@ -1,4 +1,4 @@
-//! Errors of invalid parameters. The caller has to correct them; nothing changed.
+//! Errors for invalid parameters. A constructor that fails changes nothing.
 
 use alloc::string::String;
 use core::fmt;
@@ -11,28 +11,28 @@ use crate::quantity::Nanos;
 pub enum LimitError {
     /// A value that must be at least one was zero.
     Zero {
-        /// Which value.
+        /// Name of the value.
         what: &'static str,
     },
     /// A value is outside its allowed range.
     OutOfRange {
-        /// Which value.
+        /// Name of the value.
         what: &'static str,
-        /// What was given.
+        /// The given value.
         given: u64,
         /// The smallest valid value.
         min: u64,
         /// The largest valid value.
         max: u64,
     },
-    /// The period is longer than [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
+    /// A period is longer than its maximum, such as [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
     PeriodTooLong {
-        /// What was given.
+        /// The given period.
         given: Nanos,
         /// The longest valid period.
         max: Nanos,
     },
-    /// In lowest terms the rate still counts more than 2³²−1 per period, finer than the state can hold exactly.
+    /// The rate's count in lowest terms is above 2³²−1, so the state cannot hold it exactly.
     RateTooFine {
         /// The count in lowest terms.
         count: u64,
@@ -48,15 +48,15 @@ pub enum LimitError {
     },
     /// A string that is not a rate.
     NotARate {
-        /// The string, cut to a readable length.
+        /// The string, truncated to 64 characters.
         given: String,
-        /// What is wrong with it.
+        /// The problem with the string.
         problem: &'static str,
     },
 }
 
 impl LimitError {
-    /// Checks that a value is from `min` to `max`.
+    /// Returns an error unless `given` is between `min` and `max`, both included.
     pub(crate) fn check_range(what: &'static str, given: u64, min: u64, max: u64) -> Result<(), Self> {
         if (min..=max).contains(&given) { Ok(()) } else { Err(Self::OutOfRange { what, given, min, max }) }
     }

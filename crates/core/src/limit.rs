@@ -15,7 +15,7 @@ use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
-/// An algorithm with its parameters, or one of the two limits without any: unlimited and deny-all.
+/// An algorithm with its parameters, or one of the two limits without parameters: unlimited and deny-all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Limit {
@@ -86,7 +86,7 @@ impl TryFrom<Limits> for Limit {
     }
 }
 
-/// Runs the same code for every algorithm, and returns the given values for unlimited and deny-all.
+/// Evaluates `$answer` for the algorithm in `$limit`, or the given value for unlimited and deny-all.
 macro_rules! ask {
     ($limit:expr, unlimited: $unlimited:expr, deny_all: $deny_all:expr, $algorithm:ident => $answer:expr) => {
         match $limit {
@@ -105,8 +105,11 @@ macro_rules! ask {
 }
 
 impl Limit {
-    /// Rewrites a state for another monotonic clock, given one instant on both: `from` on the old clock, `to` on the new one. The
-    /// zero of the monotonic clock differs between processes. The wall clock does not, so instants on it stay.
+    /// Rewrites a state for another monotonic clock. `from` on the old clock and `to` on the new clock are the same
+    /// instant.
+    ///
+    /// Monotonic clocks have a different zero in each process. The wall clock has the same zero everywhere, so its
+    /// instants are not changed.
     pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         match self {
             Self::Unlimited | Self::DenyAll | Self::SlidingWindow(_) | Self::SlidingSlices(_) => {}
@@ -199,8 +202,8 @@ impl Algorithm for Limit {
         ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.decide_fast(state, now, cost))
     }
 
-    /// Converts between parameters of one algorithm as that algorithm does. For another algorithm, charges what is used up to a new
-    /// state; leases and instants are lost.
+    /// Converts the state if both limits use the same algorithm. Otherwise starts a new state with the used amount;
+    /// leases and instants are lost.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if self == own {
             return;
@@ -223,13 +226,13 @@ impl Algorithm for Limit {
 }
 
 impl Limit {
-    /// Returns how much is used up at `now`, exactly. Includes debt, so it may be more than the capacity.
+    /// Returns the amount used at `now`, exactly. It includes debt, so it may exceed the capacity.
     pub fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
         ask!(self, unlimited: Tokens::ZERO, deny_all: Tokens::ZERO, algorithm => algorithm.used(state, now))
     }
 
-    /// Returns how long until no more than `at_most` is used up, if nothing is taken meanwhile; [`Retry::OnRelease`] if a lease has
-    /// to be released for that.
+    /// Returns the time until at most `at_most` is used, if nothing is taken before then. Returns [`Retry::OnRelease`]
+    /// if a lease has to be released first.
     pub fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         ask!(self, unlimited: Retry::NOW, deny_all: Retry::NOW, algorithm => algorithm.until_used(state, now, at_most))
     }

@@ -1,4 +1,4 @@
-//! Several limits on one key, charged together or not at all: ten a second, a thousand a day, and three at a time.
+//! Several limits on one key, charged all or none: ten per second, a thousand per day, and three at a time.
 
 mod decide;
 mod stamps;
@@ -15,7 +15,7 @@ use crate::verdict::{Ask, Outcome, Report, Spent};
 
 pub use stamps::Stamps;
 
-/// A group of limits that decides as one: if one refuses, none is charged.
+/// A group of limits that decides as one limit: if any limit refuses, none is charged.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limits, Nanos, Now, TokenBucket};
@@ -45,13 +45,14 @@ impl Limits {
     /// The maximum number of limits in a group.
     pub const MAX: usize = 8;
 
-    /// The longest state that [`decide_short`](Self::decide_short) applies to: that of a token bucket of any rate.
+    /// The longest state that [`decide_short`](Self::decide_short) handles: two words, enough for a token bucket of any
+    /// rate.
     pub const FAST_WORDS: usize = 2;
 
-    /// Makes a group of `limits`, in this order.
+    /// Creates a group of `limits`, in this order.
     ///
     /// # Errors
-    /// When there are none or more than [`Limits::MAX`].
+    /// When there are no limits, or more than [`Limits::MAX`].
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, LimitError> {
         // One more than allowed is enough to detect too many.
         let limits: Vec<Limit> = limits.into_iter().take(Self::MAX + 1).collect();
@@ -76,7 +77,7 @@ impl Limits {
         self.parts().map(move |(limit, first, _)| limit.report(&Offset { cells: state, first }, now, cost))
     }
 
-    /// Returns the same for a state that belongs to the limits `own`; see [`Algorithm::report_from`].
+    /// Returns the reports for a state that belongs to the limits `own`; see [`Algorithm::report_from`].
     pub fn reports_from<'a, S: Cells + ?Sized>(
         &'a self,
         own: &'a Self,
@@ -91,17 +92,18 @@ impl Limits {
         })
     }
 
-    /// Returns whether a state that belongs to `own` is that of a new key, at an instant with the calendar windows of these limits.
+    /// Returns whether a state that belongs to `own` equals that of a new key. `now` has the calendar windows of these
+    /// limits.
     pub fn is_new_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
-        own.parts().all(|(own, first, place)| {
-            let limit = self.limits.get(place).unwrap_or(&Limit::Unlimited);
+        own.parts().all(|(own, first, index)| {
+            let limit = self.limits.get(index).unwrap_or(&Limit::Unlimited);
             let part = Offset { cells: state, first };
             own.is_new(&part, &now_of(limit, own, &part, now))
         })
     }
 
-    /// Returns whether the state is certainly that of a new key, so that it may be forgotten, at an instant without
-    /// calendar windows: the windows since the last request may have been longer than the average.
+    /// Returns whether the state certainly equals that of a new key, so that it can be forgotten. `now` has no calendar
+    /// windows, so the result allows for windows longer than average since the last request.
     pub fn is_surely_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.parts().all(|(limit, first, _)| {
             let part = Offset { cells: state, first };
@@ -112,8 +114,8 @@ impl Limits {
         })
     }
 
-    /// Returns the largest fraction that may still be used up of any limit, at an instant without calendar windows: those since
-    /// the last request may have been longer than on average.
+    /// Returns an upper bound of the spent fraction, over all limits. `now` has no calendar windows, so the bound
+    /// allows for windows longer than average since the last request.
     pub fn most_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
         let spent = self.parts().map(|(limit, first, _)| {
             let part = Offset { cells: state, first };
@@ -125,12 +127,12 @@ impl Limits {
         spent.max().unwrap_or_default()
     }
 
-    /// [`decide_fast`](Algorithm::decide_fast) for a single limit whose state is at most [`FAST_WORDS`](Self::FAST_WORDS) long and
-    /// whose takings need no stamp.
+    /// Calls [`decide_fast`](Algorithm::decide_fast) for a single limit of at most [`FAST_WORDS`](Self::FAST_WORDS)
+    /// words that needs no stamps. `None`: the fast path does not apply.
     #[inline(always)]
     pub fn decide_short<S: CellsMut>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Outcome> {
         let [limit] = &*self.limits else { return None };
-        // The most common limit first, without the jump table of the others.
+        // The most common limit first, which avoids the jump table.
         let verdict = match limit {
             Limit::TokenBucket(bucket) => bucket.decide_fast(state, now, cost)?,
             limit if self.words <= Self::FAST_WORDS => limit.decide_fast(state, now, cost)?,
@@ -139,7 +141,7 @@ impl Limits {
         Some(verdict.outcome())
     }
 
-    /// Returns the report of a single limit that [`decide_short`](Self::decide_short) decided.
+    /// Returns the report of a single limit after [`decide_short`](Self::decide_short).
     #[inline(always)]
     pub fn report_short<S: Cells>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         match &*self.limits {
@@ -155,29 +157,29 @@ impl Limits {
         }
     }
 
-    /// Renews the leases that `stamps` name, and returns whether all of them were still held. Limits without leases
-    /// have nothing to renew; if no limit has leases, returns `false`.
+    /// Renews the leases that `stamps` identify, and returns whether all of them were still held. Limits without leases
+    /// are skipped; returns `false` if no limit has leases.
     pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamps: Stamps) -> bool {
-        let renewed = self.parts().take(stamps.count()).filter_map(|(limit, first, place)| match limit {
+        let renewed = self.parts().take(stamps.count()).filter_map(|(limit, first, index)| match limit {
             Limit::Concurrency(limit) => {
-                Some(limit.renew(&mut Offset { cells: &mut *state, first }, now, stamps.get(place)))
+                Some(limit.renew(&mut Offset { cells: &mut *state, first }, now, stamps.get(index)))
             }
             _ => None,
         });
-        // Renews all of them, even after one that was lost.
+        // Renews every lease, even if an earlier one was lost.
         renewed.fold(None, |all, one| Some(all.unwrap_or(true) && one)).unwrap_or(false)
     }
 
-    /// Takes `held` leases of each limit with leases, as far as they are free: for a state that is rebuilt from another
-    /// store's report. They cannot be released and last until they expire.
+    /// Takes up to `held` free leases from each limit that has leases. Used when a state is rebuilt from another
+    /// store's report. These leases cannot be released; they last until they expire.
     pub fn take_leases<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, held: &[u64]) {
-        for (limit, first, place) in self.parts().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_))) {
-            let held = Cost::new(held.get(place).copied().unwrap_or(0));
+        for (limit, first, index) in self.parts().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_))) {
+            let held = Cost::new(held.get(index).copied().unwrap_or(0));
             let _ = limit.decide(&mut Offset { cells: &mut *state, first }, now, Ask::UpTo(held));
         }
     }
 
-    /// Returns whether a new key has everything: no limit gives it less at first than its capacity.
+    /// Returns whether every limit of a new key starts at full capacity.
     pub const fn starts_full(&self) -> bool {
         self.starts_full
     }
@@ -190,8 +192,8 @@ impl Limits {
     /// Returns each limit with the index of its first word and its position in the group.
     fn parts(&self) -> impl Iterator<Item = (&Limit, usize, usize)> {
         let mut first = 0;
-        self.limits.iter().enumerate().map(move |(place, limit)| {
-            let part = (limit, first, place);
+        self.limits.iter().enumerate().map(move |(index, limit)| {
+            let part = (limit, first, index);
             first += limit.words();
             part
         })

@@ -1,21 +1,22 @@
-//! Pacers: every request passes, now or after a returned wait, and the next request pays for it.
+//! Pacers: every request passes, either now or after a returned wait, and the next request pays for it.
 //!
-//! **The naive method** to slow a caller down is to sleep between calls, which adds the time of the call to the pause, or to
-//! make it wait for its own cost, which delays a single large job without competition. Rounding the pause to whole
-//! microseconds makes 80,000 per second 83,333, and above a million per second limits nothing.
+//! **The naive method** sleeps between calls, which adds the duration of the call to the pause. Another naive method
+//! makes each caller wait for its own cost, which delays a single large job for no reason. Rounding the pause to whole
+//! microseconds turns 80,000 per second into 83,333, and limits nothing above a million per second.
 //!
-//! **The idea**, known from Guava's `RateLimiter`, is to keep only when the next caller may pass. A caller waits for
-//! that instant and moves it on by its own cost: it pays later, by making the next one wait. So a pacer never refuses,
-//! and any amount passes immediately after an idle time. Permits not used while idle are stored, and are taken before
-//! the instant is moved. The two pacers differ in how much is stored and in what it costs.
+//! **The idea**, known from Guava's `RateLimiter`, is to store only the instant at which the next caller may pass. A
+//! caller waits until that instant and advances it by its own cost. It pays later: the next caller waits for it. So a
+//! pacer never refuses, and after an idle time any amount passes immediately. Permits that accrue while idle are
+//! stored, and are spent before the instant is advanced. The two pacers differ in how much they store and in the price
+//! of stored permits.
 //!
-//! **Bursty**: stored permits are free, and as many are stored as come in a chosen time (a second in Guava). At 5 per
-//! second and after 2 s without requests, requests of 1, 1, 3 and 1 pass at once: five stored permits and one on
-//! credit. The next waits 200 ms.
+//! **Bursty**: stored permits are free. The pacer stores the permits of a chosen time span (one second in Guava). At 5
+//! per second, after 2 s without requests, requests of 1, 1, 3 and 1 pass immediately: five stored permits and one on
+//! credit. The next request waits 200 ms.
 //!
-//! **Warm-up**: a service that was idle is slow at first (cold caches), so stored permits cost *more* than new ones, the more so
-//! the more there are.
-//! With `x` the permits stored above a threshold, the next one takes `interval × (1 + (cold − 1) × x / ramp)`:
+//! **Warm-up**: a service that was idle is slow at first (cold caches), so stored permits cost *more* than new ones.
+//! The price rises with the number stored. If `x` permits are stored above a threshold, the next permit takes
+//! `interval × (1 + (cold − 1) × x / ramp)`:
 //!
 //! ```text
 //!   cold × interval ┤                      ╱
@@ -27,24 +28,26 @@
 //!                   0         threshold   max
 //! ```
 //!
-//! At 2 per second, warming up in 4 s, three times slower when cold: threshold 4, max 8, and after idling the gaps are
-//! 1.375, 1.125, 0.875, 0.625 and then 0.5 s. While idle it gets cold in the time it takes to warm up.
+//! Example: 2 per second, a warm-up of 4 s, and a cold factor of 3. The threshold is 4 and the maximum 8. After idling,
+//! the gaps are 1.375, 1.125, 0.875, 0.625 and then 0.5 s. Cooling down while idle takes as long as warming up.
 //!
 //! **Arithmetic**: stored permits are kept as the time in which they accrue at the steady rate. In that unit the
-//! threshold is `warm_up / 2`, the ramp `2 × warm_up / (1 + cold)`, and the area under the curve from `a` to `b` above
-//! the threshold is `(b − a) + (cold² − 1) × (b² − a²) / (4 × warm_up)`: a fraction of whole numbers, no root, no
-//! float. Time is counted in the ticks of the rate (see the token bucket), and stored time in a part of a tick in which
-//! cooling is whole as well.
+//! threshold is `warm_up / 2`, the ramp is `2 × warm_up / (1 + cold)`, and the area under the curve from `a` to `b`
+//! above the threshold is `(b − a) + (cold² − 1) × (b² − a²) / (4 × warm_up)`: a fraction of whole numbers, without
+//! roots or floats. Instants are counted in ticks of the rate (see the token bucket). Stored time is counted in parts
+//! of a tick, chosen so that the cooling rate is a whole number as well.
 //!
-//! **Guarantee**: with `S` the time stored at most, what passes over any interval of length `T` costs at most `T + S` for a
-//! bursty pacer, not counting the last request, which is paid later; for one that warms up at most `T`, where a stored permit
-//! costs as drawn.
-//! A bursty pacer is exact. A warm-up rounds each reservation up to a tick: its rate is never above the one asked for, and
-//! below it by at most one tick (a nanosecond divided by the count of the rate in lowest terms) per call. Waits round up.
+//! **Guarantee**: in any interval of length `T`, a bursty pacer admits requests that cost at most `T + S`, where `S` is
+//! the maximum stored time. The last request does not count, because it is paid for later. A warm-up pacer admits
+//! requests that cost at most `T`, with stored permits priced by the curve above.
 //!
-//! **State**: two numbers of 128 bits. **Cost**: a few multiplications; a warm-up divides twice while it is not warm.
+//! A bursty pacer is exact. A warm-up pacer rounds each reservation up to a tick. Its rate is never above the
+//! configured rate, and each call loses at most one tick (a nanosecond divided by the count of the rate in lowest
+//! terms). Waits round up.
 //!
-//! **Poor choice** against callers that ignore the wait, or that may ask for any amount at once: use a token bucket.
+//! **State**: two 128-bit numbers. **Cost**: a few multiplications; a warm-up pacer divides twice until it is warm.
+//!
+//! **Poor choice** for callers that ignore the wait or may request any amount: use a token bucket.
 
 use core::time::Duration;
 
@@ -68,7 +71,7 @@ use crate::ticks::Ticks;
 pub struct Pacing {
     rate: Rate,
     kind: Kind,
-    /// Maximum stored, in parts of a tick.
+    /// Maximum stored amount, in parts of a tick.
     max: u128,
 }
 
@@ -84,27 +87,26 @@ enum Kind {
     },
 }
 
-/// When the next caller may pass, and what is stored. Only the [`Pacing`] that wrote it can read it.
+/// The state of a pacer. Only the [`Pacing`] that wrote it can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pace {
-    /// When the next caller may pass, in ticks of the rate.
+    /// Instant at which the next caller may pass, in ticks of the rate.
     next_free: Ticks,
     /// The stored permits, in parts of a tick.
     stored: u128,
 }
 
-/// A cold factor of one: no slower when cold.
+/// A cold factor of 1, in thousandths: the same rate when cold.
 const ONE: u32 = 1_000;
 
 impl Pacing {
-    /// The longest time of which permits are stored, and the longest warm-up: 365 days. No product overflows up to this
-    /// length.
+    /// The longest stored time and the longest warm-up: 365 days. Up to this length no product overflows.
     pub const MAX_STORE: Nanos = Nanos::from_secs(365 * 86_400);
     /// The largest cold factor, in thousandths.
     pub const MAX_COLD: u32 = 100 * ONE;
 
-    /// Makes a pacer that grants `rate` and stores unused permits of up to `store`; zero stores nothing. Starts with
-    /// nothing stored.
+    /// Creates a pacer that grants `rate` and stores the unused permits of up to `store`; zero stores nothing. Starts
+    /// with nothing stored.
     ///
     /// # Errors
     /// When `store` is above [`Pacing::MAX_STORE`].
@@ -116,9 +118,9 @@ impl Pacing {
         Ok(Self { rate, kind: Kind::Bursty { store }, max: 0 }.with_max())
     }
 
-    /// Makes a pacer that grants `rate` when warm. When cold, its interval is `cold_permille` thousandths as long, and
-    /// falls to the normal one within `warm_up`; it becomes cold again while idle. Starts cold. Guava's factor is 3,
-    /// which is 3000 thousandths.
+    /// Creates a pacer that grants `rate` when warm. A fully cold pacer has an interval of `cold_permille` thousandths
+    /// of the normal interval. The interval falls to normal within `warm_up`, and rises again while idle. Starts cold.
+    /// Guava's cold factor is 3, which is 3000 thousandths.
     ///
     /// # Errors
     /// When `warm_up` is zero or above [`Pacing::MAX_STORE`], or the cold factor is below one or above
@@ -139,13 +141,13 @@ impl Pacing {
     fn with_max(self) -> Self {
         let max = match self.kind {
             Kind::Bursty { store } => self.ticks_of(store),
-            // Cooling down takes as long as warming up, so this is what is stored in that time.
+            // The amount stored in `warm_up`, because cooling down takes as long as warming up.
             Kind::WarmUp { warm_up, .. } => self.ticks_of(warm_up) * self.gain(),
         };
         Self { max, ..self }
     }
 
-    /// Returns the same pacer at another rate. [`convert`](Self::convert) converts its state.
+    /// Returns the pacer at another rate. [`convert`](Self::convert) converts its state.
     #[must_use]
     pub fn with_rate(self, rate: Rate) -> Self {
         Self { rate, ..self }.with_max()
@@ -156,7 +158,7 @@ impl Pacing {
         self.rate
     }
 
-    /// Returns the state of a new pacer: the first caller passes at once.
+    /// Returns the state of a new pacer. The first caller passes immediately.
     pub fn start(&self, now: Time<Mono>) -> Pace {
         let stored = match self.kind {
             Kind::Bursty { .. } => 0,
@@ -165,27 +167,27 @@ impl Pacing {
         Pace { next_free: self.instant_in_ticks(now), stored }
     }
 
-    /// Returns the state in which the next caller passes at `next_free` and the stored permits are those that accrue in
-    /// `stored` at the steady rate, up to the maximum.
+    /// Returns the state in which the next caller passes at `next_free`. The stored permits are those that accrue in
+    /// the time `stored` at the steady rate, up to the maximum.
     pub fn resume(&self, next_free: Time<Mono>, stored: Nanos) -> Pace {
         let stored = self.ticks_of(stored).saturating_mul(self.parts());
         Pace { next_free: self.instant_in_ticks(next_free), stored: stored.min(self.max) }
     }
 
-    /// Returns how long a request now would wait, whatever its cost.
+    /// Returns the wait of a request that arrives at `now`. The wait does not depend on the request's cost.
     pub fn earliest(&self, pace: &Pace, now: Time<Mono>) -> Nanos {
         let ahead = pace.next_free.saturating_sub(self.instant_in_ticks(now));
         Nanos::from_nanos(u64::try_from(ahead.div_ceil(self.rate.count().into())).unwrap_or(u64::MAX))
     }
 
-    /// Returns the permits stored now, as the time in which they accrue at the steady rate, rounded down.
+    /// Returns the permits stored at `now`, as the time in which they accrue at the steady rate, rounded down.
     pub fn stored(&self, pace: &Pace, now: Time<Mono>) -> Nanos {
         let ticks = self.pace_at(*pace, now).stored / self.parts();
         Nanos::from_nanos(u64::try_from(ticks / u128::from(self.rate.count())).unwrap_or(u64::MAX))
     }
 
-    /// Takes `permits` and returns how long to wait before using them; the next caller waits for them as well. Zero permits never
-    /// wait, and take nothing.
+    /// Takes `permits` and returns the wait before they may be used. The next caller also waits for these permits. Zero
+    /// permits take nothing and never wait.
     pub fn reserve(&self, pace: &mut Pace, now: Time<Mono>, permits: Cost) -> Nanos {
         if permits == Cost::ZERO {
             return Nanos::ZERO;
@@ -204,13 +206,13 @@ impl Pacing {
         wait
     }
 
-    /// Reserves as [`reserve`](Self::reserve) does, unless the wait is longer than `timeout`: then returns `None` and takes nothing.
+    /// Calls [`reserve`](Self::reserve) if the wait is at most `timeout`; otherwise takes nothing and returns `None`.
     pub fn try_reserve(&self, pace: &mut Pace, now: Time<Mono>, permits: Cost, timeout: Nanos) -> Option<Nanos> {
         (permits == Cost::ZERO || self.earliest(pace, now) <= timeout).then(|| self.reserve(pace, now, permits))
     }
 
-    /// Converts a state written under `old`: the next caller still waits for what was taken at the old rate, and the same fraction of
-    /// what can be stored is stored.
+    /// Converts a state written under `old`. The wait of the next caller stays the same, and so does the stored
+    /// fraction of the maximum.
     pub fn convert(&self, old: &Self, pace: &mut Pace, now: Time<Mono>) {
         let before = old.pace_at(*pace, now);
         let next_free = multiply_divide(before.next_free, self.rate.count().into(), old.rate.count().into(), Round::Up);
@@ -223,7 +225,7 @@ impl Pacing {
         *pace = Pace { next_free, stored: stored.min(self.max) };
     }
 
-    /// Returns the state at `now`: permits accrued since the last was due are stored.
+    /// Returns the state at `now`, including the permits that accrued since `next_free`.
     fn pace_at(&self, pace: Pace, now: Time<Mono>) -> Pace {
         let now = self.instant_in_ticks(now);
         match now.checked_sub(pace.next_free) {
@@ -235,20 +237,20 @@ impl Pacing {
         }
     }
 
-    /// Returns how much longer `spent` out of `stored` takes than when warm, in ticks, rounded up.
+    /// Returns the extra ticks, rounded up, that `spent` out of `stored` takes compared with a warm pacer.
     fn extra_ticks(&self, warm_up: Nanos, cold: u32, stored: u128, spent: u128) -> Ticks {
         let warm_up = self.ticks_of(warm_up);
-        // The number of parts to a tick is even, so half of the warm-up is a whole number of them.
+        // A tick has an even number of parts, so half of the warm-up is a whole number of parts.
         let threshold = warm_up * (self.parts() / 2);
         let above = |stored: u128| stored.saturating_sub(threshold);
         let (from, to) = (above(stored), above(stored - spent));
-        // A part is `1 / (2 (cold + 1))` of a tick, so `(cold² − 1) / (4 warm_up)` for ticks is `(cold − 1) / (8 warm_up)` for parts; and
-        // the factor is in thousandths both there and here.
+        // A part is `1 / (2 (cold + 1))` of a tick, so `(cold² − 1) / (4 warm_up)` in ticks is
+        // `(cold − 1) / (8 warm_up)` in parts. The cold factor is in thousandths both in `parts` and here.
         let steepness = (from + to) * u128::from(cold - ONE);
         multiply_divide(from - to, steepness, 8 * u128::from(ONE).pow(2) * warm_up, Round::Up).div_ceil(self.parts())
     }
 
-    /// Returns how many parts there are to a tick.
+    /// Returns the number of parts per tick.
     const fn parts(&self) -> u128 {
         match self.kind {
             Kind::Bursty { .. } => 1,
@@ -256,7 +258,8 @@ impl Pacing {
         }
     }
 
-    /// Returns how many parts are stored for each idle tick: one tick's, or `(cold + 5) / (2 (cold + 1))` of them when warming up.
+    /// Returns the parts stored per idle tick: one tick's worth if bursty, `(cold + 5) / (2 (cold + 1))` ticks' worth
+    /// for a warm-up.
     const fn gain(&self) -> u128 {
         match self.kind {
             Kind::Bursty { .. } => 1,
@@ -279,13 +282,13 @@ enum Round {
     Down,
 }
 
-/// Returns `amount × by / of`, rounded only once, or the largest number if it does not fit. `of` is not zero and below
+/// Returns `amount × by / of`, rounded once, or `u128::MAX` if the result does not fit. `of` is above zero and below
 /// 2¹²⁶.
 fn multiply_divide(amount: u128, by: u128, of: u128, round: Round) -> u128 {
     if let Some(product) = amount.checked_mul(by) {
         return if round == Round::Up { product.div_ceil(of) } else { product / of };
     }
-    // Computes bit by bit, with quotient and remainder apart; reached only by extremely large numbers.
+    // Long multiplication with separate quotient and remainder; reached only by extremely large numbers.
     let (step, step_rest) = (by / of, by % of);
     let (mut whole, mut rest) = (0u128, 0u128);
     for bit in (0..128 - amount.leading_zeros()).rev() {

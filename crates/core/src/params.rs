@@ -1,4 +1,5 @@
-//! The parameters and the state of a limit as plain numbers, for another implementation of the algorithms, such as a script in a store.
+//! Parameters and state of a limit as plain numbers, for other implementations of the algorithms such as a store
+//! script.
 
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::fixed_window::{FixedWindow, Phase};
@@ -14,8 +15,7 @@ use crate::limit::Limit;
 use crate::quantity::Nanos;
 use crate::rate::Rate;
 
-/// All parameters of a limit. The enum can be matched exhaustively, so that another implementation cannot miss a
-/// parameter.
+/// All parameters of a limit. Exhaustive, so that another implementation cannot miss a parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Params {
     /// Everything passes.
@@ -26,62 +26,62 @@ pub enum Params {
     TokenBucket(BucketParams),
     /// See [`LeakyBucket`](crate::LeakyBucket).
     LeakyBucket {
-        /// The parameters that it shares with the token bucket.
+        /// The parameters shared with the token bucket.
         bucket: BucketParams,
-        /// What may be in the bucket before a request waits.
+        /// Amount that the bucket may hold before requests are delayed.
         free: u64,
         /// The longest wait.
         max_wait: Nanos,
     },
     /// See [`IntervalBucket`](crate::IntervalBucket).
     IntervalBucket {
-        /// What each step brings.
+        /// Tokens added by each step.
         refill: u64,
-        /// The time from one step to the next.
+        /// Time between steps.
         period: Nanos,
-        /// The most that passes at one instant.
+        /// Maximum amount that passes at one instant.
         burst: u64,
-        /// Where the steps lie.
+        /// Alignment of the steps.
         steps: Steps,
         /// The longest wait.
         max_wait: Nanos,
-        /// The most that may be owed beyond the burst by a charge.
+        /// Maximum debt beyond the burst, for charges.
         max_debt: u64,
-        /// What a new key has.
+        /// Initial tokens of a new key.
         initial: u64,
     },
     /// See [`FixedWindow`](crate::FixedWindow).
     FixedWindow {
-        /// How much per window.
+        /// The parameters of the window.
         window: WindowParams,
-        /// Where the windows lie.
+        /// Alignment of the windows.
         phase: Phase,
     },
     /// See [`SlidingWindow`](crate::SlidingWindow).
     SlidingWindow(WindowParams),
     /// See [`SlidingSlices`](crate::SlidingSlices).
     SlidingSlices {
-        /// How much per window.
+        /// The parameters of the window.
         window: WindowParams,
-        /// The length of a slice.
+        /// Length of a slice.
         precision: Nanos,
     },
     /// See [`SlidingLog`](crate::SlidingLog).
     SlidingLog {
-        /// How much per window.
+        /// The parameters of the window.
         window: WindowParams,
-        /// The least time between two requests; zero for none.
+        /// Minimum time between two requests; zero for none.
         minimum_gap: Nanos,
         /// Whether refused attempts count.
         count_refused: bool,
     },
     /// See [`Concurrency`](crate::Concurrency).
     Concurrency {
-        /// The maximum held at a time.
+        /// Maximum number of slots held at one time.
         limit: u64,
-        /// How long a lease lasts.
+        /// Duration of a lease.
         lease: Nanos,
-        /// The maximum that charges may take beyond the limit.
+        /// Maximum number of slots beyond the limit, for charges.
         max_debt: u64,
     },
 }
@@ -89,65 +89,64 @@ pub enum Params {
 /// The parameters of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketParams {
-    /// How fast it flows.
+    /// Refill or drain rate.
     pub rate: Rate,
-    /// The most that passes at one instant.
+    /// Maximum amount that passes at one instant.
     pub burst: u64,
-    /// The most that may be owed beyond the burst.
+    /// Maximum debt beyond the burst.
     pub max_debt: u64,
-    /// What a new key has.
+    /// Initial tokens of a new key.
     pub initial: u64,
 }
 
 /// The parameters of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowParams {
-    /// The most that passes in one window.
+    /// Maximum amount per window.
     pub limit: u64,
-    /// How long it is.
+    /// Length of the window.
     pub length: Nanos,
-    /// The most that may be counted beyond the limit.
+    /// Maximum debt beyond the limit.
     pub max_debt: u64,
-    /// What a new key has.
+    /// Initial tokens of a new key.
     pub initial: u64,
 }
 
-/// The decoded state of a limit, for the algorithms with a state of a few numbers.
+/// The decoded state of a limit, for algorithms whose state is a few numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodedState {
-    /// The instant at which a bucket owes nothing, in ticks: a nanosecond has as many as the count of its rate, a token as many as
-    /// the period of its rate has nanoseconds.
+    /// A bucket's state. In ticks, a nanosecond is the rate's count, and a token is the rate's period in nanoseconds.
     Bucket {
-        /// Since the clock's zero.
+        /// Instant at which the bucket owes nothing, in ticks since the clock's zero.
         ticks: u128,
     },
-    /// What an interval bucket owes.
+    /// An interval bucket's state.
     Interval {
-        /// What is owed, plus the refill of every step up to when the state was written.
+        /// The debt, plus the refill of all steps until the last write.
         mark: u64,
-        /// The instant from which steps are counted, in nanoseconds; zero if they are aligned.
+        /// Instant at which step counting starts, in nanoseconds; zero if steps are aligned.
         origin: u64,
     },
-    /// The count of a fixed window.
+    /// A fixed window's state.
     Window {
-        /// The first instant after the window, in nanoseconds.
+        /// First instant after the window, in nanoseconds.
         end: u64,
-        /// What is counted in it.
+        /// Amount counted in the window.
         used: u64,
     },
-    /// The counts of a sliding window.
+    /// A sliding window's state.
     Windows {
-        /// The first instant after the window, in nanoseconds.
+        /// First instant after the current window, in nanoseconds.
         end: u64,
-        /// The count of the window before.
+        /// Amount counted in the previous window.
         previous: u64,
-        /// What is counted in it.
+        /// Amount counted in the current window.
         used: u64,
     },
 }
 
 impl Limit {
-    /// Returns all its parameters.
+    /// Returns all parameters.
     pub fn params(&self) -> Params {
         match self {
             Self::Unlimited => Params::Unlimited,
@@ -163,7 +162,7 @@ impl Limit {
         }
     }
 
-    /// Returns the limit with these parameters, the inverse of [`params`](Self::params).
+    /// Creates the limit with these parameters; the inverse of [`params`](Self::params).
     ///
     /// # Errors
     /// If the parameters are not valid; see the constructors.
@@ -203,8 +202,8 @@ impl Limit {
         })
     }
 
-    /// Returns the time in which the whole limit comes back: the window, or how long an empty bucket takes to fill, rounded up.
-    /// `None` for concurrency, unlimited and deny-all.
+    /// Returns the time in which the whole limit is restored, rounded up: the window length, or the time to refill an
+    /// empty bucket. `None` for concurrency, unlimited and deny-all.
     pub fn window(&self) -> Option<Nanos> {
         match self.params() {
             Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
@@ -223,7 +222,7 @@ impl Limit {
         }
     }
 
-    /// Decodes a state; `None` for slices, logs and leases, which are more than a few numbers, and for limits without state.
+    /// Decodes a state. `None` for slices, logs and leases, whose states are longer, and for limits without state.
     pub fn decode<S: Cells + ?Sized>(&self, state: &S) -> Option<DecodedState> {
         match self {
             Self::TokenBucket(limit) => Some(limit.decode(state)),
@@ -237,7 +236,7 @@ impl Limit {
         }
     }
 
-    /// Writes a decoded state. Does nothing if the state is that of another algorithm.
+    /// Writes a decoded state. No-op if the state belongs to another algorithm.
     pub fn encode<S: CellsMut + ?Sized>(&self, state: &mut S, decoded: DecodedState) {
         match (self, decoded) {
             (Self::TokenBucket(limit), DecodedState::Bucket { ticks }) => limit.encode(state, ticks),

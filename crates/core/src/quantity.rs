@@ -1,20 +1,20 @@
-//! Lengths of time, points in time and amounts.
+//! Durations, points in time and amounts.
 //!
-//! A length and a point are different types, and so are points on different clocks, so that adding two instants or
-//! reading wall-clock state with a monotonic clock does not compile.
+//! Durations and points in time have different types, and so do points on different clocks. Adding two instants, or
+//! reading wall-clock state with a monotonic clock, does not compile.
 
 use core::fmt;
 use core::marker::PhantomData;
 use core::time::Duration;
 
-/// A length of time in whole nanoseconds, up to 584 years. Arithmetic saturates.
+/// A duration in whole nanoseconds, up to 584 years. Arithmetic saturates.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(u64);
 
 impl Nanos {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
-    /// The longest length.
+    /// The longest duration.
     pub const MAX: Self = Self(u64::MAX);
     /// One second.
     pub const SECOND: Self = Self(1_000_000_000);
@@ -92,7 +92,7 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// Only the `Debug` of `Duration` prints units; `Debug` and `Display` of `Nanos` both use it.
+/// Formats durations with their unit. Only the `Debug` format of `Duration` prints units.
 trait FmtDebug {
     fn fmt_debug(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
@@ -103,11 +103,11 @@ impl FmtDebug for Duration {
     }
 }
 
-/// The clock that only goes forward. Its zero is chosen by the process or the test.
+/// The monotonic clock. The process or the test chooses its zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mono {}
 
-/// The clock that operators and time servers set: nanoseconds since 1970-01-01 UTC. It may step either way.
+/// The wall clock, in nanoseconds since 1970-01-01 UTC. It may step forward or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wall {}
 
@@ -122,7 +122,7 @@ impl<C> Time<C> {
     /// The clock's zero.
     pub const ZERO: Self = Self::from_nanos(0);
 
-    /// The point `nanos` after the clock's zero.
+    /// Returns the point `nanos` after the clock's zero.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self { nanos, clock: PhantomData }
     }
@@ -132,14 +132,14 @@ impl<C> Time<C> {
         self.nanos
     }
 
-    /// Returns this point moved forward, at most to the last representable instant.
+    /// Returns the point `length` later, saturating at the last representable instant.
     #[must_use]
     pub const fn saturating_add(self, length: Nanos) -> Self {
         Self::from_nanos(self.nanos.saturating_add(length.0))
     }
 
-    /// Returns this point on another clock, given one instant on both: `from` on this clock, `to` on the other. A point before the
-    /// other clock's zero becomes its zero.
+    /// Translates this point to another clock. `from` on this clock and `to` on the other clock are the same instant. A
+    /// point before the other clock's zero becomes zero.
     #[must_use]
     pub const fn rebased(self, from: Self, to: Self) -> Self {
         Self::from_nanos(if to.nanos >= from.nanos {
@@ -149,13 +149,13 @@ impl<C> Time<C> {
         })
     }
 
-    /// Returns the time from `earlier` to this point; zero if `earlier` is not earlier.
+    /// Returns the time from `earlier` to this point; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Nanos {
         Nanos(self.nanos.saturating_sub(earlier.nanos))
     }
 }
 
-// A derive would require the same trait of `C`, which is only a marker.
+// Implemented by hand: a derive would require the same trait of the marker `C`.
 impl<C> Clone for Time<C> {
     fn clone(&self) -> Self {
         *self
@@ -170,9 +170,9 @@ impl<C> fmt::Debug for Time<C> {
     }
 }
 
-/// An interval of the wall clock, `start` included and `end` not: a calendar day, a billing month.
+/// An interval of the wall clock, such as a calendar day or a billing month. It includes `start` but not `end`.
 ///
-/// Time zones and calendars are outside this crate; the caller computes the window.
+/// This crate knows no time zones or calendars; the caller computes the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     start: Time<Wall>,
@@ -180,23 +180,23 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the interval from `start` to `end`; `None` when it is empty.
+    /// Returns the interval from `start` to `end`; `None` if it is empty.
     pub fn new(start: Time<Wall>, end: Time<Wall>) -> Option<Self> {
         (start < end).then_some(Self { start, end })
     }
 
-    /// Returns the first instant inside.
+    /// Returns the first instant of the window.
     pub const fn start(self) -> Time<Wall> {
         self.start
     }
 
-    /// Returns the first instant after.
+    /// Returns the first instant after the window.
     pub const fn end(self) -> Time<Wall> {
         self.end
     }
 }
 
-/// The instant of a decision on both clocks, read once for all its limits, with what only the caller knows about it.
+/// The instant of a decision on both clocks, read once for all limits, plus the caller's data about the key.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
     mono: Time<Mono>,
@@ -206,32 +206,32 @@ pub struct Now<'a> {
 }
 
 impl<'a> Now<'a> {
-    /// Both clocks at one instant.
+    /// Creates an instant from the readings of both clocks.
     pub const fn new(mono: Time<Mono>, wall: Time<Wall>) -> Self {
         Self { mono, wall, spread: 0, windows: &[] }
     }
 
-    /// The same reading for both clocks, `nanos` after zero: for stores with one clock, and for tests.
+    /// Creates an instant with the same reading on both clocks. Used by stores with one clock, and by tests.
     pub const fn at(nanos: u64) -> Self {
         Self::new(Time::from_nanos(nanos), Time::from_nanos(nanos))
     }
 
-    /// Sets a number that is stable for the key and evenly distributed over keys; windows of phase `Spread` start at an
-    /// offset derived from it.
+    /// Sets the spread number: stable per key and evenly distributed over keys. The start offset of windows with phase
+    /// `Spread` is derived from it.
     #[must_use]
     pub const fn with_spread(mut self, spread: u64) -> Self {
         self.spread = spread;
         self
     }
 
-    /// Sets the windows that limits of phase `Given` refer to by position.
+    /// Sets the calendar windows that limits with phase `Given` refer to by position.
     #[must_use]
     pub const fn with_windows(mut self, windows: &'a [Window]) -> Self {
         self.windows = windows;
         self
     }
 
-    /// Removes the given windows: they belong to other limits.
+    /// Removes the calendar windows, because they belong to other limits.
     #[must_use]
     pub(crate) const fn without_windows(&self) -> Now<'static> {
         Now { mono: self.mono, wall: self.wall, spread: self.spread, windows: &[] }
@@ -247,30 +247,30 @@ impl<'a> Now<'a> {
         self.wall
     }
 
-    /// Returns the key's number for spreading windows.
+    /// Returns the key's spread number.
     pub const fn spread(&self) -> u64 {
         self.spread
     }
 
-    /// Returns the given window at `position`.
+    /// Returns the calendar window at `position`.
     pub fn window(&self, position: usize) -> Option<Window> {
         self.windows.get(position).copied()
     }
 }
 
-/// The cost of a request: 1 for most, more for expensive ones, 0 to ask without taking.
+/// The cost of a request: usually 1, more for expensive requests, 0 to ask without taking.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(u64);
 
 impl Cost {
-    /// A request that takes nothing.
+    /// The cost of a request that takes nothing.
     pub const ZERO: Self = Self(0);
     /// The usual cost of a request.
     pub const ONE: Self = Self(1);
-    /// More than the capacity of any limit.
+    /// The largest cost. With `Ask::UpTo` it drains a limit.
     pub const MAX: Self = Self(u64::MAX);
 
-    /// `units` of whatever the limit counts.
+    /// Creates a cost of `units`.
     pub const fn new(units: u64) -> Self {
         Self(units)
     }

@@ -1,4 +1,5 @@
-//! Arithmetic shared by the window algorithms: a limit per length of time, and which window a stored count belongs to.
+//! Arithmetic shared by the window algorithms: an amount per window length, and the window that a stored count belongs
+//! to.
 
 use crate::algorithm::STALE;
 use crate::error::LimitError;
@@ -8,7 +9,8 @@ use crate::rate::Rate;
 use crate::tokens::Tokens;
 use crate::verdict::Ask;
 
-/// The parameters of a window. They are bounded so that sums of lengths fit 64 bits, and a length times an amount fits 128.
+/// The parameters of a window. Their bounds ensure that a sum of lengths fits 64 bits, and a length times an amount
+/// fits 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Quota {
     limit: u64,
@@ -40,8 +42,8 @@ impl Quota {
         Ok(Self { initial, ..self })
     }
 
-    /// Returns the debt that can be paid off at `limit` per window within [`Rate::MAX_FILL`], after the window in which
-    /// it was taken.
+    /// Returns the largest debt that can be paid off within [`Rate::MAX_FILL`], at `limit` per window, after the window
+    /// of the charge.
     const fn largest_debt(&self) -> u64 {
         self.limit.saturating_mul(Rate::MAX_FILL.as_nanos() / self.length) - self.limit
     }
@@ -55,24 +57,24 @@ impl Quota {
         self.length
     }
 
-    /// Returns the limit and all debt: the most that can be counted.
+    /// Returns the largest possible count: the limit plus the maximum debt.
     pub(crate) const fn deepest(&self) -> u64 {
         self.limit + self.max_debt
     }
 
-    /// Returns the most that may be counted for `ask` to fit; `None` if it never does.
+    /// Returns the largest count at which `ask` still fits; `None` if `ask` never fits.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         max_used_for(ask, self.limit, self.deepest())
     }
 
-    /// Returns the amount that `ask` takes, where `available` is what fits now.
+    /// Resolves a request to an amount. `available` returns the amount that fits now.
     #[inline]
     pub(crate) fn resolve(&self, ask: Ask, available: impl FnOnce() -> u64) -> Demand {
         match ask {
             Ask::Exactly(cost) => Demand::Fit { cost, ceiling: self.limit },
             Ask::Regardless(cost) => Demand::Fit { cost, ceiling: self.deepest() },
             Ask::UpTo(cost) => match cost.min(Cost::new(available())) {
-                // With nothing left it asks for one, which is refused with the wait for one.
+                // If nothing is available, ask for one unit: it is refused with the wait for one unit.
                 Cost::ZERO if cost > Cost::ZERO => Demand::Fit { cost: Cost::ONE, ceiling: self.limit },
                 taken => Demand::Take(taken),
             },
@@ -84,22 +86,23 @@ impl Quota {
         WindowParams { limit: self.limit, length, max_debt: self.max_debt, initial: self.initial }
     }
 
-    /// Returns what counts as used for a new key.
+    /// Returns the initial count of a new key.
     pub(crate) const fn used_at_first(&self) -> u64 {
         self.limit - self.initial
     }
 
-    /// Returns how far ahead of the present a window of this length may be for its count to be used as it is: one
-    /// window, since the clock may have been set back a little, or a thread was preempted after reading it. A count
-    /// further ahead was written before the clock was set back by more. It then counts in the present window, so that
+    /// Returns how far after now, in nanoseconds, a window may start and still be used unchanged.
+    ///
+    /// This tolerance covers a small step back of the clock, and a thread that was preempted after it read the clock. A
+    /// window further ahead was written before a larger step back. Its count then moves to the current window, so that
     /// callers are not refused until the clock has caught up.
     #[inline]
     pub(crate) const fn max_ahead(&self, length: u64) -> u64 {
         if length > STALE.as_nanos() { length } else { STALE.as_nanos() }
     }
 
-    /// Returns the time from `at` to the next multiple of the length plus `offset`, which is below the length: from 1 to the
-    /// length.
+    /// Returns the time from `at` to the next window boundary, from 1 to the length. Boundaries are the multiples of
+    /// the length plus `offset`; `offset` is below the length.
     #[inline]
     pub(crate) const fn until_next(&self, at: u64, offset: u64) -> u64 {
         let elapsed = at % self.length;
@@ -107,7 +110,7 @@ impl Quota {
     }
 }
 
-/// The capacity and the new state of a limit with a `quota`.
+/// Capacity and initial state of a limit with a `quota`.
 macro_rules! start_by_quota {
     () => {
         fn capacity(&self) -> u64 {
@@ -121,21 +124,21 @@ macro_rules! start_by_quota {
     };
 }
 
-/// The setter and the getters of a limit with a `quota`.
+/// Setter and getters of a limit with a `quota`.
 macro_rules! quota_methods {
     () => {
-        /// Sets what a new key has, as if the rest had just been spent.
+        /// Sets the tokens that a new key starts with, as if the others had just been spent.
         ///
-        /// A key for which nothing is counted any more is forgotten, and then starts with `initial` again.
+        /// A key whose count has dropped to zero is forgotten, and then starts with `initial` again.
         ///
         /// # Errors
-        /// When it is more than the limit.
+        /// When `initial` is above the limit.
         pub fn initial(mut self, initial: u64) -> Result<Self, LimitError> {
             self.quota = self.quota.initial(initial)?;
             Ok(self)
         }
 
-        /// Returns the most that passes in a window.
+        /// Returns the maximum amount per window.
         pub const fn limit(&self) -> u64 {
             self.quota.limit()
         }
@@ -149,16 +152,16 @@ macro_rules! quota_methods {
 
 pub(crate) use {quota_methods, start_by_quota};
 
-/// The result of a request under a limit.
+/// A request as resolved by [`Quota::resolve`].
 pub(crate) enum Demand {
-    /// Takes this much.
+    /// Takes this amount.
     Take(Cost),
     /// Passes if `cost` fits under `ceiling`.
     Fit { cost: Cost, ceiling: u64 },
 }
 
-/// Returns the most that may be used for `ask` to fit a limit that holds `deepest` including debt; `None` if it never
-/// fits. Taking up to an amount needs one unit.
+/// Returns the largest used amount at which `ask` still fits; `None` if `ask` never fits. `deepest` is the limit plus
+/// the maximum debt. [`Ask::UpTo`] needs one unit.
 pub(crate) fn max_used_for(ask: Ask, limit: u64, deepest: u64) -> Option<Tokens> {
     let room = match ask {
         Ask::Exactly(cost) => limit.checked_sub(cost.get()),
@@ -168,7 +171,7 @@ pub(crate) fn max_used_for(ask: Ask, limit: u64, deepest: u64) -> Option<Tokens>
     room.map(Tokens::whole)
 }
 
-/// Returns `length` if it is neither zero nor above [`Rate::MAX_PERIOD`].
+/// Returns `length`, or an error if it is zero or above [`Rate::MAX_PERIOD`].
 pub(crate) fn check_length(length: Nanos, what: &'static str) -> Result<Nanos, LimitError> {
     match length {
         Nanos::ZERO => Err(LimitError::Zero { what }),
@@ -177,8 +180,8 @@ pub(crate) fn check_length(length: Nanos, what: &'static str) -> Result<Nanos, L
     }
 }
 
-/// Returns an instant as windows count it. The last instant of the clock is left out, so that every instant is before
-/// the end of its window.
+/// Returns `time` in nanoseconds for window arithmetic. The last instant of the clock is excluded, so that every
+/// instant is before the end of its window.
 #[inline]
 pub(crate) fn window_instant<C>(time: Time<C>) -> u64 {
     time.as_nanos().min(u64::MAX - 1)
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn debt_may_be_as_large_as_can_be_paid_back_in_time() {
+    fn max_debt_is_the_amount_that_can_be_repaid_in_time() {
         let quota = Quota::new(10, Nanos::from_secs(60)).unwrap();
         let largest = 10 * (Rate::MAX_FILL.as_nanos() / 60_000_000_000) - 10;
         assert_eq!(quota.max_debt(largest).map(|quota| quota.params().max_debt), Ok(largest));

@@ -1,4 +1,4 @@
-//! Rates: a count per period, kept as a fraction in lowest terms so that 7777 per second is exact.
+//! Rates: a count per period. The fraction is kept in lowest terms, so 7777 per second is exact.
 
 use core::fmt;
 use core::str::FromStr;
@@ -23,15 +23,16 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// The longest period of a rate: 100 years of 365 days.
+    /// The longest period: 100 years of 365 days.
     pub const MAX_PERIOD: Nanos = Nanos::from_secs(100 * 365 * 86_400);
-    /// The longest time an empty limit may take to refill: 146 years, so that no instant overflows.
+    /// The longest time that an empty limit may take to refill: 146 years. This bound prevents overflow.
     pub const MAX_FILL: Nanos = Nanos::from_nanos(1 << 62);
 
-    /// `count` per `per`.
+    /// Creates a rate of `count` per `per`.
     ///
     /// # Errors
-    /// When either is zero, the period is longer than [`Rate::MAX_PERIOD`], or the count in lowest terms is above 2³²−1.
+    /// When either is zero, the period is longer than [`Rate::MAX_PERIOD`], or the count in lowest terms is above
+    /// 2³²−1.
     pub fn new(count: u64, per: impl Into<Duration>) -> Result<Self, LimitError> {
         let per = Nanos::from(per.into());
         if count == 0 {
@@ -51,7 +52,7 @@ impl Rate {
         Ok(Self { count: count as u32, per })
     }
 
-    /// `count` per second.
+    /// Creates a rate of `count` per second.
     ///
     /// # Errors
     /// As [`Rate::new`].
@@ -64,7 +65,7 @@ impl Rate {
         self.count
     }
 
-    /// Returns the period in lowest terms, never zero.
+    /// Returns the period in lowest terms; never zero.
     pub const fn per(self) -> Nanos {
         Nanos::from_nanos(self.per)
     }
@@ -78,8 +79,8 @@ const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
 }
 
 impl fmt::Display for Rate {
-    /// Prints the shortest unit, from the second up, in which the count is whole and small enough to parse: 100/s is
-    /// printed as 100/s, and every output can be parsed.
+    /// Prints the rate in the shortest unit, from seconds up, in which the count is a whole number that fits 64 bits.
+    /// Every output can be parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = UNITS.iter().filter(|unit| unit.nanos >= Nanos::SECOND.as_nanos()).find_map(|unit| {
             let times = unit.nanos.is_multiple_of(self.per).then(|| unit.nanos / self.per)?;
@@ -101,7 +102,7 @@ impl fmt::Debug for Rate {
 
 struct Unit {
     nanos: u64,
-    /// The first name is the one that is printed.
+    /// The first name is used for printing.
     names: &'static [&'static str],
 }
 
@@ -109,7 +110,7 @@ const fn unit_with_names(nanos: u64, names: &'static [&'static str]) -> Unit {
     Unit { nanos, names }
 }
 
-/// Units of fixed length, from short to long. Months and years differ in length and are calendar words of the rules.
+/// Units of fixed length, ascending. Months and years vary in length, so rules treat them as calendar windows.
 const UNITS: &[Unit] = &[
     unit_with_names(1, &["ns", "nanosecond", "nanoseconds"]),
     unit_with_names(1_000, &["us", "µs", "microsecond", "microseconds"]),
@@ -121,16 +122,16 @@ const UNITS: &[Unit] = &[
     unit_with_names(604_800_000_000_000, &["week", "w", "weeks"]),
 ];
 
-/// What multiplies the count.
+/// Suffixes that multiply the count.
 const SCALES: &[(char, u64)] = &[('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
 
-/// Maximum length of a string that is parsed.
+/// Maximum length of a rate string, in bytes.
 const MAX_TEXT: usize = 64;
 
 impl FromStr for Rate {
     type Err = LimitError;
 
-    /// Reads `100/s`, `5/15m`, `10k/day` and `5 per 15 minutes`.
+    /// Parses `100/s`, `5/15m`, `10k/day` and `5 per 15 minutes`.
     fn from_str(text: &str) -> Result<Self, LimitError> {
         let wrong = |problem| LimitError::NotARate { given: text.chars().take(MAX_TEXT).collect(), problem };
         if text.len() > MAX_TEXT {
@@ -166,7 +167,7 @@ fn parse_period(text: &str) -> Result<Nanos, &'static str> {
     units.checked_mul(unit.nanos).map(Nanos::from_nanos).ok_or("the period is too long")
 }
 
-/// Only digits: the standard parser would also take a plus sign.
+/// Parses digits only; the standard parser would also accept a plus sign.
 fn parse_whole(digits: &str, problem: &'static str) -> Result<u64, &'static str> {
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(problem);
@@ -197,7 +198,7 @@ mod tests {
         check("3G/s", "3000000000/s");
         check("7/1003ms", "7/1003ms");
         check("1/week", "1/week");
-        // Not printed per hour: the parser refuses a count that large.
+        // Not printed per hour: the count per hour exceeds 64 bits.
         check("98900000000000000/9s", "98900000/9ns");
     }
 

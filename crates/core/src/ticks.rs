@@ -1,26 +1,26 @@
-//! Exact arithmetic of a steady flow, shared by the buckets.
+//! Exact arithmetic of a constant rate, shared by the bucket algorithms.
 //!
-//! A rate of `count` per `per` nanoseconds in lowest terms has `count` ticks to the nanosecond and `per` ticks to the unit
-//! of cost, both whole. Everything a bucket does is adding and comparing ticks; only waits (rounded up) and
-//! remainders (rounded down) divide.
+//! For a rate of `count` per `per` nanoseconds, in lowest terms, a nanosecond has `count` ticks and a unit of cost has
+//! `per` ticks. Both are whole numbers. Buckets only add and compare ticks; divisions are needed only for waits
+//! (rounded up) and remaining amounts (rounded down).
 
 use crate::algorithm::{Cells, CellsMut};
 use crate::quantity::{Mono, Nanos, Time};
 use crate::rate::Rate;
 
-/// An amount or an instant, in ticks. An instant is below 2⁹⁶, since the count is below 2³²; amounts that passed the
-/// checks of a constructor take at most [`Rate::MAX_FILL`] and are below 2⁹⁴. Sums of both are far from overflowing.
+/// An amount or an instant, in ticks. An instant is below 2⁹⁶, because the count is below 2³². Constructors limit
+/// amounts to [`Rate::MAX_FILL`], which is below 2⁹⁴ ticks. So the sum of both cannot overflow.
 pub(crate) type Ticks = u128;
 
-/// A rate, seen as ticks.
+/// A rate with its conversions to and from ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Flow {
     rate: Rate,
 }
 
-/// How much time a state of one word must be able to hold: 73 years, beyond the year 2043 on the wall clock.
+/// Time span that a one-word state must be able to hold: 73 years, so the wall clock fits until 2043.
 pub(crate) const HORIZON: u64 = 1 << 61;
-/// The high word of an instant that is never reached, at any rate kept in one word.
+/// High word of an instant that is never reached, for states kept in one word.
 const NEVER_HIGH_WORD: u64 = 1 << 32;
 
 impl Flow {
@@ -32,46 +32,46 @@ impl Flow {
         self.rate
     }
 
-    /// Returns the ticks of `amount`.
+    /// Converts `amount` to ticks.
     #[inline]
     pub(crate) const fn ticks_of(self, amount: u64) -> Ticks {
         amount as u128 * self.rate.per().as_nanos() as u128
     }
 
-    /// Returns the whole units in `ticks`, rounded down.
+    /// Converts `ticks` to whole units, rounded down.
     #[inline]
     pub(crate) fn whole_units(self, ticks: Ticks) -> u64 {
         let per = self.rate.per().as_nanos();
         match u64::try_from(ticks) {
-            // A division of 128 bits takes several times as long.
+            // A 128-bit division takes several times as long.
             Ok(ticks) => ticks / per,
             Err(_) => u64::try_from(ticks / u128::from(per)).unwrap_or(u64::MAX),
         }
     }
 
-    /// Returns the instant in ticks.
+    /// Converts an instant to ticks.
     #[inline]
     pub(crate) const fn instant_in_ticks(self, time: Time<Mono>) -> Ticks {
         time.as_nanos() as u128 * self.rate.count() as u128
     }
 
-    /// Returns the time in which `ticks` flow, rounded up.
+    /// Returns the time that `ticks` take to flow, rounded up.
     #[inline]
     pub(crate) fn wait(self, ticks: Ticks) -> Nanos {
         let count = self.rate.count();
         Nanos::from_nanos(match u64::try_from(ticks) {
-            // A division of 128 bits takes several times as long.
+            // A 128-bit division takes several times as long.
             Ok(ticks) => ticks.div_ceil(count.into()),
             Err(_) => u64::try_from(ticks.div_ceil(count.into())).unwrap_or(u64::MAX),
         })
     }
 
-    /// Returns the most units that flow within `time`.
+    /// Returns the number of whole units that flow within `time`.
     pub(crate) fn most_within(self, time: Nanos) -> u64 {
         self.whole_units(self.instant_in_ticks(Time::from_nanos(time.as_nanos())))
     }
 
-    /// Returns whether instants up to `deepest` after any within the horizon fit 64 bits.
+    /// Returns whether every instant within the horizon, plus `deepest`, fits 64 bits.
     #[inline]
     pub(crate) const fn fits_a_word(self, deepest: Ticks) -> bool {
         self.rate.count() as u128 * HORIZON as u128 + deepest <= u64::MAX as u128
@@ -84,9 +84,9 @@ impl Flow {
         u128::from(high) << 64 | u128::from(low)
     }
 
-    /// Stores an instant. An instant that does not fit becomes the largest word, which is read as an instant that is
-    /// never reached: the limit refuses from then on. That is after the year 2053 by the wall clock, for the fastest
-    /// rate kept in one word.
+    /// Stores an instant. An instant that does not fit one word is stored as the largest word, and [`load`](Self::load)
+    /// returns it as an instant that is never reached: from then on the limit refuses. For the fastest one-word rate
+    /// this happens after 2053 on the wall clock.
     #[inline]
     pub(crate) fn store<S: CellsMut + ?Sized>(self, state: &mut S, one_word: bool, instant: Ticks) {
         if one_word {

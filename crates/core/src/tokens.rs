@@ -1,9 +1,8 @@
-//! An amount of tokens that need not be whole.
+//! A fractional amount of tokens.
 
 use core::num::NonZeroU64;
 
-/// `whole + part / per` tokens, exactly: the amount used of a bucket or a sliding window is seldom a whole
-/// number.
+/// Exactly `whole + part / per` tokens. The used amount of a bucket or a sliding window is often fractional.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     whole: u64,
@@ -16,12 +15,12 @@ impl Tokens {
     /// No tokens.
     pub const ZERO: Self = Self::whole(0);
 
-    /// Makes a whole number of tokens.
+    /// Creates a whole number of tokens.
     pub const fn whole(tokens: u64) -> Self {
         Self { whole: tokens, part: 0, per: NonZeroU64::MIN }
     }
 
-    /// Makes `amount / per` tokens, at most `u64::MAX`. A `per` of zero counts as one.
+    /// Creates `amount / per` tokens, saturating at `u64::MAX`. A `per` of zero counts as one.
     pub fn of(amount: u128, per: u64) -> Self {
         let per = NonZeroU64::new(per).unwrap_or(NonZeroU64::MIN);
         let (whole, part) = (amount / u128::from(per.get()), (amount % u128::from(per.get())) as u64);
@@ -38,13 +37,13 @@ impl Tokens {
         self.whole.saturating_add((self.part > 0) as u64)
     }
 
-    /// Returns the amount in units, of which a token has `unit`, rounded down.
+    /// Converts to units, where a token has `unit` units; rounds down.
     pub fn units_floor(self, unit: u64) -> u128 {
         let part = u128::from(self.part) * u128::from(unit) / u128::from(self.per.get());
         u128::from(self.whole) * u128::from(unit) + part
     }
 
-    /// Returns the amount in units, of which a token has `unit`, rounded up.
+    /// Converts to units, where a token has `unit` units; rounds up.
     pub fn units_ceil(self, unit: u64) -> u128 {
         let part = (u128::from(self.part) * u128::from(unit)).div_ceil(self.per.get().into());
         u128::from(self.whole) * u128::from(unit) + part

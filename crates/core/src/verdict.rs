@@ -1,4 +1,4 @@
-//! Requests to a limit and its verdicts. A verdict is data, not an error: a refusal is not a failure.
+//! Requests to a limit, and verdicts. A verdict is data: a refusal is not an error.
 
 use core::time::Duration;
 
@@ -7,11 +7,11 @@ use crate::quantity::{Cost, Nanos};
 /// A request to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// All of the cost or nothing: `check`.
+    /// Takes all of the cost or nothing: `check`.
     Exactly(Cost),
-    /// As much of the cost as fits: `take_up_to`, and `drain` with the largest cost.
+    /// Takes as much of the cost as fits: `take_up_to`, and `drain` with the largest cost.
     UpTo(Cost),
-    /// All of the cost, into debt if it does not fit, as far as the limit's `max_debt` allows: `charge`.
+    /// Takes all of the cost. If it does not fit, the key goes into debt, up to the limit's `max_debt`: `charge`.
     Regardless(Cost),
 }
 
@@ -25,25 +25,25 @@ impl Ask {
 }
 
 /// Whether a request is admitted.
-// With a separate tag, testing for `Allow` is one comparison; with the niche of `Retry` it would be several.
+// A separate tag makes the test for `Allow` one comparison; the niche in `Retry` would need several.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Admitted: go ahead.
+    /// Admitted now.
     Allow,
-    /// Admitted, but only after this wait. The cost is already taken, for the time after the wait.
+    /// Admitted after this wait. The cost is already taken.
     Delay(Nanos),
     /// Refused; nothing was spent.
     Deny(Retry),
 }
 
 impl Outcome {
-    /// Returns whether the request is admitted, at once or after a wait.
+    /// Returns whether the request is admitted, now or after a wait.
     pub const fn is_admitted(self) -> bool {
         matches!(self, Self::Allow | Self::Delay(_))
     }
 
-    /// Returns the stricter of two outcomes: a refusal before a wait, the longer wait before the shorter.
+    /// Returns the stricter outcome: a refusal over a delay, the longer wait over the shorter.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
@@ -61,12 +61,12 @@ impl Outcome {
 /// When to ask again. Ordered from soonest to never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
-    /// After this time the same request passes, if nothing else is taken meanwhile. Exact to the nanosecond: one
-    /// nanosecond earlier it is refused. Never zero in a refusal.
+    /// The same request passes after this time, if nothing else is taken before then. Exact: one nanosecond earlier it
+    /// is refused. Never zero in a refusal.
     After(Nanos),
-    /// The request passes when a holder releases its lease; the time is not known.
+    /// The request passes when a holder releases its lease, at an unknown time.
     OnRelease,
-    /// The request does not fit at all.
+    /// The request never fits.
     Never,
 }
 
@@ -75,13 +75,13 @@ impl Retry {
     pub const NOW: Self = Self::After(Nanos::ZERO);
 }
 
-/// The answer of one limit: the outcome, the amount taken, and a stamp that undoes the taking exactly.
+/// The verdict of one limit: the outcome, the amount taken, and a stamp for an exact refund.
 ///
 /// | | [`is_allowed`](Self::is_allowed) | [`delay`](Self::delay) | [`retry_after`](Self::retry_after) | taken |
 /// |---|---|---|---|---|
-/// | go ahead | `true` | `None` | `None` | yes |
-/// | go ahead after a wait (leaky buckets, interval buckets with a `max_wait`) | `false` | the wait | `None` | yes; refund it if you will not wait |
-/// | refused | `false` | `None` | when the same request passes, if that depends only on time | no |
+/// | admitted now | `true` | `None` | `None` | yes |
+/// | admitted after a wait (leaky buckets, interval buckets with a `max_wait`) | `false` | the wait | `None` | yes; refund it if you will not wait |
+/// | refused | `false` | `None` | when the same request passes, if this depends only on time | no |
 #[must_use = "an ignored verdict limits nothing"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict<S = Stamp> {
@@ -101,25 +101,25 @@ impl Verdict {
 }
 
 impl<S: Default> Default for Verdict<S> {
-    /// Returns the verdict of a request of cost zero.
+    /// Returns the verdict for a cost of zero.
     fn default() -> Self {
         Self { outcome: Outcome::Allow, taken: Cost::ZERO, stamp: S::default() }
     }
 }
 
 impl<S: Copy + Default> Verdict<S> {
-    /// Makes a verdict that allows `cost`, of a limit that needs no stamp for refunds.
+    /// Creates a verdict that allows `cost`, for a limit that needs no stamp.
     #[inline]
     pub fn granted(cost: Cost) -> Self {
         Self::with_outcome(Outcome::Allow, cost, S::default())
     }
 
-    /// Makes a verdict that allows `cost`, with the stamp for its refund.
+    /// Creates a verdict that allows `cost`, with the stamp for its refund.
     pub const fn stamped(cost: Cost, stamp: S) -> Self {
         Self::with_outcome(Outcome::Allow, cost, stamp)
     }
 
-    /// Makes a refusal for a reason outside the limit, such as a full table.
+    /// Creates a refusal for a reason outside the limit, such as a full table.
     pub fn refused(retry: Retry) -> Self {
         Self::with_outcome(Outcome::Deny(retry), Cost::ZERO, S::default())
     }
@@ -135,18 +135,18 @@ impl<S: Copy> Verdict<S> {
         self.outcome
     }
 
-    /// Returns whether the request may go ahead now. A request that is admitted after a wait is not allowed yet: see
+    /// Returns whether the request may go ahead now. `false` for a request that is admitted after a wait: see
     /// [`delay`](Self::delay).
     pub const fn is_allowed(&self) -> bool {
         matches!(self.outcome, Outcome::Allow)
     }
 
-    /// Returns whether the request is admitted, at once or after the wait that [`delay`](Self::delay) returns.
+    /// Returns whether the request is admitted, now or after the [`delay`](Self::delay).
     pub const fn is_admitted(&self) -> bool {
         self.outcome.is_admitted()
     }
 
-    /// Returns how long an admitted request has to wait before it goes ahead; `None` if it is allowed now or refused.
+    /// Returns the wait before an admitted request may go ahead; `None` if it is allowed now or refused.
     pub const fn delay(&self) -> Option<Duration> {
         match self.outcome {
             Outcome::Delay(wait) => Some(Duration::from_nanos(wait.as_nanos())),
@@ -154,8 +154,8 @@ impl<S: Copy> Verdict<S> {
         }
     }
 
-    /// Returns when a refused request passes, if nothing else is taken meanwhile; `None` if it is admitted, never passes, or
-    /// waits for a release.
+    /// Returns the time until a refused request passes, if nothing else is taken before then. `None` if it is admitted,
+    /// never passes, or waits for a release.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.outcome {
             Outcome::Deny(Retry::After(wait)) => Some(Duration::from_nanos(wait.as_nanos())),
@@ -163,18 +163,18 @@ impl<S: Copy> Verdict<S> {
         }
     }
 
-    /// Returns what was taken: the cost asked for, less for [`Ask::UpTo`], or nothing on refusal.
+    /// Returns the amount taken: the cost, at most the cost for [`Ask::UpTo`], or zero if refused.
     pub const fn taken(&self) -> Cost {
         self.taken
     }
 
-    /// Returns the stamp with which the limit undoes exactly this taking.
+    /// Returns the stamp for an exact refund of this charge.
     pub const fn stamp(&self) -> S {
         self.stamp
     }
 }
 
-/// Where in a limit's state a charge was recorded: the window, the log entry or the lease. Only that limit can read it.
+/// The location of a charge in a limit's state: the window, the log entry or the lease. Only that limit can read it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stamp(u64);
 
@@ -182,7 +182,7 @@ impl Stamp {
     /// The stamp of limits that need none, such as buckets.
     pub const NONE: Self = Self(0);
 
-    /// Makes a stamp from the number that [`to_bits`](Self::to_bits) returned.
+    /// Creates a stamp from the number that [`to_bits`](Self::to_bits) returned.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -193,27 +193,27 @@ impl Stamp {
     }
 }
 
-/// The state of one limit, for the caller.
+/// The standing of one limit, for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The most that can pass at one instant, or in one window.
+    /// Maximum amount that can pass at one instant, or in one window.
     pub limit: u64,
-    /// What still fits now, rounded down.
+    /// Amount that still fits now, rounded down.
     pub remaining: u64,
-    /// How long until the cost in question would pass.
+    /// Time until the requested cost passes.
     pub retry: Retry,
-    /// How long until the limit is full again.
+    /// Time until the limit is full again.
     pub reset: Nanos,
 }
 
 impl Report {
-    /// Returns how long until the limit is full again.
+    /// Returns the time until the limit is full again.
     pub const fn reset_after(&self) -> Duration {
         Duration::from_nanos(self.reset.as_nanos())
     }
 
-    /// Returns how long until the cost in question would pass: zero if it would pass now, `None` if that does not
-    /// depend on time alone.
+    /// Returns the time until the requested cost passes; zero if it passes now, `None` if it does not depend on time
+    /// alone.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.retry {
             Retry::After(wait) => Some(Duration::from_nanos(wait.as_nanos())),
@@ -222,31 +222,31 @@ impl Report {
     }
 }
 
-/// How much of a limit is used up, as a fraction of 2³²−1; zero means unused.
+/// The used fraction of a limit, in units of 1/(2³²−1); zero means unused.
 ///
-/// The table compares these to choose which entry to evict.
+/// The table compares these fractions to choose which entry to evict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spent(u32);
 
 impl Spent {
     /// Unused.
     pub const NOTHING: Self = Self(0);
-    /// Used up, or more.
+    /// Fully used, or in debt.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// Returns `part / whole`, rounded up so that only zero is nothing.
+    /// Returns `part / whole`, rounded up so that only a `part` of zero becomes zero.
     pub fn of(part: u128, whole: u128) -> Self {
         if part >= whole {
             return Self::ALL;
         }
-        // Bring `whole` below 2^96 so that the product fits; the fraction only serves to compare.
+        // Bring `whole` below 2^96 so that the product fits. The lost precision is irrelevant for a comparison.
         let shift = (128 - whole.leading_zeros()).saturating_sub(96);
         let (small, whole) = (part >> shift, whole >> shift);
         let fraction = (small * u128::from(u32::MAX)).div_ceil(whole) as u32;
         Self(fraction.max(u32::from(part > 0)))
     }
 
-    /// Returns whether nothing is used up.
+    /// Returns whether the limit is unused.
     pub const fn is_nothing(self) -> bool {
         self.0 == 0
     }
@@ -262,11 +262,11 @@ mod tests {
             (Outcome::Allow, Outcome::Delay(Nanos::from_nanos(1)), Outcome::Delay(Nanos::from_nanos(2)));
         let (soon, later) = (Outcome::Deny(Retry::After(Nanos::from_nanos(3))), Outcome::Deny(Retry::OnRelease));
         let ordered = [allow, wait, longer, soon, later, Outcome::Deny(Retry::Never)];
-        for (place, a) in ordered.iter().enumerate() {
+        for (index, a) in ordered.iter().enumerate() {
             for (other, b) in ordered.iter().enumerate() {
-                assert_eq!(a.and(*b), ordered[place.max(other)], "{a:?} and {b:?}");
+                assert_eq!(a.and(*b), ordered[index.max(other)], "{a:?} and {b:?}");
             }
-            assert_eq!(a.is_admitted(), place < 3, "{a:?}");
+            assert_eq!(a.is_admitted(), index < 3, "{a:?}");
         }
     }
 

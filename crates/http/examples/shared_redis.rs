@@ -1,5 +1,5 @@
-//! The same limits for all instances of an app, by rules, with the counters in Redis or Valkey and
-//! without a Tollgate server.
+//! Limits shared by all instances of an app, defined by rules, with the counters in Redis or Valkey
+//! and without a Tollgate server.
 //!
 //! `cargo run -p tollgate-http --features engine --example shared_redis -- redis://127.0.0.1:6379
 //! 3000`, again with port 3001, and then `curl -i -H 'x-api-key: alice'
@@ -27,7 +27,7 @@ rules:
     on_fault: local    # while Redis does not answer, each instance allows its share
 ";
 
-/// Returns all instances with the same store share their counters.
+/// Builds the app. All instances with the same store share their counters.
 pub async fn app(config: Config) -> Result<Router, Box<dyn Error>> {
     let engine = Engine::new(RedisStore::connect(config).await)?;
     engine.put(&Rules::read(&[Source { name: "rules.yaml", text: RULES.as_bytes() }])?)?;

@@ -1,9 +1,9 @@
-//! gRPC refusals: the status is in the headers of a response without a body ("trailers only"), with the wait in the two forms
-//! that clients read.
+//! gRPC refusals: a response without a body, with the status in its headers ("trailers only"). It contains the wait in
+//! the two forms that clients read.
 //!
-//! - `grpc-status-details-bin`: a `google.rpc.Status` with a `google.rpc.RetryInfo`. OpenTelemetry exporters retry only if it is
-//!   present.
-//! - `grpc-retry-pushback-ms`: for the retry policies built into clients; a negative value means no retry.
+//! - `grpc-status-details-bin`: a `google.rpc.Status` with a `google.rpc.RetryInfo`. OpenTelemetry exporters retry only
+//!   if it is present.
+//! - `grpc-retry-pushback-ms`: for the built-in retry policies of clients; a negative value means no retry.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -17,7 +17,7 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// The status codes of refusals.
+/// Status codes of refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     /// The request has no identity.
@@ -28,13 +28,13 @@ pub(crate) enum Code {
     Internal = 13,
 }
 
-/// The maximum of a protobuf `Duration`.
+/// Maximum seconds of a protobuf `Duration`.
 const MAX_SECONDS: u64 = 315_576_000_000;
 
-/// The bytes of `grpc-message` that are escaped, apart from those above ASCII.
+/// ASCII bytes of `grpc-message` that are escaped. Bytes above ASCII are always escaped.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// Writes a status into the headers of a response, which must have no body.
+/// Writes a status into the headers of a response without a body.
 pub(crate) fn write_status(
     headers: &mut HeaderMap,
     content_type: HeaderValue,
@@ -64,13 +64,13 @@ pub(crate) fn write_status(
     }
 }
 
-/// Returns a `google.rpc.Status`: code 1, message 2, details 3.
+/// Encodes a `google.rpc.Status`: code 1, message 2, details 3.
 fn encode_status(code: Code, message: &str, wait: Option<Nanos>) -> Vec<u8> {
     let mut out = Vec::with_capacity(96 + message.len());
     field_number(&mut out, 1, code as u64);
     field_bytes(&mut out, 2, message.as_bytes());
     if let Some(wait) = wait {
-        // A `google.protobuf.Duration`: seconds 1, nanos 2. protobuf omits zeroes.
+        // A `google.protobuf.Duration`: seconds 1, nanos 2. protobuf omits zeros.
         let mut duration = Vec::new();
         field_number(&mut duration, 1, (wait.as_nanos() / 1_000_000_000).min(MAX_SECONDS));
         field_number(&mut duration, 2, wait.as_nanos() % 1_000_000_000);

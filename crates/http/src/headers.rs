@@ -2,14 +2,14 @@
 //!
 //! | style | headers | meaning |
 //! |---|---|---|
-//! | [`Styles::IETF`] | `RateLimit-Policy: "api";q=100;w=60` and `RateLimit: "api";r=7;t=12` | 100 in 60 seconds; 7 are left; full again in 12 seconds, or, for a limit that refused, the request passes in 12 seconds |
-//! | [`Styles::X_RATE_LIMIT`] | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 7`, `X-RateLimit-Reset: 12` | the same for the tightest limit; seconds from now, since the clocks of client and server may differ |
+//! | [`Styles::IETF`] | `RateLimit-Policy: "api";q=100;w=60` and `RateLimit: "api";r=7;t=12` | 100 in 60 seconds; 7 remain; full again in 12 seconds, or, for a limit that refused, the request passes in 12 seconds |
+//! | [`Styles::X_RATE_LIMIT`] | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 7`, `X-RateLimit-Reset: 12` | the same for the tightest limit; the reset is in seconds from now, because the clocks of client and server may differ |
 //! | every refusal | `Retry-After: 12` | whole seconds until the request passes, rounded up and never 0 |
 //!
-//! The first style is draft-ietf-httpapi-ratelimit-headers since its eighth version (last checked: the eleventh): lists of strings
-//! with parameters, as RFC 9651 defines them. `t` is never less than `Retry-After`.
+//! The IETF style is draft-ietf-httpapi-ratelimit-headers since its eighth version (last checked: the eleventh): lists
+//! of strings with parameters, as defined by RFC 9651. `t` is never less than `Retry-After`.
 //!
-//! [`write_policy`] and [`write_status`] write one element of such a list; [`add`] adds headers to a `HeaderMap`.
+//! [`write_policy`] and [`write_status`] write one list element; [`add`] adds headers to a `HeaderMap`.
 
 use std::fmt::{self, Write};
 
@@ -17,7 +17,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tollgate::core::Nanos;
 use tollgate::{Report, Retry};
 
-/// The parameter names of the draft, which has renamed them before.
+/// Parameter names of the draft. Earlier versions used other names.
 mod parameters {
     pub(super) const QUOTA: &str = ";q=";
     pub(super) const WINDOW: &str = ";w=";
@@ -26,10 +26,10 @@ mod parameters {
     pub(super) const CONCURRENT: &str = ";qu=\"concurrent-requests\"";
 }
 
-/// The initial capacity of a list.
+/// Initial capacity of a list, in bytes.
 const LIST_BYTES: usize = 96;
 
-/// The separator of list elements.
+/// Separator of list elements.
 const SEPARATOR: &str = ", ";
 
 /// `RateLimit`: the current state of the limits.
@@ -38,27 +38,27 @@ pub const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 /// `X-RateLimit-Limit`: the capacity of the tightest limit.
 pub const X_RATE_LIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-/// `X-RateLimit-Remaining`: what is left of the tightest limit.
+/// `X-RateLimit-Remaining`: the remaining amount of the tightest limit.
 pub const X_RATE_LIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 /// `X-RateLimit-Reset`: seconds until the tightest limit is full again.
 pub const X_RATE_LIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// The maximum number of limits in a header; further limits are left out.
+/// Maximum number of limits in a header; further limits are omitted.
 pub const MAX_LIMITS: usize = 8;
 
-/// The largest integer of a structured header (RFC 9651).
+/// The largest integer in a structured header (RFC 9651).
 pub const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// The name of a limit without a name.
+/// The header name of a limit without a name.
 pub const UNNAMED: &str = "default";
 
-/// The maximum length of a name in a header; longer names are cut.
+/// Maximum length of a name in a header; longer names are truncated.
 pub const MAX_NAME: usize = 128;
 
-/// `Retry-After` of a request that never passes: an hour, since the header has no value for never.
+/// `Retry-After` for a request that never passes: an hour, because the header cannot express "never".
 pub const NEVER_SECONDS: u64 = 3_600;
 
-/// The rate-limit headers to send. `Retry-After` is not among them: every refusal has it.
+/// The rate-limit headers to send. `Retry-After` is not included, because every refusal has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Styles {
     ietf: bool,
@@ -73,7 +73,7 @@ impl Styles {
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     pub const X_RATE_LIMIT: Self = Self { ietf: false, x: true };
 
-    /// Returns the headers of both.
+    /// Returns the combination of both styles.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self { ietf: self.ietf || other.ietf, x: self.x || other.x }
@@ -95,16 +95,16 @@ impl Default for Styles {
     }
 }
 
-/// The state of one limit, for a header.
+/// The standing of one limit, for a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitStatus<'a> {
-    /// The name of the rule or the layer it belongs to.
+    /// Name of the limit's rule or layer.
     pub name: &'a str,
-    /// The index of the limit in its rule or layer, from 0. It is part of the name from the second limit on: `api:2`.
+    /// Index of the limit in its rule or layer, from 0. From the second limit on it is part of the name: `api:2`.
     pub index: usize,
-    /// What is left of it.
+    /// The limit's report.
     pub report: Report,
-    /// The time in which the whole limit is refilled; `None` for a concurrency limit.
+    /// Time in which the whole limit refills; `None` for a concurrency limit.
     pub window: Option<Nanos>,
     /// Whether this limit refused the request.
     pub refused: bool,
@@ -119,8 +119,8 @@ impl<'a> From<tollgate_engine::LimitReport<'a>> for LimitStatus<'a> {
 
 /// Adds rate-limit headers in the given styles. `retry` is the wait of a refusal.
 ///
-/// `RateLimit` and `RateLimit-Policy` are lists: elements are added to those of other limiters. The other headers are added only
-/// where they are missing.
+/// `RateLimit` and `RateLimit-Policy` are lists: their elements are appended to those of other limiters. The other
+/// headers are added only if they are missing.
 pub fn add<'a>(
     headers: &mut HeaderMap,
     styles: Styles,
@@ -128,7 +128,7 @@ pub fn add<'a>(
     limits: impl IntoIterator<Item = LimitStatus<'a>>,
 ) {
     add_retry_after(headers, retry);
-    // Room for one or two limits, so that the strings do not grow piece by piece.
+    // Capacity for one or two limits, to avoid reallocations.
     let lists = if styles.ietf() { LIST_BYTES } else { 0 };
     let (mut policies, mut statuses) = (String::with_capacity(lists), String::with_capacity(lists));
     let mut tightest: Option<LimitStatus<'_>> = None;
@@ -152,14 +152,14 @@ pub fn add<'a>(
     }
 }
 
-/// Adds the rate-limit headers of a decision. Limits of shadow rules are left out.
+/// Adds the rate-limit headers of a decision. Limits of shadow rules are omitted.
 #[cfg(feature = "engine")]
 pub fn add_decision(headers: &mut HeaderMap, styles: Styles, decision: &tollgate_engine::Decision<'_>) {
     let limits = decision.reports().filter(|report| !report.shadow).map(LimitStatus::from);
     add(headers, styles, decision.retry(), limits);
 }
 
-/// Returns the whole seconds of `Retry-After`, never 0. A release cannot be predicted: one second.
+/// Returns the value of `Retry-After` in whole seconds, never 0. Returns 1 for a release, which cannot be predicted.
 pub fn retry_after(retry: Retry) -> u64 {
     match retry {
         Retry::After(wait) => wait.as_secs_ceil().max(1),
@@ -171,7 +171,7 @@ pub fn retry_after(retry: Retry) -> u64 {
 /// Writes an element of `RateLimit-Policy`: `"api";q=100;w=60`.
 ///
 /// # Errors
-/// If `out` fails.
+/// If writing to `out` fails.
 pub fn write_policy(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
     name(out, status)?;
     write_number(out, parameters::QUOTA, status.report.limit)?;
@@ -184,7 +184,7 @@ pub fn write_policy(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Resu
 /// Writes an element of `RateLimit`: `"api";r=7;t=12`.
 ///
 /// # Errors
-/// If `out` fails.
+/// If writing to `out` fails.
 pub fn write_status(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
     name(out, status)?;
     let time = match status.report.retry {
@@ -215,12 +215,12 @@ pub(crate) fn add_x(headers: &mut HeaderMap, report: &Report) {
     }
 }
 
-/// Formats a number. `HeaderValue::from(u64)` takes a second allocation.
+/// Formats a number with one allocation; `HeaderValue::from(u64)` takes two.
 fn number_value(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| HeaderValue::from(number))
 }
 
-/// Adds the element that `write` writes to a list. Writing to a `String` cannot fail.
+/// Appends the element written by `write` to a list. Writing to a `String` cannot fail.
 pub(crate) fn push(list: &mut String, write: impl FnOnce(&mut String) -> fmt::Result) {
     if !list.is_empty() {
         list.push_str(SEPARATOR);
@@ -228,7 +228,8 @@ pub(crate) fn push(list: &mut String, write: impl FnOnce(&mut String) -> fmt::Re
     let _ = write(list);
 }
 
-/// Adds a list to those of a header. A copy of the exact length takes one allocation, the string itself with its spare room two.
+/// Appends a list to a header. Copying the exact length takes one allocation; converting the string with its spare
+/// capacity takes two.
 fn append(headers: &mut HeaderMap, name: HeaderName, list: &str) {
     if !list.is_empty()
         && let Ok(value) = HeaderValue::from_str(list)
@@ -237,8 +238,8 @@ fn append(headers: &mut HeaderMap, name: HeaderName, list: &str) {
     }
 }
 
-/// Writes the name of the rule, and the number of the limit from the second on. Characters that a header cannot hold become
-/// question marks.
+/// Writes the quoted name and, from the second limit on, the limit's number. Characters that a header cannot contain
+/// become question marks.
 fn name(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
     let name = if status.name.is_empty() { UNNAMED } else { status.name };
     out.write_char('"')?;

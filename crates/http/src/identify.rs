@@ -1,4 +1,4 @@
-//! The identity that a request is counted under.
+//! Identities: the bytes under which requests are counted.
 
 use std::net::IpAddr;
 
@@ -6,23 +6,24 @@ use http::header::{COOKIE, HeaderName};
 
 use crate::request::RequestView;
 
-/// The maximum length of an identity from a header or a cookie, in bytes. A longer value counts as missing: the cost of
-/// hashing a key grows with its length, and API keys and session ids are far shorter.
+/// Maximum length of an identity from a header or a cookie, in bytes. A longer value counts as missing, because the
+/// cost of hashing a key grows with its length. API keys and session ids are far shorter.
 pub const MAX_IDENTITY: usize = 8_192;
 
-/// Finds the identity that a request is counted under.
+/// Finds the identity under which a request is counted.
 ///
-/// The client must not be able to choose its identity freely, because every new identity is a new allowance. Good sources are an
-/// address that a trusted proxy vouches for ([`ClientIp`](crate::ClientIp)) and a token that was verified before the request
-/// reaches the layer. An API key in a header ([`ByHeader`]) is safe only if unknown keys are rejected.
+/// The client must not be able to choose its identity freely, because every new identity gets a new allowance. Good
+/// sources are the address reported by a trusted proxy ([`ClientIp`](crate::ClientIp)) and a token that was verified
+/// before the request reaches the layer. An API key in a header ([`ByHeader`]) is safe only if unknown keys are
+/// rejected.
 ///
-/// Functions implement this trait; [`by`] helps the compiler with closures.
+/// Functions implement this trait; [`by`] helps the compiler to infer the type of closures.
 pub trait Identify {
     /// Returns the identity, or `None` if the request has none.
     fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>>;
 
-    /// Returns how to configure the server if a missing identity can only mean that the server is misconfigured, as for
-    /// the address of the peer. Returns `None` if clients may leave the identity out.
+    /// Returns a configuration hint if a missing identity means that the server is misconfigured, as for the peer
+    /// address. Returns `None` if clients may omit the identity.
     fn setup_hint(&self) -> Option<&'static str> {
         None
     }
@@ -35,7 +36,7 @@ impl<F: for<'r> Fn(&RequestView<'r>) -> Option<Identity<'r>>> Identify for F {
     }
 }
 
-/// Returns the closure unchanged; the signature tells the compiler that it may return parts of the request.
+/// Returns the closure unchanged. The signature tells the compiler that the closure may return parts of the request.
 ///
 /// ```
 /// use tollgate_http::{RequestView, Identify, Identity, by};
@@ -53,7 +54,7 @@ pub fn by<F: for<'r> Fn(&RequestView<'r>) -> Option<Identity<'r>>>(closure: F) -
     closure
 }
 
-/// The bytes that a request is counted under, borrowed from the request where possible.
+/// The bytes under which a request is counted, borrowed from the request where possible.
 #[derive(Clone, Debug)]
 pub struct Identity<'r>(Bytes<'r>);
 
@@ -113,8 +114,8 @@ impl From<IpAddr> for Identity<'_> {
 
 /// Counts by the raw value of a header.
 ///
-/// A header that is missing, empty or longer than [`MAX_IDENTITY`] gives no identity. If the header is repeated, the first value
-/// counts, as it does for `HeaderMap::get`.
+/// There is no identity if the header is missing, empty or longer than [`MAX_IDENTITY`]. If the header is repeated, the
+/// first value counts, as with `HeaderMap::get`.
 #[derive(Clone, Debug)]
 pub struct ByHeader(HeaderName);
 
@@ -124,7 +125,7 @@ impl ByHeader {
         Self(name)
     }
 
-    /// Counts by the header of this name, in lower case: `x-api-key`.
+    /// Counts by the header with this lower-case name, such as `x-api-key`.
     ///
     /// # Panics
     /// If `name` is not a valid header name in lower case.
@@ -142,8 +143,8 @@ impl Identify for ByHeader {
 
 /// Counts by the value of a cookie.
 ///
-/// A cookie that is missing, empty or longer than [`MAX_IDENTITY`] gives no identity. If the cookie is repeated, the first value
-/// counts. Only the first [`MAX_IDENTITY`] bytes of each of the first 32 `Cookie` headers are searched.
+/// There is no identity if the cookie is missing, empty or longer than [`MAX_IDENTITY`]. If the cookie is repeated, the
+/// first value counts. Only the first [`MAX_IDENTITY`] bytes of each of the first 32 `Cookie` headers are searched.
 #[derive(Clone, Debug)]
 pub struct ByCookie(String);
 
@@ -160,7 +161,7 @@ impl Identify for ByCookie {
     }
 }
 
-/// HTTP/2 clients may send each cookie in a separate header.
+/// Maximum number of `Cookie` headers searched. HTTP/2 clients may send each cookie in a separate header.
 const MAX_COOKIE_HEADERS: usize = 32;
 
 pub(crate) fn find_cookie<'r>(request: &RequestView<'r>, name: &[u8]) -> Option<Identity<'r>> {

@@ -1,4 +1,5 @@
-//! Rate limits for HTTP and gRPC: client identification, rate-limit headers, and a tower layer for axum, hyper and tonic.
+//! Rate limits for HTTP and gRPC: client identification, rate-limit headers, and a tower layer for axum, hyper and
+//! tonic.
 //!
 //! ```
 //! use tollgate::{Keyed, TokenBucket};
@@ -13,7 +14,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A client that exceeds a limit receives
+//! A client that exceeds a limit receives:
 //!
 //! ```text
 //! HTTP/1.1 429 Too Many Requests
@@ -29,55 +30,55 @@
 //!
 //! | counted by | use | no identity if |
 //! |---|---|---|
-//! | address, through trusted proxies | [`ClientIp`] | the server does not provide the peer address |
-//! | a header, such as an API key | [`ByHeader`] | missing, empty or longer than [`MAX_IDENTITY`] |
-//! | a cookie | [`ByCookie`] | the same |
+//! | client address, through trusted proxies | [`ClientIp`] | the server does not provide the peer address |
+//! | a header, such as an API key | [`ByHeader`] | the header is missing, empty or longer than [`MAX_IDENTITY`] |
+//! | a cookie | [`ByCookie`] | the cookie is missing, empty or longer than [`MAX_IDENTITY`] |
 //! | anything else | [`by`] a closure | the closure returns `None` |
 //!
-//! `LimitLayer::on_unidentified` decides about requests without an identity. By default, requests without the header or the cookie
-//! are counted together, as one client. A missing peer address means that the server is misconfigured: the layer answers
-//! with status 500 and says what to configure, instead of counting all clients as one.
+//! `LimitLayer::on_unidentified` configures the treatment of requests without an identity. By default, requests without
+//! the header or cookie are counted together, as one client. A missing peer address means that the server is
+//! misconfigured. The layer then answers with status 500 and a hint for the configuration, instead of counting all
+//! clients as one.
 //!
-//! **axum**: enable the feature `axum` and serve the app with `into_make_service_with_connect_info::<SocketAddr>()`. **tonic** and
-//! others: [`ClientIp::peer`].
+//! **axum**: enable the feature `axum` and serve the app with `into_make_service_with_connect_info::<SocketAddr>()`.
+//! **tonic** and others: [`ClientIp::peer`].
 //!
-//! A client must not be able to choose its identity, since every new identity is a new allowance. [`client_address`] defines which
-//! proxies are trusted, and how malformed and forged headers are handled.
+//! A client must not be able to choose its identity, because every new identity gets a new allowance.
+//! [`client_address`] describes which proxies are trusted, and how malformed and forged headers are handled.
 //!
 //! # Limits
 //!
-//! - **Rate per client**: `LimitLayer::by_key`, with any algorithm of `tollgate`, or several of them together.
+//! - **Rate per client**: `LimitLayer::by_key`, with any algorithm of `tollgate`, or several of them.
 //! - **Rate of the whole service**: `LimitLayer::global`.
-//! - **Waiting instead of refusing**: either of them with a [`LeakyBucket`](tollgate::LeakyBucket). Requests wait for their turn before
-//!   the service sees them; abandoned requests give their turn back.
-//! - **Concurrency**: `LimitLayer::in_flight` and `LimitLayer::global_in_flight`. A request holds its slot until the body of the
-//!   response has ended.
+//! - **Delays instead of refusals**: either of these with a [`LeakyBucket`](tollgate::LeakyBucket). Requests wait
+//!   before they reach the service; an abandoned request refunds its turn.
+//! - **Concurrency**: `LimitLayer::in_flight` and `LimitLayer::global_in_flight`. A request holds its slot until the
+//!   response body has ended.
 //! - **Rules**, with the state in memory or shared in Redis: `LimitLayer::by_rules`, with the feature `engine`.
 //!
-//! `LimitLayer::observe` tries a limit before it is enforced. Several layers may stand around one service; the
-//! outermost, which axum's `layer` adds last, decides first, and requests that it refuses are not charged to the
-//! others.
+//! `LimitLayer::observe` tests a limit before it is enforced. Several layers can wrap one service. The outermost layer,
+//! which axum's `layer` adds last, decides first; requests that it refuses are not charged to the other layers.
 //!
 //! # Headers
 //!
-//! [`headers`] describes the styles. Every response carries rate-limit headers, as those of the server do; if a layer
-//! has several limits by key, `RateLimit` lists the tightest. `SendHeaders::OnRefusal` leaves the headers out of other
-//! responses, since writing them takes several times as long as deciding.
+//! [`headers`] describes the styles. By default every response has rate-limit headers, as on the server. If a layer has
+//! several limits per key, `RateLimit` lists the tightest. `SendHeaders::OnRefusal` sends the headers only with
+//! refusals, because writing them takes several times as long as a decision.
 //!
 //! # Cost
 //!
-//! With `SendHeaders::OnRefusal`, a request that passes allocates nothing and takes about twice as long as the bare
+//! With `SendHeaders::OnRefusal`, an admitted request allocates nothing and takes about twice as long as the bare
 //! `Keyed::check` (`scripts/bench lib layer`). Allocations per request:
 //!
 //! | request | allocations |
 //! |---|---|
-//! | passes without headers, by header, cookie or address | 0 |
-//! | passes, IETF headers | 1, and 2 more if the response had no headers |
-//! | passes, both styles of headers | 4, and 2 more if the response had no headers |
-//! | holds a slot in flight | 2 |
-//! | waits | 3, and those of tokio's timer |
-//! | is refused | 7, the whole response |
-//! | is decided by rules | those of the attributes, and 3 |
+//! | admitted without headers, by header, cookie or address | 0 |
+//! | admitted with IETF headers | 1, plus 2 if the response had no headers |
+//! | admitted with both header styles | 4, plus 2 if the response had no headers |
+//! | holds a concurrency slot | 2 |
+//! | waits | 3, plus tokio's timer |
+//! | refused | 7, for the whole response |
+//! | decided by rules | 3, plus the attributes |
 //!
 //! # Features
 //!

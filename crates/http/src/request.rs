@@ -13,7 +13,7 @@ pub struct RequestView<'r> {
 }
 
 impl<'r> RequestView<'r> {
-    /// Borrows everything but the body of a request.
+    /// Borrows everything except the body of a request.
     #[inline]
     pub fn of<B>(request: &'r Request<B>) -> Self {
         Self {
@@ -24,7 +24,7 @@ impl<'r> RequestView<'r> {
         }
     }
 
-    /// Borrows the parts of a request that was already split into head and body.
+    /// Borrows the head of a request that was already split into head and body.
     pub fn of_parts(parts: &'r Parts) -> Self {
         Self { method: &parts.method, uri: &parts.uri, headers: &parts.headers, extensions: &parts.extensions }
     }
@@ -44,12 +44,12 @@ impl<'r> RequestView<'r> {
         self.headers
     }
 
-    /// Returns the extensions, where servers and other middleware put data about the request.
+    /// Returns the extensions, in which servers and other middleware store data about the request.
     pub fn extensions(&self) -> &'r Extensions {
         self.extensions
     }
 
-    /// Returns whether the caller speaks gRPC, and so needs a gRPC status instead of an HTTP one.
+    /// Returns whether the request is gRPC, and so needs a gRPC status instead of an HTTP status.
     #[cfg(feature = "tower")]
     pub(crate) fn is_grpc(&self) -> bool {
         let content_type = self.headers.get(http::header::CONTENT_TYPE);

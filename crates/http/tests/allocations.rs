@@ -1,7 +1,6 @@
-//! Counts the allocations of the layer. The numbers are those of the table in the crate's
-//! documentation.
+//! Counts the allocations of the layer. The crate documentation lists the same numbers in a table.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 mod support;
 
@@ -10,7 +9,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-// The counting allocator is a separate crate because it needs unsafe code. It counts the
+// The counting allocator is in a separate crate because it needs unsafe code. It counts the
 // allocations of this thread.
 use allocation_counter::measure;
 use http::{Request, Response};
@@ -22,7 +21,7 @@ use tollgate_http::{ByCookie, ByHeader, ClientIp, ForwardedBy, LimitLayer, SendH
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Builds a request as a server would, outside of the count.
+/// Builds a request like a server's; its allocations are not counted.
 fn request() -> Request<Body> {
     let request = Request::builder()
         .header("x-api-key", "0123456789abcdef")
@@ -32,7 +31,7 @@ fn request() -> Request<Body> {
     request.body(Full::default()).unwrap()
 }
 
-/// Returns how often a call allocates, from request to response, without dropping the response.
+/// Returns the number of allocations of a call, from request to response. The response is not dropped.
 #[track_caller]
 fn count_allocations<S, R>(mut service: S, status: u16) -> u64
 where
@@ -40,7 +39,7 @@ where
     S::Error: std::fmt::Debug,
 {
     let mut context = Context::from_waker(Waker::noop());
-    // One warm-up call.
+    // The first call is a warm-up.
     for count in [false, true] {
         let request = request();
         let (mut answer, mut counted) = (None, 0);
@@ -56,14 +55,14 @@ where
             return counted;
         }
     }
-    unreachable!("the second round counts")
+    unreachable!("the second round returns")
 }
 
 fn keyed(burst: u64) -> Keyed {
     Keyed::new(TokenBucket::new("1/h".parse().unwrap(), burst).unwrap(), 1_000).unwrap()
 }
 
-/// Without headers on allowed responses; another test counts those.
+/// Sends no headers with allowed responses; another test counts their allocations.
 fn without_headers<G>(layer: LimitLayer<G>) -> LimitLayer<G> {
     layer.send_headers(SendHeaders::OnRefusal)
 }
@@ -71,8 +70,8 @@ fn without_headers<G>(layer: LimitLayer<G>) -> LimitLayer<G> {
 const KEY: ByHeader = ByHeader::named("x-api-key");
 
 #[test]
-fn passing_allocates_nothing_however_the_client_is_identified() {
-    assert_eq!(count_allocations(Inner::default(), 200), 0, "the service itself");
+fn admission_allocates_nothing_for_any_identification() {
+    assert_eq!(count_allocations(Inner::default(), 200), 0, "the bare service");
     assert_eq!(count_allocations(without_headers(LimitLayer::by_key(keyed(9), KEY)).layer(Inner::default()), 200), 0);
     let cookie = ByCookie::new("session");
     assert_eq!(

@@ -40,7 +40,7 @@ async fn each_address_has_its_own_limit() {
 }
 
 #[tokio::test]
-async fn app_served_without_connect_info_says_what_to_configure() {
+async fn app_without_connect_info_returns_a_configuration_hint() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, app()).await.unwrap() });

@@ -1,7 +1,7 @@
-//! Replays the inputs that fuzzing found; see `fuzz/`.
+//! Replays the inputs found by fuzzing; see `fuzz/`.
 
 #[path = "fuzzed/forwarded.rs"]
-#[allow(unreachable_pub, reason = "the fuzz target includes it too")]
+#[allow(unreachable_pub, reason = "the fuzz target also includes this module")]
 mod forwarded;
 
 use proptest::prelude::*;

@@ -1,14 +1,14 @@
 //! The examples, served on real ports and called over HTTP.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 #[path = "../examples/axum_limits.rs"]
-#[allow(dead_code, unreachable_pub, reason = "it is a program of its own")]
+#[allow(dead_code, unreachable_pub, reason = "the example is a separate program")]
 mod axum_limits;
 #[path = "support/http.rs"]
 mod http;
 #[path = "../examples/shared_redis.rs"]
-#[allow(dead_code, unreachable_pub, reason = "it is a program of its own")]
+#[allow(dead_code, unreachable_pub, reason = "the example is a separate program")]
 mod shared_redis;
 
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ async fn axum_app_limits_by_user_and_by_address() {
     assert_eq!((refused.status, refused.header("retry-after")), (429, "20"));
     assert_eq!(refused.header("content-type"), "application/problem+json");
     assert!(refused.body.contains(r#""violated-policies":["per-user"]"#));
-    // The address has three of six left, with any key and any forwarding header.
+    // The address has three of six requests left, with any API key and any forwarding header.
     assert_eq!(hello("bob", "203.0.113.7").await.status, 200);
     assert_eq!(hello("carol", "9.9.9.9, 203.0.113.7").await.status, 200);
     assert_eq!(ask(server, "GET /hello", &[("x-forwarded-for", "203.0.113.7")]).await.status, 200);
@@ -57,7 +57,7 @@ async fn axum_app_limits_by_user_and_by_address() {
 }
 
 #[tokio::test]
-async fn logins_are_limited_more_strictly_than_the_rest() {
+async fn logins_have_a_stricter_limit() {
     let server = serve(axum_limits::app(TrustedProxies::none()).unwrap()).await;
     // No proxy is trusted, so a forged address has no effect.
     let login = async |claimed: &str| ask(server, "POST /login", &[("x-forwarded-for", claimed)]).await.status;
@@ -84,7 +84,7 @@ async fn instances_of_an_app_share_their_limits_through_redis() {
         assert!((1..=15).contains(&wait), "{wait}");
         assert_eq!(hello(server, "bob").await.status, 200);
     }
-    // Without Redis the app decides locally, and its clients do not notice.
+    // Without Redis the app decides locally, and clients are still served.
     redis.kill();
     assert_eq!(hello(first, "carol").await.status, 200);
 }

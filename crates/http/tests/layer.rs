@@ -1,6 +1,6 @@
 //! The layer around a service in this process, with manual clocks.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 mod support;
 
@@ -34,7 +34,7 @@ fn header<'a, B>(response: &'a Response<B>, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn each_key_has_its_own_limit_and_refusals_carry_the_wait() {
+async fn each_key_has_its_own_limit_and_refusals_contain_the_wait() {
     let (keyed, clock) = keyed(bucket("1/s", 2));
     let inner = Inner::default();
     let mut service = LimitLayer::by_key(keyed, USER).name("per-user").layer(inner.clone());
@@ -57,7 +57,7 @@ async fn each_key_has_its_own_limit_and_refusals_carry_the_wait() {
 }
 
 #[tokio::test]
-async fn allowed_responses_carry_headers_in_the_configured_styles() {
+async fn allowed_responses_have_headers_in_the_configured_styles() {
     let (keyed, _) = keyed(bucket("1/s", 10));
     let layer = LimitLayer::by_key(keyed, USER);
     let passed = call(&mut layer.clone().layer(Inner::default()), get("alice")).await;
@@ -146,25 +146,25 @@ async fn leaky_bucket_makes_requests_wait() {
     assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::OK);
     assert_eq!(start.elapsed(), Duration::ZERO);
     assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::OK);
-    // The timers of the runtime have a resolution of a millisecond and never fire early.
+    // The runtime's timers have a resolution of 1 ms and never fire early.
     assert!((100..=101).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
-    // The limiter's clock stands still: the third request waits for two, and the fourth does not
-    // fit.
+    // The limiter's clock stands still: the third request waits for two earlier ones, and the
+    // fourth does not fit.
     assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::OK);
     assert!((300..=302).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
     assert_eq!(call(&mut service, get("alice")).await.status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
 #[tokio::test(start_paused = true)]
-async fn abandoned_wait_gives_the_turn_back() {
+async fn abandoned_wait_refunds_its_turn() {
     let (keyed, _) = keyed(LeakyBucket::new("10/s".parse().unwrap(), 3).unwrap());
     let inner = Inner::default();
     let mut service = LimitLayer::by_key(keyed.clone(), USER).layer(inner.clone());
     call(&mut service, get("alice")).await;
     let given_up = tokio::time::timeout(Duration::from_millis(50), call(&mut service, get("alice"))).await;
     assert!(given_up.is_err());
-    assert_eq!(keyed.report("alice", 1).remaining, 2, "only the first is still in the bucket");
-    assert_eq!(inner.calls(), 1, "the service never saw the second");
+    assert_eq!(keyed.report("alice", 1).remaining, 2, "only the first request is still in the bucket");
+    assert_eq!(inner.calls(), 1, "the second request never reached the service");
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,12 +190,12 @@ async fn slot_in_flight_is_freed_at_the_end_of_the_body() {
     assert_eq!(header(&refused, "ratelimit-policy"), r#""in-flight";q=1;qu="concurrent-requests""#);
     assert_eq!(header(&refused, "ratelimit"), r#""in-flight";r=0"#);
     drop(refused);
-    assert_eq!(keyed.report("alice", 1).remaining, 0, "a refusal gives nothing back");
-    // Read to its end, but not dropped.
+    assert_eq!(keyed.report("alice", 1).remaining, 0, "a refusal frees nothing");
+    // The body is read to its end, but not dropped.
     let mut body = first.into_body();
     assert!(body.frame().await.unwrap().is_ok());
     assert_eq!(keyed.report("alice", 1).remaining, 1);
-    // Dropped, but not read.
+    // The body is dropped, but not read.
     let second = call(&mut service, get("alice")).await;
     assert_eq!((second.status(), keyed.report("alice", 1).remaining), (StatusCode::OK, 0));
     drop(second);
@@ -204,14 +204,14 @@ async fn slot_in_flight_is_freed_at_the_end_of_the_body() {
 
 #[tokio::test]
 async fn stream_is_in_flight_until_its_last_frame() {
-    for (frames, places_after_each) in [("dd.", &[0, 0, 1][..]), ("dt", &[0, 1]), ("de", &[0, 1])] {
+    for (frames, free_after_each) in [("dd.", &[0, 0, 1][..]), ("dt", &[0, 1]), ("de", &[0, 1])] {
         let (keyed, _) = keyed(Concurrency::new(1, Nanos::from_secs(60)).unwrap());
         let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(support::Streaming(frames));
         let mut body = call(&mut service, get("alice")).await.into_body();
-        for places in places_after_each {
-            // Bodies that end with one frame, with the last of several, or with an error.
+        for free in free_after_each {
+            // The bodies end with the end of the stream, with trailers, or with an error.
             let _ = body.frame().await;
-            assert_eq!(keyed.report("alice", 1).remaining, *places, "{frames}");
+            assert_eq!(keyed.report("alice", 1).remaining, *free, "{frames}");
         }
     }
 }
@@ -234,7 +234,7 @@ async fn slot_in_flight_is_freed_for_clients_without_a_table_slot() {
     let clock = Arc::new(ManualClock::at(Nanos::from_secs(3_600).as_nanos()));
     let limit = Concurrency::new(2, Nanos::from_secs(60)).unwrap();
     let keyed = Arc::new(Keyed::with_clock(limit, 1, clock).unwrap());
-    // An entry is not evicted for a key that would use less.
+    // An entry is not evicted for a key that uses less.
     (0..100_u64).for_each(|n| assert!(keyed.check(&n.to_le_bytes(), 2).is_allowed()));
     let mut service = LimitLayer::in_flight(keyed.clone(), USER).layer(Inner::default());
     for round in 0..10 {
@@ -261,7 +261,7 @@ async fn global_limit_counts_all_clients_together() {
 }
 
 #[tokio::test]
-async fn global_limit_on_concurrency_frees_slots_at_the_end_of_the_body() {
+async fn global_concurrency_limit_frees_slots_at_the_end_of_the_body() {
     let limiter = Arc::new(Limiter::new(Concurrency::new(1, Nanos::from_secs(60)).unwrap()));
     let mut service = LimitLayer::global_in_flight(limiter.clone()).layer(Inner::default());
     let first = call(&mut service, get("alice")).await;
@@ -291,10 +291,10 @@ async fn unknown_peer_address_is_a_visible_misconfiguration() {
     let mut grpc = get("alice");
     grpc.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
     assert_eq!(header(&call(&mut layer().layer(Inner::default()), grpc).await, "grpc-status"), "13");
-    // Observing never refuses, and reports what it would have done.
+    // An observing layer never refuses, and reports the outcome that it would have applied.
     let observed = call(&mut layer().observe().layer(Inner::default()), get("alice")).await;
     assert_eq!(observed.extensions().get::<Observed>().unwrap().0, Outcome::Deny(Retry::Never));
-    // An explicit choice is respected: behind a Unix socket there is no address.
+    // The configured choice is used: behind a Unix socket there is no address.
     let mut together = layer().on_unidentified(OnUnidentified::CountTogether).layer(Inner::default());
     assert_eq!(header(&call(&mut together, get("alice")).await, "ratelimit"), r#""default";r=8;t=1"#);
 }
@@ -342,7 +342,7 @@ async fn grpc_refusal_is_a_grpc_status() {
             assert_eq!(header(&refused, "content-type"), content_type);
             assert_eq!(header(&refused, "grpc-retry-pushback-ms"), "60000");
             assert_eq!(header(&refused, "retry-after"), "");
-            assert!(http_body::Body::is_end_stream(refused.body()), "there are only trailers");
+            assert!(http_body::Body::is_end_stream(refused.body()), "only trailers");
         } else {
             assert_eq!((refused.status().as_u16(), header(&refused, "grpc-status")), (429, ""), "{content_type}");
         }

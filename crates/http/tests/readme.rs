@@ -1,6 +1,6 @@
-//! The Rust code of the README, compiled and run here, and compared with the README word for word.
+//! The Rust code in the README: compiled and run here, and compared with the README text.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use axum::routing::get;
 
@@ -34,6 +34,6 @@ fn readme_code_equals_this_file() {
     let flush =
         |text: &str| text.lines().map(|line| format!("{}\n", line.strip_prefix("    ").unwrap_or(line))).collect();
     let run: Vec<String> = between.map(flush).collect();
-    assert_eq!(shown, run, "change both");
-    assert!(!shown.is_empty(), "the README shows no Rust any more");
+    assert_eq!(shown, run, "change the README and this file together");
+    assert!(!shown.is_empty(), "the README contains no Rust code");
 }

@@ -1,6 +1,6 @@
-//! The layer by rules, with counters in memory and a manual clock.
+//! Limits by rules, with the state in memory and a manual clock.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 mod support;
 
@@ -53,8 +53,8 @@ fn header<'a>(response: &'a Response<LimitedBody<Body>>, name: &str) -> &'a str 
 }
 
 #[tokio::test]
-async fn rules_see_the_attributes_of_a_request() {
-    for (rule, uri, headers, meets) in [
+async fn rules_match_the_attributes_of_a_request() {
+    for (rule, uri, headers, matches) in [
         ("when: {path: \"/v1/**\"}", "/v1/items", &[][..], true),
         ("when: {path: \"/v1/**\"}", "/v2/items", &[], false),
         ("when: {method: GET}", "/", &[], true),
@@ -73,12 +73,12 @@ async fn rules_see_the_attributes_of_a_request() {
         let mut service = layer.layer(Inner::default());
         call(&mut service, get(uri, headers)).await;
         let second = call(&mut service, get(uri, headers)).await.status().as_u16();
-        assert_eq!(second, if meets { 429 } else { 200 }, "{rule}: {uri} {headers:?}");
+        assert_eq!(second, if matches { 429 } else { 200 }, "{rule}: {uri} {headers:?}");
     }
 }
 
 #[tokio::test]
-async fn refusal_names_the_rule_and_allowed_responses_carry_headers() {
+async fn refusal_names_the_rule_and_allowed_responses_have_headers() {
     let (layer, _) =
         rig_with_rules("{id: slow, limit: 2/m}, {id: fast, limit: 10/s}, {id: shadow, limit: 1/h, on_exceed: shadow}");
     let layer = layer.styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
@@ -126,7 +126,7 @@ async fn abandoned_wait_of_a_rule_refunds_its_tokens() {
     let entries = [Entry::new("path", "/")];
     let items = [Item::new(&entries)];
     let mut decisions = Decisions::default();
-    // Lets the refunding task run.
+    // Lets the refund task run.
     let mut left = 0;
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -153,7 +153,7 @@ async fn domain_without_rules_allows_and_counts_requests() {
 }
 
 #[tokio::test]
-async fn values_above_the_maximum_length_are_cut() {
+async fn values_above_the_maximum_length_are_truncated() {
     let (layer, _) = rig_with_rules("{id: r, per: [path], limit: 1/m}");
     let mut service = layer.layer(Inner::default());
     let long = format!("/{}", "a".repeat(Item::MAX_BYTES));

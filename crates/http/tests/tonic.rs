@@ -1,6 +1,6 @@
-//! A real tonic server behind limits, and a real tonic client that understands the refusals.
+//! A real tonic server with limits, and a real tonic client that understands the refusals.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -23,7 +23,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt;
 use tower_service::Service;
 
-/// Messages are bytes; their content does not matter here.
+/// A codec for raw bytes; the message content does not matter here.
 #[derive(Clone, Copy, Default)]
 struct Plain;
 
@@ -61,7 +61,7 @@ impl Decoder for Plain {
     }
 }
 
-/// Echoes its input.
+/// A service that echoes its input.
 #[derive(Clone, Copy)]
 struct Echo;
 

@@ -1,13 +1,14 @@
-//! Hashes keys that callers choose, in a third of the instructions of the standard library's hash.
+//! A keyed hash for keys chosen by callers, in a third of the instructions of the standard library's hash.
 //!
-//! A key in chunks of seven bytes is a polynomial over the numbers modulo the prime 2⁶¹−1, and its hash the value at a secret
-//! point. Two keys of up to `n` bytes agree at no more than `n/7 + 2` points, so without the point no caller can choose keys that
-//! collide. The point changes where a table keeps a key, and no decision.
+//! A key in chunks of seven bytes is a polynomial modulo the prime 2⁶¹−1, and its hash is the polynomial's value at a
+//! secret point. Two keys of up to `n` bytes have the same value at no more than `n/7 + 2` points, so callers that do
+//! not know the point cannot choose colliding keys. The point affects only the position of a key in a table, never a
+//! decision.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 const PRIME: u64 = (1 << 61) - 1;
-/// Bytes in a chunk, which is less than the prime.
+/// Bytes per chunk. A chunk is less than the prime.
 const CHUNK: usize = 7;
 
 /// The secret point of one table.
@@ -31,7 +32,7 @@ impl BuildHasher for KeyHash {
     }
 }
 
-/// The hash of one key so far.
+/// The running hash of one key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyHasher {
     point: u64,
@@ -56,7 +57,7 @@ impl Hasher for KeyHasher {
             self.add(u64::from_le_bytes(*eight) & ((1 << 56) - 1));
             rest = &rest[CHUNK..];
         }
-        // At most a chunk is left, and its number of bytes follows from the length, which is written before.
+        // At most one chunk is left. The key length, written before, determines its number of bytes.
         self.add(rest.iter().rev().fold(0, |chunk, byte| chunk << 8 | u64::from(*byte)));
     }
 
@@ -67,7 +68,7 @@ impl Hasher for KeyHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // Tables use the highest bits, which the sum does not have.
+        // Tables use the highest bits, which the sum lacks.
         self.sum.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
@@ -77,13 +78,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_differ_in_any_byte_or_in_length_differ() {
+    fn keys_that_differ_in_a_byte_or_in_length_have_different_hashes() {
         let state = KeyHash { point: 0x0123_4567_89AB_CDEF };
         let mut keys: Vec<Vec<u8>> = (0..40).map(|length| vec![0; length]).collect();
-        for place in 0..40 {
+        for index in 0..40 {
             for bit in 0..8 {
                 let mut key = vec![0; 40];
-                key[place] = 1 << bit;
+                key[index] = 1 << bit;
                 keys.push(key);
             }
         }

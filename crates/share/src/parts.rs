@@ -1,39 +1,41 @@
 //! A group of charges over several places: all or none, in one round trip, without locks.
 //!
-//! **The naive method** takes place by place and undoes what it took at the first refusal. It costs a
-//! round trip for each place. Two-phase commit costs two, and holds locks while a participant is
-//! slow.
+//! **The naive method** takes from one place after the other, and undoes the takes at the first
+//! refusal. It costs a round trip per place. Two-phase commit costs two round trips, and holds
+//! locks while a participant is slow.
 //!
-//! **The idea** is that a take can be undone by a refund, so all parts take at the same time. All
-//! took: the group is admitted after one round trip. Otherwise the parts that took are refunded, and
-//! the verdict is the first that occurs of rejected, refused, stale, partly unanswered.
+//! **The idea** is that a take can be undone by a refund, so all parts take at the same time. If
+//! all of them took, the group is admitted after one round trip. Otherwise the parts that took are
+//! refunded, and the verdict is the first of these that occurs: rejected, refused, stale, partly
+//! unanswered.
 //!
-//! **Mixed results are repeated once**, in ascending order of the places. Without this, two groups
-//! that meet over the last tokens of two places can refuse each other although one of them fits:
-//! A takes at place 1 and is refused at 2, B takes at 2 and is refused at 1. In the ordered round, one
-//! of the two is first at the lowest place that they share, and the other one waits for nothing. The
-//! refunds are queued before the ordered takes, so these find what the first round gave back.
+//! **Mixed results are retried once**, in ascending order of the places. Without this, two groups
+//! that compete for the last tokens of two places can refuse each other although one of them fits:
+//! A takes at place 1 and is refused at 2, B takes at 2 and is refused at 1. In the ordered round,
+//! one group is first at the lowest place that both share, so at least one of them is not blocked
+//! by the other. The refunds are queued before the ordered takes, so these find the tokens of the
+//! first round.
 //!
-//! **Suspects go first.** A part whose key was refused lately takes first, while the others are only
-//! peeked at: a caller that is refused anyway does not hold tokens of others even for a moment.
+//! **Suspects go first.** A part whose key was recently refused takes first, while the other parts
+//! only peek. So a caller that is refused anyway never holds tokens of the other keys.
 //!
-//! **A place that does not answer** does not decide for the others. [`Verdict::Partial`] lists what
-//! the places said; the caller applies its own policy to the parts without an answer and reports the
-//! result through [`Parts::conclude`], which refunds the other parts if the request is not admitted.
-//! An *unknown* part may have been carried out and counts as spent. If its answer arrives late and
-//! says that it took, it is refunded unless the request was admitted.
+//! **A place that does not answer** does not decide for the others. With [`Verdict::Partial`], the
+//! caller reads the replies, applies its own policy to the parts without an answer, and passes the
+//! result to [`Parts::conclude`], which refunds the other parts if the request is not admitted. An
+//! *unknown* part may have been executed and counts as spent. If a late answer shows that it took,
+//! it is refunded unless the request was admitted.
 //!
-//! **Guarantee.** A bucket that would be full refills while tokens are held, and the refund then adds
-//! them. Let `V` be the level that the bucket would have if only admitted groups took, and `H` what is
-//! held for groups that will be refunded. The level is `V − H + e`; the excess `e` grows at the rate
-//! `r` only while `V = B` and `H > 0`, never beyond `H`, and is capped away when the bucket is full. So
-//! each place admits at most `B + r·T + E` with `E ≤ min(H, r·c)`, where `c` is the longest time in which
-//! holds overlap without a gap. (The age of the oldest refund does not bound it: with `B = 2` and 10 a
-//! second, groups that hold one token for 20 ms each, the next before the last is refunded, let a third
-//! token refill within 100 ms.) A hold lasts no longer than two deadlines,
-//! since older refunds are dropped, and suspects hold nothing of others, so an attack does not prolong
-//! the chain. If no message is lost or late, every take is either part of an admitted group or refunded
-//! exactly once.
+//! **Guarantee.** While tokens are held, a bucket that would otherwise be full keeps refilling, and
+//! the refund then adds to the refill. Let `V` be the level that the bucket would have if only
+//! admitted groups took, and `H` the amount held for groups that will be refunded. The level is
+//! `V − H + e`. The excess `e` grows at the rate `r` only while `V = B` and `H > 0`, never exceeds
+//! `H`, and is capped away when the bucket is full. So each place admits at most `B + r·T + E` with
+//! `E ≤ min(H, r·c)`, where `c` is the longest time in which holds overlap without a gap. (The age
+//! of the oldest refund is not a bound. Example: with `B = 2` and 10 per second, groups that hold
+//! one token for 20 ms each, the next before the last is refunded, let a third token refill within
+//! 100 ms.) A hold lasts at most two deadlines, because older refunds are dropped. Suspects hold no
+//! tokens of other keys, so an attack does not prolong the chain. If no message is lost or late,
+//! every take is either part of an admitted group or refunded exactly once.
 //!
 //! ```
 //! use tollgate_share::parts::{Action, Parts, Reply, Verdict};
@@ -47,37 +49,37 @@
 //! assert_eq!(actions, [Action::Answer(Verdict::Admitted)]);
 //! ```
 
-/// The reply of a place about a part.
+/// The reply of a place for one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// The place took the charges or, for a peek, would take them.
+    /// The place took the charges, or would take them in the case of a peek.
     Passed,
-    /// The store refuses this permanently. Nothing was spent.
+    /// The store permanently rejects the charges. Nothing was spent.
     Rejected,
-    /// It does not fit. Nothing was spent.
+    /// The charges do not fit. Nothing was spent.
     Refused,
-    /// The calendar windows do not fit the place's time. Nothing was spent.
+    /// The calendar windows do not match the place's time. Nothing was spent.
     Stale,
-    /// Nothing was sent, so nothing was spent.
+    /// The message was not sent, so nothing was spent.
     Unavailable,
-    /// It was sent, and no answer came in time. It counts as spent.
+    /// The message was sent, but no answer came in time. It counts as spent.
     Unknown,
 }
 
-/// What to do next.
+/// An instruction for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Take the charges of this part at its place; report through [`Parts::on`].
+    /// Take this part's charges at its place; report the reply through [`Parts::on`].
     Take(usize),
-    /// Ask whether this part would take; report through [`Parts::on`].
+    /// Ask whether this part would take; report the reply through [`Parts::on`].
     Peek(usize),
-    /// Refund what this part took. Queue the refund on the link of its place before any later message.
+    /// Refund this part. Queue the refund on its place's link before any later message.
     Refund(usize),
-    /// Answer the caller. Comes once.
+    /// Answer the caller. Occurs once.
     Answer(Verdict),
 }
 
-/// The verdict about a group.
+/// The verdict on a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All parts took.
@@ -88,12 +90,12 @@ pub enum Verdict {
     Refused,
     /// A part needs other calendar windows; the others are refunded.
     Stale,
-    /// Some parts have no answer, and all others took: [`Parts::reply`] says which. Decide these by another policy,
-    /// then call [`Parts::conclude`].
+    /// Some parts have no answer, and all others took; [`Parts::reply`] returns which. Decide the
+    /// unanswered parts by another policy, then call [`Parts::conclude`].
     Partial,
 }
 
-/// What is known about a part.
+/// The progress of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Not asked in this round.
@@ -106,19 +108,19 @@ enum State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Suspect parts take, the others are peeked at.
+    /// Suspect parts take, the others peek.
     Probing,
-    /// All take at once.
+    /// All parts take at the same time.
     Parallel,
-    /// The parts take one after the other, in the order of places.
+    /// The parts take one after the other, in order of places.
     Ordered,
-    /// The caller decides about the parts without an answer.
+    /// The caller decides the parts without an answer.
     Pending,
     Admitted,
     Refused,
 }
 
-/// One group over several places, which are numbered in the same order on all nodes.
+/// One group over several places. All nodes number the places in the same order.
 #[derive(Debug)]
 pub struct Parts {
     parts: Vec<State>,
@@ -126,8 +128,8 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Starts a group with a part for each entry of `suspects`, in ascending order of places. An entry
-    /// is `true` if a key of the part was refused lately.
+    /// Starts a group with one part per entry of `suspects`, in ascending order of places. An entry
+    /// is `true` if a key of the part was recently refused.
     pub fn new(suspects: &[bool], actions: &mut Vec<Action>) -> Self {
         let probing = suspects.contains(&true) && suspects.contains(&false);
         let phase = if probing { Phase::Probing } else { Phase::Parallel };
@@ -144,7 +146,7 @@ impl Parts {
         parts
     }
 
-    /// Returns the last reply of a part's place; `None` while it is being asked.
+    /// Returns the last reply for a part; `None` while it is being asked.
     pub fn reply(&self, part: usize) -> Option<Reply> {
         match self.parts.get(part)? {
             State::Idle | State::Taking | State::Peeking => None,
@@ -153,7 +155,7 @@ impl Parts {
         }
     }
 
-    /// Passes in the reply of a part's place. Call it again when an unknown part is answered late.
+    /// Processes the reply for a part. Call it again if an unknown part is answered late.
     pub fn on(&mut self, part: usize, reply: Reply, actions: &mut Vec<Action>) {
         let Some(state) = self.parts.get_mut(part) else { return };
         match (*state, reply) {
@@ -163,13 +165,14 @@ impl Parts {
             (State::Peeking, Reply::Unknown) => *state = State::Failed(Reply::Unavailable),
             (State::Taking | State::Peeking, _) => *state = State::Failed(reply),
             (State::Failed(Reply::Unknown), Reply::Passed) => return self.took_late(part, actions),
-            // A second answer, or one that was not asked for.
+            // A duplicate or unsolicited answer.
             (State::Idle | State::Took | State::Failed(_), _) => return,
         }
         self.proceed(actions);
     }
 
-    /// Ends a [partial](Verdict::Partial) group: if the request is not admitted, what the other parts took is refunded.
+    /// Ends a [partial](Verdict::Partial) group. If the request is not admitted, the parts that
+    /// took are refunded.
     pub fn conclude(&mut self, is_admitted: bool, actions: &mut Vec<Action>) {
         if self.phase != Phase::Pending {
             return;
@@ -182,12 +185,12 @@ impl Parts {
         }
     }
 
-    /// A part that was given up as unknown says that it took. What it took is kept only if the request
-    /// was admitted, or may still be.
+    /// Handles a late answer that an unknown part took. The take is kept only if the request was
+    /// admitted, or may still be.
     fn took_late(&mut self, part: usize, actions: &mut Vec<Action>) {
         match self.phase {
             Phase::Refused => actions.push(Action::Refund(part)),
-            // The verdict is still open, and will refund or keep it like the others.
+            // The verdict is still open, and will refund or keep this part like the others.
             Phase::Probing | Phase::Parallel | Phase::Ordered | Phase::Pending => self.parts[part] = State::Took,
             Phase::Admitted => {}
         }
@@ -220,7 +223,7 @@ impl Parts {
         actions.push(Action::Answer(verdict));
     }
 
-    /// Continues if no part is being asked.
+    /// Advances the group if no part is being asked.
     fn proceed(&mut self, actions: &mut Vec<Action>) {
         if self.parts.iter().any(|state| matches!(state, State::Taking | State::Peeking)) {
             return;
@@ -245,7 +248,7 @@ impl Parts {
                         self.take(part, actions);
                     }
                 }
-                // All that were peeked at may be unavailable.
+                // All parts that peeked may be unavailable.
                 self.proceed(actions);
             }
             (Phase::Parallel | Phase::Ordered, None) => {
@@ -258,7 +261,7 @@ impl Parts {
         }
     }
 
-    /// Returns whether every part answered, and some took: another order may admit the group.
+    /// Returns whether every part answered, and some took. Another order may then admit the group.
     fn is_mixed(&self) -> bool {
         self.parts.contains(&State::Took)
             && self.parts.iter().all(|state| matches!(state, State::Took | State::Failed(Reply::Refused)))
@@ -270,7 +273,7 @@ mod tests {
     use super::*;
     use Action::{Answer, Peek, Refund, Take};
 
-    /// Starts a group and reports replies to it; returns the actions of each step.
+    /// Starts a group and feeds it the replies; returns the actions of each step.
     fn run(suspects: &[bool], replies: &[(usize, Reply)]) -> (Parts, Vec<Vec<Action>>) {
         let mut actions = Vec::new();
         let mut parts = Parts::new(suspects, &mut actions);
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn mixed_result_is_repeated_once_in_order_after_the_refunds() {
+    fn mixed_result_is_retried_once_in_order_after_the_refunds() {
         let first = [(2, Reply::Passed), (1, Reply::Refused), (0, Reply::Passed)];
         let (mut parts, steps) = run(&[false; 3], &first);
         assert_eq!(steps[3], [Refund(0), Refund(2), Take(0)]);
@@ -313,11 +316,11 @@ mod tests {
         parts.on(0, Reply::Passed, &mut actions);
         assert_eq!(actions.split_off(0), [Take(1)]);
         parts.on(1, Reply::Refused, &mut actions);
-        assert_eq!(actions, [Refund(0), Answer(Verdict::Refused)], "it is repeated once only");
+        assert_eq!(actions, [Refund(0), Answer(Verdict::Refused)], "it is retried only once");
     }
 
     #[test]
-    fn ordered_repetition_may_admit() {
+    fn ordered_retry_may_admit() {
         let replies = [(0, Reply::Refused), (1, Reply::Passed), (0, Reply::Passed), (1, Reply::Passed)];
         let (_, steps) = run(&[false; 2], &replies);
         assert_eq!(steps[2..], [vec![Refund(1), Take(0)], vec![Take(1)], vec![Answer(Verdict::Admitted)]]);
@@ -338,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn partial_group_that_is_not_admitted_is_refunded_with_what_comes_late() {
+    fn partial_group_that_is_not_admitted_is_refunded_including_late_takes() {
         let (mut parts, _) = run(&[false; 3], &[(0, Reply::Unknown), (1, Reply::Passed), (2, Reply::Unavailable)]);
         assert_eq!(
             [0, 1, 2].map(|part| parts.reply(part)),
@@ -352,14 +355,14 @@ mod tests {
     }
 
     #[test]
-    fn suspects_take_first_and_hold_nothing_of_others_when_refused() {
+    fn suspects_take_first_and_hold_no_tokens_of_other_keys_when_refused() {
         let (_, steps) = run(&[false, true], &[(0, Reply::Passed), (1, Reply::Refused)]);
         assert_eq!(steps, [vec![Peek(0), Take(1)], vec![], vec![Answer(Verdict::Refused)]]);
         let (_, steps) = run(&[false, true], &[(1, Reply::Passed), (0, Reply::Passed), (0, Reply::Passed)]);
         assert_eq!(steps[2..], [vec![Take(0)], vec![Answer(Verdict::Admitted)]]);
         let late = [(0, Reply::Unknown), (1, Reply::Refused), (0, Reply::Passed)];
         let (_, steps) = run(&[false, true], &late);
-        assert_eq!(steps[3], [], "nothing was taken by a peek");
+        assert_eq!(steps[3], [], "a peek takes nothing");
         let (_, steps) = run(&[true, true], &[]);
         assert_eq!(steps, [[Take(0), Take(1)]]);
     }
@@ -380,7 +383,8 @@ mod tests {
             assert!(take(&mut state, start * MILLI, 1));
             bucket.refund(&mut state, &Now::at((start + 10) * MILLI), Cost::ONE, None);
         }
-        // The last group still holds its token. Nothing was admitted so far, and three are admitted within the same instant.
+        // The last group still holds its token. Nothing was admitted so far, and now three are
+        // admitted in the same instant.
         assert!(take(&mut state, 100 * MILLI, 2));
         bucket.refund(&mut state, &Now::at(100 * MILLI), Cost::ONE, None);
         assert!(take(&mut state, 100 * MILLI, 1));
@@ -388,7 +392,8 @@ mod tests {
 
     #[test]
     fn every_take_is_part_of_an_admitted_group_or_refunded_once() {
-        // All replies to three parts, with a second round of all replies, in one fixed order of events.
+        // All replies of three parts, with a second round of all replies, in one fixed order of
+        // events.
         let all = [Reply::Passed, Reply::Rejected, Reply::Refused, Reply::Stale, Reply::Unavailable, Reply::Unknown];
         let digits = |mut number: usize| {
             std::array::from_fn::<Reply, 7, _>(|_| {

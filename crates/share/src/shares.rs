@@ -1,53 +1,56 @@
-//! The local fallback: what a node admits of a shared limit while it cannot reach the store.
+//! The local fallback: the share of a limit that a node admits while it cannot reach the store.
 //!
-//! **A share** is the limit with rate and burst divided by the number of nodes `N`, the burst rounded up, so that all shares
-//! together are at least the whole. A key that the store has answered about begins with `⌈left/N⌉` tokens, `left` being what
-//! the store last reported; an unknown key begins as a new one. It is not a conversion of the store's state: a log with 60 of
-//! 100 used, converted to a share of 25, would have nothing left.
+//! **A share** is the limit with rate and burst divided by the node count `N`. The burst is rounded up, so all shares
+//! together are at least the whole limit. A key for which the store has answered starts with `⌈left/N⌉` tokens, where
+//! `left` is the remaining amount that the store last reported. An unknown key starts as a new key. The share is not a
+//! conversion of the store's state: a log with 60 of 100 used, converted to a share of 25, would have nothing left.
 //!
-//! **Debt.** With `h` tokens in the share, a request of cost `c` is admitted if `c ≤ h`; or, if `h ≥ 1`, if `c` fits what was
-//! left less what this node has admitted since, `c ≤ left − (⌈left/N⌉ − h)`. The share is then in debt, and admits
-//! nothing until that is repaid. So a node admits at most its share plus one cost less one token.
+//! **Debt.** With `h` tokens in the share, a request of cost `c` is admitted if `c ≤ h`. If `h ≥ 1`, it is also
+//! admitted if `c` fits `left` minus this node's admissions since then: `c ≤ left − (⌈left/N⌉ − h)`. The share is then
+//! in debt, and admits nothing until the debt is repaid. So a node admits at most its share plus one cost minus one
+//! token.
 //!
-//! **Arrears.** When the store answers again, the node charges it with what it admitted and still counts, before its next request
-//! for the key. What the store had counted before the fault refills first, at `r`; the rest of the refill belongs to the shares, at
-//! `r/N` each. So the arrears of a key are what was admitted here, but at most what is used of the share: none once it is full.
+//! **Arrears.** When the store answers again, the node charges its admissions that still count to the store, before its
+//! next request for the key. The usage that the store had counted before the fault refills first, at `r`. The rest of
+//! the refill belongs to the shares, at `r/N` each. So the arrears of a key are the amount admitted here, but at most
+//! the used amount of the share: zero once the share is full.
 //!
-//! **Bound.** Let `u` be used in the store when it is lost, `uᵢ ≤ u` as node `i` last saw it, `lᵢ = B − uᵢ`, `aᵢ ≤ ⌈lᵢ/N⌉ + r·P/N + c − 1`
-//! what node `i` admits in a fault of length `P`, and `pᵢ ≥ aᵢ − (r·P − uᵢ)⁺/N` its arrears. An interval that begins `s` before
-//! the fault has at most `u + r·s` before it. During the fault the excess is therefore at most `u + Σaᵢ − B − r·P ≤ Σ⌈lᵢ/N⌉ − left +
-//! N·(c − 1)`. After it the store has `(u − r·P)⁺` used, and the arrears of the nodes that have charged them, so the excess is at most
+//! **Bound.** Let `u` be the amount used in the store when it is lost, `uᵢ ≤ u` the amount that node `i` last saw, and
+//! `lᵢ = B − uᵢ`. In a fault of length `P`, node `i` admits `aᵢ ≤ ⌈lᵢ/N⌉ + r·P/N + c − 1`, and its arrears are
+//! `pᵢ ≥ aᵢ − (r·P − uᵢ)⁺/N`. An interval that begins `s` before the fault contains at most `u + r·s` before it. So
+//! during the fault the excess is at most `u + Σaᵢ − B − r·P ≤ Σ⌈lᵢ/N⌉ − left + N·(c − 1)`. After the fault the store
+//! has `(u − r·P)⁺` used, plus the arrears of the nodes that have charged them. So the excess is at most
 //!
 //! ```text
 //! (1/N)·Σ(r·P − uᵢ)⁺ − (r·P − u)⁺ + Σ pᵢ over nodes that have not ≤ min(B, r·P) + B·(N − 1)/N + N·c
 //! ```
 //!
-//! and nothing is left of the second term when all nodes have: the excess is owed and repaid. In a window nothing refills, so the
-//! first term is zero.
+//! The second term vanishes when all nodes have charged their arrears: the excess is then owed and repaid. In a window
+//! nothing refills, so the first term is zero.
 
 use tollgate_core::{Algorithm, Limit, LimitError, Limits, Nanos, Params, Phase, Rate, Report, WindowParams};
 
-/// How much of one limit of a key was used at an instant, and when all of it is restored without further requests. Times are
-/// nanoseconds of a monotonic clock of this node.
+/// The used amount of one limit of a key at an instant, and when the limit is full again without further requests.
+/// Times are nanoseconds of this node's monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// The amount used, from which what is left follows under any parameters.
+    /// Amount used. The remaining amount follows from it under any parameters.
     pub used: u64,
-    /// When it was reported.
+    /// Time of the report.
     pub at: u64,
-    /// When the limit is full again.
+    /// Time at which the limit is full again.
     pub full_at: u64,
 }
 
 impl Seen {
-    /// Creates it from a report at `now`.
+    /// Creates a record from a report at `now`.
     pub fn new(report: &Report, now: u64) -> Self {
         let used = report.limit.saturating_sub(report.remaining);
         Self { used, at: now, full_at: now.saturating_add(report.reset.as_nanos()) }
     }
 
-    /// Returns how much of `limit` is used at an instant without further requests. If a report does not say, the latest
-    /// possible time is assumed: sliding windows, logs and leases are assumed to refill all at once.
+    /// Returns the used amount of `limit` at an instant, without further requests. Where a report is not precise,
+    /// assumes the latest possible time: sliding windows, logs and leases refill all at once.
     pub fn used_at(&self, limit: &Limit, now: u64) -> u64 {
         if now >= self.full_at {
             return 0;
@@ -72,12 +75,12 @@ impl Seen {
         self.used.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
     }
 
-    /// Returns how much of `limit` is left at an instant without further requests.
+    /// Returns the remaining amount of `limit` at an instant, without further requests.
     pub fn left_at(&self, limit: &Limit, now: u64) -> u64 {
         limit.capacity().saturating_sub(self.used_at(limit, now))
     }
 
-    /// Returns the first instant at which `cost` is left of `limit`; `cost` is at most its capacity.
+    /// Returns the first instant at which `cost` remains of `limit`. `cost` is at most the capacity.
     pub fn instant_left(&self, limit: &Limit, cost: u64) -> u64 {
         let missing = u128::from(self.used.saturating_sub(limit.capacity().saturating_sub(cost)));
         let wait = match limit.params() {
@@ -95,16 +98,16 @@ impl Seen {
         self.at.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX)).min(self.full_at)
     }
 
-    /// Returns the number of steps of an interval bucket between an instant and the one that fills it.
+    /// Returns the number of steps of an interval bucket from an instant until it is full.
     fn steps_from(&self, at: u64, period: Nanos) -> u64 {
         self.full_at.saturating_sub(at).div_ceil(period.as_nanos().max(1))
     }
 }
 
-/// Returns the share that one of `nodes` has of `limits`.
+/// Returns the share of `limits` for one of `nodes`.
 pub fn share_of_node(limits: &Limits, nodes: u32) -> Limits {
-    // A share whose rate is too slow to be represented, such as one per century divided, is
-    // replaced by the whole.
+    // If the rate of a share is too slow to be represented, such as one per century divided by the nodes, the node uses
+    // the whole limit.
     let shares = limits.as_slice().iter().map(|limit| share_of(limit, nodes.max(1).into()).unwrap_or(*limit));
     Limits::new(shares).unwrap_or_else(|_| limits.clone())
 }
@@ -126,8 +129,8 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
             *max_debt
         }
         Params::FixedWindow { window, phase } => {
-            // Only the store knows the offsets of spread windows. The first window ends when the store
-            // said it would; each later one begins with a request.
+            // Only the store knows the offsets of spread windows. The first window ends at the time that the store
+            // reported; each later one begins with a request.
             if *phase == Phase::Spread {
                 *phase = Phase::FirstRequest;
             }
@@ -150,7 +153,7 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
     with_debt(debt.max(whole)).or_else(|_| with_debt(debt)).or_else(|_| with_debt(0))
 }
 
-/// Divides the parameters of a window, and returns its maximum debt.
+/// Divides the parameters of a window by `nodes`, and returns its maximum debt, undivided.
 fn divide_window(window: &mut WindowParams, nodes: u64) -> u64 {
     window.limit = window.limit.div_ceil(nodes);
     window.initial = window.initial.div_ceil(nodes);
@@ -176,17 +179,17 @@ fn max_debt_of(params: &mut Params) -> Option<&mut u64> {
     }
 }
 
-/// The initial state of the share of a key that the store has answered for.
+/// The initial share state of a key for which the store has answered.
 #[derive(Clone, Debug)]
 pub struct ShareStart {
-    /// The share with an initial amount, such that a new key under it has the state of this key.
+    /// The share with initial amounts that give a new key the state of this key.
     pub limits: Limits,
-    /// The number of leases taken of each concurrency limit.
+    /// Number of leases taken from each concurrency limit.
     pub held: [u64; Limits::MAX],
 }
 
 impl ShareStart {
-    /// Begins `share`, which one of `nodes` has of `limits`, with its part of what is left of each of them.
+    /// Starts `share`, the share of `limits` for one of `nodes`, with its part of the remaining amounts.
     pub fn new(
         share: &Limits,
         limits: &Limits,
@@ -210,18 +213,19 @@ impl ShareStart {
     }
 }
 
-/// Returns the part of what is left that one of `nodes` begins with.
+/// Returns the part of the remaining amount `left` that one of `nodes` starts with.
 pub fn part_of_node(left: u64, nodes: u32) -> u64 {
     left.div_ceil(nodes.max(1).into())
 }
 
-/// Returns whether a cost fits what was left, less what this node has admitted since. `at_hand` is what its share has.
+/// Returns whether a cost fits the store's last remaining amount minus this node's admissions since then. `at_hand` is
+/// the remaining amount of the share.
 pub fn fits_what_was_left(cost: u64, at_hand: u64, left: u64, nodes: u32) -> bool {
     let spent_here = part_of_node(left, nodes).saturating_sub(at_hand);
     at_hand > 0 && cost <= left.saturating_sub(spent_here)
 }
 
-/// Returns the limit with `left` as the initial amount, and with `until_full` as the length of its first window or
+/// Returns the parameters with `left` as the initial amount, and `until_full` as the length of the first window or
 /// lease.
 fn with_initial(mut params: Params, left: u64, until_full: Nanos) -> Params {
     let shorten = |length: &mut Nanos| *length = until_full.clamp(Nanos::from_nanos(1), *length);
@@ -243,36 +247,37 @@ fn with_initial(mut params: Params, left: u64, until_full: Nanos) -> Params {
     params
 }
 
-/// What a node admitted of one limit of a key and still counts, to be charged to the store.
+/// Arrears of one limit of a key: admissions of this node that still count and have to be charged to the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrears {
     admitted: u64,
-    /// The share after the last request.
+    /// The share as reported after the last admission.
     share: Seen,
 }
 
 impl Arrears {
-    /// Adds a cost that the share admitted, and reported so afterwards. `owes`: it was taken into debt.
+    /// Adds a cost that the share admitted. `report` is the share's report after that; `owes` is whether the cost went
+    /// into debt.
     pub fn add(&mut self, share: &Limit, cost: u64, owes: bool, report: &Report, now: u64) {
         self.admitted = self.due(share, now).saturating_add(cost);
         self.share = Seen::new(report, now);
         if owes {
-            // The report does not say how deep the debt is: at most one cost.
+            // The report does not contain the depth of the debt, which is at most one cost.
             self.share.used = self.share.used.saturating_add(cost);
         }
     }
 
-    /// Returns what is owed under the share.
+    /// Returns the amount still owed, given the refill of the share.
     pub fn due(&self, share: &Limit, now: u64) -> u64 {
         self.admitted.min(self.share.used_at(share, now))
     }
 
-    /// Subtracts what was given back.
+    /// Subtracts a refunded cost.
     pub fn give_back(&mut self, cost: u64) {
         self.admitted = self.admitted.saturating_sub(cost);
     }
 
-    /// Adds the arrears of the same limit that could not be charged.
+    /// Adds earlier arrears of the same limit that could not be charged.
     pub fn restore(&mut self, earlier: &Self) {
         self.admitted = self.admitted.saturating_add(earlier.admitted);
         if self.share.at < earlier.share.at {
@@ -281,13 +286,13 @@ impl Arrears {
     }
 }
 
-/// Returns the limits under which a store is charged with arrears: they may owe twice their capacity, so that nothing that was
-/// admitted is forgotten. `None` if a limit cannot owe that: then the store is charged with what is left of it.
+/// Returns the limits for charging arrears to a store. Their maximum debt is twice the capacity, so that no admission
+/// is forgotten. `None` if a limit cannot owe that much: then only the remaining amount is charged.
 pub fn with_arrears(limits: &Limits) -> Option<Limits> {
     let owing = |limit: &Limit| {
         let mut params = limit.params();
         if let Params::SlidingLog { .. } = params {
-            // Each unit of debt would be a word of state.
+            // Each unit of debt would take a word of state.
             return None;
         }
         let max_debt = max_debt_of(&mut params)?;
@@ -297,7 +302,7 @@ pub fn with_arrears(limits: &Limits) -> Option<Limits> {
     Limits::new(limits.as_slice().iter().map(owing).collect::<Option<Vec<Limit>>>()?).ok()
 }
 
-/// Returns whether what is admitted under these limits is charged to the store afterwards: slots are not, because each is
+/// Returns whether admissions under these limits are charged to the store afterwards. Slots are not, because each is
 /// released by its holder.
 pub fn has_arrears(limits: &Limits) -> bool {
     !limits.as_slice().iter().any(|limit| matches!(limit.params(), Params::Concurrency { .. }))
@@ -356,8 +361,8 @@ mod tests {
     }
 
     #[test]
-    fn arrears_are_what_was_admitted_until_the_share_refills() {
-        // A share of 10 a second and 100 at once, of which 40 were used before.
+    fn arrears_are_the_admitted_amount_until_the_share_refills() {
+        // A share of 10 per second with a burst of 100, of which 40 were used before.
         let share = bucket("10/s", 100);
         let mut arrears = Arrears::default();
         arrears.add(&share, 20, false, &report(100, 40, 6), 0);
@@ -385,7 +390,7 @@ mod tests {
         earlier.add(&share, 5, false, &report(100, 95, 5), 0);
         later.add(&share, 7, false, &report(100, 89, 11), SECOND);
         later.restore(&earlier);
-        assert_eq!(later.due(&share, SECOND), 11, "a token of both has refilled");
+        assert_eq!(later.due(&share, SECOND), 11, "one token of both has refilled");
     }
 
     #[test]

@@ -1,43 +1,45 @@
-//! Concurrency: at most N at a time, with leases, so that the slot of a crashed holder is freed without any action.
+//! Concurrency: at most N at a time, with leases, so that the slots of a crashed holder free themselves.
 //!
 //! **The naive method** increments a counter when work begins and decrements it when the work ends. A holder that
-//! crashes never decrements it, and after `limit` crashes no request is admitted again; a holder that decrements it
-//! twice, or late, admits one request too many. A sweeper that looks for lost holders needs a list of all holders and a
+//! crashes never decrements it, and after `limit` crashes no request is admitted again. A holder that decrements it
+//! twice, or late, admits one request too many. A sweeper that finds lost holders needs a list of all holders and a
 //! timer.
 //!
-//! **The idea** is to hand out *leases*: each has a weight, an end and a unique number. A lease that has ended does not
-//! count, without any action. All leases last equally long, so they end in the order in which they were taken or
-//! renewed: kept in that order, the ended ones are always at the front. The number makes releasing safe: it identifies
-//! one lease, so a second release does nothing, and neither does one after the lease has ended and its slot has another
-//! holder.
+//! **The idea** is to grant *leases*. Each lease has a weight, an expiry and a unique number. An expired lease does not
+//! count; nothing needs to be done. All leases have the same duration, so they expire in the order in which they were
+//! taken or renewed. In a list in that order, the expired leases are always at the front. The number makes releasing
+//! safe, because it identifies one lease: a second release does nothing, and neither does a release after the lease has
+//! expired and its slot has a new holder.
 //!
-//! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, at 10 s B takes 1: C is refused until one of them releases. At
-//! 20 s A renews, and its lease ends at 50 s. B hangs. At 40 s its lease has ended, and C takes 1, in the slot of B. At 45 s B
-//! continues and releases: the number in the slot is that of C, so nothing is given back.
+//! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, at 10 s B takes 1: C is refused until one of them
+//! releases. At 20 s A renews, so its lease expires at 50 s. B hangs. At 40 s B's lease has expired, and C takes 1, in
+//! B's slot. At 45 s B continues and releases. The number in the slot is C's, so nothing is released.
 //!
 //! ```text
 //!            first                    last
 //!     ┌────────┴────────┐      ┌────────┴────────┐
-//!     │ B, 1 until 40 s │ ───▶ │ A, 2 until 50 s │        now = 40 s: the first counts no more
+//!     │ B, 1 until 40 s │ ───▶ │ A, 2 until 50 s │        now = 40 s: the first has expired
 //!     └─────────────────┘      └─────────────────┘
 //! ```
 //!
-//! **Guarantee**: at any instant the weight of all leases taken and neither released nor ended is at most `limit`
-//! (`limit + max_debt` with charges), and a request is refused only if it would break that. A lease ends `lease` after
-//! it was taken or last renewed, so the slots of a crashed holder are free by then; and a number releases at most once
-//! what it took. A refusal says [`Retry::OnRelease`], since only the end of a lease is known, not when its holder
-//! releases it.
+//! **Guarantee**: at any instant, the total weight of the leases neither released nor expired is at most `limit`
+//! (`limit + max_debt` with charges), and a request is refused only if it would break this bound. A lease expires
+//! `lease` after it was taken or last renewed, so the slots of a crashed holder are free by then. A number releases at
+//! most the weight that it took, once. A refusal returns [`Retry::OnRelease`], because the time of a release is
+//! unknown.
 //!
-//! **State**: a word with the weight in use and where the lists begin, a word with the last number given, and three
-//! words for each unit of limit and debt: number, end, and weight with its neighbours. Zero words are a new state.
-//! Numbers increase with the clock. A key without leases may be forgotten; when it is used again its numbers are new,
-//! unless that is within a microsecond of its last lease or it had more than a million leases a second. **Cost**:
-//! taking, renewing and releasing touch a few slots, whatever the limit. Every decision that needs their capacity skips
-//! ended leases, until the next lease taken frees them all. Only a release or renewal of a lease that has ended, or was
-//! moved because the limit changed, searches all slots.
+//! **State**: one word with the weight in use and the list heads, one word with the last number, and three words per
+//! unit of limit and debt: number, expiry, and weight with links. An all-zero state is new.
 //!
-//! **Poor choice** for limiting a rate: short jobs can start and end at any rate. Also for work that may outlast its
-//! lease without renewing it: more jobs then run than are counted.
+//! Numbers increase with the clock. A key without leases may be forgotten. Its later numbers are still unique, unless
+//! it is used again within a microsecond of its last lease, or took more than a million leases per second.
+//!
+//! **Cost**: taking, renewing and releasing touch a few slots, whatever the limit. A decision that needs the capacity
+//! of expired leases iterates over them, until the next lease taken frees them all. Only a release or renewal of a
+//! lease that has expired, or was moved because the limit changed, searches all slots.
+//!
+//! **Poor choice** for limiting a rate, because short jobs can start and end at any rate. Also for work that may
+//! outlast its lease without renewing it, because more jobs then run than are counted.
 
 mod leases;
 
@@ -53,7 +55,7 @@ use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 use leases::{Lease, LeaseList};
 
-/// N at a time.
+/// Admits N at a time.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Concurrency, Cost, Nanos, Now};
@@ -75,24 +77,25 @@ pub struct Concurrency {
 }
 
 impl Concurrency {
-    /// Maximum number of leases, limit and debt together.
+    /// Maximum number of leases: limit plus debt.
     pub const MAX_LEASES: u64 = 1024;
 
-    /// Makes a limit of at most `limit` at a time, each for `lease` unless renewed. Debt may be as large again as the
-    /// limit, within the maximum number of slots.
+    /// Creates a limit of at most `limit` at a time, each for `lease` unless renewed. The maximum debt is another
+    /// `limit`, within the maximum number of slots.
     ///
     /// # Errors
-    /// When either is zero, `limit` is above [`Concurrency::MAX_LEASES`] or `lease` above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
+    /// When an argument is zero, `limit` is above [`Concurrency::MAX_LEASES`], or `lease` is above
+    /// [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
     pub fn new(limit: u64, lease: impl Into<Duration>) -> Result<Self, LimitError> {
         LimitError::check_range("the limit of leases at a time", limit, 1, Self::MAX_LEASES)?;
         let lease = check_length(lease.into().into(), "the length of a lease")?;
         Ok(Self { limit, lease, max_debt: limit.min(Self::MAX_LEASES - limit) })
     }
 
-    /// Sets the maximum `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit adds three words of state.
+    /// Sets the maximum weight beyond the limit that [`Ask::Regardless`] may take. Each unit adds three words of state.
     ///
     /// # Errors
-    /// When limit and debt together are above [`Concurrency::MAX_LEASES`].
+    /// When limit plus debt is above [`Concurrency::MAX_LEASES`].
     pub const fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let max = Self::MAX_LEASES - self.limit;
         if max_debt > max {
@@ -101,12 +104,12 @@ impl Concurrency {
         Ok(Self { max_debt, ..self })
     }
 
-    /// Returns the most that can be held at a time.
+    /// Returns the maximum weight held at one time.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Returns how long a lease lasts unless renewed.
+    /// Returns the duration of a lease.
     pub const fn lease(&self) -> Nanos {
         self.lease
     }
@@ -115,13 +118,13 @@ impl Concurrency {
         Params::Concurrency { limit: self.limit, lease: self.lease, max_debt: self.max_debt }
     }
 
-    /// Gives back the lease that the stamp names and returns its weight: zero if it was given back before or has ended.
+    /// Releases the stamp's lease and returns its weight; zero if it was already released or has expired.
     pub fn release<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamp: Stamp) -> Cost {
         self.refund(state, now, Cost::MAX, Some(stamp))
     }
 
-    /// Restarts the lease of this stamp now; never shortens it. Returns `false` if it was released or has ended: its holder no
-    /// longer counts, and must take a new lease to go on.
+    /// Extends the stamp's lease to a full duration from now; never shortens it. Returns `false` if the lease was
+    /// released or has expired. Its holder is no longer counted, and must take a new lease to continue.
     pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamp: Stamp) -> bool {
         let mut leases = LeaseList::load(state, self.slots());
         let Some(link) = leases.find(state, now.mono(), stamp) else { return false };
@@ -133,12 +136,12 @@ impl Concurrency {
         true
     }
 
-    /// Leases keep their numbers, so that their holders can still release them.
+    /// Leases keep their numbers, so their holders can still release them.
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         LeaseList::load(state, self.slots()).rebase(state, from, to);
     }
 
-    /// Returns whether a lease ends later than it could by this clock: the clock stepped back.
+    /// Returns whether a lease expires later than possible at `now`, because the clock stepped back.
     fn stepped_back<S: Cells + ?Sized>(&self, leases: &LeaseList, state: &S, now: Time<Mono>) -> bool {
         leases.last_lease(state).is_some_and(|last| last.ends.since(now) > self.lease.saturating_add(STALE))
     }
@@ -151,12 +154,13 @@ impl Concurrency {
         if self.used(state, now).ceil() <= at_most.floor() { Retry::NOW } else { Retry::OnRelease }
     }
 
-    /// Returns the most that may be held for `ask` to fit; `None` if it never does.
+    /// Returns the largest held weight at which `ask` still fits; `None` if `ask` never fits.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         max_used_for(ask, self.limit, self.slots())
     }
 
-    /// Writes a state with one lease of weight `used`, rounded up. No holder has its number, so it counts until it ends.
+    /// Writes a state with one lease of weight `used`, rounded up. No holder knows its number, so it counts until it
+    /// expires.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         self.init(state, now);
         let used = Cost::new(used.ceil().min(self.slots()));
@@ -192,14 +196,14 @@ impl Algorithm for Concurrency {
             Ask::UpTo(Cost::ZERO) => (0, Self::MAX_LEASES),
             Ask::UpTo(cost) => {
                 let available = self.limit.saturating_sub(leases.weight_held(state, now));
-                // With nothing left it asks for 1, which is refused.
+                // If nothing is available, ask for one unit, which is refused.
                 (cost.get().min(available.max(1)), self.limit)
             }
         };
         if cost > ceiling {
             return Verdict::deny(Retry::Never);
         }
-        // Looks for ended leases only as far as their weight is needed, which is usually not at all.
+        // Counts expired leases only until their weight suffices; usually none is needed.
         let missing = (leases.in_use + cost).saturating_sub(ceiling);
         if missing > 0 && leases.weight_ended(state, now, missing) < missing {
             return Verdict::deny(Retry::OnRelease);
@@ -209,14 +213,14 @@ impl Algorithm for Concurrency {
         }
         match leases.vacant_slot(state, now) {
             Some(link) => Verdict::with_outcome(Outcome::Allow, Cost::new(cost), leases.next_stamp(state, now, link)),
-            // Each lease weighs at least one, so if the weight fits there is a slot, unless the words are damaged.
+            // Each lease weighs at least 1, so there is a slot if the weight fits, unless the words are corrupt.
             None => Verdict::deny(Retry::OnRelease),
         }
     }
 
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
         let (at, mut leases) = (now.mono(), LeaseList::load(state, self.slots()));
-        // Even a refusal writes the repair of a clock step, so that leases last from this instant on.
+        // Even a refusal repairs the state after a clock step, so that leases last from this instant on.
         if self.stepped_back(&leases, state, at) {
             leases.shorten_leases(state, at.saturating_add(self.lease));
         }
@@ -234,8 +238,8 @@ impl Algorithm for Concurrency {
         leases::set_last_stamp(state, stamp);
     }
 
-    /// With a stamp, releases up to `cost` of that lease, which ends when nothing of it is left. Releases nothing
-    /// without a stamp: only the holder of a lease may release it.
+    /// With a stamp, releases up to `cost` of that lease; a lease without remaining weight ends. Without a stamp,
+    /// releases nothing: only the holder of a lease may release it.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let mut leases = LeaseList::load(state, self.slots());
         let Some(link) = stamp.and_then(|stamp| leases.find(state, now.mono(), stamp)) else { return Cost::ZERO };
@@ -253,7 +257,7 @@ impl Algorithm for Concurrency {
         Cost::new(given)
     }
 
-    /// `reset` is the end of the last lease, which may be released earlier.
+    /// `reset` is the time until the last lease expires; its holder may release it earlier.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let leases = LeaseList::load(state, self.slots());
         let held = leases.weight_held(state, now.mono());
@@ -277,13 +281,13 @@ impl Algorithm for Concurrency {
         Spent::of(LeaseList::load(state, self.slots()).weight_held(state, now.mono()).into(), self.limit.into())
     }
 
-    /// Returns the time until the next lease ends.
+    /// Returns the time until the next lease expires.
     fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
         LeaseList::load(state, self.slots()).next_end(state, now.mono())
     }
 
-    /// No lease lasts longer than the new length from now: its holder has that long to renew it. Leases that have not ended
-    /// fit the slots of the new limit, since each weighs at least one.
+    /// Caps every lease at the new duration from now, which leaves the holder this time to renew it. Unexpired leases
+    /// fit the slots of the new limit, because each weighs at least 1.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let leases = LeaseList::load(state, own.slots());
         leases.shorten_leases(state, now.mono().saturating_add(self.lease));

@@ -1,15 +1,15 @@
-//! Fixed window: N per hour, and the count restarts with the next hour.
+//! Fixed window: N per hour; the count restarts with each hour.
 //!
-//! **The naive method** keeps a counter and a timer that clears it. The timer needs a thread or a sweep over all keys, and it
-//! clears them all at the same instant, at which all refused clients retry.
+//! **The naive method** keeps a counter and a timer that clears it. The timer needs a thread or a sweep over all keys.
+//! It clears all counters at the same instant, when all refused clients retry.
 //!
-//! **The idea** is to store the end of the window with the count. A later request finds that the window has ended and
-//! begins the next one; no timer is needed. The [`Phase`] says where windows begin: at multiples of the length on the
-//! wall clock, at such multiples shifted by an offset per key, at the key's first request, or where the caller says,
-//! for days and months.
+//! **The idea** is to store the end of the window with the count. A later request sees that the window has ended and
+//! starts the next one, so no timer is needed. The [`Phase`] determines where windows begin: at multiples of the length
+//! on the wall clock, at such multiples plus an offset per key, at the key's first request, or at boundaries given by
+//! the caller, for days and months.
 //!
-//! **Example**: 5 per minute, phase epoch. At 0:50 a cost of 3 passes and leaves 2; another 3 is refused with a retry of 10 s.
-//! At 1:00 the window is over: 5 pass at once. So 8 passed between 0:50 and 1:00.
+//! **Example**: 5 per minute, phase epoch. At 0:50 a cost of 3 passes and leaves 2; another 3 is refused with a retry
+//! of 10 s. At 1:00 the window has ended, so 5 pass immediately. So 8 passed between 0:50 and 1:00.
 //!
 //! ```text
 //!      0:00          0:50 │1:00                     2:00
@@ -17,25 +17,25 @@
 //!       │         3 of 5  │  5 of 5                 │
 //! ```
 //!
-//! Debt is carried: what is charged beyond the limit counts in the windows that follow, `limit` of it in each. With a
-//! `max_debt` of 7, a charge of 12 to the limit of 5 passes; the next window begins with 7 used and refuses, the one
-//! after it with 2. A refund counts only until the window ends in which the amount was taken.
+//! Debt is carried over: a charge beyond the limit counts in the following windows, up to `limit` in each. With a
+//! `max_debt` of 7, a charge of 12 to the limit of 5 passes. The next window begins with 7 used and refuses; the window
+//! after that begins with 2 used. A refund is accepted only until the end of the window of the charge.
 //!
-//! **Guarantee**: in any one window, what passes is at most `limit`, and a request is refused only if it does not fit its
-//! window. Over any interval of length `T` that is at most `limit × (⌈T / length⌉ + 1)`: twice the limit can pass
-//! around the edge between two windows, however close together.
+//! **Guarantee**: in any one window, the admitted cost is at most `limit`, and a request is refused only if it does not
+//! fit its window. Over any interval of length `T` this is at most `limit × (⌈T / length⌉ + 1)`: twice the limit can
+//! pass around the boundary of two windows, within an arbitrarily short time.
 //!
-//! **The clock** is the monotonic one for windows from the first request on, otherwise the wall clock, which may be
-//! set. If it is set forward, a new window begins. If it is set back by up to a window (or a second, for shorter ones),
-//! the count of the later window is used as it is until that window ends: no window is used twice. If it is set back by
-//! more, the count becomes that of the present window. So a step back grants nothing by itself, and no key is refused
-//! for more than one window (or second) longer.
+//! **The clock** is the monotonic clock for windows that start with the first request, otherwise the wall clock, which
+//! may be set. If it is set forward, a new window begins. If it is set back by up to one window (or a second, for
+//! shorter windows), the count of the later window is used unchanged until that window ends, so no window is used
+//! twice. If it is set back by more, the count moves to the current window. So a step back grants nothing by itself,
+//! and delays a key by at most one window (or second).
 //!
-//! **State**: the end of the window and the count in it, two words. **Cost**: two comparisons; one division for the first
-//! request of a window.
+//! **State**: the end of the window and its count, two words. **Cost**: two comparisons, plus one division for the
+//! first request of a window.
 //!
-//! **Poor choice** when twice the limit at an edge is too much, or when many clients would retry at the same instant: use a sliding
-//! window or a token bucket, or spread the windows.
+//! **Poor choice** if twice the limit at a boundary is too much, or if many clients would retry at the same instant:
+//! use a sliding window or a token bucket, or spread the windows.
 
 use core::time::Duration;
 
@@ -48,7 +48,7 @@ use crate::quota::{Demand, Quota, quota_methods, start_by_quota, window_instant}
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// N per window.
+/// Admits N per window.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
@@ -66,48 +66,49 @@ pub struct FixedWindow {
     phase: Phase,
 }
 
-/// Where the windows lie.
+/// Alignment of the windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// At multiples of the length since 1970-01-01 UTC: the same for all keys.
     #[default]
     Epoch,
-    /// From the first request on, by the monotonic clock. A window that nothing is counted in has not begun.
+    /// From the first request on, by the monotonic clock. A window begins when something is first counted in it.
     FirstRequest,
-    /// At multiples of the length, shifted by an offset computed from [`Now::spread`], so that the windows of different keys end at
-    /// different instants, and refused clients do not all retry at once.
+    /// At multiples of the length, plus an offset derived from [`Now::spread`]. The windows of different keys end at
+    /// different instants, so that refused clients do not all retry at once.
     Spread,
     /// The window that the caller gives at this position of [`Now::window`].
     ///
-    /// The length of the limit is then about the length of such a window: a day, the mean of the months. It is used for windows
-    /// that were not given: a wait beyond the next window assumes this length for each further one, and windows without a
-    /// request are counted by it when debt is paid off. If no window is given, the last one goes on to its end, and windows of
-    /// this length follow, each from its first request on: the limit still holds in each.
+    /// The length of the limit is then the average window length, such as a day or an average month. It is used for
+    /// windows that were not given: a wait beyond the next window assumes this length for each further window, and so
+    /// does the repayment of debt over windows without requests. If no window is given, the last one continues to its
+    /// end. Windows of this length follow, each starting with its first request; the limit still holds in each.
     Given(usize),
 }
 
-/// Where the windows begin and end.
+/// Boundaries of the windows around an instant.
 #[derive(Clone, Copy)]
 enum WindowGrid {
-    /// Each begins with its first request.
+    /// Each window begins with its first request.
     FromFirstRequest,
-    /// At multiples of the length, plus this number modulo the length.
+    /// Windows begin at multiples of the length, plus this number modulo the length.
     Regular(u64),
-    /// The window that the caller gave.
+    /// The window given by the caller.
     Given(Window),
 }
 
-/// The window that a request is counted in.
+/// The window in which a request is counted.
 struct CurrentWindow {
-    /// The first instant after the window.
+    /// First instant after the window.
     end: u64,
-    /// The time until that instant, at least 1 ns.
+    /// Time until `end`, at least 1 ns.
     left: u64,
     used: u64,
 }
 
 impl FixedWindow {
-    /// Makes a limit of `limit` per window of `length`, with windows at multiples of the length. Debt is bounded by another limit.
+    /// Creates a limit of `limit` per window of `length`, with windows at multiples of the length. The maximum debt is
+    /// another `limit`.
     ///
     /// # Errors
     /// When either is zero, or the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
@@ -116,16 +117,16 @@ impl FixedWindow {
         Ok(Self { quota: Quota::new(limit, length)?, phase: Phase::Epoch })
     }
 
-    /// Sets where windows begin.
+    /// Sets the alignment of the windows.
     #[must_use]
     pub const fn phase(self, phase: Phase) -> Self {
         Self { phase, ..self }
     }
 
-    /// Sets the maximum `max_debt` taken beyond the limit by [`Ask::Regardless`].
+    /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// When paying it back takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    /// When repaying the debt takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         Ok(Self { quota: self.quota.max_debt(max_debt)?, ..self })
     }
@@ -144,15 +145,15 @@ impl FixedWindow {
         self.write(state, end, used);
     }
 
-    /// Only windows from the first request on use the monotonic clock.
+    /// Translates the end of the window. Only windows that start with the first request use the monotonic clock.
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         if self.phase == Phase::FirstRequest {
             state.set(0, Time::from_nanos(state.get(0)).rebased(from, to).as_nanos());
         }
     }
 
-    /// Returns whether a state that belongs to `own` lies in the windows that these parameters have at `now`. Calendars are
-    /// identified by their windows: a state whose window ends within the given window, or after it, belongs to another calendar.
+    /// Returns whether a state of `own` uses the windows that these parameters have at `now`. Windows identify their
+    /// calendar: if the state's window ends inside the given window or after it, the state belongs to another calendar.
     pub(crate) fn has_windows_of<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
         let given = match self.phase {
             Phase::Given(position) => now.window(position),
@@ -164,9 +165,9 @@ impl FixedWindow {
                 .is_none_or(|window| used == 0 || end <= window.start().as_nanos() || end == window.end().as_nanos())
     }
 
-    /// Returns the most that may still be counted at an instant without calendar windows, however long those since
-    /// were: debt is paid off window by window. No calendar window is longer than 1.5 times the average: the longest is
-    /// an hour during which the clock is set back by half an hour.
+    /// Returns an upper bound of the count at an instant without calendar windows, for any lengths of the windows since
+    /// then. Debt is paid off window by window. A calendar window is at most 1.5 times the average: the extreme is an
+    /// hour in which the local clock is set back by half an hour.
     pub(crate) fn most_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> u64 {
         let Phase::Given(_) = self.phase else { return self.current_at(state, now).used };
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
@@ -175,7 +176,7 @@ impl FixedWindow {
         used.saturating_sub((since / longest + 1).saturating_mul(self.quota.limit()))
     }
 
-    /// [`spent`](Algorithm::spent) by [`most_used`](Self::most_used).
+    /// Returns [`spent`](Algorithm::spent) computed from [`most_used`](Self::most_used).
     pub(crate) fn most_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
         Spent::of(self.most_used(state, now).into(), self.quota.limit().into())
     }
@@ -188,20 +189,20 @@ impl FixedWindow {
         Retry::After(self.wait(&self.current_at(state, now), at_most.floor()))
     }
 
-    /// Returns the most that may be counted for `ask` to fit; `None` if it never does.
+    /// Returns the largest count at which `ask` still fits; `None` if `ask` never fits.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         self.quota.max_used_for(ask)
     }
 
-    /// Writes a state in which `used` is counted in the present window, rounded up to a whole number.
+    /// Writes a state with `used` in the current window, rounded up to a whole number.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.quota.deepest());
-        // If nothing is counted, the window does not matter.
+        // With a count of zero, the window does not matter.
         let end = if used == 0 { 0 } else { self.begin(now) };
         self.write(state, end, used);
     }
 
-    /// Returns the instant on the clock that the windows follow, and the grid of windows around it.
+    /// Returns the instant on the windows' clock, and the window grid.
     #[inline]
     fn instant_and_grid(&self, now: &Now<'_>) -> (u64, WindowGrid) {
         let wall = window_instant(now.wall());
@@ -224,8 +225,8 @@ impl FixedWindow {
         let (at, grid) = self.instant_and_grid(now);
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
         let length = self.quota.length();
-        // Returns the latest possible end of the current window or, if the clock was set back, of the later window it was set back from. A window
-        // of the calendar that the limit had before may end before the given one.
+        // Latest plausible end of the stored window: the current window or, if the clock was set back, a later one. A
+        // window of the limit's previous calendar may end before the given one.
         let most = match grid {
             WindowGrid::FromFirstRequest | WindowGrid::Regular(_) => {
                 at.saturating_add(length + self.quota.max_ahead(length))
@@ -241,7 +242,7 @@ impl FixedWindow {
         self.advance_to(at, grid, end, used)
     }
 
-    /// Returns the window around `at`, for a count of `used` kept in another one, which ended or ends at `end`.
+    /// Returns the window that contains `at`, given the count `used` of another window that ends at `end`.
     fn advance_to(&self, at: u64, grid: WindowGrid, end: u64, used: u64) -> CurrentWindow {
         let (limit, length) = (self.quota.limit(), self.quota.length());
         let left = match grid {
@@ -250,13 +251,13 @@ impl FixedWindow {
             WindowGrid::Given(window) => window.end().as_nanos() - at,
         };
         let next = at.saturating_add(left);
-        // Nothing is counted, or the clock was set back: the count is that of the present window.
+        // If nothing is counted, or the clock was set back, the count moves to the current window.
         if used == 0 || end > next {
             return CurrentWindow { end: next, left: next - at, used };
         }
         let passed = match grid {
             WindowGrid::FromFirstRequest | WindowGrid::Regular(_) => (at - end) / length + 1,
-            // The number of windows of about that length, to the nearest whole number.
+            // The number of windows of average length, rounded to the nearest whole number.
             WindowGrid::Given(_) => ((next - end).saturating_add(length / 2) / length).max(1),
         };
         let used = used.saturating_sub(passed.saturating_mul(limit));
@@ -268,7 +269,7 @@ impl FixedWindow {
         CurrentWindow { end, left: end - at, used }
     }
 
-    /// Returns the end of the window around now.
+    /// Returns the end of the window that contains `now`.
     fn begin(&self, now: &Now<'_>) -> u64 {
         let (at, grid) = self.instant_and_grid(now);
         self.advance_to(at, grid, 0, 0).end
@@ -280,12 +281,12 @@ impl FixedWindow {
         state.set(1, used);
     }
 
-    /// Returns whole units that fit on top of those used.
+    /// Returns the number of units that fit on top of `used`.
     const fn available(&self, used: u64) -> u64 {
         self.quota.limit().saturating_sub(used)
     }
 
-    /// Returns how long until no more than `room` is used; each window subtracts `limit`.
+    /// Returns the time until at most `room` is used; each window subtracts `limit`.
     fn wait(&self, current: &CurrentWindow, room: u64) -> Nanos {
         let over = current.used.saturating_sub(room);
         if over == 0 {
@@ -295,12 +296,12 @@ impl FixedWindow {
         Nanos::from_nanos(current.left.saturating_add(further.saturating_mul(self.quota.length())))
     }
 
-    /// Returns how long until `cost` fits under `ceiling`.
+    /// Returns the time until `cost` fits under `ceiling`.
     fn retry_for(&self, current: &CurrentWindow, cost: Cost, ceiling: u64) -> Retry {
         ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, room)))
     }
 
-    /// Decides, given the amount counted.
+    /// Decides from the count of the current window.
     #[inline]
     fn weigh_current<S: Cells + ?Sized>(&self, _: &S, current: &CurrentWindow, ask: Ask) -> Verdict {
         let pass = |taken| Verdict::with_outcome(Outcome::Allow, taken, Stamp::from_bits(current.end));
@@ -314,11 +315,10 @@ impl FixedWindow {
         }
     }
 
-    /// Applies what was decided.
+    /// Applies a verdict of `weigh_current`.
     #[inline]
     fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentWindow, verdict: &Verdict) {
-        // A window ends earlier only if the clock was set back. Even a refusal writes this repair, so that its wait is
-        // correct.
+        // The end moves back only if the clock was set back. Even a refusal writes this, so that its wait is correct.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             self.write(state, current.end, current.used.saturating_add(verdict.taken().get()));
         }
@@ -373,7 +373,8 @@ impl Algorithm for FixedWindow {
         self.retry_for(&current, cost, self.quota.limit())
     }
 
-    /// Keeps the count if both have the same windows; otherwise it counts in the present window of the new parameters.
+    /// Keeps the count if both limits have the same windows; otherwise counts it in the current window of the new
+    /// parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if !self.has_windows_of(own, state, now) {
             return self.start_with(state, now, own.used(state, &now.without_windows()));

@@ -1,22 +1,24 @@
-//! Leaky bucket: requests go out at a steady rate; an early request waits, and one that would wait too long is refused.
+//! Leaky bucket: requests go out at a steady rate. An early request waits; a request that would wait too long is
+//! refused.
 //!
-//! **The naive method** is a queue with a timer that lets one request out per tick. It needs memory for every waiting request
-//! and a thread for every key, and the tick rounds the rate: 300 per second from a timer of 3 ms are 333.
+//! **The naive method** is a queue with a timer that releases one request per tick. It needs memory for every waiting
+//! request and a thread for every key. The timer also rounds the rate: a timer of 3 ms turns 300 per second into 333.
 //!
-//! **The idea** is that a request need not stand in a queue to know when its turn comes. It is enough to store when the
-//! bucket will be empty. A unit that finds an amount in the bucket has its turn when that amount has flowed out, and a
-//! request of several units has its turn when the last of them has, as if they had come one after the other. The
-//! request is given this wait at once, and pouring its own cost in reserves the turn. The arithmetic is that of the
+//! **The idea** is that a request can compute its turn without a queue. It is enough to store the instant at which the
+//! bucket will be empty. A unit has its turn when the content that it found in the bucket has flowed out. A request of
+//! several units has its turn when its last unit does, as if the units had arrived one after the other. The request
+//! gets this wait immediately, and adding its cost to the bucket reserves the turn. The arithmetic is that of the
 //! [token bucket](super::token_bucket), exact for any rate; the two differ in which requests wait.
 //!
-//! Two bounds keep the queue short: `burst`, the most that can be in the bucket (nginx counts one less), and `max_wait`,
-//! beyond which a request is refused instead of delayed. A part of the burst can be `free`: a unit that finds no more than this
-//! in the bucket does not wait (the `delay` of nginx; `free` as large as the burst is its `nodelay`).
+//! Two bounds keep the queue short. `burst` is the maximum content of the bucket (nginx counts one less). A request
+//! that would wait longer than `max_wait` is refused instead of delayed. Part of the burst can be `free`: a unit that
+//! finds at most this amount in the bucket does not wait (the `delay` of nginx; `free` equal to the burst is its
+//! `nodelay`).
 //!
-//! **Example**: 10 per second, burst 6, free 2, six requests of cost 1 at time 0 and a seventh. They find 0, 1, 2, 3, 4 and 5
-//! in the bucket, of which 2 are free: the first three pass at once, the others wait 100, 200 and 300 ms. The
-//! seventh does not fit and is refused for 100 ms; it would then find 5 and wait 300 ms. One request of cost 6 on the empty
-//! bucket waits 300 ms, like the last of the six.
+//! **Example**: 10 per second, burst 6, free 2, and seven requests of cost 1 at time 0. The first six find 0, 1, 2, 3,
+//! 4 and 5 in the bucket, and 2 are free: the first three pass immediately, the others wait 100, 200 and 300 ms. The
+//! seventh does not fit and is refused for 100 ms; after that it would find 5 and wait 300 ms. A single request of cost
+//! 6 on an empty bucket waits 300 ms, like the last of the six.
 //!
 //! ```text
 //!             now        now + free                  empty_at    now + burst
@@ -25,23 +27,23 @@
 //!                             │◀── wait of the next ───▶│
 //! ```
 //!
-//! **Guarantee**: over any interval of length `T`, what is let in is at most `burst + rate × T`, and what has its turn is at
-//! most `free + cost + rate × (T + 1 ns)`, where `cost` is that of the first of them, which goes out as a whole, and the nanosecond
-//! is the rounding of waits; from an instant on at which the bucket is empty, it is at most `free + 1 + rate × (T + 1 ns)`. No
-//! request waits longer than `max_wait`, nor than `(burst − 1 − free) / rate` takes. Turns come in the order of arrival. Charges
-//! and refunds are outside of this, as follows.
+//! **Guarantee**: over any interval of length `T`, the admitted cost is at most `burst + rate × T`. The cost that goes
+//! out is at most `free + cost + rate × (T + 1 ns)`. Here `cost` is the cost of the first request in the interval,
+//! which goes out as a whole, and the nanosecond covers the rounding of waits. If the bucket is empty when the interval
+//! starts, the bound is `free + 1 + rate × (T + 1 ns)`. No request waits longer than `max_wait`, or longer than
+//! `(burst − 1 − free) / rate`. Turns come in order of arrival. Charges and refunds are exceptions, described next.
 //!
-//! **Verbs**: a request goes out as a whole, when its last unit has its turn; a cost whose last unit would wait longer than
-//! `max_wait` even on an empty bucket never passes. Taking up to an amount takes what fits both bounds, with one wait for all
-//! of it. A charge records what has already happened, so it never waits: it goes into the bucket regardless of the bounds,
-//! up to `max_debt` above the burst, and later requests wait for it. A refund takes out what it put in, as far as that is still
-//! in the bucket; waits that were given stay as they are, and the next request may have its turn together with one of
-//! those. A cost of zero does not wait.
+//! **Verbs**: a request goes out as a whole, when its last unit has its turn. A cost whose last unit would wait longer
+//! than `max_wait` even on an empty bucket never passes. Taking up to an amount takes the units that fit both bounds,
+//! with one wait for all of them. A charge records something that already happened, so it never waits: it is added
+//! regardless of the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes the
+//! request's units that are still in the bucket. Waits already returned do not change, so the next request may have its
+//! turn at the same time as an earlier one. A cost of zero does not wait.
 //!
-//! **State**: the instant at which the bucket will be empty, in ticks, as one word or two like that of the token bucket.
-//! **Cost**: a few multiplications, and one division if the answer is a wait.
+//! **State**: the instant at which the bucket will be empty, in ticks; one or two words, as for the token bucket.
+//! **Cost**: a few multiplications, and one division if the request has to wait.
 //!
-//! **Poor choice** where callers cannot or will not wait, such as a gateway that must answer now: use a token bucket.
+//! **Poor choice** where callers cannot wait, such as a gateway that must answer now: use a token bucket.
 
 use core::time::Duration;
 
@@ -71,18 +73,17 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
-    /// The arithmetic of a token bucket: what that bucket owes is the content of this one, and its refill is the
-    /// outflow.
+    /// Token bucket that does the arithmetic. Its debt is the content of this bucket, and its refill is the outflow.
     bucket: TokenBucket,
     free: u64,
     max_wait: Nanos,
-    /// The most that a unit may find in the bucket to wait no longer than `max_wait`: `free` and what flows out in that time.
+    /// Largest content at which the wait of a unit is at most `max_wait`: `free` plus the outflow in that time.
     wait_bound: Ticks,
 }
 
 impl LeakyBucket {
-    /// Makes a bucket that lets `rate` out and holds at most `burst`. Nothing is free, waits are bounded by the burst alone, a new
-    /// bucket is empty, and debt is bounded by another burst.
+    /// Creates a bucket that drains at `rate` and holds at most `burst`. By default nothing is free, only the burst
+    /// bounds the waits, a new bucket is empty, and the maximum debt is another burst.
     ///
     /// # Errors
     /// When `burst` is zero or takes longer than [`Rate::MAX_FILL`] to flow out.
@@ -91,38 +92,37 @@ impl LeakyBucket {
         Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, wait_bound: 0 }.with_wait_bound())
     }
 
-    /// Sets the free part: a unit that finds no more than `free` in the bucket does not wait, so `free + 1` units pass
-    /// at once.
+    /// Sets the free part. A unit that finds at most `free` in the bucket does not wait, so `free + 1` units pass
+    /// immediately.
     ///
     /// # Errors
-    /// When it is more than the burst.
+    /// When `free` is above the burst.
     pub fn free(self, free: u64) -> Result<Self, LimitError> {
         LimitError::check_range("the free amount", free, 0, self.burst())?;
         Ok(Self { free, ..self }.with_wait_bound())
     }
 
-    /// Sets the longest wait: a request that would wait longer than `max_wait` is refused; zero refuses every request
-    /// that would wait.
+    /// Sets the longest wait. A request that would wait longer is refused; zero refuses every request that would wait.
     #[must_use]
     pub fn max_wait(self, max_wait: impl Into<Duration>) -> Self {
         let max_wait = Nanos::from(max_wait.into());
         Self { max_wait, ..self }.with_wait_bound()
     }
 
-    /// Sets the maximum `max_debt` put in beyond the burst by [`Ask::Regardless`].
+    /// Sets the maximum amount beyond the burst that [`Ask::Regardless`] may add.
     ///
     /// # Errors
-    /// When it takes longer than [`Rate::MAX_FILL`] to flow out.
+    /// When the debt takes longer than [`Rate::MAX_FILL`] to flow out.
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         Ok(Self { bucket: self.bucket.max_debt(max_debt)?, ..self })
     }
 
-    /// Sets the capacity of a new key to `initial`, as if the rest of the burst had just been poured in.
+    /// Sets the free capacity of a new key, as if the rest of the burst had just been added.
     ///
-    /// A bucket that ran empty may be forgotten, and then starts with `initial` again.
+    /// A bucket that has run empty may be forgotten, and then starts with `initial` again.
     ///
     /// # Errors
-    /// When it is more than the burst.
+    /// When `initial` is above the burst.
     pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
         Ok(Self { bucket: self.bucket.initial(initial)?, ..self })
     }
@@ -140,7 +140,7 @@ impl LeakyBucket {
         self.bucket.rate()
     }
 
-    /// Returns the most that can be in the bucket.
+    /// Returns the maximum content of the bucket.
     pub const fn burst(&self) -> u64 {
         self.bucket.burst()
     }
@@ -178,7 +178,7 @@ impl LeakyBucket {
         self.bucket.start_with(state, now, used);
     }
 
-    /// Returns the most that may be used up for `ask` to be let in; `None` if it never is.
+    /// Returns the largest used amount at which `ask` is admitted; `None` if it never is.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         let room = match ask {
             Ask::Exactly(cost) => self.max_level_for(cost),
@@ -188,19 +188,19 @@ impl LeakyBucket {
         room.map(|room| self.bucket.ticks_to_tokens(room))
     }
 
-    /// Returns what is admitted on top of `used`.
+    /// Returns the amount that is admitted on top of `used`.
     pub(crate) fn remaining_beside(&self, used: Tokens) -> u64 {
         self.available(used.units_ceil(self.bucket.ticks_per_token()))
     }
 
-    /// Returns all of a cost but its last unit, in ticks.
+    /// Returns the ticks of a cost without its last unit.
     #[inline]
     fn before_last(&self, cost: Cost) -> Ticks {
         self.bucket.flow().ticks_of(cost.get().saturating_sub(1))
     }
 
-    /// Returns the most that may be in the bucket when `cost` comes, for both bounds to hold; `None` if they never do. A cost of zero
-    /// does not wait, so only the burst bounds it.
+    /// Returns the largest content at which `cost` satisfies both bounds; `None` if it never does. A cost of zero does
+    /// not wait, so only the burst bounds it.
     #[inline]
     fn max_level_for(&self, cost: Cost) -> Option<Ticks> {
         if cost == Cost::ZERO {
@@ -209,16 +209,16 @@ impl LeakyBucket {
         Some(self.bucket.max_owed_for(cost)?.min(self.wait_bound.checked_sub(self.before_last(cost))?))
     }
 
-    /// Returns the whole units admitted on top of `owed`: those that fit, and of which the last waits no longer than
-    /// allowed.
+    /// Returns the number of whole units admitted on top of `owed`: they fit, and the last unit's wait is at most
+    /// `max_wait`.
     fn available(&self, owed: Ticks) -> u64 {
         let patient = self.wait_bound.checked_sub(owed);
         patient
             .map_or(0, |left| self.bucket.available(owed).min(self.bucket.flow().whole_units(left).saturating_add(1)))
     }
 
-    /// Returns the outcome on top of `owed` in the bucket: admitted now, or when everything before its last unit,
-    /// except the free part, has flowed out.
+    /// Returns the outcome of a request that finds `owed` in the bucket. It is admitted now, or when the content before
+    /// its last unit, minus the free part, has flowed out.
     #[inline]
     fn admit(&self, owed: Ticks, taken: Cost) -> Verdict {
         let flow = self.bucket.flow();
@@ -276,7 +276,7 @@ impl Algorithm for LeakyBucket {
         self.bucket.refund(state, now, cost, stamp)
     }
 
-    /// `remaining` and `retry` are about being admitted, perhaps with a delay; peeking returns the delay.
+    /// `remaining` and `retry` refer to admission, possibly with a delay. A peek returns the delay.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let owed = self.bucket.owed_now(state, now);
         self.bucket.report_owed(owed, self.available(owed), self.max_level_for(cost))
@@ -290,14 +290,14 @@ impl Algorithm for LeakyBucket {
         self.bucket.is_new(state, now)
     }
 
-    /// Returns the time until it would pass without delay. A cost above the free part plus one never does; then it is the time
-    /// until the bucket is empty.
+    /// Returns the time until the request would pass without delay. A cost above `free + 1` never does; then returns
+    /// the time until the bucket is empty.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let undelayed = self.bucket.flow().ticks_of(self.free).saturating_sub(self.before_last(cost));
         self.bucket.retry_after(state, now, ahead, self.max_level_for(cost).map(|room| room.min(undelayed)))
     }
 
-    /// The amount owed is kept, rounded up to a tick of the new rate.
+    /// Keeps the content, rounded up to a tick of the new rate.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, own.used(state, now));
     }

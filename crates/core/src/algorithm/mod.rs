@@ -1,12 +1,12 @@
-//! One module per algorithm, each a pure function of limit, state, now and cost.
+//! The algorithms: one module each, as pure functions of limit, state, now and cost.
 //!
-//! No algorithm needs a timer: what time restores is computed when a request comes. A bucket keeps the instant
-//! at which it is full, a window its number and count, a log the instants of its requests. Each module derives
-//! its state from the naive method, states its guarantee as an inequality, and says where it is a poor choice.
+//! No algorithm needs a timer: a request computes the refill since the last write. A bucket keeps the instant at which
+//! it is full, a window its end and count, a log the instants of its requests. Each module derives its state from the
+//! naive method, states its guarantee as an inequality, and names the cases where it is a poor choice.
 //!
-//! [`Algorithm`] is what they have in common. A decision has two steps: [`weigh`](Algorithm::weigh) computes the
-//! verdict and changes nothing, [`commit`](Algorithm::commit) writes it. So several limits can be weighed
-//! before any is committed, and peeking is weighing alone.
+//! [`Algorithm`] is their common trait. A decision has two steps: [`weigh`](Algorithm::weigh) computes the verdict
+//! without changing the state, and [`commit`](Algorithm::commit) writes it. So several limits can be weighed before any
+//! is committed, and a peek is a weigh without a commit.
 
 pub mod concurrency;
 pub mod fixed_window;
@@ -22,25 +22,24 @@ pub mod token_bucket;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Verdict};
 
-/// A limit that can decide: its parameters are `self`, its state is a few words that the caller keeps.
+/// A limit with its parameters. The caller keeps its state.
 ///
-/// The state of every algorithm is a fixed number of 64-bit words, so that a table, a snapshot or a test can hold any
-/// of them without knowing which. Nothing here reads a clock, takes a lock, allocates or panics, whatever the words are.
+/// The state is a fixed number of 64-bit words, so tables, snapshots and tests can store it for any algorithm. No
+/// method reads a clock, takes a lock or panics, whatever the words contain. Only changed parameters may allocate.
 ///
-/// There is one decision routine, [`weigh`](Self::weigh): peeking is weighing without committing, and a group of limits
-/// weighs all before it commits any.
+/// [`weigh`](Self::weigh) defines every decision; fast paths return the same verdicts. A peek weighs without a commit,
+/// and a group of limits weighs all of its limits before it commits any.
 pub trait Algorithm {
-    /// Identifies what one request took, so that exactly that can be refunded; [`Stamp`](crate::Stamp) for a single
-    /// limit.
+    /// Identifies a charge, for an exact refund. [`Stamp`](crate::Stamp) for a single limit.
     type Stamp: Copy + Default + Send + Sync + 'static;
 
-    /// Returns the number of words of the state. Constant for a given limit.
+    /// Returns the number of words in the state. Constant for a given limit.
     fn words(&self) -> usize;
 
-    /// Returns the most that passes at one instant, or in one window.
+    /// Returns the maximum amount that passes at one instant, or in one window.
     fn capacity(&self) -> u64;
 
-    /// Returns whether decisions use the wall clock. Otherwise the caller need not read the clock.
+    /// Returns whether decisions use the wall clock. If not, the caller need not read it.
     fn uses_wall_clock(&self) -> bool {
         false
     }
@@ -48,15 +47,16 @@ pub trait Algorithm {
     /// Writes the state of a new key.
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>);
 
-    /// Decides without changing anything.
+    /// Decides without changing the state.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp>;
 
-    /// Applies a verdict that [`weigh`](Self::weigh) returned for this state and this instant. A refusal changes nothing, except in
+    /// Applies a verdict of [`weigh`](Self::weigh) for the same state and instant. A refusal changes nothing, except in
     /// limits that count refused attempts.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Self::Stamp>);
 
-    /// Refunds up to `cost` and returns how much was accepted: never above full and, for windows, only in the window in
-    /// which it was taken. A stamp makes the refund exact; without one, only the current window is refunded.
+    /// Refunds up to `cost` and returns the accepted amount. A refund never exceeds the used amount. Windows accept it
+    /// only in the window of the charge. A stamp makes the refund exact; without a stamp, only the current window is
+    /// refunded.
     fn refund<S: CellsMut + ?Sized>(
         &self,
         state: &mut S,
@@ -65,28 +65,27 @@ pub trait Algorithm {
         stamp: Option<Self::Stamp>,
     ) -> Cost;
 
-    /// Returns the state of the limit for the caller, with `retry` for another request of `cost`.
+    /// Returns the standing of the limit for the caller, with `retry` for another request of `cost`.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
 
-    /// Returns how much is used up. [`Spent::NOTHING`]: the state may be forgotten without loss.
+    /// Returns the used fraction. With [`Spent::NOTHING`] the state can be forgotten without loss.
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent;
 
-    /// Converts a state of the parameters `own` to these parameters, so that the same amount is used up, rounded up to
-    /// what they can represent. The cells must hold the larger of both states.
+    /// Converts a state of the parameters `own` to these parameters. The used amount stays the same, rounded up to the
+    /// new precision. The cells must be long enough for both states.
     ///
-    /// Only for a state that these parameters can hold, with at most the capacity and the debt used: one for which
-    /// [`weigh_from`](Self::weigh_from) has just admitted a request. In any other state, the amount above that would be
-    /// lost.
+    /// Only valid for a state that these parameters can hold: at most the capacity plus the debt is used. This is true
+    /// if [`weigh_from`](Self::weigh_from) has just admitted a request. In any other state, the excess would be lost.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>);
 
-    /// [`weigh`](Self::weigh) for a state that belongs to the parameters `own`: those it was last charged under. They
-    /// determine how much is used up, and the new parameters determine what fits; see "Changed parameters" in
+    /// Weighs like [`weigh`](Self::weigh), for a state that was last charged under the parameters `own`. The used
+    /// amount follows from `own`, and the capacity from the new parameters; see "Changed parameters" in
     /// ARCHITECTURE.md.
     fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp>;
 
-    /// Applies a verdict that [`weigh_from`](Self::weigh_from) just gave, and returns whether the state belongs to
-    /// these parameters from now on. It does if something was taken; otherwise it still belongs to `own`, and only
-    /// counted refusals and the repair of a clock step were written.
+    /// Applies a verdict of [`weigh_from`](Self::weigh_from). Returns whether the state now belongs to these
+    /// parameters, which is the case if something was taken. Otherwise the state still belongs to `own`, and only
+    /// counted refusals and clock-step repairs were written.
     fn commit_from<S: CellsMut + ?Sized>(
         &self,
         own: &Self,
@@ -95,7 +94,7 @@ pub trait Algorithm {
         verdict: &Verdict<Self::Stamp>,
     ) -> bool;
 
-    /// Decides and applies; `true` if the state belongs to these parameters from now on.
+    /// Decides and applies. Returns the verdict, and whether the state now belongs to these parameters.
     fn decide_from<S: CellsMut + ?Sized>(
         &self,
         own: &Self,
@@ -108,11 +107,12 @@ pub trait Algorithm {
         (verdict, adopted)
     }
 
-    /// [`report`](Self::report) for a state that belongs to the parameters `own`: the limit and what remains follow
-    /// from these parameters, the waits from `own`.
+    /// Reports like [`report`](Self::report), for a state that belongs to the parameters `own`. The limit and the
+    /// remaining amount follow from these parameters, the waits from `own`.
     fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
 
-    /// [`wait_behind`](Self::wait_behind) for a state that belongs to the parameters `own`. Requests ahead are not counted.
+    /// Computes [`wait_behind`](Self::wait_behind) for a state that belongs to the parameters `own`. Ignores requests
+    /// ahead.
     fn wait_behind_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Retry {
         match self.weigh_from(own, state, now, Ask::Exactly(cost)).outcome() {
             Outcome::Allow => Retry::NOW,
@@ -121,31 +121,33 @@ pub trait Algorithm {
         }
     }
 
-    /// The fastest path of [`check`](Ask::Exactly), short enough to be inlined into callers: returns the word after taking `cost` from
-    /// a state of one word, if it passes without delay. `None`: it does not apply; call [`decide`](Self::decide).
+    /// The fastest path of [`check`](Ask::Exactly), short enough to be inlined. Takes `cost` from a one-word state and
+    /// returns the new word if the request passes without delay. `None`: the fast path does not apply; call
+    /// [`decide`](Self::decide).
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         let _ = (word, now, cost);
         None
     }
 
-    /// The counterpart of [`take_from_word`](Self::take_from_word) for a refusal that changes nothing: returns when `cost` passes.
-    /// Inlined, so that the wait is computed only where a caller uses it. `None`: it does not apply; call
-    /// [`decide`](Self::decide).
+    /// The counterpart of [`take_from_word`](Self::take_from_word) for a refusal that changes nothing. Returns the time
+    /// until `cost` passes. Inlined, so that the wait is computed only for callers that use it. `None`: the fast path
+    /// does not apply; call [`decide`](Self::decide).
     #[inline]
     fn refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
         let _ = (word, now, cost);
         None
     }
 
-    /// Returns whether [`take_from_words`](Self::take_from_words) may apply, so that it is worth locking a state for it.
+    /// Returns whether [`take_from_words`](Self::take_from_words) can apply. If not, the caller need not lock the state
+    /// for it.
     #[inline]
     fn takes_from_words(&self) -> bool {
         false
     }
 
-    /// [`take_from_word`](Self::take_from_word) for a state of several words, which it changes itself: returns the
-    /// stamp of the charge, or `None` and changes nothing. Both ignore the spread and the given windows of `now`.
+    /// Takes like [`take_from_word`](Self::take_from_word), but in place, from a state of several words. Returns the
+    /// stamp of the charge; `None` changes nothing. Both methods ignore the spread and the calendar windows of `now`.
     #[inline]
     fn take_from_words<S>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Self::Stamp>
     where
@@ -155,8 +157,8 @@ pub trait Algorithm {
         None
     }
 
-    /// The fast path of [`check`](Ask::Exactly): takes `cost`, or refuses and changes nothing; never delays. `None`: the fast path
-    /// does not apply and nothing was changed; call [`decide`](Self::decide).
+    /// The fast path of [`check`](Ask::Exactly). Takes `cost`, or refuses and changes nothing; never delays. `None`:
+    /// the fast path does not apply and nothing was changed; call [`decide`](Self::decide).
     #[inline]
     fn decide_fast<S>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict<Self::Stamp>>
     where
@@ -185,11 +187,11 @@ pub trait Algorithm {
         verdict
     }
 
-    /// Returns the least time that a request of `cost` has to wait after requests of `ahead` in all, if nothing else is taken or
-    /// given back. A wait queue uses it to refuse a request at once that cannot meet its deadline. For the buckets it is
-    /// exact, except for less than a nanosecond per request ahead.
+    /// Returns the minimum wait of a request of `cost` that is queued after requests with the total cost `ahead`, if
+    /// nothing else is taken or refunded. A wait queue uses it to refuse a request that cannot meet its deadline. For
+    /// buckets it is exact, to less than a nanosecond per request ahead.
     ///
-    /// By default requests ahead are not counted: a lower bound.
+    /// The default ignores requests ahead, which gives a lower bound.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let _ = ahead;
         match self.weigh(state, now, Ask::Exactly(cost)).outcome() {
@@ -199,20 +201,20 @@ pub trait Algorithm {
         }
     }
 
-    /// Returns, after [`Retry::OnRelease`], how long until time alone may let a request pass; `None` if it never does.
+    /// Returns the time after which a request refused with [`Retry::OnRelease`] may pass without a release; `None` if
+    /// it never does.
     fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
         let _ = (state, now);
         None
     }
 
-    /// Returns whether the state is that of a new key, so that it may be forgotten.
+    /// Returns whether the state equals that of a new key, so that it can be forgotten.
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.spent(state, now).is_nothing()
     }
 }
 
-/// The decisions of an algorithm that first computes what counts at `now`, its `current`, and then decides by that
-/// alone.
+/// Decision methods of an algorithm that first computes its `current` state at `now` and decides from that alone.
 macro_rules! decide_by_current {
     () => {
         #[inline]
@@ -237,20 +239,20 @@ macro_rules! decide_by_current {
 
 pub(crate) use decide_by_current;
 
-/// How old a reading of the clock may be at a decision. A thread that is preempted between reading the clock and
-/// deciding may find a state that is ahead of its reading. A state ahead by up to this length is used as it is; a
-/// larger difference means that the clock stepped back.
+/// Maximum age of a clock reading at a decision. A thread that is preempted after it reads the clock may find a state
+/// that is ahead of its reading. A state that is ahead by at most this time is used unchanged; a larger difference
+/// means that the clock stepped back.
 pub(crate) const STALE: Nanos = Nanos::SECOND;
 
-/// The words of a state, wherever they are kept.
+/// Read access to the words of a state.
 pub trait Cells {
-    /// Returns the word at `index`; zero beyond the end.
+    /// Returns the word at `index`; zero past the end.
     fn get(&self, index: usize) -> u64;
 }
 
-/// Mutable words of state.
+/// Write access to the words of a state.
 pub trait CellsMut: Cells {
-    /// Sets the word at `index`; does nothing beyond the end.
+    /// Sets the word at `index`; no-op past the end.
     fn set(&mut self, index: usize, word: u64);
 }
 
@@ -291,7 +293,7 @@ impl<T: CellsMut + ?Sized> CellsMut for &mut T {
     }
 }
 
-/// A view of the words from `first` on: one limit among several, or a state after its header.
+/// A view of the words starting at `first`: one limit of a group, or a state after its header.
 #[derive(Clone, Copy, Debug)]
 pub struct Offset<S> {
     /// All words.

@@ -1,40 +1,41 @@
-//! Sliding log: never more than the limit in any interval of the window's length.
+//! Sliding log: at most the limit in any interval of the window's length.
 //!
-//! **The naive method** keeps a list of the times at which requests passed, removes what is older than the window on every request
-//! and counts the rest. That is exact, but each request pays for the whole list, and if refused attempts count as well the
-//! list grows as fast as an attacker sends requests. A counter per window is cheap, but does not know when in the window
-//! requests passed: the limit can pass just before the edge and again just after it.
+//! **The naive method** keeps a list of the times of admitted requests. Every request removes the entries older than
+//! the window and counts the rest. This is exact, but each request pays for the whole list, and if refused attempts
+//! count as well, the list grows as fast as an attacker sends requests. A counter per window is cheap, but does not
+//! know when in the window requests passed: the full limit can pass just before the boundary and again just after it.
 //!
-//! **The idea** is that the list need not be counted. The entries are in order of time, so they leave in order, and a
+//! **The idea** is that the list need not be counted. The entries are ordered by time, so they leave in order. A
 //! request of `cost` fits exactly when the entry `limit − cost` positions before the newest has left: then at most
-//! `limit − cost` are still inside. In a ring of `limit` instants this is one read. Entries are not removed either: an
-//! entry that has left the window is overwritten later.
+//! `limit − cost` entries are still inside. In a ring of `limit` instants this is one read. Entries need not be removed
+//! either: an entry that has left the window is overwritten later.
 //!
-//! **Example**: 3 per 10 s, with entries at 0, 4 and 5 s. At 8 s a cost of 1 looks 2 positions before the newest: the
-//! entry of 0 s is inside for 2 s more, so it is refused for 2 s. A cost of 2 looks 1 position before: the entry of 4 s
-//! is inside for 6 s more. At 10 s sharp the entry of 0 s has left, since the window is `(now − 10 s, now]`.
+//! **Example**: 3 per 10 s, with entries at 0, 4 and 5 s. At 8 s a cost of 1 checks the entry 2 positions before the
+//! newest. That entry, from 0 s, stays inside for another 2 s, so the request is refused for 2 s. A cost of 2 checks 1
+//! position before: the entry from 4 s stays inside for another 6 s. At exactly 10 s the entry from 0 s has left,
+//! because the window is `(now − 10 s, now]`.
 //!
 //! ```text
 //!          now − length                                  now
 //!  ─────×───────┼─────────────────×─────×─────────────────┼──────▶ time
-//!     place 2:  │             place 1  place 0:           │
+//!     index 2:  │             index 1  index 0:           │
 //!     has left  │                      the newest         │
 //! ```
 //!
-//! **Guarantee**: in any interval `(t − length, t]` at most `limit` passes (`limit + max_debt` with charges), and a
-//! request is refused only if letting it pass would break that, or the minimum gap if there is one.
+//! **Guarantee**: in any interval `(t − length, t]` the admitted cost is at most `limit` (`limit + max_debt` with
+//! charges). A request is refused only if admitting it would break this bound, or the minimum gap.
 //!
-//! **Options**: with a *minimum gap*, a request sooner than that after the previous one is refused as well. With
-//! *refused attempts counted*, a refused request is recorded at its cost as if it had passed, and the oldest entries are
-//! dropped. A client that retries faster than the rate is never admitted, and the advertised wait is true for a client that
-//! sends nothing meanwhile. A request above the limit is not recorded: it could never pass.
+//! **Options**: with a *minimum gap*, a request that follows the previous one sooner is refused as well. With *refused
+//! attempts counted*, a refused request is recorded at its cost as if it had passed, and the oldest entries are
+//! dropped. A client that retries faster than the rate is never admitted, and the returned wait is exact for a client
+//! that sends nothing else. A request above the limit is not recorded, because it could never pass.
 //!
-//! **State**: one word for where the ring ends and how much it holds, and one instant of the monotonic clock per unit of
-//! limit and debt. Words that are all zero are a new log. **Cost**: a decision reads three words, whatever the limit,
-//! and writes one per unit of cost. A report takes a binary search. A refund of an old entry moves the newer ones.
+//! **State**: one word with the end and the length of the ring, and one monotonic instant per unit of limit and debt.
+//! An all-zero state is a new log. **Cost**: a decision reads three words, whatever the limit, and writes one word per
+//! unit of cost. A report takes a binary search. A refund of an old entry moves the newer entries.
 //!
-//! **Poor choice** for large limits, since it pays memory for each unit (at most 1024): use slices or a window. Also for
-//! smoothing, since a whole limit may pass at one instant: use a bucket.
+//! **Poor choice** for large limits, because each unit takes a word (at most 1024): use slices or a window. Also for
+//! smoothing, because the whole limit may pass at one instant: use a bucket.
 
 use core::time::Duration;
 
@@ -48,7 +49,7 @@ use crate::rate::Rate;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// Never more than the limit in any window.
+/// Admits at most the limit in any window.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, SlidingLog};
@@ -72,7 +73,7 @@ pub struct SlidingLog {
     refused_count: bool,
 }
 
-/// A request with the bounds that apply to it: at most `ceiling` inside the window, at least `gap` after the previous request.
+/// A cost with its bounds: at most `ceiling` inside the window, and at least `gap` after the previous request.
 #[derive(Clone, Copy)]
 struct BoundedCost {
     cost: u64,
@@ -81,11 +82,11 @@ struct BoundedCost {
 }
 
 impl SlidingLog {
-    /// Maximum number of entries, limit and debt together.
+    /// Maximum number of entries: limit plus debt.
     pub const MAX_ENTRIES: u64 = 1024;
 
-    /// Makes a log that admits at most `limit` in any window of `length`. Starts empty; no minimum gap, refused
-    /// attempts do not count. Debt may be as large again as the limit, within the maximum number of entries.
+    /// Creates a log that admits at most `limit` in any window of `length`. Starts empty, without a minimum gap, and
+    /// does not count refused attempts. The maximum debt is another `limit`, within the maximum number of entries.
     ///
     /// # Errors
     /// When either is zero, `limit` is above [`SlidingLog::MAX_ENTRIES`] or `length` above [`Rate::MAX_PERIOD`].
@@ -97,10 +98,10 @@ impl SlidingLog {
         Ok(Self { limit, length, max_debt, initial: limit, minimum_gap: Nanos::ZERO, refused_count: false })
     }
 
-    /// Sets the maximum `max_debt` taken beyond the limit by [`Ask::Regardless`]. Each unit adds a word of state.
+    /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take. Each unit adds a word of state.
     ///
     /// # Errors
-    /// When limit and debt together are above [`SlidingLog::MAX_ENTRIES`].
+    /// When limit plus debt is above [`SlidingLog::MAX_ENTRIES`].
     pub const fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let max = Self::MAX_ENTRIES - self.limit;
         if max_debt > max {
@@ -109,11 +110,11 @@ impl SlidingLog {
         Ok(Self { max_debt, ..self })
     }
 
-    /// Sets what a new key has left. The rest counts as used when the key is first seen. It belongs to no request, so
-    /// no minimum gap applies after it.
+    /// Sets the amount that a new key starts with. The rest counts as used from the first request on. It belongs to no
+    /// request, so no minimum gap applies after it.
     ///
     /// # Errors
-    /// When it is more than the limit.
+    /// When `initial` is above the limit.
     pub const fn initial(self, initial: u64) -> Result<Self, LimitError> {
         if initial > self.limit {
             return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.limit });
@@ -125,7 +126,7 @@ impl SlidingLog {
     /// are exempt. `remaining` ignores the gap; `retry` includes it.
     ///
     /// # Errors
-    /// When it is above [`Rate::MAX_PERIOD`]. It may be longer than the window.
+    /// When `gap` is above [`Rate::MAX_PERIOD`]. It may be longer than the window.
     pub fn minimum_gap(self, gap: impl Into<Duration>) -> Result<Self, LimitError> {
         let gap = Nanos::from(gap.into());
         if gap.as_nanos() > Rate::MAX_PERIOD.as_nanos() {
@@ -140,7 +141,7 @@ impl SlidingLog {
         Self { refused_count: true, ..self }
     }
 
-    /// Returns the most that passes in any window.
+    /// Returns the maximum amount in any window.
     pub const fn limit(&self) -> u64 {
         self.limit
     }
@@ -158,13 +159,13 @@ impl SlidingLog {
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         let ring = LogRing::load(state, self.slots());
-        for word in (0..ring.len).map(|place| ring.word_index(place)) {
+        for word in (0..ring.len).map(|index| ring.word_index(index)) {
             state.set(word, Time::from_nanos(state.get(word)).rebased(from, to).as_nanos());
         }
     }
 
-    /// Writes the state with these entries, oldest first, in nanoseconds; the first `opening` of them belong to no
-    /// request. For a store that keeps them in another form, such as a script in Redis.
+    /// Writes a state with these entries, oldest first, in nanoseconds. The first `opening` entries belong to no
+    /// request. Used by stores that keep the entries in another form, such as a Redis script.
     pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, opening: u64, entries: impl Iterator<Item = u64>) {
         let ring = entries.fold(LogRing { opening, ..LogRing::with_no_entries(self.slots()) }, |ring, entry| {
             ring.push(state, Time::from_nanos(entry))
@@ -191,23 +192,22 @@ impl SlidingLog {
         Retry::After(entry.map_or(Nanos::ZERO, |entry| time_left(entry, now, self.length)))
     }
 
-    /// Returns how long until `gap`, the minimum gap of another log, has passed since the last request. It ends at the latest
-    /// when this log forgets the request: a key with nothing used may be forgotten at any time.
+    /// Returns the time until `gap`, the minimum gap of another log, has passed since the last request. The gap ends at
+    /// the latest when this log forgets the request, because a key with nothing used may be forgotten at any time.
     pub(crate) fn until_gap<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, gap: Nanos) -> Retry {
         let now = now.mono();
         let gap = gap.min(self.length.max(self.minimum_gap));
         let last = self.load_ring(state, now).last_request(state);
-        // Without a gap, a request that another thread made slightly later is not waited for either.
+        // Without a gap, the filter also ignores a request that another thread made slightly later.
         Retry::After(last.filter(|_| gap > Nanos::ZERO).map_or(Nanos::ZERO, |last| time_left(last, now, gap)))
     }
 
-    /// Returns the most that may be inside the window for `ask` to fit; `None` if it never does.
+    /// Returns the largest number of entries inside the window at which `ask` still fits; `None` if `ask` never fits.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         max_used_for(ask, self.limit, self.slots())
     }
 
-    /// Writes a state in which `used`, rounded up to a whole number, counts as used now, without belonging to a
-    /// request.
+    /// Writes a state with `used`, rounded up to a whole number, counted as used now. It belongs to no request.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.slots());
         let ring = (0..used).fold(LogRing::with_no_entries(self.slots()), |ring, _| ring.push(state, now.mono()));
@@ -218,9 +218,9 @@ impl SlidingLog {
         self.limit + self.max_debt
     }
 
-    /// Loads the ring. Entries a little ahead of the clock are from threads with a later reading, and count as they are. If the
-    /// newest entry is further ahead, the clock stepped back: entries ahead then count as made now, which grants nothing and
-    /// refuses for no longer than one window.
+    /// Loads the ring. Entries slightly ahead of the clock come from threads with a later reading, and count unchanged.
+    /// If the newest entry is further ahead, the clock stepped back. Entries ahead then count as made now, which grants
+    /// nothing and refuses for at most one window.
     fn load_ring<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> LogRing {
         let ring = LogRing::load(state, self.slots());
         match ring.read_entry(state, 0) {
@@ -229,21 +229,21 @@ impl SlidingLog {
         }
     }
 
-    /// Returns how many entries are inside the window.
+    /// Returns the number of entries inside the window.
     fn used_entries<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
-        partition_point(0..ring.len, |place| {
-            ring.read_entry(state, place).is_some_and(|entry| time_left(entry, now, self.length) > Nanos::ZERO)
+        partition_point(0..ring.len, |index| {
+            ring.read_entry(state, index).is_some_and(|entry| time_left(entry, now, self.length) > Nanos::ZERO)
         })
     }
 
-    /// Returns how many entries cannot be forgotten yet: those inside the window, or only the last request if just the
-    /// gap needs it.
+    /// Returns the number of entries that must be kept: those inside the window, and at least the last request while
+    /// the gap needs it.
     fn entries_to_keep<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
         let newest = ring.last_request(state).is_some_and(|last| time_left(last, now, self.minimum_gap) > Nanos::ZERO);
         self.used_entries(ring, state, now).max(u64::from(newest))
     }
 
-    /// Returns how long the request would have to wait if `written` more entries were recorded now. The cost is at most the
+    /// Returns the wait of the request if `written` more entries were recorded now. The cost must be at most the
     /// ceiling.
     fn wait<S: Cells + ?Sized>(
         &self,
@@ -253,8 +253,8 @@ impl SlidingLog {
         wanted: BoundedCost,
         written: u64,
     ) -> Nanos {
-        let entry = |place: u64| match place.checked_sub(written) {
-            Some(place) => ring.read_entry(state, place),
+        let entry = |index: u64| match index.checked_sub(written) {
+            Some(index) => ring.read_entry(state, index),
             None => Some(ring.instant_to_store(state, now)),
         };
         let previous = if written > 0 { entry(0) } else { ring.last_request(state) };
@@ -291,7 +291,7 @@ impl Algorithm for SlidingLog {
             Ask::UpTo(Cost::ZERO) => return Verdict::allow(Cost::ZERO),
             Ask::UpTo(cost) => {
                 let available = self.limit.saturating_sub(self.used_entries(ring, state, now));
-                // With nothing left it asks for one, which is refused with the wait for one.
+                // If nothing is available, ask for one unit: it is refused with the wait for one unit.
                 checked(cost.get().min(available.max(1)))
             }
         };
@@ -306,8 +306,8 @@ impl Algorithm for SlidingLog {
         if !self.refused_count {
             return Verdict::deny(Retry::After(wait));
         }
-        // This refused attempt will be in the log when the caller retries. Its stamp carries how much to record. A
-        // request for as much as fits retries with one unit.
+        // This refused attempt will be in the log when the caller retries. Its stamp contains the number of entries to
+        // record. An `UpTo` request retries with one unit.
         let again = if let Ask::UpTo(_) = ask { checked(1) } else { wanted };
         let wait = wait.max(self.wait(ring, state, now, again, wanted.cost));
         Verdict::with_outcome(Outcome::Deny(Retry::After(wait)), Cost::ZERO, Stamp::from_bits(wanted.cost))
@@ -319,28 +319,28 @@ impl Algorithm for SlidingLog {
             Outcome::Deny(_) => verdict.stamp().to_bits(),
         };
         let ring = self.load_ring(state, now.mono());
-        // Even a refusal writes the repair of a clock step, so that entries age from this instant on.
+        // Even a refusal repairs the state after a clock step, so that entries age from this instant on.
         if units > 0 || ring.latest != END_OF_TIME {
             ring.write(state, now.mono(), units);
         }
     }
 
-    /// With a stamp, removes exactly the entries that the request made, as far as they are still inside the window.
-    /// Requests at the same nanosecond have the same stamp and are interchangeable. Without a stamp, removes the oldest
-    /// entries, which grants the least.
+    /// With a stamp, removes exactly the entries of that request that are still inside the window. Requests at the same
+    /// nanosecond have the same stamp and are interchangeable. Without a stamp, removes the oldest entries, which
+    /// grants the least.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let ring = self.load_ring(state, now.mono());
         let used = self.used_entries(ring, state, now.mono());
-        let places = match stamp {
+        let indexes = match stamp {
             None => used - cost.get().min(used)..used,
             Some(stamp) => {
                 let Some(taken_at) = instant_of(stamp) else { return Cost::ZERO };
-                let from = partition_point(0..used, |place| ring.read_entry(state, place) > Some(taken_at));
-                from..partition_point(from..used, |place| ring.read_entry(state, place) == Some(taken_at))
+                let from = partition_point(0..used, |index| ring.read_entry(state, index) > Some(taken_at));
+                from..partition_point(from..used, |index| ring.read_entry(state, index) == Some(taken_at))
             }
         };
-        let accepted = cost.get().min(places.end - places.start);
-        ring.remove_entries(state, places.start, accepted);
+        let accepted = cost.get().min(indexes.end - indexes.start);
+        ring.remove_entries(state, indexes.start, accepted);
         Cost::new(accepted)
     }
 
@@ -368,9 +368,9 @@ impl Algorithm for SlidingLog {
         Spent::of(self.entries_to_keep(ring, state, now.mono()).into(), self.limit.into())
     }
 
-    /// Keeps the entries inside the window of `own`, and the newest request if only the gap needs it. Entries that have
-    /// left the old window do not return even if the new window is longer: they may have been forgotten. Entries older
-    /// than a shorter new window count as made at its beginning, so that as much is used as before.
+    /// Keeps the entries inside the window of `own`, and the last request while the gap needs it. Entries that have
+    /// left the old window do not return even if the new window is longer, because they may have been forgotten.
+    /// Entries older than a shorter new window are moved to its start, so that the used amount stays the same.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let now = now.mono();
         let ring = own.load_ring(state, now);
@@ -379,9 +379,9 @@ impl Algorithm for SlidingLog {
         let oldest = Time::from_nanos(now.as_nanos().saturating_sub(self.length.as_nanos() - 1));
         // The rings overlap, so the entries are copied: 8 KiB of stack, only when parameters change.
         let mut aside = [Time::ZERO; Self::MAX_ENTRIES as usize];
-        for (place, entry) in (0..kept).zip(&mut aside) {
-            let instant = ring.read_entry(state, place).unwrap_or(Time::ZERO);
-            *entry = if place < used { instant.max(oldest) } else { instant };
+        for (index, entry) in (0..kept).zip(&mut aside) {
+            let instant = ring.read_entry(state, index).unwrap_or(Time::ZERO);
+            *entry = if index < used { instant.max(oldest) } else { instant };
         }
         let opening = kept.saturating_sub(ring.len - ring.opening);
         let mut ring = LogRing::with_no_entries(self.slots());
@@ -394,18 +394,18 @@ impl Algorithm for SlidingLog {
     changed_parameters!();
 }
 
-/// Where the entries are in the state. The index of an entry is the number of newer entries: the newest has index 0.
+/// Location of the entries in the state. The index of an entry is the number of newer entries: the newest has index 0.
 #[derive(Clone, Copy)]
 struct LogRing {
     slots: u64,
-    /// Where the next entry goes, below `slots`.
+    /// Position of the next entry, below `slots`.
     next: u64,
-    /// How many entries there are, inside the window or not, at most `slots`.
+    /// Number of entries, inside the window or not; at most `slots`.
     len: u64,
-    /// How many of them, the oldest ones, belong to no request: what `initial` leaves out, or what was used up under
-    /// another algorithm. The minimum gap does not apply after these.
+    /// Number of oldest entries that belong to no request: the amount missing from `initial`, or the amount used under
+    /// another algorithm. The minimum gap does not apply after them.
     opening: u64,
-    /// Entries later than this count as made then.
+    /// Entries later than this instant count as made at this instant.
     latest: Time<Mono>,
 }
 
@@ -419,7 +419,7 @@ impl LogRing {
     fn load<S: Cells + ?Sized>(state: &S, slots: u64) -> Self {
         let (next, opening, len) =
             (state.get(0) >> 32, state.get(0) >> 16 & u64::from(u16::MAX), state.get(0) & u64::from(u16::MAX));
-        // Damaged words must not lead outside the ring.
+        // Corrupt words must not lead outside the ring.
         let next = if next < slots { next } else { next % slots };
         let len = len.min(slots);
         Self { next, len, opening: opening.min(len), ..Self::with_no_entries(slots) }
@@ -429,18 +429,18 @@ impl LogRing {
         state.set(0, self.next << 32 | self.opening << 16 | self.len);
     }
 
-    /// Returns the word of the entry at `place`, which is below `slots`.
-    const fn word_index(self, place: u64) -> usize {
-        1 + self.position_before_next(place + 1) as usize
+    /// Returns the word index of the entry at `index`; `index` is below `slots`.
+    const fn word_index(self, index: u64) -> usize {
+        1 + self.position_before_next(index + 1) as usize
     }
 
-    /// Returns the position `back` entries before the next one, for `back` up to `slots`.
+    /// Returns the position `back` entries before the next one. `back` is at most `slots`.
     const fn position_before_next(self, back: u64) -> u64 {
         if back <= self.next { self.next - back } else { self.next + self.slots - back }
     }
 
-    fn read_entry<S: Cells + ?Sized>(self, state: &S, place: u64) -> Option<Time<Mono>> {
-        (place < self.len).then(|| self.latest.min(Time::from_nanos(state.get(self.word_index(place)))))
+    fn read_entry<S: Cells + ?Sized>(self, state: &S, index: u64) -> Option<Time<Mono>> {
+        (index < self.len).then(|| self.latest.min(Time::from_nanos(state.get(self.word_index(index)))))
     }
 
     /// Returns the newest entry, if it belongs to a request.
@@ -448,12 +448,13 @@ impl LogRing {
         if self.len > self.opening { self.read_entry(state, 0) } else { None }
     }
 
-    /// Returns the instant stored for an entry made now: never before the newest, so that entries stay in order.
+    /// Returns the instant to store for an entry made now: never before the newest entry, so that entries stay in
+    /// order.
     fn instant_to_store<S: Cells + ?Sized>(self, state: &S, now: Time<Mono>) -> Time<Mono> {
         self.read_entry(state, 0).map_or(now, |newest| newest.max(now))
     }
 
-    /// Adds an entry; in a full ring it overwrites the oldest. The caller stores the ring.
+    /// Adds an entry, which overwrites the oldest one in a full ring. The caller stores the ring.
     fn push<S: CellsMut + ?Sized>(self, state: &mut S, entry: Time<Mono>) -> Self {
         state.set(1 + self.next as usize, entry.as_nanos());
         let next = if self.next + 1 == self.slots { 0 } else { self.next + 1 };
@@ -461,13 +462,13 @@ impl LogRing {
         Self { next, len: self.slots.min(self.len + 1), opening, ..self }
     }
 
-    /// Adds `units` entries now, after limiting the others to `latest`.
+    /// Adds `units` entries now, after capping the existing entries at `latest`.
     fn write<S: CellsMut + ?Sized>(mut self, state: &mut S, now: Time<Mono>, units: u64) {
-        for place in 0..self.len {
-            if state.get(self.word_index(place)) <= self.latest.as_nanos() {
+        for index in 0..self.len {
+            if state.get(self.word_index(index)) <= self.latest.as_nanos() {
                 break;
             }
-            state.set(self.word_index(place), self.latest.as_nanos());
+            state.set(self.word_index(index), self.latest.as_nanos());
         }
         let instant = self.instant_to_store(state, now);
         for _ in 0..units.min(self.slots) {
@@ -476,34 +477,34 @@ impl LogRing {
         self.store(state);
     }
 
-    /// Takes `units` entries out, the newest of them at place `from`; the newer ones close up.
+    /// Removes `units` entries, the newest of them at `from`, and closes the gap.
     fn remove_entries<S: CellsMut + ?Sized>(self, state: &mut S, from: u64, units: u64) {
-        for place in (0..from).rev() {
-            state.set(self.word_index(place + units), state.get(self.word_index(place)));
+        for index in (0..from).rev() {
+            state.set(self.word_index(index + units), state.get(self.word_index(index)));
         }
         let len = self.len - units;
-        // Entries that belong to no request are the oldest ones.
+        // Entries without a request are the oldest ones.
         let requests = (self.len - self.opening).saturating_sub(from);
         let opening = self.opening - units.saturating_sub(requests).min(self.opening);
         Self { next: self.position_before_next(units), len, opening, ..self }.store(state);
     }
 }
 
-/// Returns how much of `span` is left, counted from `entry`.
+/// Returns the part of `span`, counted from `entry`, that is left at `now`.
 fn time_left(entry: Time<Mono>, now: Time<Mono>, span: Nanos) -> Nanos {
     span.saturating_add(entry.since(now)).saturating_sub(now.since(entry))
 }
 
-/// The stamp of the clock's first instant, because 0 is [`Stamp::NONE`]. No instant is this late.
+/// The stamp for the clock's first instant, because 0 is [`Stamp::NONE`]. No instant is this late.
 const START: u64 = u64::MAX;
 
-/// Returns the instant as a stamp. Adding one, so that a stamp is never zero, would produce stamps that windows and
-/// slices also use (the end of a window): the state may have belonged to one of them when the receipt was written.
+/// Returns the instant as a stamp. Adding one would also avoid the stamp 0, but could equal a stamp of a window or
+/// slices (the end of a window), if the state belonged to one when the receipt was written.
 fn stamp_of(entry: Time<Mono>) -> Stamp {
     Stamp::from_bits(if entry == Time::ZERO { START } else { entry.as_nanos() })
 }
 
-/// Returns the instant of a stamp; `None` if nothing was taken.
+/// Returns the instant of a stamp; `None` for [`Stamp::NONE`].
 fn instant_of(stamp: Stamp) -> Option<Time<Mono>> {
     match stamp.to_bits() {
         0 => None,
@@ -512,9 +513,9 @@ fn instant_of(stamp: Stamp) -> Option<Time<Mono>> {
     }
 }
 
-/// Returns the first of `places` where `holds` is false, given that it is false for all later ones.
-fn partition_point(places: core::ops::Range<u64>, holds: impl Fn(u64) -> bool) -> u64 {
-    let (mut low, mut high) = (places.start, places.end);
+/// Returns the first of `indexes` for which `holds` is false. `holds` must be false for all later ones.
+fn partition_point(indexes: core::ops::Range<u64>, holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (indexes.start, indexes.end);
     while low < high {
         let middle = low.midpoint(high);
         if holds(middle) {

@@ -1,42 +1,42 @@
-//! Sliding slices: never more than the limit in any window, from a few counters instead of a log.
+//! Sliding slices: at most the limit in any window, from a few counters instead of a log.
 //!
-//! **The naive method** counts per slice of the clock, say per second, and adds up the last sixty for the last minute. It adds
-//! up sixty numbers for each request, and it counts too little: a minute that begins within a slice touches
-//! sixty-one of them, so twice the limit passes, once at the end of a slice and again 59 slices later.
+//! **The naive method** counts per slice of the clock, say per second, and adds up the last sixty slices for the last
+//! minute. This takes sixty additions per request, and it undercounts. A minute that begins inside a slice touches
+//! sixty-one slices, so twice the limit can pass: once at the end of a slice and again 59 slices later.
 //!
-//! **The idea** is to count the slice that the window begins in as a whole, and to keep the sum. What was counted is forgotten
-//! when its slice has left the window completely: at most one slice late, never early.
+//! **The idea** is to count the oldest slice, in which the window begins, in full, and to maintain the sum. A count
+//! expires when its slice has left the window completely: at most one slice late, never early.
 //!
 //! ```text
 //!               │◀────────── length ──────────▶│
 //!  ──┼───────┼──┬────┼───────┼───────┼───────┼─┴─────┼──▶
-//!    │       │   oldest                      │ present│
-//!     gone      counted as a whole                now
+//!    │       │   oldest                      │ current│
+//!     gone      counted in full                  now
 //! ```
 //!
-//! Within a slice a decision looks at the sum alone. The first request of a slice subtracts from the sum what has left
-//! since, and stores the count of the last slice in a ring, until that slice leaves.
+//! Within a slice a decision reads only the sum. The first request of a slice subtracts the expired counts from the
+//! sum, and stores the count of the last slice in a ring until that slice expires.
 //!
-//! **Example**: 10 in 60 s by slices of 10 s. At 0:05 a cost of 4 passes, at 0:35 a cost of 6. At 0:59 a cost of 1 is
+//! **Example**: 10 in 60 s with slices of 10 s. At 0:05 a cost of 4 passes, at 0:35 a cost of 6. At 0:59 a cost of 1 is
 //! refused: the first 4 are in the slice that ends at 0:10, which leaves the window at 1:10. The retry is 11 s. At 1:10
 //! another 4 pass, and 6 more at 1:40.
 //!
-//! **Guarantee**: in any interval of `length`, what passes is at most `limit` (`limit + max_debt` with charges), like
-//! that of the log; and a request is refused only if it does not fit together with all that passed in `length` and one
-//! slice. (A length that is not divisible by the number of slices is rounded up, by less than 64 ns.)
+//! **Guarantee**: in any interval of `length`, the admitted cost is at most `limit` (`limit + max_debt` with charges),
+//! as for the log. A request is refused only if it does not fit together with the admitted cost of the last `length`
+//! plus one slice. (A length that is not divisible by the number of slices is rounded up, by less than 64 ns.)
 //!
-//! Debt counts like any other cost until its slice leaves. The clock is the wall clock, and slices begin at multiples
-//! of their length. If it is set back by up to a window (or a second), the later slice is used as it is; if by more,
-//! everything counted is moved to the present slice. So a step back grants nothing, and no key is refused for more than
-//! a window longer.
+//! Debt counts like any other cost until its slice expires. The algorithm uses the wall clock, and slices begin at
+//! multiples of their length. If the clock is set back by up to one window (or a second), the later slice is used
+//! unchanged. If it is set back by more, all counts move to the current slice. So a step back grants nothing, and
+//! delays a key by at most one window.
 //!
-//! **State**: the end of the present slice, the sum and the present count, and the counts of the slices before, packed
-//! as tightly as the limit allows: with ten slices and a limit up to 127 these are four words. **Cost**: two
-//! comparisons and an addition; one division for the first request of a slice, and a step for each slice that passed; a
-//! walk over the slices for a refusal.
+//! **State**: the end of the current slice, the sum, the current count, and the counts of the earlier slices, packed as
+//! tightly as the limit allows: ten slices with a limit up to 127 take four words. **Cost**: two comparisons and an
+//! addition. The first request of a slice adds one division and one step per elapsed slice. A refusal iterates over the
+//! slices.
 //!
-//! **Poor choice** for limits of a few, where a log is as small and exact to the nanosecond; and where an estimate is enough: a
-//! sliding window needs two counters.
+//! **Poor choice** for very small limits, where a log is as small and exact to the nanosecond, and where an estimate is
+//! enough: a sliding window needs only two counters.
 
 use core::time::Duration;
 
@@ -51,7 +51,7 @@ use crate::quota::{Demand, Quota, quota_methods, start_by_quota, window_instant}
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// Never more than the limit in any window, to the precision of a slice.
+/// Admits at most the limit in any window, to the precision of a slice.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, SlidingSlices};
@@ -67,52 +67,52 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingSlices {
     quota: Quota,
-    /// The length of a slice, in nanoseconds, never zero.
+    /// Length of a slice, in nanoseconds; never zero.
     precision: u64,
-    /// The number of slices in the window, not counting the present one.
+    /// Number of slices in the window, without the current one.
     slices: u64,
-    /// How far ahead of the clock the stored slice may end and still be used as it is.
+    /// How far after now, in nanoseconds, the stored slice may end and still be used unchanged.
     max_plausible: u64,
     ring: SliceRing,
 }
 
-/// The slice that a request is counted in, and what is counted.
+/// The current slice and its counts.
 struct CurrentSlice {
-    /// The first instant after the slice.
+    /// First instant after the slice.
     end: u64,
-    /// The time until that instant, at least 1 ns; more than a slice if the clock was set back.
+    /// Time until `end`, at least 1 ns; more than a slice if the clock was set back.
     left: u64,
-    /// What is counted in the window.
+    /// Count of the whole window.
     sum: u64,
-    /// The part of it that is counted in the present slice.
+    /// Count of the current slice, included in `sum`.
     present: u64,
-    /// How many slices began since the state was written.
+    /// Slices that began since the last write.
     shift: SliceShift,
 }
 
-/// How far the slices moved since the state was written.
+/// Number of slices that began since the state was written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SliceShift {
     /// No slice began.
     None,
-    /// This many slices began.
+    /// This number of slices began.
     By(u64),
-    /// All slices before the present one have left the window.
+    /// All slices before the current one have left the window.
     All,
 }
 
 impl SlidingSlices {
     /// Maximum number of slices in a window.
     pub const MAX_SLICES: u64 = 64;
-    /// Maximum number of words of a state.
+    /// Maximum number of words in a state.
     pub const MAX_WORDS: usize = 3 + Self::MAX_SLICES as usize;
 
-    /// `limit` in any `length`, by slices of `precision`. If the precision does not divide the length, shorter slices
-    /// are used: 10 s by 6 s gives two slices of 5 s. Debt is bounded by another limit.
+    /// Creates a limit of `limit` in any `length`, with slices of `precision`. If the precision does not divide the
+    /// length, shorter slices are used: 10 s by 6 s gives two slices of 5 s. The maximum debt is another `limit`.
     ///
     /// # Errors
-    /// When one of them is zero, the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD), or there are more than
-    /// [`SlidingSlices::MAX_SLICES`] slices.
+    /// When an argument is zero, the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD), or there are more
+    /// than [`SlidingSlices::MAX_SLICES`] slices.
     pub fn new(limit: u64, length: impl Into<Duration>, precision: impl Into<Duration>) -> Result<Self, LimitError> {
         let length = Nanos::from(length.into());
         let precision = Nanos::from(precision.into());
@@ -127,15 +127,15 @@ impl SlidingSlices {
         let what = "the number of slices (the length divided by the precision)";
         LimitError::check_range(what, slices, 1, Self::MAX_SLICES)?;
         let precision = quota.length().div_ceil(slices);
-        // Neither sum is above three times the longest period.
+        // No overflow: neither sum exceeds three times the longest period.
         let max_plausible = precision + quota.max_ahead(slices * precision);
         Ok(Self { quota, precision, slices, max_plausible, ring: SliceRing::new(slices, quota.deepest()) })
     }
 
-    /// Sets the maximum `max_debt` taken beyond the limit by [`Ask::Regardless`].
+    /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// When windows of `limit` would take longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL) for it.
+    /// When repaying it at `limit` per window takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let quota = self.quota.max_debt(max_debt)?;
         Ok(Self { quota, ring: SliceRing::new(self.slices, quota.deepest()), ..self })
@@ -143,7 +143,7 @@ impl SlidingSlices {
 
     quota_methods!();
 
-    /// Returns the length of a slice, at most the precision asked for.
+    /// Returns the length of a slice; at most the requested precision.
     pub const fn precision(&self) -> Nanos {
         Nanos::from_nanos(self.precision)
     }
@@ -152,17 +152,17 @@ impl SlidingSlices {
         Params::SlidingSlices { window: self.quota.params(), precision: Nanos::from_nanos(self.precision) }
     }
 
-    /// Writes the state that counts `present` in the slice that ends at `end`, in nanoseconds, and `older` in the
-    /// slices before it, each at the index of its slice number modulo the number of slices. For another implementation,
-    /// such as a script in a store.
+    /// Writes a state with the count `present` in the slice that ends at `end`, in nanoseconds, and the counts `older`
+    /// in the slices before it. The index in `older` is the slice number modulo the number of slices. Used by other
+    /// implementations, such as a store script.
     pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, present: u64, older: &[u64]) {
         let ring = self.ring;
         let deepest = self.quota.deepest();
         let mut sum = present.min(deepest);
-        for (place, count) in (0..self.slices).zip(older) {
+        for (index, count) in (0..self.slices).zip(older) {
             let count = (*count).min(deepest - sum);
             sum += count;
-            ring.set(state, place, count);
+            ring.set(state, index, count);
         }
         self.write_head(state, end, sum, present.min(deepest));
     }
@@ -175,21 +175,21 @@ impl SlidingSlices {
         Retry::After(Nanos::from_nanos(self.wait(state, &self.current_at(state, now), at_most.floor())))
     }
 
-    /// Returns the most that may be counted for `ask` to fit; `None` if it never does.
+    /// Returns the largest count at which `ask` still fits; `None` if `ask` never fits.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         self.quota.max_used_for(ask)
     }
 
-    /// Writes a state in which `used` is counted in the present slice, rounded up to a whole number.
+    /// Writes a state with `used` in the current slice, rounded up to a whole number.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.quota.deepest());
-        // If nothing is counted, the slice does not matter.
+        // With a count of zero, the slice does not matter.
         let end = if used == 0 { 0 } else { self.advance_to(&[0u64; 0], window_instant(now.wall()), 0, 0).end };
         self.ring.clear(state);
         self.write_head(state, end, used, used);
     }
 
-    /// Returns the sum and the present count, each capped at its maximum.
+    /// Returns the sum and the current count, each capped at its maximum.
     #[inline]
     fn load_counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
         let (sum, present) = match self.ring.head {
@@ -205,19 +205,19 @@ impl SlidingSlices {
         let at = window_instant(now.wall());
         let end = state.get(0);
         let (sum, present) = self.load_counts(state);
-        // Returns the present slice, or the later one from which the clock was set back.
+        // The current slice, or a later one if the clock was set back.
         if at < end && end <= at.saturating_add(self.max_plausible) {
             return CurrentSlice { end, left: end - at, sum, present, shift: SliceShift::None };
         }
         self.advance_to(state, at, end, sum)
     }
 
-    /// Returns the slice around `at`, given counts of a slice that ends at `end`.
+    /// Returns the slice that contains `at`, given the counts of the slice that ends at `end`.
     fn advance_to<S: Cells + ?Sized>(&self, state: &S, at: u64, end: u64, sum: u64) -> CurrentSlice {
         let next = at.saturating_add(self.precision - at % self.precision);
         let current = |sum, present, shift| CurrentSlice { end: next, left: next - at, sum, present, shift };
         let Some(gap) = next.checked_sub(end) else {
-            // The clock was set back: all of it belongs to the present slice.
+            // The clock was set back: all counts move to the current slice.
             return current(sum, sum, SliceShift::All);
         };
         let shifts = gap.div_ceil(self.precision);
@@ -226,13 +226,13 @@ impl SlidingSlices {
         }
         let ring = self.ring;
         let number = self.slice_number(end);
-        // The counts overwritten by the present count and by empty slices have left the window.
+        // The counts overwritten by the last count and by empty slices have left the window.
         let left: u64 =
             (0..shifts).map(|shift| ring.get(state, number.wrapping_add(shift))).fold(0, u64::saturating_add);
         current(sum.saturating_sub(left), 0, SliceShift::By(shifts))
     }
 
-    /// Returns the time that the slices before the present one make up.
+    /// Returns the total length of the slices before the current one.
     const fn window(&self) -> u64 {
         self.slices * self.precision
     }
@@ -253,7 +253,7 @@ impl SlidingSlices {
         }
     }
 
-    /// Writes what is counted, with the slices moved on to the present one.
+    /// Writes the counts, after shifting the ring to the current slice.
     #[inline]
     fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, sum: u64, present: u64) {
         if current.shift != SliceShift::None {
@@ -275,7 +275,7 @@ impl SlidingSlices {
         }
     }
 
-    /// Returns the counts of the slices before the present one, from the oldest on, with how long until each leaves.
+    /// Returns the counts of the slices before the current one, oldest first, with the time until each slice expires.
     fn older_counts<'a, S: Cells + ?Sized>(
         &'a self,
         state: &'a S,
@@ -290,7 +290,7 @@ impl SlidingSlices {
             let count = match current.shift {
                 SliceShift::All => 0,
                 SliceShift::None => ring.count_before(state, number, back),
-                // The last slice of the state is not in the ring yet, and the slices after it are empty.
+                // The last written slice is not in the ring yet, and the slices after it are empty.
                 SliceShift::By(shifts) if back < shifts => 0,
                 SliceShift::By(shifts) if back == shifts => last,
                 SliceShift::By(shifts) => ring.count_before(state, kept, back - shifts),
@@ -299,18 +299,18 @@ impl SlidingSlices {
         })
     }
 
-    /// Returns the whole units that fit on top of the sum.
+    /// Returns the number of whole units that fit on top of the sum.
     const fn available(&self, current: &CurrentSlice) -> u64 {
         self.quota.limit().saturating_sub(current.sum)
     }
 
-    /// Returns how long until `cost` fits under `ceiling`.
+    /// Returns the time until `cost` fits under `ceiling`.
     fn retry_for<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, cost: Cost, ceiling: u64) -> Retry {
         let Some(room) = ceiling.checked_sub(cost.get()) else { return Retry::Never };
         Retry::After(Nanos::from_nanos(self.wait(state, current, room)))
     }
 
-    /// Returns how long until no more than `room` is counted.
+    /// Returns the time until at most `room` is counted.
     fn wait<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, room: u64) -> u64 {
         let mut sum = current.sum;
         if sum <= room {
@@ -325,7 +325,7 @@ impl SlidingSlices {
         current.left + self.window()
     }
 
-    /// Decides, once it is known what is counted.
+    /// Decides from the sum of the window.
     #[inline]
     fn weigh_current<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, ask: Ask) -> Verdict {
         let pass = |taken| Verdict::with_outcome(Outcome::Allow, taken, Stamp::from_bits(current.end));
@@ -339,10 +339,10 @@ impl SlidingSlices {
         }
     }
 
-    /// Applies what was decided.
+    /// Applies a verdict of `weigh_current`.
     #[inline]
     fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, verdict: &Verdict) {
-        // A slice ends earlier only if the clock was set back. Even a refusal writes that, so that its wait is true.
+        // The end moves back only if the clock was set back. Even a refusal writes this, so that its wait is correct.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             let taken = verdict.taken().get();
             self.write(state, current, current.sum.saturating_add(taken), current.present.saturating_add(taken));
@@ -367,8 +367,8 @@ impl Algorithm for SlidingSlices {
         self.ring.head == Head::Packed
     }
 
-    /// Applies only to an admission in the same slice as the previous request, which changes one word. A refusal walks
-    /// over the slices. By callgrind, a check of a key takes 244 instructions instead of 354 with it.
+    /// Handles only an admission in the same slice as the previous request, which changes one word. By callgrind, it
+    /// reduces the check of a key from 354 to 244 instructions.
     #[inline]
     fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
         let (at, end, counts) = (window_instant(now.wall()), state.get(0), state.get(1));
@@ -389,7 +389,7 @@ impl Algorithm for SlidingSlices {
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let current = self.current_at(state, now);
         let taken_in = stamp.map_or(current.end, Stamp::to_bits);
-        // After a change of the precision, slices may end at other instants.
+        // After a change of precision, slices may end at other instants.
         let Some(gap) = current.end.checked_sub(taken_in).filter(|gap| gap % self.precision == 0) else {
             return Cost::ZERO;
         };
@@ -430,17 +430,17 @@ impl Algorithm for SlidingSlices {
         self.current_at(state, now).sum == 0
     }
 
-    /// Slices of the same length, in a window at least as long, keep their counts. Otherwise everything counts in the
-    /// present slice of the new parameters.
+    /// Keeps the counts if the slices have the same length and the new window is at least as long. Otherwise counts the
+    /// sum in the current slice of the new parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if self.precision != own.precision || self.slices < own.slices {
             return self.start_with(state, now, own.used(state, now));
         }
         let before = own.current_at(state, now);
         let mut counts = [0; Self::MAX_SLICES as usize];
-        own.older_counts(state, &before).rev().zip(&mut counts).for_each(|((count, _), place)| *place = count);
+        own.older_counts(state, &before).rev().zip(&mut counts).for_each(|((count, _), entry)| *entry = count);
         self.ring.clear(state);
-        // After the clock was set back, the old slices are ahead of it and stay so.
+        // If the clock was set back, the old slices stay ahead of it.
         let (ring, number) = (self.ring, self.slice_number(before.end));
         let present = before.present.min(self.quota.deepest());
         let mut room = self.quota.deepest() - present;

@@ -1,46 +1,48 @@
-//! Sliding window: about N in the last hour, at any time, from two counters.
+//! Sliding window: approximately N in the last hour, at any time, from two counters.
 //!
-//! **The naive method** is to count per hour of the clock and to forget at the full hour, which lets twice the limit pass
-//! around it; or to remember the instant of every request, which takes a word for each.
+//! **The naive methods** are to count per clock hour and to reset at the full hour, which admits twice the limit around
+//! the reset, or to store the instant of every request, which takes a word for each.
 //!
-//! **The idea** is to keep only the count of the window before, and to assume that its requests came evenly. The last hour
-//! overlaps that window by as much as is left of the present one, so the same fraction of its count is added to the present
-//! count:
+//! **The idea** is to keep only the count of the previous window, and to assume that its requests were evenly spaced.
+//! The last hour overlaps the previous window by the time left in the current one. So the same fraction of the previous
+//! count is added to the current count:
 //!
 //! ```text
 //!          │◀──────── the last hour ────────▶│
 //!  ────────┼─────────┼───────────────────────┼─────────┼──▶
-//!       previous window                   present      end
+//!       previous window                   current      end
 //!          │ overlap │◀────── elapsed ──────▶│ overlap │
 //!
-//!  admitted if   previous × overlap / length  +  present + cost  ≤  limit        (overlap = length − elapsed)
+//!  admitted if   previous × overlap / length  +  current + cost  ≤  limit        (overlap = length − elapsed)
 //! ```
 //!
-//! Both sides are multiplied by the length, so that nothing is divided and nothing rounded. Others round the weighted part down to
-//! a whole number and admit up to one more: with 9 before, a quarter elapsed and 5 now, they count 6 + 5, we 6.75 + 5.
+//! Both sides are multiplied by the length, so nothing is divided or rounded. Other implementations round the weighted
+//! part down and admit up to one request more. Example: with a previous count of 9, a quarter elapsed and a current
+//! count of 5, they count 6 + 5, and we count 6.75 + 5.
 //!
-//! **Example**: 10 per minute; 9 in the window before and 3 in this one, of which 15 s have elapsed. The estimate is
-//! 9 × 45/60 + 3 = 9.75, and a request of 1 is refused. It fits when the weighted part is down to 6, which is at an overlap
-//! of 40 s: the retry is 5 s.
+//! **Example**: 10 per minute, with 9 in the previous window, 3 in the current one, and 15 s elapsed. The estimate is 9
+//! × 45/60 + 3 = 9.75, so a request of 1 is refused. It fits when the weighted part has fallen to 6, at an overlap of
+//! 40 s: the retry is 5 s.
 //!
-//! **Guarantee**: with `rate = limit / length`, what passes over any interval of length `T` is at most `limit + rate ×
-//! T`, like that of a token bucket, and in any window of the grid at most `limit`. Proof: let the interval end with an
-//! admission when `x` of its window has elapsed, after `p` in the window before. The estimate then was `p × (1 − x /
-//! length)` and what passed in this window, together at most `limit`; adding all of `p` gives at most `limit + p × x /
-//! length`, and every window before that adds at most `limit` for the whole length that lies in between. So twice the
-//! limit is approached over one length, when one full limit passes at the end of one window and another as late as
-//! possible in the next. If the requests of the previous window came evenly, the estimate is exact, and so is the
-//! limit.
+//! **Guarantee**: with `rate = limit / length`, the admitted cost over any interval of length `T` is at most
+//! `limit + rate × T`, as for a token bucket, and in any window of the grid at most `limit`.
 //!
-//! Debt needs no special treatment: what is charged beyond the limit counts like any other cost until two windows
-//! later. The clock is the wall clock, and windows begin at multiples of the length; if it is set back, the rules of
+//! Proof: let the interval end with an admission at time `x` in its window, with count `p` in the previous window. The
+//! estimate at that time was `p × (1 − x / length)` plus the count of this window, together at most `limit`. Counting
+//! all of `p` instead gives at most `limit + p × x / length`. Every earlier window adds at most `limit` for its whole
+//! length. So a total near twice the limit within one length occurs only if a full limit passes at the end of one
+//! window, and another one as late as possible in the next. If the requests of the previous window were evenly spaced,
+//! the estimate is exact, and so is the limit.
+//!
+//! Debt needs no special treatment: a charge beyond the limit counts like any other cost, for two windows. The
+//! algorithm uses the wall clock, and windows begin at multiples of the length. If the clock is set back, the rules of
 //! the [fixed window](super::fixed_window) apply.
 //!
-//! **State**: the end of the present window and both counts, in two words if they fit 32 bits each, otherwise in three.
-//! **Cost**: three multiplications; one division for the first request of a window.
+//! **State**: the end of the current window and both counts; two words if each count fits 32 bits, otherwise three.
+//! **Cost**: three multiplications, plus one division for the first request of a window.
 //!
-//! **Poor choice** for limits of a few, where the estimate is coarse against them and a log costs no more; or when the limit
-//! must hold in every interval, which only a log can promise.
+//! **Poor choice** for very small limits, where the estimate is coarse and a log costs no more, or if the limit must
+//! hold in every interval: use a log or slices.
 
 use core::time::Duration;
 
@@ -53,7 +55,7 @@ use crate::quota::{Demand, Quota, quota_methods, start_by_quota, window_instant}
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// About N in the last `length`.
+/// Admits approximately N in the last `length`.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, SlidingWindow};
@@ -71,21 +73,21 @@ pub struct SlidingWindow {
     quota: Quota,
 }
 
-/// The window that a request is counted in, and the count of the one before.
+/// The current window, and the count of the previous one.
 struct WindowPair {
-    /// The first instant after the window.
+    /// First instant after the window.
     end: u64,
-    /// The time until that instant, at least 1 ns; more than the length if the clock was set back.
+    /// Time until `end`, at least 1 ns; more than the length if the clock was set back.
     left: u64,
     previous: u64,
     used: u64,
 }
 
-/// The largest count of which two fit one word.
+/// Largest count that fits half a word.
 const MAX_PACKED: u64 = u32::MAX as u64;
 
 impl SlidingWindow {
-    /// Makes a limit of about `limit` in any `length`. Debt is bounded by another limit.
+    /// Creates a limit of approximately `limit` in any `length`. The maximum debt is another `limit`.
     ///
     /// # Errors
     /// When either is zero, or the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
@@ -94,10 +96,10 @@ impl SlidingWindow {
         Ok(Self { quota: Quota::new(limit, length)? })
     }
 
-    /// Sets the maximum `max_debt` taken beyond the limit by [`Ask::Regardless`].
+    /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// When windows of `limit` would take longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL) for it.
+    /// When repaying it at `limit` per window takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         Ok(Self { quota: self.quota.max_debt(max_debt)? })
     }
@@ -125,15 +127,15 @@ impl SlidingWindow {
         Retry::After(self.wait(&self.current_at(state, now), at_most.units_floor(self.quota.length())))
     }
 
-    /// Returns the most that the estimate may be for `ask` to fit; `None` if it never does.
+    /// Returns the largest estimate at which `ask` still fits; `None` if `ask` never fits.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         self.quota.max_used_for(ask)
     }
 
-    /// Writes a state in which `used` is counted in the present window, rounded up to a whole number.
+    /// Writes a state with `used` in the current window, rounded up to a whole number.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.quota.deepest());
-        // Where nothing is counted, it does not matter in which window.
+        // With a count of zero, the window does not matter.
         let end = if used == 0 { 0 } else { self.begin(now) };
         self.write(state, end, 0, used);
     }
@@ -142,7 +144,7 @@ impl SlidingWindow {
         self.quota.deepest() <= MAX_PACKED
     }
 
-    /// Returns the counts of the window before and of the present one, at most [`Quota::deepest`].
+    /// Returns the counts of the previous and the current window, each at most [`Quota::deepest`].
     #[inline]
     fn load_counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
         let (previous, used) = if self.is_packed() {
@@ -159,18 +161,18 @@ impl SlidingWindow {
         let end = state.get(0);
         let (previous, used) = self.load_counts(state);
         let length = self.quota.length();
-        // Returns the present window, or the later one from which the clock was set back.
+        // The current window, or a later one if the clock was set back.
         if at < end && end <= at.saturating_add(length + self.quota.max_ahead(length)) {
             return WindowPair { end, left: end - at, previous, used };
         }
         self.advance_to(at, end, previous, used)
     }
 
-    /// Returns the window around `at`, given counts of a window that ends at `end`.
+    /// Returns the window that contains `at`, given the counts of the window that ends at `end`.
     fn advance_to(&self, at: u64, end: u64, previous: u64, used: u64) -> WindowPair {
         let next = at.saturating_add(self.quota.until_next(at, 0));
         let (previous, used) = match next.checked_sub(end) {
-            // The clock was set back: the counts are those of the present window.
+            // The clock was set back: the counts move to the current window.
             None => (previous, used),
             Some(gap) if gap <= self.quota.length() => (used, 0),
             Some(_) => (0, 0),
@@ -178,7 +180,7 @@ impl SlidingWindow {
         WindowPair { end: next, left: next - at, previous, used }
     }
 
-    /// Returns the end of the window around now.
+    /// Returns the end of the window that contains `now`.
     fn begin(&self, now: &Now<'_>) -> u64 {
         self.advance_to(window_instant(now.wall()), 0, 0, 0).end
     }
@@ -194,24 +196,24 @@ impl SlidingWindow {
         }
     }
 
-    /// Returns an amount times the length. A length is below 2⁶², so the product of a 64-bit amount is below 2¹²⁶, and
-    /// sums of a few fit 128 bits.
+    /// Returns `amount` times the length. A length is below 2⁶², so the product is below 2¹²⁶, and a sum of a few
+    /// products fits 128 bits.
     #[inline]
     fn scaled(&self, amount: u64) -> u128 {
         u128::from(amount) * u128::from(self.quota.length())
     }
 
-    /// Returns the estimate of what the last `length` holds, times the length.
+    /// Returns the estimated count of the last `length`, times the length.
     #[inline]
     fn estimate(&self, current: &WindowPair) -> u128 {
         let overlap = current.left.min(self.quota.length());
         u128::from(current.previous) * u128::from(overlap) + self.scaled(current.used)
     }
 
-    /// Returns the whole units that fit on top of the estimate.
+    /// Returns the number of whole units that fit on top of the estimate.
     fn available(&self, current: &WindowPair) -> u64 {
         let room = self.scaled(self.quota.limit()).saturating_sub(self.estimate(current));
-        // This is at most the limit, so it fits.
+        // At most the limit, so the cast is lossless.
         (room / u128::from(self.quota.length())) as u64
     }
 
@@ -220,18 +222,18 @@ impl SlidingWindow {
         cost.get() <= ceiling && self.estimate(current) + self.scaled(cost.get()) <= self.scaled(ceiling)
     }
 
-    /// Returns how long until `cost` fits under `ceiling`.
+    /// Returns the time until `cost` fits under `ceiling`.
     fn retry_for(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> Retry {
         ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, self.scaled(room))))
     }
 
-    /// Returns how long until the estimate is no more than `room`, which is an amount times the length.
+    /// Returns the time until the estimate is at most `room`; `room` is an amount times the length.
     fn wait(&self, current: &WindowPair, room: u128) -> Nanos {
         if self.estimate(current) <= room {
             return Nanos::ZERO;
         }
-        // In this window only the weight of the previous one falls. If that is not enough, the next window begins
-        // without it, and there the weight of this window falls, to zero at the end.
+        // In this window only the weight of the previous window falls. If that is not enough, the wait extends into the
+        // next window, where the weight of this window falls to zero.
         let beside_used = room.checked_sub(self.scaled(current.used));
         let wait = match beside_used.map(|room| self.max_overlap(current.previous, room)) {
             Some(overlap @ 1..) => current.left - overlap,
@@ -240,13 +242,14 @@ impl SlidingWindow {
         Nanos::from_nanos(wait)
     }
 
-    /// Returns the largest overlap at which a window of `count` weighs at most `room`, an amount times the length.
+    /// Returns the largest overlap at which a window with `count` weighs at most `room`; `room` is an amount times the
+    /// length.
     fn max_overlap(&self, count: u64, room: u128) -> u64 {
         let length = self.quota.length();
         room.checked_div(count.into()).map_or(length, |overlap| overlap.min(length.into()) as u64)
     }
 
-    /// Decides, once it is known what is counted.
+    /// Decides from the weighted count of both windows.
     #[inline]
     fn weigh_current<S: Cells + ?Sized>(&self, _: &S, current: &WindowPair, ask: Ask) -> Verdict {
         let pass = |taken| Verdict::with_outcome(Outcome::Allow, taken, Stamp::from_bits(current.end));
@@ -260,10 +263,10 @@ impl SlidingWindow {
         Verdict::deny(self.retry_for(current, cost, ceiling))
     }
 
-    /// Applies what was decided.
+    /// Applies a verdict of `weigh_current`.
     #[inline]
     fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &WindowPair, verdict: &Verdict) {
-        // Only a clock that was set back makes a window end earlier. Even a refusal writes that, so that its wait is true.
+        // The end moves back only if the clock was set back. Even a refusal writes this, so that its wait is correct.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             let used = current.used.saturating_add(verdict.taken().get()).min(self.quota.deepest());
             self.write(state, current.end, current.previous, used);
@@ -324,8 +327,8 @@ impl Algorithm for SlidingWindow {
         current.previous == 0 && current.used == 0
     }
 
-    /// Windows of the same length keep both counts, unless the previous one counted more than these parameters can
-    /// hold. Otherwise the estimate, rounded up, counts in the present window of the new parameters.
+    /// Keeps both counts if the length is the same and the new parameters can hold the previous count. Otherwise counts
+    /// the estimate, rounded up, in the current window of the new parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let current = own.current_at(state, now);
         if self.length() != own.length() || current.previous > self.quota.deepest() {

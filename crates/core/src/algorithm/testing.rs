@@ -4,16 +4,16 @@ use super::Algorithm;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Ask, Outcome, Retry, Verdict};
 
-/// Something that passed.
+/// An admitted request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admission {
     pub(super) asked: u64,
-    /// When it may go ahead: later than the request if the verdict was a wait.
+    /// When it may go ahead; later than `asked` if the verdict was a delay.
     pub(super) turn: u64,
     pub(super) cost: u64,
 }
 
-/// Which steps a walk may take.
+/// Bounds of the steps of a walk.
 pub(super) struct WalkOptions {
     /// The longest pause between two steps.
     pub(super) pause: u64,
@@ -23,7 +23,8 @@ pub(super) struct WalkOptions {
     pub(super) all_verbs: bool,
 }
 
-/// Walks a new key of `limit` through `steps` random steps from `start`, checks the laws at each, and returns what passed.
+/// Takes `steps` random steps with a new key of `limit`, starting at `start`. Checks the laws at each step, and returns
+/// the admitted requests.
 pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
     limit: &A,
     clock: impl Fn(u64) -> Now<'a>,
@@ -39,7 +40,7 @@ pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
     let mut last = None;
     limit.init(state, &clock(at));
     for _ in 0..steps {
-        // Half of the steps are at the same instant, and some exactly at the end of an advertised wait.
+        // Half of the steps are at the same instant, and some exactly at the end of a returned wait.
         at += match (random.below(4), limit.report(state, &clock(at), Cost::ONE).retry) {
             (0, Retry::After(wait)) => wait.as_nanos(),
             (1, _) => random.below(paths.pause + 1),
@@ -73,13 +74,13 @@ pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
     passed
 }
 
-/// Runs steps written `cost@second`, with a `+` before charges, and compares the answers: what remains, `w` and the
-/// seconds of a wait, or `no` and the seconds until it passes.
+/// Runs steps written as `cost@second`, with a `+` before charges, and compares the results: the remaining amount, `w`
+/// and the seconds of a delay, or `no` and the seconds until the request passes.
 pub(super) fn check<A: Algorithm>(limit: &A, steps: &str, expected: &str) {
     check_by(limit, Now::at, steps, expected);
 }
 
-/// Does the same with another clock.
+/// Does the same with a custom clock.
 pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'a>, steps: &str, expected: &str) {
     let mut words = vec![0; limit.words()];
     let state = &mut *words;
@@ -102,7 +103,7 @@ pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'
     assert_eq!(answers.join(" "), expected, "{steps}");
 }
 
-/// Where a fast path applies, it returns and writes the same as the slow path; otherwise it writes nothing.
+/// Checks that a fast path that applies returns and writes the same as the slow path, and otherwise writes nothing.
 fn fast_paths_decide_as_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
     limit: &A,
     state: &[u64],
@@ -129,14 +130,14 @@ fn fast_paths_decide_as_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
         },
         words => {
             let stamp = limit.take_from_words(words, now, cost)?;
-            assert!(limit.takes_from_words(), "the fast path applies, and callers do not try it");
+            assert!(limit.takes_from_words(), "the fast path applies, but callers do not try it");
             Some(Verdict::stamped(cost, stamp))
         }
     });
 }
 
-/// Checks the advertised waits: `retry` and `reset` hold exactly and not one nanosecond earlier, and exactly what
-/// remains passes.
+/// Checks the reported times and amounts: `retry` and `reset` are exact to the nanosecond, and exactly `remaining`
+/// passes.
 pub(super) fn assert_waits_exact<'a, A: Algorithm>(
     limit: &A,
     state: &[u64],
@@ -167,7 +168,7 @@ pub(super) fn assert_waits_exact<'a, A: Algorithm>(
     assert!(reset == 0 || !limit.is_new(state, &clock(at + reset - 1)), "new before {reset} by {state:?} at {at}");
 }
 
-/// Checks that every verb returns for any words, time and cost, and that a refusal has a wait.
+/// Checks that every verb returns for any words, time and cost, and that a refusal never has a wait of zero.
 pub(super) fn never_panics<A: Algorithm<Stamp = crate::Stamp> + core::fmt::Debug>(limits: &[A]) {
     let words = [0, 1, 2, 1 << 32, u64::MAX / 2, u64::MAX - 1, u64::MAX];
     for limit in limits {
@@ -209,7 +210,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
-    /// Returns a number below `bound`, which is not zero.
+    /// Returns a number below `bound`; `bound` must not be zero.
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

@@ -1,4 +1,4 @@
-//! What holds for every algorithm.
+//! Properties of every algorithm.
 
 use super::*;
 use crate::{
@@ -18,14 +18,14 @@ fn write<C: CellsMut>(mut cells: C) {
 }
 
 #[test]
-fn words_are_reached_through_references_and_beyond_the_end_there_are_none() {
+fn words_are_accessible_through_references_and_zero_past_the_end() {
     let mut words = [3, 4];
     assert_eq!((first(&words[..]), first(&mut words[..]), first(&words[..0])), (3, 3, 0));
     write(&mut words[..]);
     assert_eq!(words, [3, 9]);
 }
 
-/// Returns limits of 9 of every algorithm, some with windows that begin elsewhere.
+/// Returns a limit of 9 for every algorithm, some with shifted windows.
 fn every_algorithm() -> [Limit; 11] {
     let interval = IntervalBucket::new(9, SECOND).unwrap();
     let fixed = FixedWindow::new(9, SECOND).unwrap();
@@ -51,7 +51,7 @@ fn refund_that_accepts_nothing_writes_nothing() {
         limit.init(&mut *state, &Now::at(1));
         let verdict = limit.decide(&mut *state, &Now::at(1), Ask::Exactly(Cost::new(4)));
         let before = state.clone();
-        // In the same window, in the next one, and when nothing of it counts any more.
+        // In the same window, in the next one, and after everything has expired.
         for at in [2, 1_500_000_000, 100_000_000_000].map(Now::at) {
             for stamp in [None, Some(verdict.stamp())] {
                 assert_eq!(limit.refund(&mut *state, &at, Cost::ZERO, stamp), Cost::ZERO);
@@ -87,7 +87,7 @@ fn cost_of_zero_and_refusals_write_nothing() {
 }
 
 #[test]
-fn taking_up_to_an_amount_is_refused_when_nothing_is_left_unless_the_amount_is_zero() {
+fn up_to_is_refused_when_nothing_is_left_unless_the_amount_is_zero() {
     for limit in every_algorithm() {
         let mut state = vec![0; limit.words()];
         limit.init(&mut *state, &Now::at(0));
@@ -101,7 +101,7 @@ fn taking_up_to_an_amount_is_refused_when_nothing_is_left_unless_the_amount_is_z
 }
 
 #[test]
-fn callers_know_which_states_of_several_words_have_a_fast_path() {
+fn takes_from_words_returns_whether_a_fast_path_exists() {
     let wide = SlidingSlices::new(1 << 40, SECOND, SECOND).unwrap().into();
     for limit in every_algorithm().into_iter().chain([wide]).filter(|limit| limit.words() > 1) {
         let mut state = vec![0; limit.words()];

@@ -1,22 +1,22 @@
-//! Token bucket: a burst at once, then a steady rate.
+//! Token bucket: a burst, then a steady rate.
 //!
-//! **The naive method** keeps a number of tokens and the time of the last refill, and on each request adds
-//! `elapsed × rate`. Whatever that product does not divide evenly is rounded away on every request: callers 1.9 s apart
-//! on one token per second lose the 0.9 each time. With floating point the loss is smaller and has no stated size.
+//! **The naive method** keeps a token count and the time of the last refill, and adds `elapsed × rate` on each request.
+//! The fraction of a token is rounded away on every request: callers 1.9 s apart, at one token per second, lose 0.9
+//! tokens each time. Floating point makes the loss smaller, but leaves it without a bound.
 //!
-//! **The idea** is to store when the bucket will be full again instead of how full it was. Nothing is refilled, so
-//! nothing is rounded: taking `n` tokens moves that instant `n` token-times further away, and the bucket has room
-//! while the instant is no more than a whole burst ahead. This is also the generic cell rate algorithm (the instant is its
+//! **The idea** is to store the instant at which the bucket will be full again, instead of its fill level. Nothing is
+//! refilled, so nothing is rounded. Taking `n` tokens moves the instant `n` token-times into the future, and a request
+//! fits if the instant is at most one burst ahead of now. This is the generic cell rate algorithm (the instant is its
 //! theoretical arrival time) and the leaky bucket as a meter (the instant minus now is its level).
 //!
-//! For the instant to be exact for any rate, it is counted in *ticks*. A rate of `count` per `per` nanoseconds, in lowest
-//! terms, has `count` ticks to the nanosecond and so exactly `per` ticks to the token: both are whole numbers, and
-//! a decision is one addition and one comparison, with no division.
+//! To be exact for any rate, the instant is counted in *ticks*. For a rate of `count` per `per` nanoseconds, in lowest
+//! terms, a nanosecond has `count` ticks and a token has exactly `per` ticks. Both are whole numbers, so a decision is
+//! one addition and one comparison, without division.
 //!
-//! **Example**: capacity 10 at 10 per second. In lowest terms that is 1 per 10⁸ ns: one tick is 1 ns, a token is 10⁸
-//! ticks, the whole burst 10⁹. At time 0 a cost of 6 makes the bucket full at 6·10⁸ ticks: 4 remain. At 200 ms a cost of
-//! 5 makes it full at 11·10⁸, which is 9·10⁸ ahead of now, within the burst: it passes, and 1 remains. Full again at
-//! 1.1 s, that is 900 ms later.
+//! **Example**: capacity 10 at 10 per second. In lowest terms this is 1 per 10⁸ ns: one tick is 1 ns, a token is 10⁸
+//! ticks, the whole burst 10⁹. At time 0, a cost of 6 makes the bucket full at 6·10⁸ ticks; 4 tokens remain. At 200 ms,
+//! a cost of 5 makes it full at 11·10⁸ ticks. This is 9·10⁸ ahead of now and within the burst, so the request passes,
+//! and 1 token remains. The bucket is full again at 1.1 s, 900 ms later.
 //!
 //! ```text
 //!             now                full_at           now + burst
@@ -24,14 +24,14 @@
 //!              │◀──── spent ───────▶│◀──── remaining ──▶│
 //! ```
 //!
-//! **Guarantee**: over any interval of length `T`, what passes is at most `burst + rate × T`; and a request is refused
-//! only if letting it pass would break that. Time is kept to the tick, so this never drifts.
+//! **Guarantee**: over any interval of length `T`, the admitted cost is at most `burst + rate × T`, and a request is
+//! refused only if admitting it would break this bound. Time is exact to the tick, so the bound never drifts.
 //!
-//! **State**: the instant, in ticks, as one word if 73 years of ticks fit (the count of the rate in lowest terms is at
-//! most 7), otherwise two. **Cost**: three multiplications, no division unless refused or asked for a report.
+//! **State**: the instant in ticks. It takes one word if 73 years of ticks fit (the rate's count in lowest terms is at
+//! most 7), otherwise two. **Cost**: three multiplications; divisions only for refusals and reports.
 //!
-//! **Poor choice** when what passes in any one window must never exceed the count (up to `burst` more can), or when quotas
-//! must restart at midnight: use a log or a window.
+//! **Poor choice** if the admitted cost in a window must never exceed the rate's count (up to `burst` more can pass),
+//! or if quotas must restart at midnight: use a log or a window.
 
 mod pair;
 mod word;
@@ -48,7 +48,7 @@ use crate::ticks::{Flow, HORIZON, Ticks};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Report, Retry, Spent, Stamp, Verdict};
 
-/// A burst at once, then a steady rate.
+/// Admits a burst, then a steady rate.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, Now, TokenBucket};
@@ -68,17 +68,17 @@ pub struct TokenBucket {
     initial: u64,
     /// `burst` in ticks.
     capacity: Ticks,
-    /// `burst + max_debt` in ticks: the most that can be owed.
+    /// `burst + max_debt` in ticks: the largest possible debt.
     deepest: Ticks,
-    /// A state in which more than this is owed was written before the clock stepped back.
+    /// Largest debt of a valid state. A state with more debt was written before the clock stepped back.
     max_plausible: Ticks,
     one_word: bool,
-    /// The end of the time that a state of one word can hold; zero if the state has two words.
+    /// End of the time range that a one-word state can hold; zero if the state has two words.
     word_until: u64,
 }
 
 impl TokenBucket {
-    /// Makes a bucket of `burst` tokens that refills at `rate`. It starts full; debt is bounded by another burst.
+    /// Creates a bucket of `burst` tokens that refills at `rate`. It starts full. The maximum debt is another burst.
     ///
     /// # Errors
     /// If `burst` is zero or takes longer than [`Rate::MAX_FILL`] to refill.
@@ -105,10 +105,10 @@ impl TokenBucket {
         Ok(bucket.with_max_debt(burst.min(longest - burst)))
     }
 
-    /// Sets how much [`Ask::Regardless`] may take beyond empty.
+    /// Sets the maximum debt that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// If paying it back takes longer than [`Rate::MAX_FILL`].
+    /// If repaying the debt takes longer than [`Rate::MAX_FILL`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let longest = self.flow.most_within(Rate::MAX_FILL) - self.burst.get();
         if max_debt > longest {
@@ -125,12 +125,12 @@ impl TokenBucket {
         Self { max_debt, deepest, max_plausible, one_word, word_until, ..self }
     }
 
-    /// Sets how many tokens a new key has instead of a full burst.
+    /// Sets the tokens that a new key starts with. The default is a full burst.
     ///
     /// An entry that has refilled may be forgotten, and then starts with `initial` again.
     ///
     /// # Errors
-    /// If it is more than the burst.
+    /// If `initial` is above the burst.
     pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
         LimitError::check_range("the initial amount", initial, 0, self.burst.get())?;
         Ok(Self { initial, ..self })
@@ -141,7 +141,7 @@ impl TokenBucket {
         self.flow.rate()
     }
 
-    /// Returns the most that can pass at one instant.
+    /// Returns the maximum amount that can pass at one instant.
     pub const fn burst(&self) -> u64 {
         self.burst.get()
     }
@@ -174,11 +174,11 @@ impl TokenBucket {
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         let (ticks, from, to) =
             (self.flow.load(state, self.one_word), self.flow.instant_in_ticks(from), self.flow.instant_in_ticks(to));
-        // An instant before the other clock's zero becomes zero: in both cases nothing is owed.
+        // An instant before the other clock's zero becomes zero. Either way nothing is owed.
         self.encode(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
     }
 
-    /// Writes a state in which `used` is used up, rounded up to a tick.
+    /// Writes a state with the used amount `used`, rounded up to a tick.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         self.set_owed(state, now, used.units_ceil(self.ticks_per_token()).min(self.deepest));
     }
@@ -187,12 +187,12 @@ impl TokenBucket {
         self.ticks_to_tokens(self.owed_now(state, now))
     }
 
-    /// Returns how long until no more than `at_most` is used up.
+    /// Returns the time until at most `at_most` is used.
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         self.retry_for(self.owed_now(state, now), Some(at_most.units_floor(self.ticks_per_token())))
     }
 
-    /// Returns the most that may be used up for `ask` to fit; `None` if it never does.
+    /// Returns the largest used amount at which `ask` still fits; `None` if `ask` never fits.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         let room = match ask {
             Ask::Exactly(cost) => self.max_owed_for(cost),
@@ -210,14 +210,14 @@ impl TokenBucket {
         self.rate().per().as_nanos()
     }
 
-    /// Returns what the state says is owed now; after the clock stepped back that may be any amount.
+    /// Returns the debt recorded in the state; any amount if the clock stepped back.
     #[inline]
     fn ticks_ahead<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
         self.flow.load(state, self.one_word).saturating_sub(self.flow.instant_in_ticks(now.mono()))
     }
 
-    /// Returns what is owed now, the tokens spent and not yet refilled. If the clock stepped back it is as much as can be owed:
-    /// that grants nothing, and refuses for no longer than all of it takes to refill.
+    /// Returns the debt: tokens spent and not yet refilled. If the clock stepped back, returns the largest possible
+    /// debt. This grants nothing, and refuses for at most the time that a full refill takes.
     #[inline]
     pub(crate) fn owed_now<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
         let ahead = self.ticks_ahead(state, now);
@@ -229,31 +229,31 @@ impl TokenBucket {
         self.flow.store(state, self.one_word, self.flow.instant_in_ticks(now.mono()) + owed);
     }
 
-    /// Returns the most that may be owed for `cost` to fit the burst; `None` if it never does.
+    /// Returns the largest debt at which `cost` still fits the burst; `None` if it never fits.
     #[inline]
     pub(crate) fn max_owed_for(&self, cost: Cost) -> Option<Ticks> {
-        // The cost is compared first: the ticks of a larger one might overflow.
+        // Compared first, because the ticks of a larger cost could overflow.
         (cost.get() <= self.burst.get()).then(|| self.capacity - self.flow.ticks_of(cost.get()))
     }
 
-    /// Returns the most that may be owed for `cost` to fit the burst and the debt; `None` if it never does.
+    /// Returns the largest debt at which `cost` still fits the burst plus the maximum debt; `None` if it never fits.
     #[inline]
     pub(crate) fn room_with_debt(&self, cost: Cost) -> Option<Ticks> {
         (cost.get() <= self.burst.get() + self.max_debt).then(|| self.deepest - self.flow.ticks_of(cost.get()))
     }
 
-    /// Returns how many whole tokens fit on top of `owed`.
+    /// Returns the number of whole tokens that fit on top of `owed`.
     pub(crate) fn available(&self, owed: Ticks) -> u64 {
         self.flow.whole_units(self.capacity.saturating_sub(owed))
     }
 
-    /// Returns how long until no more than `room` is owed.
+    /// Returns the time until at most `room` is owed.
     #[inline]
     pub(crate) fn retry_for(&self, owed: Ticks, room: Option<Ticks>) -> Retry {
         room.map_or(Retry::Never, |room| Retry::After(self.flow.wait(owed.saturating_sub(room))))
     }
 
-    /// Returns how long until no more than `room` is owed, after `ahead` has been taken.
+    /// Returns the time until at most `room` is owed, if `ahead` is taken first.
     pub(crate) fn retry_after<S: Cells + ?Sized>(
         &self,
         state: &S,
@@ -274,12 +274,12 @@ impl TokenBucket {
         if amount > Cost::ZERO {
             self.set_owed(state, now, owed + self.flow.ticks_of(amount.get()));
         } else if self.ticks_ahead(state, now) > self.max_plausible {
-            // Even a refusal writes the repair of a clock step: what is owed refills from this instant on.
+            // Even a refusal repairs the state after a clock step: the debt refills from this instant on.
             self.set_owed(state, now, self.deepest);
         }
     }
 
-    /// Decides, given what is owed.
+    /// Decides from the debt.
     #[inline]
     fn weigh_owed(&self, owed: Ticks, ask: Ask) -> Verdict {
         let room = match ask {
@@ -364,10 +364,10 @@ impl Algorithm for TokenBucket {
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
         let owed = self.owed_now(state, now);
-        // A part of a token is owed until all of it has refilled, so it can be given back.
+        // A partly refilled token can still be refunded.
         let spent = self.flow.whole_units(owed + (self.flow.ticks_of(1) - 1));
         let accepted = cost.min(Cost::new(spent));
-        // A refund of nothing writes nothing: it would only move the state along with the clock.
+        // An empty refund writes nothing; a write would only advance the state with the clock.
         if accepted > Cost::ZERO {
             self.set_owed(state, now, owed.saturating_sub(self.flow.ticks_of(accepted.get())));
         }
@@ -395,7 +395,7 @@ impl Algorithm for TokenBucket {
         self.retry_after(state, now, ahead, self.max_owed_for(cost))
     }
 
-    /// What is owed stays owed, rounded up to a tick of the new rate.
+    /// Keeps the debt, rounded up to a tick of the new rate.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         self.start_with(state, now, own.used(state, now));
     }

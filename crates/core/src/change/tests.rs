@@ -120,7 +120,7 @@ fn log_counts_refused_attempts_under_the_parameters_of_the_state() {
     let refused = key.ask(&other, SECOND, exactly(1));
     assert_eq!(refused.outcome(), Outcome::Deny(Retry::After(Nanos::from_secs(9))));
     assert_eq!((key.own, key.used_at(SECOND).ceil()), (own, 3));
-    assert_eq!(key.report(&own, 10 * SECOND, 1).remaining, 2, "the attempt leaves with the window of its own log");
+    assert_eq!(key.report(&own, 10 * SECOND, 1).remaining, 2, "the attempt expires with the window of its own log");
     let mut bucket = Account::new(token_bucket("1/s", 2), 0);
     let _ = bucket.ask(&token_bucket("1/s", 2), 0, exactly(2));
     let _ = bucket.ask(&other, 0, exactly(1));
@@ -138,12 +138,12 @@ fn minimum_gap_applies_to_requests_only() {
     assert!(key.ask(&gapped, 3 * SECOND, exactly(1)).is_admitted());
     let mut key = Account::new(token_bucket("1/h", 5), 0);
     let _ = key.ask(&token_bucket("1/h", 5), 0, exactly(4));
-    assert!(key.ask(&gapped, 0, exactly(1)).is_admitted(), "a bucket does not know when the last request came");
+    assert!(key.ask(&gapped, 0, exactly(1)).is_admitted(), "a bucket does not know the time of the last request");
     assert!(!key.ask(&gapped, 1, exactly(1)).is_admitted());
 }
 
 #[test]
-fn taking_under_no_limit_keeps_the_state() {
+fn taking_under_unlimited_keeps_the_state() {
     let bucket = token_bucket("1/h", 5);
     let mut key = Account::new(bucket, 0);
     let _ = key.ask(&bucket, 0, exactly(5));
@@ -179,7 +179,7 @@ fn list_of_limits_is_written_completely_or_not_at_all() {
 }
 
 #[test]
-fn windows_of_another_calendar_do_not_end_the_present_one() {
+fn windows_of_another_calendar_do_not_end_the_current_one() {
     let (day, month) = (86_400 * SECOND, 30 * 86_400 * SECOND);
     let window =
         |limit, length| Limit::from(FixedWindow::new(limit, Nanos::from_nanos(length)).unwrap().phase(Phase::Given(0)));
@@ -223,13 +223,13 @@ fn varied_limits() -> Vec<Limit> {
     ]
 }
 
-/// Numbers that look random and are the same in every run.
+/// Returns a pseudo-random number, the same in every run.
 fn next_random(seed: &mut u64, below: u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*seed >> 33) % below
 }
 
-/// Returns an upper bound of one unit of the limit's state: rounding up always costs less.
+/// Returns an upper bound of one unit of the limit's state; rounding up costs less than this.
 fn unit_bound(limit: &Limit) -> u64 {
     match limit {
         Limit::TokenBucket(bucket) => bucket.rate().per().as_nanos(),
@@ -238,14 +238,14 @@ fn unit_bound(limit: &Limit) -> u64 {
     }
 }
 
-/// Takes one step with a key under `limit` and checks everything that the law says about it.
+/// Takes one step with a key under `limit` and checks the law of changed parameters.
 fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
     let now = Now::at(at);
     let (before, used) = (key.words.clone(), key.used_at(at));
     let report = key.report(limit, at, ask.cost().get());
     let verdict = limit.weigh_from(&key.own, &*key.words, &now, ask);
     assert_eq!(verdict, limit.weigh_from(&key.own, &*key.words, &now, ask));
-    // At the advertised instant the request passes, one nanosecond earlier it does not.
+    // The request passes at the returned instant, but not one nanosecond earlier.
     let passes = |wait: u64, ask| limit.weigh_from(&key.own, &*before, &Now::at(at + wait), ask).is_admitted();
     match verdict.outcome() {
         Outcome::Deny(Retry::After(wait)) => {
@@ -271,10 +271,10 @@ fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
     let own = key.own;
     assert_eq!(key.ask(limit, at, ask), verdict, "{what}");
     if verdict.taken() == Cost::ZERO {
-        assert_eq!((key.words == before, key.own), (true, own), "nothing was taken, yet something changed, {what}");
+        assert_eq!((key.words == before, key.own), (true, own), "nothing was taken, but the state changed, {what}");
         return;
     }
-    // The amount used is what was used before, rounded up by less than a unit, plus what was taken.
+    // The used amount is the previous one, rounded up by less than a unit, plus the taken amount.
     let unit = unit_bound(limit);
     let after = key.used_at(at).units_ceil(unit);
     let taken = u128::from(verdict.taken().get()) * u128::from(unit);
@@ -283,7 +283,7 @@ fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
 }
 
 #[test]
-fn law_of_changed_limits_holds_for_all_pairs() {
+fn law_of_changed_parameters_holds_for_all_pairs() {
     let limits = varied_limits();
     for (first, second) in limits.iter().flat_map(|first| limits.iter().map(move |second| (first, second))) {
         let mut seed = 7;
@@ -338,22 +338,23 @@ fn minimum_gap_is_checked_before_conversion() {
     assert!(minute.weigh_from(&hour, &*state, &at(300), Ask::Exactly(Cost::ONE)).is_admitted());
 }
 
-/// Twelve of five were charged in a window until 160 s, of a calendar whose windows last a minute. The windows of the new limit, from
-/// 150 s to 300 s, are of another calendar, by which two windows would have passed at 165 s.
+/// With a limit of five, twelve were charged in a window until 160 s, in a calendar with windows of a minute. The new
+/// limit has another calendar, with a window from 150 s to 300 s. By that calendar, two windows would have passed at
+/// 165 s.
 #[test]
-fn debt_of_another_calendar_is_paid_off_by_the_length_of_its_own_windows() {
+fn debt_of_another_calendar_is_paid_off_by_its_own_window_length() {
     let of = |limit| FixedWindow::new(limit, Nanos::from_secs(60)).unwrap().phase(Phase::Given(0));
     let windows =
         [crate::Window::new(crate::Time::from_nanos(150 * SECOND), crate::Time::from_nanos(300 * SECOND)).unwrap()];
     let now = Now::at(165 * SECOND).with_windows(&windows);
     let own = of(5).max_debt(7).unwrap();
     assert_eq!(of(20).report_from(&own, &[160 * SECOND, 12], &now, Cost::ONE).remaining, 13);
-    // A window that ended at 150 s is of the same calendar, and the given one counts as three of a minute.
+    // A window that ended at 150 s belongs to the same calendar, and the given one counts as three windows of a minute.
     assert_eq!(of(20).report_from(&own, &[150 * SECOND, 12], &now, Cost::ONE).remaining, 20);
 }
 
 #[test]
-fn limit_without_a_state_decides_as_it_does_alone() {
+fn limit_without_a_state_ignores_the_old_state() {
     let bucket = token_bucket("1/h", 5);
     let mut key = Account::new(bucket, 0);
     let _ = key.ask(&bucket, 0, exactly(5));
@@ -384,7 +385,7 @@ fn with_debt(limit: &Limit, max_debt: u64) -> Limit {
 }
 
 #[test]
-fn limit_that_differs_in_its_debt_only_decides_everything_else_the_same() {
+fn limits_that_differ_only_in_debt_decide_everything_else_the_same() {
     for (own, max_debt) in varied_limits().iter().flat_map(|own| [2, 20].map(|debt| (own, debt))) {
         let other = with_debt(own, max_debt);
         let mut seed = max_debt;

@@ -1,4 +1,4 @@
-//! A group decides as one limit: it weighs each of its limits, then charges all of them or none.
+//! Decisions of a group: weighs each limit, then charges all of them or none.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ impl Algorithm for Limits {
         self.words
     }
 
-    /// Returns the least capacity of any of them.
+    /// Returns the smallest capacity of all limits.
     fn capacity(&self) -> u64 {
         self.limits.iter().map(Limit::capacity).min().unwrap_or(0)
     }
@@ -31,7 +31,7 @@ impl Algorithm for Limits {
         }
     }
 
-    /// All must pass. The longest wait and the latest retry count.
+    /// Admits only if every limit admits. The longest delay and the latest retry win.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
         let weigh = |ask| self.weigh_each(ask, |limit, first| limit.weigh(&Offset { cells: state, first }, now, ask));
         with_delay_of_taken(ask, weigh(ask), weigh)
@@ -39,26 +39,26 @@ impl Algorithm for Limits {
 
     /// Only the limits that refused record a refusal.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Stamps>) {
-        for (limit, first, place) in self.parts() {
-            if verdict.is_admitted() || verdict.stamp().has_refused(place) {
-                let part = Verdict::with_outcome(verdict.outcome(), verdict.taken(), verdict.stamp().get(place));
+        for (limit, first, index) in self.parts() {
+            if verdict.is_admitted() || verdict.stamp().has_refused(index) {
+                let part = Verdict::with_outcome(verdict.outcome(), verdict.taken(), verdict.stamp().get(index));
                 limit.commit(&mut Offset { cells: &mut *state, first }, now, &part);
             }
         }
     }
 
-    /// Returns the least that any of them accepted. Refunds the limits that the stamps come from, or all if there are
-    /// no stamps.
+    /// Refunds the limits that issued the stamps, or all limits if there are no stamps. Returns the smallest accepted
+    /// refund.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamps: Option<Stamps>) -> Cost {
         let count = stamps.map_or(Self::MAX, |stamps| stamps.count());
-        let refunds = self.parts().take(count).map(|(limit, first, place)| {
-            limit.refund(&mut Offset { cells: &mut *state, first }, now, cost, stamps.map(|stamps| stamps.get(place)))
+        let refunds = self.parts().take(count).map(|(limit, first, index)| {
+            limit.refund(&mut Offset { cells: &mut *state, first }, now, cost, stamps.map(|stamps| stamps.get(index)))
         });
-        // Refunds all of them, even after one that accepts nothing.
+        // Refunds every limit, even if an earlier one accepts nothing.
         refunds.fold(cost, Cost::min)
     }
 
-    /// Returns the limit and the remaining amount of the limit with the least remaining, and the longest times of all.
+    /// Returns the limit and remaining amount of the tightest limit, with the longest times of all limits.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         tightest_report(self.reports(state, now, cost))
     }
@@ -110,12 +110,13 @@ impl Algorithm for Limits {
         Some(Verdict::with_outcome(verdict.outcome(), verdict.taken(), stamps))
     }
 
-    /// Converts position by position; a position that `own` does not have starts unused: `initial` is for new keys.
+    /// Converts limit by limit. A limit without a counterpart in `own` starts unused, because `initial` applies only to
+    /// new keys.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if self == own {
             return;
         }
-        // The words may move, so the old ones are copied first.
+        // Copies the old words first, because converted words may be at other indexes.
         let before: Vec<u64> = (0..own.words).map(|word| state.get(word)).collect();
         let mut owns = own.parts();
         for (limit, first, _) in self.parts() {
@@ -132,7 +133,7 @@ impl Algorithm for Limits {
         }
     }
 
-    /// Weighs position by position; a position that `own` does not have decides as with nothing used.
+    /// Weighs limit by limit. A limit without a counterpart in `own` decides as if unused.
     fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
         let weigh = |ask| {
             let mut owns = own.parts();
@@ -144,7 +145,7 @@ impl Algorithm for Limits {
         with_delay_of_taken(ask, weigh(ask), weigh)
     }
 
-    /// Writes the whole list or nothing.
+    /// Converts and charges all limits if the verdict takes anything; otherwise only records refusals.
     fn commit_from<S: CellsMut + ?Sized>(
         &self,
         own: &Self,
@@ -157,9 +158,9 @@ impl Algorithm for Limits {
             self.commit(state, now, verdict);
             return true;
         }
-        for ((limit, _, place), (own, first, _)) in self.parts().zip(own.parts()) {
-            if verdict.is_admitted() || verdict.stamp().has_refused(place) {
-                let part = Verdict::with_outcome(verdict.outcome(), Cost::ZERO, verdict.stamp().get(place));
+        for ((limit, _, index), (own, first, _)) in self.parts().zip(own.parts()) {
+            if verdict.is_admitted() || verdict.stamp().has_refused(index) {
+                let part = Verdict::with_outcome(verdict.outcome(), Cost::ZERO, verdict.stamp().get(index));
                 limit.commit_from(own, &mut Offset { cells: &mut *state, first }, now, &part);
             }
         }
@@ -177,19 +178,19 @@ impl Limits {
         let mut outcome = Outcome::Allow;
         let mut taken = ask.cost();
         let mut stamps = Stamps { count: self.limits.len() as u8, ..Stamps::default() };
-        for (limit, first, place) in self.parts() {
+        for (limit, first, index) in self.parts() {
             let verdict = weigh(limit, first);
             outcome = outcome.and(verdict.outcome());
             taken = taken.min(verdict.taken());
-            stamps.each[place] = verdict.stamp();
-            stamps.refused |= u8::from(!verdict.is_admitted()) << place;
+            stamps.each[index] = verdict.stamp();
+            stamps.refused |= u8::from(!verdict.is_admitted()) << index;
         }
         Verdict::with_outcome(outcome, taken, stamps)
     }
 }
 
-/// Returns the verdict with the delay for the amount taken: a limit with more capacity than the tightest one computed
-/// its delay for the larger amount that it would take alone.
+/// Returns the verdict with the delay for the amount actually taken. A limit with more capacity than the tightest one
+/// has computed its delay for a larger amount.
 #[inline]
 fn with_delay_of_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -> Verdict<Stamps>) -> Verdict<Stamps> {
     match (ask, verdict.outcome()) {
@@ -200,7 +201,7 @@ fn with_delay_of_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -
     }
 }
 
-/// Returns the limit and the remaining amount of the report with the least remaining, and the longest times of all.
+/// Returns the limit and remaining amount of the report with the least remaining, and the longest times of all reports.
 fn tightest_report(reports: impl Iterator<Item = Report>) -> Report {
     let nothing = Report { limit: u64::MAX, remaining: u64::MAX, retry: Retry::NOW, reset: Nanos::ZERO };
     reports.fold(nothing, |all, one| {

@@ -62,7 +62,7 @@ fn take_up_to_takes_the_least_available_from_all() {
 }
 
 #[test]
-fn delay_is_that_of_what_is_taken() {
+fn delay_is_for_the_amount_taken() {
     let leaky = LeakyBucket::new("1/s".parse().unwrap(), 9).unwrap().into();
     let limits = Limits::new([leaky, bucket(2)]).unwrap();
     let state = state_of(&limits);
@@ -100,12 +100,12 @@ fn only_the_log_that_refused_counts_the_refusal() {
     }
     let remaining: Vec<u64> = limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
     assert_eq!(remaining, [4, 0]);
-    // After a whole second without an attempt, it is admitted.
+    // After a whole second without an attempt, the request is admitted.
     assert!(limits.decide(&mut *state, &Now::at(1_000_000_000), Ask::Exactly(Cost::ONE)).is_admitted());
 }
 
 #[test]
-fn changing_the_group_keeps_what_was_spent_at_each_position() {
+fn changing_the_group_keeps_the_spent_amount_at_each_position() {
     let old = Limits::new([bucket(10), SlidingLog::new(5, SECOND).unwrap().into()]).unwrap();
     let new = Limits::new([
         TokenBucket::new("7777/s".parse().unwrap(), 20).unwrap().into(),
@@ -122,7 +122,7 @@ fn changing_the_group_keeps_what_was_spent_at_each_position() {
 }
 
 #[test]
-fn changing_the_algorithm_keeps_what_was_used_up() {
+fn changing_the_algorithm_keeps_the_used_amount() {
     let old = Limits::from(bucket(10));
     let new = Limits::from(Limit::from(FixedWindow::new(6, SECOND).unwrap()));
     let mut state = vec![0; 2];
@@ -156,7 +156,7 @@ fn wait_behind_is_the_longest_of_all_limits() {
     assert_eq!(wait(bucket(3), 2, 1, 4), Retry::Never);
     assert_eq!([0, 1, 4].map(|ahead| wait(leaky.into(), 2, ahead, 1)), [1, 2, 5].map(after));
     assert_eq!([0, 1, 2, 3].map(|ahead| wait(window.into(), 1, ahead, 1)), [0, 10, 10, 20].map(after));
-    assert_eq!(wait(SlidingLog::new(2, SECOND).unwrap().into(), 2, 100, 1), after(1), "those ahead are not counted");
+    assert_eq!(wait(SlidingLog::new(2, SECOND).unwrap().into(), 2, 100, 1), after(1), "requests ahead are not counted");
     let both = Limits::new([bucket(3), window.into()]).unwrap();
     let state = state_of(&both);
     assert_eq!(both.wait_behind(&*state, &Now::at(0), Cost::new(3), Cost::new(2)), after(20));
@@ -165,7 +165,7 @@ fn wait_behind_is_the_longest_of_all_limits() {
 }
 
 #[test]
-fn look_again_returns_the_next_end_of_a_lease() {
+fn recheck_after_returns_the_next_lease_expiry() {
     let limits = Limits::new([bucket(9), Concurrency::new(3, SECOND).unwrap().into()]).unwrap();
     let mut state = state_of(&limits);
     let look = |state: &[u64], at| limits.recheck_after(state, &Now::at(at));
@@ -181,7 +181,7 @@ fn look_again_returns_the_next_end_of_a_lease() {
 }
 
 #[test]
-fn stamps_name_who_refused_and_how_many_limits_they_are_of() {
+fn stamps_record_the_refusing_limits_and_the_limit_count() {
     let stamp = Stamp::from_bits;
     let two = Stamps::from_stamps([stamp(3), stamp(7)]);
     assert_eq!([0, 1, 2, 8].map(|index| two.get(index)), [stamp(3), stamp(7), Stamp::NONE, Stamp::NONE]);
@@ -196,9 +196,9 @@ fn stamps_name_who_refused_and_how_many_limits_they_are_of() {
     assert!(Stamps::refused_by(7).has_refused(7));
 }
 
-/// Every fast path of a group decides, writes and reports as the slow path does, or does not apply.
+/// Every fast path of a group matches the slow path in decision, state and report, or does not apply.
 #[test]
-fn fast_paths_of_a_single_limit_decide_as_the_slow_path_does() {
+fn fast_paths_of_a_single_limit_match_the_slow_path() {
     let fine = TokenBucket::new("7777/s".parse().unwrap(), 3).unwrap();
     let interval = IntervalBucket::new(3, SECOND).unwrap();
     let slices = SlidingSlices::new(3, SECOND, Nanos::from_millis(100)).unwrap();
@@ -242,7 +242,7 @@ fn fast_paths_of_a_single_limit_decide_as_the_slow_path_does() {
 }
 
 #[test]
-fn group_has_what_any_or_each_of_its_limits_has() {
+fn group_properties_combine_those_of_its_limits() {
     let window = FixedWindow::new(4, SECOND).unwrap();
     let leases: Limit = Concurrency::new(9, SECOND).unwrap().into();
     let partial: Limit = window.initial(1).unwrap().into();
@@ -277,7 +277,7 @@ fn report_is_of_the_tightest_limit_with_the_longest_times() {
     let report = limits.report(&*state, &Now::at(0), Cost::new(2));
     assert_eq!((report.limit, report.remaining), (3, 0));
     assert_eq!((report.retry, report.reset), (Retry::After(Nanos::from_secs(2)), Nanos::from_secs(10)));
-    // Of several with as little left, the first is reported.
+    // If several limits have the least remaining, the first is reported.
     let limits = Limits::new([bucket(5), bucket(6)]).unwrap();
     let mut state = state_of(&limits);
     let _ = limits.decide(&mut *state, &Now::at(0), Ask::Regardless(Cost::new(7)));
@@ -285,7 +285,7 @@ fn report_is_of_the_tightest_limit_with_the_longest_times() {
 }
 
 #[test]
-fn renewing_reaches_the_leases_that_the_stamps_are_of() {
+fn renew_applies_to_the_leases_of_the_stamps() {
     let leases = |secs| Concurrency::new(3, Nanos::from_secs(secs)).unwrap().into();
     let limits = Limits::new([bucket(9), leases(2), leases(4)]).unwrap();
     let mut state = state_of(&limits);
@@ -295,17 +295,17 @@ fn renewing_reaches_the_leases_that_the_stamps_are_of() {
     };
     let stamps = limits.decide(&mut *state, &at(0), Ask::Exactly(Cost::ONE)).stamp();
     assert!(!limits.renew(&mut *state, &at(1), stamps.of_first(1)), "a bucket has no leases");
-    assert!(limits.renew(&mut *state, &at(1), stamps.of_first(2)), "only the first");
+    assert!(limits.renew(&mut *state, &at(1), stamps.of_first(2)), "only the first lease");
     assert_eq!((held(&state, 2), held(&state, 3)), (vec![1, 1], vec![0, 1]));
     assert!(limits.renew(&mut *state, &at(2), stamps));
     assert_eq!((held(&state, 3), held(&state, 4), held(&state, 5)), (vec![1, 1], vec![0, 1], vec![0, 1]));
-    // One of them has ended; the other is renewed nevertheless.
+    // One lease has expired; the other is renewed anyway.
     assert!(!limits.renew(&mut *state, &at(5), stamps));
     assert_eq!((held(&state, 8), held(&state, 9)), (vec![0, 1], vec![0, 0]));
 }
 
 #[test]
-fn holding_takes_free_leases_and_nothing_else() {
+fn take_leases_takes_only_free_leases() {
     let limits = Limits::new([bucket(9), Concurrency::new(5, SECOND).unwrap().into()]).unwrap();
     for (held, remaining) in [(&[9, 2][..], [9, 3]), (&[], [9, 5]), (&[0, 9], [9, 0])] {
         let mut state = state_of(&limits);
@@ -331,7 +331,7 @@ fn rebasing_moves_every_state_to_the_other_clock() {
 }
 
 #[test]
-fn state_of_other_limits_is_new_when_each_of_them_has_nothing_used() {
+fn state_of_other_limits_is_new_when_every_limit_is_unused() {
     let given = FixedWindow::new(5, SECOND).unwrap().max_debt(5).unwrap().phase(Phase::Given(0));
     let own = Limits::new([bucket(9), given.into()]).unwrap();
     let other = Limits::from(bucket(3));
@@ -350,13 +350,13 @@ fn state_of_other_limits_is_new_when_each_of_them_has_nothing_used() {
     ] {
         assert_eq!(limits.is_new_from(&own, &*state, &now), is_new, "{now:?}");
     }
-    // Into debt: one window of four seconds, and perhaps one and a half of a second.
+    // In debt: one window of four seconds, and up to one and a half windows of a second.
     let _ = own.decide(&mut *state, &at(3).with_windows(&first), Ask::Regardless(Cost::new(7)));
     let after = |millis: u64| Now::at(4_000_000_000 + millis * 1_000_000);
     let spent = [0, 1_000, 1_499, 1_500].map(|millis| own.most_spent(&*state, &after(millis)));
     assert_eq!(spent, [Spent::of(4, 5), Spent::of(4, 5), Spent::of(4, 5), Spent::of(1, 2)]);
     let surely = [1_499, 1_500, 6_000].map(|millis| own.is_surely_new(&*state, &after(millis)));
-    assert_eq!(surely, [false, false, true], "half of the bucket is used up");
+    assert_eq!(surely, [false, false, true], "half of the bucket is used");
 }
 
 #[test]
@@ -384,7 +384,7 @@ fn refusal_under_other_limits_is_counted_by_the_log_that_refused() {
 }
 
 #[test]
-fn group_of_one_has_the_fast_paths_of_its_limit_and_a_larger_group_none() {
+fn only_a_group_of_one_has_fast_paths() {
     let odd: Limit = TokenBucket::new("7777/s".parse().unwrap(), 9).unwrap().into();
     let (now, cost) = (Now::at(0), Cost::new(4));
     let paths = |limits: &Limits| {

@@ -10,8 +10,8 @@ fn time_at(ms: u64) -> Time<Mono> {
     Time::from_nanos(ms * MS)
 }
 
-/// Simulates one caller that waits as advertised, and returns its waits in milliseconds, for `permits` each, after
-/// being idle from `start` to `idle`.
+/// Simulates one caller that obeys the returned waits. Returns its waits in milliseconds, one for each entry of
+/// `permits`.
 fn simulated_waits(pacing: &Pacing, pace: &mut Pace, now: &mut u64, permits: &[u64]) -> Vec<f64> {
     permits
         .iter()
@@ -70,7 +70,7 @@ fn other_cold_factors_are_as_exact() {
 }
 
 #[test]
-fn warming_up_takes_the_warm_up_and_the_flat_part_half_of_it() {
+fn ramp_takes_the_warm_up_and_the_flat_part_half_of_it() {
     // Threshold 50, max 100 stored permits.
     let pacing = Pacing::warm_up(rate("10/s"), Nanos::from_secs(10), 3_000).unwrap();
     let mut pace = pacing.start(time_at(0));
@@ -82,7 +82,7 @@ fn warming_up_takes_the_warm_up_and_the_flat_part_half_of_it() {
 }
 
 #[test]
-fn too_short_a_timeout_is_refused_at_once_and_takes_nothing() {
+fn short_timeout_is_refused_immediately_and_takes_nothing() {
     let pacing = Pacing::bursty(rate("5/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(time_at(0));
     let mut ask = |now, timeout| pacing.try_reserve(&mut pace, time_at(now), Cost::ONE, Nanos::from_millis(timeout));
@@ -103,7 +103,7 @@ fn changed_rate_keeps_the_debt_and_scales_stored_permits() {
     assert_eq!(simulated_waits(&new, &mut pace, &mut now, &[1, 2, 4, 1]), [1_000.0, 500.0, 1_000.0, 2_000.0]);
     let mut half = old.resume(time_at(0), Nanos::from_millis(500));
     new.convert(&old, &mut half, time_at(0));
-    assert_eq!(new.stored(&half, time_at(0)), Nanos::from_millis(500), "half a second of twice as many");
+    assert_eq!(new.stored(&half, time_at(0)), Nanos::from_millis(500), "half a second at twice the rate");
     let cold = Pacing::warm_up(rate("7/s"), Nanos::SECOND, 3_000).unwrap();
     let mut pace = cold.start(time_at(0));
     cold.with_rate(rate("7777/s")).convert(&cold, &mut pace, time_at(0));
@@ -125,7 +125,7 @@ fn no_rate_drifts() {
 }
 
 #[test]
-fn asking_for_nothing_takes_nothing() {
+fn zero_permits_take_nothing() {
     let pacing = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(time_at(0));
     pacing.reserve(&mut pace, time_at(0), Cost::ONE);
@@ -193,9 +193,9 @@ fn scaling_is_exact_where_the_product_does_not_fit() {
     assert_eq!((multiply_divide(7, 3, 2, Round::Down), multiply_divide(7, 3, 2, Round::Up)), (10, 11));
 }
 
-/// With a cold factor of 3, as much is stored as accrues in the time of the warm-up.
+/// With a cold factor of 3, the maximum stored amount accrues in the warm-up time.
 #[test]
-fn stored_permits_are_returned_as_they_were_given() {
+fn resumed_stored_permits_are_reported_unchanged() {
     let pacing = Pacing::warm_up(rate("3/s"), Nanos::from_secs(4), 3_000).unwrap();
     assert_eq!(pacing.stored(&pacing.start(time_at(0)), time_at(0)), Nanos::from_secs(4));
     for stored in [0, 1, 3_999].map(Nanos::from_millis) {

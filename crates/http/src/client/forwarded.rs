@@ -1,8 +1,8 @@
 //! Finds the client address in forwarding headers.
 //!
-//! Every proxy on the way appends, at the right end, the address that called it. What it received stays to the left of it and
-//! may be anything, because the client wrote it. The list is therefore read from the right, as long as the writer of an
-//! element is trusted:
+//! Each proxy appends the address of its caller at the right end of the list. The elements to the left may be forged,
+//! because the client may have sent them. So the list is read from the right, while the proxy that wrote an element is
+//! trusted:
 //!
 //! ```text
 //!   X-Forwarded-For: 9.9.9.9, 203.0.113.7, 10.0.0.2      peer: 10.0.0.1
@@ -10,8 +10,8 @@
 //!                                 ◀──────────┴─────────────┘ trusted, so their elements are accepted
 //! ```
 //!
-//! Quotes are matched from the right as well. Read from the left, a quote that the client opened and never closed would
-//! hide what the proxies added.
+//! Quotes are also matched from the right. Matched from the left, a quote that the client opened but never closed would
+//! hide the elements of the proxies.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str;
@@ -23,18 +23,16 @@ use super::network::TrustedProxies;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The maximum number of elements that are read, including empty ones. Longer chains of trusted
-/// proxies do not occur; the client is then the last address that was reached.
+/// Maximum number of elements that are read, including empty ones. In a longer list the client is the last address
+/// read; real chains of trusted proxies are shorter.
 pub const MAX_HOPS: usize = 32;
 
-/// The maximum length of an element, with the spaces around it. Valid elements are shorter than a
-/// hundred bytes.
+/// Maximum length of an element in bytes, including surrounding spaces. Valid elements are shorter than 100 bytes.
 pub const MAX_ELEMENT: usize = 256;
 
 /// The header that the trusted proxies write.
 ///
-/// There is no option to accept either: a proxy that writes one header passes the other on as the
-/// client sent it.
+/// There is no option to accept both: a proxy that writes one header forwards the other as the client sent it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedBy {
     /// `X-Forwarded-For: 203.0.113.7, 10.0.0.2`, which nearly all proxies write.
@@ -44,18 +42,18 @@ pub enum ForwardedBy {
     Forwarded,
 }
 
-/// Returns the address of the client: `peer`, which opened the connection, or, if the peer is trusted, the address that it
-/// forwards for, and so on.
+/// Returns the client address. This is `peer`, which opened the connection. If the peer is trusted, it is the address
+/// that the peer forwards for, and so on.
 ///
 /// | case | the client |
 /// |---|---|
 /// | the peer is not trusted | the peer; the header is not read |
-/// | the header is missing or ends among trusted proxies | the last of them: the request came from inside |
-/// | an element is not an address: malformed, `unknown`, hidden (`_x`), longer than [`MAX_ELEMENT`] | the proxy that wrote it |
-/// | more than [`MAX_HOPS`] elements | the last address that was reached |
+/// | the header is missing or ends with a trusted proxy | the last trusted proxy: the request came from inside |
+/// | an element is not an address: malformed, `unknown`, obfuscated (`_x`), longer than [`MAX_ELEMENT`] | the proxy that wrote the element |
+/// | more than [`MAX_HOPS`] elements | the last address read |
 ///
-/// A client is therefore counted under an address from which it can really send, or under that of a trusted proxy;
-/// never under one of its choice. Returns IPv4-mapped IPv6 addresses as IPv4.
+/// So a client is counted under an address from which it can really send, or under the address of a trusted proxy, but
+/// never under an address of its choice. IPv4-mapped IPv6 addresses are returned as IPv4.
 pub fn client_address(headers: &HeaderMap, peer: IpAddr, proxies: &TrustedProxies, by: ForwardedBy) -> IpAddr {
     let mut client = peer.to_canonical();
     if !proxies.contains(client) {
@@ -90,15 +88,13 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, proxies: &TrustedProxie
     client
 }
 
-/// Returns the last element of a list and the rest before its comma, or `None` if the element is
-/// too long.
+/// Returns the last element of a list and the part before its comma; `None` if the element is too long.
 fn split_last(list: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let mut quoted = false;
     for (length, byte) in list.iter().rev().take(MAX_ELEMENT + 1).enumerate() {
         match byte {
-            // An escaped quote is taken for the end or the beginning of a quoted string, which may
-            // split the element in the wrong place. The part then contains the backslash, and an
-            // element with a backslash is not an address.
+            // An escaped quote is treated as the start or end of a quoted string, which may split the element in the
+            // wrong position. The part then contains the backslash, and an element with a backslash is not an address.
             b'"' => quoted = !quoted,
             b',' if !quoted => {
                 let comma = list.len() - 1 - length;
@@ -119,8 +115,7 @@ fn address_in(element: &[u8], by: ForwardedBy) -> Option<IpAddr> {
     node_address(node)
 }
 
-/// Returns the value of `for` in an element of `Forwarded`, or `None` if it is missing, repeated or
-/// malformed.
+/// Returns the value of `for` in an element of `Forwarded`; `None` if it is missing, repeated or malformed.
 fn node_of(element: &str) -> Option<&str> {
     if element.contains('\\') {
         return None;
@@ -157,7 +152,7 @@ fn unquote(value: &str) -> Option<&str> {
     }
 }
 
-/// Parses an address as proxies write it: with or without brackets and port.
+/// Parses an address in the forms that proxies write: with or without brackets and port.
 fn node_address(node: &str) -> Option<IpAddr> {
     let address = match node.strip_prefix('[') {
         Some(inner) => match inner.strip_suffix(']') {

@@ -1,4 +1,4 @@
-//! The address of the client.
+//! The client address.
 
 mod forwarded;
 mod network;
@@ -13,14 +13,14 @@ pub use network::{Network, NetworkError, TrustedProxies};
 use crate::identify::{Identify, Identity};
 use crate::request::RequestView;
 
-/// Counts by the address of the client: IPv4 addresses one by one, IPv6 addresses by their /64 network.
+/// Counts by client address: each IPv4 address separately, IPv6 addresses by their /64 network.
 ///
-/// Providers assign whole IPv6 networks of at least 2⁶⁴ addresses to one customer; counted one by one, each address would be a new
-/// client with a full allowance.
+/// Providers assign IPv6 networks of at least 2⁶⁴ addresses to one customer. Counted separately, each of these
+/// addresses would be a new client with a full allowance.
 ///
 /// The peer address comes from the server; see [`peer`](Self::peer). If the server does not provide it, the layer
-/// answers every request with status 500 and says what to configure, because otherwise it would count all clients as
-/// one. Choose another behaviour with `LimitLayer::on_unidentified`.
+/// answers every request with status 500 and a configuration hint, instead of counting all clients as one.
+/// `LimitLayer::on_unidentified` changes this.
 ///
 /// ```
 /// use http::HeaderMap;
@@ -42,30 +42,30 @@ pub struct ClientIp {
 }
 
 impl ClientIp {
-    /// The default prefix length for IPv6 addresses.
+    /// Default prefix length for IPv6 addresses.
     pub const IPV6_PREFIX: u8 = 64;
 
-    /// Counts by the peer address of the connection; ignores forwarding headers.
+    /// Counts by the peer address of the connection, and ignores forwarding headers.
     pub fn direct() -> Self {
         Self::behind(TrustedProxies::none(), ForwardedBy::default())
     }
 
-    /// Counts clients that connect through these proxies by the address in the header that the proxies write;
-    /// [`client_address`] defines which addresses are trusted.
+    /// Counts by the address in the header that these proxies write. [`client_address`] describes which addresses are
+    /// trusted.
     pub fn behind(proxies: TrustedProxies, by: ForwardedBy) -> Self {
         Self { proxies, by, ipv6_prefix: Self::IPV6_PREFIX, peer: peer_in_extensions }
     }
 
-    /// Sets the IPv6 prefix length: 56 or 48 where customers get such networks, 128 to count each
-    /// address separately. Values above 128 mean 128.
+    /// Sets the IPv6 prefix length: 56 or 48 if customers get such networks, 128 to count each address separately.
+    /// Values above 128 mean 128.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { ipv6_prefix: bits.min(128), ..self }
     }
 
-    /// Sets how to find the address that opened the connection.
+    /// Sets the function that finds the peer address, which opened the connection.
     ///
-    /// By default it is a `SocketAddr` or an `IpAddr` in the request's extensions and, with the feature `axum`, axum's
+    /// The default is a `SocketAddr` or an `IpAddr` in the request's extensions and, with the feature `axum`, axum's
     /// `ConnectInfo<SocketAddr>`. For tonic:
     /// `|request| Some(request.extensions().get::<TcpConnectInfo>()?.remote_addr()?.ip())`.
     #[must_use]
@@ -73,12 +73,12 @@ impl ClientIp {
         Self { peer, ..self }
     }
 
-    /// Returns the client address of a request with these headers from this peer.
+    /// Returns the client address of a request from `peer` with these headers.
     pub fn address(&self, headers: &http::HeaderMap, peer: IpAddr) -> IpAddr {
         client_address(headers, peer, &self.proxies, self.by)
     }
 
-    /// Returns what an address is counted by: the IPv4 address itself, or the IPv6 network.
+    /// Returns the address that is counted: the IPv4 address itself, or the IPv6 network.
     pub fn network(&self, address: IpAddr) -> IpAddr {
         match address.to_canonical() {
             v4 @ IpAddr::V4(_) => v4,
@@ -86,13 +86,13 @@ impl ClientIp {
         }
     }
 
-    /// Returns the network of the client, or `None` if the peer address is unknown.
+    /// Returns the client's counted address; `None` if the peer address is unknown.
     pub(crate) fn network_of(&self, request: &RequestView<'_>) -> Option<IpAddr> {
         let peer = (self.peer)(request)?;
         Some(self.network(self.address(request.headers(), peer)))
     }
 
-    /// Formats what an address is counted by as rules write it: `203.0.113.7`, `2001:db8:1:2::/64`.
+    /// Formats the counted address as in rules: `203.0.113.7`, `2001:db8:1:2::/64`.
     pub fn text(&self, address: IpAddr) -> String {
         match self.network(address) {
             IpAddr::V4(address) => address.to_string(),
@@ -101,7 +101,7 @@ impl ClientIp {
         }
     }
 
-    /// Formats the client as rules write it, or returns `None` if the peer address is unknown.
+    /// Formats the client's counted address as in rules; `None` if the peer address is unknown.
     #[cfg(all(feature = "tower", feature = "engine"))]
     pub(crate) fn text_of(&self, request: &RequestView<'_>) -> Option<String> {
         let peer = (self.peer)(request)?;
@@ -168,7 +168,7 @@ mod tests {
         assert_ne!(identity(&client, "2001:db8:1:2::"), identity(&client, "2001:db8:1:3::"));
         assert_ne!(identity(&client, "203.0.113.7"), identity(&client, "203.0.113.8"));
         assert_eq!(identity(&client, "203.0.113.7"), identity(&client, "::ffff:203.0.113.7"));
-        // `::` is an IPv6 network of zeroes, not a mapped IPv4 address.
+        // `::` is an all-zero IPv6 network, not a mapped IPv4 address.
         assert_ne!(identity(&client, "0.0.0.0"), identity(&client, "::"));
     }
 

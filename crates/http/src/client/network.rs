@@ -14,10 +14,10 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns the network of the addresses that share the first `prefix` bits of `address`.
+    /// Returns the network of all addresses that share the first `prefix` bits of `address`.
     ///
     /// # Errors
-    /// If `prefix` exceeds the bits of the address, or bits after the prefix are set.
+    /// If `prefix` exceeds the address length, or bits after the prefix are set.
     pub fn new(address: IpAddr, prefix: u8) -> Result<Self, NetworkError> {
         let bits = bits_of(address);
         if prefix > bits {
@@ -27,8 +27,8 @@ impl Network {
             let network = mask_address(address, prefix);
             return Err(NetworkError::HostBits { network, prefix });
         }
-        // A mapped network with a prefix below 96 contains all of IPv4 and a part of IPv6; it stays
-        // an IPv6 network.
+        // A mapped network with a prefix below 96 contains all of IPv4 and part of IPv6, so it
+        // stays an IPv6 network.
         match address.to_canonical() {
             v4 @ IpAddr::V4(_) if bits == 128 && prefix >= 96 => Ok(Self { address: v4, prefix: prefix - 96 }),
             _ => Ok(Self { address, prefix }),
@@ -73,7 +73,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// Why a string is not a network.
+/// Error in the string or the parameters of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NetworkError {
     /// The syntax is wrong.
@@ -81,21 +81,21 @@ pub enum NetworkError {
         /// The string, truncated to a readable length.
         text: String,
     },
-    /// The prefix exceeds the bits of the address.
+    /// The prefix exceeds the address length.
     PrefixTooLong {
-        /// The string that was parsed.
+        /// The given prefix.
         prefix: u8,
-        /// The bits of the address.
+        /// Number of bits in the address.
         bits: u8,
     },
     /// Bits after the prefix are set, so it is unclear whether the address or the network is meant.
     HostBits {
-        /// The address with these bits cleared.
+        /// The address with those bits cleared.
         network: IpAddr,
         /// The prefix.
         prefix: u8,
     },
-    /// There are more than [`TrustedProxies::MAX`].
+    /// There are more than [`TrustedProxies::MAX`] networks.
     TooMany,
 }
 
@@ -103,11 +103,13 @@ impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { text } => write!(f, "`{text}` is not a network; write it as `10.0.0.0/8`"),
-            Self::PrefixTooLong { prefix, bits } => write!(f, "a prefix of {prefix} bits, the address has {bits}"),
+            Self::PrefixTooLong { prefix, bits } => {
+                write!(f, "the prefix of {prefix} bits is too long: the address has {bits} bits")
+            }
             Self::HostBits { network, prefix } => {
                 write!(f, "the address has bits set after the prefix, write `{network}/{prefix}`")
             }
-            Self::TooMany => write!(f, "more than {} networks", TrustedProxies::MAX),
+            Self::TooMany => write!(f, "too many networks (maximum {})", TrustedProxies::MAX),
         }
     }
 }
@@ -116,15 +118,14 @@ impl std::error::Error for NetworkError {}
 
 /// The proxies whose forwarding headers are trusted.
 ///
-/// A member of this list can claim to forward for any address, so the list must contain the proxies
-/// and nothing else.
+/// A trusted proxy can claim to forward for any address, so the list must contain only the proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies {
     networks: Vec<Network>,
 }
 
 impl TrustedProxies {
-    /// The maximum number of networks; they are searched one by one.
+    /// Maximum number of networks; they are searched linearly.
     pub const MAX: usize = 256;
 
     /// Trusts no proxy: the peer is the client.
@@ -135,7 +136,7 @@ impl TrustedProxies {
     /// Trusts the proxies in these networks.
     ///
     /// # Errors
-    /// If there are more than [`TrustedProxies::MAX`].
+    /// If there are more than [`TrustedProxies::MAX`] networks.
     pub fn new(networks: impl IntoIterator<Item = Network>) -> Result<Self, NetworkError> {
         let networks: Vec<Network> = networks.into_iter().take(Self::MAX + 1).collect();
         if networks.len() > Self::MAX { Err(NetworkError::TooMany) } else { Ok(Self { networks }) }
@@ -154,7 +155,7 @@ impl TrustedProxies {
     /// ```
     ///
     /// # Errors
-    /// If one of them is not a network, or there are more than [`TrustedProxies::MAX`].
+    /// If an entry is not a network, or there are more than [`TrustedProxies::MAX`].
     pub fn parse<'a>(networks: impl IntoIterator<Item = &'a str>) -> Result<Self, NetworkError> {
         let read: Result<Vec<Network>, NetworkError> =
             networks.into_iter().take(Self::MAX + 1).map(str::parse).collect();
@@ -162,7 +163,7 @@ impl TrustedProxies {
     }
 
     /// Trusts all networks that are not reachable from outside: loopback, private, link-local and
-    /// unique local ones. For services that only their own proxies can reach.
+    /// unique local networks. For services that only their own proxies can reach.
     pub fn private() -> Self {
         let v4 = |a, b, prefix| Network { address: Ipv4Addr::new(a, b, 0, 0).into(), prefix };
         let v6 = |first, last, prefix| Network { address: Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, last).into(), prefix };
@@ -236,7 +237,7 @@ mod tests {
             ("", "`` is not a network; write it as `10.0.0.0/8`"),
             ("10.0.0.0/", "`10.0.0.0/` is not a network"),
             ("10.0.0.0/+8", "`10.0.0.0/+8` is not a network"),
-            ("10.0.0.0/33", "a prefix of 33 bits, the address has 32"),
+            ("10.0.0.0/33", "the prefix of 33 bits is too long: the address has 32 bits"),
             ("10.0.0.0/256", "`10.0.0.0/256` is not a network"),
             ("2001:db8::1/64", "the address has bits set after the prefix, write `2001:db8::/64`"),
             ("localhost", "`localhost` is not a network"),

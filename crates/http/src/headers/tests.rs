@@ -32,7 +32,7 @@ fn limits_are_written_as_in_the_draft() {
 }
 
 #[test]
-fn structured_header_parser_reads_them() {
+fn structured_header_parser_accepts_the_lists() {
     for text in [write_all(write_policy, &some_limits()), write_all(write_status, &some_limits())] {
         let list: List = Parser::new(&text).parse().unwrap();
         let names = list.iter().map(|entry| match entry {
@@ -44,7 +44,7 @@ fn structured_header_parser_reads_them() {
 }
 
 #[test]
-fn long_name_is_cut_and_missing_name_replaced() {
+fn long_name_is_truncated_and_missing_name_replaced() {
     let long = "x".repeat(MAX_NAME + 1);
     let report = report(1, 1, 0, 0);
     assert_eq!(
@@ -55,7 +55,7 @@ fn long_name_is_cut_and_missing_name_replaced() {
 }
 
 #[test]
-fn refusal_never_advertises_a_wait_of_zero() {
+fn refusal_never_has_a_wait_of_zero() {
     assert_eq!(retry_after(Retry::NOW), 1);
     assert_eq!(retry_after(Retry::After(Nanos::from_nanos(1))), 1);
     assert_eq!(retry_after(Retry::After(Nanos::from_millis(1_001))), 2);

@@ -1,4 +1,4 @@
-//! The attributes of a request that rules see.
+//! Request attributes for rules.
 
 use std::fmt;
 
@@ -11,20 +11,21 @@ use crate::client::ClientIp;
 use crate::identify::{ByCookie, ByHeader, Identify, Identity, MAX_IDENTITY};
 use crate::request::RequestView;
 
-/// The attributes that rules see: names, and how to find their values.
+/// The attributes available to rules: their names, and how to find their values.
 ///
 /// | call | name in rules | value |
 /// |---|---|---|
 /// | [`method`](Self::method) | `method` | `GET` |
-/// | [`path`](Self::path) | `path` | `/v1/items`, as it was sent: neither decoded nor normalised |
+/// | [`path`](Self::path) | `path` | `/v1/items`, as sent: neither decoded nor normalised |
 /// | [`host`](Self::host) | `host` | `api.example.org`, in lower case and without a port |
 /// | [`client_ip`](Self::client_ip) | `client_ip` | `203.0.113.7`, `2001:db8:1:2::/64` |
-/// | [`header`](Self::header) | `header.x` | as it was sent; the first of several |
+/// | [`header`](Self::header) | `header.x` | as sent; the first value if repeated |
 /// | [`cookie`](Self::cookie) | `cookie.x` | the same |
 /// | [`query`](Self::query) | `query.x` | the same, not decoded |
 /// | [`with`](Self::with) | any | any |
 ///
-/// An attribute that the request does not have is missing for the rules as well. Values longer than [`Item::MAX_BYTES`] are cut.
+/// An attribute that the request lacks is also missing for the rules. Values longer than [`Item::MAX_BYTES`] are
+/// truncated.
 #[derive(Default)]
 pub struct Attributes {
     list: Vec<(String, Box<Find>)>,
@@ -33,7 +34,7 @@ pub struct Attributes {
 type Find = dyn Identify + Send + Sync;
 
 impl Attributes {
-    /// The maximum number of attributes; further ones are ignored.
+    /// Maximum number of attributes; further ones are ignored.
     pub const MAX: usize = Item::MAX_ENTRIES;
 
     /// Returns an empty list.
@@ -41,7 +42,7 @@ impl Attributes {
         Self::default()
     }
 
-    /// Adds an attribute whose value `find` finds.
+    /// Adds an attribute with the value that `find` returns.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, find: impl Identify + Send + Sync + 'static) -> Self {
         if self.list.len() < Self::MAX {
@@ -62,13 +63,13 @@ impl Attributes {
         self.with("path", path_of)
     }
 
-    /// Adds the host: that of the request target, else that of the `Host` header.
+    /// Adds the host from the request target, or else from the `Host` header.
     #[must_use]
     pub fn host(self) -> Self {
         self.with("host", host_of)
     }
 
-    /// Adds the address of the client.
+    /// Adds the client address.
     #[must_use]
     pub fn client_ip(self, client: ClientIp) -> Self {
         self.with("client_ip", ClientText(client))
@@ -95,7 +96,7 @@ impl Attributes {
     /// Finds the values of all attributes.
     ///
     /// # Errors
-    /// If the server does not provide the address of the client, unless `on_unidentified` lets rules decide without it.
+    /// If the server does not provide the client address, unless `on_unidentified` lets rules decide without it.
     pub(super) fn read<'a>(
         &'a self,
         request: &RequestView<'a>,
@@ -142,7 +143,7 @@ fn host_of<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
     Some(host.to_ascii_lowercase().into())
 }
 
-/// The address of the client as rules write it.
+/// The client address as formatted in rules.
 struct ClientText(ClientIp);
 
 impl Identify for ClientText {

@@ -1,4 +1,4 @@
-//! The body of a response: that of the service, or that of a refusal.
+//! The response body: the service's body, or the text of a refusal.
 
 use std::any::Any;
 use std::pin::Pin;
@@ -12,9 +12,9 @@ use pin_project_lite::pin_project;
 pub(super) type Held = Box<dyn Any + Send + Sync>;
 
 pin_project! {
-    /// The body of a response of a [`LimitLayer`](super::LimitLayer): that of the service, or that of a refusal.
+    /// The response body of a [`LimitLayer`](super::LimitLayer): the service's body, or the text of a refusal.
     ///
-    /// With a limit on requests in flight it holds the slot, and frees it with the last frame or when the body is dropped.
+    /// With a limit on requests in flight, it holds the slot until the last frame, or until the body is dropped.
     #[derive(Debug)]
     pub struct LimitedBody<B> {
         #[pin]
@@ -57,8 +57,8 @@ where
             KindProjection::Inner { body } => ready!(body.poll_frame(context)),
             KindProjection::Refusal { text } => text.take().map(|text| Ok(Frame::data(text.into()))),
         };
-        // Released before the last frame is passed on: the client may send its next request before
-        // the body is dropped.
+        // Freed before the last frame is passed on, because the client may send its next request before the body is
+        // dropped.
         if this.held.is_some() {
             let more_follows = match &frame {
                 Some(Ok(frame)) => !frame.is_trailers() && !this.kind.is_end_stream(),

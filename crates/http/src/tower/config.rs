@@ -1,4 +1,4 @@
-//! The configuration of a layer, and the responses it makes.
+//! The layer configuration, and the responses to refused requests.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use crate::headers::{
 };
 use crate::request::RequestView;
 
-/// Which responses carry rate-limit headers.
+/// Selects the responses with rate-limit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendHeaders {
-    /// All of them, as the server does. The default: clients can slow down before they are refused.
+    /// All responses, as on the server. The default, because clients can slow down before they are refused.
     #[default]
     Always,
-    /// Refusals only. Writing headers takes several times as long as deciding.
+    /// Only refusals. Writing the headers takes several times as long as a decision.
     OnRefusal,
 }
 
-/// What happens to a request without an identity.
+/// The treatment of requests without an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnUnidentified {
-    /// Counts all such requests together, as one client, so that leaving out a header does not evade the limit.
+    /// Counts all such requests together, as one client, so that omitting a header does not evade the limit.
     CountTogether,
-    /// Lets the request pass uncounted: for identities that are optional, with another layer for the rest.
+    /// Lets the request pass uncounted. For optional identities, with another layer for the other requests.
     Allow,
     /// Refuses the request with status 400.
     Refuse,
 }
 
-/// Makes the response to a refused request.
+/// Creates the response to a refused request.
 pub(super) type Answer = dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync;
 
 /// The configuration of a layer, except the limiter.
@@ -47,14 +47,14 @@ pub(super) type Answer = dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync;
 pub(super) struct LayerConfig {
     pub(super) styles: Styles,
     pub(super) send_headers: SendHeaders,
-    /// `None`: it depends on the identity; see [`LimitLayer::on_unidentified`](super::LimitLayer::on_unidentified).
+    /// `None`: depends on the identity; see [`LimitLayer::on_unidentified`](super::LimitLayer::on_unidentified).
     pub(super) on_unidentified: Option<OnUnidentified>,
     pub(super) observing: bool,
     pub(super) answer: Option<Arc<Answer>>,
     pub(super) policy: Policy,
 }
 
-/// The name of a layer and its `RateLimit-Policy` header, which is the same in every response.
+/// A layer's name and its `RateLimit-Policy` header, which is the same in every response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Policy {
     name: String,
@@ -80,7 +80,7 @@ impl Policy {
         Self::new(name, self.limits.clone())
     }
 
-    /// Finds the limit that a report belongs to: the first with that capacity.
+    /// Returns the index of the limit that a report belongs to: the first with the same capacity.
     fn index_of(&self, report: &Report) -> usize {
         let limits = self.limits.as_ref().map_or(&[][..], Limits::as_slice);
         limits.iter().position(|limit| limit.capacity() == report.limit).unwrap_or(0)
@@ -103,7 +103,7 @@ impl LayerConfig {
         &self.policy.name
     }
 
-    /// Adds the rate-limit headers of the layer.
+    /// Adds the layer's rate-limit headers.
     pub(super) fn add_headers(&self, headers: &mut HeaderMap, report: &Report, retry: Option<Retry>) {
         if report.limit == u64::MAX {
             return;
@@ -127,7 +127,7 @@ impl LayerConfig {
         }
     }
 
-    /// Makes the response to a refused request.
+    /// Creates the response to a refused request.
     pub(super) fn refuse<B>(
         &self,
         request: &RequestView<'_>,
@@ -161,14 +161,14 @@ impl fmt::Debug for LayerConfig {
     }
 }
 
-/// A short string on the stack: a header made from a `String` takes two allocations.
+/// A short string on the stack. Converting a `String` to a header value would take two allocations.
 struct Line {
     bytes: [u8; Self::CAPACITY],
     length: usize,
 }
 
 impl Line {
-    /// Holds a name in which every character is escaped, and the parameters.
+    /// Enough for a name with every character escaped, plus the parameters.
     const CAPACITY: usize = 2 * MAX_NAME + 64;
 
     fn as_bytes(&self) -> &[u8] {
@@ -191,7 +191,7 @@ impl fmt::Write for Line {
     }
 }
 
-/// Returns a problem document (RFC 9457) of the type that the draft of the rate-limit headers registers.
+/// Returns a problem document (RFC 9457) of the type registered by the rate-limit headers draft.
 fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
     let (status, text) = match refusal.reason {
         Reason::Exceeded(_) => {

@@ -1,4 +1,4 @@
-//! Decisions in process: the steps that a limit per key and a global limit share, and the service
+//! Decisions within the process: the steps shared by per-key and global limits, and the service
 //! that runs them.
 
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use super::layer::Limited;
 use super::refusal::{Reason, Refusal};
 use crate::request::RequestView;
 
-/// Decides requests without waiting for anything outside the process.
+/// Decides requests without waiting for I/O.
 pub(super) trait Gate {
     fn decide(&self, request: &RequestView<'_>, config: &Arc<LayerConfig>) -> Decision;
 }
 
-/// What happens to a request.
+/// The decision for one request.
 pub(super) enum Decision {
     Pass(Note, Option<Held>),
     Wait(Nanos, Note, Box<dyn Grant>),
     Refuse(Reason, Option<Report>),
 }
 
-/// When a request returns what it took.
+/// When a request refunds its charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Release {
     /// Never: a rate is consumed.
     Never,
-    /// When the body of the response has ended, or was dropped.
+    /// When the response body has ended or was dropped.
     AtEnd,
 }
 
-/// The limit that one request is counted against: a limiter, or a keyed limiter together with a key.
+/// The limit that a request is charged to: a limiter, or a keyed limiter with a key.
 pub(super) trait Counter {
     type Stamp: Copy;
 
@@ -88,7 +88,7 @@ fn carry_out<C: Counter>(
     }
 }
 
-/// Refuses a request without counting it, or only reports the refusal if the layer observes.
+/// Refuses a request without counting it. An observing layer only reports the refusal.
 pub(super) fn refuse_uncounted(reason: Reason, config: &LayerConfig) -> Decision {
     if config.observing {
         return Decision::Pass(Note::Observed(Outcome::Deny(Retry::Never)), None);

@@ -1,5 +1,4 @@
-//! The future of a decided request: the response of the service, immediately or after a wait, or a
-//! refusal.
+//! The response future: the service's response, immediately or after a wait, or a refusal.
 
 use std::fmt;
 use std::pin::Pin;
@@ -18,7 +17,7 @@ use super::grant::Grant;
 use super::refusal::Observed;
 
 pin_project! {
-    /// The response of a service behind a [`LimitLayer`](super::LimitLayer) that decides in process.
+    /// The response future of a [`LimitLayer`](super::LimitLayer) that decides within the process.
     pub struct ResponseFuture<S, Q, F, B> {
         #[pin]
         state: State<S, Q, F, B>,
@@ -46,7 +45,7 @@ pin_project! {
     }
 }
 
-/// What the layer adds to the response of the service.
+/// Data that the layer adds to the service's response.
 pub(super) enum Note {
     Nothing,
     Report(Arc<LayerConfig>, Report),
@@ -59,7 +58,7 @@ impl<S, Q, F, B> ResponseFuture<S, Q, F, B> {
         Self { state: State::Passing { future, note, held } }
     }
 
-    /// Calls the ready `service` after the wait. If it is dropped earlier, the request returns what it took.
+    /// Calls the ready `service` after the wait. Dropping the future earlier refunds the charge.
     pub(super) fn waiting(sleep: Sleep, service: S, request: Q, note: Note, grant: Box<dyn Grant>) -> Self {
         let waiting = Waiting { sleep, service, request: Some(request), note: Some(note), grant };
         Self { state: State::Waiting { waiting: Box::pin(waiting) } }
@@ -102,7 +101,7 @@ where
                     State::Passing { future: waiting.service.call(request), note, held: None }
                 }
                 StateProjection::Refused { response } => {
-                    // A future that is polled after it finished stays pending.
+                    // A future polled after completion stays pending.
                     return response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(*response)));
                 }
             };

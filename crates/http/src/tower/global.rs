@@ -11,7 +11,7 @@ use super::config::LayerConfig;
 use super::decide::{Counter, Decision, Gate, Release, take};
 use crate::request::RequestView;
 
-/// Decides by a [`Limiter`] that all clients share.
+/// Decides with a [`Limiter`] that all clients share.
 pub struct Global<A: Algorithm, C> {
     limiter: Arc<Limiter<A, C>>,
     release: Release,

@@ -1,7 +1,7 @@
-//! What a decision took, with a way to return it.
+//! Charges that are refunded when dropped.
 
-/// Returns what a decision took when it is dropped, unless it was committed: a slot in flight, or
-/// the turn of a request that was abandoned while waiting.
+/// Refunds a charge when dropped, unless it was committed: a concurrency slot, or the turn of a
+/// request that was abandoned while waiting.
 pub(super) struct Taken<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Taken<F> {
@@ -18,9 +18,9 @@ impl<F: FnOnce()> Drop for Taken<F> {
     }
 }
 
-/// A [`Taken`] of any type.
+/// A [`Taken`] of any closure type.
 pub(super) trait Grant: Send + Sync {
-    /// Keeps what was taken: dropping the grant does not return it.
+    /// Keeps the charge: dropping the grant then refunds nothing.
     fn commit(&mut self);
 }
 

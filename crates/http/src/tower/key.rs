@@ -14,7 +14,7 @@ use super::refusal::Reason;
 use crate::identify::{Identify, Identity};
 use crate::request::RequestView;
 
-/// Decides by a [`Keyed`] limiter.
+/// Decides with a [`Keyed`] limiter.
 pub struct ByKey<A: Algorithm, C, I> {
     keyed: Arc<Keyed<A, C>>,
     identify: I,
@@ -27,7 +27,7 @@ impl<A: Algorithm, C, I> ByKey<A, C, I> {
     }
 }
 
-/// The key of all requests without an identity.
+/// The shared key of all requests without an identity.
 const UNIDENTIFIED: &[u8] = b"";
 
 impl<A, C, I> Gate for ByKey<A, C, I>

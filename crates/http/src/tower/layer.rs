@@ -1,4 +1,4 @@
-//! The layer and the service that it makes.
+//! The layer and its service.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,61 +24,61 @@ use super::rules::ByRules;
 use crate::headers::{Styles, UNNAMED};
 use crate::identify::Identify;
 
-/// Puts limits around a service.
+/// Applies limits to a service.
 ///
-/// Made by [`by_key`](LimitLayer::by_key), [`global`](LimitLayer::global), [`in_flight`](LimitLayer::in_flight) or, with the
-/// feature `engine`, `by_rules`. All services made from one layer and its clones share the same state.
+/// Created by [`by_key`](LimitLayer::by_key), [`global`](LimitLayer::global), [`in_flight`](LimitLayer::in_flight) or,
+/// with the feature `engine`, `by_rules`. All services created from one layer and its clones share the same state.
 pub struct LimitLayer<G> {
     gate: Arc<G>,
     config: Arc<LayerConfig>,
 }
 
 impl<G> LimitLayer<G> {
-    /// `limits` are stated in the headers if the decision does not report any.
+    /// Creates a layer. `limits` determine the `RateLimit-Policy` header; `None` if each decision reports its own
+    /// limits.
     fn with(gate: G, limits: Option<Limits>) -> Self {
         let config = LayerConfig::new(Policy::new(UNNAMED, limits));
         Self { gate: Arc::new(gate), config: Arc::new(config) }
     }
 
-    /// Sets the name of the limit in headers and refusals; `default` if it is not set. Limits by rules have the names of the
-    /// rules.
+    /// Sets the name of the limit in headers and refusals; the default is `default`. Limits by rules use the rule
+    /// names.
     #[must_use]
     pub fn name(self, name: &str) -> Self {
         self.configure(|config| config.policy = config.policy.with_policy_name(name))
     }
 
-    /// Sets the style of the rate-limit headers; [`Styles::IETF`] if it is not set.
+    /// Sets the style of the rate-limit headers; the default is [`Styles::IETF`].
     #[must_use]
     pub fn styles(self, styles: Styles) -> Self {
         self.configure(|config| config.styles = styles)
     }
 
-    /// Sets which responses carry rate-limit headers; all of them if it is not set.
+    /// Sets which responses have rate-limit headers; the default is all of them.
     #[must_use]
     pub fn send_headers(self, send_headers: SendHeaders) -> Self {
         self.configure(|config| config.send_headers = send_headers)
     }
 
-    /// Sets what happens to requests without an identity.
+    /// Sets the treatment of requests without an identity.
     ///
-    /// If it is not set, a missing header or cookie counts all such requests together, and a missing peer address,
-    /// which only a misconfigured server leaves out, is answered with status 500 and what to configure. With limits by
-    /// rules this applies only to the peer address: rules decide about other missing attributes.
+    /// By default, requests without the header or cookie are counted together. A missing peer address is answered with
+    /// status 500 and a configuration hint, because only a misconfigured server omits it. With limits by rules, this
+    /// setting applies only to the peer address: rules decide about other missing attributes.
     #[must_use]
     pub fn on_unidentified(self, choice: OnUnidentified) -> Self {
         self.configure(|config| config.on_unidentified = Some(choice))
     }
 
-    /// Sets the function that makes the response to a refused request, except for gRPC. The layer
-    /// adds the rate-limit headers, and `Retry-After` unless the response has one.
+    /// Sets the function that creates the response to a refused request, except for gRPC. The layer adds the rate-limit
+    /// headers, and `Retry-After` unless the response has one.
     #[must_use]
     pub fn answer(self, answer: impl Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync + 'static) -> Self {
         self.configure(|config| config.answer = Some(Arc::new(answer)))
     }
 
-    /// Lets all requests pass immediately, and puts what the layer would have done into the
-    /// extensions of the response, as [`Observed`](super::Observed): for trying a limit before
-    /// enforcing it.
+    /// Lets all requests pass immediately, and stores the outcome that the layer would have applied in the response's
+    /// extensions, as [`Observed`](super::Observed). Used to test a limit before enforcing it.
     #[must_use]
     pub fn observe(self) -> Self {
         self.configure(|config| config.observing = true)
@@ -96,12 +96,11 @@ where
     C: Clock,
     I: Identify,
 {
-    /// Takes 1 from the limit of the client for each request.
+    /// Takes 1 from the client's limit for each request.
     ///
-    /// If the limit delays, as a [`LeakyBucket`](tollgate::LeakyBucket) does, the request waits
-    /// before the service sees it, at most for the limit's `max_wait`, or as long as its burst
-    /// takes to drain. A request that is abandoned while waiting returns its turn. Waiting needs a
-    /// tokio runtime with time enabled.
+    /// If the limit delays, as a [`LeakyBucket`](tollgate::LeakyBucket) does, the request waits before it reaches the
+    /// service: at most the limit's `max_wait`, or the time in which its burst drains. A request that is abandoned
+    /// while waiting refunds its turn. Waiting needs a tokio runtime with time enabled.
     pub fn by_key(keyed: impl Into<Arc<Keyed<A, C>>>, identify: I) -> Self {
         Self::per_key(keyed.into(), identify, Release::Never)
     }
@@ -113,11 +112,11 @@ where
 }
 
 impl<C: Clock, I: Identify> LimitLayer<ByKey<Concurrency, C, I>> {
-    /// Limits how many requests each client has in flight.
+    /// Limits the number of requests that each client has in flight.
     ///
-    /// A request is in flight until the body of its response has ended or was dropped, so a download counts until its
-    /// last byte. A failing service and an abandoned request end it as well. A request that takes longer than the lease
-    /// of the limit stops counting when the lease ends.
+    /// A request is in flight until its response body has ended or was dropped, so a download counts until its last
+    /// byte. It also ends if the service fails or the request is abandoned. A request that takes longer than the
+    /// limit's lease stops counting when the lease expires.
     pub fn in_flight(keyed: impl Into<Arc<Keyed<Concurrency, C>>>, identify: I) -> Self {
         Self::per_key(keyed.into(), identify, Release::AtEnd)
     }
@@ -128,8 +127,8 @@ where
     A: Algorithm + Clone + Into<Limits>,
     C: Clock,
 {
-    /// Takes 1 from one limit for each request of any client, which protects the service itself. If the limit delays,
-    /// requests wait as they do with [`by_key`](LimitLayer::by_key).
+    /// Takes 1 from a single limit for each request of any client, which protects the service itself. If the limit
+    /// delays, requests wait as with [`by_key`](LimitLayer::by_key).
     ///
     /// ```
     /// use tollgate::{Limiter, TokenBucket};
@@ -150,8 +149,8 @@ where
 }
 
 impl<C: Clock> LimitLayer<Global<Concurrency, C>> {
-    /// Limits how many requests are in flight in the whole service; [`in_flight`](LimitLayer::in_flight) says how long a
-    /// request counts.
+    /// Limits the number of requests in flight in the whole service. See [`in_flight`](LimitLayer::in_flight) for how
+    /// long a request counts.
     pub fn global_in_flight(limiter: impl Into<Arc<Limiter<Concurrency, C>>>) -> Self {
         Self::for_all(limiter.into(), Release::AtEnd)
     }
@@ -159,15 +158,15 @@ impl<C: Clock> LimitLayer<Global<Concurrency, C>> {
 
 #[cfg(feature = "engine")]
 impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
-    /// Decides each request by the rules of `domain`, which see its `attributes`.
+    /// Decides each request by the rules of `domain` and the request's `attributes`.
     ///
-    /// - If a rule delays, the request waits before the service sees it. A request that is abandoned while waiting refunds what it
-    ///   took, in a separate task.
+    /// - If a rule delays, the request waits before it reaches the service. A request that is abandoned while waiting
+    ///   refunds its charges, in a separate task.
     /// - If the store does not answer, `on_fault` of the rule decides; there is always a decision.
-    /// - If the domain has no rules, because its name is misspelt or its rules were removed, all requests pass,
+    /// - If the domain has no rules, because its name is misspelt or its rules were removed, all requests pass
     ///   uncounted. [`passed_without_rules`](Self::passed_without_rules) counts them; monitor it.
-    /// - A concurrency slot that a rule takes becomes free when its lease ends; [`in_flight`](LimitLayer::in_flight) frees slots
-    ///   at the end of the response.
+    /// - A concurrency slot taken by a rule becomes free when its lease expires; [`in_flight`](LimitLayer::in_flight)
+    ///   frees slots at the end of the response.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -185,8 +184,8 @@ impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
         Self::with(ByRules::new(engine, domain, attributes), None)
     }
 
-    /// Returns how many requests passed because the engine has no rules for the domain, in all services of this layer and its
-    /// clones.
+    /// Returns the number of requests that passed because the engine has no rules for the domain, over all services of
+    /// this layer and its clones.
     pub fn passed_without_rules(&self) -> u64 {
         self.gate.passed_without_rules()
     }
@@ -212,7 +211,7 @@ impl<G> fmt::Debug for LimitLayer<G> {
     }
 }
 
-/// A service with limits around it; made by a [`LimitLayer`].
+/// A service with limits; created by a [`LimitLayer`].
 pub struct Limited<S, G> {
     pub(super) inner: S,
     pub(super) gate: Arc<G>,
@@ -220,7 +219,8 @@ pub struct Limited<S, G> {
 }
 
 impl<S: Clone, G> Limited<S, G> {
-    /// Takes out the service that reported ready, to be called later, and leaves a clone, which is polled for readiness again.
+    /// Returns the service that reported ready, to be called later, and replaces it with a clone that is polled for
+    /// readiness again.
     pub(super) fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         std::mem::replace(&mut self.inner, clone)

@@ -3,13 +3,13 @@
 //! ```text
 //! request ─▶ layer ─▶ identify ─▶ decide ─▶ inner service ─▶ response with RateLimit headers
 //!                        │           └ refused: 429 with Retry-After (gRPC: RESOURCE_EXHAUSTED), inner service not called
-//!                        └ no client found: as `OnUnidentified` says
+//!                        └ no identity: handled by `OnUnidentified`
 //! ```
 //!
-//! [`LimitLayer`] is the layer and [`Limited`] the service it makes. What decides is one of three: a limit for
-//! each key ([`ByKey`]), one limit for all requests ([`Global`]), or the rules of an engine (`ByRules`, with the
-//! feature `engine`). A slot of a concurrency limit is held until the response body has ended ([`LimitedBody`]),
-//! so a slow download counts for as long as it lasts.
+//! [`LimitLayer`] is the layer and [`Limited`] the service that it creates. The decision comes from a limit for
+//! each key ([`ByKey`]), from one limit for all requests ([`Global`]), or from the rules of an engine (`ByRules`,
+//! with the feature `engine`). A slot of a concurrency limit is held until the response body has ended
+//! ([`LimitedBody`]), so a slow download counts until it is complete.
 
 #[cfg(feature = "engine")]
 mod attributes;

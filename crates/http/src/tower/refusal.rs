@@ -1,15 +1,15 @@
-//! Why a request was refused.
+//! Refusals and their reasons.
 
 use tollgate::{Outcome, Retry};
 
-/// A refused request, as the function given to [`LimitLayer::answer`](super::LimitLayer::answer) sees it.
+/// A refused request, passed to the function given to [`LimitLayer::answer`](super::LimitLayer::answer).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal<'a> {
     pub(super) policy: &'a str,
     pub(super) reason: Reason,
 }
 
-/// Why a request was refused.
+/// The reason for a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// A limit is exceeded: status 429, or `RESOURCE_EXHAUSTED`.
@@ -17,8 +17,8 @@ pub enum Reason {
     /// The request has no identity, and the layer was configured with
     /// [`OnUnidentified::Refuse`](super::OnUnidentified::Refuse): status 400, or `INVALID_ARGUMENT`.
     Unidentified,
-    /// The server does not provide what the layer identifies clients by, and would count all clients as one: status 500, or
-    /// `INTERNAL`. Holds what to configure.
+    /// The request lacks the client identifier (such as the peer address), so all clients would share one counter:
+    /// status 500, or `INTERNAL`. Contains a configuration hint.
     Misconfigured(&'static str),
 }
 
@@ -33,7 +33,7 @@ impl<'a> Refusal<'a> {
         self.reason
     }
 
-    /// Returns when to retry, or `None` if the request never passes.
+    /// Returns when to retry; `None` unless a limit refused the request.
     pub fn retry(&self) -> Option<Retry> {
         match self.reason {
             Reason::Exceeded(retry) => Some(retry),
@@ -42,10 +42,10 @@ impl<'a> Refusal<'a> {
     }
 }
 
-/// What an observing layer would have done with a request. It is in the extensions of the response,
-/// for metrics and logs.
+/// The outcome that an observing layer would have applied. It is stored in the response's extensions, for metrics and
+/// logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed(
-    /// The refusal or the wait.
+    /// The refusal or the delay.
     pub Outcome,
 );

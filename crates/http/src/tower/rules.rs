@@ -26,11 +26,11 @@ pub struct ByRules<T, F> {
     engine: Arc<Engine<T, F>>,
     domain: String,
     attributes: Attributes,
-    /// Relaxed: the counter orders nothing.
+    /// Relaxed ordering: a plain counter.
     without_rules: AtomicU64,
 }
 
-/// What happens to a request.
+/// The decision for one request.
 enum Ruling<B> {
     Pass,
     Wait(Nanos, Receipt),
@@ -49,7 +49,7 @@ impl<T, F> ByRules<T, F> {
 }
 
 impl<T: Store, F: Store> ByRules<T, F> {
-    /// Decides, and writes the headers of an allowed response into `headers`.
+    /// Decides, and writes the headers for an allowed response into `headers`.
     async fn rule<B>(&self, request: &RequestView<'_>, config: &LayerConfig, headers: &mut HeaderMap) -> Ruling<B> {
         let values = match self.attributes.read(request, config.on_unidentified) {
             Ok(values) => values,
@@ -77,7 +77,7 @@ impl<T: Store, F: Store> ByRules<T, F> {
     }
 }
 
-/// Refuses a request without a client address, or only reports the refusal if the layer observes.
+/// Refuses a request without a client address. An observing layer only reports the refusal.
 fn refuse_uncounted<B>(request: &RequestView<'_>, config: &LayerConfig, reason: Reason) -> Ruling<B> {
     if config.observing {
         return Ruling::Observed(Outcome::Deny(Retry::Never));
@@ -112,7 +112,7 @@ fn to_ruling<B>(request: &RequestView<'_>, config: &LayerConfig, decision: &Deci
     Ruling::Refuse(Box::new(response))
 }
 
-/// Adds headers beside those of the service and of other layers.
+/// Adds headers to those of the service and of other layers.
 fn append_headers(headers: &mut HeaderMap, added: &HeaderMap) {
     let lists = [RATE_LIMIT, RATE_LIMIT_POLICY];
     for (name, value) in added {
@@ -162,7 +162,7 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (gate, config, mut inner) = (self.gate.clone(), self.config.clone(), self.take_ready());
         Box::pin(async move {
-            // The request without its body, which need not be `Sync`.
+            // Splits off the body, which need not be `Sync`.
             let (parts, body) = request.into_parts();
             let mut headers = HeaderMap::new();
             let ruling = gate.rule(&RequestView::of_parts(&parts), &config, &mut headers).await;

@@ -1,5 +1,5 @@
-//! Services for the tests of the layer.
-#![allow(dead_code, reason = "each test uses a part of it")]
+//! Services for the layer tests.
+#![allow(dead_code, reason = "each test uses part of this module")]
 
 use std::convert::Infallible;
 use std::future::{Ready, poll_fn, ready};
@@ -17,7 +17,7 @@ use tower_service::Service;
 
 pub(crate) type Body = Full<Bytes>;
 
-/// Answers `hello` and counts its calls.
+/// A service that answers `hello` and counts its calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Inner {
     calls: Arc<AtomicUsize>,
@@ -44,7 +44,7 @@ impl Service<Request<Body>> for Inner {
     }
 }
 
-/// Never answers.
+/// A service that always fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Failing;
 
@@ -62,7 +62,7 @@ impl Service<Request<Body>> for Failing {
     }
 }
 
-/// Answers with a body of frames: `d`ata, `t`railers, an `e`rror, and the end.
+/// A service that answers with a body of frames: `d`ata, `t`railers, an `e`rror, and the end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streaming(pub(crate) &'static str);
 
@@ -80,7 +80,7 @@ impl Service<Request<Body>> for Streaming {
     }
 }
 
-/// See [`Streaming`].
+/// The body of [`Streaming`].
 #[derive(Debug)]
 pub(crate) struct Frames(Chars<'static>);
 

@@ -1,49 +1,49 @@
-//! A node's side of leases: what it holds of one key, what it asks for and when.
+//! A node's side of leases: the tokens it holds of one key, and when it requests more.
 //!
-//! Times are nanoseconds of a monotonic clock of this node, which also advances while the machine sleeps.
+//! Times are nanoseconds of this node's monotonic clock, which also advances while the machine sleeps.
 
 use super::{Exchange, Grant, Need, Settle};
 
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 
-/// The longest time between two exchanges while anything is held or unreported, and the time without
-/// requests after which everything is returned.
+/// Maximum time between two exchanges while anything is held or unreported. After this time without requests,
+/// everything is returned.
 const EVERY: u64 = SECOND;
 
-/// Below this time between exchanges, no further one is made only because the pool is hungry or little is held.
+/// Minimum time between exchanges that are not triggered by a request.
 const APART: u64 = 20 * MILLI;
 
-/// The time for which requests are refused without asking after a grant that falls short.
+/// Time for which requests are refused without asking the pool, after a grant that falls short.
 const REFUSE_FOR: u64 = 20 * MILLI;
 
-/// The longest time that a refusal of the pool is repeated without asking it. Until the wait has passed, only what other nodes
-/// return can meet the need.
+/// Maximum time for which a refusal of the pool is repeated without asking it. Until the wait has passed, only tokens
+/// returned by other nodes can meet the need.
 const REPEAT_FOR: u64 = 100 * MILLI;
 
-/// The most leases that one exchange reports; further ones are reported with the next.
+/// Maximum number of leases reported in one exchange; the others are reported with the next.
 const MAX_REPORTS: usize = 64;
 
-/// The interval in which demand is counted.
+/// Interval in which demand is counted.
 const TICK: u64 = 100 * MILLI;
 
-/// What a node holds of one key.
+/// The tokens that a node holds of one key.
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
     /// The leases, earliest deadline first.
     pieces: Vec<Piece>,
     in_flight: Option<InFlight>,
     demand: Demand,
-    /// What the last grant leased.
+    /// Amount leased by the last grant.
     granted: u64,
-    /// What the pool had left when it last answered.
+    /// Amount left in the pool at its last answer.
     left: u64,
-    /// Until when the pool's report is used: by then everything is restored.
+    /// End of validity of the pool's report: by then everything is restored.
     reset_at: u64,
-    /// Requests of at least `refused_cost` that are not held are refused until this instant, without asking the pool.
+    /// Until this instant, requests of at least `refused_cost` that are not held are refused without asking the pool.
     refused_until: u64,
     refused_cost: u64,
-    /// When the refused need can be met.
+    /// Instant at which the refused need can be met.
     retry_at: u64,
     hungry: bool,
     exchanged_at: u64,
@@ -56,9 +56,9 @@ struct Piece {
     epoch: u64,
     slice: u64,
     left: u64,
-    /// Spent and not reported.
+    /// Spent but not reported.
     spent: u64,
-    /// The instant from which the lease is no longer used.
+    /// First instant at which the lease is no longer used.
     deadline: u64,
 }
 
@@ -74,25 +74,25 @@ struct InFlight {
 /// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taking {
-    /// From what is held.
+    /// Taken from held tokens.
     Held(Reservation),
     /// The pool has to be asked.
     Ask,
-    /// An exchange is in flight: try again when it is answered.
+    /// An exchange is in flight: retry when it is answered.
     Wait,
-    /// Refused without asking, because the pool just refused; the nanoseconds until the need can be met.
+    /// Refused without asking, because the pool has just refused. Contains the nanoseconds until the need can be met.
     Refused(u64),
 }
 
-/// What was taken from which leases, so that it can be put back.
+/// The tokens taken for a request, by lease, so that they can be put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
     first: Taken,
-    /// Nearly always empty, so nothing is allocated.
+    /// Nearly always empty, so that nothing is allocated.
     more: Vec<Taken>,
 }
 
-/// What was taken from one lease.
+/// An amount taken from one lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Taken {
     epoch: u64,
@@ -101,20 +101,20 @@ struct Taken {
 }
 
 impl Reservation {
-    /// Returns the expiry of the slice of its first lease. A lease of a window ends with the window at the latest, so the window
-    /// of the instant before it is that of the whole reservation.
+    /// Returns the slice expiry of the first lease. For a window, this identifies the window of the whole reservation:
+    /// a lease ends with its window at the latest, so the instant before the expiry is in that window.
     pub fn slice(&self) -> u64 {
         self.first.slice
     }
 }
 
 impl Holder {
-    /// Takes `cost` from what is held, earliest deadline first.
+    /// Takes `cost` from the held tokens, earliest deadline first.
     pub fn take(&mut self, now: u64, cost: u64) -> Taking {
         if let Some(reservation) = self.try_take(now, cost) {
             return Taking::Held(reservation);
         }
-        self.note_use(now, cost);
+        self.record_use(now, cost);
         if self.in_flight.is_some() {
             return Taking::Wait;
         }
@@ -124,27 +124,28 @@ impl Holder {
         Taking::Ask
     }
 
-    /// Takes `cost` if it is held; otherwise nothing has happened.
+    /// Takes `cost` if it is held; otherwise changes nothing.
     pub fn try_take(&mut self, now: u64, cost: u64) -> Option<Reservation> {
         self.expire(now);
         if cost > self.held() {
             return None;
         }
-        self.note_use(now, cost);
+        self.record_use(now, cost);
         Some(self.reserve(cost))
     }
 
-    fn note_use(&mut self, now: u64, cost: u64) {
-        self.demand.note(now, cost);
+    fn record_use(&mut self, now: u64, cost: u64) {
+        self.demand.record(now, cost);
         self.used_at = now;
     }
 
-    /// Puts back what was taken for a request that is not admitted. What expired meanwhile stays spent.
+    /// Puts back the tokens of a request that is not admitted. Tokens of leases that have expired since then stay
+    /// spent.
     pub fn put_back(&mut self, reservation: &Reservation) {
         for Taken { epoch, slice, amount } in std::iter::once(&reservation.first).chain(&reservation.more) {
             let piece = self.pieces.iter_mut().find(|piece| (piece.epoch, piece.slice) == (*epoch, *slice));
             if let Some(piece) = piece {
-                // What was reported meanwhile counts as spent in the pool.
+                // Tokens that were reported since then count as spent in the pool.
                 let taken = (*amount).min(piece.spent);
                 piece.spent -= taken;
                 piece.left += taken;
@@ -152,37 +153,37 @@ impl Holder {
         }
     }
 
-    /// Returns what is held.
+    /// Returns the number of held tokens.
     pub fn held(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.left).sum()
     }
 
-    /// Asks the pool again although it has just refused: something was given back.
+    /// Forgets the last refusal, because tokens were refunded. The next request asks the pool again.
     pub fn forget_refusal(&mut self) {
         self.refused_until = 0;
     }
 
-    /// Returns whether anything is held or unreported.
+    /// Returns whether any tokens are held or unreported.
     pub fn has_leases(&self) -> bool {
         self.pieces.iter().any(|piece| piece.left > 0 || piece.spent > 0)
     }
 
-    /// Returns what remains as far as this node knows: what it holds, and what the pool last had left.
+    /// Returns the remaining tokens known to this node: the held tokens, and those that the pool last had left.
     pub fn remaining(&self) -> u64 {
         self.held().saturating_add(self.left)
     }
 
-    /// Returns the nanoseconds until everything is restored, as the pool last reported.
+    /// Returns the nanoseconds until everything is restored, according to the pool's last report.
     pub fn reset(&self, now: u64) -> u64 {
         self.reset_at.saturating_sub(now)
     }
 
-    /// Returns whether nothing is held or unreported and no exchange is in flight, so that it may be forgotten.
+    /// Returns whether the holder can be forgotten: nothing is held or unreported, and no exchange is in flight.
     pub fn is_idle(&self, now: u64) -> bool {
         self.pieces.is_empty() && self.in_flight.is_none() && now >= self.used_at.saturating_add(EVERY)
     }
 
-    /// Returns whether an exchange is due without a request: to ask ahead, to report, or to return.
+    /// Returns whether an exchange is due without a request: to request tokens ahead, to report, or to return.
     pub fn is_due(&mut self, now: u64) -> bool {
         self.expire(now);
         if self.in_flight.is_some() || now < self.exchanged_at.saturating_add(APART) {
@@ -196,7 +197,7 @@ impl Holder {
         regular || idle || hungry || (is_low && now >= self.refused_until)
     }
 
-    /// Returns an exchange with this need; call it only if none is in flight. Report its outcome through
+    /// Returns an exchange with this need. Call it only if none is in flight, and report its outcome through
     /// [`answered`](Self::answered), [`unknown`](Self::unknown) or [`unavailable`](Self::unavailable).
     pub fn exchange(&mut self, now: u64, need: Need) -> Exchange {
         let keep = if now >= self.used_at.saturating_add(EVERY) {
@@ -209,7 +210,8 @@ impl Holder {
         self.begin(now, need, keep)
     }
 
-    /// Returns an exchange that reports and returns everything, for a node that stops or a verb that needs the pool's own state.
+    /// Returns an exchange that reports and returns everything. Used when the node stops, or for a verb that needs the
+    /// pool's state.
     pub fn drain(&mut self, now: u64, need: Need) -> Exchange {
         self.begin(now, need, 0)
     }
@@ -219,24 +221,24 @@ impl Holder {
         self.in_flight.is_some()
     }
 
-    /// The pool answered. Returns whether it met the need.
+    /// Processes the pool's answer. Returns whether the need was met.
     pub fn answered(&mut self, now: u64, grant: &Grant) -> bool {
         let Some(flight) = self.settle(grant.epoch) else { return grant.refused.is_none() };
         self.left = grant.left;
         self.reset_at = now.saturating_add(grant.reset);
         self.hungry = grant.hungry;
         if grant.leased > 0 {
-            // Counted from before sending, and 1 % less, since this clock may be slower than the store's.
+            // Counted from before sending, and 1 % less, because this clock may be slower than the store's.
             let deadline = flight.sent_at.saturating_add(grant.lasts - grant.lasts.div_ceil(100));
-            let place = self.pieces.partition_point(|piece| piece.deadline <= deadline);
+            let index = self.pieces.partition_point(|piece| piece.deadline <= deadline);
             let (epoch, slice, left) = (grant.epoch, grant.slice, grant.leased);
-            self.pieces.insert(place, Piece { epoch, slice, left, spent: 0, deadline });
+            self.pieces.insert(index, Piece { epoch, slice, left, spent: 0, deadline });
         }
         if !flight.returning {
             self.granted = grant.leased;
         }
-        // A grant that falls short, from a pool with less than an eighth of a second's demand left: asking again at once
-        // would bring a few tokens per call.
+        // The grant falls short, and the pool has less than an eighth of a second's demand left. Asking again
+        // immediately would yield only a few tokens per call.
         let is_short = !flight.returning && grant.leased < flight.wants && grant.left < flight.wants / 8;
         if let Some(wait) = grant.refused {
             self.refused_until = now.saturating_add(wait.min(REPEAT_FOR));
@@ -251,13 +253,15 @@ impl Holder {
         grant.refused.is_none()
     }
 
-    /// The pool received the report, and has granted nothing because the store has other parameters for the key.
+    /// Processes an answer that granted nothing, because the store has other parameters for the key. The report was
+    /// received.
     pub fn settled(&mut self, now: u64, epoch: u64) {
         self.settle(epoch);
         self.expire(now);
     }
 
-    /// Ends the exchange in flight. A pool with another epoch has received a report of what is held, and counts it from now on.
+    /// Ends the exchange in flight. A pool with another epoch has received the report of held tokens, and counts them
+    /// from now on.
     fn settle(&mut self, epoch: u64) -> Option<InFlight> {
         let flight = self.in_flight.take()?;
         for piece in self.pieces.iter_mut().filter(|piece| piece.epoch != epoch) {
@@ -268,13 +272,13 @@ impl Holder {
         Some(flight)
     }
 
-    /// No answer came, and the exchange may have been carried out. It is not repeated: what it reported and returned is
-    /// forgotten, and expires in the pool.
+    /// Ends an exchange without an answer, which may have been executed. It is not repeated: the reported and returned
+    /// tokens are forgotten, and expire in the pool.
     pub fn unknown(&mut self) {
         self.in_flight = None;
     }
 
-    /// The exchange was not sent.
+    /// Ends an exchange that was not sent, and restores its reported and returned tokens.
     pub fn unavailable(&mut self) {
         let Some(flight) = self.in_flight.take() else { return };
         for settle in flight.settle {
@@ -290,7 +294,7 @@ impl Holder {
         self.expire(now);
         let mut back = self.held().saturating_sub(keep);
         let mut settle: Vec<Settle> = Vec::with_capacity(self.pieces.len().min(MAX_REPORTS));
-        // Leases that end first are returned first, because they are of least use.
+        // Leases that expire first are returned first, because they are the least useful.
         for piece in self.pieces.iter_mut().take(MAX_REPORTS) {
             let returned = back.min(piece.left);
             back -= returned;
@@ -303,7 +307,7 @@ impl Holder {
         }
         let returning = keep == 0;
         if returning {
-            // Nothing is asked for ahead until a request needs something.
+            // Requests nothing ahead until a request needs tokens.
             self.granted = 0;
         }
         let wants = if returning { 0 } else { self.wants(now).saturating_sub(self.held()) };
@@ -313,7 +317,7 @@ impl Holder {
         Exchange { need, wants, settle }
     }
 
-    /// Forgets leases that have ended, and those with nothing left to report.
+    /// Drops expired leases, and leases with nothing left to spend or report.
     fn expire(&mut self, now: u64) {
         let in_flight = &self.in_flight;
         let is_asked = |piece: &Piece| {
@@ -343,30 +347,30 @@ impl Holder {
         from
     }
 
-    /// Returns the amount that is likely to be needed in the next second.
+    /// Returns the amount likely to be needed in the next second.
     fn wants(&self, now: u64) -> u64 {
         self.demand.per_second(now)
     }
 
-    /// Returns the amount that is kept while other nodes need tokens: an eighth of a second's demand.
+    /// Returns the amount to keep while other nodes need tokens: an eighth of a second's demand.
     fn keep(&self, now: u64) -> u64 {
         self.demand.per_second(now) / 8
     }
 }
 
-/// Tokens asked for per second, as an exponentially weighted moving average over ticks of 100 ms with weight 1/4.
+/// Demand in tokens per second: an exponentially weighted moving average over ticks of 100 ms, with weight 1/4.
 #[derive(Clone, Copy, Debug, Default)]
 struct Demand {
-    /// The number of the tick.
+    /// Number of the current tick.
     tick: u64,
-    /// The amount asked for in the present tick.
+    /// Amount requested in the current tick.
     count: u64,
-    /// The average of earlier ticks, in sixteenths of a token per tick.
+    /// Average of earlier ticks, in sixteenths of a token per tick.
     average: u64,
 }
 
 impl Demand {
-    fn note(&mut self, now: u64, cost: u64) {
+    fn record(&mut self, now: u64, cost: u64) {
         *self = self.at(now);
         self.count = self.count.saturating_add(cost.min(u64::MAX >> 16));
     }
@@ -384,7 +388,7 @@ impl Demand {
         Self { tick, count: 0, average: if passed > 64 { 0 } else { average } }
     }
 
-    /// Returns the demand of a second: of the average, or of the present tick if that is busier.
+    /// Returns the demand per second: the average, or the count of the current tick if it is larger.
     fn per_second(&self, now: u64) -> u64 {
         let current = self.at(now);
         (current.average.saturating_mul(10) / 16).max(current.count)
@@ -406,13 +410,13 @@ mod tests {
     }
 
     #[test]
-    fn held_tokens_need_no_round_trip_and_the_next_lease_is_asked_for_in_advance() {
+    fn held_tokens_need_no_round_trip_and_the_next_lease_is_requested_in_advance() {
         let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
         for _ in 0..20 {
             assert_eq!(holder.take(NOW, 1), Taking::Ask);
         }
         assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
-        assert_eq!((holder.held(), pool.outstanding()), (20, 20), "as much as was asked for lately");
+        assert_eq!((holder.held(), pool.outstanding()), (20, 20), "as much as the recent demand");
         for _ in 0..15 {
             assert!(matches!(holder.take(NOW, 1), Taking::Held(_)));
         }
@@ -424,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_is_repeated_for_a_moment_without_asking() {
+    fn refusal_is_repeated_briefly_without_asking() {
         let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
         pool.exchange(&LIMITS, NOW, &Exchange { need: Need::Spend(100), ..Exchange::default() });
         assert_eq!(holder.take(NOW, 5), Taking::Ask);
@@ -457,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_answers_forget_and_unsent_exchanges_restore_what_they_carried() {
+    fn lost_answers_forget_their_report_and_unsent_exchanges_restore_it() {
         let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
         for _ in 0..40 {
             holder.take(NOW, 1);
@@ -474,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_is_not_spent_at_its_deadline_and_a_reservation_of_it_is_not_put_back() {
+    fn lease_is_not_spent_after_its_deadline_and_its_reservation_is_not_put_back() {
         let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
         for _ in 0..10 {
             holder.take(NOW, 1);
@@ -491,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_asserted_again_once_after_the_store_lost_its_state() {
+    fn leases_are_asserted_once_after_the_store_lost_its_state() {
         let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
         for _ in 0..40 {
             holder.take(NOW, 1);

@@ -1,61 +1,61 @@
-//! One limit of a pool: how much is used, in integers.
+//! One limit of a pool: its used amount, in integers.
 
 use tollgate_core::{Limit, Nanos, Params, Phase};
 
 /// The parameters of one limit of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meter {
-    /// A token bucket. A nanosecond has `count` ticks and a token `per`, so both are integers.
+    /// A token bucket. A nanosecond has `count` ticks and a token has `per` ticks, so both are integers.
     Bucket {
         /// The count of the rate.
         count: u64,
         /// The period of the rate, in nanoseconds.
         per: u64,
-        /// The most that passes at one instant.
+        /// Maximum amount that passes at one instant.
         burst: u64,
-        /// The most that a charge may owe beyond the burst.
+        /// Maximum debt beyond the burst, for charges.
         max_debt: u64,
-        /// What a new key has.
+        /// Initial tokens of a new key.
         initial: u64,
     },
     /// A fixed window.
     Window {
-        /// The most that passes in a window.
+        /// Maximum amount per window.
         limit: u64,
         /// The length of a window, in nanoseconds.
         length: u64,
-        /// Windows begin at multiples of the length plus this, in nanoseconds.
+        /// Offset in nanoseconds: windows begin at multiples of the length plus this offset.
         offset: u64,
-        /// The most that a charge may count beyond the limit.
+        /// Maximum debt beyond the limit, for charges.
         max_debt: u64,
-        /// What a new key has in its first window.
+        /// Initial tokens of a new key, in its first window.
         initial: u64,
     },
 }
 
-/// How much of a limit is used.
+/// The used amount of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// The instant at which a bucket owes nothing, in ticks since the clock's zero.
+    /// A bucket's level.
     Bucket {
-        /// The ticks.
+        /// Instant at which the bucket owes nothing, in ticks since the clock's zero.
         ticks: u128,
     },
-    /// The count of a window.
+    /// A window's count.
     Window {
-        /// The first instant after the window, in nanoseconds.
+        /// First instant after the window, in nanoseconds.
         end: u64,
-        /// What is counted in it.
+        /// Amount counted in the window.
         used: u64,
     },
 }
 
-/// A state further ahead of the clock than it can be was written before the clock was set back.
+/// Tolerated time ahead of the clock. A state further ahead was written before the clock was set back.
 const STALE: u64 = Nanos::SECOND.as_nanos();
 
 impl Meter {
-    /// Returns the meter of a limit; `None` if its algorithm cannot be leased. `spread` is the number of the key that windows of
-    /// phase `Spread` are shifted by, in nanoseconds.
+    /// Returns the meter of a limit; `None` if its algorithm cannot be leased. `spread` is the key's spread number,
+    /// which determines the offset of windows with phase `Spread`.
     pub fn new(limit: &Limit, spread: u64) -> Option<Self> {
         match limit.params() {
             Params::TokenBucket(bucket) => Some(Self::Bucket {
@@ -86,7 +86,7 @@ impl Meter {
         }
     }
 
-    /// Returns the most that passes at one instant or in one window.
+    /// Returns the maximum amount that passes at one instant or in one window.
     pub const fn capacity(&self) -> u64 {
         match self {
             Self::Bucket { burst, .. } => *burst,
@@ -94,7 +94,7 @@ impl Meter {
         }
     }
 
-    /// Returns the most that may be used, with debt.
+    /// Returns the maximum used amount, including debt.
     const fn deepest(&self) -> u64 {
         match self {
             Self::Bucket { burst, max_debt, .. } => burst.saturating_add(*max_debt),
@@ -110,7 +110,7 @@ impl Meter {
         }
     }
 
-    /// Returns the level at which `used` tokens are used now.
+    /// Returns the level with `used` tokens used at `now`.
     pub fn level_with(&self, now: u64, used: u64) -> Level {
         match *self {
             Self::Bucket { count, per, .. } => {
@@ -120,7 +120,7 @@ impl Meter {
         }
     }
 
-    /// Returns the first instant after the window that contains `now`; never for a bucket.
+    /// Returns the first instant after the window that contains `now`; `u64::MAX` for a bucket.
     pub fn window_end(&self, now: u64) -> u64 {
         match *self {
             Self::Bucket { .. } => u64::MAX,
@@ -131,7 +131,7 @@ impl Meter {
         }
     }
 
-    /// Returns the level as of now: the present window, and no more ahead of the clock than it can be.
+    /// Returns the level at `now`: in the current window, and capped if it is implausibly far ahead of the clock.
     pub fn current(&self, level: Level, now: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
@@ -140,24 +140,24 @@ impl Meter {
             }
             (Self::Window { limit, length, .. }, Level::Window { end, used }) => {
                 let (present, used) = (self.window_end(now), used.min(self.deepest()));
-                // A later window than the present one: the clock was set back, by less than a window, or a second.
+                // A later window than the current one: the clock was set back by less than a window, or a second.
                 let most = now.saturating_add(length).saturating_add(length.max(STALE));
                 if used > 0 && now < end && end <= most {
                     Level::Window { end, used }
                 } else if used == 0 || end > present {
                     Level::Window { end: present, used }
                 } else {
-                    // What was counted beyond the limit is paid off by each window that has begun since.
+                    // Each window that has begun since then pays off up to `limit` of the debt.
                     let begun = 1 + (now - end) / length;
                     Level::Window { end: present, used: used.saturating_sub(limit.saturating_mul(begun)) }
                 }
             }
-            // A state of another algorithm is converted before it gets here.
+            // Not reached: a state of another algorithm is converted first.
             (_, level) => level,
         }
     }
 
-    /// Returns the level with at least `used` tokens used as of the instant `at`.
+    /// Returns the level with at least `used` tokens used at the instant `at`.
     pub fn at_least(&self, level: Level, at: u64, used: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
@@ -168,7 +168,7 @@ impl Meter {
         }
     }
 
-    /// Returns the whole tokens that are left now; none while there is debt.
+    /// Returns the whole tokens left at `now`; zero while in debt.
     pub fn left(&self, level: Level, now: u64) -> u64 {
         match (*self, level) {
             (Self::Bucket { count, per, burst, .. }, Level::Bucket { ticks }) => {
@@ -180,12 +180,12 @@ impl Meter {
         }
     }
 
-    /// Returns the whole tokens that may be charged now, into debt.
+    /// Returns the whole tokens that may be charged at `now`, including debt.
     pub fn chargeable(&self, level: Level, now: u64) -> u64 {
         self.deepest().saturating_sub(self.used(level, now))
     }
 
-    /// Returns the tokens that are used now, with debt, rounded up.
+    /// Returns the tokens used at `now`, including debt, rounded up.
     pub fn used(&self, level: Level, now: u64) -> u64 {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
@@ -196,13 +196,13 @@ impl Meter {
         }
     }
 
-    /// Returns the level after taking `tokens` now.
+    /// Returns the level after taking `tokens` at `now`.
     pub fn take(&self, level: Level, now: u64, tokens: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
                 Level::Bucket { ticks: ticks.max(wide(now) * wide(count)) + wide(tokens) * wide(per) }
             }
-            // A window counts no more than it may owe, as the algorithm does.
+            // A window counts at most its limit plus debt, like the core algorithm.
             (_, Level::Window { end, used }) => {
                 Level::Window { end, used: used.saturating_add(tokens).min(self.deepest()) }
             }
@@ -210,7 +210,7 @@ impl Meter {
         }
     }
 
-    /// Returns the level after giving `tokens` back now.
+    /// Returns the level after returning `tokens`.
     pub fn give(&self, level: Level, tokens: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { per, .. }, Level::Bucket { ticks }) => {
@@ -240,7 +240,7 @@ impl Meter {
         }
     }
 
-    /// Returns whether a state is one of this algorithm.
+    /// Returns whether `level` belongs to this algorithm.
     pub const fn holds(&self, level: &Level) -> bool {
         matches!(
             (self, level),
@@ -264,7 +264,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Takes what fits at random instants by the core algorithm and by the meter; they must agree.
+    /// Takes fitting costs at random instants with the core algorithm and with the meter; both must agree.
     #[test]
     fn meters_take_and_wait_as_the_algorithms_do() {
         let bucket = TokenBucket::new(Rate::per_second(7).unwrap(), 10).unwrap().max_debt(5).unwrap();
@@ -308,11 +308,11 @@ mod tests {
         assert_eq!(meter.left(level, now), 6);
         assert_eq!(meter.left(meter.at_least(level, now, 3), now), 6, "a floor never lowers what is used");
         let ahead = meter.level_with(now + 100 * SECOND, 10);
-        assert_eq!(meter.left(meter.current(ahead, now), now + 10 * SECOND), 10, "no longer than one burst");
+        assert_eq!(meter.left(meter.current(ahead, now), now + 10 * SECOND), 10, "at most one burst of refill time");
     }
 
     #[test]
-    fn windows_lie_at_their_offset() {
+    fn windows_begin_at_their_offset() {
         let window = |offset| Meter::Window { limit: 5, length: 10, offset, max_debt: 0, initial: 5 };
         assert_eq!([0, 9, 10].map(|now| window(0).window_end(now)), [10, 10, 20]);
         assert_eq!([2, 3, 12, 13].map(|now| window(3).window_end(now)), [3, 13, 13, 23]);

@@ -1,67 +1,67 @@
-//! The store's side of leases: a pure function from a pool, an exchange and the store's time to a grant.
+//! The store's side of leases: a pure function from a pool, an exchange and the store time to a grant.
 //!
-//! Times are nanoseconds of the store's clock. The scripts of `tollgate-redis` compute the same with whole microseconds.
+//! Times are nanoseconds of the store's clock. The `tollgate-redis` scripts compute the same in whole microseconds.
 
 use super::{HUNGRY, Level, Meter, TTL};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The pool of a key, shared by all its limits.
+/// The pool of a key, shared by all limits of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Drawn at random when the pool is created, so that nodes notice a store that lost its state.
+    /// Random number drawn when the pool is created, so that nodes detect a store that lost its state.
     pub epoch: u64,
-    /// The parameters that the levels belong to: those under which something was last taken.
+    /// The parameters of the levels: those under which something was last taken.
     pub meters: Vec<Meter>,
-    /// How much is used of each limit; what is outstanding counts as used.
+    /// Used amount of each limit, including outstanding tokens.
     pub levels: Vec<Level>,
-    /// What is outstanding, by expiry in ascending order. At most [`Pool::MAX_SLICES`].
+    /// Outstanding tokens, in ascending order of expiry. At most [`Pool::MAX_SLICES`].
     pub slices: Vec<Slice>,
-    /// Until when a need could not be met.
+    /// End of the hungry period after a need that could not be met.
     pub hungry_until: u64,
 }
 
 /// Outstanding tokens that expire at the same instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// When they expire: a whole second, or the end of a window.
+    /// Expiry: a whole second, or the end of a window.
     pub expiry: u64,
-    /// How many there are.
+    /// Number of tokens.
     pub sum: u64,
-    /// How many leases they belong to.
+    /// Number of leases that hold the tokens.
     pub count: u64,
 }
 
 /// A message from a node to the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Exchange {
-    /// What it needs now.
+    /// The immediate need.
     pub need: Need,
-    /// The amount it would like to hold beyond its need.
+    /// Amount that the node wants to hold beyond its need.
     pub wants: u64,
-    /// The changes of its leases since its last report.
+    /// Changes to the node's leases since its last report.
     pub settle: Vec<Settle>,
 }
 
-/// What a node needs from a pool immediately.
+/// A node's immediate need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The whole amount, spent immediately; zero if there is no request.
     Spend(u64),
-    /// The whole amount, as part of the lease: a group with other charges may still be refused.
+    /// The whole amount, as part of the lease, because a group with other charges may still be refused.
     Hold(u64),
     /// As much of the amount as is left, spent immediately.
     UpTo(u64),
     /// The whole amount, into debt if it does not fit.
     Regardless(u64),
-    /// Refunds what was spent immediately before.
+    /// A refund of an amount that was spent immediately.
     Refund(u64),
-    /// Forgets what was spent; leases stay out.
+    /// A reset of the spent amount; leases stay out.
     Reset,
 }
 
 impl Need {
-    /// Returns the amount that a request needs.
+    /// Returns the amount that the need takes.
     pub const fn amount(self) -> u64 {
         match self {
             Self::Spend(amount) | Self::Hold(amount) | Self::UpTo(amount) | Self::Regardless(amount) => amount,
@@ -76,46 +76,46 @@ impl Default for Need {
     }
 }
 
-/// The report about one lease.
+/// A report on one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settle {
-    /// The epoch of the pool that granted it.
+    /// Epoch of the pool that granted the lease.
     pub epoch: u64,
-    /// The expiry of its slice.
+    /// Expiry of the lease's slice.
     pub slice: u64,
-    /// What was spent of it and not reported before.
+    /// Tokens spent since the last report.
     pub spent: u64,
-    /// What is returned.
+    /// Tokens returned.
     pub back: u64,
-    /// What the node still holds.
+    /// Tokens that the node still holds.
     pub held: u64,
 }
 
 /// The reply of a pool to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// What was taken for the need, or accepted as a refund.
+    /// Amount taken for the need, or accepted as a refund.
     pub taken: u64,
-    /// `None` if the need is met; otherwise how long until it can be, in nanoseconds, and `u64::MAX` if never.
+    /// `None` if the need is met; otherwise the nanoseconds until it can be, or `u64::MAX` if never.
     pub refused: Option<u64>,
-    /// What is leased: it includes a need to hold.
+    /// Leased amount, including a [`Need::Hold`].
     pub leased: u64,
-    /// The expiry of the slice that it belongs to.
+    /// Expiry of the lease's slice.
     pub slice: u64,
-    /// How long until then, in nanoseconds.
+    /// Nanoseconds until `slice`.
     pub lasts: u64,
     /// The epoch of the pool.
     pub epoch: u64,
-    /// What the pool has left.
+    /// Tokens left in the pool.
     pub left: u64,
-    /// Nanoseconds until all is restored, if nothing more is taken.
+    /// Nanoseconds until everything is restored, if nothing more is taken.
     pub reset: u64,
-    /// Whether a need could not be met recently: the node should return what it does not need, immediately.
+    /// Whether a need could recently not be met. The node should then return unneeded tokens immediately.
     pub hungry: bool,
 }
 
 impl Pool {
-    /// Maximum number of slices in a pool: whole seconds of a lease's length, and window ends among them.
+    /// Maximum number of slices in a pool: the whole seconds of a lease's duration, and the window ends among them.
     pub const MAX_SLICES: usize = 16;
 
     /// Creates the pool of a new key.
@@ -124,13 +124,13 @@ impl Pool {
         Self { epoch, meters: meters.to_vec(), levels, slices: Vec::new(), hungry_until: 0 }
     }
 
-    /// Returns what is outstanding.
+    /// Returns the number of outstanding tokens.
     pub fn outstanding(&self) -> u64 {
         self.slices.iter().fold(0, |sum, slice| sum.saturating_add(slice.sum))
     }
 
-    /// Advances to an instant: expired slices count as spent, and the pool refills to the burst less what is
-    /// outstanding.
+    /// Advances to an instant. Expired slices count as spent, and the pool refills to the burst minus the outstanding
+    /// tokens.
     pub fn touch(&mut self, now: u64) {
         while let Some(slice) = self.slices.first().copied().filter(|slice| slice.expiry <= now) {
             self.raise_floor(slice.expiry);
@@ -140,7 +140,7 @@ impl Pool {
             *level = meter.current(*level, now);
         }
         self.raise_floor(now);
-        // The clock was set back: no lease lasts longer than one granted now.
+        // If the clock was set back, no lease outlasts one granted now.
         let latest = whole_second(now.saturating_add(TTL.as_nanos()));
         while let Some(slice) = self.slices.last().copied().filter(|slice| slice.expiry > latest.saturating_add(SECOND))
         {
@@ -155,8 +155,8 @@ impl Pool {
         for settle in &exchange.settle {
             self.settle(now, settle);
         }
-        // The state belongs to the parameters it was last charged under. It is converted only if something is taken, and
-        // refunds and resets apply under its own.
+        // The state belongs to the parameters under which it was last charged. It is converted only if something is
+        // taken; refunds and resets apply under its own parameters.
         let own = self.meters.clone();
         let meters = if matches!(exchange.need, Need::Refund(_) | Need::Reset) { &own } else { meters };
         let converted = (self.meters != meters).then(|| self.convert(meters, now));
@@ -211,7 +211,7 @@ impl Pool {
         grant
     }
 
-    /// Keeps what is outstanding used, as of the instant `at`.
+    /// Counts at least the outstanding tokens as used, at the instant `at`.
     fn raise_floor(&mut self, at: u64) {
         let outstanding = self.outstanding();
         for (meter, level) in self.meters.iter().zip(&mut self.levels) {
@@ -221,7 +221,7 @@ impl Pool {
 
     fn settle(&mut self, now: u64, settle: &Settle) {
         if settle.epoch != self.epoch {
-            // The state was lost, so what was spent and what is held has to be taken from the new state.
+            // The state was lost, so the spent and held tokens are taken from the new state.
             let live = settle.slice > now;
             let asserted = settle.spent.saturating_add(settle.held);
             for (meter, level) in self.meters.iter().zip(&mut self.levels) {
@@ -232,7 +232,7 @@ impl Pool {
             }
             return;
         }
-        // An absent slice expired, and counts as spent.
+        // An absent slice has expired, and counts as spent.
         let Some(at) = self.slices.iter().position(|slice| slice.expiry == settle.slice) else { return };
         let slice = &mut self.slices[at];
         slice.sum = slice.sum.saturating_sub(settle.spent);
@@ -250,7 +250,8 @@ impl Pool {
         self.raise_floor(now);
     }
 
-    /// Returns the levels under other parameters: as many tokens used, rounded up, and what is outstanding.
+    /// Returns the levels under other parameters, with the same used amount, rounded up, and at least the outstanding
+    /// tokens.
     fn convert(&self, meters: &[Meter], now: u64) -> Vec<Level> {
         let old: Vec<u64> =
             self.meters.iter().zip(&self.levels).map(|(meter, level)| meter.used(*level, now)).collect();
@@ -259,7 +260,7 @@ impl Pool {
         meters.iter().enumerate().map(|(index, meter)| meter.level_with(now, used(index))).collect()
     }
 
-    /// Returns how much of the need is met; otherwise the wait.
+    /// Returns the amount of the need that is met; otherwise the wait.
     fn meet(&self, meters: &[Meter], levels: &[Level], now: u64, need: Need) -> Result<u64, u64> {
         let each = || meters.iter().zip(levels);
         let left = each().map(|(meter, level)| meter.left(*level, now)).min().unwrap_or(0);
@@ -276,7 +277,7 @@ impl Pool {
         }
     }
 
-    /// Returns how long until `need` tokens are left: the refill, and the expiry of the slices that have to end first.
+    /// Returns the time until `need` tokens are left: the refill, and the expiry of the slices that must expire first.
     fn wait(&self, meters: &[Meter], levels: &[Level], now: u64, need: u64) -> u64 {
         let mut wait = 0;
         for (meter, level) in meters.iter().zip(levels) {
@@ -294,7 +295,7 @@ impl Pool {
         wait
     }
 
-    /// Gives back what a refund or a reset returns, down to what is outstanding.
+    /// Applies a refund or a reset, down to the outstanding tokens.
     fn give_or_reset(&self, meters: &[Meter], levels: &mut [Level], now: u64, need: Need, grant: &mut Grant) {
         let amount = match need {
             Need::Refund(cost) => cost,
@@ -313,7 +314,7 @@ impl Pool {
         }
     }
 
-    /// Returns what can be leased beyond the need.
+    /// Returns the amount that can be leased beyond the need.
     fn spare(&self, meters: &[Meter], levels: &[Level], now: u64, need: u64, wants: u64) -> u64 {
         let (outstanding, mut spare) = (self.outstanding(), wants);
         let leases = self.slices.iter().map(|slice| slice.count).sum::<u64>().max(1);
@@ -329,7 +330,7 @@ impl Pool {
         if is_full { 0 } else { spare }
     }
 
-    /// Returns the expiry of a lease that is granted now.
+    /// Returns the expiry of a lease granted at `now`.
     fn expiry(&self, now: u64) -> u64 {
         let whole = whole_second(now.saturating_add(TTL.as_nanos()));
         self.meters.iter().fold(whole, |expiry, meter| expiry.min(meter.window_end(now)))
@@ -358,7 +359,7 @@ mod tests {
 
     const NOW: u64 = 1_000 * SECOND;
 
-    /// One token a second.
+    /// One token per second.
     fn bucket(burst: u64) -> [Meter; 1] {
         [Meter::Bucket { count: 1, per: SECOND, burst, max_debt: 4, initial: burst }]
     }
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn grant_is_half_of_what_is_left_and_never_more_than_half_of_the_burst_is_out() {
+    fn grant_is_half_of_the_rest_and_at_most_half_of_the_burst_is_out() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
         let first = pool.exchange(&limits, NOW, &spend(10, 1_000));
         assert_eq!((first.taken, first.leased, first.left), (10, 50, 40));
@@ -387,28 +388,28 @@ mod tests {
     }
 
     #[test]
-    fn pool_refills_to_the_burst_less_what_is_outstanding() {
+    fn pool_refills_to_the_burst_minus_the_outstanding_tokens() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
         let grant = pool.exchange(&limits, NOW, &spend(0, 40));
         assert_eq!(grant.leased, 40);
         assert_eq!(pool.exchange(&limits, NOW + 4 * SECOND, &spend(0, 0)).left, 60);
-        assert_eq!(pool.exchange(&limits, NOW + 4 * SECOND, &settle(&grant, 30, 0)).left, 60, "spent is spent");
+        assert_eq!(pool.exchange(&limits, NOW + 4 * SECOND, &settle(&grant, 30, 0)).left, 60, "spent stays spent");
         assert_eq!(pool.outstanding(), 10);
     }
 
     #[test]
-    fn return_is_given_back_once_and_expiry_counts_as_spent() {
+    fn return_is_credited_once_and_expiry_counts_as_spent() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
         let grant = pool.exchange(&limits, NOW, &spend(0, 40));
         assert_eq!(pool.exchange(&limits, NOW, &settle(&grant, 0, 25)).left, 85);
         assert_eq!(pool.outstanding(), 15);
         let late = pool.exchange(&limits, NOW + 5 * SECOND, &settle(&grant, 0, 15));
-        assert_eq!((late.left, pool.outstanding()), (85, 0), "the slice is gone");
-        assert_eq!(pool.exchange(&limits, NOW + 6 * SECOND, &spend(0, 0)).left, 86, "and refills from its expiry on");
+        assert_eq!((late.left, pool.outstanding()), (85, 0), "the slice has expired");
+        assert_eq!(pool.exchange(&limits, NOW + 6 * SECOND, &spend(0, 0)).left, 86, "refills from the expiry on");
     }
 
     #[test]
-    fn lost_state_is_asserted_again() {
+    fn leases_are_asserted_again_after_a_lost_state() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
         let grant = pool.exchange(&limits, NOW, &spend(0, 40));
         let mut empty = Pool::new(&limits, 8, NOW + SECOND);
@@ -417,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn charge_goes_into_debt_and_a_reset_keeps_what_is_outstanding() {
+    fn charge_goes_into_debt_and_a_reset_keeps_outstanding_tokens() {
         let (limits, mut pool) = (bucket(10), Pool::new(&bucket(10), 7, NOW));
         pool.exchange(&limits, NOW, &spend(0, 4));
         let need = |need| Exchange { need, ..Exchange::default() };
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_covers_the_expiry_of_slices_that_must_end() {
+    fn wait_covers_the_expiry_of_slices_that_must_expire() {
         let (limits, mut pool) = (bucket(10), Pool::new(&bucket(10), 7, NOW));
         assert_eq!(pool.exchange(&limits, NOW, &spend(0, 5)).leased, 5);
         assert_eq!(pool.exchange(&limits, NOW, &spend(6, 0)).refused, Some(5 * SECOND));
@@ -461,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_of_a_clock_that_was_set_back_do_not_outlast_new_ones() {
+    fn leases_from_before_a_clock_step_back_do_not_outlast_new_ones() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
         pool.exchange(&limits, NOW + 100 * SECOND, &spend(0, 40));
         pool.exchange(&limits, NOW, &spend(0, 0));

@@ -1,44 +1,42 @@
-//! The eventual tally: nodes decide by their own view and merge what they took, exactly once.
+//! The eventual tally: nodes decide by their own view and merge their charges, exactly once.
 //!
 //! **The naive method** counts locally and adds the counts to the store from time to time. A sync whose answer is lost
-//! is either repeated, and counted twice, or dropped, and never counted. A node that joins decides by an empty view. A
-//! count that the store clamps at its limit forgets what was taken beyond it.
+//! is either repeated and counted twice, or dropped and never counted. A node that joins decides by an empty view. A
+//! count that the store clamps at its limit forgets the excess.
 //!
-//! **The idea.** Each node keeps a *view* of a key: the state of the store as last seen, plus what this
-//! node took since. A request is decided by the view, without a round trip. What was taken is *unsent*;
-//! every `sync_every` it is frozen as a [`Payload`] with the next sequence number and sent. The store
-//! applies a payload if its number is the next of that node, and answers with the states of its keys
-//! in any case. So a payload may be sent any number of times and counts once.
+//! **The idea.** Each node keeps a *view* of a key: the state of the store as last seen, plus this node's charges since
+//! then. A request is decided by the view, without a round trip. Its charge is *unsent*. Every `sync_every` the unsent
+//! charges are frozen as a [`Payload`] with the next sequence number and sent. The store applies a payload if its
+//! number is the next one of that node, and in any case answers with the states of its keys. So a payload may be sent
+//! any number of times and counts once.
 //!
-//! - **Debt.** The store takes regardless of what is left: with four tokens, twelve requests that three
-//!   nodes admitted at once leave −8, and all nodes refuse until that is repaid. Debt is bounded by
-//!   [`DEBT`] capacities, which does not depend on the number of nodes.
-//! - **Age.** A payload carries how long ago it was taken, computed again for each resend, so differences between clocks
-//!   cancel out. It counts as of the last take in it, and so in the window it was taken in. What is older than a second is
-//!   charged as of a second ago and never takes a balance below zero, so that a fault is not followed by a debt of its length; what is
-//!   older than the time in which the whole limit comes back is dropped, since it no longer counts.
-//! - **First touch.** A key without a view, or with one that the store has not renewed for a while, is
-//!   read from the store before it is decided, so a node that joins does not start with a full limit.
-//! - **Bounds.** At most [`Bounds::keys`] keys have a view; if none is idle, a further key gets none. About
-//!   [`Bounds::unsent`] unsent entries are kept; beyond that the oldest are dropped and counted in
-//!   [`Tally::dropped`].
+//! - **Debt.** The store charges even if too few tokens are left: with four tokens, twelve requests that three nodes
+//!   admitted at the same time leave −8, and all nodes refuse until the debt is repaid. Debt is bounded by [`DEBT`]
+//!   capacities, independently of the node count.
+//! - **Age.** A payload contains the age of its charges, recomputed for each resend, so clock differences cancel out.
+//!   It counts as of its last charge, and so in the window of that charge. Charges older than a second count as of a
+//!   second ago and never take a balance below zero, so that a fault is not followed by a debt of its length. Charges
+//!   older than twice the limit's window no longer count and are dropped.
+//! - **First touch.** A key without a view, or with a stale view, is read from the store before it is decided, so a
+//!   node that joins does not start with a full limit.
+//! - **Bounds.** At most [`Bounds::keys`] keys have a view; if no view is idle, a further key gets none. About
+//!   [`Bounds::unsent`] unsent entries are kept. Beyond that the oldest are dropped and counted in [`Tally::dropped`].
 //!
-//! **How it is driven.** The caller decides with [`decide`](Tally::decide). On [`Unread`] it reads the
-//! key from the store, passes the state to [`learn`](Tally::learn) and decides again; if the store does not
-//! answer, [`accept_stale`](Tally::accept_stale) lets an old view decide. At each sync it sends
-//! [`payload`](Tally::payload) until the store has answered it, then calls
-//! [`acknowledge`](Tally::acknowledge) and [`learn_merged`](Tally::learn_merged) for each item; and it
-//! reads the keys of [`reads`](Tally::reads), which were used but not taken from, so that what other
-//! nodes took becomes known. Nodes that exchange payloads among themselves apply those of others with
-//! [`merge`] instead.
+//! **Usage.** The caller decides with [`decide`](Tally::decide). On [`Unread`] it reads the key from the store, passes
+//! the state to [`learn`](Tally::learn) and decides again. If the store does not answer,
+//! [`accept_stale`](Tally::accept_stale) lets a stale view decide. At each sync the caller sends
+//! [`payload`](Tally::payload) until the store has answered it, then calls [`acknowledge`](Tally::acknowledge) and, for
+//! each item, [`learn_merged`](Tally::learn_merged). It also reads the keys of [`reads`](Tally::reads), which were used
+//! but not taken from, to learn the charges of other nodes. Nodes that exchange payloads among themselves apply the
+//! payloads of others with [`merge`] instead.
 //!
-//! **Guarantee.** With `N` nodes, each of which exchanges within `δ` (sync interval and round trip),
-//! `E ≤ (N − 1)·(B + r·δ)`: in any interval, what node `i` admitted more than `δ` before its end is in
-//! every view by then, and all of it together fits `B + r·T`; each other node may have admitted
-//! another `B + r·δ` that this one had not seen. It does not add up over cycles, because debt is kept and
-//! repaid. Between two answers a view refills by the clock of its node. A clock that runs fast by a
-//! fraction `ρ` adds `ρ·r·δ` per node. A round trip that varies by `d` shifts the node's estimate of the
-//! store's clock, and adds `r·d` per node. Without the store for a time `P`, `δ` is `P`.
+//! **Guarantee.** With `N` nodes that each exchange within `δ` (sync interval plus round trip),
+//! `E ≤ (N − 1)·(B + r·δ)`. In any interval, the amount that node `i` admitted more than `δ` before its end is in every
+//! view by then, and all these amounts together fit `B + r·T`. Each other node may have admitted another `B + r·δ` that
+//! this node had not seen. The excess does not accumulate over cycles, because debt is kept and repaid. Between two
+//! answers a view refills by its node's clock. A clock that runs fast by a fraction `ρ` adds `ρ·r·δ` per node. A round
+//! trip that varies by `d` shifts the node's estimate of the store's clock, and adds `r·d` per node. During a store
+//! outage of length `P`, `δ` is `P`.
 
 mod unsent;
 mod view;
@@ -54,7 +52,7 @@ pub use unsent::{Item, MAX_ITEMS, Payload};
 pub use view::{DEBT, merge, with_debt, with_debt_of};
 use view::{View, debt};
 
-/// What is older than this never takes a balance below zero, in nanoseconds.
+/// Maximum age of a charge that may go into debt, in nanoseconds. Older charges never take a balance below zero.
 pub const RECENT: u64 = 1_000_000_000;
 
 /// The name of a key.
@@ -62,31 +60,31 @@ pub type Key = Arc<[u8]>;
 
 type Views = HashMap<Key, View, KeyHash>;
 
-/// How much a tally keeps.
+/// Size limits of a tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The most keys that have a view.
+    /// Maximum number of keys with a view.
     pub keys: usize,
-    /// The most unsent entries: keys times seconds without an answer of the store.
+    /// Maximum number of unsent entries: keys times seconds without an answer from the store.
     pub unsent: usize,
-    /// How long after its last renewal a view has to be read again, in nanoseconds.
+    /// Time in nanoseconds after which a view that was not renewed is stale and has to be read again.
     pub stale_after: u64,
 }
 
 impl Default for Bounds {
-    /// Returns bounds for a node that has one tally. Views are never stale.
+    /// Returns bounds for a node with one tally. Views are never stale.
     fn default() -> Self {
         Self { keys: 1 << 20, unsent: 1 << 18, stale_after: u64::MAX }
     }
 }
 
-/// The views of one node, and what it took, for all its keys.
+/// A node's views and unsent charges, for all keys.
 #[derive(Debug, Default)]
 pub struct Tally {
     bounds: Bounds,
     views: Views,
     unsent: Unsent,
-    /// The payload that is being sent, until the store has answered it.
+    /// The payload in flight, until the store has answered it.
     frozen: Option<Payload>,
     sequence: u64,
     dropped: u64,
@@ -94,12 +92,12 @@ pub struct Tally {
     is_urgent: bool,
 }
 
-/// Why a key cannot be decided before it is read from the store.
+/// Reason why a key has to be read from the store before it is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It has no view.
+    /// The key has no view.
     FirstTouch,
-    /// The store has not renewed its view for a while.
+    /// The view is stale.
     Stale,
 }
 
@@ -109,9 +107,9 @@ impl Tally {
         Self { bounds, ..Self::default() }
     }
 
-    /// Decides by the view of a key and takes. `now` is the store's time as this node estimates it, `at` this node's own time
-    /// in nanoseconds. `limits` are those of [`with_debt`]. `report` gets the verdict and the state after it, with the limits that the
-    /// state belongs to.
+    /// Decides by the view of a key, and takes. `now` is this node's estimate of the store time; `at` is the node's own
+    /// time in nanoseconds. `limits` come from [`with_debt`]. `report` receives the verdict, and the state after it
+    /// with the limits that the state belongs to.
     ///
     /// # Errors
     /// If the key has to be read from the store first; nothing is taken.
@@ -134,8 +132,8 @@ impl Tally {
         Ok(reported)
     }
 
-    /// Decides like [`decide`](Self::decide), for a request that others may still refuse: what is taken is not sent until
-    /// [`confirm`](Self::confirm), and [`release`](Self::release) gives it back.
+    /// Decides like [`decide`](Self::decide), for a request that other limits may still refuse. The charge is not sent
+    /// until [`confirm`](Self::confirm); [`release`](Self::release) undoes it.
     ///
     /// # Errors
     /// If the key has to be read from the store first; nothing is taken.
@@ -165,7 +163,7 @@ impl Tally {
         self.is_urgent |= self.unsent.add(view, at, taken);
     }
 
-    /// Returns the view of a key to decide by, and the present tick, which is another one if the last has ended.
+    /// Returns the view of a key, and the current tick. Seals the previous tick if it has ended.
     fn view_at(&mut self, key: &[u8], at: u64) -> Result<(&mut View, &mut Unsent), Unread> {
         if self.unsent.is_over(at) {
             self.seal();
@@ -175,7 +173,7 @@ impl Tally {
         Ok((view, &mut self.unsent))
     }
 
-    /// Gives back a reserved amount.
+    /// Undoes a reserved charge.
     pub fn release(&mut self, key: &[u8], now: &Now<'_>, taken: Cost, stamps: Stamps) {
         let Some(view) = self.views.get_mut(key) else { return };
         let back = taken.get().min(view.reserved);
@@ -198,7 +196,7 @@ impl Tally {
         self.decide(key, limits, now, at, ask, |verdict, _, _| *verdict)
     }
 
-    /// Returns what [`decide`](Self::decide) would return by these limits, and takes nothing.
+    /// Returns the result that [`decide`](Self::decide) would return under these limits, but takes nothing.
     ///
     /// # Errors
     /// If the key has to be read from the store first.
@@ -230,7 +228,7 @@ impl Tally {
         self.views.get(key).is_none_or(|view| view.check_age(at, self.bounds.stale_after).is_err())
     }
 
-    /// Undoes a take, as far as it was not sent. Returns how much was put back; the rest is in the store, or will be.
+    /// Undoes the unsent part of a charge. Returns the amount put back; the rest is in the store, or will be.
     pub fn put_back(&mut self, key: &[u8], now: &Now<'_>, taken: Cost, stamps: Stamps) -> u64 {
         let Some(view) = self.views.get_mut(key) else { return 0 };
         let back = taken.get().min(view.unsent);
@@ -239,8 +237,8 @@ impl Tally {
         back
     }
 
-    /// Adds what was taken of a key elsewhere on this node, to be merged with the next payload: what the fallback admitted while
-    /// the store did not answer.
+    /// Adds charges made elsewhere on this node, to be merged with the next payload: the fallback's admissions during a
+    /// store outage.
     pub fn note(&mut self, key: Key, limits: Arc<Limits>, at: u64, taken: u64) {
         if self.unsent.is_over(at) {
             self.seal();
@@ -250,8 +248,8 @@ impl Tally {
         }
     }
 
-    /// Stores what the store said of a key at its time `now`: the state `words` under `limits`. What the store may not have counted
-    /// yet is taken from it.
+    /// Stores the store's state of a key at the store time `now`: `words` under `limits`. Charges that the store may
+    /// not have counted yet are applied to it again.
     pub fn learn(&mut self, key: &[u8], limits: &Arc<Limits>, words: &[u64], now: &Now<'_>, at: u64) {
         if let Some(view) = self.views.get_mut(key) {
             view.renew(limits, words, now, at);
@@ -266,8 +264,8 @@ impl Tally {
         }
     }
 
-    /// Stores what the store said of a key when it merged `cost`: call it after [`acknowledge`](Self::acknowledge). Returns how much
-    /// of the cost is beyond the limit.
+    /// Stores the store's state of a key after it merged `cost`. Call it after [`acknowledge`](Self::acknowledge).
+    /// Returns the part of the cost that exceeds the limit.
     pub fn learn_merged(
         &mut self,
         key: &[u8],
@@ -283,32 +281,32 @@ impl Tally {
         excess
     }
 
-    /// Lets the view of a key decide although the store has not renewed it: the store does not answer. Returns whether there is one.
+    /// Lets a stale view of a key decide, because the store does not answer. Returns whether the key has a view.
     pub fn accept_stale(&mut self, key: &[u8], at: u64) -> bool {
         let view = self.views.get_mut(key);
         view.map(|view| view.renewed_at = at).is_some()
     }
 
-    /// Requires that the view of a key is read from the store before it is used again.
+    /// Marks the view of a key as stale, so that it is read from the store before it is used again.
     pub fn expire(&mut self, key: &[u8]) {
         if let Some(view) = self.views.get_mut(key) {
             view.renewed_at = 0;
         }
     }
 
-    /// Forgets the view of a key and what is unsent of it: after a reset.
+    /// Forgets the view of a key and its unsent charges. Used after a reset.
     pub fn forget(&mut self, key: &[u8]) {
         self.views.remove(key);
         self.unsent.forget(key);
     }
 
-    /// Forgets the views that were not used for a while and have nothing unsent.
+    /// Forgets the views that were not used for a minute and have no pending charges.
     pub fn forget_idle(&mut self, at: u64) {
         self.views.retain(|_, view| view.pending() > 0 || at < view.used_at.saturating_add(60 * RECENT));
     }
 
-    /// Returns the payload to send now: the one that has no answer yet, or the oldest that is unsent, frozen. `at` is this node's
-    /// time.
+    /// Returns the payload to send now: the unanswered one, or a new one with the oldest unsent charges. `at` is this
+    /// node's time.
     pub fn payload(&mut self, at: u64) -> Option<&Payload> {
         if self.frozen.is_none() {
             self.seal_unless_behind();
@@ -329,8 +327,8 @@ impl Tally {
         self.frozen.as_ref()
     }
 
-    /// Returns up to `most` keys that were used since they were last read, and of which nothing is being sent; with the limits that
-    /// they were used under.
+    /// Returns up to `most` keys that were used since they were last read and have no pending charges, with the limits
+    /// of their last request.
     pub fn reads(&mut self, most: usize) -> Vec<(Key, Arc<Limits>)> {
         self.seal_unless_behind();
         let Self { unsent, views, .. } = self;
@@ -343,7 +341,7 @@ impl Tally {
         unsent.reads.drain(..count).filter_map(read).collect()
     }
 
-    /// The store answered the payload with this number: it counts from now on.
+    /// Marks the payload with this number as counted by the store.
     pub fn acknowledge(&mut self, sequence: u64) {
         let Some(payload) = self.frozen.take_if(|payload| payload.sequence == sequence) else { return };
         for item in &payload.items {
@@ -351,7 +349,7 @@ impl Tally {
         }
     }
 
-    /// Gives up the payload that has no answer, because the store may no longer know whether it counted. Its tokens are dropped.
+    /// Drops the unanswered payload, because the store may no longer know whether it counted.
     pub fn give_up(&mut self) {
         let Some(payload) = self.frozen.take() else { return };
         for item in &payload.items {
@@ -360,22 +358,22 @@ impl Tally {
         }
     }
 
-    /// Returns whether a key has enough unsent to be sent at once: a sixteenth of its capacity.
+    /// Returns whether the unsent charges of a key are large enough to send immediately: a sixteenth of its capacity.
     pub fn is_urgent(&self, key: &[u8]) -> bool {
         self.views.get(key).is_some_and(View::is_urgent)
     }
 
-    /// Returns whether a take since the last call made its key urgent.
+    /// Returns whether a charge since the last call made its key urgent.
     pub fn take_urgent(&mut self) -> bool {
         std::mem::take(&mut self.is_urgent)
     }
 
-    /// Returns whether a payload is being sent: what the store says of its keys may or may not include it.
+    /// Returns whether a payload is in flight. The store's states of its keys may or may not include it.
     pub fn has_frozen(&self) -> bool {
         self.frozen.is_some()
     }
 
-    /// Returns whether ticks are unsent that ended before: more than one payload has to be sent.
+    /// Returns whether earlier ticks are unsent, so that more than one payload has to be sent.
     pub fn is_behind(&self) -> bool {
         self.unsent.has_ticks()
     }
@@ -385,17 +383,17 @@ impl Tally {
         self.frozen.is_some() || !self.unsent.is_empty() || self.views.values().any(|view| view.unsent > 0)
     }
 
-    /// Returns the tokens that were dropped unsent.
+    /// Returns the number of tokens that were dropped unsent.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Returns the tokens that this node admitted beyond a limit, as far as merging showed it.
+    /// Returns the number of tokens that this node admitted beyond a limit, as detected by merges.
     pub fn overshoot(&self) -> u64 {
         self.overshoot
     }
 
-    /// Returns how many keys have a view.
+    /// Returns the number of keys with a view.
     pub fn len(&self) -> usize {
         self.views.len()
     }
@@ -405,15 +403,15 @@ impl Tally {
         self.views.is_empty()
     }
 
-    /// Ends the present tick if no earlier one is unsent. If every payload ended one, there would be as many ticks to send after it
-    /// as before, for as long as takes go on.
+    /// Ends the current tick if no earlier one is unsent. If every payload ended a tick, a node that keeps taking would
+    /// never catch up.
     fn seal_unless_behind(&mut self) {
         if !self.is_behind() {
             self.seal();
         }
     }
 
-    /// Ends the present tick: what was taken in it goes into payloads, and what was only looked at is to be read.
+    /// Ends the current tick. Its charges go into payloads; keys that were only used are listed to be read.
     fn seal(&mut self) {
         let Self { unsent, views, bounds, .. } = self;
         for dropped in unsent.seal(views, bounds.unsent) {

@@ -10,7 +10,7 @@ fn four_a_second() -> Arc<Limits> {
     Arc::new(with_debt(&Limit::from(bucket).into()).unwrap())
 }
 
-/// A store of one key that applies payloads once.
+/// A store with one key that applies each payload once.
 struct Store {
     words: Vec<u64>,
     seen: Vec<u64>,
@@ -60,7 +60,7 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
         node.acknowledge(payload.sequence);
         overshoot += node.learn_merged(b"k", payload.items[0].cost, &limits, &store.words, &Now::at(0), 0);
     }
-    assert_eq!(overshoot, 8, "of all nodes together");
+    assert_eq!(overshoot, 8, "the total over all nodes");
     assert_eq!(limits.as_slice()[0].used(&*store.words, &Now::at(0)).floor(), 12);
     for node in &mut nodes {
         node.learn(b"k", &limits, &store.words, &Now::at(0), 0);
@@ -84,13 +84,13 @@ fn payload_stays_frozen_until_it_is_answered() {
     node.acknowledge(1);
     assert_eq!(node.payload(10).unwrap().sequence, 2);
     node.acknowledge(7);
-    assert!(node.has_unsent(), "that number was not sent");
+    assert!(node.has_unsent(), "this number was not sent");
     node.acknowledge(2);
     assert!(node.payload(10).is_none());
 }
 
 #[test]
-fn view_is_what_the_store_says_and_what_is_unsent() {
+fn view_is_the_store_state_plus_unsent_takes() {
     let limits = four_a_second();
     let mut node = Tally::default();
     let fresh = Store::new(&limits, 1).words;
@@ -118,7 +118,7 @@ fn old_payloads_do_not_take_below_zero_and_outdated_ones_are_dropped() {
 }
 
 #[test]
-fn window_counts_a_payload_in_the_window_it_was_taken_in() {
+fn payload_counts_in_the_window_of_its_takes() {
     let window = FixedWindow::new(10, Nanos::from_secs(60)).unwrap();
     let limits = with_debt(&Limit::from(window).into()).unwrap();
     let mut words = vec![0; limits.words()];
@@ -128,7 +128,8 @@ fn window_counts_a_payload_in_the_window_it_was_taken_in() {
     assert_eq!(used(&words, 60 * SECOND), 0, "the next window has begun");
 }
 
-/// An instant long before the state looks like a clock that was set back, and the repair would forget what other nodes took.
+/// An instant long before the state would look like a clock that was set back, and the repair would forget the charges
+/// of other nodes.
 #[test]
 fn old_payloads_erase_nothing() {
     let minute = Nanos::from_secs(60);
@@ -170,7 +171,7 @@ fn unsent_entries_are_bounded() {
 fn only_algorithms_that_can_be_merged_get_a_debt() {
     let log = SlidingLog::new(10, Nanos::SECOND).unwrap();
     assert!(with_debt(&Limit::from(log).into()).is_none());
-    // As much debt as fits.
+    // The largest debt that fits.
     let slow = TokenBucket::new("1/day".parse().unwrap(), 10_000).unwrap();
     let limits = with_debt(&Limit::from(slow).into()).unwrap();
     assert!(
@@ -179,7 +180,7 @@ fn only_algorithms_that_can_be_merged_get_a_debt() {
 }
 
 #[test]
-fn answers_older_than_the_last_one_are_ignored_and_what_is_being_sent_is_kept() {
+fn answers_older_than_the_last_one_are_ignored_and_takes_in_flight_are_kept() {
     let limits = four_a_second();
     let mut node = Tally::default();
     let empty = Store::new(&limits, 1).words;
@@ -201,7 +202,7 @@ fn answers_older_than_the_last_one_are_ignored_and_what_is_being_sent_is_kept() 
 }
 
 #[test]
-fn used_keys_are_read_and_stale_ones_are_read_before_they_decide() {
+fn used_keys_are_read_and_stale_views_are_read_before_they_decide() {
     let limits = four_a_second();
     let mut node = Tally::new(Bounds { stale_after: SECOND, ..Bounds::default() });
     let empty = Store::new(&limits, 1).words;
@@ -224,7 +225,7 @@ fn used_keys_are_read_and_stale_ones_are_read_before_they_decide() {
 }
 
 #[test]
-fn reserved_amounts_are_sent_when_they_are_confirmed() {
+fn reserved_takes_are_sent_after_they_are_confirmed() {
     let limits = four_a_second();
     let mut node = Tally::default();
     let empty = Store::new(&limits, 1).words;
@@ -241,7 +242,7 @@ fn reserved_amounts_are_sent_when_they_are_confirmed() {
 }
 
 #[test]
-fn deciding_at_once_is_reserving_and_confirming() {
+fn decide_equals_reserve_and_confirm() {
     let limits = four_a_second();
     let empty = Store::new(&limits, 1).words;
     let [mut at_once, mut in_steps] = [Tally::default(), Tally::default()];

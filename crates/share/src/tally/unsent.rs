@@ -1,4 +1,4 @@
-//! What a node took and has not sent: one entry per key and tick, oldest first.
+//! A node's unsent charges: one entry per key and tick, oldest first.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -8,72 +8,72 @@ use tollgate_core::{Cost, Limits, Nanos};
 use super::view::View;
 use super::{Key, RECENT, Views};
 
-/// The most items of a payload: as many as a store merges in one call.
+/// Maximum number of items in a payload. A store merges this number in one call.
 pub const MAX_ITEMS: usize = 128;
 
-/// What was taken within one tick, to be applied once.
+/// The charges of one tick, to be applied once.
 #[derive(Clone, Debug)]
 pub struct Payload {
-    /// The number of the payload; the first one of a node is 1.
+    /// Sequence number of the payload; the first payload of a node is 1.
     pub sequence: u64,
-    /// When the last of it was taken, by this node's clock, in nanoseconds. If it counted from the first take, the
+    /// Time of the last charge, by this node's clock, in nanoseconds. If the payload counted from the first charge, the
     /// store would refill tokens that were not taken yet.
     pub taken_at: u64,
-    /// What was taken.
+    /// The charges, by key.
     pub items: Vec<Item>,
 }
 
 impl Payload {
-    /// Returns how long ago it was taken.
+    /// Returns the time since the last charge.
     pub fn age(&self, at: u64) -> Nanos {
         Nanos::from_nanos(at.saturating_sub(self.taken_at))
     }
 
-    /// Returns how long ago the store charges it. What is older is charged as of a second ago: the store takes an instant longer
-    /// before its states for a clock that was set back, and would repair them by forgetting what other nodes took.
+    /// Returns the age that the store charges, at most a second. The store would regard an instant further before its
+    /// states as a clock that was set back, and its repair would forget the charges of other nodes.
     pub fn charged_age(&self, at: u64) -> Nanos {
         self.age(at).min(Nanos::from_nanos(RECENT))
     }
 
-    /// Returns whether it may still take balances below zero.
+    /// Returns whether the payload may still take balances below zero.
     pub fn is_recent(&self, at: u64) -> bool {
         self.age(at).as_nanos() <= RECENT
     }
 }
 
-/// What was taken of one key.
+/// The charges of one key.
 #[derive(Clone, Debug)]
 pub struct Item {
     /// The key.
     pub key: Key,
-    /// Its limits, with debt.
+    /// The limits of the key, with debt.
     pub limits: Arc<Limits>,
-    /// The amount.
+    /// Amount taken.
     pub cost: u64,
 }
 
-/// What was frozen.
+/// The result of [`Unsent::freeze`].
 pub(super) struct Frozen {
     pub(super) taken_at: u64,
     pub(super) items: Vec<Item>,
-    /// What is so old that it no longer counts.
+    /// Charges that are too old to count.
     pub(super) outdated: Vec<Item>,
 }
 
-/// The present tick, which lasts a second at most, and those before it.
+/// The current tick, which lasts at most a second, and earlier ticks.
 #[derive(Debug, Default)]
 pub(super) struct Unsent {
-    /// The keys that were used in the present tick, each once; their views know how much was taken.
+    /// Keys used in the current tick, each once; their views contain the amounts taken.
     open: Vec<Key>,
-    /// What was taken elsewhere in the present tick.
+    /// Charges made elsewhere in the current tick.
     noted: BTreeMap<Key, (Arc<Limits>, u64)>,
     start: u64,
-    /// When something was last taken in the present tick.
+    /// Time of the last charge in the current tick.
     last: u64,
     ticks: VecDeque<Tick>,
-    /// The items of all ticks.
+    /// Number of items in all earlier ticks.
     entries: usize,
-    /// The keys that were used and not taken from.
+    /// Keys that were used but not taken from.
     pub(super) reads: Vec<Key>,
 }
 
@@ -89,7 +89,7 @@ impl Unsent {
         self.entries + self.noted.len()
     }
 
-    /// Returns whether nothing of an earlier tick, and nothing that was taken elsewhere, is unsent.
+    /// Returns whether no charges of earlier ticks and no charges made elsewhere are unsent.
     pub(super) fn is_empty(&self) -> bool {
         self.entries == 0 && self.noted.is_empty()
     }
@@ -99,12 +99,12 @@ impl Unsent {
         !self.ticks.is_empty()
     }
 
-    /// Returns whether the present tick has lasted a second.
+    /// Returns whether the current tick has lasted a second.
     pub(super) fn is_over(&self, at: u64) -> bool {
         at >= self.start.saturating_add(RECENT) && !(self.open.is_empty() && self.noted.is_empty())
     }
 
-    /// Adds a key to those used in the present tick.
+    /// Lists a key as used in the current tick.
     pub(super) fn list(&mut self, view: &mut View, at: u64) {
         if !std::mem::replace(&mut view.is_listed, true) {
             self.begin(at);
@@ -112,7 +112,7 @@ impl Unsent {
         }
     }
 
-    /// Adds what was taken of a key in the present tick; returns whether it should be sent at once.
+    /// Adds a charge in the current tick. Returns whether it should be sent immediately.
     pub(super) fn add(&mut self, view: &mut View, at: u64, taken: Cost) -> bool {
         if taken == Cost::ZERO {
             return false;
@@ -133,7 +133,7 @@ impl Unsent {
         }
     }
 
-    /// Adds what was taken elsewhere; returns whether there was room for it.
+    /// Adds a charge made elsewhere; returns `false` if there is no room for it.
     pub(super) fn note(&mut self, key: Key, limits: Arc<Limits>, at: u64, cost: u64, most: usize) -> bool {
         if self.noted.len() >= most && !self.noted.contains_key(&key) {
             return false;
@@ -145,7 +145,7 @@ impl Unsent {
         true
     }
 
-    /// Ends the present tick. Returns what has to be dropped, the oldest first, so that at most `most` entries are kept.
+    /// Ends the current tick. Returns the items to drop, oldest first, so that at most `most` entries are kept.
     pub(super) fn seal(&mut self, views: &mut Views, most: usize) -> Vec<Item> {
         let mut items = Vec::new();
         for key in self.open.drain(..) {
@@ -175,7 +175,7 @@ impl Unsent {
         dropped
     }
 
-    /// Forgets a key.
+    /// Forgets all charges of a key.
     pub(super) fn forget(&mut self, key: &[u8]) {
         self.open.retain(|known| **known != *key);
         self.reads.retain(|known| **known != *key);
@@ -209,9 +209,9 @@ impl Unsent {
     }
 }
 
-/// Returns how long an amount that is taken counts at most: until an empty limit is full again.
+/// Returns the maximum time that a charge counts, in nanoseconds: twice the longest window, at least [`RECENT`].
 fn lasts(limits: &Limits) -> u64 {
     let windows = limits.as_slice().iter().filter_map(tollgate_core::Limit::window);
-    // A sliding window counts the one before, too.
+    // Twice, because a sliding window also counts the previous window.
     windows.map(|window| window.as_nanos().saturating_mul(2)).max().unwrap_or(0).max(RECENT)
 }

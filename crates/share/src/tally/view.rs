@@ -1,4 +1,4 @@
-//! A node's view of one key, and how a store merges what nodes took.
+//! A node's view of one key, and the store's merge of node charges.
 
 use std::sync::Arc;
 
@@ -6,34 +6,34 @@ use tollgate_core::{Algorithm, Ask, BucketParams, Cost, Limit, Limits, Now, Para
 
 use super::{Key, RECENT, Unread};
 
-/// How many capacities a key may owe. It bounds how long a key is refused after nodes have admitted too much, and is larger than
-/// the excess of a thousand nodes.
+/// Maximum debt of a key, in capacities. It bounds the time that a key is refused after nodes over-admitted, and
+/// exceeds the excess of a thousand nodes.
 pub const DEBT: u64 = 1_023;
 
-/// The state of a key in the store as last seen, plus what this node took since.
+/// The state of a key in the store as last seen, plus this node's charges since then.
 #[derive(Clone, Debug)]
 pub(super) struct View {
     pub(super) key: Key,
     limits: Arc<Limits>,
     words: Vec<u64>,
-    /// The limits that were last asked for.
+    /// The limits of the last request.
     pub(super) asked: Arc<Limits>,
-    /// What was taken for requests that may still be refused.
+    /// Charges of requests that may still be refused.
     pub(super) reserved: u64,
-    /// What was taken in the present tick.
+    /// Charges of the current tick.
     pub(super) unsent: u64,
-    /// What was taken in ticks before it and is not in a payload.
+    /// Charges of earlier ticks that are not in a payload.
     sealed: u64,
-    /// What is in the payload that is being sent.
+    /// Charges in the payload that is being sent.
     pub(super) frozen: u64,
     pub(super) used_at: u64,
-    /// When the store last said what it knows.
+    /// When the store last reported the key's state, by this node's clock.
     pub(super) renewed_at: u64,
-    /// The store's time of what it said.
+    /// Store time of that report.
     as_of: u64,
-    /// Whether it is listed as used in the present tick.
+    /// Whether the key is listed as used in the current tick.
     pub(super) is_listed: bool,
-    /// Whether it is listed to be read.
+    /// Whether the key is listed to be read.
     pub(super) is_to_be_read: bool,
 }
 
@@ -64,12 +64,12 @@ impl View {
         if at >= self.renewed_at.saturating_add(stale_after) { Err(Unread::Stale) } else { Ok(()) }
     }
 
-    /// Returns what this node took and the store may not have counted.
+    /// Returns this node's charges that the store may not have counted.
     pub(super) fn pending(&self) -> u64 {
         [self.reserved, self.unsent, self.sealed, self.frozen].into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Ends the present tick; returns what was taken in it.
+    /// Ends the current tick and returns its charges.
     pub(super) fn seal(&mut self) -> u64 {
         let cost = std::mem::take(&mut self.unsent);
         self.sealed = self.sealed.saturating_add(cost);
@@ -85,7 +85,7 @@ impl View {
         self.frozen = self.frozen.saturating_add(cost);
     }
 
-    /// Returns whether a sixteenth of the capacity is unsent.
+    /// Returns whether at least a sixteenth of the capacity is unsent.
     pub(super) fn is_urgent(&self) -> bool {
         self.unsent >= self.limits.capacity().div_ceil(16)
     }
@@ -98,7 +98,7 @@ impl View {
         }
     }
 
-    /// Decides and takes, under these limits from then on.
+    /// Decides and takes. If something is taken, the state belongs to `limits` from then on.
     pub(super) fn take(&mut self, limits: &Arc<Limits>, now: &Now<'_>, at: u64, ask: Ask) -> Verdict<Stamps> {
         self.used_at = at;
         if !Arc::ptr_eq(&self.asked, limits) {
@@ -120,8 +120,8 @@ impl View {
         self.limits.refund(&mut *self.words, now, taken, Some(stamps));
     }
 
-    /// Replaces the state by that of the store, and takes what is pending from it again. Answers may arrive in another order than the
-    /// store gave them, so one that is a little older than the last one is ignored.
+    /// Replaces the state with the store's and takes the pending amount from it again. Answers may arrive out of order,
+    /// so an answer slightly older than the last one is ignored.
     pub(super) fn renew(&mut self, limits: &Arc<Limits>, words: &[u64], now: &Now<'_>, at: u64) {
         let as_of = now.mono().as_nanos();
         if as_of < self.as_of && self.as_of - as_of < RECENT {
@@ -138,7 +138,7 @@ impl View {
     }
 }
 
-/// Returns what is used beyond the capacity, rounded up.
+/// Returns the amount used beyond the capacity, rounded up.
 pub(super) fn debt(limits: &Limits, words: &[u64], now: &Now<'_>) -> u64 {
     let (mut first, mut most) = (0, 0);
     for limit in limits.as_slice() {
@@ -150,11 +150,11 @@ pub(super) fn debt(limits: &Limits, words: &[u64], now: &Now<'_>) -> u64 {
     most
 }
 
-/// Charges what a node took earlier, as of `now`: a recent take may go into debt, an older one takes only what is left. Returns what was taken;
-/// what is beyond the debt that the limits allow is not.
+/// Applies an earlier charge of a node, as of `now`. A recent charge may go into debt; an older one takes only the
+/// remaining tokens. Returns the amount taken. An amount beyond the maximum debt is not taken.
 ///
-/// This is what a store does with an item of a payload. `now` is the store's time less the [age](super::Payload::charged_age) that
-/// the payload is charged with.
+/// A store does this for each payload item. `now` is the store time minus the payload's [charged
+/// age](super::Payload::charged_age).
 pub fn merge(limits: &Limits, words: &mut [u64], now: &Now<'_>, cost: u64, recent: bool) -> u64 {
     let cost = Cost::new(cost);
     let ask = if recent { Ask::Regardless(cost) } else { Ask::UpTo(cost) };
@@ -162,13 +162,14 @@ pub fn merge(limits: &Limits, words: &mut [u64], now: &Now<'_>, cost: u64, recen
     if verdict.is_admitted() { verdict.taken().get() } else { 0 }
 }
 
-/// Returns the limits with a debt of [`DEBT`] capacities, or as much less as they can represent; `None` if an algorithm cannot be
-/// merged.
+/// Returns the limits with a maximum debt of [`DEBT`] capacities, or the largest that they can represent; `None` if an
+/// algorithm cannot be merged.
 pub fn with_debt(limits: &Limits) -> Option<Limits> {
     with_debt_of(limits, |_| true)
 }
 
-/// Returns the limits with a debt of [`DEBT`] capacities, or as much less as `fits`: a store may be able to represent less.
+/// Returns the limits with a maximum debt of [`DEBT`] capacities, halved until it `fits`, because a store may represent
+/// less.
 pub fn with_debt_of(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<Limits> {
     let each: Option<Vec<Limit>> =
         limits.as_slice().iter().map(|limit| limit_with_debt(limit, |limit| fits(&limit.into()))).collect();

@@ -1,15 +1,15 @@
-//! The leases and the order in which they end, stored in the words of the state.
+//! The leases, in order of expiry, stored in the words of the state.
 //!
-//! Slots that are held form a list in the order in which their leases end; slots that were given back form another, of
-//! which only the head matters. Slots never used are in neither, so that nothing has to be written for a new state. For
-//! any content of the words, no link leads outside the slots and no walk has more steps than there are slots.
+//! Held slots form a doubly linked list in order of expiry. Released slots form a free list. Slots that were never used
+//! are in neither list, so a new state needs no writes. For any content of the words, links stay within the slots and
+//! no loop takes more steps than there are slots.
 
 use super::Concurrency;
 use crate::algorithm::{Cells, CellsMut};
 use crate::quantity::{Mono, Nanos, Time};
 use crate::verdict::Stamp;
 
-/// A slot by number, counted from one so that a word of zeros names none.
+/// A slot number, counted from 1; 0 means none.
 pub(super) type Link = u16;
 const NONE: Link = 0;
 
@@ -18,15 +18,15 @@ const LAST_STAMP_AT: usize = 1;
 const SLOTS_AT: usize = 2;
 const SLOT_WORDS: usize = 3;
 
-/// Weights and links are at most 1024 and are packed into fields of this many bits.
+/// Width of the packed fields in bits. Weights and links are at most 1024.
 const FIELD_BITS: u32 = 12;
 
-/// Returns how many words a list with `slots` slots takes.
+/// Returns the number of words in a list with `slots` slots.
 pub(super) const fn words(slots: u64) -> usize {
     SLOTS_AT + SLOT_WORDS * slots as usize
 }
 
-/// The index of the word that holds the last number given.
+/// Stores the number of the last lease taken.
 pub(super) fn set_last_stamp<S: CellsMut + ?Sized>(state: &mut S, stamp: Stamp) {
     state.set(LAST_STAMP_AT, stamp.to_bits());
 }
@@ -39,17 +39,17 @@ fn pack_fields<const N: usize>(fields: [u64; N]) -> u64 {
     fields.iter().rev().fold(0, |word, field| word << FIELD_BITS | field)
 }
 
-/// The content of a slot that is held. In a free slot the weight is zero and `next` is the next free slot.
+/// The content of a held slot. In a free slot the weight is zero and `next` is the next free slot.
 #[derive(Clone, Copy)]
 pub(super) struct Lease {
     /// The unique number of this lease.
     pub(super) stamp: Stamp,
-    /// The first instant at which it no longer counts.
+    /// First instant at which the lease no longer counts.
     pub(super) ends: Time<Mono>,
     pub(super) weight: u16,
-    /// The lease that ends just before this one.
+    /// The lease that expires just before this one.
     prev: Link,
-    /// The lease that ends just after this one.
+    /// The lease that expires just after this one.
     next: Link,
 }
 
@@ -60,25 +60,25 @@ impl Lease {
         Self { stamp, ends, weight, prev: NONE, next: NONE }
     }
 
-    /// Returns how much longer the lease lasts. An end beyond the range of the clock is never reached.
+    /// Returns the time until the lease expires. An expiry at the end of the clock's range is never reached.
     pub(super) fn time_left(&self, now: Time<Mono>) -> Nanos {
         if self.ends.as_nanos() == u64::MAX { Nanos::MAX } else { self.ends.since(now) }
     }
 }
 
-/// The first word of the state, unpacked: the weight in use, and where the lists begin.
+/// The first word of the state, unpacked: the weight in use and the list heads.
 #[derive(Clone, Copy)]
 pub(super) struct LeaseList {
     slots: u64,
-    /// The weight of all leases in the list, ended or not.
+    /// Total weight of the leases in the list, expired or not.
     pub(super) in_use: u64,
-    /// The slot freed last, or none.
+    /// Head of the free list.
     free: Link,
-    /// How many slots were ever used; the words of later slots are never read.
+    /// Number of slots ever used; the words of later slots are never read.
     touched: Link,
-    /// The lease that ends first.
+    /// The lease that expires first.
     first: Link,
-    /// The lease that ends last.
+    /// The lease that expires last.
     last: Link,
 }
 
@@ -101,7 +101,7 @@ impl LeaseList {
         state.set(LIST_AT, pack_fields([self.in_use, links[0], links[1], links[2], links[3]]));
     }
 
-    /// Damaged words must not lead outside the slots.
+    /// Returns the link in a field. A link outside the slots, from corrupt words, becomes none.
     fn link_field(&self, word: u64, nth: u32) -> Link {
         let link = bit_field(word, nth);
         if link <= self.slots { link as Link } else { NONE }
@@ -130,10 +130,10 @@ impl LeaseList {
         (self.last != NONE).then(|| self.read_lease(state, self.last))
     }
 
-    /// Returns the time until the next lease ends, skipping leases that have ended.
+    /// Returns the time until the next lease expires, ignoring expired leases.
     pub(super) fn next_end<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Nanos> {
         let mut link = self.first;
-        // Bounded, because damaged words may form a cycle.
+        // Bounded, because corrupt words may form a cycle.
         for _ in 0..self.slots {
             if link == NONE {
                 break;
@@ -147,10 +147,10 @@ impl LeaseList {
         None
     }
 
-    /// Returns the weight of leases that have ended, counted from the first until it is `enough`.
+    /// Returns the weight of expired leases, counted until it reaches `enough`.
     pub(super) fn weight_ended<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, enough: u64) -> u64 {
         let (mut ended, mut link) = (0, self.first);
-        // Bounded, because damaged words may form a cycle.
+        // Bounded, because corrupt words may form a cycle.
         for _ in 0..self.slots {
             if link == NONE || ended >= enough {
                 break;
@@ -165,12 +165,13 @@ impl LeaseList {
         ended
     }
 
-    /// Returns the weight of leases that have not ended.
+    /// Returns the weight of unexpired leases.
     pub(super) fn weight_held<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> u64 {
         self.in_use.saturating_sub(self.weight_ended(state, now, u64::MAX))
     }
 
-    /// Returns where the next lease goes: the slot freed last, else one never used, else that of the first lease if it has ended.
+    /// Returns the slot for the next lease: the head of the free list, else an unused slot, else the first lease's slot
+    /// if it has expired.
     pub(super) fn vacant_slot<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Link> {
         if self.free != NONE {
             Some(self.free)
@@ -182,7 +183,7 @@ impl LeaseList {
         }
     }
 
-    /// Makes the vacant slot `link` ready for a lease.
+    /// Removes the vacant slot `link` from its list, so that it can hold a lease.
     pub(super) fn occupy_slot<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
         let lease = self.read_lease(state, link);
         if link == self.free {
@@ -212,14 +213,13 @@ impl LeaseList {
         }
     }
 
-    /// Removes the lease from the list, which is ordered by end.
+    /// Removes the lease from the list.
     pub(super) fn unlink<S: CellsMut + ?Sized>(&mut self, state: &mut S, lease: Lease) {
         self.set_next(state, lease.prev, lease.next);
         self.set_prev(state, lease.next, lease.prev);
     }
 
-    /// Inserts the lease into the list, which is ordered by end: at the back, unless the clock or the length was
-    /// changed.
+    /// Inserts the lease in order of expiry: at the back, unless the clock or the duration changed.
     pub(super) fn insert<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, lease: Lease) {
         let (mut prev, mut next) = (self.last, NONE);
         for _ in 0..self.slots {
@@ -233,7 +233,7 @@ impl LeaseList {
         self.set_prev(state, next, link);
     }
 
-    /// Makes `next` the successor of `link`, or the first if `link` is none.
+    /// Makes `next` the successor of `link`, or the first lease if `link` is none.
     fn set_next<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, next: Link) {
         match link {
             NONE => self.first = next,
@@ -241,7 +241,7 @@ impl LeaseList {
         }
     }
 
-    /// Makes `prev` the predecessor of `link`, or the last if `link` is none.
+    /// Makes `prev` the predecessor of `link`, or the last lease if `link` is none.
     fn set_prev<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, prev: Link) {
         match link {
             NONE => self.last = prev,
@@ -249,7 +249,7 @@ impl LeaseList {
         }
     }
 
-    /// Shortens leases that would end later than `latest`. The order in which leases end is unchanged.
+    /// Shortens leases that would expire after `latest`. The order of expiry is unchanged.
     pub(super) fn shorten_leases<S: CellsMut + ?Sized>(&self, state: &mut S, latest: Time<Mono>) {
         let mut link = self.last;
         for _ in 0..self.slots {
@@ -262,7 +262,7 @@ impl LeaseList {
         }
     }
 
-    /// Converts the end of every lease to another clock. An end that is never reached stays so.
+    /// Translates the expiry of every lease to another clock. An expiry that is never reached stays unchanged.
     pub(super) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         for link in 1..=self.touched {
             let lease = self.read_lease(state, link);
@@ -272,17 +272,17 @@ impl LeaseList {
         }
     }
 
-    /// Rewrites the leases to fewer slots, keeping the leases that end last.
+    /// Moves the leases to fewer slots, keeping the leases that expire last.
     pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
         // Old and new slots overlap, so the leases are copied: 24 KiB of stack, only when a limit shrinks.
         let mut aside = [Lease::NOTHING; Concurrency::MAX_LEASES as usize];
         let (mut kept, mut link) = (0, self.last);
-        for place in aside.iter_mut().take(slots as usize) {
-            *place = self.read_lease(state, link);
-            if link == NONE || place.time_left(now) == Nanos::ZERO {
+        for entry in aside.iter_mut().take(slots as usize) {
+            *entry = self.read_lease(state, link);
+            if link == NONE || entry.time_left(now) == Nanos::ZERO {
                 break;
             }
-            (kept, link) = (kept + 1, place.prev);
+            (kept, link) = (kept + 1, entry.prev);
         }
         let mut leases = Self::with_no_leases(slots);
         for lease in aside.iter().take(kept).rev() {
@@ -293,40 +293,40 @@ impl LeaseList {
         leases.store(state);
     }
 
-    /// Returns the mask of the lowest bits of a stamp, which are the slot.
+    /// Returns the mask of a stamp's lowest bits, which contain the slot.
     fn slot_mask(&self) -> u64 {
         self.slots.next_power_of_two() - 1
     }
 
-    /// Returns the number of a lease taken now in that slot: above the last one and, unless leases outrun the clock, the first
-    /// from now on that names the slot.
+    /// Returns the number for a lease taken now in slot `link`: the lowest number whose low bits identify the slot,
+    /// that is above the last number and not before now.
     pub(super) fn next_stamp<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, link: Link) -> Stamp {
         let least = state.get(LAST_STAMP_AT).saturating_add(1).max(now.as_nanos());
         let stamp = least & !self.slot_mask() | u64::from(link - 1);
         Stamp::from_bits(if stamp < least { stamp.wrapping_add(self.slot_mask() + 1) } else { stamp })
     }
 
-    /// Returns the slot of the lease with that number, if it has not ended.
+    /// Returns the slot of the lease with this number; `None` if there is none or it has expired.
     pub(super) fn find<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, stamp: Stamp) -> Option<Link> {
         if stamp == Stamp::NONE {
             return None;
         }
         let is_it = |link: &Link| state.get(slot_at(*link)) == stamp.to_bits();
         let likely = (stamp.to_bits() & self.slot_mask()) as Link + 1;
-        // A change of the limit may have moved it to another slot.
+        // A change of the limit may have moved the lease to another slot.
         let link = if likely <= self.touched && is_it(&likely) { likely } else { (1..=self.touched).find(is_it)? };
         (self.read_lease(state, link).time_left(now) > Nanos::ZERO).then_some(link)
     }
 }
 
-/// Returns the first word of a slot.
+/// Returns the index of a slot's first word.
 const fn slot_at(link: Link) -> usize {
     SLOTS_AT + SLOT_WORDS * (link as usize).saturating_sub(1)
 }
 
 #[cfg(test)]
 impl LeaseList {
-    /// Checks the order of ends, the links in both directions, the sum, and that every slot is in exactly one list.
+    /// Checks the order of expiry, the links in both directions, the sum, and that every slot is in exactly one list.
     pub(super) fn assert_sound(&self, state: &[u64], what: &str) {
         let (mut link, mut before, mut weight, mut seen) = (self.first, Lease::NOTHING, 0, vec![NONE]);
         while link != NONE {

@@ -10,7 +10,7 @@ fn exactly(cost: u64) -> Ask {
     Ask::Exactly(Cost::new(cost))
 }
 
-/// The definition: a list of leases, in which every decision counts those that have not ended.
+/// Reference model: a list of leases. Every decision counts the unexpired ones.
 struct List {
     limit: Concurrency,
     leases: Vec<Held>,
@@ -60,7 +60,7 @@ fn assert_sound(limit: &Concurrency, state: &[u64], what: &str) {
 }
 
 #[test]
-fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
+fn decisions_match_the_reference_model() {
     let limits = [
         concurrency_limit(1, 1),
         concurrency_limit(1, 10),
@@ -80,7 +80,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
             at += next_random(&mut seed, 5).saturating_sub(1);
             let (now, cost) = (Now::at(at), next_random(&mut seed, limit.slots() + 3));
             let what = format!("step {step} at {at}: cost {cost} on {limit:?}");
-            // Any stamp given so far, mostly a recent one.
+            // Any stamp so far, usually a recent one.
             let ago = next_random(&mut seed, 30);
             let known = list.leases.iter().rev().nth(ago as usize).map(|lease| lease.stamp);
             match (next_random(&mut seed, 8), known) {
@@ -138,7 +138,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
 }
 
 #[test]
-fn release_after_the_lease_ended_frees_no_other_slot() {
+fn release_after_expiry_frees_no_other_slot() {
     let limit = concurrency_limit(3, 30);
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
@@ -153,7 +153,7 @@ fn release_after_the_lease_ended_frees_no_other_slot() {
     assert_eq!(limit.release(state, &Now::at(45), b), Cost::ZERO);
     assert!(!limit.renew(state, &Now::at(45), b));
     assert_eq!(limit.release(state, &Now::at(45), c.stamp()), Cost::ONE);
-    assert_eq!(limit.release(state, &Now::at(45), c.stamp()), Cost::ZERO, "a second time");
+    assert_eq!(limit.release(state, &Now::at(45), c.stamp()), Cost::ZERO, "a second release");
     assert_eq!(limit.release(state, &Now::at(49), a), Cost::new(2));
     assert!(limit.is_new(state, &Now::at(49)));
 }
@@ -193,13 +193,13 @@ fn refusal_spends_nothing_and_a_cost_of_zero_takes_no_lease() {
     assert_eq!(
         limit.refund(state, &Now::at(1), Cost::MAX, None),
         Cost::ZERO,
-        "a refund without a stamp names no lease"
+        "a refund without a stamp identifies no lease"
     );
     assert_eq!(limit.refund(state, &Now::at(1), Cost::MAX, Some(Stamp::NONE)), Cost::ZERO);
 }
 
 #[test]
-fn debt_may_be_as_large_as_the_limit_within_the_slots() {
+fn default_debt_equals_the_limit_within_the_slots() {
     let debt = |limit| match Concurrency::new(limit, Nanos::SECOND).unwrap().params() {
         Params::Concurrency { max_debt, .. } => max_debt,
         terms => panic!("{terms:?}"),
@@ -220,8 +220,7 @@ fn new_parameters_keep_leases_and_their_stamps() {
     ] {
         let mut state = vec![0; old.words().max(new.words())];
         let state = state.as_mut_slice();
-        // Every fourth of forty leases remains: their slots are scattered, and one was renewed, so that it is out of
-        // order.
+        // Every fourth of forty leases remains. Their slots are scattered, and a renewed one is out of order.
         let stamps: Vec<Stamp> = (0..40).map(|at| old.decide(state, &Now::at(at), CHECK).stamp()).collect();
         for (nth, stamp) in stamps.iter().enumerate() {
             if nth % 4 != 0 {
@@ -245,14 +244,14 @@ fn new_parameters_keep_leases_and_their_stamps() {
 }
 
 #[test]
-fn clock_step_back_grants_nothing_and_leases_end_after_their_length() {
+fn clock_step_back_grants_nothing_and_leases_expire_after_their_duration() {
     let (limit, second) = (concurrency_limit(2, 10), Nanos::SECOND.as_nanos());
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
     let _ = limit.decide(state, &Now::at(5 * second), exactly(2));
     let mut behind = state.to_vec();
     assert!(!limit.decide(behind.as_mut_slice(), &Now::at(4 * second), CHECK).is_admitted());
-    assert_eq!(behind, state, "a thread that read its clock a second ago is believed");
+    assert_eq!(behind, state, "a clock reading that is a second old is accepted");
     assert!(!limit.decide(state, &Now::at(100), CHECK).is_admitted());
     assert_eq!(limit.report(state, &Now::at(100), Cost::ONE).reset, Nanos::from_nanos(10));
     assert!(!limit.decide(state, &Now::at(109), CHECK).is_admitted());
@@ -260,7 +259,7 @@ fn clock_step_back_grants_nothing_and_leases_end_after_their_length() {
 }
 
 #[test]
-fn lease_beyond_the_range_of_the_clock_never_ends() {
+fn lease_beyond_the_clock_range_never_expires() {
     let limit = concurrency_limit(1, 10);
     let mut state = [0; 5];
     let stamp = limit.decide(&mut state, &Now::at(u64::MAX - 5), CHECK).stamp();
@@ -317,7 +316,7 @@ fn no_words_time_or_cost_cause_a_panic() {
 }
 
 #[test]
-fn lease_that_never_ends_stays_so_on_another_clock() {
+fn lease_that_never_expires_stays_unexpired_on_another_clock() {
     let limit = concurrency_limit(3, 10);
     let mut state = vec![0; limit.words()];
     let last = u64::MAX - 5;
@@ -326,7 +325,7 @@ fn lease_that_never_ends_stays_so_on_another_clock() {
     assert_eq!(limit.used(state.as_slice(), &Now::at(2_000)), Tokens::whole(2));
 }
 
-/// Words that count how often they are read.
+/// State words that count their reads.
 struct Counted {
     words: Vec<u64>,
     reads: core::cell::Cell<usize>,
@@ -346,7 +345,7 @@ impl CellsMut for Counted {
 }
 
 #[test]
-fn decisions_renewals_and_releases_read_the_same_number_of_words_whatever_the_limit() {
+fn decisions_renewals_and_releases_read_a_constant_number_of_words() {
     let reads = |count: u64| {
         let limit = concurrency_limit(count, 100_000);
         let mut state = Counted { words: vec![0; limit.words()], reads: 0.into() };
@@ -360,13 +359,13 @@ fn decisions_renewals_and_releases_read_the_same_number_of_words_whatever_the_li
         let renewal = renewals.max();
         assert_eq!(limit.release(&mut state, &now, stamps[2]), Cost::ONE);
         let release = state.reads.replace(0);
-        // Leases stay where they are when only their length changes.
+        // Leases keep their slots if only the duration changes.
         let changed = concurrency_limit(count, 200_000);
         changed.convert(&limit, &mut state, &now);
         state.reads.set(0);
         assert_eq!(changed.release(&mut state, &now, stamps[1]), Cost::ONE);
         let changed = state.reads.replace(0);
-        // Of the leases that have ended, only as many are read as the request needs.
+        // Only the expired leases whose weight the request needs are read.
         assert!(limit.weigh(&state, &Now::at(300_000), exactly(3)).is_admitted());
         (renewal, release, changed, state.reads.get())
     };
@@ -374,20 +373,20 @@ fn decisions_renewals_and_releases_read_the_same_number_of_words_whatever_the_li
 }
 
 #[test]
-fn lease_of_a_thread_with_an_earlier_reading_ends_first() {
+fn lease_of_a_thread_with_an_earlier_clock_reading_expires_first() {
     let limit = concurrency_limit(2, 10);
     let mut state = vec![0; limit.words()];
     for at in [100, 95] {
         assert!(limit.decide(state.as_mut_slice(), &Now::at(at), CHECK).is_admitted());
     }
-    assert_sound(&limit, &state, "the second lease ends first");
+    assert_sound(&limit, &state, "the second lease expires first");
     let used = |at| limit.used(state.as_slice(), &Now::at(at)).ceil();
     assert_eq!([104, 105, 109, 110].map(used), [2, 1, 1, 0]);
 }
 
-/// So that the numbers of a key that was forgotten and comes back a microsecond later are new.
+/// So a forgotten key that returns a microsecond later gets new numbers.
 #[test]
-fn number_of_a_lease_is_less_than_a_microsecond_and_a_slot_ahead_of_the_clock() {
+fn lease_number_is_less_than_1024_ahead_of_the_clock() {
     let limit = concurrency_limit(512, 10);
     for at in (0..3_000).chain([1 << 40]) {
         let number = limit.weigh(vec![0; limit.words()].as_slice(), &Now::at(at), CHECK).stamp().to_bits();

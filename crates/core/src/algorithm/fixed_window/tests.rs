@@ -14,13 +14,13 @@ fn window(start: u64, end: u64) -> Window {
 }
 
 #[test]
-fn each_window_has_its_limit_and_an_edge_sees_twice_as_much() {
+fn each_window_has_its_limit_and_twice_as_much_passes_at_a_boundary() {
     check(&limit(), Now::at, "3@50 3@50 2@59 5@60 1@119 5@120", "2 no10 0 0 no1 0");
     check(&limit(), Now::at, "6@0 5@0 1@0 0@0 1@61", "Never 0 no60 0 4");
 }
 
 #[test]
-fn windows_begin_where_the_phase_says() {
+fn phase_determines_the_window_boundaries() {
     let steps = "5@70 1@119 1@120 4@129 1@130 1@179 1@180";
     check(&limit(), Now::at, steps, "0 no1 4 0 no50 no1 4");
     check(&limit().phase(Phase::FirstRequest), Now::at, steps, "0 no11 no10 no1 4 3 2");
@@ -33,7 +33,7 @@ fn windows_begin_where_the_phase_says() {
         Now::at(at).with_windows(&days[day..])
     };
     check(&limit().phase(Phase::Given(0)), given, steps, "0 4 3 1 0 4 3");
-    // Without a given window, one begins with the first request.
+    // Without a given window, a window begins with the first request.
     check(&limit().phase(Phase::Given(4)), given, steps, "0 no11 no10 no1 4 3 2");
 }
 
@@ -58,7 +58,7 @@ fn debt_is_bounded_and_carried_into_the_following_windows() {
     check(&limit, Now::at, steps, expected);
     let handed = |at: u64| Now::at(at);
     check(&limit.phase(Phase::FirstRequest), handed, "+12@10 1@20 3@130 1@189 1@190", "0 no110 0 no1 4");
-    // Two days pass without a request: they pay off as much debt as with requests.
+    // Two days without requests pay off the same debt as days with requests.
     let days: Vec<_> = (0..9).map(|day| window(day * 60 * S, (day + 1) * 60 * S)).collect();
     let given = |at: u64| Now::at(at).with_windows(&days[(at / S / 60) as usize..]);
     check(&limit.phase(Phase::Given(0)), given, "+12@10 5@70 3@120 1@150 5@180", "0 no110 0 no30 0");
@@ -73,7 +73,7 @@ fn count_is_kept_when_the_clock_is_set_back_by_up_to_a_window() {
     let _ = short.decide(&mut state, &Now::at(S), Ask::UpTo(Cost::MAX));
     assert!(
         !short.weigh(&state, &Now::at(2), Ask::Exactly(Cost::ONE)).is_admitted(),
-        "a thread may be held up that long"
+        "a thread may be delayed by this time"
     );
 }
 
@@ -84,11 +84,11 @@ fn clock_step_back_neither_grants_nor_locks_out_beyond_the_window() {
 }
 
 #[test]
-fn window_argument_is_used_also_if_late_or_early() {
+fn given_window_is_used_even_if_late_or_early() {
     let limit = limit().phase(Phase::Given(0));
     let today = [window(100 * S, 160 * S)];
     check(&limit, |at| Now::at(at).with_windows(&today), "5@0 1@0 1@159 1@500", "0 no60 no1 no1");
-    // A request that gives yesterday's window is counted in today's.
+    // A request with yesterday's window is counted in today's.
     let (mut state, yesterday) = ([0; 2], [window(40 * S, 100 * S)]);
     let _ = limit.decide(&mut state, &Now::at(100 * S).with_windows(&today), Ask::UpTo(Cost::MAX));
     let late = Now::at(99 * S).with_windows(&yesterday);
@@ -97,7 +97,7 @@ fn window_argument_is_used_also_if_late_or_early() {
 }
 
 #[test]
-fn refund_applies_only_to_the_window_of_its_taking() {
+fn refund_applies_only_to_the_window_of_its_charge() {
     let limit = limit();
     let mut state = [0; 2];
     let first = limit.decide(&mut state, &Now::at(S), Ask::Exactly(Cost::new(4))).stamp();
@@ -112,7 +112,7 @@ fn refund_applies_only_to_the_window_of_its_taking() {
 }
 
 #[test]
-fn every_window_admits_what_fits_and_no_more() {
+fn every_window_admits_at_most_its_limit() {
     let limit = FixedWindow::new(3, Nanos::from_nanos(10)).unwrap();
     for start in 0..20 {
         let paths = WalkOptions { pause: 7, cost: 4, all_verbs: false };
@@ -125,7 +125,7 @@ fn every_window_admits_what_fits_and_no_more() {
 }
 
 #[test]
-fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
+fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     let limit = FixedWindow::new(3, Nanos::from_nanos(10)).unwrap().max_debt(11).unwrap();
     let days: Vec<_> = (0..2_000).map(|day| window(day * 10, (day + 1) * 10)).collect();
     let given = |at: u64| Now::at(at).with_windows(&days[(at as usize / 10)..]);
@@ -152,9 +152,9 @@ fn wait_is_exact_while_the_clock_is_behind() {
 }
 
 #[test]
-fn other_parameters_keep_what_was_spent() {
-    // Spends at 100 s under 5 per 60 s, and returns, at 110 s, what remains and how long until the key is unused under
-    // the other parameters, before and after taking 1 under them.
+fn other_parameters_keep_the_spent_amount() {
+    // Spends at 100 s under 5 per 60 s. Returns the remaining amount and the reset at 110 s under the other
+    // parameters, before and after taking 1 under them.
     let check = |spent: u64, new: FixedWindow, before: (u64, u64), after: Option<(u64, u64)>| {
         let (mut state, now) = ([0; 2], Now::at(110 * S));
         let _ = limit().decide(&mut state, &Now::at(100 * S), Ask::Regardless(Cost::new(spent)));
@@ -213,10 +213,10 @@ fn last_window_does_not_restart_with_every_request() {
     }
 }
 
-/// Twelve were taken of five in the window until 60 s: five are paid off at its end, five at 120 s on average, and at
-/// 150 s at the latest.
+/// With a limit of five, twelve were taken in the window until 60 s. Five are paid off at its end, and five more at 120
+/// s on average, 150 s at the latest.
 #[test]
-fn debt_of_given_windows_may_last_for_half_as_long_again() {
+fn debt_of_given_windows_may_last_half_a_window_longer() {
     let state = [60 * S, 12];
     let limit = limit().max_debt(7).unwrap();
     let given = limit.phase(Phase::Given(0));
@@ -228,9 +228,9 @@ fn debt_of_given_windows_may_last_for_half_as_long_again() {
     assert_eq!(given.most_spent(&state, &Now::at(239 * S)), Spent::of(2, 5));
 }
 
-/// The given window is from 100 s to 160 s. A count in an earlier window, or in this one, is of the same calendar.
+/// The given window is from 100 s to 160 s. A count in an earlier window, or in this one, belongs to the same calendar.
 #[test]
-fn calendar_of_a_count_is_known_by_the_end_of_its_window() {
+fn end_of_its_window_identifies_the_calendar_of_a_count() {
     let windows = [window(100 * S, 160 * S)];
     let given = |limit: u64, secs| FixedWindow::new(limit, Nanos::from_secs(secs)).unwrap().phase(Phase::Given(0));
     let is_same = |new: FixedWindow, end: u64, used| {
@@ -238,7 +238,7 @@ fn calendar_of_a_count_is_known_by_the_end_of_its_window() {
     };
     let ends = [99, 100, 101, 159, 160, 161].map(|end| is_same(given(7, 60), end, 1));
     assert_eq!(ends, [true, true, false, false, true, false]);
-    assert!(is_same(given(7, 60), 161, 0), "nothing is counted in any window");
+    assert!(is_same(given(7, 60), 161, 0), "nothing is counted");
     assert!(!is_same(given(7, 61), 160, 1) && !is_same(given(7, 60).phase(Phase::Given(1)), 160, 1));
     assert!(given(7, 60).has_windows_of(&given(5, 60), &[161 * S, 1], &Now::at(110 * S)), "no window is given");
 }
@@ -248,9 +248,9 @@ fn window_from_the_first_request_begins_only_with_the_next_request() {
     check(&limit().phase(Phase::FirstRequest), Now::at, "5@70 5@140 1@190 1@199 1@200", "0 0 no10 no1 4");
 }
 
-/// Twelve of five were taken in the window until 60 s, and windows last about 60 s.
+/// With a limit of five, twelve were taken in the window until 60 s. The average window is 60 s.
 #[test]
-fn windows_without_a_request_are_counted_to_the_nearest_whole_number() {
+fn number_of_windows_without_a_request_is_rounded_to_nearest() {
     let limit = limit().max_debt(7).unwrap().phase(Phase::Given(0));
     let used = |end| {
         let windows = [window(80 * S, end * S)];

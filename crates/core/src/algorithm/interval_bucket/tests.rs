@@ -17,7 +17,7 @@ fn refill_happens_in_whole_steps_up_to_the_burst() {
 }
 
 #[test]
-fn steps_occur_where_the_parameters_say() {
+fn parameters_determine_the_steps() {
     let steps = "5@3 1@9 1@12 1@14 5@25 1@29 1@30 1@34 1@35";
     check(&limit(), steps, "0 no1 4 3 0 no1 4 3 2");
     check(&limit().steps(Steps::Aligned(Nanos::from_secs(24))), steps, "0 4 3 4 0 no5 no4 4 3");
@@ -27,7 +27,7 @@ fn steps_occur_where_the_parameters_say() {
 }
 
 #[test]
-fn with_a_max_wait_later_steps_are_granted() {
+fn max_wait_grants_tokens_of_later_steps() {
     let patient = limit().max_wait(Nanos::from_secs(20)).unwrap();
     check(&patient, "5@0 3@4 2@4 1@4 5@4 4@4 1@9 1@10", "5 w6 w6 w16 no6 w16 no1 w20");
     check(&patient, "6@0 +10@0 +1@0 5@1 1@1", "Never 5 no10 w19 no9");
@@ -44,7 +44,7 @@ fn debt_is_bounded_and_paid_off_step_by_step() {
 }
 
 #[test]
-fn refund_returns_what_is_still_owed() {
+fn refund_is_accepted_up_to_the_debt() {
     for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
         let limit = limit().steps(steps);
         let mut state = [0; 2];
@@ -68,7 +68,7 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
         assert!(!refused.is_admitted());
         assert!(limit.is_new(&state, &Now::at(50 * S)), "{steps:?}");
     }
-    // A thread whose reading of the clock is less than a second old is no clock step.
+    // A clock reading that is less than a second old is not a clock step.
     let first = limit().steps(Steps::FirstRequest);
     let mut state = [0; 2];
     let _ = first.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::new(5)));
@@ -78,8 +78,8 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
     assert_eq!(state[1], 30 * S);
 }
 
-/// In any interval, the waits that end are for at most `burst` plus the refills of its steps. `step` returns the number
-/// of the step at an instant, and `first` that of the last step before an interval that begins then.
+/// Checks that the waits that end in any interval took at most `burst` plus the refills of its steps. `step` returns
+/// the step number at an instant; `first` returns the number of the last step before an interval that begins there.
 fn never_above(passed: &[Admission], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
     for from in passed {
         let mut sum = 0;
@@ -94,7 +94,7 @@ fn never_above(passed: &[Admission], first: impl Fn(u64) -> u64, step: impl Fn(u
 }
 
 #[test]
-fn every_interval_admits_the_burst_and_its_steps_and_no_more() {
+fn every_interval_admits_at_most_the_burst_and_its_steps() {
     let limit = IntervalBucket::new(3, Nanos::from_nanos(10)).unwrap().burst(5).unwrap();
     for start in 0..20 {
         let paths = WalkOptions { pause: 7, cost: 6, all_verbs: false };
@@ -107,7 +107,7 @@ fn every_interval_admits_the_burst_and_its_steps_and_no_more() {
 }
 
 #[test]
-fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
+fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     let limit = IntervalBucket::new(3, Nanos::from_nanos(10)).unwrap().burst(7).unwrap().max_debt(11).unwrap();
     for start in 0..20 {
         let paths = WalkOptions { pause: 25, cost: 20, all_verbs: true };
@@ -135,8 +135,8 @@ fn wait_is_exact_while_the_clock_is_behind() {
 }
 
 #[test]
-fn other_parameters_keep_what_was_spent() {
-    // Spends at 3 s under 5 every 10 s, and returns what remains at 4 s and how long until the bucket is full.
+fn other_parameters_keep_the_spent_amount() {
+    // Spends at 3 s under 5 every 10 s. Returns the remaining amount and the reset at 4 s.
     let check = |old: IntervalBucket, spent: u64, new: IntervalBucket, remaining: u64, reset: u64| {
         let mut state = [0; 2];
         let _ = old.decide(&mut state, &Now::at(3 * S), Ask::Regardless(Cost::new(spent)));
@@ -163,7 +163,7 @@ fn new_key_has_the_initial_amount() {
 }
 
 #[test]
-fn fast_path_decides_as_the_slow_path_does() {
+fn fast_path_matches_the_slow_path() {
     let limit = limit().burst(8).unwrap().steps(Steps::Aligned(Nanos::from_secs(4)));
     for (at, mark) in (0..40).flat_map(|second| (0..60).map(move |mark| (second * S, mark))) {
         for cost in 0..10 {
@@ -223,9 +223,9 @@ fn last_instant_does_not_restart_the_count_with_every_request() {
     }
 }
 
-/// Requests that wait 20 s take from the three steps within that time at most: 15.
+/// Requests with a wait of up to 20 s take from at most three steps: 15.
 #[test]
-fn after_a_clock_step_back_the_most_that_can_be_owed_counts() {
+fn clock_step_back_counts_as_the_largest_debt() {
     let short_of = |max_debt| limit().max_debt(max_debt).unwrap();
     let patient = |max_debt| short_of(max_debt).max_wait(Nanos::from_secs(20)).unwrap();
     for (limit, most) in [(short_of(3), 5 + 3), (short_of(9), 5 + 9), (patient(3), 5 + 15), (patient(40), 5 + 40)] {
@@ -235,9 +235,9 @@ fn after_a_clock_step_back_the_most_that_can_be_owed_counts() {
     }
 }
 
-/// The steps are at multiples of 300 ms. A second before 9 s, four of them are still to come.
+/// Steps are at multiples of 300 ms. One second before 9 s, four steps are still to come.
 #[test]
-fn steps_of_the_last_second_are_owed_again_by_a_reading_that_old() {
+fn clock_reading_a_second_old_owes_the_steps_since_then() {
     let limit = IntervalBucket::new(2, Nanos::from_millis(300)).unwrap();
     let mut state = [0];
     let _ = limit.decide(&mut state, &Now::at(9 * S), Ask::Regardless(Cost::new(4)));
@@ -247,7 +247,7 @@ fn steps_of_the_last_second_are_owed_again_by_a_reading_that_old() {
 }
 
 #[test]
-fn damaged_state_is_paid_off_like_the_largest_debt() {
+fn corrupt_state_is_paid_off_like_the_largest_debt() {
     for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
         for mark in [u64::MAX, u64::MAX - 1, 1 << 40] {
             let (limit, mut state) = (limit().steps(steps), [mark, 0]);
@@ -258,9 +258,9 @@ fn damaged_state_is_paid_off_like_the_largest_debt() {
     }
 }
 
-/// At 3 s, with 4 of 5 taken. After requests of 7, a cost of 5 needs three more steps.
+/// At 3 s, 4 of 5 are taken. Behind requests of 7, a cost of 5 needs three more steps.
 #[test]
-fn wait_behind_other_requests_is_until_the_steps_that_they_leave() {
+fn wait_behind_other_requests_skips_the_steps_that_they_use() {
     let mut state = [0];
     let now = Now::at(3 * S);
     let _ = limit().decide(&mut state, &now, Ask::Exactly(Cost::new(4)));
@@ -270,8 +270,8 @@ fn wait_behind_other_requests_is_until_the_steps_that_they_leave() {
     assert_eq!([wait(7, 5), wait(0, 6), wait(0, 7)], [after(27), Retry::Never, Retry::Never]);
 }
 
-/// Of 2 every 300 ms, with at most 4 owed. A mark of 10 is three steps after the first request, and one of 12 four steps,
-/// which take more than the second that a reading of the clock may be old.
+/// 2 every 300 ms, with a debt of at most 4. A mark of 10 is three steps after the first request, a mark of 12 four
+/// steps. Four steps exceed the second that a clock reading may be old.
 #[test]
 fn steps_since_the_first_request_count_towards_a_clock_step() {
     let limit = IntervalBucket::new(2, Nanos::from_millis(300)).unwrap().steps(Steps::FirstRequest);
@@ -281,7 +281,7 @@ fn steps_since_the_first_request_count_towards_a_clock_step() {
 }
 
 #[test]
-fn debt_may_be_as_large_as_the_burst_within_the_longest_refill() {
+fn default_debt_equals_the_burst_within_the_longest_refill() {
     let debt = |limit: IntervalBucket| match limit.params() {
         Params::IntervalBucket { max_debt, .. } => max_debt,
         params => panic!("{params:?}"),

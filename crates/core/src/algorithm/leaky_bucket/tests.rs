@@ -8,8 +8,8 @@ fn limit(rate: &str, burst: u64) -> LeakyBucket {
     LeakyBucket::new(rate.parse().unwrap(), burst).unwrap()
 }
 
-/// Asks for 1 at each instant, in milliseconds, and returns for each a dot (admitted now), the wait in milliseconds, or
-/// `no` and the retry.
+/// Asks for 1 at each instant, in milliseconds, and compares the results: a dot (admitted now), the wait in
+/// milliseconds, or `no` and the retry.
 fn check(limit: &LeakyBucket, instants: &[u64], expected: &str) {
     let mut state = [0; 2];
     limit.init(&mut state, &Now::at(0));
@@ -59,8 +59,8 @@ fn request_waits_for_the_turn_of_its_last_unit() {
 }
 
 #[test]
-fn large_cost_on_a_new_key_is_let_out_at_the_rate() {
-    // 1/s with a free part of two and a burst of a minute's outflow.
+fn large_cost_on_a_new_key_goes_out_at_the_rate() {
+    // 1/s, with a free part of two and a burst of one minute's outflow.
     let limit = LeakyBucket::new("1/s".parse().unwrap(), 62).unwrap().free(1).unwrap();
     let ask = |limit: LeakyBucket, ask| {
         let mut state = [0; 2];
@@ -91,7 +91,7 @@ fn charge_never_waits_and_goes_into_bounded_debt() {
 }
 
 #[test]
-fn refund_removes_what_is_still_queued() {
+fn refund_removes_the_units_still_in_the_bucket() {
     let limit = limit("10/s", 6);
     let mut state = [0; 2];
     for _ in 0..3 {
@@ -106,7 +106,7 @@ fn refund_removes_what_is_still_queued() {
 }
 
 #[test]
-fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
+fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     for rate in ["10/s", "7777/s", "999983/s", "1/m"] {
         let limit = limit(rate, 5).free(1).unwrap().max_wait(limit(rate, 1).bucket.flow().wait(1 << 40));
         let unit = limit.bucket.flow().wait(limit.bucket.flow().ticks_of(1)).as_nanos();
@@ -145,7 +145,7 @@ fn no_interval_exceeds_the_guarantee() {
 }
 
 #[test]
-fn other_parameters_keep_what_is_in_the_bucket() {
+fn other_parameters_keep_the_content() {
     let (old, new) = (limit("10/s", 6), limit("1/s", 6));
     let mut state = [0; 2];
     let _ = old.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(4)));

@@ -10,7 +10,7 @@ fn exactly(cost: u64) -> Ask {
     Ask::Exactly(Cost::new(cost))
 }
 
-/// The definition: a list that is counted for every decision, and waits found by trying each nanosecond.
+/// Reference model: counts a list for every decision, and finds waits by trying each nanosecond.
 struct List {
     limit: SlidingLog,
     entries: Vec<u64>,
@@ -53,7 +53,7 @@ impl List {
         if cost > most {
             return (Outcome::Deny(Retry::Never), Cost::ZERO);
         }
-        // A caller that takes up to an amount retries with one unit.
+        // An `UpTo` request retries with one unit.
         let (ask, again) = match ask {
             Ask::Regardless(_) => (ask, ask),
             Ask::Exactly(_) => (exactly(cost), exactly(cost)),
@@ -87,7 +87,7 @@ fn next_random(seed: &mut u64, below: u64) -> u64 {
 }
 
 #[test]
-fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
+fn decisions_match_the_reference_model() {
     let gap = |log: SlidingLog, gap| log.minimum_gap(Nanos::from_nanos(gap)).unwrap();
     let limits = [
         log(1, 1),
@@ -138,7 +138,7 @@ fn decisions_equal_those_of_a_list_that_is_counted_each_time() {
     }
 }
 
-/// The behaviour of rolling-rate-limiter, from its own tests: `limit` records, `would` does not.
+/// Calls of rolling-rate-limiter, from its own tests: `limit` records, `would` does not.
 enum Call {
     Limit,
     Would,
@@ -157,7 +157,7 @@ fn replay(limit: SlidingLog, steps: &[(u64, Call, bool)]) {
 }
 
 #[test]
-fn vectors_of_rolling_rate_limiter_are_reproduced() {
+fn rolling_rate_limiter_vectors_are_reproduced() {
     replay(log(2, 10).count_refused(), &[(0, Limit, false), (1, Limit, false), (9, Would, true), (10, Would, false)]);
     replay(
         log(3, 10).count_refused(),
@@ -178,7 +178,7 @@ fn vectors_of_rolling_rate_limiter_are_reproduced() {
 }
 
 #[test]
-fn information_of_rolling_rate_limiter_is_the_report_after_the_attempt() {
+fn rolling_rate_limiter_info_equals_the_report_after_the_attempt() {
     let limit = log(3, 10).count_refused();
     let mut state = [0; 4];
     let info = |state: &mut [u64; 4], at| {
@@ -198,7 +198,7 @@ fn information_of_rolling_rate_limiter_is_the_report_after_the_attempt() {
 }
 
 #[test]
-fn waiting_the_advertised_time_succeeds_and_one_less_does_not() {
+fn retry_succeeds_after_the_wait_and_not_a_nanosecond_earlier() {
     let year = 31_536_000_000_000_000;
     for (limit, at) in [(log(3, 10), 8), (log(3, year), year - 1), (log(3, 10).count_refused(), u64::MAX - 50)] {
         let mut state = [0; 4];
@@ -229,7 +229,7 @@ fn refusal_spends_nothing() {
 }
 
 #[test]
-fn counted_refusals_refuse_a_caller_that_keeps_retrying_and_admit_one_that_waits() {
+fn with_counted_refusals_a_retrying_caller_is_refused_and_a_waiting_one_admitted() {
     let limit = log(2, 10).count_refused();
     let mut state = [0; 3];
     let _ = limit.decide(&mut state, &Now::at(0), exactly(2));
@@ -240,20 +240,20 @@ fn counted_refusals_refuse_a_caller_that_keeps_retrying_and_admit_one_that_waits
     let retry = limit.report(&state, &Now::at(996), Cost::ONE).retry;
     assert_eq!(retry, Retry::After(Nanos::from_nanos(6)));
     assert!(limit.weigh(&state, &Now::at(1_002), CHECK).is_admitted());
-    // A cost that could never pass is not recorded.
+    // A cost that can never pass is not recorded.
     let before = state;
     let verdict = limit.decide(&mut state, &Now::at(1_002), exactly(3));
     assert_eq!((verdict.outcome(), state), (Outcome::Deny(Retry::Never), before));
 }
 
 #[test]
-fn refund_by_stamp_removes_exactly_its_taking() {
+fn refund_by_stamp_removes_exactly_its_charge() {
     let limit = log(6, 10);
     let mut state = [0; 7];
     let stamps = [0, 3, 5].map(|at| limit.decide(&mut state, &Now::at(at), exactly(2)).stamp());
     assert_eq!(limit.refund(&mut state, &Now::at(6), Cost::MAX, Some(stamps[1])), Cost::new(2));
     assert_eq!(limit.refund(&mut state, &Now::at(6), Cost::MAX, Some(stamps[1])), Cost::ZERO);
-    // The entries of 0 and 5 remain, and those of 0 leave first.
+    // The entries from 0 and 5 remain; those from 0 leave first.
     let report = limit.report(&state, &Now::at(6), Cost::new(3));
     assert_eq!((report.remaining, report.retry), (2, Retry::After(Nanos::from_nanos(4))));
     assert_eq!(limit.refund(&mut state, &Now::at(10), Cost::ONE, Some(stamps[0])), Cost::ZERO, "it has left");
@@ -263,7 +263,7 @@ fn refund_by_stamp_removes_exactly_its_taking() {
 }
 
 #[test]
-fn new_parameters_keep_what_was_spent() {
+fn new_parameters_keep_the_spent_amount() {
     let convert = |old: SlidingLog, new: SlidingLog, at| {
         let mut state = vec![0; old.words().max(new.words())];
         for taken_at in [0, 4, 5, 8] {
@@ -276,18 +276,14 @@ fn new_parameters_keep_what_was_spent() {
     let after = |wait| Retry::After(Nanos::from_nanos(wait));
     assert_eq!(convert(log(4, 10), log(4, 10), 9), (0, after(1), 9));
     assert_eq!(convert(log(4, 10), log(9, 10), 9), (5, Retry::NOW, 9));
-    assert_eq!(convert(log(4, 10), log(4, 100), 12), (1, Retry::NOW, 96), "the entry of 0 had left");
-    assert_eq!(
-        convert(log(4, 10), log(4, 5), 9),
-        (0, after(1), 4),
-        "all were inside, so all count for an instant more"
-    );
+    assert_eq!(convert(log(4, 10), log(4, 100), 12), (1, Retry::NOW, 96), "the entry from 0 had left");
+    assert_eq!(convert(log(4, 10), log(4, 5), 9), (0, after(1), 4), "all were inside, so all count a little longer");
     let gap = log(4, 2).minimum_gap(Nanos::from_nanos(9)).unwrap();
-    assert_eq!(convert(gap, gap, 8), (4, after(1), 1), "only the entry of 0 passed, and only the gap recalls it");
+    assert_eq!(convert(gap, gap, 8), (4, after(1), 1), "only the entry from 0 remains, kept for the gap");
 }
 
 #[test]
-fn first_request_of_a_new_key_passes_whatever_the_gap() {
+fn first_request_of_a_new_key_passes_despite_a_gap() {
     let limit = log(3, 10).initial(1).unwrap().minimum_gap(Nanos::from_nanos(4)).unwrap();
     let mut state = [u64::MAX; 4];
     limit.init(&mut state, &Now::at(100));
@@ -296,14 +292,14 @@ fn first_request_of_a_new_key_passes_whatever_the_gap() {
     let first = limit.decide(&mut state, &Now::at(101), CHECK);
     assert!(first.is_admitted() && !limit.weigh(&state, &Now::at(102), CHECK).is_admitted());
     assert_eq!(limit.refund(&mut state, &Now::at(102), Cost::ONE, Some(first.stamp())), Cost::ONE);
-    assert!(limit.decide(&mut state, &Now::at(102), CHECK).is_admitted(), "a gap from a request that was given back");
+    assert!(limit.decide(&mut state, &Now::at(102), CHECK).is_admitted(), "no gap after a refunded request");
     assert!(!limit.weigh(&state, &Now::at(105), CHECK).is_admitted(), "a gap of 4 from 102");
     assert_eq!(limit.report(&state, &Now::at(109), Cost::ONE).remaining, 0);
-    assert_eq!(limit.report(&state, &Now::at(110), Cost::ONE).remaining, 2, "what was withheld comes back");
+    assert_eq!(limit.report(&state, &Now::at(110), Cost::ONE).remaining, 2, "the withheld amount is available again");
 }
 
 #[test]
-fn debt_may_be_as_large_as_the_limit_within_the_entries() {
+fn default_debt_equals_the_limit_within_the_entries() {
     let debt = |limit| match SlidingLog::new(limit, Nanos::SECOND).unwrap().params() {
         Params::SlidingLog { window, .. } => window.max_debt,
         terms => panic!("{terms:?}"),
@@ -326,12 +322,12 @@ fn clock_step_back_grants_nothing_and_locks_out_for_one_window() {
     let retry = |state: &[u64; 3], at| limit.report(state, &Now::at(at), Cost::ONE).retry;
     let mut state = [0; 3];
     let _ = limit.decide(&mut state, &Now::at(5 * second), exactly(2));
-    // A reading of the clock that is a second old is no clock step, and the wait is counted from that reading.
+    // A clock reading that is a second old is not a clock step, and the wait is counted from that reading.
     assert_eq!(retry(&state, 4 * second), Retry::After(Nanos::from_nanos(second + 10)));
     let before = state;
     assert!(!limit.decide(&mut state, &Now::at(4 * second), CHECK).is_admitted());
     assert_eq!(state, before);
-    // One nanosecond more is a clock step; from the first refusal on the window passes as usual.
+    // One nanosecond more is a clock step. After the first refusal the window passes as usual.
     let stepped = 4 * second - 1;
     assert_eq!(retry(&state, stepped), Retry::After(Nanos::from_nanos(10)));
     assert!(!limit.decide(&mut state, &Now::at(stepped), CHECK).is_admitted());
@@ -396,7 +392,7 @@ fn no_words_time_or_cost_cause_a_panic() {
 }
 
 #[test]
-fn takings_at_the_first_two_instants_of_the_clock_are_refunded_separately() {
+fn charges_at_the_first_two_instants_of_the_clock_are_refunded_separately() {
     let limit = log(2, 10);
     let mut state = [0; 3];
     let [first, second] = [0, 1].map(|at| limit.decide(&mut state, &Now::at(at), CHECK).stamp());
@@ -406,7 +402,7 @@ fn takings_at_the_first_two_instants_of_the_clock_are_refunded_separately() {
 }
 
 #[test]
-fn limit_holds_after_a_damaged_word() {
+fn limit_holds_after_a_corrupt_word() {
     let limit = log(3, 10);
     for next in 0..20 {
         let mut state = [next << 32, 0, 0, 0];
@@ -415,7 +411,8 @@ fn limit_holds_after_a_damaged_word() {
     }
 }
 
-/// Of 3, 2 are withheld at 100. What is refunded without a stamp is the oldest: first what was withheld.
+/// With a limit of 3, 2 are withheld at 100. A refund without a stamp removes the oldest entries first, so the withheld
+/// ones.
 #[test]
 fn refund_without_a_stamp_keeps_the_gap_after_the_last_request() {
     let limit = log(3, 10).initial(1).unwrap().minimum_gap(Nanos::from_nanos(4)).unwrap();
@@ -433,14 +430,14 @@ fn refund_without_a_stamp_keeps_the_gap_after_the_last_request() {
 }
 
 #[test]
-fn withheld_amount_belongs_to_no_request_under_new_parameters_either() {
+fn withheld_amount_belongs_to_no_request_even_under_new_parameters() {
     let gapped = |limit| log(limit, 10).minimum_gap(Nanos::from_nanos(4)).unwrap();
     let (old, new) = (gapped(3).initial(1).unwrap(), gapped(4));
     let mut state = [0; 5];
     old.init(&mut state, &Now::at(100));
     new.convert(&old, &mut state, &Now::at(101));
     assert_eq!(new.report(&state, &Now::at(101), Cost::ONE).remaining, 2);
-    assert!(new.decide(&mut state, &Now::at(101), CHECK).is_admitted(), "no gap after what was withheld");
+    assert!(new.decide(&mut state, &Now::at(101), CHECK).is_admitted(), "no gap after a withheld amount");
     assert!(!new.weigh(&state, &Now::at(104), CHECK).is_admitted());
 }
 
@@ -453,11 +450,11 @@ fn restored_entries_count_like_those_of_requests() {
     assert_eq!([99, 100, 104, 105, 107].map(used), [3, 2, 2, 1, 0]);
     assert!(!limit.weigh(&state, &Now::at(99), CHECK).is_admitted(), "a gap of 3 from 97");
     limit.restore(&mut state, 9, [97].into_iter());
-    assert!(limit.weigh(&state, &Now::at(99), CHECK).is_admitted(), "no entry is of a request");
+    assert!(limit.weigh(&state, &Now::at(99), CHECK).is_admitted(), "no entry belongs to a request");
 }
 
 #[test]
-fn another_thread_with_a_later_reading_is_not_waited_for_without_a_gap() {
+fn without_a_gap_a_later_clock_reading_of_another_thread_is_ignored() {
     let mut state = [0; 5];
     assert!(log(3, 10).decide(&mut state, &Now::at(100), CHECK).is_admitted());
     assert!(log(4, 10).weigh_from(&log(3, 10), &state, &Now::at(95), CHECK).is_admitted());

@@ -1,24 +1,24 @@
-//! The counts of past slices, several to a word.
+//! Packed counts of past slices.
 
 use crate::algorithm::{Cells, CellsMut};
 
-/// The layout of the counts of past slices, several to a word.
+/// Layout of the past slices' counts, several per word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct SliceRing {
     pub(super) head: Head,
-    /// The first of its words.
+    /// Index of the first word.
     pub(super) first: usize,
     slices: u64,
-    /// The binary logarithm of the number of counts per word.
+    /// Binary logarithm of the number of counts per word.
     shared: u32,
 }
 
-/// How the sum and the present count are stored.
+/// Storage of the sum and the current count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Head {
-    /// In one word.
+    /// Both in one word.
     Packed,
-    /// In a word each.
+    /// One word each.
     Wide,
 }
 
@@ -40,7 +40,7 @@ impl SliceRing {
         self.slices.div_ceil(1 << self.shared) as usize
     }
 
-    /// Returns the index of the word with the count of slice `number`, the shift within it, and the largest count.
+    /// Returns the word index of the count of slice `number`, its bit offset, and the largest count.
     #[inline]
     const fn word_position(self, number: u64) -> (usize, u32, u64) {
         let slot = number % self.slices;
@@ -52,12 +52,12 @@ impl SliceRing {
         )
     }
 
-    /// Returns the number of the slice that is `back` slices before `number`, wrapping around at the clock's zero.
+    /// Returns the number of the slice `back` slices before `number`, up to a multiple of the ring size.
     pub(super) const fn number_before(self, number: u64, back: u64) -> u64 {
         number.wrapping_add(self.slices - back)
     }
 
-    /// Returns the count of the slice that is `back` slices before `number`.
+    /// Returns the count of the slice `back` slices before `number`.
     pub(super) fn count_before<S: Cells + ?Sized>(self, state: &S, number: u64, back: u64) -> u64 {
         self.get(state, self.number_before(number, back))
     }

@@ -3,7 +3,7 @@ use crate::algorithm::testing::{WalkOptions, assert_waits_exact, check, never_pa
 
 const S: u64 = 1_000_000_000;
 
-/// 10 in 60 s by slices of 10 s.
+/// 10 in 60 s with slices of 10 s.
 fn limit() -> SlidingSlices {
     SlidingSlices::new(10, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap()
 }
@@ -12,7 +12,7 @@ fn limit() -> SlidingSlices {
 fn amount_expires_with_its_slice() {
     let steps = "11@5 4@5 6@35 1@59 4@70 1@70 6@100 1@129 4@140 6@170 10@400";
     check(&limit(), steps, "Never 6 0 no11 0 no30 0 no11 0 0 0");
-    // Every slice has a count, and they leave one by one.
+    // Every slice has a count; the counts expire one by one.
     let steps = "1@0 1@10 1@20 1@30 1@40 1@50 1@60 4@69 3@69 3@70 1@70 5@79 2@80";
     check(&limit(), steps, "9 8 7 6 5 4 3 no1 0 no20 0 no41 no10");
 }
@@ -23,7 +23,7 @@ fn slices_of_any_width_are_kept_apart() {
         let limit = SlidingSlices::new(amount * 6, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap();
         let mut state = vec![0; limit.words()];
         limit.init(&mut *state, &Now::at(0));
-        // Six slices and the present one: seven amounts, of which the seventh never fits.
+        // Six slices plus the current one: seven amounts, and the seventh never fits.
         for slice in 0..40u64 {
             let now = Now::at((slice * 10 + 3) * S);
             let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_admitted();
@@ -64,7 +64,7 @@ fn charge_above_the_limit_counts_until_it_expires() {
 }
 
 #[test]
-fn refund_applies_to_the_slice_of_its_taking() {
+fn refund_applies_to_the_slice_of_its_charge() {
     let limit = limit();
     let mut state = [0; 4];
     let mut take = |at: u64, cost| limit.decide(&mut state, &Now::at(at * S), Ask::Exactly(Cost::new(cost))).stamp();
@@ -95,7 +95,7 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_a_window() {
 }
 
 #[test]
-fn any_window_admits_what_fits_and_no_more() {
+fn any_window_admits_at_most_its_limit() {
     let limit = SlidingSlices::new(5, Nanos::from_nanos(20), Nanos::from_nanos(4)).unwrap();
     for start in 0..20 {
         let paths = WalkOptions { pause: 9, cost: 6, all_verbs: false };
@@ -108,7 +108,7 @@ fn any_window_admits_what_fits_and_no_more() {
 }
 
 #[test]
-fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
+fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     for (slices, amount) in [(1, 3), (3, 90), (5, 300), (7, 70_000), (2, 1 << 33)] {
         let limit = SlidingSlices::new(amount, Nanos::from_nanos(slices * 4 - 1), Nanos::from_nanos(4)).unwrap();
         for start in 0..20 {
@@ -131,8 +131,8 @@ fn wait_is_exact_while_the_clock_is_behind() {
 }
 
 #[test]
-fn other_parameters_keep_what_was_spent() {
-    // Takes 3 at 100 s and 4 at 120 s, and returns what remains at 130 s and how long until the key is unused.
+fn other_parameters_keep_the_spent_amount() {
+    // Takes 3 at 100 s and 4 at 120 s. Returns the remaining amount and the reset at 130 s.
     let check = |new: SlidingSlices, remaining: u64, reset: u64| {
         let mut state = [0; 20];
         let _ = limit().decide(&mut state, &Now::at(100 * S), Ask::Exactly(Cost::new(3)));
@@ -208,17 +208,17 @@ fn fast_path_applies_while_older_slices_are_counted() {
 }
 
 #[test]
-fn slices_are_shorter_than_asked_for_if_that_divides_the_window() {
+fn slices_are_shorter_than_requested_to_divide_the_window() {
     let slice = |length, precision| {
         SlidingSlices::new(5, Nanos::from_secs(length), Nanos::from_secs(precision)).unwrap().precision()
     };
     assert_eq!([slice(10, 6), slice(60, 7), slice(60, 10)], [5, 6, 10].map(Nanos::from_secs));
-    // No number of slices up to 64 divides a window of 67 ns, so six of 12 ns reach beyond it.
+    // No slice count up to 64 divides a window of 67 ns, so six slices of 12 ns extend beyond it.
     let prime = SlidingSlices::new(5, Nanos::from_nanos(67), Nanos::from_nanos(12)).unwrap();
     assert_eq!(prime.precision(), Nanos::from_nanos(12));
 }
 
-/// Slice 12 is that from 110 s to 120 s; the counts are at the number of their slice modulo six.
+/// Slice 12 is from 110 s to 120 s. The index of a count is its slice number modulo six.
 #[test]
 fn restored_counts_expire_with_their_slices() {
     for amount in [10, 300, 1 << 40] {
@@ -227,9 +227,9 @@ fn restored_counts_expire_with_their_slices() {
         limit.restore(&mut *state, 120 * S, 2, &[0, 0, 0, 0, 3, 1]);
         let used = |second| limit.used(&*state, &Now::at(second * S)).ceil();
         assert_eq!([119, 159, 160, 169, 170, 179, 180].map(used), [6, 6, 3, 3, 2, 2, 0], "{amount}");
-        // More than the limit and its debt is not counted.
+        // An amount beyond the limit plus debt is not counted.
         limit.restore(&mut *state, 120 * S, 3, &[u64::MAX; 6]);
         let used = |second| limit.used(&*state, &Now::at(second * S)).ceil();
-        assert_eq!([119, 120, 179, 180].map(used), [2 * amount, 3, 3, 0], "the oldest slice has the rest");
+        assert_eq!([119, 120, 179, 180].map(used), [2 * amount, 3, 3, 0], "the oldest slice contains the rest");
     }
 }

@@ -17,7 +17,7 @@ fn previous_window_counts_by_its_overlap() {
 
 #[test]
 fn weighted_part_is_not_rounded() {
-    // 9 × 3/4 + 5 is 11.75, and 12 would be exceeded by a further 1; rounded down to 11 it would pass.
+    // 9 × 3/4 + 5 is 11.75, so another 1 exceeds 12. Rounded down to 11, the request would pass.
     let limit = SlidingWindow::new(12, Nanos::from_secs(60)).unwrap();
     check(&limit, "9@59 5@75 1@75 1@80", "3 0 no5 0");
 }
@@ -40,7 +40,7 @@ fn clock_step_back_neither_grants_nor_locks_out_beyond_the_window() {
 }
 
 #[test]
-fn refund_applies_to_the_window_of_its_taking() {
+fn refund_applies_to_the_window_of_its_charge() {
     let limit = limit();
     let mut state = [0; 2];
     let first = limit.decide(&mut state, &Now::at(S), Ask::Exactly(Cost::new(6))).stamp();
@@ -59,7 +59,7 @@ fn refund_applies_to_the_window_of_its_taking() {
 }
 
 #[test]
-fn decisions_equal_the_definition() {
+fn decisions_match_the_definition() {
     for (amount, length, start) in [(3, 10, 0), (7, 4, 3), (1, 1, 5), (5, 1_000, 999)] {
         let limit = SlidingWindow::new(amount, Nanos::from_nanos(length)).unwrap();
         let paths = WalkOptions { pause: length, cost: amount, all_verbs: false };
@@ -92,7 +92,7 @@ fn no_interval_exceeds_the_guarantee() {
 }
 
 #[test]
-fn refusal_spends_nothing_and_waiting_the_advertised_time_succeeds() {
+fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
     for (amount, length) in [(3, 10), (7, 4), (1, 1), (5_000_000_000, 1_000), (3, 1_000_003)] {
         let limit = SlidingWindow::new(amount, Nanos::from_nanos(length)).unwrap();
         assert_eq!(limit.words(), if amount > 10 { 3 } else { 2 });
@@ -122,8 +122,8 @@ fn wait_is_exact_while_the_clock_is_behind() {
 }
 
 #[test]
-fn other_parameters_keep_what_was_spent() {
-    // 8 spent at 50 s and 3 at 80 s under 10 per 60 s; what remains at 81 s, where the estimate is 8 × 39/60 + 3 = 8.2.
+fn other_parameters_keep_the_spent_amount() {
+    // 8 spent at 50 s and 3 at 80 s, under 10 per 60 s. At 81 s the estimate is 8 × 39/60 + 3 = 8.2.
     let check = |new: SlidingWindow, remaining: u64, reset: u64| {
         let mut state = [0; 3];
         let _ = limit().decide(&mut state, &Now::at(50 * S), Ask::Exactly(Cost::new(8)));
@@ -179,7 +179,7 @@ fn windows_of_the_same_length_keep_both_counts_under_another_limit() {
 
 /// At 90 s half of the previous window counts.
 #[test]
-fn previous_count_is_kept_if_the_other_limit_can_hold_it_and_rounded_up_if_not() {
+fn previous_count_is_kept_if_it_fits_the_other_limit_and_rounded_up_if_not() {
     let six = SlidingWindow::new(3, Nanos::from_secs(60)).unwrap();
     for (previous, at_90, at_105) in [(5, 3, 2), (6, 3, 2), (7, 4, 4)] {
         let mut state = [0; 2];

@@ -10,7 +10,8 @@ fn bucket(rate: &str, burst: u64) -> TokenBucket {
     TokenBucket::new(rate.parse().unwrap(), burst).unwrap()
 }
 
-/// A bucket that counts in fractions of a token, as many as the period has nanoseconds, and refills at every step.
+/// Reference model: counts fractions of a token, with one fraction per nanosecond of the period, and refills at every
+/// step.
 struct Slow {
     limit: TokenBucket,
     parts: i128,
@@ -53,7 +54,7 @@ impl Slow {
 }
 
 #[test]
-fn decisions_equal_those_of_a_bucket_that_is_refilled_at_every_step() {
+fn decisions_match_a_bucket_that_is_refilled_at_every_step() {
     for (rate, burst) in [("1/s", 1), ("10/s", 10), ("7/s", 3), ("7777/s", 50), ("3G/s", 1_000), ("1000000007/day", 9)]
     {
         let limit = bucket(rate, burst).max_debt(5).unwrap();
@@ -105,7 +106,7 @@ fn admitted_amount_stays_within_burst_plus_rate() {
 }
 
 #[test]
-fn fast_path_decides_as_the_slow_path_does() {
+fn fast_path_matches_the_slow_path() {
     for rate in ["10/s", "7/s", "7777/s"] {
         let limit = bucket(rate, 4);
         assert_eq!(limit.fits_a_word(), rate != "7777/s");
@@ -147,7 +148,7 @@ fn new_key_has_the_initial_amount() {
 }
 
 #[test]
-fn debt_is_taken_as_deep_as_allowed_and_paid_back() {
+fn debt_is_taken_up_to_the_maximum_and_paid_back() {
     let limit = bucket("1/s", 5).max_debt(3).unwrap();
     let mut state = [0];
     limit.init(&mut state, &Now::at(0));
@@ -172,7 +173,7 @@ fn deepest_debt_gives_the_longest_wait() {
 }
 
 #[test]
-fn refund_returns_at_most_what_is_owed() {
+fn refund_is_accepted_up_to_the_debt() {
     for rate in ["1/s", "7777/s"] {
         let limit = bucket(rate, 5);
         let mut state = [0; 2];
@@ -180,18 +181,14 @@ fn refund_returns_at_most_what_is_owed() {
         let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(3)));
         assert_eq!(limit.refund(&mut state, &Now::at(0), Cost::ONE, None), Cost::ONE);
         assert_eq!(limit.report(&state, &Now::at(0), Cost::ONE).remaining, 3);
-        assert_eq!(
-            limit.refund(&mut state, &Now::at(1), Cost::MAX, None),
-            Cost::new(2),
-            "the part that is owed counts"
-        );
+        assert_eq!(limit.refund(&mut state, &Now::at(1), Cost::MAX, None), Cost::new(2), "a partly owed token counts");
         assert!(limit.is_new(&state, &Now::at(1)));
         assert_eq!(limit.refund(&mut state, &Now::at(1), Cost::ONE, None), Cost::ZERO);
     }
 }
 
 #[test]
-fn other_parameters_keep_the_tokens_spent() {
+fn other_parameters_keep_the_spent_tokens() {
     let (old, new) = (bucket("10/s", 10), bucket("7777/s", 20));
     let mut state = [0; 2];
     old.init(&mut state, &Now::at(SECOND));
@@ -200,7 +197,7 @@ fn other_parameters_keep_the_tokens_spent() {
     assert_eq!(new.report(&state, &Now::at(SECOND), Cost::ONE).remaining, 16);
     let small = bucket("1/s", 1).max_debt(0).unwrap();
     small.convert(&new, &mut state, &Now::at(SECOND));
-    assert_eq!(small.report(&state, &Now::at(SECOND), Cost::ONE).reset, Nanos::from_secs(1), "no deeper than it goes");
+    assert_eq!(small.report(&state, &Now::at(SECOND), Cost::ONE).reset, Nanos::from_secs(1), "capped at its maximum");
 }
 
 #[test]
@@ -213,7 +210,7 @@ fn clock_step_back_locks_out_for_at_most_one_burst() {
     let verdict = limit.decide(&mut state, &earlier, Ask::Exactly(Cost::ONE));
     assert_eq!(verdict.outcome(), Outcome::Deny(Retry::After(Nanos::SECOND)));
     assert!(limit.decide(&mut state, &Now::at(11 * SECOND), Ask::Exactly(Cost::ONE)).is_admitted());
-    // A reading slightly older than the last comes from another thread and is no clock step.
+    // A clock reading slightly older than the last comes from another thread and is not a clock step.
     let mut state = [0];
     limit.init(&mut state, &Now::at(SECOND));
     let _ = limit.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));
@@ -233,7 +230,7 @@ fn spent_is_a_fraction_of_the_burst() {
     assert_eq!(limit.spent(&state, &Now::at(0)), Spent::ALL);
 }
 
-/// At a million ticks to the nanosecond, an instant after 11 days does not fit 64 bits.
+/// With a million ticks per nanosecond, an instant after 11 days does not fit 64 bits.
 #[test]
 fn instants_beyond_64_bits_are_exact() {
     let limit = TokenBucket::new("1000003/s".parse().unwrap(), 5).unwrap();
@@ -248,13 +245,13 @@ fn instants_beyond_64_bits_are_exact() {
 }
 
 #[test]
-fn debt_may_be_as_large_as_the_burst_within_the_longest_refill() {
+fn default_debt_equals_the_burst_within_the_longest_refill() {
     let debt = |burst| TokenBucket::new("10/365day".parse().unwrap(), burst).unwrap().bucket_params().max_debt;
     assert_eq!([10, 700, 1_000, 1_462].map(debt), [10, 700, 462, 0]);
 }
 
 #[test]
-fn reading_of_the_clock_that_is_a_second_old_is_no_clock_step() {
+fn clock_reading_that_is_a_second_old_is_not_a_clock_step() {
     let limit = TokenBucket::new("1/s".parse().unwrap(), 5).unwrap();
     let (mut state, second) = ([0], 1_000_000_000);
     assert!(limit.decide(&mut state, &Now::at(100 * second), Ask::Regardless(Cost::new(10))).is_admitted());
@@ -266,5 +263,5 @@ fn reading_of_the_clock_that_is_a_second_old_is_no_clock_step() {
     assert_eq!(limit.report(&state, &stepped, Cost::ONE).reset, Nanos::from_secs(10));
     assert!(!limit.decide(&mut state, &stepped, Ask::UpTo(Cost::ONE)).is_admitted());
     assert_eq!(limit.report(&state, &stepped, Cost::ONE).reset, Nanos::from_secs(10));
-    assert_ne!(state, before, "what is owed refills from this instant on");
+    assert_ne!(state, before, "the debt refills from this instant on");
 }

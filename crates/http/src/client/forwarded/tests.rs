@@ -2,7 +2,7 @@ use http::HeaderValue;
 
 use super::*;
 
-/// Returns the client if a proxy at 10.0.0.1 sends these lines, with `10.0.0.0/8` and `fd00::/8`
+/// Checks the client address if a proxy at 10.0.0.1 sends these lines, with `10.0.0.0/8` and `fd00::/8`
 /// trusted.
 #[track_caller]
 fn check(by: ForwardedBy, lines: &[&[u8]], expected: &str) {
@@ -39,7 +39,7 @@ fn x_forwarded_for_is_walked_from_the_right_through_trusted_proxies() {
 }
 
 #[test]
-fn element_that_is_not_an_address_counts_as_its_proxy() {
+fn element_that_is_not_an_address_counts_as_the_proxy_that_wrote_it() {
     for malformed in [
         "unknown",
         "203.0.113.7x",
@@ -81,7 +81,7 @@ fn hops_and_element_length_are_bounded() {
         check(ForwardedBy::XForwardedFor, &[format!("{before}{}", wide(MAX_ELEMENT)).as_bytes()], "203.0.113.7");
         check(ForwardedBy::XForwardedFor, &[format!("{before}{}", wide(MAX_ELEMENT + 1)).as_bytes()], "10.0.0.1");
     }
-    // The part that the client wrote is not read, however long it is.
+    // The client's part of the list is not read, even if it is very long.
     check(ForwardedBy::XForwardedFor, &[format!("{}, 203.0.113.7", "x,".repeat(100_000)).as_bytes()], "203.0.113.7");
 }
 
@@ -95,7 +95,7 @@ fn forwarded_header_is_parsed_as_in_the_standard() {
         ("proto=https;for=203.0.113.7;host=\"a;for=9.9.9.9,b\"", "203.0.113.7"),
         ("for=9.9.9.9, for=203.0.113.7;proto=https, for=10.0.0.2", "203.0.113.7"),
         ("for=203.0.113.7 ; proto=https", "203.0.113.7"),
-        // A quote that the client left open does not hide what the proxies wrote.
+        // A quote that the client left open does not hide the proxies' elements.
         ("for=\"9.9.9.9, for=203.0.113.7, for=10.0.0.2", "203.0.113.7"),
         ("for=9.9.9.9;host=\"x, for=203.0.113.7", "203.0.113.7"),
     ] {
@@ -104,7 +104,7 @@ fn forwarded_header_is_parsed_as_in_the_standard() {
 }
 
 #[test]
-fn malformed_forwarded_element_counts_as_its_proxy() {
+fn malformed_forwarded_element_counts_as_the_proxy_that_wrote_it() {
     for malformed in [
         "for=unknown",
         "for=_hidden",
@@ -118,7 +118,7 @@ fn malformed_forwarded_element_counts_as_its_proxy() {
         "for=203.0.113.7\"",
         "for=\"203.0.113.7\"\"\"",
         "for=\"203.0.\\113.7\"",
-        // One quoted string with escaped quotes: read from the right it is split, and the part is
+        // One quoted string with escaped quotes. Read from the right it is split, and the part is
         // not an address.
         "for=203.0.113.7;host=\"a\\\", for=9.9.9.9;x=\\\"b\"",
     ] {
