@@ -1,9 +1,9 @@
-"""Replays generated logs beside `wc -l` and a reader in Python: lines per second and memory.
+"""Compares the replay of generated logs with `wc -l` and a reader in Python: lines per second and memory.
 
 usage: replay.py TOLLGATE [LINES [RUNS]]
 
-Each run does all cases once, one after the other; the table has the medians. The logs have a million clients, and four
-rules match by client, path and method. A log of four times the length is replayed once: its memory is about the same.
+Each run measures all cases once; the table shows the medians. The logs contain a million clients, and four
+rules match by client, path and method. A log of four times the length is replayed once: its memory must be about the same.
 Exit status 1: a goal was missed.
 """
 
@@ -27,9 +27,10 @@ rules:
 - {id: login, when: {path: /login, method: POST}, limit: 500/s}
 - {id: all, limit: 20000/s}
 """
-GOALS = {"plain": 0.8, "gzip": 0.5}  # million lines a second
+GOALS = {"plain": 0.8, "gzip": 0.5}  # million lines per second
 GOAL_MEMORY = 200  # MB, in every case
-# A longer log has more of the million clients in it; beyond that its memory does not grow.
+# A longer log contains more of the million clients. Apart from that, the memory does not grow with
+# the log.
 LONGER = 4
 GOAL_GROWTH = 1.25
 LONG = f"plain, {LONGER} times the lines"
@@ -37,7 +38,7 @@ READER = "import re,sys\nfield=re.compile(r'(\\S+) \\S+ \\S+ \\[([^]]+)\\] \"(\\
 
 
 def write_log(path, lines, clients=1_000_000):
-    """Writes a log of the combined format with the time in milliseconds after it."""
+    """Writes a log in the combined format, followed by the time in milliseconds."""
     random.seed(7)
     paths = ["/", "/v1/items", "/v1/items/%d", "/login", "/static/app.js", "/v1/search?q=%d"]
     now, last, stamp = 1_794_819_600.0, None, ""
@@ -72,10 +73,10 @@ def measure(command, output):
 
 
 def check_exact(output):
-    """Ends the benchmark if a key found no place: then the capacity is too small, and less was done."""
+    """Ends the benchmark if a key got no entry: the capacity is too small, so less work was measured."""
     report = json.loads(output.read_text())
     if any(run and run["overflowed"] for run in (report["result"], report["at_once"])):
-        sys.exit("a key found no place; the capacity is too small")
+        sys.exit("a key got no entry; the capacity is too small")
 
 
 def main():
@@ -97,11 +98,11 @@ def main():
         cases = {
             "plain": [*by_rules, "--format", exact, str(log)],
             "gzip": [*by_rules, "--format", exact, str(packed)],
-            "whole seconds, spread and at once": [*by_rules, str(log)],
-            "suggested limits, the log read twice": [*replay, "--suggest", "per=client_ip", "--format", exact, str(log)],
+            "whole seconds, both spread and as bursts": [*by_rules, str(log)],
+            "suggested limits, two passes": [*replay, "--suggest", "per=client_ip", "--format", exact, str(log)],
             LONG: [*by_rules, "--format", exact, str(long)],
             "wc -l": ["wc", "-l", str(log)],
-            "a reader in Python that matches one pattern": [sys.executable, "-c", READER, str(log)],
+            "Python reader with one pattern": [sys.executable, "-c", READER, str(log)],
         }
         results = {name: [] for name in cases}
         for run in range(runs):
@@ -125,7 +126,7 @@ def main():
             print(f"| {name} | {speed:.2f} | {memory_of[name]:.0f} | {goal}{' (missed)' if is_missed else ''} |")
         growth = memory_of[LONG] / memory_of["plain"]
         missed |= growth > GOAL_GROWTH
-        print(f"memory of {LONGER} times the lines beside that of the lines: {growth:.2f} (at most {GOAL_GROWTH})")
+        print(f"memory with {LONGER} times the lines, relative: {growth:.2f} (at most {GOAL_GROWTH})")
         sys.exit(missed)
 
 

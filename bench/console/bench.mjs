@@ -1,9 +1,9 @@
-// Measures how much the console slows down decisions, and how fast its pages respond.
-//   `scripts/bench console` starts it: node bench.mjs TOLLGATE RUNS
+// Measures how much the console slows down decisions, and the response times of its pages.
+// `scripts/bench console` starts it: node bench.mjs TOLLGATE RUNS
 //
 // Ten viewers make the calls of the console's pages while wrk measures decisions, alternating with runs without viewers. Then
-// Chromium opens the console, beside a blank page of the same server, and searches ten thousand rules. Exit status 1: a goal
-// was missed. Ratios hold on any machine; times need an idle one.
+// Chromium opens the console and, for comparison, a blank page of the same server, and searches 10,000 rules. Exit status 1:
+// a goal was missed. Ratios hold on any machine; times are meaningful only on an idle machine.
 
 import { execFile, spawn } from "node:child_process";
 import { createRequire } from "node:module";
@@ -16,7 +16,7 @@ import { promisify } from "node:util";
 
 const [, , tollgate, runs = "7"] = process.argv;
 const VIEWERS = 10;
-/** How often the overview asks for the state of the rules, in milliseconds. */
+/** Polling interval of the overview for the state of the rules, in milliseconds. */
 const EVERY = 5_000;
 /** The number of first views. */
 const VIEWS = 15;
@@ -46,7 +46,7 @@ function rules() {
   return join(folder, "rules.yaml");
 }
 
-/** Calls what the overview and the list of rules call, and reads live data until `close` is called. */
+/** Makes the calls of the overview and the rule list, and reads live data until `close` is called. */
 async function view(port, number) {
   const agent = new http.Agent({ keepAlive: true });
   const get = (path) =>
@@ -62,7 +62,7 @@ async function view(port, number) {
   for (const path of ["/v1/session", "/v1/history", "/v1/rules-status", "/v1/rules?limit=100"]) await get(path);
   const live = await get("/v1/live");
   live.on("error", () => {});
-  // The viewers have opened their pages at different times.
+  // Staggered, as if the viewers had opened their pages at different times.
   const timers = [];
   const again = () => get("/v1/rules-status").catch(() => {});
   timers.push(setTimeout(() => (again(), timers.push(setInterval(again, EVERY))), (number * EVERY) / VIEWERS));
@@ -75,13 +75,13 @@ async function view(port, number) {
   };
 }
 
-/** The processor time of all threads of the server, in microseconds. */
+/** Returns the CPU time of all server threads, in microseconds. */
 function processorTime() {
   const threads = readdirSync(`/proc/${server.pid}/task`);
   return threads.reduce((sum, thread) => sum + Number(readFileSync(`/proc/${server.pid}/task/${thread}/schedstat`, "utf8").split(" ")[0]), 0) / 1_000;
 }
 
-/** Measures decisions a second, and the server's processor time for each in microseconds. */
+/** Measures decisions per second, and the server's CPU time per decision in microseconds. */
 async function decisions(port) {
   const before = processorTime();
   const { stdout } = await promisify(execFile)("wrk", ["-t1", "-c50", "-d3s", "-s", "bench/server/check.lua", `http://127.0.0.1:${port}/v1/check`]);
@@ -95,7 +95,7 @@ async function beside(port) {
   const [ratios, costs] = [[], []];
   await decisions(port);
   for (let run = 0; run < Number(runs); run++) {
-    // The order alternates, so that a drift of the machine cancels out.
+    // The order alternates, so that drift of the machine cancels out.
     const runsOf = {};
     for (const viewers of run % 2 ? [VIEWERS, 0] : [0, VIEWERS]) {
       const open = await Promise.all(Array.from({ length: viewers }, (_, number) => view(port, number)));
@@ -117,7 +117,7 @@ async function inBrowser(port) {
   const browser = await chromium.launch({ executablePath: "/usr/bin/chromium", args: ["--no-sandbox", "--disable-dev-shm-usage"] });
   const [views, paints, blanks] = [[], [], []];
   for (let run = 0; run < VIEWS; run++) {
-    // A new context has an empty cache, and no connection.
+    // A new context has an empty cache and no open connections.
     const [blank, console] = [await browser.newContext(), await browser.newContext()];
     let page = await blank.newPage();
     await page.goto(`http://127.0.0.1:${port}/healthz`);
@@ -132,7 +132,7 @@ async function inBrowser(port) {
     await console.close();
   }
   const figures = (times) => `${middle(times).toFixed(0)} ms (${Math.min(...times).toFixed(0)} to ${Math.max(...times).toFixed(0)})`;
-  console.log(`a page without scripts of the same server is loaded after ${figures(blanks)}, the first paint of the console after ${figures(paints)}`);
+  console.log(`a page without scripts loads in ${figures(blanks)}; the first paint of the console comes after ${figures(paints)}`);
   goal(`first view with data after ${figures(views)}, median of ${VIEWS} (at most 100)`, middle(views) <= 100);
 
   const page = await browser.newPage();
@@ -140,7 +140,8 @@ async function inBrowser(port) {
   await page.getByText("10,000 rules").waitFor();
   const strokes = [];
   for (const character of "rule-123") {
-    // Listening begins before the key is pressed; the time ends with the frame after the new rows.
+    // The listeners are added before the key press. The measured time ends with the frame after the
+    // new rows.
     await page.evaluate(() => {
       const input = document.querySelector("input[type=search]");
       input.focus();

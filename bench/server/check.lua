@@ -1,4 +1,4 @@
--- A request to /v1/check with one of a hundred thousand keys.
+-- Sends POST /v1/check with one of 100,000 keys.
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 request = function()

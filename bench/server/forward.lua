@@ -1,4 +1,4 @@
--- A check of a reverse proxy for one of a hundred thousand paths.
+-- Sends a forward-auth check, as a reverse proxy does, for one of 100,000 paths.
 wrk.headers["X-Forwarded-Method"] = "GET"
 wrk.headers["X-Forwarded-Host"] = "example.org"
 wrk.headers["X-Forwarded-Proto"] = "http"

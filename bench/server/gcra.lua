@@ -1,5 +1,5 @@
--- One decision per call, as most limiters on Redis do it: KEYS[1] is the key, ARGV are burst, count and period in
--- seconds.
+-- GCRA with one decision per call, as in most limiters on Redis. KEYS[1] is the key; ARGV is burst, count, and
+-- period in seconds.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local step = ARGV[3] * 1000000 / ARGV[2]

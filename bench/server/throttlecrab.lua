@@ -1,4 +1,4 @@
--- The same request in the form that throttlecrab-server expects.
+-- The request of check.lua in the format of throttlecrab-server.
 wrk.method = "POST"
 wrk.headers["Content-Type"] = "application/json"
 request = function()

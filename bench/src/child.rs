@@ -1,5 +1,5 @@
-//! Measurements that need a separate process: this program runs itself with a task as its arguments. The task prints
-//! its results as numbers in one line.
+//! Measurements in a separate process: this program runs itself with a task as its arguments. The task prints its
+//! results as numbers on one line.
 
 use std::process::{Command, Stdio};
 
@@ -10,7 +10,7 @@ use crate::{flood, instructions, memory};
 /// The first argument of a child.
 pub(crate) const CHILD: &str = "child";
 
-/// Runs a task in a fresh process and returns the numbers it printed.
+/// Runs a task in a new process and returns the numbers that it prints.
 pub(crate) fn ask(task: &[&str]) -> Result<Vec<f64>> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let output = Command::new(program)
@@ -21,7 +21,7 @@ pub(crate) fn ask(task: &[&str]) -> Result<Vec<f64>> {
         .with_context(|| format!("cannot start {task:?}"))?;
     ensure!(output.status.success(), "{task:?} failed: {}", output.status);
     let text = String::from_utf8(output.stdout)?;
-    text.split_whitespace().map(|number| number.parse().with_context(|| format!("{task:?} said {text:?}"))).collect()
+    text.split_whitespace().map(|number| number.parse().with_context(|| format!("{task:?} printed {text:?}"))).collect()
 }
 
 /// Runs the task of a child process.
@@ -41,10 +41,10 @@ pub(crate) fn answer(task: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the resident memory of this process in bytes, exact to the page, without that of its program file: code counts as
-/// resident when it is first run, and until the system needs the memory.
+/// Returns the anonymous resident memory of this process in bytes, exact to the page. It excludes the program file,
+/// whose pages become resident on first use and may be evicted at any time.
 pub(crate) fn resident_bytes() -> Result<u64> {
-    // Not from `status`, whose counters may be a few hundred pages behind.
+    // Not `/proc/self/status`, whose counters may lag by a few hundred pages.
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")
         .context("resident memory is read from /proc/self/smaps_rollup")?;
     let kibibytes: u64 = rollup

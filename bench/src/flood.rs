@@ -1,8 +1,8 @@
-//! Key flood: an attacker sends new keys all the time, to evict spent keys from the table.
+//! Key flood: an attacker constantly sends new keys, to evict used keys from the table.
 //!
-//! A thousand keys are more than half spent; then ten times as many keys as the table can hold make one request each
-//! while time stands still, so that none expires and all need an entry. The thousand keys must have as much left as
-//! before, and the process must not have grown beyond the size that the table reported. Each case runs in its own
+//! A thousand keys have used more than half of their limit. Then ten times as many keys as the table's capacity make
+//! one request each. The clock stands still, so that no entry expires and all keys need one. The thousand keys must
+//! keep their state, and the process must not grow beyond the size that the table reports. Each case runs in its own
 //! process.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const LIMIT: u64 = 100;
 const SPENT: u64 = 60;
 const DAY: Nanos = Nanos::from_secs(86_400);
 
-/// The limits under which it is tried.
+/// The limits of the cases.
 const LIMITS: [&str; 2] = ["token-bucket", "daily-window"];
 
 /// Runs the cases that the report includes.
@@ -35,7 +35,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         }
         report.print_section(&format!("{case}: keys that kept their state, and bytes resident"));
         let [unchanged, resident, said] = ask(&["flood", limit])?[..] else {
-            bail!("the flood answered otherwise than expected");
+            bail!("unexpected output of the flood process");
         };
         let exactly = Some(Bar::EqualWithin(0.0));
         let peer = "keys-spent".to_owned();
@@ -47,8 +47,8 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Runs in the child process: returns how many of the thousand keys are unchanged, how much the process grew, and
-/// the size that the table reported.
+/// Runs in the child process: returns the number of unchanged keys, the growth of the process, and the size that the
+/// table reports.
 pub(crate) fn measure(limit: &str) -> Result<Vec<f64>> {
     match limit {
         "token-bucket" => flood_with_keys(TokenBucket::new(Rate::new(LIMIT, DAY)?, LIMIT)?),
@@ -58,7 +58,7 @@ pub(crate) fn measure(limit: &str) -> Result<Vec<f64>> {
 }
 
 fn flood_with_keys<A: Algorithm>(limit: A) -> Result<Vec<f64>> {
-    // Noon of a day, far from the edge of any window.
+    // Noon, far from the edge of any window.
     let clock = Arc::new(ManualClock::at(20_000 * DAY.as_nanos() + DAY.as_nanos() / 2));
     let before = resident_bytes()?;
     let keyed = tollgate::Keyed::with_clock(limit, usize::try_from(CAPACITY)?, clock)?;

@@ -1,9 +1,9 @@
-//! Instructions per decision, counted by callgrind: repeatable to the instruction on a busy machine.
+//! Instructions per decision, counted by callgrind: exactly repeatable, even on a busy machine.
 //!
-//! A child under valgrind decides [`DECISIONS`] times on a hot key inside [`callgrind_region`], the only function that
-//! is counted; the bare loop, counted the same way, is subtracted. Clock readings that go through the kernel's vDSO
-//! become system calls under valgrind and are not counted; the clocks of Tollgate and governor read the processor's
-//! counter and are counted.
+//! A child process under valgrind makes [`DECISIONS`] decisions on a hot key inside [`callgrind_region`], the only
+//! function that is counted. The bare loop, counted the same way, is subtracted. Clock readings through the kernel's
+//! vDSO become system calls under valgrind and are not counted. Tollgate and governor read the processor's counter,
+//! which is counted.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ use crate::report::{Bar, Report, Row};
 
 const DECISIONS: usize = 20_000;
 
-/// Case, our contender, the peers it is compared with, and the goal, which applies to the first of them.
+/// Case, our contender, its peers, and the goal, which applies to the first peer.
 const CASES: [(&str, &str, &[&str], Option<Bar>); 8] = [
     ("instructions-direct", "ours-direct", &["governor-direct"], Some(Bar::RatioAtLeast(1.0))),
     ("instructions-direct-denied", DENIED, &["governor-direct-denied"], None),
@@ -31,10 +31,10 @@ const CASES: [(&str, &str, &[&str], Option<Bar>); 8] = [
     ("instructions-keyed-batch16", ours::BATCHED, &["governor-dashmap", "governor-dashmap-ahash"], None),
 ];
 
-/// Our contender that refuses everything.
+/// Name of our contender that refuses everything.
 const DENIED: &str = "ours-direct-denied";
 
-/// Runs the cases that the report selects; without valgrind it prints a note and runs none.
+/// Runs the cases that the report selects. Without valgrind, prints a note and runs none.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
     let wants_layer = layer::CASES.iter().any(|(case, _)| report.includes(&format!("instructions-{case}")));
     if !wants_layer && !CASES.iter().any(|(case, ..)| report.includes(case)) {
@@ -67,7 +67,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Returns the instructions per iteration of the loop around this contender.
+/// Returns the instructions per loop iteration of this contender.
 fn count(contender: &str) -> Result<f64> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let profile = std::env::temp_dir().join(format!("tollgate-callgrind-{}-{contender}", std::process::id()));
@@ -89,11 +89,11 @@ fn count(contender: &str) -> Result<f64> {
         .trim()
         .parse()?;
     ensure!(total > 0.0, "callgrind did not find the region");
-    // The fixed cost of the region would show in the second decimal.
+    // Rounded to one decimal, because the fixed cost of the region affects the second.
     Ok((total / DECISIONS as f64 * 10.0).round() / 10.0)
 }
 
-/// Runs in the child process: the counted decisions, after as many uncounted ones.
+/// Runs in the child process: the same number of uncounted decisions first, then the counted ones.
 pub(crate) fn run_counted_decisions(contender: &str) -> Result<()> {
     let expected = if contender.ends_with("-denied") { 0 } else { DECISIONS };
     let mut contender: Box<dyn Contender> = match contender {
@@ -117,7 +117,7 @@ pub(crate) fn run_counted_decisions(contender: &str) -> Result<()> {
     contender.fill(&keys[0]);
     contender.run(&keys);
     let allowed = callgrind_region(contender.as_mut(), &keys);
-    ensure!(allowed == expected, "{allowed} were allowed instead of {expected}");
+    ensure!(allowed == expected, "{allowed} decisions were allowed instead of {expected}");
     Ok(())
 }
 

@@ -1,16 +1,16 @@
-//! Key populations and the order in which they are visited.
+//! Key populations and access sequences.
 //!
-//! A sequence holds its keys in access order, each with its own heap block allocated in that order, so that the
-//! processor prefetches the keys: the limiter is measured, not the test data.
+//! A sequence contains its keys in access order, in heap blocks allocated in that order. So the processor prefetches
+//! the keys, and the benchmark measures the limiter, not the test data.
 
 use std::fmt::Write;
 
 use crate::contender::CHUNK;
 
-/// Length of the usual key.
+/// Length of a key in most cases.
 pub(crate) const KEY_BYTES: usize = 20;
 
-/// How a sequence draws from its population.
+/// Distribution of the keys in a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pattern {
     /// One key, repeated.
@@ -24,7 +24,7 @@ pub(crate) enum Pattern {
 }
 
 impl Pattern {
-    /// Distinct keys: those with the numbers `0..population()`.
+    /// Returns the number of distinct keys. Their numbers are `0..population()`.
     pub(crate) fn population(self) -> u64 {
         match self {
             Pattern::Hot => 1,
@@ -33,7 +33,7 @@ impl Pattern {
         }
     }
 
-    /// Returns a sequence of keys in access order; its length is a multiple of [`CHUNK`]. Another `seed`, another sequence.
+    /// Returns a sequence of keys in access order, which depends on `seed`. Its length is a multiple of [`CHUNK`].
     pub(crate) fn access_sequence(self, seed: u64) -> Vec<String> {
         let mut random = Random::new(seed);
         let population = self.population();
@@ -63,9 +63,9 @@ pub(crate) fn write_key(text: &mut String, number: u64, length: usize) {
     write!(text, "user:{number:0digits$}").expect("writing to a String cannot fail");
 }
 
-/// Maps a rank to a key number, one to one, so that frequent keys are not adjacent in the order of filling.
+/// Maps a rank to a key number, bijectively, so that frequent keys are not inserted one after another.
 fn scatter(rank: u64, population: u64) -> u64 {
-    // Coprime to any population that is a product of 2 and 5 alone.
+    // Coprime to any population whose only prime factors are 2 and 5.
     const STRIDE: u64 = 618_033_989;
     rank * STRIDE % population
 }
@@ -91,7 +91,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Returns a number below `bound`, uniform to one part in 2^64 / bound.
+    /// Returns a number below `bound`, uniform up to one part in 2⁶⁴ / `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
@@ -119,7 +119,7 @@ impl Zipf {
         Zipf { cumulative }
     }
 
-    /// Returns a rank from 0, the most frequent.
+    /// Returns a rank; 0 is the most frequent.
     fn draw_rank(&self, random: &mut Random) -> u64 {
         let total = self.cumulative.last().copied().unwrap_or(0.0);
         let target = random.unit() * total;
@@ -133,7 +133,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn keys_are_as_long_as_asked() {
+    fn keys_have_the_requested_length() {
         assert_eq!(numbered_key(7), "user:000000000000007");
         assert_eq!(numbered_key(7).len(), KEY_BYTES);
         let mut text = String::new();

@@ -1,8 +1,7 @@
-//! Measures what the tower layer adds to a request, compared with the bare decision.
+//! Measures the overhead of the tower layer, compared with the bare decision.
 //!
-//! A service that does nothing is called with and without the layer; the difference is what the layer adds, decision
-//! and identification included. The same request and response objects are reused, so that creating them is not
-//! measured.
+//! A no-op service is called with and without the layer. The difference is the overhead, including the decision and the
+//! identification of the client. The request object is reused, so that creating it is not measured.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -26,7 +25,8 @@ use crate::report::{Bar, Report, Row};
 /// "At most 3 times the cost of the bare keyed check."
 const AT_MOST_THRICE: Bar = Bar::RatioAtLeast(0.333);
 
-/// The contenders and their goals. Addresses through two proxies, and headers on every response, have no goal.
+/// The contenders and their goals. There is no goal for addresses behind two proxies, and for headers on every
+/// response.
 pub(crate) const CASES: [(&str, Option<Bar>); 4] = [
     ("layer-header", Some(AT_MOST_THRICE)),
     ("layer-address", Some(AT_MOST_THRICE)),
@@ -42,7 +42,7 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     if !CASES.iter().any(|(case, _)| report.includes(case)) {
         return Ok(());
     }
-    report.print_section("what the tower layer adds to a request, ns, and the bare check of a hot key");
+    report.print_section("overhead of the tower layer per request, ns, and the bare check of a hot key");
     let mut contenders: Vec<Box<dyn Contender>> = vec![Box::new(ours::Keyed::new(1_000)?), contender_by_name(SERVICE)?];
     for (case, _) in CASES {
         contenders.push(contender_by_name(case)?);
@@ -55,10 +55,9 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     add_rows(report, "", median("ours")?, median, |bar| bar)
 }
 
-/// Compares instructions, given a way to count them; `check` is the count of the bare check.
+/// Compares instruction counts. `check` is the count of the bare check, and `count` counts a contender.
 pub(crate) fn count(report: &mut Report, check: f64, count: impl Fn(&str) -> Result<f64>) -> Result<()> {
-    // There are no goals: the promise is about time, and finding a header alone takes as many instructions as the
-    // check.
+    // No goals: the goals apply to time, and finding a header takes as many instructions as the check.
     add_rows(report, "instructions-", check, count, |_| None)
 }
 
@@ -112,7 +111,7 @@ where
 }
 
 thread_local! {
-    /// The request, kept here between two calls.
+    /// The request, stored between calls.
     static REQUEST: Cell<Option<Request<()>>> = const { Cell::new(None) };
 }
 
@@ -149,7 +148,7 @@ impl Service<Request<()>> for Nothing {
     }
 }
 
-/// Calls a service and polls it until it is ready, which it is immediately.
+/// Calls a service and polls its future once, which completes it.
 struct Called<S> {
     name: &'static str,
     service: S,

@@ -1,4 +1,4 @@
-//! Measures our limiters and the peers side by side in one run. `scripts/bench` builds and starts it.
+//! Measures Tollgate's limiters and the peers side by side in one run. `scripts/bench` builds and starts this program.
 
 mod child;
 mod contender;
@@ -28,12 +28,12 @@ const USAGE: &str = "usage: tollgate-bench [--repetitions N] [filter]
 
 Measures the library beside its peers and prints one line per comparison:
   case=keyed-million ours=… peer=governor-dashmap theirs=… ratio=… bar=1.8 pass
-Smaller numbers are better, and so is a larger ratio (theirs ÷ ours). A filter selects the cases
+Smaller numbers are better; a larger ratio (theirs ÷ ours) is better. A filter selects the cases
 whose name contains it: direct, keyed, keyed-million, 2t, batch16, interval-bucket, sliding-slices, acquire, waiters,
 layer, memory, pause, snapshot, flood, instructions.
-Ends with a table of bars, and with status 1 if one of them fails.";
+Prints a table of goals (bars) at the end. Exit status 1: a goal was missed.";
 
-/// With 20 ms each, all cases take about two minutes.
+/// With 20 ms per repetition, all cases take about two minutes.
 const REPETITIONS: usize = 25;
 
 fn main() -> ExitCode {
@@ -66,7 +66,7 @@ fn start(arguments: Vec<String>) -> Result<ExitCode> {
                 ensure!(plan.repetitions > 0, "--repetitions must be at least 1");
             }
             flag if flag.starts_with('-') => bail!("unknown option {flag}\n{USAGE}"),
-            _ if filter.is_some() => bail!("only one filter\n{USAGE}"),
+            _ if filter.is_some() => bail!("too many filters (maximum 1)\n{USAGE}"),
             _ => filter = Some(argument),
         }
     }
@@ -83,7 +83,7 @@ fn measure_all(plan: Plan, filter: &str) -> Result<ExitCode> {
     snapshot::run(&mut report)?;
     flood::run(&mut report)?;
     instructions::run(&mut report)?;
-    ensure!(!report.is_empty(), "nothing was measured that is called like {filter:?}");
+    ensure!(!report.is_empty(), "no case name contains {filter:?}");
     let all_hold = report.finish();
     Ok(ExitCode::from(u8::from(!all_hold)))
 }

@@ -1,5 +1,5 @@
-//! Interleaved timing: each repetition runs every contender once, in turn, so that disturbances affect all of them,
-//! and the medians of one race can be compared.
+//! Interleaved timing: each repetition runs every contender once, so that disturbances affect all of them equally and
+//! the medians of one race can be compared.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,8 +9,7 @@ use core_affinity::CoreId;
 
 use crate::contender::{CHUNK, Contender};
 
-/// The expected outcome of every decision of a race; a contender with another outcome is reported instead of
-/// measured.
+/// The expected outcome of every decision in a race. A contender with another outcome is an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
     /// All decisions allow.
@@ -22,28 +21,28 @@ pub(crate) enum Expect {
 /// The length of a slice, and the number of repetitions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// Repetitions counted, after one that is not.
+    /// Number of repetitions, not counting a first one for warm-up.
     pub(crate) repetitions: usize,
     /// Time per contender and repetition.
     pub(crate) slice: Duration,
 }
 
-/// One entrant: a lane for each thread.
+/// A contender in a race, with one lane per thread.
 struct Entrant<'a> {
     name: &'static str,
     lanes: Vec<Lane<'a>>,
     nanos: Vec<f64>,
 }
 
-/// A thread's handle and its position in its sequence, which continues from repetition to repetition: a contender
-/// that used the same few keys each time would find them in the cache.
+/// A thread's handle and its position in the key sequence. The position continues across repetitions, because a
+/// contender that used the same few keys each time would find them in the cache.
 struct Lane<'a> {
     contender: &'a mut dyn Contender,
     cursor: usize,
 }
 
 /// Times `contenders` against each other, one thread per sequence, and returns their medians in nanoseconds per
-/// decision. Contenders that cannot be shared by that many threads are left out.
+/// decision. Contenders that cannot be shared between threads are left out of races with several threads.
 pub(crate) fn race(
     plan: Plan,
     expect: Expect,
@@ -58,8 +57,8 @@ pub(crate) fn race(
         .zip(&mut shares)
         .filter_map(|(contender, shares)| Some(Entrant::new(contender, shares.as_mut()?)))
         .collect();
-    // Each contender starts at another position, because it would otherwise find the keys of the previous one in the
-    // cache.
+    // Each contender starts at a different position, because it would otherwise find the previous contender's keys in
+    // the cache.
     let count = entrants.len();
     for (index, entrant) in entrants.iter_mut().enumerate() {
         for (lane, sequence) in entrant.lanes.iter_mut().zip(sequences) {
@@ -89,7 +88,7 @@ impl<'a> Entrant<'a> {
         }
     }
 
-    /// Runs one slice on all threads, and returns the wall time divided by the decisions of all of them.
+    /// Runs one slice on all threads, and returns the wall time per decision of all threads together.
     fn run_slice_on_all(
         &mut self,
         slice: Duration,
@@ -125,7 +124,7 @@ impl<'a> Entrant<'a> {
 }
 
 impl Lane<'_> {
-    /// Decides until `slice` has passed; returns the decisions per nanosecond, or `None` if an outcome was not as
+    /// Decides until `slice` has passed, and returns the decisions per nanosecond. `None` if an outcome was not as
     /// expected.
     fn decide_for_slice(
         &mut self,
@@ -134,12 +133,12 @@ impl Lane<'_> {
         sequence: &[String],
         waiting: &AtomicUsize,
     ) -> Option<f64> {
-        // All threads leave together. Relaxed: the threads exchange nothing but the counter.
+        // Starts all threads together. Relaxed: the threads share only this counter.
         waiting.fetch_sub(1, Ordering::Relaxed);
         while waiting.load(Ordering::Relaxed) > 0 {
             std::hint::spin_loop();
         }
-        // One chunk is not timed, to bring code and stack into the cache.
+        // The first chunk is not timed; it brings code and stack into the cache.
         let mut as_expected = self.decide_chunk(expect, sequence);
         let mut decisions = 0;
         let start = Instant::now();
@@ -165,7 +164,7 @@ impl Lane<'_> {
     }
 }
 
-/// Returns the processors to bind `threads` threads to.
+/// Returns one processor per thread, to pin the threads to.
 fn cores_to_bind(threads: usize) -> Result<Vec<CoreId>> {
     let mut cores = core_affinity::get_core_ids().context("cannot list the processors")?;
     ensure!(cores.len() >= threads, "{threads} threads need {threads} processors; this machine has {}", cores.len());
@@ -173,7 +172,7 @@ fn cores_to_bind(threads: usize) -> Result<Vec<CoreId>> {
     Ok(cores)
 }
 
-/// Returns the middle value, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two middle values.
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;

@@ -1,5 +1,5 @@
-//! Memory per key with everything counted: growth of the resident memory of a fresh process that makes a limiter and
-//! fills it, divided by the keys.
+//! Total memory per key: growth of the resident memory of a new process that creates and fills a limiter, divided by
+//! the number of keys.
 
 use anyhow::{Result, bail};
 
@@ -10,7 +10,7 @@ use crate::ours;
 use crate::peers::governor;
 use crate::report::{Bar, Report, Row};
 
-/// Case, our contender, keys, and the goal in bytes per key.
+/// Case, our contender, number of keys, key length, and the goal in bytes per key.
 const CASES: [(&str, &str, u64, usize, Bar); 4] = [
     ("memory-1m", "ours", 1_000_000, KEY_BYTES, Bar::OursAtMost(48.0)),
     ("memory-1m-key200", "ours", 1_000_000, 200, Bar::OursAtMost(48.0)),
@@ -29,11 +29,11 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
             let (keys, key_bytes) = (keys.to_string(), key_bytes.to_string());
             ask(&["memory", contender, &keys, &key_bytes])
         };
-        let [ours, remembered] = per_key(ours)?[..] else { bail!("ours answered otherwise than expected") };
-        let [theirs, _] = per_key("governor-dashmap")?[..] else { bail!("governor answered otherwise than expected") };
+        let [ours, remembered] = per_key(ours)?[..] else { bail!("unexpected output for ours") };
+        let [theirs, _] = per_key("governor-dashmap")?[..] else { bail!("unexpected output for governor") };
         let peer = "governor-dashmap".to_owned();
         report.add_row(Row { case: case.to_owned(), ours, peer, theirs, bar: Some(bar) });
-        // A table of fixed size may reject keys before it is full; this line shows how many.
+        // A table of fixed size may lack an entry for some keys before it is full; this row shows how many have one.
         report.add_row(Row {
             case: format!("{case}-keys"),
             ours: remembered,
@@ -45,7 +45,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Runs in the child process: returns the bytes per key, and how many keys have their own entry.
+/// Runs in the child process: returns the bytes per key, and the number of keys with their own entry.
 pub(crate) fn measure(contender: &str, keys: u64, key_bytes: usize) -> Result<Vec<f64>> {
     let before = resident_bytes()?;
     let (after, remembered) = match contender {
@@ -68,7 +68,7 @@ fn fill_ours(mut ours: ours::Keyed, keys: u64, key_bytes: usize) -> Result<(u64,
     Ok((after, remembered))
 }
 
-/// Fills the limiter and reads the memory before it is dropped.
+/// Fills the limiter and returns the resident memory.
 fn fill(contender: &mut dyn Contender, keys: u64, key_bytes: usize) -> Result<u64> {
     let mut text = String::new();
     for number in 0..keys {

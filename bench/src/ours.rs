@@ -1,4 +1,4 @@
-//! Our limiters, called as users call them.
+//! Tollgate's limiters, called through the public API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ impl Direct<PreciseClock> {
         Ok(Direct { limiter: Arc::new(Limiter::new(wide_bucket()?)) })
     }
 
-    /// A limiter with the default clock and a rate whose exact state has two words.
+    /// With the default clock and a rate whose exact state has two words.
     pub(crate) fn odd_rate() -> Result<Self> {
         Ok(Direct { limiter: Arc::new(Limiter::new(limit(7777)?)) })
     }
@@ -96,7 +96,7 @@ impl<C: Clock + Send + Sync + 'static> Contender for Acquiring<C> {
     }
 }
 
-/// One of our limiters under another name, in cases where it is not the reference.
+/// One of Tollgate's limiters under another name, for cases in which it is a peer.
 pub(crate) struct Named<T>(pub(crate) &'static str, pub(crate) T);
 
 impl<T: Contender> Contender for Named<T> {
@@ -116,12 +116,12 @@ pub(crate) struct Keyed {
 }
 
 impl Keyed {
-    /// Makes a limiter for `capacity` keys.
+    /// Creates a limiter for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Result<Self> {
         Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(wide_bucket()?, capacity)?) })
     }
 
-    /// The same with a rate whose exact state has two words.
+    /// Like [`new`](Self::new), with a rate whose exact state has two words.
     pub(crate) fn odd_rate(capacity: usize) -> Result<Self> {
         Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(limit(7777)?, capacity)?) })
     }
@@ -131,7 +131,7 @@ impl Keyed {
         self.limiter
     }
 
-    /// Returns whether the key has an entry with something used.
+    /// Returns whether the key has a used entry.
     pub(crate) fn has_usage(&self, key: &str) -> bool {
         self.limiter.report(key, 1).remaining < u64::from(WIDE_BURST)
     }
@@ -156,13 +156,13 @@ impl Contender for Keyed {
     }
 }
 
-/// The keyed limiter, with sixteen keys at a time.
+/// The keyed limiter, in batches of sixteen keys.
 pub(crate) struct Batched {
     limiter: Arc<tollgate::Keyed>,
 }
 
 impl Batched {
-    /// Makes a limiter for `capacity` keys.
+    /// Creates a limiter for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Result<Self> {
         Ok(Batched { limiter: Arc::new(tollgate::Keyed::new(wide_bucket()?, capacity)?) })
     }
@@ -196,10 +196,10 @@ impl Contender for Batched {
     }
 }
 
-/// The keyed limiter with another algorithm, or with the token bucket to be compared with.
+/// The keyed limiter with another algorithm, or with the token bucket as the reference.
 pub(crate) struct Other<A: Algorithm> {
     name: &'static str,
-    /// The amount that keeps an entry from expiring during the run.
+    /// Cost that keeps an entry from expiring during the run.
     fill: u64,
     limiter: Arc<tollgate::Keyed<A>>,
 }
@@ -228,7 +228,7 @@ impl Other<IntervalBucket> {
 }
 
 impl Other<SlidingSlices> {
-    /// A limit per ten seconds that the race never reaches, in ten slices, so that slices end during the race. The size of the
+    /// A limit per ten seconds that the race never reaches, in ten slices, so that slices end during the race. The
     /// limit determines how many counts share a word.
     pub(crate) fn sliding_slices(capacity: usize, limit: u64) -> Result<Self> {
         let limit = SlidingSlices::new(limit, Nanos::from_secs(10), Nanos::SECOND)?.max_debt(0)?;
@@ -251,25 +251,25 @@ impl<A: Algorithm<Stamp: Send> + Send + Sync + 'static> Contender for Other<A> {
     }
 }
 
-/// A keyed limiter whose entries live for a given time, to a microsecond.
+/// A keyed limiter whose entries have a given lifetime, with microsecond resolution.
 pub(crate) struct Expiring {
     limiter: tollgate::Keyed,
 }
 
 impl Expiring {
-    /// Makes a limiter for `capacity` keys.
+    /// Creates a limiter for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Result<Self> {
         let limit = TokenBucket::new(Rate::per_second(1_000_000)?, 10_000_000)?;
         Ok(Expiring { limiter: tollgate::Keyed::new(limit, capacity)? })
     }
 
-    /// Makes an entry that is unused again after `lifetime`, at most ten seconds.
+    /// Creates an entry that is unused again after `lifetime`, which must be at most ten seconds.
     pub(crate) fn spend(&mut self, key: &String, lifetime: Duration) {
         let micros = u64::try_from(lifetime.as_micros()).unwrap_or(u64::MAX);
         let _ = self.limiter.check(key, micros);
     }
 
-    /// Decides one unit.
+    /// Decides a cost of 1.
     pub(crate) fn decide(&mut self, key: &String) -> bool {
         self.limiter.check(key, 1).is_allowed()
     }

@@ -1,14 +1,13 @@
-//! Clean-up pauses: a million entries expire while decisions continue, and no single decision should be delayed by
-//! that.
+//! Clean-up pauses: a million entries expire while decisions continue. No single decision should be delayed.
 //!
-//! Ours: ten million decisions, half on the expiring keys and half on new ones, with one clock reading after each; the
-//! longest gap between two readings is the longest decision. Slices of decisions alternate with equally long slices of
-//! a loop that only reads the clock, so both are equally disturbed; the longest gap of that loop is the noise of the
-//! machine. Disturbances are random, while a clean-up would occur in every round: so the best of [`ROUNDS`] rounds is
-//! compared, and must not be longer than the longest gap of the empty loop in any round.
+//! Tollgate makes ten million decisions, half on the expiring keys and half on new keys, with one clock reading after
+//! each. The longest gap between two readings is the longest decision. Slices of decisions alternate with equally long
+//! slices of an empty loop that only reads the clock. The longest gap of that loop is the noise of the machine.
+//! Disturbances are random, while a clean-up would occur in every round. So the best of [`ROUNDS`] rounds must not be
+//! longer than the longest gap of the empty loop in any round.
 //!
-//! The peers clean up all at once: governor on request, throttlecrab inside a decision. Their clocks are moved instead
-//! of waiting.
+//! The peers clean up in one step: governor on request, throttlecrab inside a decision. Their clocks are set forward
+//! instead of waiting.
 
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant, SystemTime};
@@ -56,7 +55,7 @@ fn run_round() -> Result<Longest> {
     let mut ours = ours::Expiring::new(2 * ENTRIES as usize)?;
     let mut random = Random::new(1);
     let keys: Vec<String> = (0..SLICE * 10).map(|_| numbered_key(random.below(2 * u64::from(ENTRIES)))).collect();
-    // The entries expire one after the other between the first and the third second from now, during the decisions.
+    // The entries expire one by one between one and three seconds from now, during the decisions.
     for number in 0..ENTRIES {
         let lifetime = Duration::from_secs(1) + Duration::from_micros(2) * number;
         ours.spend(&numbered_key(u64::from(number)), lifetime);

@@ -1,15 +1,15 @@
-//! The lines of the output and the table of goals at its end.
+//! The output lines, and the table of goals at the end.
 
 use std::fmt;
 
 /// The goal of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Bar {
-    /// Theirs divided by ours is at least this.
+    /// The peer's number divided by ours is at least this.
     RatioAtLeast(f64),
-    /// Ours is at most this, whatever theirs.
+    /// Our number is at most this, independent of the peer's.
     OursAtMost(f64),
-    /// Theirs divided by ours lies within this fraction of 1.
+    /// The ratio of both numbers differs from 1 by at most this fraction.
     EqualWithin(f64),
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Bar {
 /// One comparison: smaller numbers are better, and a larger ratio is better.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// The case, which is also what a filter selects by.
+    /// The name of the case, which the filter applies to.
     pub(crate) case: String,
     /// Our number.
     pub(crate) ours: f64,
@@ -77,7 +77,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// A row with a goal, and whether it reaches it.
+/// A row with a goal, and whether the goal is met.
 struct Verdict<'a> {
     row: &'a Row,
     bar: Bar,
@@ -111,12 +111,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Makes a report on the cases whose name contains `filter`; on all if it is empty.
+    /// Creates a report on the cases whose name contains `filter`.
     pub(crate) fn new(filter: &str) -> Self {
         Report { filter: filter.to_owned(), rows: Vec::new() }
     }
 
-    /// Returns whether this case was asked for.
+    /// Returns whether the filter selects this case.
     pub(crate) fn includes(&self, case: &str) -> bool {
         case.contains(&self.filter)
     }
@@ -126,7 +126,7 @@ impl Report {
         println!("\n# {text}");
     }
 
-    /// Prints a row and keeps it for the table.
+    /// Prints a row and stores it for the table.
     pub(crate) fn add_row(&mut self, row: Row) {
         println!("{row}");
         self.rows.push(row);
@@ -159,7 +159,7 @@ impl Report {
             );
         }
         let passed = verdicts.iter().filter(|verdict| verdict.pass).count();
-        println!("{passed} of {} bars hold", verdicts.len());
+        println!("{passed} of {} goals met", verdicts.len());
         passed == verdicts.len()
     }
 }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_have_the_promised_shape() {
+    fn lines_have_the_documented_format() {
         let line = "case=keyed-million ours=250.0 peer=governor-dashmap theirs=600.0 ratio=2.40";
         assert_eq!(row_with_goal(None).to_string(), line);
         let check = |bar, expected: &str| {

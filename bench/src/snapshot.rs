@@ -1,9 +1,9 @@
-//! Snapshots of a million keys: how much they delay concurrent decisions, and how long a restore takes.
+//! Snapshots of a million keys: the delay of concurrent decisions, and the time to restore.
 //!
-//! Decisions on all keys continue with one clock reading after each, as in the case of pauses; the longest gap between
-//! two readings is the longest decision. Turns during which another thread saves to a file on the disk alternate with
-//! turns of the same length without: disturbances are random, so the medians of the longest gaps of [`ROUNDS`] turns
-//! of each kind are compared. The promise is a factor of three, a ratio of a third.
+//! One thread makes decisions on random keys and reads the clock after each. The longest gap between two readings is
+//! the longest decision. Turns during which another thread saves to disk alternate with turns of the same length
+//! without saving. Disturbances are random, so the medians of the longest gaps over [`ROUNDS`] turns of each kind are
+//! compared. The goal is a factor of at most three, that is, a ratio of at least a third.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     let inserting = per_key(start.elapsed());
     let file = File(std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id())));
 
-    report.print_section("snapshot, a million keys saved while decisions go on: longest single decision, µs");
+    report.print_section("snapshot, a million keys saved during decisions: longest single decision, µs");
     let rounds = (0..ROUNDS).map(|_| Round::run(&limits, &keys, &file)).collect::<Result<Vec<_>>>()?;
     let middle = |of: fn(&Round) -> f64| median(rounds.iter().map(of).collect());
     report.add_row(Row {
@@ -51,7 +51,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     };
     row("snapshot-save", middle(|round| round.save), None);
     let restores = (0..ROUNDS).map(|_| restore(&limits, &file)).collect::<Result<Vec<_>>>()?;
-    // The fastest run: other work on the machine can only make it slower.
+    // The minimum, because other work on the machine can only make a run slower.
     let fastest = |of: fn(&Restore) -> f64| restores.iter().map(of).fold(f64::INFINITY, f64::min);
     row("snapshot-restore", fastest(|restore| restore.wall), Some(Bar::OursAtMost(RESTORE_NANOS)));
     row("snapshot-restore-processor", fastest(|restore| restore.processor), None);
@@ -64,7 +64,7 @@ fn table_with_usage(keys: &[String]) -> Result<Keyed> {
     for key in keys {
         let _ = limits.charge(key, 1_000_000);
     }
-    ensure!(limits.overflowed() == 0, "there was no room for {} keys", limits.overflowed());
+    ensure!(limits.overflowed() == 0, "{} keys got no entry", limits.overflowed());
     Ok(limits)
 }
 
@@ -72,7 +72,7 @@ fn limit() -> Result<TokenBucket> {
     Ok(TokenBucket::new("10/s".parse()?, 2_000_000)?)
 }
 
-/// One turn with a snapshot, and one as long without.
+/// A turn with a snapshot, and a turn of the same length without.
 struct Round {
     longest_saving: f64,
     longest_alone: f64,
@@ -82,7 +82,7 @@ struct Round {
 impl Round {
     fn run(limits: &Keyed, keys: &[String], file: &File) -> Result<Self> {
         let saved = AtomicBool::new(false);
-        // Relaxed: the threads exchange nothing but the flag.
+        // Relaxed: the threads share only this flag.
         let is_saving = || !saved.load(Ordering::Relaxed);
         let (save, longest_saving, turn) = std::thread::scope(|scope| {
             let saving = scope.spawn(|| {
@@ -104,7 +104,7 @@ impl Round {
     }
 }
 
-/// Returns the longest decision, in microseconds, among those made while `goes_on` holds.
+/// Makes decisions while `goes_on` holds, and returns the longest in microseconds.
 fn longest_decision(limits: &Keyed, keys: &[String], goes_on: impl Fn() -> bool) -> f64 {
     let mut random = Random::new(1);
     let mut longest = Duration::ZERO;
@@ -117,19 +117,19 @@ fn longest_decision(limits: &Keyed, keys: &[String], goes_on: impl Fn() -> bool)
             longest = longest.max(now - last);
             last = now;
         }
-        // The time of the condition is not part of a decision.
+        // Excludes the time to evaluate the condition.
         last = Instant::now();
     }
     longest.as_nanos() as f64 / 1_000.0
 }
 
-/// Nanoseconds per key, on the clock and on the processor: on a busy machine they differ.
+/// Nanoseconds per key, as wall time and as CPU time, which differ on a busy machine.
 struct Restore {
     wall: f64,
     processor: f64,
 }
 
-/// Restores as a new process does.
+/// Restores the file into a new table, as a new process would.
 fn restore(saved: &Keyed, file: &File) -> Result<Restore> {
     let mut limits = Keyed::new(limit()?, KEYS as usize)?;
     let (start, processor) = (Instant::now(), processor_time()?);
@@ -137,7 +137,7 @@ fn restore(saved: &Keyed, file: &File) -> Result<Restore> {
     let (wall, processor) = (start.elapsed(), processor_time()? - processor);
     ensure!(count >= KEYS && limits.overflowed() == 0, "only {count} keys were restored");
     let (theirs, ours) = (saved.report(&numbered_key(7), 1).remaining, limits.report(&numbered_key(7), 1).remaining);
-    ensure!(theirs.abs_diff(ours) < 1_000, "{ours} is left instead of {theirs}");
+    ensure!(theirs.abs_diff(ours) < 1_000, "{ours} remaining instead of {theirs}");
     Ok(Restore { wall: per_key(wall), processor: per_key(processor) })
 }
 
@@ -152,7 +152,7 @@ fn per_key(time: Duration) -> f64 {
     time.as_nanos() as f64 / KEYS as f64
 }
 
-/// Removed when done with.
+/// A temporary file, removed on drop.
 struct File(PathBuf);
 
 impl Drop for File {

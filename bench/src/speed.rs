@@ -1,4 +1,4 @@
-//! Nanoseconds per decision: which contenders are compared in which case, and the goals.
+//! Nanoseconds per decision: the cases, their contenders and their goals.
 
 use anyhow::Result;
 
@@ -40,7 +40,7 @@ fn compare_direct(report: &mut Report, plan: Plan) -> Result<()> {
             Box::new(governor::Direct::with_upkeep_clock()?),
         ])
     })?;
-    // Our limiter keeps 7777 per second exact, which takes a second word of state; governor rounds it to whole
+    // Tollgate represents 7777 per second exactly, which takes a second word of state. Governor rounds it to whole
     // nanoseconds per cell.
     direct_case(report, plan, "direct-odd-rate", Expect::Allowed, None, || {
         Ok(vec![Box::new(ours::Direct::odd_rate()?), Box::new(governor::Direct::odd_rate())])
@@ -73,13 +73,13 @@ fn direct_case(
     Ok(())
 }
 
-/// Cases that share their tables, since filling a million keys takes longer than measuring them.
+/// Cases that share their tables, because filling a million keys takes longer than measuring them.
 struct Stage {
     population: Pattern,
     cases: &'static [Case],
 }
 
-/// One keyed race. Goals are relative to governor's default keyed limiter.
+/// A keyed race. Goals are relative to governor's default keyed limiter.
 struct Case {
     name: &'static str,
     pattern: Pattern,
@@ -152,14 +152,14 @@ fn batched_name(case: &str) -> String {
     format!("{case}-batch16")
 }
 
-/// Compares other algorithms with the token bucket; they may take at most one and a half times as long.
+/// Compares other algorithms with the token bucket. They may take at most 1.5 times as long.
 fn compare_algorithms(report: &mut Report, plan: Plan) -> Result<()> {
     type Make = fn(usize, u64) -> Result<Box<dyn Contender>>;
     const ALGORITHMS: [(&str, Make); 2] = [
         ("interval-bucket", |capacity, _| Ok(Box::new(ours::Other::interval_bucket(capacity)?))),
         ("sliding-slices", |capacity, limit| Ok(Box::new(ours::Other::sliding_slices(capacity, limit)?))),
     ];
-    // With a limit that a run cannot exhaust.
+    // The limits are high enough that a run cannot exhaust them.
     let patterns =
         [("hot", Pattern::Hot, u32::MAX.into()), ("1k", Pattern::Thousand, 65_535), ("million", Pattern::Million, 255)];
     for (algorithm, make) in ALGORITHMS {
@@ -186,7 +186,8 @@ fn compare_algorithms(report: &mut Report, plan: Plan) -> Result<()> {
 /// Returns all keyed contenders, each filled with the keys `0..population`.
 fn keyed_contenders(population: u64) -> Result<Contenders> {
     let capacity = usize::try_from(population)?.max(1_000);
-    // The batches have a separate table: right after a race on the same table they would find it in the cache.
+    // The batched contender has a separate table: on a shared one, it would find the other contender's entries in the
+    // cache.
     let mut contenders: Contenders = vec![
         Box::new(ours::Keyed::new(capacity)?),
         Box::new(governor::Keyed::new()),

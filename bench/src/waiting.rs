@@ -1,4 +1,5 @@
-//! Waiting: an acquire that need not wait, and the cost of a grant and of a cancellation among few and many waiters.
+//! Waiting: an acquire that passes immediately, and the cost of a grant and of a cancellation among few and many
+//! waiters.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -24,7 +25,7 @@ const ACQUIRE: &str = "acquire";
 const CHECK: &str = "ours-check";
 const FEW: usize = 100;
 const MANY: usize = 100_000;
-/// The number of grants or cancellations timed among many waiters, [`FEW`] at a time.
+/// Number of timed grants or cancellations among many waiters, in groups of [`FEW`].
 const TIMED: usize = 10_000;
 
 /// Runs the cases that the report selects.
@@ -34,7 +35,7 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
     measure_waiters(report, "waiters-deadline", Some(Duration::from_secs(1 << 30)))
 }
 
-/// Polls once, which is enough because nothing has to wait.
+/// Polls a future once and returns whether it is ready.
 #[inline(always)]
 pub(crate) fn is_ready<F: Future>(future: F) -> bool {
     matches!(pin!(future).poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
@@ -44,7 +45,7 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
     if !report.includes(ACQUIRE) {
         return Ok(());
     }
-    report.print_section("acquire without other waiters: ns each; beside our own check, 0.67 means 1.5 times its cost");
+    report.print_section("acquire without other waiters: ns each; 0.67 beside our own check means 1.5 times its cost");
     let mut contenders: Vec<Box<dyn Contender>> = vec![
         Box::new(ours::Acquiring::with_precise_clock()?),
         Box::new(ours::Acquiring::with_cached_clock()?),
@@ -64,7 +65,7 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
         });
     };
     for &(peer, theirs) in others {
-        // Governor reads the same counter once, which is nearly all of the time of both.
+        // Both read the same hardware counter once, which takes nearly all of the time.
         row(ACQUIRE, *precise, peer, theirs, if peer == CHECK { 0.67 } else { 1.5 });
     }
     for &(peer, theirs) in others.iter().filter(|(peer, _)| *peer != CHECK) {
@@ -73,7 +74,7 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
     Ok(())
 }
 
-/// Returns the nanoseconds for each, as the median of some rounds of [`FEW`].
+/// Nanoseconds per operation: the median over groups of [`FEW`] operations.
 struct Costs {
     grant: f64,
     cancel: f64,
@@ -83,13 +84,13 @@ fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) 
     if !report.includes(case) {
         return Ok(());
     }
-    report.print_section(&format!("{case}, {MANY} on one limiter beside {FEW}, by a clock that is moved: ns each"));
+    report.print_section(&format!("{case}, {MANY} on one limiter beside {FEW}, on a manual clock: ns each"));
     let few = measure_rounds(FEW, FEW, 200, deadline)?;
     let many = measure_rounds(MANY, TIMED, 15, deadline)?;
     let mut row = |what: &str, ours, peer: &str, theirs, bar| {
         report.add_row(Row { case: format!("{case}-{what}"), ours, peer: peer.to_owned(), theirs, bar });
     };
-    // At most three times as long among many as among few: a ratio of at least a third.
+    // Among many waiters, an operation may take at most three times as long: a ratio of at least a third.
     row("grant", many.grant, "grant-among-100", few.grant, Some(Bar::RatioAtLeast(0.33)));
     row("cancel", many.cancel, "cancel-among-100", few.cancel, Some(Bar::RatioAtLeast(0.33)));
     row("cancel", many.cancel, "grant-among-100000", many.grant, Some(Bar::RatioAtLeast(1.0)));
@@ -99,7 +100,7 @@ fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) 
 fn measure_rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<Duration>) -> Result<Costs> {
     let (mut grants, mut cancels) = (Vec::new(), Vec::new());
     let mut random = Random::new(3);
-    // The same number at a time among many as among few, so that both are interrupted equally rarely.
+    // The timed groups have the same size in both cases, so that both are interrupted equally rarely.
     let per = |start: Instant| start.elapsed().as_nanos() as f64 / FEW as f64;
     for _ in 0..rounds {
         let clock = Arc::new(ManualClock::at(1 << 40));
@@ -112,7 +113,7 @@ fn measure_rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<
             for place in places {
                 clock.advance(Nanos::from_millis(1));
                 let Some(first) = place else { continue };
-                ensure!(is_ready(first), "the first in line was not served");
+                ensure!(is_ready(first), "the first waiter was not served");
                 *place = None;
             }
             grants.push(per(start));
@@ -120,7 +121,7 @@ fn measure_rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<
         drop(line);
 
         let mut line = join(&limiter, waiters, deadline);
-        // The waiter that leaves may be anywhere in the queue.
+        // Shuffles, so that the waiters that leave are spread over the queue.
         for place in 0..timed {
             let other = place + random.below((waiters - place) as u64) as usize;
             line.swap(place, other);

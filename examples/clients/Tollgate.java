@@ -4,7 +4,7 @@
 //     var decision = limits.check("{\"client_ip\":\"192.0.2.1\"}");
 //     if (!decision.allowed) { response.setStatus(decision.status); decision.headers.forEach(response::setHeader); }
 //
-// A check has DEADLINE in all, or the deadline given. If the server does not answer in time, requests pass (FAIL_OPEN) or do not.
+// The deadline covers the whole check. If the server does not answer in time, requests pass if FAIL_OPEN is true.
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
@@ -22,7 +22,7 @@ public final class Tollgate {
     static final List<String> PASSED_ON = List.of("retry-after", "ratelimit", "ratelimit-policy");
     static final Decision FAILED = new Decision(FAIL_OPEN ? 200 : 503, Map.of());
 
-    /** Whether a request may pass, the status to refuse it with if not, and the headers for the client. */
+    /** A decision: whether the request may pass, the HTTP status (200 or the status of the refusal), and headers for the client. */
     public static final class Decision {
         public final boolean allowed;
         public final int status;
@@ -61,7 +61,7 @@ public final class Tollgate {
             HttpResponse<Void> response = client.sendAsync(request.build(), HttpResponse.BodyHandlers.discarding())
                     .orTimeout(deadline.toMillis(), TimeUnit.MILLISECONDS).join();
             if (!response.headers().firstValue("content-type").orElse("").equals("application/json")) {
-                return FAILED; // Not a decision: a mistake in the request or the token, or a server that is full.
+                return FAILED; // Not a decision: an invalid request or token, or an overloaded server.
             }
             Map<String, String> headers = new TreeMap<>();
             PASSED_ON.forEach(name -> response.headers().firstValue(name).ifPresent(value -> headers.put(name, value)));

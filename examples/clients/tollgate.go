@@ -2,7 +2,7 @@
 //
 //	handler = tollgate.Limit(handler, "http://127.0.0.1:8080", "api", os.Getenv("TOLLGATE_TOKEN"))
 //
-// A check has deadline in all. If the server does not answer in time, requests pass (failOpen) or get 503.
+// The deadline covers the whole check. If the server does not answer in time, requests pass (failOpen) or get status 503.
 package tollgate
 
 import (
@@ -23,7 +23,7 @@ var (
 	client   = &http.Client{Timeout: deadline}
 )
 
-// Check returns 200 if the request may pass, otherwise the status to refuse it with; and the headers for the client.
+// Check returns 200 if the request may pass, otherwise the status of the refusal. It also returns the headers for the client.
 func Check(url, domain, token string, attributes map[string]string) (int, http.Header) {
 	failed := http.StatusServiceUnavailable
 	if failOpen {
@@ -47,12 +47,12 @@ func Check(url, domain, token string, attributes map[string]string) (int, http.H
 	}
 	response.Body.Close()
 	if response.Header.Get("Content-Type") != "application/json" {
-		return failed, nil // Not a decision: a mistake in the request or the token, or a server that is full.
+		return failed, nil // Not a decision: an invalid request or token, or an overloaded server.
 	}
 	return response.StatusCode, response.Header
 }
 
-// Limit wraps a handler.
+// Limit returns a handler that checks each request before it calls next.
 func Limit(next http.Handler, url, domain, token string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ip, _, _ := net.SplitHostPort(r.RemoteAddr)

@@ -2,7 +2,7 @@
 
     app.add_middleware(Tollgate, url="http://127.0.0.1:8080", domain="api")
 
-A check has DEADLINE seconds in all. If the server does not answer in time, requests pass (FAIL_OPEN) or get 503.
+DEADLINE (seconds) covers the whole check. If the server does not answer in time, requests pass (FAIL_OPEN) or get status 503.
 """
 import asyncio
 import http.client
@@ -18,7 +18,7 @@ PASSED_ON = ("retry-after", "ratelimit", "ratelimit-policy")
 
 
 async def ask(url, body, token):
-    """Returns the status and the headers of the answer; the body is not needed."""
+    """Returns the status and the headers of the response; the body is not needed."""
     parts = urlsplit(url)
     tls = parts.scheme == "https"
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port or (443 if tls else 80), ssl=tls or None)
@@ -33,14 +33,14 @@ async def ask(url, body, token):
 
 
 async def check(url, domain, attributes, token=None):
-    """Returns 200 if the request may pass, otherwise the status to refuse it with; and the headers for the client."""
+    """Returns 200 or the status of the refusal, and the headers for the client."""
     body = json.dumps({"domain": domain, "attributes": attributes}).encode()
     try:
         status, headers = await asyncio.wait_for(ask(url, body, token), DEADLINE)
     except (OSError, EOFError, ValueError, IndexError, asyncio.TimeoutError, asyncio.LimitOverrunError):
         return FAILED, {}
     if headers.get("content-type") != "application/json":
-        return FAILED, {}  # Not a decision: a mistake in the request or the token, or a server that is full.
+        return FAILED, {}  # Not a decision: an invalid request or token, or an overloaded server.
     return status, {name: value for name, value in headers.items() if name.lower() in PASSED_ON}
 
 

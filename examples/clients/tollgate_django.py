@@ -3,7 +3,8 @@
     MIDDLEWARE = ["tollgate_django.Tollgate", ...]
     TOLLGATE = {"url": "http://127.0.0.1:8080", "domain": "api"}
 
-A check has DEADLINE seconds in all (looking up a host name comes on top). If the server does not answer in time, requests pass (FAIL_OPEN) or get 503.
+DEADLINE (seconds) covers the whole check except the DNS lookup. If the server does not answer in time, requests pass
+(FAIL_OPEN) or get status 503.
 """
 import http.client
 import io
@@ -23,7 +24,7 @@ PASSED_ON = ("retry-after", "ratelimit", "ratelimit-policy")
 
 
 def ask(url, body, token):
-    """Returns the status and the headers of the answer; the body is not needed. Every step has the time that is left."""
+    """Returns the status and the headers of the response; the body is not needed. Each step may use the remaining time."""
     end = time.monotonic() + DEADLINE
 
     def left():
@@ -51,14 +52,14 @@ def ask(url, body, token):
 
 
 def check(url, domain, attributes, token=None):
-    """Returns 200 if the request may pass, otherwise the status to refuse it with; and the headers for the client."""
+    """Returns 200 or the status of the refusal, and the headers for the client."""
     body = json.dumps({"domain": domain, "attributes": attributes}).encode()
     try:
         status, headers = ask(url, body, token)
     except (OSError, EOFError, ValueError, IndexError):
         return FAILED, {}
     if headers.get("content-type") != "application/json":
-        return FAILED, {}  # Not a decision: a mistake in the request or the token, or a server that is full.
+        return FAILED, {}  # Not a decision: an invalid request or token, or an overloaded server.
     return status, {name: value for name, value in headers.items() if name.lower() in PASSED_ON}
 
 
@@ -68,7 +69,7 @@ class Tollgate:
         self.config = settings.TOLLGATE
 
     def attributes(self, request):
-        """Returns what the rules match and count by; REMOTE_ADDR is the address of the connection."""
+        """Returns the attributes that rules match and count by. REMOTE_ADDR is the address of the connection."""
         return {"client_ip": request.META["REMOTE_ADDR"], "path": request.path, "method": request.method}
 
     def __call__(self, request):

@@ -2,7 +2,7 @@
 //
 //     app.use(tollgate({ url: 'http://127.0.0.1:8080', domain: 'api' }));
 //
-// A check has DEADLINE_MS in all. If the server does not answer in time, requests pass (FAIL_OPEN) or get 503.
+// DEADLINE_MS covers the whole check. If the server does not answer in time, requests pass (FAIL_OPEN) or get status 503.
 'use strict';
 const http = require('node:http');
 const https = require('node:https');
@@ -11,7 +11,7 @@ const DEADLINE_MS = 250;
 const FAIL_OPEN = true;
 const PASSED_ON = ['retry-after', 'ratelimit', 'ratelimit-policy'];
 
-/** Resolves to 200 if the request may pass, otherwise the status to refuse it with; and the headers for the client. */
+/** Resolves to 200 or the status of the refusal, and the headers for the client. */
 function check({ url, domain, token }, attributes) {
   const failed = { status: FAIL_OPEN ? 200 : 503, headers: {} };
   return new Promise((resolve) => {
@@ -19,12 +19,12 @@ function check({ url, domain, token }, attributes) {
     const headers = { 'content-type': 'application/json', 'content-length': Buffer.byteLength(body) };
     if (token) headers.authorization = `Bearer ${token}`;
     const client = url.startsWith('https:') ? https : http;
-    // A deadline for everything, from the connection to the last byte.
+    // One deadline for the whole check, from connecting to the last byte.
     const signal = AbortSignal.timeout(DEADLINE_MS);
     const request = client.request(new URL('/v1/check', url), { method: 'POST', headers, signal }, (response) => {
       response.resume();
       response.on('end', () => {
-        // Otherwise not a decision: a mistake in the request or the token, or a server that is full.
+        // Any other type is not a decision: an invalid request or token, or an overloaded server.
         if (response.headers['content-type'] !== 'application/json') return resolve(failed);
         const passedOn = PASSED_ON.filter((name) => name in response.headers);
         const entries = passedOn.map((name) => [name, response.headers[name]]);

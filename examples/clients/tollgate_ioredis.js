@@ -3,7 +3,7 @@
 //     const limits = new Limits('redis://127.0.0.1:6380');
 //     const { allowed, retryAfterMs } = await limits.check('api', { user: 'alice' });
 //
-// A check has DEADLINE_MS in all. If the server does not answer in time, requests pass (FAIL_OPEN) or not.
+// DEADLINE_MS covers the whole check. If the server does not answer in time, requests pass if FAIL_OPEN is true.
 'use strict';
 const Redis = require('ioredis');
 
@@ -12,10 +12,10 @@ const FAIL_OPEN = true;
 
 class Limits {
   constructor(url) {
-    // `commandTimeout` includes the time until there is a connection.
+    // `commandTimeout` includes the time to connect.
     const options = { connectTimeout: DEADLINE_MS, commandTimeout: DEADLINE_MS, maxRetriesPerRequest: 0 };
     this.client = new Redis(url, options);
-    // Checks see the errors of the connection; without a listener they would be printed.
+    // Checks handle connection errors; without a listener, ioredis would also print them.
     this.client.on('error', () => {});
   }
 
@@ -31,7 +31,7 @@ class Limits {
     }
   }
 
-  /** Several checks in one round trip. ioredis's `pipeline()` is not a transaction, and there are none. */
+  /** Returns a pipeline, for several checks in one round trip. It is not a transaction; Tollgate has none. */
   pipeline() {
     return this.client.pipeline();
   }

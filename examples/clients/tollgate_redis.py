@@ -3,7 +3,8 @@
     limits = Limits("redis://127.0.0.1:6380")
     allowed, retry_after = limits.check("api", user="alice")
 
-Connecting and a check have DEADLINE seconds each. If the server does not answer in time, requests pass (FAIL_OPEN) or not.
+DEADLINE (seconds) applies to connecting and to each check. If the server does not answer in time, requests pass if FAIL_OPEN
+is true.
 """
 import redis
 from redis.backoff import NoBackoff
@@ -15,7 +16,7 @@ FAIL_OPEN = True
 
 class Limits:
     def __init__(self, url):
-        # By default every call is tried four times, each with the full time.
+        # By default, redis-py makes up to four attempts per call, each with the full timeout.
         self.client = redis.Redis.from_url(
             url, socket_timeout=DEADLINE, socket_connect_timeout=DEADLINE, retry=Retry(NoBackoff(), 0)
         )
@@ -31,5 +32,5 @@ class Limits:
         return bool(fields[b"allowed"]), fields.get(b"retry_after_ms", 0)
 
     def pipeline(self):
-        """Several checks in one round trip. There are no transactions, so `transaction=False` is needed."""
+        """Returns a pipeline, for several checks in one round trip. Tollgate has no transactions."""
         return self.client.pipeline(transaction=False)

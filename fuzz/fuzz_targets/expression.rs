@@ -1,4 +1,5 @@
-//! Expressions of rules: `cargo fuzz run -s none expression -- -dict=fuzz/expression.dict`, which works on the stable toolchain.
+//! Fuzzes rule expressions. Runs on the stable toolchain:
+//! `cargo fuzz run -s none expression -- -dict=fuzz/expression.dict`
 #![no_main]
 
 #[path = "../../crates/engine/tests/fuzzed/expression.rs"]

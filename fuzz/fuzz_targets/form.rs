@@ -1,4 +1,5 @@
-//! Forms with files: `cargo fuzz run -s none form`, which works on the stable toolchain.
+//! Fuzzes multipart forms with files. Runs on the stable toolchain:
+//! `cargo fuzz run -s none form`
 #![no_main]
 
 #[path = "../../crates/server/tests/fuzzed/form.rs"]

@@ -1,4 +1,5 @@
-//! Forwarded headers and cookies: `cargo fuzz run -s none forwarded`, which works on the stable toolchain.
+//! Fuzzes forwarded headers and cookies. Runs on the stable toolchain:
+//! `cargo fuzz run -s none forwarded`
 #![no_main]
 
 #[path = "../../crates/http/tests/fuzzed/forwarded.rs"]

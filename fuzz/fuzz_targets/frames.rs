@@ -1,4 +1,5 @@
-//! Frames between nodes: `cargo fuzz run -s none frames`, which works on the stable toolchain.
+//! Fuzzes frames between nodes. Runs on the stable toolchain:
+//! `cargo fuzz run -s none frames`
 #![no_main]
 
 #[path = "../../crates/peers/tests/fuzzed/frames.rs"]

@@ -1,4 +1,5 @@
-//! Patterns for paths: `cargo fuzz run -s none glob`, which works on the stable toolchain.
+//! Fuzzes path patterns. Runs on the stable toolchain:
+//! `cargo fuzz run -s none glob`
 #![no_main]
 
 #[path = "../../crates/engine/tests/fuzzed/glob.rs"]

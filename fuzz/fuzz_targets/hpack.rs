@@ -1,4 +1,5 @@
-//! Header compression: `cargo fuzz run -s none hpack`, which works on the stable toolchain.
+//! Fuzzes HPACK header compression. Runs on the stable toolchain:
+//! `cargo fuzz run -s none hpack`
 #![no_main]
 
 #[path = "../../crates/server/tests/fuzzed/hpack.rs"]

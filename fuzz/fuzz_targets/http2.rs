@@ -1,4 +1,5 @@
-//! The HTTP/2 of the rate-limit service: `cargo fuzz run -s none http2`, which works on the stable toolchain.
+//! Fuzzes the HTTP/2 implementation of the rate-limit service. Runs on the stable toolchain:
+//! `cargo fuzz run -s none http2`
 #![no_main]
 
 #[path = "../../crates/server/tests/fuzzed/http2.rs"]

@@ -1,4 +1,5 @@
-//! Rates and other limits: `cargo fuzz run -s none limit`, which works on the stable toolchain.
+//! Fuzzes the parser of rates and other limits. Runs on the stable toolchain:
+//! `cargo fuzz run -s none limit`
 #![no_main]
 
 #[path = "../../crates/engine/tests/fuzzed/limit.rs"]

@@ -1,4 +1,5 @@
-//! Access logs: `cargo fuzz run -s none log`, which works on the stable toolchain.
+//! Fuzzes the parser of access logs. Runs on the stable toolchain:
+//! `cargo fuzz run -s none log`
 #![no_main]
 
 #[path = "../../crates/server/tests/fuzzed/log.rs"]

@@ -1,4 +1,5 @@
-//! The Redis protocol: `cargo fuzz run -s none resp`, which works on the stable toolchain.
+//! Fuzzes the Redis protocol. Runs on the stable toolchain:
+//! `cargo fuzz run -s none resp`
 #![no_main]
 
 #[path = "../../crates/server/tests/fuzzed/resp.rs"]

@@ -1,4 +1,5 @@
-//! Messages to the rate-limit service: `cargo fuzz run -s none rls`, which works on the stable toolchain.
+//! Fuzzes messages to the rate-limit service. Runs on the stable toolchain:
+//! `cargo fuzz run -s none rls`
 #![no_main]
 
 #[path = "../../crates/server/tests/fuzzed/rls.rs"]

@@ -1,4 +1,5 @@
-//! The text of rules: `cargo fuzz run -s none rules -- -dict=fuzz/rules.dict`, which works on the stable toolchain.
+//! Fuzzes the parser of rule files. Runs on the stable toolchain:
+//! `cargo fuzz run -s none rules -- -dict=fuzz/rules.dict`
 #![no_main]
 
 #[path = "../../crates/engine/tests/fuzzed/rules.rs"]

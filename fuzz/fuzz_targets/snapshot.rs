@@ -1,4 +1,5 @@
-//! Snapshots of keyed limiters: `cargo fuzz run -s none snapshot`, which works on the stable toolchain.
+//! Fuzzes snapshots of keyed limiters. Runs on the stable toolchain:
+//! `cargo fuzz run -s none snapshot`
 #![no_main]
 
 #[path = "../../crates/tollgate/tests/fuzzed/snapshot.rs"]

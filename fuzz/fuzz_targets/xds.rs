@@ -1,4 +1,5 @@
-//! Bytes from an xDS server: `cargo fuzz run -s none xds`, which works on the stable toolchain.
+//! Fuzzes messages from an xDS server. Runs on the stable toolchain:
+//! `cargo fuzz run -s none xds`
 #![no_main]
 
 #[path = "../../crates/server/tests/fuzzed/xds.rs"]

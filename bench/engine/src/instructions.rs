@@ -11,8 +11,8 @@ use crate::subjects::{Bare, Subject};
 
 const DECISIONS: usize = 20_000;
 
-/// Returns the instructions of a decision by the engine among 10 and among 10,000 rules, of a refusal among 10 rules, and of the
-/// two bare checks; `None` without valgrind.
+/// Returns the instruction counts of a decision with 10 rules and with 10,000 rules, of a refusal with 10 rules, and of
+/// two bare checks. `None` if valgrind is not installed.
 pub(crate) fn count_all() -> Result<Option<[f64; 4]>> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Ok(None);
@@ -41,7 +41,7 @@ fn count(subject: &str) -> Result<f64> {
     Ok(total / DECISIONS as f64)
 }
 
-/// Runs in the child process: the counted decisions, after as many uncounted ones.
+/// Runs in the child process: the same number of uncounted decisions first, then the counted ones.
 pub(crate) fn run_counted_decisions(subject: &str) -> Result<()> {
     let refuses = subject.starts_with("refusal-");
     let allowed = match subject {
@@ -62,7 +62,7 @@ pub(crate) fn run_counted_decisions(subject: &str) -> Result<()> {
         }
     };
     let expected = if refuses { 0 } else { DECISIONS };
-    ensure!(allowed == expected, "{allowed} were allowed instead of {expected}");
+    ensure!(allowed == expected, "{allowed} decisions were allowed instead of {expected}");
     Ok(())
 }
 

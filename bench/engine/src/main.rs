@@ -1,5 +1,5 @@
-//! Measures the cost of rules: two matching rules of ten thousand compared with two of ten, with the bare checks, and
-//! with limitador. The contenders take turns within one run, so that disturbances affect all of them.
+//! Measures the cost of rules: two matching rules out of 10,000, compared with two out of 10, with bare checks, and
+//! with limitador. The contenders alternate within one run, so that disturbances affect all of them equally.
 
 mod instructions;
 mod rules;
@@ -72,7 +72,7 @@ fn compare_rule_counts(bars: &mut Bars) -> Result<()> {
     Ok(())
 }
 
-/// Compares limitador with the engine: the same two limits, alone and among a thousand rules.
+/// Compares the engine with limitador: the same two limits, alone and among 1,000 rules.
 fn compare_with_peer(bars: &mut Bars) -> Result<()> {
     println!();
     for (size, times, bar) in [(2, 50, 5.0), (1_000, 2, 50.0)] {

@@ -8,10 +8,10 @@ pub(crate) type Attributes = [(&'static str, String); 4];
 
 /// A limit that no run reaches.
 pub(crate) const WIDE: &str = "1000000/s";
-/// A limit that refuses all but the first request of a run.
+/// A limit that admits only the first request of a run.
 pub(crate) const NARROW: &str = "1/d";
 
-/// A rule file with this many rules, all of the same limit.
+/// Returns a rule file with `size` rules, all with the same limit.
 pub(crate) fn rule_file(size: usize, limit: &str) -> String {
     let mut text = String::from("domain: api\nrules:\n");
     for n in 0..size {
@@ -25,7 +25,7 @@ pub(crate) fn rule_file(size: usize, limit: &str) -> String {
     text
 }
 
-/// Returns the condition of such a rule in the syntax of the peer, which has no path patterns.
+/// Returns the condition of rule `n` in the syntax of limitador, which has no path patterns.
 pub(crate) fn peer_condition(n: usize) -> String {
     match n % 3 {
         0 => format!("path.startsWith('/service-{n}/') && path.contains('/items/')"),
@@ -36,17 +36,17 @@ pub(crate) fn peer_condition(n: usize) -> String {
     }
 }
 
-/// Returns requests that each match one pattern and one tenant.
+/// Returns requests that each match two rules: one by path pattern and one by tenant.
 pub(crate) fn matching_requests(size: usize) -> Vec<Attributes> {
     let request = |n: usize| {
-        // A step width that visits every index in scattered order.
+        // Multiplying by large primes scatters the indices.
         let path = n * 7_919 % size.div_ceil(3) * 3;
         let tenant = n * 104_729 % (size + 1).div_euclid(3) * 3 + 1;
         [
             ("path", format!("/service-{path}/17/items/4711")),
             ("tenant", format!("tenant-{tenant}")),
             ("method", "GET".into()),
-            // The same number of counters for few rules as for many.
+            // Keeps the number of counters independent of the number of rules.
             ("client", format!("client {n}")),
         ]
     };

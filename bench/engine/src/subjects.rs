@@ -1,4 +1,4 @@
-//! The contenders: the engine with a number of rules, the same checks without rules, and the peer.
+//! The contenders: the engine, the same checks without rules, and limitador.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -13,11 +13,11 @@ use tollgate_engine::{Decisions, Engine, Entry, Item, Matched, MemoryStore, Requ
 
 use crate::rules::{Attributes, WIDE, matching_requests, peer_condition, rule_file};
 
-/// The engine with a number of rules.
+/// The engine with a given number of rules.
 pub(crate) struct Subject {
     engine: Engine<MemoryStore>,
     requests: Vec<Attributes>,
-    /// How long it took to parse the rules and put them in force.
+    /// Time to parse the rules and put them in force, in milliseconds.
     pub(crate) loaded_ms: f64,
 }
 
@@ -34,7 +34,7 @@ impl Subject {
         Ok(Self { engine, requests: matching_requests(size), loaded_ms: started.elapsed().as_secs_f64() * 1e3 })
     }
 
-    /// Returns the nanoseconds to find the matching rules of a request.
+    /// Returns the nanoseconds to find the rules that a request matches.
     pub(crate) fn find(&self, requests: usize) -> f64 {
         let rules = self.engine.rules();
         let mut matched = Matched::default();
@@ -68,7 +68,7 @@ impl Subject {
     }
 }
 
-/// The two checks of a request, made directly without rules.
+/// The two checks of a request, without the engine.
 pub(crate) struct Bare {
     limiters: [Keyed; 2],
 }
@@ -110,7 +110,7 @@ impl Peer {
         let context = |attributes: Attributes| {
             let mut values: HashMap<String, String> =
                 attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-            // In the peer, a condition on a missing attribute is an error.
+            // In limitador, a condition on a missing attribute is an error.
             values.insert("plan".into(), "none".into());
             Context::from(values)
         };
@@ -124,13 +124,17 @@ impl Peer {
         for n in 0..times {
             let checked = self.limiter.check_rate_limited_and_update(&self.namespace, &self.contexts[n % 100], 1);
             let checked = checked.ok().context("a decision")?;
-            ensure!(!checked.limited && checked.counters.len() == 2, "it met {} limits", checked.counters.len());
+            ensure!(
+                !checked.limited && checked.counters.len() == 2,
+                "limitador matched {} limits instead of 2",
+                checked.counters.len()
+            );
         }
         Ok(started.elapsed().as_nanos() as f64 / times as f64)
     }
 }
 
-/// Few enough to finish before the scheduler preempts the thread.
+/// Calls per measurement: few enough to finish before the scheduler preempts the thread.
 const TIMES: usize = 1_000;
 
 /// Returns the nanoseconds per call.

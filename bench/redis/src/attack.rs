@@ -1,4 +1,4 @@
-//! One key that is refused, asked for again and again: how often the store is called.
+//! Repeated requests for one refused key: the number of store calls.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ const REQUESTS: u32 = 100_000;
 const CALLERS: u32 = 64;
 const MOST_CALLS: f64 = 20.0;
 
-/// Returns whether a bar was missed.
+/// Returns whether a goal was missed.
 pub(crate) async fn attack(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     println!("\n{kind:?}, {REQUESTS} requests for one refused key by {CALLERS} callers");
@@ -29,7 +29,7 @@ pub(crate) async fn attack(kind: Kind) -> Result<bool> {
                 let ours = ours.clone();
                 tokio::spawn(async move {
                     for _ in 0..REQUESTS / CALLERS {
-                        ensure!(!ours.ask(0).await?, "nothing is left");
+                        ensure!(!ours.ask(0).await?, "a request was admitted");
                     }
                     Ok(())
                 })
@@ -39,9 +39,9 @@ pub(crate) async fn attack(kind: Kind) -> Result<bool> {
             attacker.await??;
         }
         let (seconds, calls) = (start.elapsed().as_secs_f64(), ours.store.counts().calls - before);
-        // An attack shorter than a second may make the calls of a second.
+        // An attack shorter than a second may use the calls of a whole second.
         let rate = calls as f64 / seconds.max(1.0);
-        let what = format!("{name}: calls of the store per second, {calls} in {seconds:.2} s");
+        let what = format!("{name}: store calls per second, {calls} in {seconds:.2} s");
         missed |= bar(&what, rate, rate <= MOST_CALLS, "at most 20");
     }
     Ok(missed)

@@ -1,4 +1,4 @@
-//! Those who ask.
+//! The contenders.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreVe
 use tollgate_redis::{Config, RedisStore, script};
 use tollgate_testkit::servers::Server;
 
-/// Who asks, and how.
+/// A way to decide a request on Redis.
 #[derive(Clone, Debug)]
 pub(crate) enum Contender {
     Ours(&'static str, Limited),
@@ -44,7 +44,7 @@ impl Contender {
     }
 }
 
-/// Our store.
+/// Tollgate's store.
 #[derive(Clone, Debug)]
 pub(crate) struct Limited {
     pub(crate) store: Arc<RedisStore>,
@@ -62,7 +62,7 @@ impl tollgate::ledger::LimitTable for OneLimit<'_> {
 }
 
 impl Limited {
-    /// Charges several keys in one request.
+    /// Creates a contender that charges `keys` keys per request.
     pub(crate) async fn new(server: &Server, limits: Limits, keys: usize) -> Result<Self> {
         let namespace = format!("ours{}x{keys}", limits.as_slice().len());
         let mut one = Self::shared(server, &namespace, limits, Consistency::Strict).await?;
@@ -70,7 +70,7 @@ impl Limited {
         Ok(one)
     }
 
-    /// Charges one key under a consistency. All with the same namespace share their keys.
+    /// Creates a contender that charges one key per request. Contenders with the same namespace share their keys.
     pub(crate) async fn shared(
         server: &Server,
         namespace: &str,
@@ -105,7 +105,7 @@ impl Limited {
     }
 }
 
-/// A script, called for each request.
+/// A script that is called once per request.
 #[derive(Clone, Debug)]
 pub(crate) struct OneByOne {
     connection: MultiplexedConnection,
@@ -114,7 +114,7 @@ pub(crate) struct OneByOne {
     arguments: Vec<Vec<u8>>,
 }
 
-/// The usual GCRA script, with a theoretical arrival time in microseconds; it returns allowed, remaining, retry and
+/// The common GCRA script, with the theoretical arrival time in microseconds. It returns allowed, remaining, retry and
 /// reset.
 const PLAIN: &str = r"
 local time = redis.call('TIME')
@@ -129,7 +129,8 @@ return { 1, math.floor(-over / interval), 0, new - now }
 ";
 
 impl OneByOne {
-    /// The script of the store, with one charge of one token bucket: 1,000,000 per second, as many at once.
+    /// The script of the store, with one charge of one token bucket: 1,000,000 per second, with a burst of the same
+    /// size.
     pub(crate) async fn ours(server: &Server) -> Result<Self> {
         let charge = [&[0, 0, 1, 0, 1, 1][..], &1_u64.to_le_bytes()[..7]].concat();
         let million = [0xce, 0, 0x0f, 0x42, 0x40];
@@ -137,12 +138,12 @@ impl OneByOne {
         Self::new(server, script::SOURCE, "script", vec![charge, numbers]).await
     }
 
-    /// The usual one.
+    /// The common GCRA script, with a limit that is never reached.
     pub(crate) async fn plain(server: &Server) -> Result<Self> {
         Self::new(server, PLAIN, "plain", vec![b"1".to_vec(), b"1000000".to_vec(), b"1".to_vec()]).await
     }
 
-    /// The usual one, with one token a day.
+    /// The common GCRA script, with one token per day.
     pub(crate) async fn plain_refusing(server: &Server) -> Result<Self> {
         Self::new(server, PLAIN, "refusing", vec![b"86400000000".to_vec(), b"1".to_vec(), b"1".to_vec()]).await
     }
@@ -166,7 +167,7 @@ impl OneByOne {
     }
 }
 
-/// The baseline: a script that does almost nothing.
+/// The baseline: one `INCR` per request.
 #[derive(Clone, Debug)]
 pub(crate) struct Incr {
     connection: MultiplexedConnection,

@@ -1,5 +1,5 @@
-//! Instructions of this node per decision about a key in steady use, counted by callgrind in a child process: repeatable on a
-//! busy machine. What other threads do, such as exchanges with the store, is not counted.
+//! Instructions per decision on a key in steady use, counted by callgrind in a child process: repeatable on a busy
+//! machine. The work of other threads, such as exchanges with the store, is not counted.
 
 use std::process::Command;
 
@@ -13,15 +13,15 @@ use crate::nodes::with_rules;
 
 const DECISIONS: usize = 20_000;
 
-/// Prints the instructions of a decision: in memory, eventual on a store, and eventual among peers.
+/// Prints the instructions per decision: in memory, `eventual` on Redis, and `eventual` among peers.
 pub(crate) fn count_all() -> Result<()> {
     let server = Server::start(Kind::Redis);
     let memory = count("memory", "-")?;
     println!("instructions of a decision in memory: {memory:.0}");
-    // Not leased: its clock calls the kernel's shared library directly, which valgrind hides.
+    // Not `leased`: it reads the clock through the kernel's vDSO, which valgrind hides.
     for (subject, url) in [("eventual", &*server.url()), ("peers", "-")] {
         let found = count(subject, url)?;
-        println!("{subject}: {found:.0}, the part of memory: {:.2}", memory / found);
+        println!("{subject}: {found:.0}; memory takes {:.2} of that", memory / found);
     }
     Ok(())
 }
@@ -49,7 +49,7 @@ fn count(subject: &str, url: &str) -> Result<f64> {
     Ok(total / DECISIONS as f64)
 }
 
-/// Runs in the child process: the counted decisions, after as many uncounted ones.
+/// Runs in the child process: the same number of uncounted decisions first, then the counted ones.
 pub(crate) fn run_counted_decisions(subject: &str, url: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let connect = || -> Result<RedisStore> {
@@ -84,7 +84,7 @@ async fn decide_all<S: Store>(engine: &Engine<S>) -> Result<()> {
     let items = [Item::new(&entries)];
     let request = Request::new("d", &items);
     for _ in 0..DECISIONS {
-        ensure!(engine.check(&request, &mut decisions).await?.is_allowed(), "everything passes here");
+        ensure!(engine.check(&request, &mut decisions).await?.is_allowed(), "a request was refused");
     }
     Ok(())
 }

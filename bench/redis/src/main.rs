@@ -1,7 +1,7 @@
-//! Measures how many decisions per second a Redis server makes, and its CPU time for each: our store, in which callers
-//! share calls, compared with one script call per decision on one multiplexed connection. Both use the same server,
-//! keys and number of callers, and take turns. Then rules with another consistency are compared with the store in memory, a key
-//! is attacked, and the server is stopped under load.
+//! Measures the decisions per second of a Redis server and its CPU time per decision. Tollgate's store, in which
+//! callers share calls, is compared with one script call per decision on one multiplexed connection. Both alternate on
+//! the same server, with the same keys and the same number of callers. Further parts compare `leased` and `eventual`
+//! rules with the memory store, flood a refused key, and stop the server under load.
 
 mod attack;
 mod contenders;
@@ -44,13 +44,13 @@ fn main() -> Result<()> {
     std::process::exit(missed.into())
 }
 
-/// Prints whether a bar is reached; returns whether it is missed.
+/// Prints whether a goal is met, and returns whether it is missed.
 fn bar(what: &str, value: f64, holds: bool, bar: &str) -> bool {
     println!("{} {what}: {value:.2} ({bar})", if holds { "ok    " } else { "MISSED" });
     !holds
 }
 
-/// Compares requests that are refused. Returns whether a bar was missed.
+/// Compares refused requests. Returns whether a goal was missed.
 async fn refused(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     let bucket = Limits::from(Limit::from(TokenBucket::new("1/day".parse()?, 1)?));
@@ -73,7 +73,7 @@ async fn refused(kind: Kind) -> Result<bool> {
     Ok(bar("server CPU against one call of a plain script", ratio, ratio <= 0.35, "at most 0.35"))
 }
 
-/// Returns whether a bar was missed.
+/// Compares the contenders. Returns whether a goal was missed.
 async fn race(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     let bucket = TokenBucket::new("1000000/s".parse()?, 1_000_000)?;

@@ -16,7 +16,7 @@ const TURN: Duration = Duration::from_millis(1_000);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) per_second: f64,
-    /// CPU time of the server for one request.
+    /// CPU time of the server per request, in microseconds.
     pub(crate) cpu_micros: f64,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
@@ -41,7 +41,7 @@ impl Figures {
 /// The number of keys.
 const KEYS: u32 = 100_000;
 
-/// Asks once for every key.
+/// Makes one request for every key.
 pub(crate) async fn ask_all(contender: &Contender, callers: usize) -> Result<()> {
     let tasks: Vec<_> = (0..callers as u32)
         .map(|caller| {
@@ -60,7 +60,7 @@ pub(crate) async fn ask_all(contender: &Contender, callers: usize) -> Result<()>
     Ok(())
 }
 
-/// Runs `callers` tasks for a while; each sends one request after the other, all of which pass or all of which do not.
+/// Runs `callers` tasks that send sequential requests for one turn. `passes` is the expected outcome of every request.
 pub(crate) async fn measure(server: &Server, contender: &Contender, callers: usize, passes: bool) -> Result<Figures> {
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let tasks: Vec<_> = (0..callers)
@@ -73,7 +73,7 @@ pub(crate) async fn measure(server: &Server, contender: &Contender, callers: usi
                     number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     let start = Instant::now();
                     let passed = contender.ask((number >> 33) as u32 % KEYS).await?;
-                    ensure!(passed == passes, "{}: passes: {passed}", contender.name());
+                    ensure!(passed == passes, "{}: unexpected outcome, passed: {passed}", contender.name());
                     if count.load(Ordering::Relaxed) {
                         waits.push(start.elapsed().as_nanos() as u64);
                     }

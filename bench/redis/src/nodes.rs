@@ -1,5 +1,5 @@
-//! Rules with `consistency: leased` and `eventual`: what a decision costs this process beside one in memory, and how well three nodes
-//! share a limit that is asked for twice.
+//! Rules with `consistency: leased` and `eventual`: the cost of a decision beside the memory store, and three nodes
+//! that share a limit under a demand of twice the limit.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use tollgate_testkit::servers::{Kind, Server};
 use crate::contenders::Limited;
 use crate::{TURNS, bar};
 
-/// How long a turn decides.
+/// Length of a turn.
 const TURN: Duration = Duration::from_millis(1_000);
-/// How many decisions are made between two looks at the clock.
+/// Number of decisions between two clock readings.
 const ROUND: u32 = 1_000;
 
-/// Compares decisions per CPU second of this process with those of the store in memory. Returns whether a bar was missed.
+/// Compares decisions per CPU second of this process with those of the memory store. Returns whether a goal was missed.
 pub(crate) async fn beside_memory(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     let memory = with_rules(MemoryStore::new(1_000)?, "strict")?;
@@ -58,10 +58,10 @@ async fn per_cpu_second<S: Store>(engine: &Engine<S>) -> Result<f64> {
     let (start, cpu, mut decided) = (Instant::now(), processor_time()?, 0_u64);
     while start.elapsed() < TURN {
         for _ in 0..ROUND {
-            ensure!(engine.check(&request, &mut decisions).await?.is_allowed(), "everything passes here");
+            ensure!(engine.check(&request, &mut decisions).await?.is_allowed(), "a request was refused");
         }
         decided += u64::from(ROUND);
-        // Exchanges and merges are the work of other tasks.
+        // Lets other tasks run, which exchange leases and merge counts.
         tokio::task::yield_now().await;
     }
     Ok(decided as f64 / (processor_time()? - cpu).as_secs_f64())
@@ -81,11 +81,11 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// The limit that three nodes share: a thousand a second.
+/// The limit that three nodes share, per second.
 const RATE: u64 = 1_000;
 const LENGTH: Duration = Duration::from_secs(10);
 
-/// Three nodes with different parts of twice the limit. Returns whether a bar was missed.
+/// Runs three nodes with different parts of a demand of twice the limit. Returns whether a goal was missed.
 pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     let limit = Limit::from(TokenBucket::new(format!("{RATE}/s").parse()?, RATE)?);
@@ -95,7 +95,7 @@ pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
     }
     let before: u64 = nodes.iter().map(|node| node.store.counts().calls).sum();
     let start = Instant::now();
-    // The first has 6 of 11 requests, the second 3 and the third 2: as 1, 1/2 and 1/3.
+    // The nodes get 6/11, 3/11 and 2/11 of the requests, in the proportion 1 : 1/2 : 1/3.
     let tasks: Vec<_> = nodes
         .iter()
         .zip([6, 3, 2])
@@ -109,12 +109,12 @@ pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
     let possible = RATE as f64 * (1.0 + start.elapsed().as_secs_f64());
     println!("\n{kind:?}, three nodes with leases of {RATE} a second, asked for twice as much for {LENGTH:?}");
     let share = admitted as f64 / possible;
-    let missed = bar("admitted of what may pass", share, share >= 0.97, "at least 0.97");
+    let missed = bar("admitted fraction of the limit", share, share >= 0.97, "at least 0.97");
     let per_request = calls as f64 / admitted as f64;
-    Ok(missed | bar("calls of the store per admitted request", per_request, per_request <= 0.25, "at most 0.25"))
+    Ok(missed | bar("store calls per admitted request", per_request, per_request <= 0.25, "at most 0.25"))
 }
 
-/// Asks this often a second; returns how many were admitted.
+/// Makes `per_second` requests per second, and returns the number of admitted requests.
 async fn demand(node: Limited, per_second: u64, start: Instant) -> Result<u64> {
     let (mut asked, mut admitted) = (0, 0);
     while start.elapsed() < LENGTH {

@@ -1,5 +1,5 @@
 //! A store that stops answering under load: the longest wait of a request, compared with tasks that only wait for a
-//! timer of the same length, which shows the noise of the machine.
+//! timer of the same length. The timer shows the noise of the machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
 
 const CALLERS: u64 = 64;
-/// The pause between an answer and the caller's next request, for about ten thousand requests a second.
+/// Pause between an answer and the caller's next request, for about 10,000 requests per second.
 const PAUSE: Duration = Duration::from_millis(5);
 const STOPPED: Duration = Duration::from_secs(2);
 const DEADLINE: Duration = Duration::from_millis(10);
 
-/// What the callers saw.
+/// The answers and waits of the callers.
 #[derive(Debug, Default)]
 struct Seen {
     exact: AtomicU64,
@@ -26,13 +26,13 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns the longest wait since the last call.
+    /// Returns the longest wait since the last call of this function.
     fn longest(&self) -> Duration {
         Duration::from_nanos(self.longest_nanos.swap(0, Ordering::Relaxed))
     }
 }
 
-/// Runs callers, each sending one request after the other, until they are stopped.
+/// Callers that send sequential requests until they are stopped.
 struct Load {
     seen: Arc<Seen>,
     ended: Arc<AtomicBool>,
@@ -63,7 +63,7 @@ impl Load {
         Self { seen, ended, callers }
     }
 
-    /// Fails if any of the callers did not get a decision.
+    /// Stops the callers. Fails if any request got no decision.
     async fn end(self) -> Result<()> {
         self.ended.store(true, Ordering::Relaxed);
         for caller in self.callers {
@@ -73,7 +73,7 @@ impl Load {
     }
 }
 
-/// Returns whether a caller waited too long.
+/// Stops a store under load. Returns whether a goal was missed.
 pub(crate) async fn stop(kind: Kind) -> Result<bool> {
     let control = Load::start(async |_| {
         tokio::time::sleep(DEADLINE).await;
@@ -119,14 +119,14 @@ pub(crate) async fn stop(kind: Kind) -> Result<bool> {
     let noise = (timer.saturating_sub(DEADLINE) * 2).max(Duration::from_millis(5));
     let holds = stopped <= DEADLINE + noise && after > 0;
     println!("\n{kind:?} stopped for {STOPPED:?} under load, {CALLERS} callers, a deadline of {DEADLINE:?}");
-    println!("       longest wait of callers who only wait for a timer of {DEADLINE:?}: {timer:.1?}");
+    println!("       longest wait for a timer of {DEADLINE:?}: {timer:.1?}");
     println!("       longest wait while the store answers: {usual:.1?}");
     println!(
-        "{} longest wait while it is stopped: {stopped:.1?} (at most the deadline and twice the noise of the timer, or 5 ms)",
+        "{} longest wait while the store is stopped: {stopped:.1?} (at most the deadline plus twice the timer's noise, at least 5 ms)",
         if holds { "ok    " } else { "MISSED" }
     );
     println!(
-        "       {turned} requests were decided without it; exact again after {recovered:.1?}, {after} in the next second"
+        "       {turned} requests decided without the store; recovered after {recovered:.1?}, {after} in the next second"
     );
     Ok(!holds)
 }

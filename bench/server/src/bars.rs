@@ -1,18 +1,18 @@
-//! The goals, and whether the figures reach them.
+//! Goals, and whether the measurements meet them.
 
 use std::process::ExitCode;
 
-/// The lines of the report, one for each goal.
+/// The report lines, one per goal.
 #[derive(Debug, Default)]
 pub struct Bars(Vec<String>);
 
 impl Bars {
-    /// Adds a figure that must not be lower than `bar`.
+    /// Adds a value that must be at least `bar`.
     pub fn at_least(&mut self, what: &str, value: f64, bar: f64) {
         self.print_goal(what, value, bar, value >= bar, "at least");
     }
 
-    /// Adds a figure that must not be higher than `bar`.
+    /// Adds a value that must be at most `bar`.
     pub fn at_most(&mut self, what: &str, value: f64, bar: f64) {
         self.print_goal(what, value, bar, value <= bar, "at most");
     }
@@ -21,7 +21,7 @@ impl Bars {
         self.0.push(format!("{} {what}: {value:.2}, {words} {bar:.2}", if met { "met   " } else { "MISSED" }));
     }
 
-    /// Prints the lines; the status is 1 if a goal was missed.
+    /// Prints the lines, and returns status 1 if a goal was missed.
     pub fn report(&self) -> ExitCode {
         println!();
         self.0.iter().for_each(|line| println!("{line}"));

@@ -1,9 +1,10 @@
-//! Shared by the benchmarks of the server.
+//! Code shared by the server benchmarks.
 
 pub mod bars;
 pub mod process;
 
-/// Returns rules of which two match the request of the benchmarks. A third have path patterns, a third one value, a third lists.
+/// Returns a rule file with `count` rules, two of which match the requests of the benchmarks. The others match path
+/// patterns, single values and lists of values, a third each.
 pub fn rule_file(count: usize) -> String {
     let mut text = "domain: api\nrules:\n- {id: mine, when: {path: '/v1/mine/**'}, per: [client], limit: 1M/s}\n\
                     - {id: gold, when: {plan: gold}, per: [client], limit: 1M/s}\n"

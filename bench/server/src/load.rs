@@ -1,4 +1,4 @@
-//! Load generators: redis-benchmark, wrk, and two small clients for what neither of them can do.
+//! Load generators: redis-benchmark, wrk, and two small clients for loads that neither can generate.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 use tollgate_server_bench::process::Server;
 
-/// The figures of one run.
+/// The results of one run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     /// Answers per second.
@@ -18,7 +18,7 @@ pub(crate) struct Run {
     pub(crate) cpu_micros: f64,
 }
 
-/// Runs redis-benchmark with fifty connections and `pipeline` commands at a time.
+/// Runs redis-benchmark with 50 connections and pipelines of `pipeline` commands.
 pub(crate) fn redis_benchmark(server: &Server, pipeline: usize, count: usize, command: &[&str]) -> anyhow::Result<Run> {
     let before = server.cpu_micros();
     let output = Command::new("redis-benchmark")
@@ -43,7 +43,7 @@ pub(crate) fn put_script(server: &Server, script: &str) -> anyhow::Result<String
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Runs wrk with fifty connections for two seconds, with a random key in every body.
+/// Runs wrk with 50 connections for two seconds. `script` chooses a random key for every request.
 pub(crate) fn run_wrk(server: &Server, path: &str, script: &str) -> anyhow::Result<Run> {
     let before = server.cpu_micros();
     let output = Command::new("wrk")
@@ -89,8 +89,8 @@ pub(crate) fn fill(address: SocketAddr, keys: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends `rate` commands per second over fifty connections for `length`, and returns the median time to an answer in
-/// microseconds. The rate is moderate, so that the server neither sleeps nor falls behind.
+/// Sends `rate` commands per second over 50 connections for `length`, and returns the median response time in
+/// microseconds. The rate should be moderate, so that the server neither sleeps nor falls behind.
 pub(crate) fn median_latency(address: SocketAddr, rate: u32, length: Duration) -> anyhow::Result<f64> {
     const CONNECTIONS: u32 = 50;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -124,7 +124,8 @@ async fn one_connection(
     let (mut times, mut buffer) = (Vec::new(), [0; 4096]);
     let mut due = first;
     while due < first + length {
-        // The timer has a resolution of 1 ms, so about twenty requests are sent per tick, to the floor as well.
+        // The timer has a resolution of 1 ms, so requests are sent in bursts of about twenty. The floor gets the same
+        // bursts.
         tokio::time::sleep_until(due).await;
         let sent = Instant::now();
         stream.write_all(command).await?;

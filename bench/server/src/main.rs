@@ -1,9 +1,9 @@
-//! Compares the server with floors (servers that decide nothing) and with its peers: the same load on each in turn,
-//! several times, and the median of each figure.
+//! Compares the server with floors (servers that decide nothing) and with its peers. The same load runs on each server
+//! in turn, several times, and the medians are reported.
 //!
-//! On a small machine the load generator uses the CPU time that the server leaves. So besides answers per second, the
-//! server's own processor time per answer is printed, which is steadier. Ratios of one run hold on other machines,
-//! absolute figures do not.
+//! On a small machine, the load generator competes with the server for CPU time. So the server's own CPU time per
+//! answer is printed besides the answers per second; it varies less. Ratios within one run hold on other machines,
+//! absolute values do not.
 
 mod load;
 mod neighbour;
@@ -148,7 +148,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Measures the check that a reverse proxy makes, with one matching rule.
+    /// Measures the forward-auth check of a reverse proxy, with one matching rule.
     fn measure_forward_auth(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let file = std::env::temp_dir().join(format!("tollgate-bench-forward-{}.yaml", std::process::id()));
         let rules = "{domain: api, rules: [{id: mine, when: {path: '/v1/mine/**'}, per: [client_ip], limit: 1M/s}]}";
@@ -183,7 +183,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Compares two matching rules of ten with two of ten thousand.
+    /// Compares two matching rules out of 10 with two out of 10,000.
     fn compare_rule_counts(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let folder = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
@@ -264,7 +264,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Runs the load on every server in turn, several times, and returns the median of each figure.
+    /// Runs the load on every server in turn, several times, and returns the medians.
     fn run_in_turn(
         &self,
         servers: &[(&'static str, Server)],
@@ -287,7 +287,7 @@ impl Bench {
     }
 }
 
-/// Starts a program in the folder of this one.
+/// Starts a floor from this program's folder.
 fn start_floor(name: &str) -> anyhow::Result<Server> {
     let address = free_address()?;
     let program = std::env::current_exe()?.with_file_name(name);
@@ -305,7 +305,7 @@ fn start_redis(more: &[&str]) -> anyhow::Result<Option<Server>> {
     Server::start(&mut command, address).map(Some)
 }
 
-/// Starts throttlecrab-server, if `TOLLGATE_THROTTLECRAB` names it.
+/// Starts throttlecrab-server, if `TOLLGATE_THROTTLECRAB` is its path.
 fn start_throttlecrab(protocol: &str) -> anyhow::Result<Option<Server>> {
     let Some(program) = std::env::var_os("TOLLGATE_THROTTLECRAB") else { return Ok(None) };
     let address = free_address()?;

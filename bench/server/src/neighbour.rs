@@ -1,7 +1,7 @@
-//! How long one connection waits while another sends the most expensive requests that the bounds allow.
+//! Waits of one connection while another sends the most expensive requests that the server accepts.
 //!
-//! The server has one thread, so both connections share it. A probe sends a small request every millisecond and records
-//! the times to the answers: first while the server is otherwise idle, then while each expensive request is repeated.
+//! The server has one thread, which both connections share. A probe sends a small request every millisecond and records
+//! the response times: first while the server is otherwise idle, then while each expensive request is repeated.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,14 +17,14 @@ pub(crate) struct Heavy {
     pub(crate) body: String,
 }
 
-/// Returns the rules: 256 match a request with `a=1`, the most that one request may match, and 9,744 others do not.
+/// Returns a rule file. 256 rules match a request with `a=1`, which is the maximum; 9,744 rules do not match.
 pub(crate) fn rule_file() -> String {
     let matching = (0..256).map(|n| format!("- {{id: m{n}, when: {{a: '1'}}, per: [k], limit: 1M/s}}\n"));
     let others = (0..9_744).map(|n| format!("- {{id: o{n}, when: {{a: '1', b: 'x{n}'}}, limit: 1/s}}\n"));
     format!("domain: api\nrules:\n{}", matching.chain(others).collect::<String>())
 }
 
-/// Returns the expensive requests: the longest lists, of requests that match the most rules.
+/// Returns the expensive requests: lists of maximum length, whose items match the maximum number of rules.
 pub(crate) fn heavy_requests() -> [Heavy; 2] {
     let list = |count: usize| {
         let items: Vec<String> =
@@ -37,10 +37,10 @@ pub(crate) fn heavy_requests() -> [Heavy; 2] {
     ]
 }
 
-/// Returns the longest wait of the probe over `length`, in microseconds, while `request` is repeated on another connection.
+/// Returns the longest wait of the probe within `length`, in microseconds, while `request` is repeated on another
+/// connection.
 ///
-/// # Errors
-/// When a connection breaks.
+/// # Errors If a connection breaks.
 pub(crate) fn longest_wait(address: SocketAddr, length: Duration, request: Option<&Heavy>) -> anyhow::Result<f64> {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

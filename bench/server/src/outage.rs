@@ -1,4 +1,4 @@
-//! Measures how long callers wait when the store of a server is stopped under load, compared with the same load on a
+//! Measures the waits of callers when the store of a server is stopped under load, compared with the same load on a
 //! working store.
 
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use tokio::net::TcpStream;
 /// The number of callers.
 const CONNECTIONS: usize = 20;
 
-/// How long callers waited.
+/// The waits of the callers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Waits {
-    /// How many answers there were.
+    /// Number of answers.
     pub(crate) answers: usize,
     /// The median wait, in milliseconds.
     pub(crate) middle: f64,
@@ -29,10 +29,9 @@ pub(crate) fn signal(process: u32, name: &str) -> anyhow::Result<()> {
     if status.success() { Ok(()) } else { bail!("kill -{name} failed") }
 }
 
-/// Sends one request after the other on every connection for `length`, and calls `fault` after a third of it.
+/// Sends sequential requests on every connection for `length`, and calls `fault` after a third of that time.
 ///
-/// # Errors
-/// When a request is not answered with a decision.
+/// # Errors If a request is not answered with a decision.
 pub(crate) fn ask(
     address: SocketAddr,
     length: Duration,
@@ -73,7 +72,7 @@ async fn one_caller(
     while start.elapsed() < length {
         let asked = Instant::now();
         stream.write_all(command.as_bytes()).await?;
-        // A reply is far smaller than one read.
+        // A reply always fits one read.
         let read = stream.read(&mut buffer).await?;
         if !buffer[..read].starts_with(b"*5\r\n") {
             bail!("no decision: {}", buffer[..read].escape_ascii());

@@ -1,4 +1,4 @@
-//! Servers as child processes, and the processor time and memory they use.
+//! Servers as child processes, with their CPU time and memory.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-/// A running server; dropping it kills it.
+/// A running server. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    /// The address it listens on.
+    /// The address that the server listens on.
     pub address: SocketAddr,
 }
 
@@ -36,7 +36,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Processor time of all its threads, in microseconds.
+    /// Returns the CPU time of all threads, in microseconds.
     pub fn cpu_micros(&self) -> f64 {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
         let nanos = threads.filter_map(|thread| {
@@ -46,7 +46,7 @@ impl Server {
         nanos.sum::<f64>() / 1_000.
     }
 
-    /// Resident memory, in megabytes.
+    /// Returns the resident memory, in megabytes.
     pub fn megabytes(&self) -> anyhow::Result<f64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no resident memory")?;
@@ -66,7 +66,7 @@ pub fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// Returns the processor and how busy the machine is, for the heading of a report.
+/// Returns the processor model and the load average, for the heading of a report.
 pub fn describe_machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpus = read("/proc/cpuinfo");

@@ -42,7 +42,7 @@ pub(crate) struct Keyed {
 }
 
 impl Keyed {
-    /// With room for `capacity` keys.
+    /// Reserves space for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Self {
         Keyed { limiter: Arc::new(RateLimiter::new(capacity)), limit: wide_limit() }
     }
@@ -76,8 +76,8 @@ impl Contender for Keyed {
     }
 }
 
-/// Returns a wide limit. The crate computes its refill as burst ÷ period, so the period is chosen to give the
-/// usual refill.
+/// Returns the wide limit. The crate computes its refill rate as burst ÷ period, so the period is chosen to give the
+/// same refill rate as the other contenders.
 fn wide_limit() -> RateLimit {
     let period = Duration::from_secs(1) * (WIDE_BURST / WIDE_RATE_PER_SECOND);
     RateLimit::new(WIDE_BURST, period)

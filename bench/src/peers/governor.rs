@@ -113,7 +113,7 @@ pub(crate) struct Keyed<S: BuildHasher + Clone> {
 }
 
 impl Keyed<RandomState> {
-    /// As it comes: SipHash.
+    /// With the default hasher, SipHash.
     pub(crate) fn new() -> Self {
         Keyed {
             name: "governor-dashmap",
@@ -123,7 +123,7 @@ impl Keyed<RandomState> {
 }
 
 impl Keyed<ahash::RandomState> {
-    /// With the faster hasher.
+    /// With the faster hasher ahash.
     pub(crate) fn with_ahash() -> Self {
         Keyed {
             name: "governor-dashmap-ahash",

@@ -1,5 +1,5 @@
-//! The peers, one file each. A new peer is a struct that implements [`Contender`](crate::contender::Contender) and a
-//! line in `speed.rs`.
+//! The peers, one file each. To add a peer, implement [`Contender`](crate::contender::Contender) and add a line to
+//! `speed.rs`.
 
 pub(crate) mod gcra;
 pub(crate) mod governor;

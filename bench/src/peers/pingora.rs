@@ -1,5 +1,5 @@
-//! pingora-limits: a count-min sketch, constant in memory and approximate. It is the one peer that is not exact: with
-//! more than about a thousand active keys it over-counts. It is included as a fast, inexact comparison.
+//! pingora-limits: a count-min sketch with constant memory. It is the only approximate peer: with more than about a
+//! thousand active keys it over-counts. It is included as a fast, inexact comparison.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) struct Keyed {
 }
 
 impl Keyed {
-    /// As its documentation shows.
+    /// Configured as in its documentation.
     pub(crate) fn new() -> Self {
         Keyed { rate: Arc::new(Rate::new(Duration::from_secs(1))) }
     }

@@ -1,4 +1,4 @@
-//! throttlecrab: GCRA over a hash map with expiry, exclusive access only; threads share it behind a mutex.
+//! throttlecrab: GCRA over a hash map with expiry. It needs exclusive access, so threads share it behind a mutex.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -7,7 +7,7 @@ use throttlecrab::{PeriodicStore, RateLimiter};
 
 use crate::contender::{Contender, FILL_COST, WIDE_BURST, WIDE_RATE_PER_SECOND};
 
-/// No clean-up during the speed cases: it would stall one slice.
+/// No clean-up during the speed cases, because it would stall one slice.
 const NO_CLEANUP: Duration = Duration::from_secs(86_400);
 
 /// Without a lock, for one thread.
@@ -37,13 +37,13 @@ impl Contender for Owned {
     }
 }
 
-/// Inside the standard library's mutex, as its documentation advises for threads.
+/// Behind a standard mutex, as its documentation advises for threads.
 pub(crate) struct Locked {
     limiter: Arc<Mutex<RateLimiter<PeriodicStore>>>,
 }
 
 impl Locked {
-    /// With room for `capacity` keys.
+    /// Reserves space for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Self {
         Locked { limiter: Arc::new(Mutex::new(new_limiter(capacity))) }
     }

@@ -1,5 +1,5 @@
-//! A link with a rate of a million bytes a second and independent senders: packets leave evenly,
-//! and old ones are dropped rather than delivered late.
+//! A link with a rate of a million bytes per second: packets leave evenly, and old packets are dropped instead of being
+//! delivered late.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -27,7 +27,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
             Pushed::Displaced(packet) | Pushed::Rejected(packet) => displaced.push(packet.number),
         }
     }
-    assert_eq!(displaced, (0..20).collect::<Vec<_>>(), "the oldest made room");
+    assert_eq!(displaced, (0..20).collect::<Vec<_>>(), "the oldest packets are displaced");
     link.close();
 
     // The receiving side: `while let Some(packet) = link.next().await`.

@@ -1,5 +1,5 @@
-//! A budget of language-model tokens: reserve the longest possible answer before the call, and
-//! settle the actual number afterwards.
+//! A budget of language-model tokens: reserve tokens for the longest possible answer before the call, and settle the
+//! actual number afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tollgate::{AcquireError, Keyed, TokenBucket};
 
 type Budget = Arc<Keyed<TokenBucket, Arc<ManualClock>>>;
 
-/// Calls the model and returns how many tokens were charged.
+/// Calls the model and returns the number of charged tokens.
 fn ask(budget: &Budget, customer: &str, prompt: u64, longest: u64, answer: u64) -> Result<Option<u64>, AcquireError> {
     // Waits up to two seconds for the tokens; fails immediately if they cannot be available by
     // then.
@@ -26,17 +26,17 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let budget = Arc::new(Keyed::with_clock(per_customer, 1_000, Arc::clone(&clock))?);
     let left = || budget.report("acme", 1).remaining;
 
-    // 500 in and at most 4,000 out; actually 300 out: 800 are charged.
+    // 500 tokens in and up to 4,000 out are reserved. The answer has 300, so 800 are charged.
     assert_eq!((ask(&budget, "acme", 500, 4_000, 300)?, left()), (Some(800), 9_200));
-    // A call that used more than was reserved is charged in full, into debt if necessary.
+    // A call that uses more than its reservation is charged in full, if necessary as debt.
     assert_eq!((ask(&budget, "acme", 500, 1_000, 2_500)?, left()), (Some(3_000), 6_200));
 
-    // A call that could not start in time reserves nothing.
+    // A call that cannot start in time reserves nothing.
     let refused = ask(&budget, "acme", 1_000, 8_000, 0);
     assert!(matches!(refused, Err(AcquireError::TooLate { .. })) && left() == 6_200);
     assert_eq!(ask(&budget, "acme", 8_000, 8_000, 0), Err(AcquireError::NeverFits));
 
-    // A reservation that is not settled counts as used once it has expired.
+    // A reservation that is not settled counts as used after it expires.
     let lost = budget.acquire("acme", 1_000).wait_held()?.expires_after(Duration::from_secs(30));
     clock.advance(Duration::from_secs(30));
     assert_eq!(lost.commit(10), None);

@@ -1,4 +1,4 @@
-//! Five failed logins a minute for each account; successful logins cost nothing.
+//! Five failed logins per minute and account; successful logins cost nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +17,7 @@ enum Login {
 type Failures = Arc<Keyed<SlidingLog, Arc<ManualClock>>>;
 
 fn login(failures: &Failures, account: &str, password: &str) -> Login {
-    // Charged before the password is checked: a hundred concurrent attempts are not a hundred
-    // guesses.
+    // Charged before the password is checked, so that a hundred concurrent attempts do not get a hundred guesses.
     let Ok(attempt) = failures.acquire(account, 1).at_once().wait_held() else { return Login::TooMany };
     if password == "correct horse" {
         // Dropping the attempt refunds it.

@@ -1,7 +1,7 @@
-//! Calls to a partner's service that is slow after a pause: start slowly, speed up, and never
-//! exceed its rate.
+//! Calls to a partner's service that is slow after a pause: the caller starts slowly, speeds up, and never exceeds the
+//! partner's rate.
 //!
-//! On a virtual clock, so that the example does not wait; `Pacer::warming_up` uses real time.
+//! The example uses a manual clock, so that it does not wait; `Pacer::warming_up` uses real time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use tollgate::Pacer;
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::core::Pacing;
 
-/// Returns the time of each of `count` calls, in milliseconds.
+/// Makes `calls` calls and returns their times in milliseconds since the first.
 fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, calls: usize) -> Vec<u64> {
     let start = clock.mono();
     (0..calls)
         .map(|_| {
             clock.run(pacer.earliest());
-            pacer.acquire(1).at_once().wait().expect("its time has come");
+            pacer.acquire(1).at_once().wait().expect("a permit is due");
             clock.mono().since(start).as_nanos() / 1_000_000
         })
         .collect()
@@ -24,7 +24,7 @@ fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, ca
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clock = Arc::new(ManualClock::default());
-    // Two a second when warm, three times slower when cold, four seconds to warm up.
+    // Two per second when warm, three times slower when cold, four seconds to warm up.
     let pacing = Pacing::warm_up("2/s".parse()?, Duration::from_secs(4), 3_000)?;
     let pacer = Arc::new(Pacer::with_clock(pacing, Arc::clone(&clock)));
 
@@ -35,7 +35,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     pacer.set_rate("4/s".parse()?);
     assert_eq!(make_calls(&clock, &pacer, 4), [500, 750, 1_000, 1_250]);
 
-    // After a pause as long as the warm-up the service is cold again.
+    // After a pause at least as long as the warm-up, the service is cold again.
     clock.advance(Duration::from_secs(5));
     let gaps: Vec<u64> = make_calls(&clock, &pacer, 4).windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(gaps.is_sorted_by(|before, after| before > after) && gaps[0] > 650, "{gaps:?}");

@@ -1,9 +1,9 @@
-//! A state, the limit of the request, and the parameters that the state belongs to.
+//! A state together with the limit in force and the parameters that the state belongs to.
 
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Nanos, Now, Outcome, Report, Retry, Verdict};
 
-/// One key's state at the instant of a decision. A state belongs to the parameters under which it was last charged, and
-/// is converted only when the limit in force admits a request ("Changed parameters" in ARCHITECTURE.md).
+/// One key's state at the instant of a decision. A state belongs to the parameters under which it was last charged. It
+/// is converted when the limit in force admits a request ("Changed parameters" in ARCHITECTURE.md).
 pub(crate) struct Account<'a, A, S> {
     /// The limit in force.
     pub(crate) limit: &'a A,
@@ -13,7 +13,7 @@ pub(crate) struct Account<'a, A, S> {
     pub(crate) now: Now<'a>,
 }
 
-/// An account that is only read, wherever its state is kept.
+/// A read-only account, independent of the state's storage.
 pub(crate) type AccountView<'a, A> = Account<'a, A, &'a dyn Cells>;
 
 impl<'a, A: Algorithm, S: Cells> Account<'a, A, S> {
@@ -74,18 +74,18 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
         verdict
     }
 
-    /// Refunds under the state's own parameters, whatever the limit in force is.
+    /// Refunds under the state's own parameters, even if another limit is in force.
     pub(crate) fn refund(&mut self, cost: Cost, stamp: Option<A::Stamp>) -> Cost {
         self.owner().refund(&mut self.state, &self.now, cost, stamp)
     }
 
-    /// Forgets what was used: the state is that of a new key under the limit in force.
+    /// Resets the state to that of a new key under the limit in force.
     pub(crate) fn reset(&mut self) {
         self.limit.init(&mut self.state, &self.now);
         self.own = None;
     }
 
-    /// Converts the state to the limit in force without a request, if that limit can hold what is used up.
+    /// Converts the state to the limit in force without a request, if the used amount fits that limit.
     pub(crate) fn adopt(&mut self) {
         if let Some(own) = self.own
             && self.weigh(Ask::Regardless(Cost::ZERO)).is_admitted()
@@ -95,15 +95,15 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
         }
     }
 
-    /// Takes `cost` if it passes without delay, or with no other delay than its own cost causes. Writes a refusal only
-    /// to `repair` a state after a clock step.
+    /// Takes `cost` if it passes without delay, or if its own cost is the only cause of the delay. Writes a refusal
+    /// only to `repair` a state after a clock step.
     #[inline]
     pub(crate) fn take_undelayed(&mut self, cost: Cost, repair: bool) -> Verdict<A::Stamp> {
         let verdict = self.weigh(Ask::Exactly(cost));
         match verdict.outcome() {
             Outcome::Allow => self.commit(&verdict),
             Outcome::Deny(retry) => {
-                // A bucket that delays would admit it, with a delay, before it passes without one.
+                // The later of the two: a leaky bucket admits the request with a delay before it passes without one.
                 let undelayed = self.wait_behind(Cost::ZERO, cost);
                 if repair {
                     self.commit(&verdict);

@@ -10,9 +10,9 @@ use crate::limiter::{Limiter, Shared};
 
 /// A limit that is changed through a shared reference, with [`Limiter::change`].
 ///
-/// A [`Limiter`] of a plain limit is changed through a unique reference (`set_limit`), and decides without a lock. With an
-/// adjustable limit every decision takes a lock, about twenty nanoseconds, and a change reaches all holders of the
-/// limiter, including the waiters.
+/// A [`Limiter`] with a plain limit is changed through a unique reference (`set_limit`), and decides without a lock.
+/// With an adjustable limit every decision takes a lock, which costs about 20 ns. A change applies to all users of the
+/// limiter, including its waiters.
 ///
 /// ```
 /// use tollgate::{Limiter, Adjustable, TokenBucket};
@@ -20,11 +20,11 @@ use crate::limiter::{Limiter, Shared};
 /// let limiter = Limiter::new(Adjustable::new(TokenBucket::new("10/s".parse()?, 10)?));
 /// assert!(limiter.check(8).is_allowed());
 /// limiter.change(TokenBucket::new("10/s".parse()?, 20)?);
-/// assert_eq!(limiter.report(1).remaining, 12); // What was spent stays spent.
+/// assert_eq!(limiter.report(1).remaining, 12); // The used amount is kept.
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct Adjustable<A> {
-    /// Written only under the lock of the state, so that no state is read with parameters other than its own.
+    /// Written only under the lock of the state, so that a state is always read with its own parameters.
     limit: RwLock<A>,
 }
 
@@ -45,13 +45,13 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
         self.limit.read().clone()
     }
 
-    /// Replaces the limit, for waiters as well. The amount spent is kept.
+    /// Replaces the limit, for waiters as well. The used amount is kept.
     pub fn change(&self, limit: A) {
         self.replace(limit);
         self.notify_waiters();
     }
 
-    /// Replaces the limit; the caller then [notifies](Self::notify_waiters) the waiters.
+    /// Replaces the limit. The caller has to [notify](Self::notify_waiters) the waiters afterwards.
     pub(crate) fn replace(&self, limit: A) {
         if let Shared::Words(owned) = &self.state {
             let mut owned = owned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +62,7 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
         }
     }
 
-    /// Tries the waiters under the new limit. Waking them runs foreign code, so no lock may be held.
+    /// Retries the waiters under the new limit. The caller must hold no lock, because waking runs foreign code.
     pub(crate) fn notify_waiters(&self) {
         self.shards.notify(0, ());
     }
@@ -71,7 +71,7 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
 impl<A: Algorithm> Algorithm for Adjustable<A> {
     type Stamp = A::Stamp;
 
-    /// Returns at least 3: shorter states are not kept with the parameters that they belong to.
+    /// Returns at least 3, because a [`Limiter`] does not store parameters with shorter states.
     fn words(&self) -> usize {
         self.read().words().max(3)
     }

@@ -1,13 +1,13 @@
 //! Sources of time. The only module that reads a clock.
 //!
-//! A clock gives one reading of monotonic time and, from the same reading, wall-clock time: buckets and logs use the first, windows
-//! that are aligned to the minute or the day use the second.
+//! A clock returns monotonic time and, derived from the same reading, wall-clock time. Buckets and logs use monotonic
+//! time. Windows that are aligned to the minute or the day use wall-clock time.
 //!
-//! | clock | a reading costs | error |
+//! | clock | cost of a reading | error |
 //! |---|---|---|
 //! | [`PreciseClock`] | one read of the processor's time stamp counter, about 10 ns | calibrated once, tens of parts per million |
-//! | [`CachedClock`] | one load, under 1 ns | up to its period late, plus what the scheduler adds |
-//! | [`ManualClock`] | one load | none: tests move it |
+//! | [`CachedClock`] | one load, under 1 ns | late by up to its period, plus scheduling delays |
+//! | [`ManualClock`] | one load | none: tests set it |
 
 mod alarms;
 
@@ -23,10 +23,10 @@ use alarms::{Schedule, Timer, fire_alarm};
 
 /// A source of time.
 pub trait Clock {
-    /// Monotonic time. It never goes back.
+    /// Returns monotonic time, which never goes back.
     fn mono(&self) -> Time<Mono>;
 
-    /// Returns the wall-clock time at `mono`, a reading just taken.
+    /// Returns the wall-clock time at `mono`, which must be a recent reading.
     fn wall(&self, mono: Time<Mono>) -> Time<Wall>;
 
     /// Returns the time on both clocks, from one reading.
@@ -43,8 +43,8 @@ pub trait Clock {
         Now::new(mono, wall)
     }
 
-    /// Sets `alarm` to fire when this clock reaches `at`, instead of at an earlier setting. Waiters are woken by
-    /// alarms, so a clock that does not follow real time has to fire them by its own time.
+    /// Sets `alarm` to fire when this clock reaches `at`, and replaces its previous setting. Alarms wake the waiters,
+    /// so a clock that does not follow real time has to fire them by its own time.
     ///
     /// # Errors
     /// If the timer thread cannot be started.
@@ -53,7 +53,7 @@ pub trait Clock {
         Ok(())
     }
 
-    /// Cancels the setting of `alarm`.
+    /// Cancels `alarm`.
     fn cancel_wake(&self, alarm: &Arc<dyn Alarm>) {
         if let Ok(timer) = Timer::shared() {
             timer.remove(alarm);
@@ -81,33 +81,34 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// How often the offset between the two clocks is read again: a step of the wall clock is noticed this late.
+/// Interval between readings of the system's wall clock. A step of the wall clock is detected at most this late.
 const WALL_CHECK_INTERVAL: Nanos = Nanos::SECOND;
 
-/// How long before the start of the process the zero of a clock is. Of the 73 years that a state of one word can hold,
-/// 64 are left.
+/// Time between the zero of a clock and its start: nine years. A single-word state can represent 73 years, so 64
+/// remain.
 const ZERO_BEFORE_START: Nanos = Nanos::from_nanos(1 << 58);
 
-/// Reads the processor's time stamp counter, or the system's monotonic clock where the counter cannot be trusted.
+/// Reads the processor's time stamp counter, or the system's monotonic clock if the counter is unreliable.
 #[derive(Debug)]
 pub struct PreciseClock {
     source: quanta::Clock,
     start: u64,
-    /// Nanoseconds in 2⁴⁰ units of the source, so that converting is a multiplication and a shift.
+    /// Nanoseconds per 2⁴⁰ units of the source, so that conversion takes a multiplication and a shift.
     nanos_per_unit: u64,
-    /// Wall time at the clock's zero, in nanoseconds. Written by the first thread that finds it out of date. Relaxed: a
-    /// late or repeated write is harmless.
+    /// Wall time at the clock's zero, in nanoseconds. Updated by the first thread that finds it out of date. Relaxed:
+    /// late or repeated writes are harmless.
     wall_at_zero: AtomicU64,
     wall_check_due: AtomicU64,
 }
 
 impl PreciseClock {
-    /// Starts a clock nine years after its zero. The first one in a process spends up to 200 ms on calibrating the counter.
+    /// Starts a clock nine years after its zero. The first clock in a process takes up to 200 ms to calibrate the
+    /// counter.
     pub fn new() -> Self {
         let source = quanta::Clock::new();
         let nanos_per_unit = source.delta_as_nanos(0, 1 << 40).max(1);
-        // Long before now, so that instants before the start of this process, which a snapshot may contain, are after
-        // the zero too. The counter of another core may also be a little behind.
+        // The zero is long before the start, because a snapshot may contain instants from before the start of this
+        // process, and because the counter of another core may be slightly behind.
         let units = (u128::from(ZERO_BEFORE_START.as_nanos()) << 40) / u128::from(nanos_per_unit);
         let start = source.raw().wrapping_sub(units as u64);
         let wall_check_due = AtomicU64::new(0);
@@ -149,10 +150,10 @@ fn wall_nanos() -> u64 {
     Nanos::from(since_epoch).as_nanos()
 }
 
-/// A stored reading that a thread updates every period.
+/// A stored clock reading that a thread updates every period.
 ///
-/// For programs that decide so often that reading the clock is the largest cost. The time is up to a period late, never early,
-/// so a decision may refuse what would pass by a precise clock.
+/// For programs that decide so often that reading the clock dominates the cost. The time may be late by up to a period,
+/// but is never early, so a decision may refuse a request that a precise clock would admit.
 #[derive(Debug, Clone)]
 pub struct CachedClock {
     shared: Arc<Cached>,
@@ -165,7 +166,8 @@ struct Cached {
 }
 
 impl CachedClock {
-    /// Starts a clock that reads the time every `period`. Its thread ends soon after the last clone is dropped.
+    /// Starts a clock that reads the time every `period`. Its thread ends within a period after the last clone is
+    /// dropped.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -200,7 +202,7 @@ impl Clock for CachedClock {
     }
 }
 
-/// Moves only when it is set: for tests and simulations.
+/// A clock that moves only on request, for tests and simulations.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -219,14 +221,14 @@ impl Clock for CachedClock {
 #[derive(Debug, Default)]
 pub struct ManualClock {
     mono: AtomicU64,
-    /// The wall clock's zero on the monotonic clock, negated; only tests that step the wall clock change it.
+    /// Wall time minus monotonic time. Only [`step_wall`](Self::step_wall) changes it.
     wall_offset: AtomicI64,
-    /// A mutex, held only to change the schedule, never while an alarm fires.
+    /// A mutex, held to change the schedule, never while an alarm fires.
     schedule: Mutex<Schedule<u64>>,
 }
 
 impl ManualClock {
-    /// Makes a clock whose readings are both `nanos`.
+    /// Creates a clock with both readings at `nanos`.
     pub fn at(nanos: u64) -> Self {
         Self { mono: AtomicU64::new(nanos), ..Self::default() }
     }
@@ -237,7 +239,7 @@ impl ManualClock {
         self.fire_due();
     }
 
-    /// Moves both readings forward from alarm to alarm, as time that passes does: waiters see each of these times.
+    /// Moves both readings forward from alarm to alarm, as real time does, so each alarm fires at its own time.
     pub fn run(&self, length: impl Into<Duration>) {
         let end = self.mono().saturating_add(length.into().into()).as_nanos();
         loop {
@@ -250,13 +252,13 @@ impl ManualClock {
         }
     }
 
-    /// Moves both readings to `nanos`, backwards too.
+    /// Sets both readings to `nanos`, which may be in the past, and fires all alarms.
     pub fn set(&self, nanos: u64) {
         self.mono.store(nanos, Ordering::Relaxed);
         self.fire_all();
     }
 
-    /// Steps the wall clock alone, as an operator or a time server would.
+    /// Steps the wall clock only, as an operator or a time server might, and fires all alarms.
     pub fn step_wall(&self, nanos: i64) {
         self.wall_offset.fetch_add(nanos, Ordering::Relaxed);
         self.fire_all();
@@ -267,7 +269,7 @@ impl ManualClock {
         due.iter().for_each(fire_alarm);
     }
 
-    /// Fires all alarms: after a step it is not known which are due.
+    /// Fires all alarms, because a step may make any of them due.
     fn fire_all(&self) {
         let all = self.schedule().take_all();
         all.iter().for_each(fire_alarm);
@@ -320,7 +322,7 @@ mod tests {
     #[test]
     fn wall_clock_is_read_again_when_due() {
         let clock = PreciseClock::new();
-        // The wall clock is decades after its zero, the monotonic clock nine years.
+        // The wall clock is decades past its zero, the monotonic clock nine years.
         let far = 2 * ZERO_BEFORE_START.as_nanos();
         assert!(clock.wall(clock.mono()).as_nanos() > far);
         clock.wall_at_zero.store(0, Ordering::Relaxed);
@@ -330,10 +332,10 @@ mod tests {
     }
 
     #[test]
-    fn cached_clock_has_the_time_from_the_start_and_shares_it_with_clones() {
-        // The thread reads it only once: with this period there is no second reading.
+    fn cached_clock_is_set_from_the_start_and_shared_by_clones() {
+        // With this period, the thread reads the time only once.
         let clock = CachedClock::start(Duration::from_secs(3_600)).unwrap();
-        // A defect: the clock was zero until the thread had started, and then jumped, which refilled every bucket.
+        // Regression: the clock was zero until the thread had started, and then jumped, which refilled every bucket.
         let (first, source) = (clock.mono(), clock.shared.source.mono());
         assert!(first > Time::ZERO && source.since(first) < Nanos::from_secs(1), "{first:?} instead of {source:?}");
         assert!(clock.clone().mono() >= first);
@@ -341,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn stepping_the_wall_leaves_monotonic_time_alone() {
+    fn stepping_the_wall_clock_does_not_change_monotonic_time() {
         let clock = ManualClock::at(1_000);
         clock.step_wall(-400);
         assert_eq!((clock.mono().as_nanos(), clock.wall(clock.mono()).as_nanos()), (1_000, 600));

@@ -1,25 +1,25 @@
-//! Keys as fingerprints of 96 bits: fixed in size, and without collisions that a caller could construct.
+//! 96-bit fingerprints of keys: of fixed size, and resistant to constructed collisions.
 //!
-//! The bytes of a key, in chunks of seven, are the coefficients of two polynomials over the numbers modulo the prime 2⁶¹−1,
-//! and the fingerprint is their values at two secret points drawn at random. Two different keys are two different
-//! polynomials, and these agree at no more points than their degree. So for any two keys of up to `n` bytes, chosen without
-//! knowledge of the points:
+//! The bytes of a key, in chunks of seven, are the coefficients of a polynomial modulo the prime 2⁶¹−1. The fingerprint
+//! is made of its values at two secret random points. Different keys give different polynomials, which agree at no more
+//! points than their degree. So for any two keys of up to `n` bytes, chosen without knowledge of the points:
 //!
 //! > the chance that they share a fingerprint is at most `(n/7 + 2)² / 2⁹²`, which is below 2⁻⁸⁷ for keys of 20 bytes,
 //!
-//! since all of one value and 32 bits of the other are kept. Among a billion such keys, the chance that any two share a
-//! fingerprint is below 2⁻²⁷. With 96 bits three entries fit a cache line; with 128 they would not.
+//! because the fingerprint contains one whole value and 32 bits of the other. Among a billion such keys, the chance
+//! that any two share a fingerprint is below 2⁻²⁷. With 96 bits, three entries fit a cache line; with 128 bits they
+//! would not.
 //!
-//! A hash without a secret is not enough here: collisions can be found offline, and two keys that collide share one limit, so an
-//! attacker could use up the limit of another client.
+//! A hash without a secret is not enough: an attacker could find collisions offline. Keys that collide share one limit,
+//! so the attacker could use up the limit of another client.
 //!
-//! The powers of the points are precomputed, so that up to fifteen chunks are multiplied independently of each other and only
-//! their sum is reduced.
+//! The powers of the points are precomputed, so that up to fifteen chunks are multiplied independently, and only their
+//! sum is reduced.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 
-/// Identifies what is counted: bytes, a string, or [`Hashed`] for any value with a [`Hash`].
+/// A key to count by: bytes, a string, or [`Hashed`] for any value that implements [`Hash`].
 ///
 /// ```
 /// use tollgate::{Keyed, TokenBucket};
@@ -36,7 +36,7 @@ pub trait Key {
     #[doc(hidden)]
     fn fingerprint(&self, secret: &Secret) -> Fingerprint;
 
-    /// Returns whether the keys are surely the same, if that is found sooner than by their fingerprints.
+    /// Returns whether the keys are equal, or `false` if comparing them is not cheaper than computing a fingerprint.
     #[doc(hidden)]
     fn is_same(&self, other: &Self) -> bool {
         let _ = other;
@@ -53,12 +53,12 @@ impl<T: AsRef<[u8]> + ?Sized> Key for T {
     #[inline]
     fn is_same(&self, other: &Self) -> bool {
         let (own, other) = (self.as_ref(), other.as_ref());
-        // Different keys mostly differ at the end.
+        // Different keys usually differ at the end.
         own.last_chunk::<8>() == other.last_chunk() && own == other
     }
 }
 
-/// A key that is identified by its [`Hash`]: a number, a pair, a type of your own.
+/// A key made of any value that implements [`Hash`]: a number, a tuple, a custom type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hashed<T>(pub T);
 
@@ -70,17 +70,17 @@ impl<T: Hash> Key for Hashed<T> {
     }
 }
 
-/// The fingerprint of a key, which the table stores. Zero marks an unused entry; a key has the fingerprint zero with
-/// the chance of any other.
+/// The fingerprint of a key, which the table stores. Zero marks an unused entry; for a key it is as unlikely as any
+/// other value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint {
-    /// Evenly distributed: selects the buckets.
+    /// Evenly distributed; selects the buckets.
     pub(crate) low: u64,
     pub(crate) high: u32,
 }
 
 impl Fingerprint {
-    /// Makes a fingerprint of the numbers that [`parts`](Self::parts) returned.
+    /// Creates a fingerprint from its [`parts`](Self::parts).
     pub const fn from_parts(low: u64, high: u32) -> Self {
         Self { low, high }
     }
@@ -91,7 +91,7 @@ impl Fingerprint {
     }
 }
 
-/// The two points, as their first powers. With knowledge of them, colliding keys can be constructed.
+/// The two secret points, as tables of their first powers. Knowledge of the points allows constructing collisions.
 #[derive(Clone)]
 pub struct Secret {
     powers: Powers,
@@ -100,16 +100,17 @@ pub struct Secret {
 impl Secret {
     /// Draws a secret from the operating system.
     pub(crate) fn random() -> Self {
-        // Loom runs a model many times, and all runs must begin with the same secret.
+        // Loom runs a model many times, and all runs need the same secret.
         if cfg!(loom) {
             return Self::from_points([0x0123_4567_89AB_CDEF, 0x0FED_CBA9_8765_4321]);
         }
-        // On targets without a source of randomness, the seed of the standard library is used.
+        // Falls back to the random seed of the standard library on targets without a source of randomness.
         let draw = || getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
         Self::from_points([draw(), draw()])
     }
 
-    /// Makes the secret of these points. Processes that exchange fingerprints need the same, drawn at random and kept secret.
+    /// Creates a secret from two points. Processes that exchange fingerprints need the same points, which must be
+    /// random and kept secret.
     pub fn from_points(points: [u64; 2]) -> Self {
         let points = points.map(|point| point % PRIME);
         Self {
@@ -123,15 +124,15 @@ impl Secret {
         }
     }
 
-    /// Returns the points, from which [`from_points`](Self::from_points) makes the same secret.
+    /// Returns the points, for [`from_points`](Self::from_points).
     pub(crate) fn points(&self) -> [u64; 2] {
         self.powers.map(|powers| powers[0])
     }
 
-    // Not inlined: the result fits two registers, and so do all intermediate values.
+    // Not inlined: the result and all intermediate values fit in registers.
     #[inline(never)]
     fn of_bytes(&self, bytes: &[u8]) -> Fingerprint {
-        // The same as the hasher below, unrolled for the usual lengths of keys.
+        // Same result as the hasher below, unrolled for common key lengths.
         if (15..22).contains(&bytes.len()) {
             return self.of_chunks([chunk_at(bytes, 0), chunk_at(bytes, 1), end(bytes, 2 * CHUNK)]);
         }
@@ -142,7 +143,7 @@ impl Secret {
         }
     }
 
-    /// Returns the fingerprint of a key that is a single block of at least eight bytes.
+    /// Returns the fingerprint of a key of at least eight bytes that fits one block.
     #[inline]
     fn of_block(&self, bytes: &[u8]) -> Fingerprint {
         let [first, second] = &self.powers;
@@ -190,14 +191,14 @@ impl fmt::Debug for Secret {
 const PRIME: u64 = (1 << 61) - 1;
 /// Bytes in a chunk.
 const CHUNK: usize = 7;
-/// Chunks in a block, the part of a key whose sum is reduced only once. Powers are below 2⁶¹, chunks below 2⁵⁶ but the last,
-/// which is below 2⁶⁰, and a block may begin with a reduced sum times a power: together less than 2¹²⁴.
+/// Chunks per block. The sum of a block is reduced only once. Powers are below 2⁶¹; chunks are below 2⁵⁶, except the
+/// last, which is below 2⁶⁰; and a block may begin with a reduced sum times a power. The total is below 2¹²⁴.
 const BLOCK: usize = 15;
 
 /// Bytes in a block.
 const BLOCK_BYTES: usize = BLOCK * CHUNK;
 
-/// The first powers of both points: one for each chunk of a block, and one more to separate the blocks.
+/// The first powers of both points: one per chunk of a block, and one more to separate the blocks.
 type Powers = [[u64; BLOCK + 1]; 2];
 
 struct Polynomials<'s> {
@@ -205,7 +206,7 @@ struct Polynomials<'s> {
     /// The index of the next chunk in its block.
     place: usize,
     sums: [u128; 2],
-    /// Bytes not yet absorbed, and their number: the last chunk is kept until more bytes follow or the key ends.
+    /// Bytes not absorbed yet. The last chunk is held back until more bytes follow or the key ends.
     held: u64,
     held_len: usize,
 }
@@ -214,7 +215,7 @@ impl Polynomials<'_> {
     fn absorb(&mut self, chunk: u64) {
         for (sum, powers) in self.sums.iter_mut().zip(self.powers) {
             if self.place == BLOCK {
-                // The sum so far is multiplied by the power after those of a block. Adding one makes a block of zeros count.
+                // Multiplies the sum of the previous blocks by the next power. Adding one makes a block of zeros count.
                 *sum = product((*sum % u128::from(PRIME)) as u64 + 1, powers[BLOCK]);
             }
             *sum += product(chunk, powers[self.place % BLOCK]);
@@ -258,21 +259,22 @@ fn product(a: u64, b: u64) -> u128 {
     u128::from(a) * u128::from(b)
 }
 
-/// Returns the chunk at `place`. At least one byte has to follow it, so that eight bytes are read by one instruction.
+/// Returns the chunk at index `place`. At least one byte has to follow it, so that one instruction can read eight
+/// bytes.
 #[inline]
 fn chunk_at(bytes: &[u8], place: usize) -> u64 {
     let eight = bytes.get(place * CHUNK..).and_then(|bytes| bytes.first_chunk());
     eight.map_or(0, |eight| u64::from_le_bytes(*eight) & ((1 << 56) - 1))
 }
 
-/// Returns the bytes that did not fill a chunk, with their number from bit 56 on, which no full chunk reaches: so "a" and "a\0"
-/// differ.
+/// Returns the last chunk, with its length from bit 56 on. So "a" and "a\0" differ, and no other chunk reaches bit 56.
 #[inline]
 fn last_chunk(held: u64, held_len: usize) -> u64 {
     held | (held_len as u64 + 1) << 56
 }
 
-/// Returns the last chunk, made of the one to seven bytes after the first `taken`; there must be eight bytes in all.
+/// Returns the last chunk: the one to seven bytes after the first `taken` bytes. The key must have at least eight
+/// bytes.
 #[inline]
 fn end(bytes: &[u8], taken: usize) -> u64 {
     let len = bytes.len() - taken;
@@ -280,28 +282,28 @@ fn end(bytes: &[u8], taken: usize) -> u64 {
     last_chunk(last >> (64 - 8 * len), len)
 }
 
-/// Sums to fingerprint.
+/// Converts both sums to a fingerprint.
 #[inline]
 fn finish(sums: [u128; 2]) -> Fingerprint {
-    // 2⁶¹ is 1 modulo the prime: the bits above bit 61 are added to those below. The result need not be the smallest
-    // number of its class: equal keys have equal sums.
+    // 2⁶¹ is 1 modulo the prime, so the bits from bit 61 on are added to the lower bits. Full reduction is not
+    // necessary, because equal keys have equal sums.
     let [low, high] = sums.map(|sum| (sum as u64 & PRIME) + (sum >> 61) as u64);
     Fingerprint { low: scatter(low), high: high as u32 }
 }
 
-/// Up to seven bytes as a number.
+/// Reads up to seven bytes as a little-endian number.
 #[inline]
 fn load(bytes: &[u8]) -> u64 {
     let len = bytes.len();
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // The two reads overlap if there are fewer than eight bytes; overlapping bytes land at the same bits.
+        // The two reads overlap; the shared bytes have the same position in both.
         return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (8 * (len - 4));
     }
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Spreads regularities of keys (consecutive numbers, for example) over the higher bits. The mapping is one to one, so
-/// no information is lost.
+/// Spreads regular patterns of keys, such as consecutive numbers, over the higher bits. The mapping is bijective, so no
+/// information is lost.
 #[inline]
 fn scatter(value: u64) -> u64 {
     (value ^ value >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -325,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_lengths_and_zeros_all_differ() {
+    fn similar_keys_and_keys_of_zeros_have_different_fingerprints() {
         let mut seen = HashSet::new();
         for len in 0..300 {
             assert!(seen.insert(of_bytes(&vec![0; len])), "{len} zeros");
@@ -340,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_key_is_cut_into_writes_does_not_matter() {
+    fn fingerprint_does_not_depend_on_the_split_into_writes() {
         let bytes: Vec<u8> = (1..=150).collect();
         let secret = secret();
         for first in 0..=150 {
@@ -369,7 +371,7 @@ mod tests {
 
     #[test]
     fn fingerprint_is_the_polynomial_modulo_the_prime() {
-        // The slow computation with full reduction, for a key of more than two blocks.
+        // Slow computation with full reduction, for a key of more than two blocks.
         let prime = u128::from(PRIME);
         let bytes: Vec<u8> = (0..240).collect();
         let mut chunks: Vec<u128> =
@@ -398,14 +400,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_count_up_spread_evenly() {
+    fn consecutive_keys_are_distributed_evenly() {
         let mut buckets = [0u32; 256];
         let secret = secret();
         for n in 0..65_536 {
             let fingerprint = format!("user:{n:08}").fingerprint(&secret);
             buckets[(fingerprint.low >> 56) as usize] += 1;
         }
-        // 256 expected in each, with a standard deviation of 16.
+        // 256 keys expected per bucket, with a standard deviation of 16.
         assert!(buckets.iter().all(|count| (156..356).contains(count)), "{buckets:?}");
     }
 

@@ -1,5 +1,5 @@
-//! Permits and reservations hold tokens that were taken. The tokens are refunded on drop, settled at the real cost,
-//! or stay spent once the hold expires.
+//! Permits and reservations: taken tokens that can still be given back or settled at the real cost. A permit gives them
+//! back on drop; a reservation keeps them when it expires.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,8 @@ use crate::keyed::Keyed;
 use crate::limiter::Limiter;
 use crate::wait::{Acquire, AcquireError, Waitable};
 
-/// Tokens that are given back on drop: a slot while work is in flight, an attempt that counts only if it fails.
+/// Tokens that are given back on drop: for example a slot while work is in flight, or a login attempt that counts only
+/// if it fails.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -28,7 +29,7 @@ use crate::wait::{Acquire, AcquireError, Waitable};
 /// assert_eq!(slots.report(1).remaining, 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[must_use = "dropping it immediately refunds what was taken"]
+#[must_use = "dropping it gives back the taken tokens"]
 pub struct Permit<G: Waitable> {
     limiter: Arc<G>,
     key: G::Key,
@@ -38,20 +39,20 @@ pub struct Permit<G: Waitable> {
 }
 
 impl<G: Waitable> Acquire<'_, G> {
-    /// Awaits the turn; the permit gives back on drop what was taken.
+    /// Awaits the turn, and returns a permit that gives the cost back on drop.
     ///
     /// # Errors
-    /// See [`AcquireError`]; nothing was taken then.
+    /// See [`AcquireError`]. Nothing was taken.
     pub async fn held(mut self) -> Result<Permit<G>, AcquireError> {
         let grant = (&mut self).await?;
         let (limiter, key) = self.limiter();
         Ok(Permit::new(limiter, key, *grant))
     }
 
-    /// Blocks the thread until the turn comes; the permit gives back on drop what was taken.
+    /// Blocks the thread until the turn comes, and returns a permit that gives the cost back on drop.
     ///
     /// # Errors
-    /// See [`AcquireError`]; nothing was taken then.
+    /// See [`AcquireError`]. Nothing was taken.
     pub fn wait_held(mut self) -> Result<Permit<G>, AcquireError> {
         let grant = self.wait_for_turn()?;
         let (limiter, key) = self.limiter();
@@ -69,13 +70,14 @@ impl<G: Waitable> Permit<G> {
         &self.verdict
     }
 
-    /// Keeps what was taken permanently.
+    /// Keeps the charge permanently.
     pub fn keep(mut self) {
         self.returns = Cost::ZERO;
     }
 
-    /// Settles at the real cost, and returns what was charged in the end. Gives back what was taken beyond it, or charges what
-    /// is missing, into debt as far as the limit allows.
+    /// Settles at the real cost, and returns the final charge. Gives back the excess. If the real cost is higher,
+    /// charges the difference, going into debt if necessary; if the debt would exceed its maximum, the difference is
+    /// not charged.
     pub fn settle(mut self, cost: u64) -> u64 {
         let taken = self.verdict.taken().get();
         self.returns = Cost::new(taken.saturating_sub(cost));
@@ -85,7 +87,7 @@ impl<G: Waitable> Permit<G> {
         }
     }
 
-    /// Sets the time after which what was taken counts as kept, whatever happens to the holder; see [`Reservation`].
+    /// Converts the permit to a [`Reservation`], whose charge becomes permanent after `length`.
     pub fn expires_after(self, length: Duration) -> Reservation<G> {
         let expires = self.limiter.clock().mono().saturating_add(length.into());
         let permit = Mutex::new(Some(self));
@@ -95,14 +97,14 @@ impl<G: Waitable> Permit<G> {
 }
 
 impl<C: Clock + Send + Sync + 'static> Permit<Limiter<Concurrency, C>> {
-    /// Restarts the lease now. Returns `false` if it has ended: its holder no longer counts.
+    /// Restarts the lease. Returns `false` if it has expired and the slot is no longer held.
     pub fn renew(&self) -> bool {
         self.limiter.renew(self.verdict.stamp())
     }
 }
 
 impl<C: Clock + Send + Sync + 'static> Permit<Keyed<Concurrency, C>> {
-    /// Restarts the lease now. Returns `false` if it has ended: its holder no longer counts.
+    /// Restarts the lease. Returns `false` if it has expired and the slot is no longer held.
     pub fn renew(&self) -> bool {
         self.limiter.renew(self.key, self.verdict.stamp())
     }
@@ -122,10 +124,10 @@ impl<G: Waitable> fmt::Debug for Permit<G> {
     }
 }
 
-/// Tokens taken in advance for work whose cost is known afterwards, or that may not happen.
+/// Tokens taken in advance for work whose cost is known only afterwards, or that may not happen.
 ///
-/// Commit it with the real cost, or cancel it. An expired or dropped reservation counts as committed, because a lost holder may
-/// have spent it; [`or_gives_back`](Self::or_gives_back) changes that.
+/// Commit it with the real cost, or cancel it. An expired or dropped reservation counts as committed, because its owner
+/// may have done the work before it was lost; [`or_gives_back`](Self::or_gives_back) changes that.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -146,10 +148,10 @@ pub struct Reservation<G: Waitable> {
 }
 
 struct Open<G: Waitable> {
-    /// A mutex: the holder and the clock's alarm may act at the same time; only one of them gets the tokens.
+    /// A mutex: the holder and the clock's alarm may run concurrently, and only one of them gets the permit.
     permit: Mutex<Option<Permit<G>>>,
     expires: Time<Mono>,
-    /// Itself, for the clock.
+    /// Reference to itself, to set the clock's alarm.
     alarm: Weak<Self>,
 }
 
@@ -158,7 +160,7 @@ impl<G: Waitable> Open<G> {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Sets the alarm to the expiry; gives back what was taken if the expiry has passed.
+    /// Sets the alarm to the expiry, or gives the tokens back if the expiry has passed.
     fn arm(&self) -> io::Result<()> {
         let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
         let limiter = permit.as_ref().map(|permit| Arc::clone(&permit.limiter));
@@ -168,7 +170,7 @@ impl<G: Waitable> Open<G> {
         if !expired() {
             limiter.clock().wake_at(self.expires, &(alarm as Arc<dyn Alarm>))?;
         }
-        // Read again after setting the alarm: the clock may have passed the expiry just before.
+        // Reads the clock again after setting the alarm: it may have passed the expiry in between.
         if expired() {
             drop(self.take());
         }
@@ -178,13 +180,14 @@ impl<G: Waitable> Open<G> {
 
 impl<G: Waitable> Alarm for Open<G> {
     fn fire(&self) {
-        // It may fire early. The alarm was set before, so the timer thread exists.
+        // An alarm may fire early, so it is set again. Errors are ignored: the alarm was set before, so the timer
+        // thread exists.
         let _: io::Result<()> = self.arm();
     }
 }
 
 impl<G: Waitable> Reservation<G> {
-    /// Gives back what was taken when it expires or is dropped, instead of counting it as committed.
+    /// Makes the reservation give its tokens back when it expires or is dropped, instead of counting as committed.
     ///
     /// # Errors
     /// If the timer thread cannot be started.
@@ -194,12 +197,13 @@ impl<G: Waitable> Reservation<G> {
         Ok(self)
     }
 
-    /// Settles at the real cost, and returns what was charged in the end; `None` if it had expired, and nothing changed.
+    /// Settles at the real cost, and returns the final charge. Returns `None` and changes nothing if the reservation
+    /// has expired.
     pub fn commit(self, cost: u64) -> Option<u64> {
         self.unexpired().map(|permit| permit.settle(cost))
     }
 
-    /// Gives back what was taken. Returns `false` if it had expired, and nothing changed.
+    /// Gives the tokens back. Returns `false` and changes nothing if the reservation has expired.
     pub fn cancel(self) -> bool {
         self.unexpired().is_some()
     }
@@ -261,12 +265,12 @@ mod tests {
         assert_eq!(tokens_left(&tokens), 9);
         assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(1), tokens_left(&tokens)), (1, 8));
         assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(6), tokens_left(&tokens)), (6, 2));
-        // Two are left and ten of debt are allowed: no more than that is charged.
+        // One token is left and the maximum debt is 10, so the difference of 12 is not charged.
         assert_eq!((tokens.acquire(1).wait_held().unwrap().settle(13), tokens_left(&tokens)), (1, 1));
     }
 
     #[test]
-    fn lease_is_renewed_until_it_has_ended() {
+    fn lease_can_be_renewed_until_it_expires() {
         let clock = clock();
         let limit = Concurrency::new(1, SECOND).unwrap();
         let slots = Arc::new(Limiter::with_clock(limit, Arc::clone(&clock)));
@@ -280,7 +284,7 @@ mod tests {
         assert!(!slot.renew() && !held_for_key.renew());
         let next = slots.check(1);
         drop(slot);
-        assert!(next.is_allowed() && slots.report(1).remaining == 0, "an ended lease gives back nothing");
+        assert!(next.is_allowed() && slots.report(1).remaining == 0, "an expired lease gives nothing back");
     }
 
     #[test]
@@ -322,7 +326,7 @@ mod tests {
         let (clock, tokens) = bucket_of_ten();
         let held = tokens.acquire(10).wait_held().unwrap().expires_after(Duration::from_millis(10));
         let reserved = held.or_gives_back().unwrap();
-        // A step of the wall clock fires all alarms.
+        // A step of a manual wall clock fires all alarms.
         clock.step_wall(1);
         assert_eq!(tokens_left(&tokens), 0);
         clock.advance(Nanos::from_millis(10));

@@ -2,17 +2,19 @@
 //!
 //! A request takes the first of these paths that applies:
 //!
-//! 1. *Fastest*, inlined into the caller: the state is one word, the key is in its home bucket, that bucket is unlocked
-//!    and its entries all belong to the limit in force (`Buckets::try_visit_home`).
-//!    The same out of line for longer states whose limit can do so (`try_take_words` in `decide.rs`).
-//! 2. *Fast*: any state of a key that has an entry, in unlocked buckets of the limit in force (`Table::try_visit_known`).
-//! 3. *Slow* (`decide.rs`): waits for locks, inserts a new key, displaces or evicts entries, and reads states of earlier limits
-//!    (`change.rs`).
-//! 4. *Overflow* (`overflow.rs`): a key without an entry is counted in one entry that all such keys share.
+//! 1. *Fastest*, inlined into the caller: the state is one word, the key is in its home bucket, that bucket is
+//!    unlocked, and all its entries belong to the limit in force (`Buckets::try_visit_home`). Some algorithms have the
+//!    same path for longer states, out of line (`try_take_words` in `decide.rs`).
+//! 2. *Fast*: the key has an entry, its buckets are unlocked, and their entries belong to the limit in force
+//!    (`Table::try_visit_known`). The state may have any length.
+//! 3. *Slow* (`decide.rs`): waits for locks, inserts new keys, displaces or evicts entries, and reads states that
+//!    belong to earlier limits (`change.rs`).
+//! 4. *Overflow* (`overflow.rs`): all keys without an entry share one overflow entry.
 //!
-//! By callgrind, a check takes 162 instructions on the fastest path and 275 on the fast one, and a refusal about as many.
+//! A check takes 162 instructions on the fastest path and 275 on the fast path (callgrind). A refusal takes about as
+//! many.
 //!
-//! Each path either decides or has no effect, so the next one starts from the beginning.
+//! A path that does not apply has no effect, so the next path can start from scratch.
 
 mod acquire;
 mod change;
@@ -43,11 +45,11 @@ pub use overflow::WhenFull;
 use overflow_charges::OverflowCharges;
 pub use snapshot::RestoreError;
 
-/// One limit, or several together, counted separately for each key: a user, an address, an API token.
+/// One limit, or a combination of several, counted separately for each key: a user, an address, an API token.
 ///
-/// The memory for a fixed number of keys is reserved at the start and touched only when used. Nothing is allocated afterwards and
-/// nothing is cleaned up, so no decision waits for either. Only a fingerprint of a [`Key`] is stored, so a long key takes no
-/// more memory than a short one.
+/// The memory for a fixed number of keys is reserved on creation; its pages are touched on first use. Decisions never
+/// wait for an allocation or a clean-up, because there are none afterwards. The table stores a fingerprint of each
+/// [`Key`], so a long key takes no more memory than a short one.
 ///
 /// ```
 /// use tollgate::{Keyed, TokenBucket};
@@ -67,31 +69,32 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     limit: A,
     /// Earlier limits that entries may belong to, the oldest first, from a restored snapshot.
     earlier: Vec<A>,
-    /// The flags of buckets whose entries all belong to `limit`; [`NEVER`] after a change. Relaxed: a thread that sees the
-    /// value from before the change decides before it.
+    /// The flags of buckets whose entries all belong to `limit`; [`NEVER`] after a change. Relaxed: a decision that
+    /// reads the old value counts as made before the change.
     flags: AtomicU64,
     changes: RwLock<LaterLimits<A>>,
     when_full: WhenFull,
     /// The state that all keys without an entry share.
     overflow: Mutex<OverflowEntry>,
-    /// What keys took from the shared state; never locked together with it.
+    /// Charges to the shared state, per key. Never locked together with `overflow`.
     overflow_charges: Mutex<OverflowCharges>,
     overflowed: AtomicU64,
-    /// Locked during a snapshot.
+    /// Held during a snapshot.
     walking: Mutex<()>,
     shards: Shards<Fingerprint, A::Stamp>,
 }
 
-/// The number of shards of waiters, so that waiters for different keys seldom contend for a lock.
+/// Number of waiter shards. Waiters for different keys therefore seldom contend for a lock.
 const SHARDS: usize = 16;
 
-/// The default maximum of waiters for one key: far below the maximum for all keys, so that one key cannot fill the queue.
+/// Default maximum number of waiters per key. It is far below the maximum for all keys, so that one key cannot use up
+/// all waiter slots.
 const MAX_WAITERS_PER_KEY: usize = 1_024;
 
 /// The table does not fit in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapacityError {
-    /// The number of keys asked for.
+    /// The requested number of keys.
     pub capacity: usize,
 }
 
@@ -104,7 +107,7 @@ impl fmt::Display for CapacityError {
 impl std::error::Error for CapacityError {}
 
 impl<A: Algorithm> Keyed<A> {
-    /// Makes a table of `capacity` keys under `limit`, with a precise clock.
+    /// Creates a table of `capacity` keys under `limit`, with a precise clock.
     ///
     /// # Errors
     /// If it does not fit in memory.
@@ -114,7 +117,7 @@ impl<A: Algorithm> Keyed<A> {
 }
 
 impl<A: Algorithm, C: Clock> Keyed<A, C> {
-    /// Makes a table of `capacity` keys under `limit` that takes its time from `clock`.
+    /// Creates a table of `capacity` keys under `limit` that reads the time from `clock`.
     ///
     /// # Errors
     /// If it does not fit in memory.
@@ -141,13 +144,13 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         })
     }
 
-    /// Sets what happens to a new key when the table is full.
+    /// Sets the policy for new keys when the table is full.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
     }
 
-    /// Takes `cost` or refuses, spending nothing.
+    /// Takes `cost`, or refuses it and takes nothing.
     #[inline(always)]
     pub fn check<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
         let cost = Cost::new(cost);
@@ -169,32 +172,32 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.check_slow(fingerprint, now.mono(), now.wall(), cost)
     }
 
-    /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns the state of the key's limit after that.
+    /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns a report of the key's limit after the
+    /// decision.
     pub fn check_and_report<K: Key + ?Sized>(&self, key: &K, cost: u64) -> (Verdict<A::Stamp>, Report) {
         let cost = Cost::new(cost);
         self.decide(key, Ask::Exactly(cost), |entry, verdict| (verdict, entry.report(cost)))
     }
 
-    /// Takes as much of `cost` as fits; [`Verdict::taken`] says how much.
+    /// Takes as much of `cost` as fits. [`Verdict::taken`] returns the amount taken.
     pub fn take_up_to<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
         self.decide(key, Ask::UpTo(Cost::new(cost)), |_, verdict| verdict)
     }
 
-    /// Takes `cost` whether it fits or not, into debt as far as the limit allows.
+    /// Takes `cost` even if it does not fit, and goes into debt up to the maximum debt of the limit.
     pub fn charge<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
         self.decide(key, Ask::Regardless(Cost::new(cost)), |_, verdict| verdict)
     }
 
-    /// Takes all that is left; returns how much.
+    /// Takes the whole remaining capacity, and returns the amount taken.
     pub fn drain<K: Key + ?Sized>(&self, key: &K) -> u64 {
         self.decide(key, Ask::UpTo(Cost::MAX), |_, verdict| verdict).taken().get()
     }
 
-    /// Decides many requests independently, as [`check`](Self::check) does, and calls `each` with every verdict in
-    /// order.
+    /// Decides each request as [`check`](Self::check) does, and calls `each` with the verdicts in order.
     ///
-    /// Sixteen at a time are hashed and their memory is fetched together, with one reading of the clock: on a large table this is
-    /// several times as fast as single checks.
+    /// Requests are processed in batches of sixteen: a batch hashes its keys, fetches their memory concurrently, and
+    /// reads the clock once. On a large table this is several times as fast as single checks.
     #[inline]
     pub fn check_many<K: Key>(
         &self,
@@ -207,8 +210,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let mut previous: Option<(K, Fingerprint)> = None;
         loop {
             let mut len = 0;
-            // The buffer comes first in the zip: a request taken from the iterator when the buffer is full would be
-            // lost.
+            // The buffer comes first in the zip: in the other order, a full buffer would discard the next request of
+            // the iterator.
             for ((fingerprint, place), (key, cost)) in fingerprints.iter_mut().zip(&mut costs).zip(requests.by_ref()) {
                 *place = Cost::new(cost);
                 *fingerprint = match &previous {
@@ -225,7 +228,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             let now = self.clock.now_for(&self.limit);
             self.table.try_visit_home_many(&fingerprints[..len], self.flags(), |place, state| {
                 let (fingerprint, cost) = (fingerprints[place], costs[place]);
-                // One assignment per case: a verdict that is the value of the match is copied byte by byte.
+                // One assignment per case: the compiler copies a verdict that is the value of the match byte by byte.
                 match state {
                     Some(state) => match state.take(&self.limit, &now, cost) {
                         Some(stamp) => verdicts[place] = Verdict::stamped(cost, stamp),
@@ -236,34 +239,34 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
                     None => verdicts[place] = self.check_slow(fingerprint, now.mono(), now.wall(), cost),
                 }
             });
-            // After all locks are released: `each` may use this table.
+            // Called after all locks are released, because `each` may use this table.
             verdicts[..len].iter().for_each(|verdict| each(*verdict));
         }
     }
 
-    /// Returns what [`check`](Self::check) would return. Changes nothing and inserts nothing.
+    /// Returns the verdict that [`check`](Self::check) would return, without changing or inserting anything.
     pub fn peek<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
         self.read(key, |entry| entry.weigh(Ask::Exactly(Cost::new(cost))))
     }
 
-    /// Returns the state of the key's limit, with `retry` for a request of `cost`. Changes nothing and inserts nothing.
+    /// Returns a report of the key's limit, with `retry` for a request of `cost`. Changes and inserts nothing.
     pub fn report<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Report {
         self.read(key, |entry| entry.report(Cost::new(cost)))
     }
 
-    /// Gives back what `verdict` took, as far as it still counts; returns how much.
+    /// Gives back the part of the `verdict`'s charge that still counts, and returns that amount.
     pub fn refund<K: Key + ?Sized>(&self, key: &K, verdict: &Verdict<A::Stamp>) -> u64 {
         self.refund_part(key.fingerprint(&self.secret), verdict, verdict.taken())
     }
 
-    /// Forgets what the key has spent.
+    /// Resets the key to the state of a new key.
     pub fn reset<K: Key + ?Sized>(&self, key: &K) {
         let fingerprint = key.fingerprint(&self.secret);
         self.find(fingerprint, self.now(), |account| account.reset());
         self.shards.notify(shard_of(fingerprint), fingerprint);
     }
 
-    /// Sets the maximum number of waiters for all keys together, 65,536 if it is not set, and for one key, 1,024 if it is not set.
+    /// Sets the maximum number of waiters for all keys together (default 65,536) and per key (default 1,024).
     #[must_use]
     pub fn max_waiters(mut self, in_all: usize, per_key: usize) -> Self {
         (self.shards.max, self.shards.max_per_key) = (in_all, per_key);
@@ -284,27 +287,26 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.reader(&changes, Now::at(0)).limit().clone()
     }
 
-    /// Puts another limit in force, for waiters as well. The amount spent is kept: an entry belongs to the limit under
-    /// which it was last charged, until a request for its key is admitted under the new one. Until then it refills
-    /// under its own limit, and what it has used up counts against the capacity of the new one. Peeks, refusals and
-    /// refunds do not change that.
+    /// Replaces the limit, for waiters as well, and keeps the used amounts. An entry belongs to the limit under which
+    /// it was last charged until the new limit admits a request for its key. Until then the entry refills at its old
+    /// rate, and its used amount counts against the capacity of the new limit. Peeks, refusals and refunds do not
+    /// convert it.
     ///
-    /// Decisions take a read lock after the first change. If the new limit needs longer states than the table has, all entries
-    /// are moved to a new table, and decisions wait for that; if there are more entries than the table was made for, the least
-    /// spent of them may be lost.
+    /// After the first change, decisions take a read lock. If the new limit needs longer states than the table has, all
+    /// entries are moved to a new table while decisions wait. If the table contains more entries than its capacity, the
+    /// least used ones may be lost.
     ///
-    /// Entries can belong to 1022 earlier limits at a time. Beyond that, limits without entries are dropped, and if
-    /// that is not enough, entries are converted to the limit in force before this change, if it can hold what they
-    /// have used up.
+    /// Entries can belong to at most 1022 earlier limits at a time. Beyond that, limits without entries are dropped. If
+    /// more than half of the limits have entries, the entries are first converted to the limit that was in force before
+    /// this change, if their used amount fits it.
     ///
-    /// # Errors
-    /// If the new table does not fit in memory, or 1022 earlier limits have entries with more used up than the limit in force can
-    /// hold. The limit then stays as it was, and nothing is forgotten.
+    /// # Errors If the new table does not fit in memory, or if 1022 earlier limits have entries whose used amount does
+    /// not fit the limit in force. The limit and all entries are then unchanged.
     pub fn set_limit(&self, limit: A) -> Result<(), CapacityError> {
-        // A snapshot reads the generations while it runs.
+        // Waits for a running snapshot, which reads the generations.
         let walking = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
-        // Before the table is touched: from here on no fast path begins.
+        // Disables the fast paths before the table is changed.
         self.flags.store(NEVER, Ordering::Relaxed);
         let (capacity, words) = (self.capacity, limit.words());
         let reader = self.reader(&changes, self.clock.now());
@@ -333,23 +335,24 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         Ok(())
     }
 
-    /// Returns the memory that the table takes once all of it has been used.
+    /// Returns the size of the table in bytes, including pages that are not touched yet.
     pub fn bytes(&self) -> usize {
         self.table(&self.changes()).bytes()
     }
 
-    /// Returns how many decisions were about keys without an entry.
+    /// Returns the number of decisions on keys without an entry.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
 }
 
 impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C> {
-    /// Writes what every key has spent to a file, for [`load`](Self::load), and returns the number of entries.
+    /// Writes all used entries to a file for [`load`](Self::load), and returns their number.
     ///
-    /// Decisions do not wait for it. Unused entries are left out. The file contains the secret that protects keys against
-    /// constructed collisions, so only its owner may read it. It is written under a temporary name that ends in `.tmp`, synced,
-    /// and then renamed over the previous file: after a crash one of the two is there, complete.
+    /// Decisions continue during the snapshot. The file contains the secret that protects against constructed hash
+    /// collisions, so only its owner may read it. The snapshot is written to a temporary file whose name ends in
+    /// `.tmp`, synced, and renamed over the previous file. After a crash, either the previous or the new file exists,
+    /// complete.
     ///
     /// ```
     /// use tollgate::{Keyed, TokenBucket};
@@ -373,7 +376,7 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
         snapshot::file::replace(path.as_ref(), |file| self.snapshot(file))
     }
 
-    /// Writes the snapshot that [`save`](Self::save) writes to any writer. It contains the secret.
+    /// Writes the same snapshot as [`save`](Self::save) to any writer. The snapshot contains the secret.
     ///
     /// # Errors
     /// If writing fails.
@@ -381,26 +384,25 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
         snapshot::write(self, to)
     }
 
-    /// Replaces all entries by those that [`save`](Self::save) wrote, and returns their number.
+    /// Replaces all entries by those of a file written by [`save`](Self::save), and returns their number.
     ///
-    /// The time since then counts: buckets have refilled and windows have ended as they would have. The wall clock says
-    /// how much time has passed; if it was set back, none has. The capacity may differ: if the keys do not fit, the
-    /// least spent ones are lost. The parameters of the limit may differ: the amount spent is kept, as with
-    /// [`set_limit`](Self::set_limit), and every entry belongs to the limit under which it was last charged. Another
-    /// algorithm is an error.
+    /// The time since the snapshot counts, measured by the wall clock: buckets have refilled and windows have ended. If
+    /// the wall clock was set back, no time has passed. The capacity may differ: if the keys do not fit, the least used
+    /// ones are lost. The parameters of the limit may differ: used amounts are kept as by
+    /// [`set_limit`](Self::set_limit), and every entry belongs to the limit under which it was last charged. A
+    /// different algorithm is an error.
     ///
     /// A [`Verdict`] from before the snapshot can refund leases, but not entries of a log or of a window that began
-    /// with its first request. Instants before the zero of the clock become zero. That concerns only custom clocks: a
-    /// log of an hour then keeps such entries for an hour after zero.
+    /// with its first request. Instants before the zero of the clock become zero, which can happen with custom clocks
+    /// only: a log of one hour then keeps such entries for an hour after zero.
     ///
-    /// # Errors
-    /// If it cannot be read or is damaged. The limiter is then unchanged: nothing is restored in part.
+    /// # Errors If the file cannot be read or is damaged. The limiter is then unchanged.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<u64, RestoreError> {
         self.restore(std::fs::File::open(path).map_err(RestoreError::Unreadable)?)
     }
 
-    /// Restores as [`load`](Self::load) does from a reader of a [`snapshot`](Self::snapshot). Reads in large parts; nothing may
-    /// follow the snapshot.
+    /// Restores a [`snapshot`](Self::snapshot) from a reader, as [`load`](Self::load) does. Reads in large blocks;
+    /// nothing may follow the snapshot.
     ///
     /// # Errors
     /// See [`load`](Self::load).
@@ -416,9 +418,9 @@ impl<A: Algorithm, C> Keyed<A, C> {
     }
 }
 
-/// Returns a number that selects the shard of a key's waiters.
+/// Returns a number that selects the shard for the key's waiters.
 const fn shard_of(fingerprint: Fingerprint) -> usize {
-    // Uses other bits than those that select the bucket.
+    // Not the bits that select the bucket.
     fingerprint.high as usize
 }
 

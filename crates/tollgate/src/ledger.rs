@@ -1,22 +1,24 @@
-//! Many limits in one table: a limit per call, and several keys charged together.
+//! Many limits in one table: each call names its limits, and several keys can be charged together.
 //!
-//! A server has one limit per rule and many rules per request. A [`Keyed`](crate::Keyed) per rule would need a capacity for each
-//! rule, and could not charge several rules as one. A ledger is one table for all of them:
+//! A server has a limit per rule, and a request may match many rules. With a [`Keyed`](crate::Keyed) per rule, each
+//! rule would need its own capacity, and several rules could not be charged atomically. A ledger is one table for all
+//! rules:
 //!
-//! **Limits by id.** Every entry stores the id of the limits that its state belongs to, in the word before the state. The limits
-//! themselves are in a [`LimitTable`] of the caller's. A limit is never changed, only replaced by one with another id, so a
-//! state can always be read under the limits it was charged under. A state whose id is unknown counts as forgotten.
+//! **Limits by id.** Every entry stores the id of the limits that its state belongs to, in the word before the state.
+//! The limits themselves are in the caller's [`LimitTable`]. Limits are immutable: a changed limit gets a new id, so a
+//! state can always be read under the limits it was charged under. A state with an unknown id counts as the state of a
+//! new key.
 //!
-//! **All or none.** The buckets of all keys of a group are locked in order of their index, which excludes deadlock.
-//! Then every charge is weighed, and only if all pass is anything written (`group.rs`). Entries that were evicted for
-//! new keys of the group are put back if the group is refused. The second of two charges on one key must be decided
-//! after the first: so the first is written immediately, and undone if a later one is refused.
+//! **All or none.** The buckets of all keys of a group are locked in index order, which excludes deadlock. Then every
+//! charge is weighed, and the charges are written only if all pass (`group.rs`). If the group is refused, entries that
+//! were evicted for its new keys are restored. If a group charges one key twice, the second charge must see the first.
+//! So the first is written immediately, and undone if a later charge is refused.
 //!
-//! **Fast path.** Nearly every group is small, and all its keys have short states in their home buckets under the
-//! limits of the request. [`Ledger::try_decide_fast`] decides these by recursion instead of a list: it locks the last
-//! bucket while it decides the charges before it.
+//! **Fast path.** Nearly every group is small, and its keys have short states in their home buckets, which belong to
+//! the limits of the request. [`Ledger::try_decide_fast`] decides such groups by recursion, without a list: it locks
+//! the last charge's bucket, then decides the charges before it.
 //!
-//! **Overflow.** Keys without an entry share one entry per id of limits, in a small second table.
+//! **Overflow.** Keys without an entry share one overflow entry per limits id, in a small second table.
 
 mod group;
 mod snapshot;
@@ -40,8 +42,8 @@ use view::Words;
 
 /// All limits that states may belong to, by id.
 ///
-/// Limits are never changed, only replaced: an edited rule gets a new id, and the old id has to stay known for as long as states
-/// may belong to it. A state whose id is unknown counts as forgotten.
+/// Limits are immutable: an edited rule gets a new id. The table must keep the old id while states may belong to it. A
+/// state with an unknown id counts as the state of a new key.
 pub trait LimitTable {
     /// Returns the limits with this id.
     fn get(&self, id: u32) -> Option<&Limits>;
@@ -53,29 +55,29 @@ impl LimitTable for [Limits] {
     }
 }
 
-/// A request about one key under one set of limits.
+/// A charge to one key under one set of limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// The id of the limits.
     pub limits_id: u32,
-    /// The limits with that id, if the caller has them; otherwise they are looked up.
+    /// The limits with that id. `None`: they are looked up in the [`LimitTable`].
     pub limits: Option<&'a Limits>,
-    /// The key. If two rules count the same name, the key must include the rule.
+    /// The key. If two rules count by the same value, the key must include the rule.
     pub key: &'a [u8],
     /// The amount asked for.
     pub ask: Ask,
-    /// The windows that limits of phase `Given` refer to by position.
+    /// The windows that limits of phase `Given` refer to by index.
     pub windows: &'a [Window],
 }
 
 impl<'a> Charge<'a> {
-    /// Makes a charge of all of `cost` or nothing, without given windows.
+    /// Creates a charge of exactly `cost`, without given windows.
     pub fn new(limits_id: u32, key: &'a [u8], cost: u64) -> Self {
         Self { limits_id, limits: None, key, ask: Ask::Exactly(Cost::new(cost)), windows: &[] }
     }
 }
 
-/// The usual charge: all of a cost or nothing, under limits that the caller has and that need no given windows.
+/// The common case of a [`Charge`]: an exact cost under known limits without given windows.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainCharge<'a> {
     /// The id of the limits.
@@ -88,11 +90,11 @@ pub struct PlainCharge<'a> {
     pub cost: Cost,
 }
 
-/// A table for many limits at once: every call names its limits, and several charges pass together or not at all.
+/// A table for many limits: every call names its limits, and several charges pass together or not at all.
 ///
-/// Its memory is bounded as that of [`Keyed`](crate::Keyed) is. A state belongs to the limits it was last charged
-/// under. Under other limits, the amount used counts against their capacity but refills by its own limits, until a
-/// request is admitted. Peeks, refusals and refunds do not change that.
+/// Its memory is bounded like that of [`Keyed`](crate::Keyed). A state belongs to the limits under which it was last
+/// charged. Under other limits, the used amount counts against the new capacity but refills at the old rate, until a
+/// request is admitted. Peeks, refusals and refunds do not convert a state.
 ///
 /// ```
 /// use tollgate::{Limit, Limits, TokenBucket};
@@ -110,7 +112,7 @@ pub struct PlainCharge<'a> {
 /// ```
 pub struct Ledger<C = PreciseClock> {
     table: Buckets<Wide>,
-    /// One entry per id of limits, shared by the keys without an entry.
+    /// One entry per limits id, shared by the keys without an entry.
     overflow: Buckets<Wide>,
     secret: Secret,
     clock: C,
@@ -120,11 +122,11 @@ pub struct Ledger<C = PreciseClock> {
     walking: Mutex<()>,
 }
 
-/// The number of overflow entries. Loom has to explore every atomic, so one is enough there.
+/// Number of overflow entries. Only one under loom, which explores every atomic.
 const OVERFLOW_ENTRIES: usize = if cfg!(loom) { 1 } else { 1024 };
 
 impl Ledger {
-    /// Makes a ledger of `capacity` keys with states of up to `state_words`, with a precise clock.
+    /// Creates a ledger of `capacity` keys with states of up to `state_words` words, with a precise clock.
     ///
     /// # Errors
     /// If it does not fit in memory.
@@ -134,7 +136,7 @@ impl Ledger {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// Makes a ledger of `capacity` keys with states of up to `state_words` that takes its time from `clock`.
+    /// Creates a ledger of `capacity` keys with states of up to `state_words` words that reads the time from `clock`.
     ///
     /// # Errors
     /// If it does not fit in memory.
@@ -155,20 +157,20 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
-    /// Sets what happens to a new key when the table is full.
+    /// Sets the policy for new keys when the table is full.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
     }
 
-    /// Returns the longest state that an entry can hold, in words. Limits that need more are refused.
+    /// Returns the maximum length of a state, in words. Charges under limits with longer states are refused.
     pub fn state_words(&self) -> usize {
         self.table.state_words() - 1
     }
 
-    /// Charges all or none, and returns whether all passed. Charges that take up to an amount all take
-    /// the least that any of them can. Calls `each` for every charge in order, with its own verdict and while
-    /// its state is locked, so that reports are those of the decision. `each` must not use the ledger.
+    /// Makes all charges or none, and returns whether all passed. Charges with [`Ask::UpTo`] all take the same amount:
+    /// the smallest that any of them can take. Calls `each` for every charge in order, with the verdict of that charge,
+    /// while its state is locked. So the reports reflect exactly this decision. `each` must not use the ledger.
     pub fn decide<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -178,8 +180,8 @@ impl<C: Clock> Ledger<C> {
         self.decide_each(limit_table, charges, |charge| *charge, self.clock.now(), each)
     }
 
-    /// Decides the charges that `charge` makes of `items`, as [`decide`](Self::decide) does but without a list, at a
-    /// given reading of the [`clock`](Self::clock).
+    /// Like [`decide`](Self::decide), but converts each element of `charged` by `charge`, and takes a reading of the
+    /// [`clock`](Self::clock).
     #[doc(hidden)]
     pub fn decide_each<'a, T, N: LimitTable + ?Sized>(
         &self,
@@ -198,8 +200,8 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Decides every charge independently, and calls `each` for each one in order, as [`decide`](Self::decide) does.
-    /// Sixteen at a time are hashed and fetched together, with one reading of the clock.
+    /// Decides every charge independently, and calls `each` in order, as [`decide`](Self::decide) does. The clock is
+    /// read once. Charges are processed in batches of sixteen, whose memory is fetched concurrently.
     pub fn decide_many<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -220,8 +222,8 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Begins to fetch the memory of keys, all at the same time, so that decisions about them soon afterwards do not wait for
-    /// it one after the other. Changes nothing.
+    /// Prefetches the memory of `keys` concurrently, so that decisions soon afterwards need not wait for each key in
+    /// turn. Changes nothing.
     pub fn fetch<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
         let mut keys = keys.into_iter().map(|key| key.fingerprint(&self.secret));
         loop {
@@ -237,7 +239,7 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Runs `read` on the state of the charge's key, with the verdict that a decision would return. Changes nothing.
+    /// Runs `read` on the state of the charge's key, with the verdict that a decision would have. Changes nothing.
     pub fn peek<N: LimitTable + ?Sized, R>(
         &self,
         limit_table: &N,
@@ -262,7 +264,7 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
-    /// Gives back up to `cost` to the charge's key and returns how much its limits accepted.
+    /// Gives back up to `cost` to the charge's key, and returns the amount given back.
     pub fn refund<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -275,27 +277,27 @@ impl<C: Clock> Ledger<C> {
         self.find(limit_table, charge, fingerprint, now, refund).map_or(0, Cost::get)
     }
 
-    /// Restarts the leases of these stamps now. Returns whether all of them were still held.
+    /// Restarts the leases with these stamps. Returns whether all of them were still held.
     pub fn renew<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let renew = |account: &mut Held<'_>| account.owner().renew(&mut account.state, &account.now, stamps);
         self.find(limit_table, charge, fingerprint, now, renew).unwrap_or(false)
     }
 
-    /// Forgets the charge's key, which is new from then on.
+    /// Resets the charge's key to a new key.
     pub fn reset<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
         self.table.find(self.fingerprint(charge), &reader, |slot| slot.state.set(0, FORGOTTEN));
     }
 
-    /// Returns whether the charge's key has anything used up here, under the limits that its state belongs to.
+    /// Returns whether the charge's key has used anything here, under the limits that its state belongs to.
     #[doc(hidden)]
     pub fn is_known<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let (fingerprint, reader) = (self.fingerprint(charge), LedgerReader { limit_table, now: self.clock.now() });
         self.table.find(fingerprint, &reader, |slot| !reader.is_new(fingerprint, slot)).unwrap_or(false)
     }
 
-    /// Returns whether the charge's key has an entry here, even if it has nothing used up.
+    /// Returns whether the charge's key has an entry here, even an unused one.
     #[doc(hidden)]
     pub fn has_used<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
@@ -303,8 +305,8 @@ impl<C: Clock> Ledger<C> {
         self.table.find(self.fingerprint(charge), &reader, is_kept).unwrap_or(false)
     }
 
-    /// Moves the state of the charge's key to another ledger, with the id of the limits it belongs to. The entries there must be
-    /// long enough. Does nothing if the key has no entry here.
+    /// Moves the state of the charge's key to the ledger `to`, with its limits id. The states there must not be
+    /// shorter. Does nothing if the key has no entry here.
     #[doc(hidden)]
     pub fn move_to<N: LimitTable + ?Sized>(&self, to: &Self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
@@ -319,9 +321,9 @@ impl<C: Clock> Ledger<C> {
         });
     }
 
-    /// Replaces the state of the charge's key by that of a new key under `start`, with `held` leases taken of each concurrency
-    /// limit. `start` may differ from the limits of the charge in what a new key has, and in the length of its first window or
-    /// lease. Does nothing for a key without an entry.
+    /// Replaces the state of the charge's key by the state of a new key under `start`, with `held` leases taken from
+    /// each concurrency limit. `start` may differ from the charge's limits in the initial amount and in the length of
+    /// the first window or lease. Inserts the key if necessary; does nothing if no entry is available.
     #[doc(hidden)]
     pub fn begin<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         if start.words() > self.state_words() {
@@ -329,7 +331,7 @@ impl<C: Clock> Ledger<C> {
         }
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let key_now = now_for_key(charge, fingerprint, now);
-        // The used fraction is known only after the state is written.
+        // `Spent::ALL`, because the used fraction is known only after the state is written.
         self.table.upsert(fingerprint, &LedgerReader { limit_table, now }, Spent::ALL, |slot, _| {
             slot.state.set(0, charge.limits_id.into());
             let mut words = after_id(&mut slot.state);
@@ -338,12 +340,12 @@ impl<C: Clock> Ledger<C> {
         });
     }
 
-    /// Returns the memory that the table takes once all of it has been used.
+    /// Returns the size of the tables in bytes, including pages that are not touched yet.
     pub fn bytes(&self) -> usize {
         self.table.bytes() + self.overflow.bytes()
     }
 
-    /// Returns how many decisions were about keys without an entry.
+    /// Returns the number of decisions on keys without an entry.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
@@ -417,7 +419,7 @@ impl<C: Clock> Ledger<C> {
         found.flatten()
     }
 
-    /// Returns the limits of a charge, unless their state does not fit an entry.
+    /// Returns the limits of a charge. `None` if their id is unknown or their state does not fit an entry.
     #[inline]
     fn limits<'n, N: LimitTable + ?Sized>(&self, limit_table: &'n N, charge: &Charge<'n>) -> Option<&'n Limits> {
         let limits = charge.limits.or_else(|| limit_table.get(charge.limits_id));
@@ -428,7 +430,7 @@ impl<C: Clock> Ledger<C> {
         charge.key.fingerprint(&self.secret)
     }
 
-    /// Returns the fingerprint of the overflow entry of the charge's limits.
+    /// Returns the fingerprint of the overflow entry for the charge's limits.
     fn shared_fingerprint(&self, charge: &Charge<'_>) -> Fingerprint {
         charge.limits_id.to_le_bytes().fingerprint(&self.secret)
     }
@@ -440,16 +442,16 @@ impl<C> fmt::Debug for Ledger<C> {
     }
 }
 
-/// An id that no limits have, so that the entry counts as forgotten.
+/// An id without limits, which marks an entry as unused.
 const FORGOTTEN: u64 = u64::MAX;
 
-/// Returns the limits whose id an entry begins with.
+/// Returns the limits with the id that an entry begins with.
 fn limits_with<N: LimitTable + ?Sized>(limit_table: &N, id: u64) -> Option<&Limits> {
     u32::try_from(id).ok().and_then(|id| limit_table.get(id))
 }
 
-/// Returns whether a key is known under the limits with `id`. A key with nothing used under other limits counts as new
-/// under limits whose new keys start with less than everything.
+/// Returns whether a key is known under the limits with `id`. An unused state of other limits counts as new if new keys
+/// of `limits` do not start full.
 #[inline]
 fn presence_under<N: LimitTable + ?Sized>(
     limit_table: &N,
@@ -472,11 +474,11 @@ fn presence_under<N: LimitTable + ?Sized>(
     }
 }
 
-/// The state of an entry, under the limits of a charge.
+/// Account of a locked entry under the limits of a charge.
 type Held<'a> = Account<'a, Limits, Offset<State<'a>>>;
 
-/// Returns the limits that a state belongs to, if they are not those with `id`. A new state, and one whose limits are unknown, is
-/// initialised under `limits`, which have that id.
+/// Returns the limits that a state belongs to, or `None` if these are `limits`, whose id is `id`. Initialises a new
+/// state, or a state with an unknown id, under `limits`.
 fn own_limits<'n, N: LimitTable + ?Sized>(
     limit_table: &'n N,
     limits: &Limits,
@@ -499,7 +501,8 @@ fn own_limits<'n, N: LimitTable + ?Sized>(
     None
 }
 
-/// Runs `visit` on a state under the limits with `id`, which it belongs to afterwards if it was charged under them.
+/// Runs `visit` on a state under the limits with `id`. If `visit` charges the state under these limits, it belongs to
+/// them afterwards.
 fn visit<N: LimitTable + ?Sized, R>(
     limit_table: &N,
     limits: &Limits,
@@ -522,12 +525,12 @@ fn now_for_key<'a>(charge: &Charge<'a>, fingerprint: Fingerprint, now: Now<'a>) 
     now.with_spread(fingerprint.low).with_windows(charge.windows)
 }
 
-/// Returns the state of an entry, which comes after the id of the limits it belongs to.
+/// Skips the limits id at the beginning of an entry, and returns its state.
 fn after_id<S>(entry: S) -> Offset<S> {
     Offset { cells: entry, first: 1 }
 }
 
-/// Reads the entries of the table, each under the limits that it belongs to.
+/// Reads each entry under the limits that it belongs to.
 struct LedgerReader<'a, N: ?Sized> {
     limit_table: &'a N,
     now: Now<'a>,

@@ -24,7 +24,7 @@ mod table;
 mod testing;
 mod wait;
 
-/// The vocabulary and the algorithms, for building a limiter of your own.
+/// Types and algorithms for building a custom limiter.
 pub use tollgate_core as core;
 
 pub use adjustable::Adjustable;
@@ -40,7 +40,7 @@ pub use tollgate_core::{
 };
 pub use wait::AcquireError;
 
-/// Waiting for capacity: the future and what it takes.
+/// Waiting for capacity: the future, its result and its errors.
 pub mod acquire {
     pub use crate::wait::{Acquire, AcquireError, Grant};
 }

@@ -1,7 +1,8 @@
-//! The calls of other rate limiters beside ours. Every call in the right-hand columns is compiled and run below its table.
+//! Calls of other rate limiters and their equivalents in Tollgate. Every call in a right-hand column is compiled and
+//! run in the code below its table.
 //!
-//! Common differences: a cost above the capacity is refused instead of waiting forever, a wait that would end after its deadline is
-//! refused at once, waiters are served in FIFO order, and a dropped wait consumes nothing.
+//! Common differences: a cost above the capacity is refused instead of waiting forever, a wait that would end after its
+//! deadline is refused immediately, waiters are served in FIFO order, and a dropped wait consumes nothing.
 //!
 //! # governor
 //!
@@ -62,7 +63,7 @@
 //! | `limiter.try_acquire(n)` | `limiter.acquire(n).at_once().wait().is_ok()` |
 //! | `limiter.acquire_owned(n)` | `limiter.acquire_owned(n)` |
 //! | `limiter.balance()` | `limiter.report(1).remaining` |
-//! | `builder.fair(true)` | always |
+//! | `builder.fair(true)` | always fair |
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -179,10 +180,10 @@
 
 #[cfg(test)]
 mod tests {
-    /// A row whose call is not in the code below its table would not be compiled.
+    /// The code below a table compiles its calls, so every call of the table must be there.
     #[test]
     fn every_call_of_a_table_is_in_the_code_below_it() {
-        // Text and code alternate.
+        // Prose and code alternate.
         let parts: Vec<&str> = include_str!("migration.rs").split("//! ```\n").collect();
         let mut rows = 0;
         for pair in parts.chunks_exact(2) {

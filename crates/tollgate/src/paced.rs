@@ -1,4 +1,4 @@
-//! Pacing: each caller waits for the cost of the caller before it.
+//! Pacing: each caller waits for the cost of the previous caller.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,15 +13,15 @@ use crate::clock::{Clock, PreciseClock};
 use crate::stream::LimitedStream;
 use crate::wait::{Acquire, Shards, Waitable};
 
-/// Spaces callers out at a rate, as Guava's `RateLimiter` does: any amount passes immediately after an idle time, and
-/// the next caller waits for it. With a warm-up it starts slowly and slows down again when idle.
+/// Spaces callers out at a rate, as Guava's `RateLimiter` does: after an idle time any cost passes immediately, and the
+/// next caller waits for that cost. With a warm-up it starts slowly, and slows down again when idle.
 ///
-/// In a [`Limiter`](crate::Limiter) a caller waits for its own cost; here it passes first and the next caller waits, so
-/// no cost is too large. Use it to spread your own work evenly, not to limit clients. A caller that is woken late does
-/// not delay the next one.
+/// With a [`Limiter`](crate::Limiter) a caller waits for its own cost. Here the caller passes first and the next caller
+/// waits, so no cost is too large. Use it to spread your own work evenly, not to limit clients. A late wake-up does not
+/// delay the next caller.
 ///
-/// [`constant`](Self::constant) stores nothing while idle; together with [`max_waiters`](Self::max_waiters) and
-/// [`Acquire::within`] it is a leaky bucket for callers: a bounded number of them wait, none longer than it wants to.
+/// [`constant`](Self::constant) stores no permits while idle. Together with [`max_waiters`](Self::max_waiters) and
+/// [`Acquire::within`] it is a leaky bucket as a queue: the number of waiters and the wait are bounded.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -29,18 +29,18 @@ use crate::wait::{Acquire, Shards, Waitable};
 /// use tollgate::Pacer;
 ///
 /// let pacer = Arc::new(Pacer::new("10/s".parse()?));
-/// pacer.acquire(3).wait()?; // At once.
+/// pacer.acquire(3).wait()?; // Immediately.
 /// assert!(pacer.acquire(1).at_once().wait().is_err()); // The three take 300 ms.
 /// pacer.acquire(1).within(Duration::from_secs(1)).wait()?; // So this one waits 300 ms.
 ///
-/// // At most ten wait, none longer than a second.
+/// // At most ten callers wait, for at most a second.
 /// let leaky = Arc::new(Pacer::constant("1000/s".parse()?).max_waiters(10));
 /// leaky.acquire(1).within(Duration::from_secs(1)).wait()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Pacer<C = PreciseClock> {
     clock: C,
-    /// A mutex: the parameters and the state change together; held for one computation.
+    /// A mutex, because parameters and state change together; held for one computation.
     paced: Mutex<Paced>,
     shards: Shards<(), u64>,
 }
@@ -48,26 +48,25 @@ pub struct Pacer<C = PreciseClock> {
 struct Paced {
     pacing: Pacing,
     pace: Pace,
-    /// The serial number of the last grant, and the state before and after it: the grant can be undone while it is the
-    /// last.
+    /// The serial number of the last grant, and the state before and after it. Only the last grant can be undone.
     last: (u64, Pace, Pace),
 }
 
-/// A caller that is woken at most this late counts as on time; beyond that, the delay counts as idle time.
+/// A wake-up that is late by at most this much counts as on time. A longer delay counts as idle time.
 const LATE: Nanos = Nanos::SECOND;
 
 impl Pacer {
-    /// Makes a pacer that stores up to a second of unused permits, as Guava's does.
+    /// Creates a pacer that stores up to a second of unused permits, as Guava's does.
     pub fn new(rate: Rate) -> Self {
         Self::with_clock(one_second(rate), PreciseClock::new())
     }
 
-    /// Makes a pacer that stores nothing: callers never go ahead faster than `rate`.
+    /// Creates a pacer that stores no permits: callers never pass faster than `rate`.
     pub fn constant(rate: Rate) -> Self {
         Self::with_clock(constant(rate), PreciseClock::new())
     }
 
-    /// Makes a pacer that starts at a third of `rate` and reaches all of it within `warm_up`, as Guava's does.
+    /// Creates a pacer that starts at a third of `rate` and reaches the full rate within `warm_up`, as Guava's does.
     ///
     /// # Errors
     /// If `warm_up` is zero or longer than [`Pacing::MAX_STORE`].
@@ -76,24 +75,24 @@ impl Pacer {
     }
 }
 
-/// Returns a pacing that stores one second, which is within all bounds.
+/// Returns a pacing that stores up to a second of unused permits.
 fn one_second(rate: Rate) -> Pacing {
-    Pacing::bursty(rate, Nanos::SECOND).expect("a second is shorter than the longest time to store")
+    Pacing::bursty(rate, Nanos::SECOND).expect("one second is below `MAX_STORE`")
 }
 
-/// Stores nothing: unused permits are lost.
+/// Returns a pacing that stores no permits.
 pub(crate) fn constant(rate: Rate) -> Pacing {
     Pacing::bursty(rate, Nanos::ZERO).expect("zero is not above `MAX_STORE`")
 }
 
 impl<C: Clock> Pacer<C> {
-    /// Makes a pacer with these parameters that takes its time from `clock`.
+    /// Creates a pacer with these parameters that reads the time from `clock`.
     pub fn with_clock(pacing: Pacing, clock: C) -> Self {
         let pace = pacing.start(clock.mono());
         Self { clock, paced: Mutex::new(Paced { pacing, pace, last: (0, pace, pace) }), shards: Shards::new(1) }
     }
 
-    /// Sets the maximum number of waiters, 65,536 if it is not set; further callers are refused at once.
+    /// Sets the maximum number of waiters (default 65,536). Further callers are refused immediately.
     #[must_use]
     pub fn max_waiters(mut self, max: usize) -> Self {
         self.shards.max = max;
@@ -105,14 +104,14 @@ impl<C: Clock> Pacer<C> {
         self.lock().pacing.rate()
     }
 
-    /// Sets the rate. Costs taken at the old rate are still waited for at the old rate.
+    /// Sets the rate. The wait for earlier costs still uses the old rate.
     pub fn set_rate(&self, rate: Rate) {
         let now = self.clock.mono();
         let mut paced = self.lock();
         let (old, new) = (paced.pacing, paced.pacing.with_rate(rate));
         new.convert(&old, &mut paced.pace, now);
         paced.pacing = new;
-        // A state under the old rate cannot be restored under the new one.
+        // A grant under the old rate cannot be undone under the new rate.
         paced.last = (paced.last.0 + 1, paced.pace, paced.pace);
         drop(paced);
         self.shards.notify(0, ());
@@ -123,7 +122,7 @@ impl<C: Clock> Pacer<C> {
         self.shards.waiting()
     }
 
-    /// Returns how long a new caller would wait if no one waits already.
+    /// Returns the wait of a new caller, ignoring other waiters.
     pub fn earliest(&self) -> Duration {
         let now = self.clock.mono();
         let paced = self.lock();
@@ -143,12 +142,12 @@ impl<C: Clock + Send + Sync + 'static> Pacer<C> {
         Acquire::new(self, (), permits)
     }
 
-    /// Takes `permits` as [`acquire`](Self::acquire) does, with a future that owns the pacer: for spawned tasks.
+    /// Like [`acquire`](Self::acquire), but the future owns the pacer, as spawned tasks require.
     pub fn acquire_owned(self: Arc<Self>, permits: u64) -> Acquire<'static, Self> {
         Acquire::owned(self, (), permits)
     }
 
-    /// Takes 1 for each item of `stream` before it is yielded. A stream that is not `Unpin` has to be pinned first.
+    /// Takes a cost of 1 before each item of `stream` is yielded. Pin a stream that is not `Unpin` first.
     #[cfg(feature = "stream")]
     pub fn limit_stream<S: Stream + Unpin>(self: &Arc<Self>, stream: S) -> LimitedStream<S, Self> {
         LimitedStream::new(stream, self, ())
@@ -218,7 +217,7 @@ impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
         None
     }
 
-    /// Undoes a grant as long as it is the last.
+    /// Undoes a grant if it is the last one.
     fn give_back(&self, (): (), verdict: &Verdict<u64>, cost: Cost) -> u64 {
         let mut paced = self.lock();
         let (number, before, after) = paced.last;

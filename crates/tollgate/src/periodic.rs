@@ -1,4 +1,4 @@
-//! A number of permits per period.
+//! A fixed number of permits per period, with a timeout for waiting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,16 @@ use crate::clock::{Clock, PreciseClock};
 use crate::limiter::Limiter;
 use crate::wait::Acquire;
 
-/// N permits in each period, and a timeout to wait for them: resilience4j's `RateLimiter`.
+/// N permits per period, and a timeout for waiting: resilience4j's `RateLimiter`.
 ///
-/// Periods begin when it is made. Limit and timeout can be changed while it is in use. It differs from resilience4j in
-/// these points: a caller that cannot get its permits within the timeout is refused at once instead of after the
-/// timeout; waiters are served in order and take their permits when their turn comes, so a cancelled wait consumes
-/// nothing; a request for more permits than a period has is never granted; after a change of the limit, the amount
-/// spent in this period is kept; and draining takes what is available now, and cancels no debt.
+/// The first period begins on creation. Limit and timeout can change while in use. Differences from resilience4j:
+///
+/// - A caller that cannot get its permits within the timeout is refused immediately, not after the timeout.
+/// - Waiters are served in FIFO order and take their permits when their turn comes, so a cancelled wait consumes
+///   nothing.
+/// - A request for more permits than a period grants is always refused.
+/// - After a change of the limit, the permits used in the current period still count.
+/// - Draining takes the currently available permits and does not cancel a debt.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -42,14 +45,14 @@ use crate::wait::Acquire;
 pub struct Periodic<C = PreciseClock> {
     limiter: Arc<Limiter<Adjustable<IntervalBucket>, C>>,
     period: Duration,
-    /// The offset of the periods on the wall clock.
+    /// Alignment of the periods on the wall clock.
     steps: Steps,
-    /// In nanoseconds. Relaxed: it orders nothing.
+    /// In nanoseconds. Relaxed: it orders no other access.
     timeout: AtomicU64,
 }
 
 impl Periodic {
-    /// Grants `limit` permits in each `period`, with a timeout of five seconds.
+    /// Grants `limit` permits per `period`, with a timeout of five seconds.
     ///
     /// # Errors
     /// See [`IntervalBucket::new`].
@@ -59,7 +62,7 @@ impl Periodic {
 }
 
 impl<C: Clock + Send + Sync + 'static> Periodic<C> {
-    /// Grants `limit` permits in each `period`, with time taken from `clock`.
+    /// Like [`new`](Periodic::new), but reads the time from `clock`.
     ///
     /// # Errors
     /// See [`IntervalBucket::new`].
@@ -78,31 +81,30 @@ impl<C: Clock + Send + Sync + 'static> Periodic<C> {
         self
     }
 
-    /// Changes the timeout of later callers.
+    /// Changes the timeout for later callers.
     pub fn set_timeout(&self, timeout: Duration) {
         self.timeout.store(Nanos::from(timeout).as_nanos(), Ordering::Relaxed);
     }
 
     /// Changes the limit, for waiters as well.
     ///
-    /// # Errors
-    /// See [`IntervalBucket::new`]; the old limit then stays in force.
+    /// # Errors See [`IntervalBucket::new`]. The old limit then stays in force.
     pub fn set_limit(&self, limit: u64) -> Result<(), LimitError> {
         self.limiter.change(IntervalBucket::new(limit, self.period)?.steps(self.steps));
         Ok(())
     }
 
-    /// Takes `permits` as soon as there are enough, within the timeout; see [`Acquire`].
+    /// Takes `permits` as soon as they are available, within the timeout; see [`Acquire`].
     pub fn acquire(&self, permits: u64) -> Acquire<'_, Limiter<Adjustable<IntervalBucket>, C>> {
         self.limiter.acquire(permits).within(Duration::from_nanos(self.timeout.load(Ordering::Relaxed)))
     }
 
-    /// Takes all permits that are left in this period; returns how many.
+    /// Takes the remaining permits of this period, and returns their number.
     pub fn drain(&self) -> u64 {
         self.limiter.drain()
     }
 
-    /// Returns how many permits are left in this period.
+    /// Returns the number of permits remaining in this period.
     pub fn available(&self) -> u64 {
         self.limiter.report(1).remaining
     }

@@ -1,7 +1,7 @@
-//! redis-cell: `CL.THROTTLE` as a library.
+//! The `CL.THROTTLE` command of redis-cell, as a library.
 //!
-//! It is in this crate because it needs the table, which is private, and because the replay of recorded calls and the benchmarks
-//! use it without the server.
+//! It is in this crate because it needs the private hash table, and because the reference replay and the benchmarks use
+//! it without the server.
 
 mod throttle;
 
@@ -19,10 +19,10 @@ use crate::snapshot::{FRAME_WORDS, Kind, RestoreError, SnapshotReader, SnapshotW
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, LockedEntry, Presence, StateReader, Table};
 
-/// A table of keys in which every call brings its own limit.
+/// A table of keys in which every call specifies its own limit.
 ///
-/// The state of a key is its theoretical arrival time, one word whatever the parameters are. Other parameters apply to it as it
-/// is, so nothing is converted, and no limit has to be known before the first call.
+/// The state of a key is its theoretical arrival time: one word for any parameters. Different parameters apply to the
+/// same time without conversion, and limits need not be registered in advance.
 ///
 /// ```
 /// use tollgate::redis_cell::{RedisCellTable, Throttle};
@@ -45,7 +45,7 @@ pub struct RedisCellTable<C = PreciseClock> {
 }
 
 impl RedisCellTable {
-    /// Makes a table of `capacity` keys, with a precise clock.
+    /// Creates a table of `capacity` keys, with a precise clock.
     ///
     /// # Errors
     /// If it does not fit in memory.
@@ -55,7 +55,7 @@ impl RedisCellTable {
 }
 
 impl<C: Clock> RedisCellTable<C> {
-    /// Makes a table of `capacity` keys that takes its time from `clock`.
+    /// Creates a table of `capacity` keys that reads the time from `clock`.
     ///
     /// # Errors
     /// If it does not fit in memory.
@@ -76,9 +76,10 @@ impl<C: Clock> RedisCellTable<C> {
         self.decide_at(key.fingerprint(&self.secret), self.clock.mono().as_nanos(), call)
     }
 
-    /// Decides calls independently and in order, and calls `each` with every reply.
+    /// Decides each call as [`decide`](Self::decide) does, and calls `each` with the replies in order.
     ///
-    /// Sixteen at a time are hashed and their memory is fetched together, with one reading of the clock.
+    /// Calls are processed in batches of sixteen: a batch hashes its keys, fetches their memory concurrently, and reads
+    /// the clock once.
     #[inline]
     pub fn decide_many<'a>(
         &self,
@@ -91,7 +92,8 @@ impl<C: Clock> RedisCellTable<C> {
         let mut replies = [[0; 5]; BATCH];
         loop {
             let mut len = 0;
-            // The buffer comes first in the zip: a call taken from the iterator when the buffer is full would be lost.
+            // The buffer comes first in the zip: in the other order, a full buffer would discard the next call of the
+            // iterator.
             for ((fingerprint, place), (key, call)) in fingerprints.iter_mut().zip(&mut batch).zip(calls.by_ref()) {
                 (*fingerprint, *place) = (key.fingerprint(&self.secret), Some(call));
                 len += 1;
@@ -107,25 +109,24 @@ impl<C: Clock> RedisCellTable<C> {
                     None => self.decide_at(fingerprints[place], now, call),
                 };
             });
-            // After all locks are released: `each` may use this table.
+            // Called after all locks are released, because `each` may use this table.
             replies[..len].iter().for_each(|reply| each(*reply));
         }
     }
 
-    /// Returns the memory that the table takes once all of it has been used.
+    /// Returns the size of the table in bytes, including pages that are not touched yet.
     pub fn bytes(&self) -> usize {
         self.table.bytes()
     }
 
-    /// Returns how many decisions were about keys without an entry.
+    /// Returns the number of decisions on keys without an entry.
     pub fn overflowed(&self) -> u64 {
         self.overflowed.load(Ordering::Relaxed)
     }
 
-    /// Writes every key that would not be admitted with a full burst, and returns the number of keys.
+    /// Writes every used key, and returns the number of keys.
     ///
-    /// # Errors
-    /// When the writer fails.
+    /// # Errors If the writer fails.
     pub fn write_snapshot<W: Write>(&self, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
         let _one = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
         to.begin_table(&self.clock.now(), &self.secret)?;
@@ -133,9 +134,9 @@ impl<C: Clock> RedisCellTable<C> {
         let (walk, mut entries, mut total) = (self.table.walk(), Vec::new(), 0);
         for index in 0..self.table.buckets() {
             let owner = RedisCellReader { now: self.clock.mono().as_nanos() };
-            walk.visit(index, &owner, |print, slot| {
-                if !owner.is_new(print, slot) {
-                    entries.extend([print.low, print.high.into(), slot.state.get(0)]);
+            walk.visit(index, &owner, |fingerprint, slot| {
+                if !owner.is_new(fingerprint, slot) {
+                    entries.extend([fingerprint.low, fingerprint.high.into(), slot.state.get(0)]);
                     total += 1;
                 }
             });
@@ -148,19 +149,18 @@ impl<C: Clock> RedisCellTable<C> {
         Ok(total)
     }
 
-    /// Returns the number of keys with something used up. In a table of more than `max_buckets` buckets it is an estimate from as
-    /// many of them.
+    /// Returns the number of used keys. If the table has more than `max_buckets` buckets, the number is an estimate
+    /// from a sample of at most `max_buckets`.
     ///
-    /// Decisions continue meanwhile.
+    /// Decisions continue during the count.
     pub fn count_used(&self, max_buckets: usize) -> u64 {
         let reader = || RedisCellReader { now: self.clock.mono().as_nanos() };
-        self.table.estimate(max_buckets, reader, |reader, print, slot| !reader.is_new(print, slot))
+        self.table.estimate(max_buckets, reader, |reader, fingerprint, slot| !reader.is_new(fingerprint, slot))
     }
 
-    /// Returns a table like [`with_clock`](Self::with_clock) that has the keys of a snapshot, after the time that has passed since.
+    /// Like [`with_clock`](Self::with_clock), with the keys of a snapshot. The time since the snapshot counts.
     ///
-    /// # Errors
-    /// When the snapshot cannot be read or is damaged.
+    /// # Errors If the snapshot cannot be read or is damaged.
     pub fn restored<R: Read>(capacity: usize, clock: C, from: &mut SnapshotReader<R>) -> Result<Self, RestoreError> {
         let restored = Self::with_clock(capacity, clock).map_err(RestoreError::CapacityError)?;
         let at = restored.clock.now();
@@ -175,8 +175,9 @@ impl<C: Clock> RedisCellTable<C> {
                 (Kind::Entries, words) => {
                     let (entries, []) = words.as_chunks() else { return Err(RestoreError::Damaged) };
                     for [low, high, arrival] in entries {
-                        let (print, arrival) = (Fingerprint { low: *low, high: *high as u32 }, shifted(*arrival));
-                        restored.table.upsert(print, &owner, order_of_debt(arrival, owner.now), |slot, _| {
+                        let fingerprint = Fingerprint { low: *low, high: *high as u32 };
+                        let arrival = shifted(*arrival);
+                        restored.table.upsert(fingerprint, &owner, order_of_debt(arrival, owner.now), |slot, _| {
                             tollgate_core::CellsMut::set(&mut slot.state, 0, arrival);
                         });
                     }
@@ -228,7 +229,7 @@ impl<C> fmt::Debug for RedisCellTable<C> {
 }
 
 /// Reads the entries of the table. Parameters differ from call to call, so entries are compared by the time until they
-/// are full: the one that refills first is evicted first.
+/// are unused: the entry with the shortest time is evicted first.
 struct RedisCellReader {
     now: u64,
 }
@@ -247,7 +248,8 @@ impl StateReader for RedisCellReader {
     }
 }
 
-/// Maps the time until `arrival` to 32 bits in the same order: the position of the highest bit, then the bits below it.
+/// Maps the time until `arrival` to 32 bits, preserving the order: the position of the highest bit, then the bits below
+/// it.
 fn order_of_debt(arrival: u64, now: u64) -> Spent {
     let owed = arrival.saturating_sub(now);
     let bits = 64 - owed.leading_zeros();
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn many_at_once_are_decided_as_one_by_one() {
+    fn batch_decides_as_single_calls_do() {
         let ((together, _), (singly, _)) = (table_of(1_000), table_of(1_000));
         let limits = [call(2, 1, 10), call(0, 5, 1), call(-1, 5, 1), call(100, 3, 7)];
         let keys: Vec<String> = (0..100).map(|n| format!("key {}", n % 23)).collect();
@@ -304,11 +306,11 @@ mod tests {
     }
 
     #[test]
-    fn keys_without_an_entry_share_one_count() {
+    fn keys_without_an_entry_share_one_state() {
         let (table, _) = table_of(1);
         let outcomes: Vec<_> =
             (0..50).map(|n| table.decide(format!("key {n}").as_bytes(), &call(0, 1, 86_400 - n))[0]).collect();
-        assert!(table.overflowed() > 0, "50 keys found room in a table for one");
+        assert!(table.overflowed() > 0, "50 keys got an entry in a table for one");
         assert!(outcomes.contains(&1), "no call was refused");
     }
 

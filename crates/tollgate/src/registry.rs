@@ -1,4 +1,4 @@
-//! Limiters by name, with shared configurations and an event hook.
+//! Named limiters with shared configurations and an event hook.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,11 +17,11 @@ use crate::clock::{Clock, PreciseClock};
 use crate::limiter::Limiter;
 use crate::wait::{Acquire, AcquireError, Grant, block_on};
 
-/// Limiters that are found by name and take their limits from configurations, which several limiters may share and which can
-/// change while they are in use.
+/// Named limiters whose limits come from configurations. Several limiters may share a configuration, and a
+/// configuration can change while in use.
 ///
-/// Use it for a known set of limiters: one for each service that a program calls, or each database. For users and
-/// addresses, of which there may be any number, use [`Keyed`](crate::Keyed), which never grows.
+/// Use it for a known set of limiters, such as one per upstream service or database. For an unbounded set, such as
+/// users or addresses, use [`Keyed`](crate::Keyed), whose memory is bounded.
 ///
 /// ```
 /// use tollgate::{Limit, TokenBucket};
@@ -42,8 +42,8 @@ pub struct Registry<C = PreciseClock> {
     max: usize,
     /// A read-write lock: names are looked up far more often than they change.
     known: RwLock<Known<C>>,
-    /// A mutex, held while a configuration is applied to all its limiters, so that the latest configuration is also the last to
-    /// be applied.
+    /// A mutex, held while a configuration is applied to all its limiters, so that concurrent changes are applied in
+    /// order.
     configuring: Mutex<()>,
 }
 
@@ -54,7 +54,7 @@ struct Known<C> {
 
 type Hook = dyn Fn(&Event<'_>) + Send + Sync;
 
-/// An event of a limiter of a registry.
+/// A decision of a registered limiter, as passed to the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event<'a> {
@@ -70,9 +70,9 @@ pub struct Event<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// The request passed at once.
+    /// The request passed immediately.
     Allowed,
-    /// The request was refused, at once or at its deadline.
+    /// The request was refused, immediately or at its deadline.
     Refused,
     /// The request passed after this wait.
     Waited(Duration),
@@ -80,7 +80,7 @@ pub enum EventKind {
     Cancelled,
 }
 
-/// Why a registry has no such limiter. Nothing changed.
+/// Reason why a registry cannot return a limiter. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistryError {
@@ -105,7 +105,7 @@ impl fmt::Display for RegistryError {
 impl std::error::Error for RegistryError {}
 
 impl Registry {
-    /// Makes an empty registry, with one clock for all its limiters.
+    /// Creates an empty registry, with one clock for all its limiters.
     pub fn new() -> Self {
         Self::with_clock(PreciseClock::new())
     }
@@ -121,7 +121,7 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
     /// The default maximum number of limiters.
     pub const MAX_LIMITERS: usize = 10_000;
 
-    /// Makes an empty registry that takes its time from `clock`.
+    /// Creates an empty registry that reads the time from `clock`.
     pub fn with_clock(clock: impl Into<Arc<C>>) -> Self {
         let known = Known { configurations: BTreeMap::new(), limiters: BTreeMap::new() };
         let known = RwLock::new(known);
@@ -134,14 +134,14 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
         Self { max, ..self }
     }
 
-    /// Calls `hook` after every decision, on the thread that decided, with no lock held. If it panics, the decision stands and
-    /// the panic is counted; see [`RegisteredLimiter::hook_panics`]. Without a hook the clock is not read for events.
+    /// Calls `hook` after every decision, on the deciding thread, with no lock held. If the hook panics, the decision
+    /// stands and the panic is counted; see [`RegisteredLimiter::hook_panics`].
     #[must_use]
     pub fn on_event(self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         Self { hook: Some(Arc::new(hook)), ..self }
     }
 
-    /// Adds a configuration, or changes it for all limiters that share it and their waiters. What was spent stays spent.
+    /// Adds a configuration, or changes it for all limiters that share it and for their waiters. Used amounts are kept.
     pub fn configure(&self, configuration: &str, limits: impl Into<Limits>) {
         let limits = limits.into();
         let configuring = self.configuring.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,11 +152,11 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
         drop(known);
         sharing.iter().for_each(|named| named.limiter.replace(limits.clone()));
         drop(configuring);
-        // After unlocking: woken waiters may use the registry.
+        // Notified after unlocking, because woken waiters may use the registry.
         sharing.iter().for_each(|named| named.limiter.notify_waiters());
     }
 
-    /// Returns the limiter of this name, or makes one with `configuration`.
+    /// Returns the limiter with this name, or creates one with `configuration`.
     ///
     /// # Errors
     /// If there is no such configuration, or the registry is full.
@@ -186,12 +186,13 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
         Ok(named)
     }
 
-    /// Returns the limiter of this name, if there is one.
+    /// Returns the limiter with this name, if there is one.
     pub fn get(&self, name: &str) -> Option<Arc<RegisteredLimiter<C>>> {
         self.known.read().unwrap_or_else(PoisonError::into_inner).limiters.get(name).cloned()
     }
 
-    /// Removes the limiter of this name. Its holders can still use it, but configurations no longer reach it.
+    /// Removes the limiter with this name. Existing handles still work, but configuration changes no longer apply to
+    /// it.
     pub fn remove(&self, name: &str) -> Option<Arc<RegisteredLimiter<C>>> {
         self.known.write().unwrap_or_else(PoisonError::into_inner).limiters.remove(name)
     }
@@ -219,12 +220,12 @@ pub struct RegisteredLimiter<C = PreciseClock> {
 }
 
 impl<C: Clock + Send + Sync + 'static> RegisteredLimiter<C> {
-    /// Returns its name.
+    /// Returns the name of the limiter.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Takes `cost` or refuses, spending nothing.
+    /// Takes `cost`, or refuses it and takes nothing.
     pub fn check(&self, cost: u64) -> Verdict<Stamps> {
         let verdict = self.limiter.check(cost);
         self.report(|| if verdict.is_admitted() { EventKind::Allowed } else { EventKind::Refused }, cost);
@@ -236,12 +237,12 @@ impl<C: Clock + Send + Sync + 'static> RegisteredLimiter<C> {
         RegisteredAcquire { acquire: Some(self.limiter.acquire(cost)), named: self, cost, since: None }
     }
 
-    /// Returns the limiter itself, whose decisions do not reach the hook.
+    /// Returns the underlying limiter. Decisions made through it are not reported to the hook.
     pub fn limiter(&self) -> &Arc<Limiter<Adjustable<Limits>, Arc<C>>> {
         &self.limiter
     }
 
-    /// Returns how often the hook panicked.
+    /// Returns the number of panics of the hook.
     pub fn hook_panics(&self) -> u64 {
         self.hook_panics.load(Ordering::Relaxed)
     }
@@ -274,7 +275,7 @@ impl<C> fmt::Debug for RegisteredLimiter<C> {
 #[must_use = "nothing is taken until it is awaited or waited for"]
 #[derive(Debug)]
 pub struct RegisteredAcquire<'a, C: Clock + Send + Sync + 'static> {
-    /// `None` once there is an answer.
+    /// `None` once the future has completed.
     acquire: Option<Acquire<'a, Limiter<Adjustable<Limits>, Arc<C>>>>,
     named: &'a RegisteredLimiter<C>,
     cost: u64,
@@ -297,8 +298,7 @@ impl<C: Clock + Send + Sync + 'static> RegisteredAcquire<'_, C> {
 
     /// Blocks the thread until the turn comes.
     ///
-    /// # Errors
-    /// See [`AcquireError`]; nothing was taken then.
+    /// # Errors See [`AcquireError`]. Nothing was taken.
     pub fn wait(self) -> Result<Grant<Stamps>, AcquireError> {
         block_on(self)
     }
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_names_share_a_limiter_and_others_do_not() {
+    fn equal_names_share_a_limiter_and_different_names_do_not() {
         let (_clock, registry) = registry_on_manual_clock();
         let first = registry.limiter("a", "small").unwrap();
         assert!(first.check(2).is_allowed() && !registry.limiter("a", "large").unwrap().check(1).is_allowed());
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_name_is_reported() {
+    fn missing_configuration_and_full_registry_are_errors() {
         let (_clock, registry) = registry_on_manual_clock();
         let registry = registry.max_limiters(1);
         let error = registry.limiter("a", "tiny").unwrap_err();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn concurrent_changes_have_one_order_for_all() {
+    fn all_limiters_see_concurrent_changes_in_one_order() {
         struct ChangingWaker(Arc<Registry<ManualClock>>);
         impl Wake for ChangingWaker {
             fn wake(self: Arc<Self>) {
@@ -404,7 +404,7 @@ mod tests {
         let mut waiting = a.acquire(1);
         let waker = Waker::from(Arc::new(ChangingWaker(Arc::clone(&registry))));
         assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
-        // The second change begins while the first has reached only one of the limiters.
+        // The first change wakes the waiter, whose waker makes a second change.
         registry.configure("small", limit_with_burst(4));
         let c = registry.limiter("c", "small").unwrap();
         assert_eq!([&a, &b, &c].map(|named| named.limiter().current()), [(); 3].map(|()| limit_with_burst(9).into()));

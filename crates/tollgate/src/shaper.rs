@@ -1,4 +1,4 @@
-//! Shaping: jobs arrive at any time and leave at a constant rate.
+//! Traffic shaping: jobs arrive at any time and leave at a constant rate.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -15,11 +15,11 @@ use crate::wait::{AcquireError, Waitable, block_on};
 
 /// A bounded queue of jobs that leave at a constant rate: the leaky bucket as a queue.
 ///
-/// Jobs weigh 1 or a given cost, such as bytes or rows. A job of cost `n` delays the next one by `n` units of the rate. A full
-/// queue turns the newest or the oldest job away, and a job that has waited longer than the maximum age is dropped, so that
-/// old work does not starve new work.
+/// A job has a cost of 1 or a given cost, such as its number of bytes or rows. A job of cost `n` delays the next job by
+/// `n` units of the rate. A full queue discards the newest or the oldest job. A job that has waited longer than the
+/// maximum age is dropped, so that stale work does not delay new work.
 ///
-/// Any number of threads and tasks may push, and any number may take jobs, which leave in order of arrival.
+/// Any number of threads and tasks may push and take jobs. Jobs leave in FIFO order.
 ///
 /// ```
 /// use tollgate::shaper::{Pushed, Shaper};
@@ -45,7 +45,7 @@ pub struct Shaper<T, C = PreciseClock> {
 
 struct JobQueue<T> {
     jobs: VecDeque<Job<T>>,
-    /// Tasks that found the queue empty, by serial number; all are woken by the next job.
+    /// Tasks that found the queue empty, by serial number. The next job wakes all of them.
     idle: BTreeMap<u64, Waker>,
     /// The latest serial number.
     idle_number: u64,
@@ -59,7 +59,7 @@ struct Job<T> {
     pushed: Time<Mono>,
 }
 
-/// Which job a full queue turns away.
+/// The job that a full queue discards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overflow {
     /// The new one.
@@ -74,21 +74,21 @@ pub enum Overflow {
 pub enum Pushed<T> {
     /// The job is in the queue.
     Queued,
-    /// The job is in the queue, and displaced this one, the oldest.
+    /// The job is in the queue, and displaced this oldest job.
     Displaced(T),
-    /// The queue is full, or the shaper is closed.
+    /// The job was not queued, because the queue is full or the shaper is closed.
     Rejected(T),
 }
 
 impl<T> Shaper<T> {
-    /// Makes a queue of at most `capacity` jobs that leave at `rate`.
+    /// Creates a queue of at most `capacity` jobs that leave at `rate`.
     pub fn new(rate: Rate, capacity: usize) -> Self {
         Self::with_clock(rate, capacity, PreciseClock::new())
     }
 }
 
 impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
-    /// Makes a queue that takes its time from `clock`.
+    /// Like [`new`](Shaper::new), but reads the time from `clock`.
     pub fn with_clock(rate: Rate, capacity: usize, clock: C) -> Self {
         let pacer = Pacer::with_clock(constant(rate), clock).max_waiters(usize::MAX);
         let (jobs, idle) = (VecDeque::new(), BTreeMap::new());
@@ -102,7 +102,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         }
     }
 
-    /// Sets which job a full queue turns away.
+    /// Sets the job that a full queue discards.
     #[must_use]
     pub fn overflow(self, overflow: Overflow) -> Self {
         Self { overflow, ..self }
@@ -164,7 +164,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         block_on(self.next())
     }
 
-    /// Accepts no more jobs. Those in the queue leave as before.
+    /// Rejects further jobs. The queued jobs still leave as before.
     pub fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
@@ -173,7 +173,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         idle.into_values().for_each(Waker::wake);
     }
 
-    /// Sets the rate; the cost of the last job is still paid at the old rate.
+    /// Sets the rate. The wait for the last job's cost still uses the old rate.
     pub fn set_rate(&self, rate: Rate) {
         self.pacer.set_rate(rate);
     }
@@ -188,12 +188,12 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         self.len() == 0
     }
 
-    /// Returns how many jobs were dropped because of their age.
+    /// Returns the number of jobs dropped because of their age.
     pub fn expired(&self) -> u64 {
         self.lock().expired
     }
 
-    /// Removes the first job, using a turn that was taken for it or for a job that was dropped meanwhile.
+    /// Removes the first job. `turn` was taken for this job, or for a job that has left the queue since.
     fn take(&self, turn: &Verdict<u64>) -> Option<T> {
         let now = self.pacer.clock().mono();
         let mut queue = self.lock();
@@ -203,14 +203,14 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         drop(aged);
         let cost = first.as_ref().map_or(0, |first| first.cost);
         if cost != turn.taken().get() {
-            // Charges what this job costs instead.
+            // Replaces the charge by the cost of this job.
             self.pacer.give_back((), turn, turn.taken());
             let _ = self.pacer.charge((), Cost::new(cost));
         }
         first.map(|first| first.job)
     }
 
-    /// Removes jobs that are too old. The caller drops the jobs after unlocking: dropping runs foreign code.
+    /// Removes jobs that are too old. The caller drops them after unlocking, because dropping runs foreign code.
     fn drop_aged(&self, queue: &mut JobQueue<T>, now: Time<Mono>) -> Vec<Job<T>> {
         let mut aged = Vec::new();
         while queue.jobs.front().is_some_and(|first| now.since(first.pushed) > self.max_age) {
@@ -230,7 +230,7 @@ impl<T, C> Shaper<T, C> {
 /// Waits until there is a job, and returns its cost.
 struct NextJob<'a, T, C> {
     shaper: &'a Shaper<T, C>,
-    /// The serial number under which its waker is registered.
+    /// Serial number of the registered waker.
     number: Option<u64>,
 }
 
@@ -238,7 +238,7 @@ impl<T, C: Clock + Send + Sync + 'static> Future for NextJob<'_, T, C> {
     type Output = Option<u64>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<u64>> {
-        // Wakers are dropped after the lock.
+        // Wakers are foreign code, so they are cloned before locking and dropped after unlocking.
         let waker = context.waker().clone();
         let now = self.shaper.pacer.clock().mono();
         let mut queue = self.shaper.lock();

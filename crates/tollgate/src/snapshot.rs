@@ -5,7 +5,7 @@
 //!  magic version                               │ seal
 //!  TABLE     mono wall secret                  │ seal     for each table
 //!  LIMITS    id count, a record for each limit │ seal     before the first entry under these limits
-//!  OVERFLOW  id state …                        │ seal     the shared entries of keys without an entry of their own
+//!  OVERFLOW  id state …                        │ seal     the overflow entries, shared by keys without an entry
 //!  ENTRIES   low high id state …               │ seal     any number of entries
 //!  END_TABLE number of entries                 │ seal
 //!  END                                         │ seal     nothing follows
@@ -13,9 +13,9 @@
 //!
 //! Words are little-endian, eight bytes each. The first word of a frame is its kind and its length. A seal is a
 //! checksum of everything before it: it detects damage, not forgery. States contain instants of the monotonic clock,
-//! whose zero differs in every process, so each table has one reading of both clocks. The reader takes another: the
-//! wall clocks give the time in between, and the states are shifted by it. If the wall clock was set back, no time has
-//! passed.
+//! whose zero differs in every process, so each table starts with one reading of both clocks. The restoring process
+//! reads both clocks again. The difference between the wall-clock readings is the elapsed time, and the states are
+//! shifted accordingly. If the wall clock was set back, the elapsed time is zero.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -32,12 +32,12 @@ use crate::keyed::snapshot::records::Record;
 
 /// `tg-store`, as a word.
 const MAGIC: u64 = u64::from_le_bytes(*b"tg-store");
-/// Increased when the format or the words of any algorithm's state change their meaning.
+/// Incremented when the format or the state words of any algorithm change.
 const VERSION: u64 = 1;
-/// The maximum length of a frame: one that was nearly full, and one bucket of the longest states.
+/// Maximum length of a frame: a nearly full frame plus one bucket of the longest states.
 const MAX_FRAME_WORDS: u64 = FRAME_WORDS as u64 + 7 * (3 + (1 << 20));
 
-/// What a frame contains.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     End,
@@ -50,16 +50,15 @@ pub(crate) enum Kind {
 
 const KINDS: [Kind; 6] = [Kind::End, Kind::Table, Kind::Limits, Kind::Overflow, Kind::Entries, Kind::EndTable];
 
-/// Replaces the file at `path` by what `write` writes. Only the owner may read it. A reader finds the previous file or the new
-/// one, whole, also after a power failure.
+/// Replaces the file at `path` atomically by the output of `write`. Only the owner may read the file. Readers find
+/// either the complete old file or the complete new file, even after a power failure.
 ///
-/// # Errors
-/// When the file cannot be written; the previous one then stays.
+/// # Errors If the file cannot be written. The previous file is then unchanged.
 pub fn replace_file<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     file::replace(path, write)
 }
 
-/// Writes tables, one after the other. The bytes contain the secrets of the tables, so only their owner may read them.
+/// Writes tables one after another. The output contains the tables' secrets, so only their owner may read it.
 pub struct SnapshotWriter<W> {
     sink: Sink<W>,
 }
@@ -67,8 +66,7 @@ pub struct SnapshotWriter<W> {
 impl<W: Write> SnapshotWriter<W> {
     /// Starts a snapshot.
     ///
-    /// # Errors
-    /// When `to` fails.
+    /// # Errors If `to` fails.
     pub fn new(to: W) -> io::Result<Self> {
         let mut sink = Sink::new(to, FRAME_WORDS + 2);
         sink.push(MAGIC);
@@ -77,10 +75,9 @@ impl<W: Write> SnapshotWriter<W> {
         Ok(Self { sink })
     }
 
-    /// Ends the snapshot; without this a reader reports that the end is missing.
+    /// Ends the snapshot. Without this call, a reader reports that the end is missing.
     ///
-    /// # Errors
-    /// When the writer fails.
+    /// # Errors If the writer fails.
     pub fn finish(mut self) -> io::Result<()> {
         self.write_frame(Kind::End, &[])
     }
@@ -118,18 +115,17 @@ pub struct SnapshotReader<R> {
     source: Source<R>,
 }
 
-/// How the instants of a table are shifted, and the secret of its fingerprints.
+/// Head of a table: the base for shifting its instants, and the secret of its fingerprints.
 pub(crate) struct TableHead {
-    /// The present instant on the clock of the process that wrote the table.
+    /// The present, as an instant on the monotonic clock of the process that wrote the table.
     pub(crate) then: Time<Mono>,
     pub(crate) secret: Secret,
 }
 
 impl<R: Read> SnapshotReader<R> {
-    /// Starts reading. Bytes are read in large parts.
+    /// Reads the head of the snapshot. Frames are read in large blocks.
     ///
-    /// # Errors
-    /// When they cannot be read, or are not a snapshot of this version.
+    /// # Errors If the bytes cannot be read or are not a snapshot of this version.
     pub fn new(from: R) -> Result<Self, RestoreError> {
         let mut source = Source::new(from);
         if source.word()? != MAGIC {
@@ -145,8 +141,7 @@ impl<R: Read> SnapshotReader<R> {
 
     /// Checks that the snapshot ends here.
     ///
-    /// # Errors
-    /// When it does not, or cannot be read.
+    /// # Errors If it does not, or cannot be read.
     pub fn finish(mut self) -> Result<(), RestoreError> {
         match self.frame()? {
             (Kind::End, []) => self.source.check_end(),
@@ -180,7 +175,7 @@ impl<R> std::fmt::Debug for SnapshotReader<R> {
     }
 }
 
-/// Reads the limits of a `LIMITS` frame, with the id they had.
+/// Reads a `LIMITS` frame: the id in the writing process, and the limits.
 pub(crate) fn read_limits(words: &[u64]) -> Result<(u64, Limits), RestoreError> {
     let [id, count, records @ ..] = words else { return Err(RestoreError::Damaged) };
     let (records, rest) = records.as_chunks();

@@ -1,4 +1,4 @@
-//! Streams whose items are delayed by a limiter.
+//! Rate-limited streams.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,13 +9,13 @@ use futures_core::Stream;
 
 use crate::wait::{Acquire, AcquireError, Waitable};
 
-/// A stream that yields the items of another stream at the rate of a limiter; made by `limit_stream` of
+/// A stream that yields the items of another stream at the rate of a limiter. Created by `limit_stream` of
 /// [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed) and [`Pacer`](crate::Pacer).
 ///
-/// The item is fetched first and then waits for its turn, so that tokens are spent only for items that exist; dropping
-/// the stream gives the turn back, and loses the item. If an item cannot wait, it is lost, the stream yields the error
-/// and continues: [`AcquireError::Full`] if the wait queue is full, [`AcquireError::NeverFits`] if the limit admits
-/// nothing.
+/// Each item is fetched first and then waits for its turn, so that tokens are spent only on existing items. Dropping
+/// the stream gives the turn back and drops the pending item. If an item cannot wait, it is dropped; the stream yields
+/// the error and continues. The error is [`AcquireError::Full`] if the wait queue is full, and
+/// [`AcquireError::NeverFits`] if the limit admits nothing.
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct LimitedStream<S: Stream, G: Waitable> {
     stream: S,
@@ -46,7 +46,7 @@ impl<S: Stream + Unpin, G: Waitable> Stream for LimitedStream<S, G> {
     }
 }
 
-// The stream is `Unpin`, and items are not pinned.
+// Items are never pinned.
 impl<S: Stream + Unpin, G: Waitable> Unpin for LimitedStream<S, G> {}
 
 impl<S: Stream + fmt::Debug, G: Waitable> fmt::Debug for LimitedStream<S, G> {
@@ -62,7 +62,7 @@ mod tests {
     use crate::{Keyed, Limiter, Pacer};
     use std::task::Waker;
 
-    /// Yields the numbers below its own.
+    /// Yields the numbers below the first field; the second field is the next number.
     #[derive(Debug)]
     struct Below(u32, u32);
 

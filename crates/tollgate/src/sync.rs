@@ -1,4 +1,4 @@
-//! The atomics of this crate, so that loom can replace them and explore every interleaving.
+//! Atomics of this crate. Loom replaces them in model tests, to explore every interleaving.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -6,8 +6,8 @@ pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// `len` zero words, or `None` if there is not that much memory. The allocator returns pages that the kernel zeroes on
-/// first touch, so that unused memory costs nothing.
+/// Allocates `len` zero words; `None` if there is not enough memory. The kernel zeroes the pages on first touch, so
+/// unused memory costs nothing.
 #[cfg(not(loom))]
 pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
     bytemuck::try_zeroed_slice_box(len).ok()
@@ -18,14 +18,14 @@ pub(crate) fn zeroed(len: usize) -> Option<Box<[AtomicU64]>> {
     Some((0..len).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// One iteration of a loop that waits for another thread to finish a few instructions.
+/// Pauses in a spin loop while another thread finishes a few instructions. `turn` counts the iterations.
 pub(crate) fn spin_or_yield(turn: u32) {
     #[cfg(loom)]
     {
         let _ = turn;
         loom::thread::yield_now();
     }
-    // The other thread may have been preempted: after a few iterations, yield this core.
+    // The other thread may have been preempted: yield this core after 64 iterations.
     #[cfg(not(loom))]
     if turn < 64 {
         std::hint::spin_loop();

@@ -10,10 +10,10 @@ pub(crate) const SECOND: Nanos = Nanos::SECOND;
 pub(crate) const HOUR: Nanos = Nanos::from_secs(3_600);
 pub(crate) const DAY: Nanos = Nanos::from_secs(86_400);
 
-/// Points for secrets that are the same in every run.
+/// Fixed points for reproducible secrets.
 pub(crate) const POINTS: [u64; 2] = [0x0123_4567_89AB_CDEF, 0x0FED_CBA9_8765_4321];
 
-/// Returns a clock at the beginning of a day long after its zero, so that there are whole windows before and after.
+/// Returns a clock at the beginning of a day long after its zero, so that whole windows precede and follow it.
 pub(crate) fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(DAY.as_nanos() * 20_000))
 }
@@ -36,12 +36,12 @@ pub(crate) fn daily_window(limit: u64) -> FixedWindow {
     FixedWindow::new(limit, DAY).unwrap()
 }
 
-/// Every algorithm, and every length of state, with a capacity of 10 and a debt of 5, and full again after `length`, or
-/// twice that for the sliding window.
+/// Returns a limit for every algorithm and state length, with a capacity of 10 and a maximum debt of 5. Each is full
+/// again after `length`; the sliding window needs twice that.
 pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
     let per = length.as_nanos();
     let coarse = crate::Rate::new(10, length).unwrap();
-    // A prime, so that the instant takes two words.
+    // In lowest terms the count stays 10, so the state takes two words.
     let fine = crate::Rate::new(10, Nanos::from_nanos(per - 1)).unwrap();
     let limits = vec![
         TokenBucket::new(coarse, 10).unwrap().max_debt(5).unwrap().into(),
@@ -58,13 +58,13 @@ pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
     limits
 }
 
-/// Returns the same limits alone, and all of them in one group.
+/// Returns the same limits individually, and all of them combined.
 pub(crate) fn ten_of_each_and_all(length: Nanos) -> Vec<Limits> {
     let each = ten_of_each(length);
     each.iter().copied().map(Limits::from).chain([Limits::new(each.iter().copied()).unwrap()]).collect()
 }
 
-/// Pseudo-random numbers, the same in every run.
+/// Reproducible pseudo-random numbers.
 pub(crate) struct Rng(u64);
 
 impl Rng {
@@ -85,7 +85,7 @@ impl Rng {
     }
 }
 
-/// Runs `work` on several threads at once, each with its number, and returns their results.
+/// Runs `work` concurrently on several threads with their thread number, and returns the results.
 pub(crate) fn on_threads<R: Send>(threads: u64, work: impl Fn(u64) -> R + Sync) -> Vec<R> {
     let start = std::sync::Barrier::new(threads as usize);
     std::thread::scope(|scope| {

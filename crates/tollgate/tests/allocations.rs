@@ -1,7 +1,7 @@
 //! Neither a decision for an existing key nor the insertion of a new key allocates.
 
-// The counting allocator is a separate crate because an allocator needs unsafe code. It counts what this thread
-// allocates.
+// The counting allocator is a separate crate, because an allocator needs unsafe code. It counts the allocations of the
+// current thread.
 use std::sync::Arc;
 
 use allocation_counter::measure;
@@ -18,7 +18,7 @@ use tollgate::{
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
-/// Every algorithm, with states of every length.
+/// Returns limits of every algorithm, with states of every length.
 fn limits() -> Result<Vec<Limit>, LimitError> {
     Ok(vec![
         TokenBucket::new("10/s".parse()?, 10)?.into(),
@@ -38,7 +38,7 @@ fn limits() -> Result<Vec<Limit>, LimitError> {
     ])
 }
 
-/// Returns each limit alone, and as many as possible in one group.
+/// Returns each limit alone, and a combination of the maximum number of limits.
 fn groups() -> Result<Vec<Limits>, LimitError> {
     let together = Limits::new(limits()?.into_iter().take(Limits::MAX))?;
     Ok(limits()?.into_iter().map(Limits::from).chain([together]).collect())
@@ -83,7 +83,7 @@ fn limiter_decides_without_allocating() {
 fn keyed_limiter_decides_and_inserts_without_allocating() {
     fn check<A: Algorithm + Clone + std::fmt::Debug>(limit: &A, when_full: WhenFull) {
         let what = format!("{limit:?}, {when_full:?}");
-        // A table that is far too small, so that entries are found, inserted, moved and evicted, and some keys get
+        // The table is far too small, so that entries are found, inserted, displaced and evicted, and some keys get
         // none.
         let keyed =
             Keyed::with_clock(limit.clone(), 20, ManualClock::at(HOUR.as_nanos())).unwrap().when_full(when_full);

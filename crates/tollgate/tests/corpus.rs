@@ -1,4 +1,4 @@
-//! Replays the inputs that fuzzing found; see `fuzz/`. Also reads what earlier versions wrote.
+//! Replays the fuzzing corpus (see `fuzz/`), and reads files written by earlier versions.
 
 #[path = "fuzzed/snapshot.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
@@ -13,8 +13,8 @@ fn every_snapshot_of_the_corpus_is_restored_whole_or_refused() {
     assert!(restored.len() >= 10 && refused.len() >= 5, "{} restored, {} refused", restored.len(), refused.len());
 }
 
-/// Two keys under every algorithm at once, as version 1 wrote them. A later version must read them or return a version
-/// error.
+/// Two keys under a combination of all algorithms, as written by version 1. A later version must read the file or
+/// return a version error.
 mod version_1 {
     use std::sync::Arc;
 
@@ -58,7 +58,7 @@ mod version_1 {
         let remaining = ["alice", "bob", "carol"].map(|key| limits.report(key, 1).remaining);
         assert_eq!(remaining, [1, 3, 4]);
         assert!(matches!(limits.peek("alice", 2).outcome(), Outcome::Deny(_)));
-        // Ten hours later everything has expired.
+        // After ten hours everything has expired.
         let mut limits = keyed(WRITTEN_AT + 10 * HOUR.as_nanos());
         limits.load(FILE).expect("a file that was written whole");
         assert_eq!(limits.report("alice", 1).remaining, 4);

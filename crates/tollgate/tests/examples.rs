@@ -1,5 +1,5 @@
-//! Runs the examples: each asserts what it shows.
-#![allow(missing_docs, dead_code, reason = "each module is a program of its own, with a main that is called here")]
+//! Runs the examples, which contain their own assertions.
+#![allow(missing_docs, dead_code, reason = "each module is a separate program, whose `main` is called here")]
 
 #[path = "../examples/bandwidth.rs"]
 mod bandwidth;

@@ -1,4 +1,4 @@
-//! Waiting under a real executor, by the real clock.
+//! Waiting under a real executor, with the real clock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn tasks_wait_beside_others_and_are_served_in_order() {
+fn concurrent_tasks_are_served_in_order() {
     let limiter = Arc::new(Limiter::new(TokenBucket::new("1k/s".parse().unwrap(), 1).unwrap()));
     let keyed = Arc::new(Keyed::new(TokenBucket::new("1k/s".parse().unwrap(), 1).unwrap(), 10).unwrap());
     let pacer = Arc::new(Pacer::new("1k/s".parse().unwrap()));
@@ -62,7 +62,7 @@ fn executor_shutdown_leaves_nothing_in_the_queue() {
     });
     drop(runtime);
     assert_eq!((limiter.waiters(), Arc::strong_count(&limiter)), (0, 1));
-    // No waiter was served, so nothing was taken, and the queue still works.
+    // Nothing was taken, and the queue still works.
     limiter.reset();
     assert!(limiter.acquire(1).wait().is_ok());
 }

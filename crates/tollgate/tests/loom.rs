@@ -1,10 +1,10 @@
-//! Every interleaving of two threads, tried one after the other: the word of a limiter, and the lock of a table's bucket.
+//! Model tests of all interleavings of two threads: the word of a limiter, and the lock of a table bucket.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off cargo test --release -p tollgate --test loom
 //! ```
 //!
-//! The clock stands still, so nothing refills, and what passed can be counted exactly.
+//! The clock stands still, so nothing refills and admissions can be counted exactly.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn bucket(burst: u64) -> TokenBucket {
     bucket
 }
 
-/// A bucket whose state is two words with their own lock.
+/// Returns a bucket whose state is two words with their own lock.
 fn odd_bucket(burst: u64) -> TokenBucket {
     let bucket = TokenBucket::new("7777/s".parse().expect("a rate"), burst).expect("a burst of a few seconds");
     assert!(!bucket.fits_a_word());
@@ -34,7 +34,7 @@ fn clock() -> ManualClock {
     ManualClock::at(1_000_000_000)
 }
 
-/// Runs both at once and returns what they return.
+/// Runs both closures concurrently and returns their results.
 fn both<T: Send + Sync + 'static, R: 'static>(
     shared: &Arc<T>,
     first: impl FnOnce(&T) -> R + 'static,
@@ -46,8 +46,7 @@ fn both<T: Send + Sync + 'static, R: 'static>(
     (other.join().expect("a thread that returns"), mine)
 }
 
-/// Builds a model with at most `preemptions` preemptive thread switches. Known bugs were found with one or two
-/// preemptions.
+/// Checks a model with at most `preemptions` preemptive thread switches. One or two were enough to find all known bugs.
 fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -117,18 +116,18 @@ fn charge_into_debt_and_check_are_ordered() {
     loom::model(|| {
         let limiter = Arc::new(Limiter::with_clock(bucket(2), clock()));
         let (charged, checked) = both(&limiter, |limiter| limiter.charge(4), |limiter| limiter.check(2));
-        // Each charge needs the whole capacity and debt: the second one finds too little.
+        // The charge needs the whole capacity and debt, so the two exclude each other.
         assert!(charged.is_allowed() != checked.is_allowed());
         assert_eq!(limiter.report(1).remaining, 0);
     });
 }
 
-/// Runs two threads that take everything of one key, in a table with states of one word or of several.
+/// Runs two threads that charge the same new key, in a table with single-word or longer states.
 fn the_same_new_key(keyed: fn() -> TableOf) {
     model(2, move || {
         let keyed = Arc::new(keyed());
         let (first, second) = both(&keyed, |keyed| keyed.check("alice", 2), |keyed| keyed.check("alice", 2));
-        assert!(first != second, "three there are, and both took two");
+        assert!(first != second, "both took 2 of 3");
         assert_eq!((keyed.remaining("alice"), keyed.overflowed()), (1, 0));
     });
 }
@@ -140,7 +139,7 @@ fn concurrent_inserts_of_one_key_make_one_entry() {
 }
 
 fn different_new_keys(keyed: fn() -> TableOf) {
-    // The smallest table has two buckets, so some of them share their home with alice.
+    // The smallest table has two buckets, so some of these keys share alice's home bucket.
     for key in ["bob", "carol", "dave"] {
         model(2, move || {
             let keyed = Arc::new(keyed());
@@ -174,12 +173,12 @@ fn refund_and_take_of_one_entry_are_serialised() {
 fn two_new_keys_do_not_get_the_same_evicted_entry() {
     model(1, || {
         let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap().when_full(WhenFull::Deny));
-        // One of them has used less than the others.
+        // Key 0 has used less than the others.
         let full = (0..6).filter(|n| keyed.check(&[*n], if *n == 0 { 1 } else { 3 }).is_allowed()).count();
         assert_eq!(full, 6);
         let (first, second) =
             both(&keyed, |keyed| keyed.check("alice", 2).is_allowed(), |keyed| keyed.check("bob", 2).is_allowed());
-        // The second key finds the first, which has used no more than itself, and evicts it.
+        // The second key evicts the first, which has used no more than the second.
         assert!(first && second);
         let left = ["alice", "bob"].map(|key| keyed.report(key, 1).remaining);
         assert!(left == [1, 3] || left == [3, 1], "{left:?}");
@@ -225,8 +224,7 @@ fn groups_in_opposite_order_neither_deadlock_nor_double_spend() {
     });
 }
 
-/// Charges both keys of a ledger, by the fast path where it applies. A separate function, because the stacks of a model
-/// are small.
+/// Charges both keys of a ledger, by the fast path if it applies. A separate function, because loom's stacks are small.
 #[inline(never)]
 fn charge_both(ledger: &Ledger<ManualClock>, keys: [&'static [u8]; 2], cost: u64) -> bool {
     let limits = [Limits::from(Limit::from(bucket(5)))];
@@ -245,8 +243,8 @@ fn groups_of_known_keys_neither_deadlock_nor_double_spend() {
         let forth = |ledger: &Ledger<ManualClock>| charge_both(ledger, [b"a", b"b"], 3);
         let (first, second) = both(&ledger, forth, |ledger| charge_both(ledger, [b"b", b"a"], 3));
         assert!(first != second);
-        assert!(charge_both(&ledger, [b"a", b"b"], 1), "one is left of each");
-        assert!(!charge_both(&ledger, [b"a", b"b"], 1), "and then none");
+        assert!(charge_both(&ledger, [b"a", b"b"], 1), "each key has one left");
+        assert!(!charge_both(&ledger, [b"a", b"b"], 1), "now neither has");
     });
 }
 

@@ -1,4 +1,4 @@
-//! The committed pictures equal what the example `pictures` draws.
+//! Checks that the committed pictures equal the output of the example `pictures`.
 
 #[path = "../examples/pictures/drawing.rs"]
 mod drawing;
@@ -17,7 +17,7 @@ fn every_picture_is_up_to_date_and_small() {
         assert!(kept.len() < 20_000, "{} has {} bytes", picture.name, kept.len());
     }
     let files = std::fs::read_dir(folder).expect("the pictures are part of the repository").flatten();
-    // `sharing.svg` is drawn by a test of the server, from decisions of several of them.
+    // `sharing.svg` is drawn by a test of the server, from the decisions of several servers.
     let drawings =
         files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|extension| extension == "svg"));
     let drawings = drawings.filter(|path| !path.ends_with("sharing.svg")).count();

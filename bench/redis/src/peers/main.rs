@@ -1,7 +1,8 @@
-//! Measures limits that three servers share among themselves: `eventual` decisions beside those of the memory store, `strict` ones
-//! of another node beside a bare echo over TCP, their processor time, the bytes of an update, and a node that joins.
+//! Measures limits that three servers share among themselves: `eventual` decisions compared with the memory store,
+//! `strict` decisions by another node compared with a bare TCP echo, CPU time, bytes per update, and a node that joins.
 //!
-//! This process is one of the nodes; the others are processes of their own on the same machine. What is compared takes turns.
+//! This process is one of the nodes; the others are separate processes on the same machine. Compared measurements
+//! alternate.
 
 mod node;
 
@@ -31,7 +32,7 @@ const KEYS: usize = 1_000;
 
 type Peers = Engine<Arc<PeerStore>>;
 
-/// How much is measured. A short run shows that everything works.
+/// Sizes of the measurements. A short run only tests that everything works.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     turns: usize,
@@ -93,7 +94,7 @@ async fn measure(sizes: Sizes) -> Result<bool> {
     Ok(bars.missed)
 }
 
-/// `eventual` decisions beside those of the memory store, on one thread.
+/// Compares `eventual` decisions with decisions of the memory store, on one thread.
 fn eventual(peers: &Peers, sizes: Sizes, bars: &mut Bars) -> Result<()> {
     let memory = Engine::new(MemoryStore::new(100_000)?)?;
     memory.put(&Rules::read(&[Source { name: "bench", text: RULES.as_bytes() }])?)?;
@@ -104,12 +105,12 @@ fn eventual(peers: &Peers, sizes: Sizes, bars: &mut Bars) -> Result<()> {
         theirs.push(nanos_of(&memory, "eventual", &keys, sizes.decisions)?);
     }
     let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours).collect();
-    println!("an eventual decision: {:.0} ns, of the memory store {:.0} ns", median(&ours), median(&theirs));
-    bars.at_least("speed of eventual decisions beside the memory store", median(&ratios), 0.66);
+    println!("an eventual decision: {:.0} ns; memory store: {:.0} ns", median(&ours), median(&theirs));
+    bars.at_least("speed of eventual decisions, relative to the memory store", median(&ratios), 0.66);
     Ok(())
 }
 
-/// Returns the nanoseconds of a decision that waits for nothing.
+/// Returns the nanoseconds per decision. The decisions must complete on the first poll.
 fn nanos_of<S: Store>(engine: &Engine<S>, kind: &str, keys: &[String], decisions: usize) -> Result<f64> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     let (mut buffers, mut allowed) = (Decisions::default(), 0);
@@ -137,7 +138,7 @@ async fn check(engine: &Peers, kind: &str, key: &str, decisions: &mut Decisions)
     Ok(())
 }
 
-/// Returns keys of which this node is home, and keys of other homes.
+/// Returns keys whose home is this node, and keys with other homes.
 async fn keys_by_home(engine: &Peers, store: &PeerStore) -> Result<(Vec<String>, Vec<String>)> {
     let (mut here, mut elsewhere, mut decisions) = (Vec::new(), Vec::new(), Decisions::default());
     for number in 0.. {
@@ -152,7 +153,7 @@ async fn keys_by_home(engine: &Peers, store: &PeerStore) -> Result<(Vec<String>,
     Ok((here, elsewhere))
 }
 
-/// A `strict` decision of another node beside a bare echo, one after the other.
+/// Compares sequential `strict` decisions by another node with a bare echo.
 async fn strict(engine: &Peers, keys: &[String], other: &Node, sizes: Sizes, bars: &mut Bars) -> Result<()> {
     let mut stream = other.connect_echo()?;
     let (mut ours, mut bare, mut decisions) = (Vec::new(), Vec::new(), Decisions::default());
@@ -175,15 +176,16 @@ async fn strict(engine: &Peers, keys: &[String], other: &Node, sizes: Sizes, bar
     }
     let ratios: Vec<f64> = ours.iter().zip(&bare).map(|(ours, bare)| ours / bare).collect();
     println!(
-        "a strict decision of another node: p50 {:.1} µs, a bare echo {:.1} µs",
+        "a strict decision by another node: p50 {:.1} µs; a bare echo: {:.1} µs",
         median(&ours) / 1e3,
         median(&bare) / 1e3
     );
-    bars.at_most("p50 of strict decisions beside a bare echo", median(&ratios), 2.0);
+    bars.at_most("p50 of strict decisions, relative to a bare echo", median(&ratios), 2.0);
     Ok(())
 }
 
-/// Processor time of all nodes for a decision: of another node beside this one, with many callers.
+/// Compares the CPU time of all nodes per decision: decisions by another node and decisions by this node, with many
+/// callers.
 async fn load(
     engine: &Arc<Peers>,
     here: &[String],
@@ -206,17 +208,17 @@ async fn load(
         }
     }
     println!(
-        "processor time of a strict decision, {CALLERS} callers: {:.2} µs here, {:.2} µs of another node; {:.0} and {:.0} a second",
+        "CPU time of a strict decision, {CALLERS} callers: {:.2} µs here, {:.2} µs by another node; {:.0} and {:.0} per second",
         median(&local),
         median(&asked),
         median(&rates.iter().step_by(2).copied().collect::<Vec<_>>()),
         median(&rates.iter().skip(1).step_by(2).copied().collect::<Vec<_>>()),
     );
-    bars.at_most("processor time of a decision of another node beside one here", median(&asked) / median(&local), 3.0);
+    bars.at_most("CPU time of a decision by another node, relative to this one", median(&asked) / median(&local), 3.0);
     Ok(())
 }
 
-/// Returns the decisions that tasks make in a time.
+/// Returns the number of decisions that [`CALLERS`] tasks make within `time`.
 async fn many_callers(engine: &Arc<Peers>, keys: &[String], time: Duration) -> Result<u64> {
     let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let tasks: Vec<_> = (0..CALLERS)
@@ -228,7 +230,7 @@ async fn many_callers(engine: &Arc<Peers>, keys: &[String], time: Duration) -> R
                     check(&engine, "strict", &keys[number % keys.len()], &mut decisions).await?;
                     made.fetch_add(1, Ordering::Relaxed);
                     number += CALLERS + 1;
-                    // A decision here waits for nothing, and other tasks have to run.
+                    // A local decision never waits, so it has to yield to other tasks.
                     tokio::task::yield_now().await;
                 }
                 anyhow::Ok(())
@@ -243,7 +245,7 @@ async fn many_callers(engine: &Arc<Peers>, keys: &[String], time: Duration) -> R
     Ok(made.load(Ordering::Relaxed))
 }
 
-/// The bytes that another node receives for an update of a key.
+/// Measures the bytes that another node receives per update of a key.
 async fn bytes(engine: &Peers, others: &mut [Node; 2], bars: &mut Bars) -> Result<()> {
     const UPDATES: u64 = 20_000;
     let mut decisions = Decisions::default();
@@ -257,7 +259,7 @@ async fn bytes(engine: &Peers, others: &mut [Node; 2], bars: &mut Bars) -> Resul
     Ok(())
 }
 
-/// A node that joins when the others have many keys, and decisions meanwhile.
+/// Measures a node that joins while the others have many keys, and the decisions on another node during the join.
 async fn join(
     engine: &Arc<Peers>,
     others: &mut [Node; 2],

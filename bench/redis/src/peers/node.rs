@@ -1,4 +1,4 @@
-//! A node in a process of its own, which the benchmark starts and asks over pipes.
+//! A node in a separate process, controlled over pipes.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tollgate_peers::{Config, PeerStore};
 
-/// The bytes of a message of the bare echo: about as many as those of a question with one charge.
+/// Message size of the bare echo in bytes, about the size of a request with one charge.
 pub(crate) const ECHO: usize = 96;
 
 /// Returns the configuration of a node at an address.
@@ -17,7 +17,8 @@ pub(crate) fn config(own: SocketAddr, seeds: &str, max_keys: usize) -> Result<Co
     Ok(config.deadline(Duration::from_secs(10)).max_keys(max_keys))
 }
 
-/// Runs a node until its standard input ends. `state` prints the bytes that it received and the keys that it has.
+/// Runs a node until its standard input ends. For each input line, prints the number of received bytes and the number
+/// of keys.
 pub(crate) async fn run(own: &str, seeds: &str, max_keys: &str) -> Result<()> {
     let store = PeerStore::start(config(own.parse()?, seeds, max_keys.parse()?)?)?;
     store.joined().await;
@@ -28,7 +29,7 @@ pub(crate) async fn run(own: &str, seeds: &str, max_keys: &str) -> Result<()> {
             let mut stream = stream?;
             stream.set_nodelay(true)?;
             let mut message = [0; ECHO];
-            // Until the caller closes it.
+            // Ends when the caller closes the connection.
             while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
         }
         Ok(())
@@ -40,7 +41,7 @@ pub(crate) async fn run(own: &str, seeds: &str, max_keys: &str) -> Result<()> {
     Ok(())
 }
 
-/// A node that runs.
+/// A running node.
 #[derive(Debug)]
 pub(crate) struct Node {
     child: Child,
@@ -65,7 +66,7 @@ impl Node {
         Ok(Self { child, input, output, echo })
     }
 
-    /// Returns the bytes that it received from other nodes, and the keys that it has.
+    /// Returns the number of bytes received from other nodes, and the number of keys.
     pub(crate) fn state(&mut self) -> Result<(u64, u64)> {
         self.input.write_all(b"state\n")?;
         let mut line = String::new();
@@ -81,7 +82,7 @@ impl Node {
         Ok(stream)
     }
 
-    /// Returns the processor time of its process, in seconds.
+    /// Returns the CPU time of the process, in seconds.
     pub(crate) fn processor_time(&self) -> Result<f64> {
         processor_time(&self.child.id().to_string())
     }
@@ -89,13 +90,13 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // Errors are ignored: the process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Returns the processor time of a process, in seconds, to a hundredth.
+/// Returns the CPU time of a process in seconds, with a resolution of 10 ms.
 pub(crate) fn processor_time(process: &str) -> Result<f64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat"))?;
     let (_, rest) = text.rsplit_once(") ").context("a name in parentheses")?;

@@ -1,8 +1,8 @@
-//! Compares Envoy's rate-limit service with floors, servers that decide nothing: a fixed reply from tonic, and one from
-//! hyper's HTTP/2.
+//! Compares Tollgate's implementation of Envoy's rate-limit service with two floors: a fixed reply from tonic, and a
+//! fixed reply from hyper's HTTP/2.
 //!
-//! `bench-rls TOLLGATE [REPETITIONS [load|latency|instructions]]`. Two rules match each request. h2load is the client: 10
-//! connections with 10 streams each.
+//! `bench-rls TOLLGATE [REPETITIONS [load|latency|instructions]]`. Each request matches two rules. The client is h2load
+//! with 10 connections of 10 streams each.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
@@ -79,7 +79,7 @@ impl Bench {
         [OURS].into_iter().chain(FLOORS).map(|name| Ok((name, self.start(name)?))).collect()
     }
 
-    /// Runs h2load, and returns what it prints.
+    /// Runs h2load and returns its output.
     fn run_h2load(&self, address: SocketAddr, more: &[&str]) -> anyhow::Result<String> {
         let output = Command::new("h2load")
             .args(["-t1", "-c10", "-m10", "-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
@@ -142,7 +142,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Counts the server's instructions per request with valgrind; repeatable even on a busy machine.
+    /// Counts the server's instructions per request with valgrind, which is repeatable even on a busy machine.
     fn count_instructions(&self, bars: &mut Bars) -> anyhow::Result<()> {
         const COUNTS: [usize; 2] = [1_000, 5_000];
         println!("\ninstructions per request");
@@ -152,7 +152,7 @@ impl Bench {
             for count in COUNTS {
                 collected.push(self.collect(name, count)?);
             }
-            // Both runs include starting and stopping.
+            // The difference excludes start and shutdown, which both runs include.
             let each = (collected[1] - collected[0]) / (COUNTS[1] - COUNTS[0]) as f64;
             println!("  {name:<10} {each:>7.0}");
             all.insert(name, each);
@@ -186,7 +186,7 @@ impl Bench {
     }
 }
 
-/// Returns a message of gRPC: the domain `api` and one descriptor with three entries, by which two rules match.
+/// Returns a gRPC message with the domain `api` and one descriptor. Its three entries match two rules.
 fn request_body() -> Vec<u8> {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
     let entry = |key: &str, value: &str| field(1, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat());

@@ -1,5 +1,5 @@
-//! Measures the rules service: how soon a change is in force, the cost of polls and pages, and how much a reload slows
-//! down decisions.
+//! Measures the rules service: the delay until a change is in force, the cost of polls and pages, and the slowdown of
+//! decisions during a reload.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -60,7 +60,7 @@ impl Bench {
         Server::start(&mut command, address)
     }
 
-    /// Measures the time from sending a change until a node has it in force, with ten thousand rules.
+    /// Measures the time from sending a change until it is in force on a node, with 10,000 rules.
     fn measure_changes(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
         let mut times = Vec::new();
         for number in 0..self.repetitions {
@@ -82,7 +82,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Measures polls that find nothing new.
+    /// Measures polls without new rules.
     fn measure_polls(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
         const POLLS: u32 = 1_000;
         let whole = service.ask("GET", "/v1/snapshot", "", "")?;
@@ -108,7 +108,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Compares decisions a second while rules are replaced with those before and after.
+    /// Compares decisions per second during a rule change with those before and after it.
     fn measure_reloads(&self, service: &mut Client, node: &Server, bars: &mut Bars) -> anyhow::Result<()> {
         let (count, over) = (AtomicU64::new(0), AtomicBool::new(false));
         let mut asked = Client::connect(node.address)?;
@@ -118,7 +118,7 @@ impl Bench {
                 scope.spawn(move || call(number, address, count, over));
             }
             let measured = self.reload_under_load(service, &mut asked, &count, bars);
-            // The callers end when the server does.
+            // Stops the callers.
             over.store(true, Ordering::Relaxed);
             measured
         })
@@ -159,8 +159,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Measures a page in the middle of a list of a thousand and of a hundred thousand rules, and the time to apply
-    /// them.
+    /// Measures a page in the middle of a list of 1,000 and of 100,000 rules, and the time to apply the rules.
     fn measure_pages(&self, bars: &mut Bars) -> anyhow::Result<()> {
         let mut times = Vec::new();
         let mut clients = Vec::new();
@@ -173,7 +172,7 @@ impl Bench {
                 client.put("/v1/apply", "POST", &rule_file(count))?;
                 println!("{what} {count} rules is applied in {:.0} ms", start.elapsed().as_secs_f64() * 1e3);
             }
-            // The server also decides by its own rules, whose compilation is not measured here.
+            // The server also compiles the rules for its own decisions, which is not measured here.
             while read_revision(&mut client)? == "0" {
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -209,10 +208,10 @@ impl Bench {
 
 const LIST: &str = "/v1/domains/api/rules";
 const RULE: &str = "/v1/domains/api/rules/r5000";
-/// Enough callers to keep the server busy, and few enough to leave CPU time for other threads.
+/// Number of callers: enough to keep the server busy, but few enough to leave CPU time for other threads.
 const CALLERS: usize = 4;
 
-/// Returns the rule in the middle, with other parameters.
+/// Returns rule 5000 with a different limit.
 fn changed_rule(number: usize) -> String {
     format!("{{\"when\":{{\"plan\":\"plan5000\"}},\"per\":[\"client\"],\"limit\":\"{}/s\"}}", 200 + number)
 }
@@ -229,7 +228,7 @@ fn read_metric(client: &mut Client, name: &str) -> anyhow::Result<f64> {
     Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
 }
 
-/// Sends batches of sixteen requests until it is stopped.
+/// Sends batches of sixteen requests until `over` is set.
 fn call(number: usize, address: SocketAddr, count: &AtomicU64, over: &AtomicBool) {
     const TOGETHER: u64 = 16;
     let request = format!(
@@ -245,7 +244,7 @@ fn call(number: usize, address: SocketAddr, count: &AtomicU64, over: &AtomicBool
     }
 }
 
-/// Measures how fast a count grows.
+/// Measures the growth rate of a counter.
 struct Meter<'a> {
     count: &'a AtomicU64,
     last: (Instant, u64),
@@ -256,7 +255,7 @@ impl<'a> Meter<'a> {
         Self { count, last: (Instant::now(), count.load(Ordering::Relaxed)) }
     }
 
-    /// Returns the count at the last call.
+    /// Returns the growth per second since the last call.
     fn per_second(&mut self) -> f64 {
         let now = (Instant::now(), self.count.load(Ordering::Relaxed));
         let (time, count) = (now.0 - self.last.0, now.1 - self.last.1);
@@ -308,7 +307,7 @@ impl Client {
         Ok(Answer { status, tag, body: String::from_utf8(body)? })
     }
 
-    /// Sends rules, which must be accepted.
+    /// Sends rules, and fails if they are not accepted.
     fn put(&mut self, path: &str, method: &str, body: &str) -> anyhow::Result<()> {
         let kind = if Path::new(path).ends_with("apply") { "application/yaml" } else { "application/json" };
         let answer = self.ask(method, path, &format!("content-type: {kind}\r\n"), body)?;

@@ -1,4 +1,4 @@
-//! The floor of HTTP: an axum server that replies with a fixed body to `POST /v1/check`, and with fixed headers to
+//! The HTTP floor: an axum server that replies with a fixed body to `POST /v1/check`, and with fixed headers to
 //! forward-auth.
 //!
 //! `floor-http ADDRESS`

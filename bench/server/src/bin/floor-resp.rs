@@ -1,6 +1,6 @@
-//! The floor of the Redis protocol: counts the commands in what it reads and answers `+OK` to each, on tokio.
+//! The Redis-protocol floor: a tokio server that finds the end of each command and replies `+OK`.
 //!
-//! `floor-resp ADDRESS`: one event loop per core, with connections assigned in turn.
+//! `floor-resp ADDRESS`: one event loop per core, with connections assigned round-robin.
 
 use std::net::TcpStream as StdStream;
 

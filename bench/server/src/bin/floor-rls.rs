@@ -1,7 +1,6 @@
-//! The floors of the rate-limit service: gRPC servers that read a message and answer with a fixed one.
+//! The floors of the rate-limit service: gRPC servers that read a message and reply with a fixed message.
 //!
-//! `floor-rls ADDRESS tonic|hyper`: a plain tonic server, or the HTTP/2 of hyper with one event loop per
-//! core.
+//! `floor-rls ADDRESS tonic|hyper`: a plain tonic server, or hyper's HTTP/2 with one event loop per core.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -22,7 +21,7 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tower_service::Service;
 
-/// As long as a reply of Tollgate about two rules.
+/// As long as Tollgate's reply for two matching rules.
 const ANSWER: [u8; 170] = [b'x'; 170];
 
 fn main() -> anyhow::Result<()> {
@@ -37,7 +36,7 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Messages are bytes.
+/// A codec that passes message bytes through.
 #[derive(Clone, Copy, Default)]
 struct Plain;
 
@@ -75,7 +74,7 @@ impl Decoder for Plain {
     }
 }
 
-/// Answers every message alike.
+/// A service with a fixed reply.
 #[derive(Clone, Copy)]
 struct Fixed;
 
@@ -152,7 +151,7 @@ async fn serve(stream: TcpStream) {
     let _ = connection.serve_connection(TokioIo::new(stream), service).await;
 }
 
-/// Returns a stream that is always ready to be read.
+/// Returns a stream of `frames` that is always ready.
 fn ready_stream(
     frames: impl Iterator<Item = Frame<Bytes>> + Unpin,
 ) -> impl futures_core::Stream<Item = Result<Frame<Bytes>, Infallible>> {

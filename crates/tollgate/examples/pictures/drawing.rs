@@ -1,4 +1,4 @@
-//! Draws a timeline: requests that passed, waited and were refused, above the state of the limit.
+//! Draws a timeline of passed, delayed and refused requests above a chart of the limit's state.
 //!
 //! The colours have medium brightness, so that they are visible on white and on black pages.
 
@@ -7,7 +7,7 @@ use std::fmt::Write;
 use super::traffic::{LENGTH, Story};
 
 const WIDTH: u64 = 760;
-/// The left and right ends of the time axis, in the picture.
+/// The left and right ends of the time axis.
 const LEFT: u64 = 112;
 const RIGHT: u64 = 744;
 /// The top of the first lane, the height of a stroke, and the distance to the next lane.
@@ -16,12 +16,12 @@ const TICK: u64 = 16;
 const SPACE: u64 = 8;
 /// The height of the line of a waiting request.
 const WAIT: u64 = 26;
-/// The height of the chart of the state, and its distance from the last lane.
+/// The height of the state chart, and its distance from the last lane.
 const CHART: u64 = 96;
 const GAP: u64 = 18;
 
-/// Every rule begins with the class of the picture, because the picture may be embedded in a page
-/// with its own style.
+/// Every CSS rule begins with the class of the picture, because the picture may be embedded in a page with its own
+/// style.
 const STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px system-ui,sans-serif;fill:#7b8492}\
     .tg .t{font-size:15px;font-weight:600}.tg .e{text-anchor:end}.tg .m{text-anchor:middle}\
     .tg path,.tg line{fill:none;stroke-width:1.6}.tg .g{stroke:#7b8492;stroke-opacity:.35;stroke-width:1}\
@@ -57,8 +57,7 @@ fn draw_ticks(svg: &mut String, name: &str, class: &str, moments: &[u64], y: &mu
     *y += TICK + SPACE;
 }
 
-/// Draws a lane with a line for each request that waits, from its arrival at the top to its
-/// departure, where it has a stroke.
+/// Draws a lane with a line for each delayed request, from its arrival at the top to a stroke at its departure.
 fn draw_waits(svg: &mut String, delayed: &[(u64, u64)], y: &mut u64) {
     let end = *y + WAIT;
     draw_label(svg, &format!("delayed {}", delayed.len()), *y + 10);
@@ -77,7 +76,7 @@ fn draw_label(svg: &mut String, text: &str, y: u64) {
     let _ = writeln!(svg, "<text class=\"e\" x=\"{}\" y=\"{y}\">{text}</text>", LEFT - 12);
 }
 
-/// Draws a line at every fourth second and a number at every second one.
+/// Draws a line every four seconds and a label every two seconds.
 fn draw_grid(svg: &mut String, bottom: u64) {
     for second in (0..=LENGTH / 1_000).step_by(2) {
         let x = x_of(second * 1_000);
@@ -90,7 +89,7 @@ fn draw_grid(svg: &mut String, bottom: u64) {
     let _ = writeln!(svg, "<line class=\"g\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{bottom}\" y2=\"{bottom}\"/>");
 }
 
-/// Draws the state as a line, below its maximum.
+/// Draws the state as a line, and its maximum as a dashed line.
 fn draw_chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
     let most = story.line.iter().map(|(_, level)| *level).chain([story.limit * 100]).max().unwrap_or(1);
     let y = |level: u64| format_tenths(bottom * 10 - level * CHART * 10 / most);

@@ -1,4 +1,4 @@
-//! The list of pictures, one line for each algorithm.
+//! The list of pictures, one per algorithm.
 
 use tollgate::core::{Nanos, Pacing};
 use tollgate::{
@@ -16,8 +16,7 @@ pub(crate) struct Picture {
     pub(crate) svg: String,
 }
 
-/// Returns all pictures. Every limit admits about three requests a second, as far as its algorithm
-/// allows.
+/// Returns all pictures. Every limit admits about three requests per second.
 pub(crate) fn all_pictures() -> Result<Vec<Picture>, LimitError> {
     let rate = Rate::per_second(3)?;
     let length = Nanos::from_secs(4);

@@ -1,10 +1,10 @@
-//! Draws every algorithm from its own decisions: the same traffic through each of them, on a manual clock.
+//! Draws the decisions of every algorithm under the same traffic, on a manual clock.
 //!
 //! ```text
 //! cargo run -p tollgate --example pictures
 //! ```
 //!
-//! The pictures are in `docs/pictures`; a test fails if one of them differs from what this program draws.
+//! The pictures are in `docs/pictures`. A test fails if one of them differs from the output of this program.
 
 mod drawing;
 mod gallery;

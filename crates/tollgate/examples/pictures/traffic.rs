@@ -6,16 +6,16 @@ use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Mono, Nanos, Pace, Pacing, Time};
 use tollgate::{Limit, Limiter, Outcome, Retry, Verdict};
 
-/// The length of the pictures, in milliseconds.
+/// Time span of a picture, in milliseconds.
 pub(crate) const LENGTH: u64 = 16_000;
-/// How often the state is sampled.
+/// Sampling interval of the state, in milliseconds.
 const STEP: u64 = 10;
-/// How long the holder of a lease works.
+/// Duration of the work under a lease, in milliseconds.
 const WORK: u64 = 1_000;
-/// Aligned windows begin here, so that one begins with the picture.
+/// Start of the picture in milliseconds. Aligned windows begin at this time.
 const START: u64 = 1_600_000_000_000;
 
-/// The longest wait of callers of a pacer; those that would wait longer are refused.
+/// Maximum wait of a pacer's callers. A caller that would wait longer is refused.
 const PATIENCE: Nanos = Nanos::from_secs(2);
 
 /// The quantity that the line shows, and its label.
@@ -37,7 +37,7 @@ trait Gate {
     fn level(&self) -> u64;
 }
 
-/// What happened, in milliseconds since the beginning.
+/// The recorded decisions. Times are in milliseconds since the start.
 pub(crate) struct Story {
     /// Requests that passed immediately.
     pub(crate) passed: Vec<u64>,
@@ -51,8 +51,8 @@ pub(crate) struct Story {
     pub(crate) limit: u64,
 }
 
-/// Returns the times of the requests: few at first; bursts before and after the fourth second; then
-/// steadily more than the limits admit; a pause; and another burst.
+/// Returns the times of the requests: a few at first, bursts before and after the fourth second, a steady overload, a
+/// pause, and another burst.
 pub(crate) fn arrival_times() -> Vec<u64> {
     let every = |from: u64, until: u64, gap: u64| (from..until).step_by(gap as usize);
     let parts = [
@@ -78,7 +78,7 @@ pub(crate) fn run_limited(limit: Limit, shown: Shown) -> Story {
     run_traffic(&mut Limited { limit, limiter, clock, at: 0, held: Vec::new(), is_left }, name, most)
 }
 
-/// Runs the traffic through a pacer that stores this many permits.
+/// Runs the traffic through a pacer that stores up to `stored_most` permits.
 pub(crate) fn run_paced(pacing: Pacing, stored_most: u64) -> Story {
     let pace = pacing.start(Time::from_nanos(Nanos::from_millis(START).as_nanos()));
     run_traffic(&mut Paced { pacing, pace, now: Time::ZERO }, "stored", stored_most)
@@ -98,7 +98,7 @@ fn run_traffic(gate: &mut dyn Gate, shown: &'static str, limit: u64) -> Story {
                 Outcome::Deny(_) => story.refused.push(at),
             }
         }
-        // Sampled again at a jump, so that the line jumps too.
+        // Sampled again if the requests changed the level, so that the line shows a vertical jump.
         let after = gate.level();
         if story.line.last().is_some_and(|(_, before)| *before != after) {
             story.line.push((at, after));
@@ -112,7 +112,7 @@ struct Limited {
     limiter: Limiter<Limit, Arc<ManualClock>>,
     clock: Arc<ManualClock>,
     at: u64,
-    /// The cost of each request in progress, and when its work ends.
+    /// The end of the work and the verdict of each request in flight.
     held: Vec<(u64, Verdict)>,
     is_left: bool,
 }

@@ -1,4 +1,4 @@
-//! Alarms: the schedule that a clock keeps, and the thread that fires alarms by real time.
+//! Alarms: the schedule of a clock, and the thread that fires alarms in real time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 /// A callback that runs at a given time; see [`Clock::wake_at`](super::Clock::wake_at).
 pub trait Alarm: Send + Sync {
-    /// Called at about the time set; the callee reads the clock again.
+    /// Called at about the time set, possibly early; the callee has to read the clock.
     fn fire(&self);
 }
 
-/// The times of alarms. An alarm has one time at most; an alarm that was dropped is forgotten.
+/// Scheduled alarms. An alarm has at most one time. Dropped alarms never fire.
 pub(super) struct Schedule<T> {
     by_time: BTreeMap<(T, usize), Weak<dyn Alarm>>,
     times: HashMap<usize, T>,
@@ -79,32 +79,32 @@ impl<T> fmt::Debug for Schedule<T> {
     }
 }
 
-/// Returns the address, which identifies an alarm: the schedule holds a weak reference, so no other alarm can have the same address.
+/// Returns the address of an alarm as its id. The schedule's weak reference keeps the address from being reused.
 fn alarm_id(alarm: &Arc<dyn Alarm>) -> usize {
     Arc::as_ptr(alarm).cast::<()>() as usize
 }
 
-/// Fires alarms by real time, on one thread for all limiters of the process.
+/// Fires alarms in real time, on one thread for all limiters of the process.
 ///
-/// A thread instead of the timer of a runtime: it serves both blocked threads and futures, under any executor or none,
-/// and outlives the shutdown of an executor. It sleeps until the earliest time of the schedule.
+/// Its own thread, not the timer of a runtime: it serves both blocked threads and futures, works under any executor or
+/// none, and outlives the shutdown of an executor. It sleeps until the earliest alarm.
 #[derive(Default)]
 pub(super) struct Timer {
-    /// A mutex, for the condition variable; held only to change the schedule.
+    /// A mutex, for the condition variable; held to change the schedule, never while an alarm fires.
     schedule: Mutex<Schedule<Instant>>,
     sooner: Condvar,
 }
 
-/// The longest sleep.
+/// Maximum time until an alarm.
 const FAR: Duration = Duration::from_secs(365 * 86_400);
 
 impl Timer {
-    /// Returns the timer of the process, and starts its thread at first use.
+    /// Returns the timer of the process, and starts its thread on first use.
     pub(super) fn shared() -> std::io::Result<&'static Self> {
         static SHARED: OnceLock<Timer> = OnceLock::new();
         static STARTED: Mutex<bool> = Mutex::new(false);
         let timer = SHARED.get_or_init(Self::default);
-        // A failed start is tried again by the next caller.
+        // If the start fails, the next caller tries again.
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         if !*started {
             std::thread::Builder::new().name("tollgate-timer".into()).spawn(|| timer.run())?;
@@ -155,7 +155,7 @@ impl Timer {
     }
 }
 
-/// Fires an alarm, and survives its panic: the others have to fire as well.
+/// Fires an alarm and catches its panic, so that the other alarms fire as well.
 pub(super) fn fire_alarm(alarm: &Arc<dyn Alarm>) {
     let _: Result<(), _> = catch_unwind(AssertUnwindSafe(|| alarm.fire()));
 }
@@ -201,7 +201,7 @@ mod tests {
         let (sender, receiver) = channel();
         let schedule = [130, 20, 10].map(|number| -> Arc<dyn Alarm> { Arc::new(TestAlarm(number, sender.clone())) });
         let timer = Timer::shared().unwrap();
-        // Set under the lock of the timer thread, so that all are scheduled before the first fires.
+        // Set under the timer's lock, so that all are scheduled before the first fires.
         let mut list = timer.lock();
         let start = now();
         schedule.iter().zip([0, 2, 1]).for_each(|(alarm, nanos)| list.set(start + Duration::from_nanos(nanos), alarm));

@@ -19,7 +19,7 @@ where
     A: Algorithm + Send + Sync + 'static,
     C: Clock + Send + Sync + 'static,
 {
-    /// Takes `cost` for the key as soon as its limit has capacity, in FIFO order for each key; see [`Acquire`].
+    /// Takes `cost` for the key as soon as its limit has capacity, in FIFO order per key; see [`Acquire`].
     ///
     /// ```
     /// use std::sync::Arc;
@@ -35,14 +35,14 @@ where
         Acquire::new(self, key.fingerprint(&self.secret), cost)
     }
 
-    /// Takes `cost` as [`acquire`](Self::acquire) does, with a future that owns the limiter: for spawned tasks.
+    /// Like [`acquire`](Self::acquire), but the future owns the limiter, as spawned tasks require.
     pub fn acquire_owned<K: Key + ?Sized>(self: Arc<Self>, key: &K, cost: u64) -> Acquire<'static, Self> {
         let fingerprint = key.fingerprint(&self.secret);
         Acquire::owned(self, fingerprint, cost)
     }
 
-    /// Takes 1 for each item of `stream` from the limit of `key` before it is yielded. A stream that is not `Unpin` has to be
-    /// pinned first.
+    /// Takes a cost of 1 from the limit of `key` before each item of `stream` is yielded. Pin a stream that is not
+    /// `Unpin` first.
     #[cfg(feature = "stream")]
     pub fn limit_stream<K: Key + ?Sized, S: Stream + Unpin>(
         self: &Arc<Self>,
@@ -111,7 +111,7 @@ where
         }
         let ask = Ask::Exactly(cost);
         let (as_new, alone) = self.read_new(fingerprint, *now, |account| {
-            // A request that would wait only for its own cost passes immediately.
+            // A request whose delay is caused only by its own cost passes immediately.
             (account.weigh(ask), account.wait_behind(Cost::ZERO, cost))
         });
         if !as_new.is_admitted() {
@@ -125,8 +125,8 @@ where
             Outcome::Delay(_) if verdict.outcome() == as_new.outcome() => {
                 Verdict::stamped(verdict.taken(), verdict.stamp())
             }
-            // Another thread took from the entry meanwhile, or the overflow entry decided: the delay is longer than the
-            // cost alone causes, so the charge is undone.
+            // Another thread has charged the entry in between, or the overflow entry decided. The delay is longer than
+            // the request's own cost causes, so the charge is undone.
             Outcome::Delay(_) => {
                 self.give_back_quietly(fingerprint, &verdict, cost);
                 verdict

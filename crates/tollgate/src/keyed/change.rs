@@ -1,17 +1,17 @@
 //! Limits that change while the table is in use.
 //!
-//! A state belongs to the limit under which it was last charged, and every entry stores a small number for that limit,
-//! its *generation* ("Changed parameters" in ARCHITECTURE.md). So a change converts nothing: it adds a generation.
+//! A state belongs to the limit under which it was last charged. Every entry stores a small number that identifies that
+//! limit, its *generation* ("Changed parameters" in ARCHITECTURE.md). So a change adds a generation and converts no
+//! states.
 //!
-//! The limit that the table was made with, or restored with, is kept inline, and the fast paths know only that one.
-//! They lock a bucket by comparing its header with `Keyed::flags`, which a change sets to [`NEVER`]: from then on every
+//! The limit that the table was created or restored with is stored inline, and the fast paths know only that limit.
+//! They lock a bucket only if its header matches `Keyed::flags`. A change sets these flags to [`NEVER`], so every later
 //! decision takes the slow path, which reads the later limits under a lock. A table whose limit never changes pays
-//! nothing for this; one whose limit has changed pays about fifty nanoseconds per decision. A thread that read the
-//! flags before the change still decides under the earlier limit; it began before the change ended, so either order is
-//! right.
+//! nothing for this. After a change, a decision takes about 50 ns longer. A thread that read the flags before the
+//! change still decides under the earlier limit. Its decision overlaps the change, so either order is correct.
 //!
-//! If a later limit needs longer states, all entries move to a new table. The buckets of the old one stay locked, so a thread
-//! that is about to take the fast path finds them locked and takes the slow path to the new table.
+//! If a later limit needs longer states, all entries move to a new table. The buckets of the old table stay locked, so
+//! a thread on the fast path finds them locked and takes the slow path to the new table.
 
 use tollgate_core::{Algorithm, Cells, CellsMut, Now, Spent};
 
@@ -23,7 +23,7 @@ use crate::table::{LockedEntry, State, StateReader, Table};
 /// Flags that no bucket has.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// What [`Keyed::set_limit`](super::Keyed::set_limit) changed.
+/// The changes made by [`Keyed::set_limit`](super::Keyed::set_limit).
 #[derive(Debug)]
 pub(super) struct LaterLimits<A> {
     /// The limits after the inline one, the last of them in force.
@@ -38,7 +38,7 @@ impl<A> Default for LaterLimits<A> {
     }
 }
 
-/// Reads the entries of the table, each under the limit that it belongs to.
+/// Reads each entry under the limit that it belongs to.
 pub(super) struct KeyedReader<'a, A> {
     /// The first generations.
     pub(super) earlier: &'a [A],
@@ -75,7 +75,8 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         Account { limit: self.limit(), own, state, now }
     }
 
-    /// Runs `visit` on an entry; if it was charged under the limit in force, it belongs to that limit afterwards.
+    /// Runs `visit` on an entry. If `visit` charges it under the limit in force, the entry belongs to that limit
+    /// afterwards.
     pub(super) fn visit<R>(
         &self,
         fingerprint: Fingerprint,
@@ -90,8 +91,8 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         result
     }
 
-    /// Copies every entry of `from` to a table of `capacity` entries with states of `words`, and leaves the old table locked.
-    /// `None`: the new table does not fit in memory.
+    /// Copies every used entry of `from` to a new table of `capacity` entries with states of `words` words, and leaves
+    /// the old table locked. `None`: the new table does not fit in memory.
     pub(super) fn rebuild(&self, from: &Table, capacity: usize, words: usize) -> Option<Table> {
         let table = Table::new(capacity, words)?;
         from.retire(self, |fingerprint, from| {
@@ -106,9 +107,9 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         Some(table)
     }
 
-    /// Removes the generations that no entry uses and renumbers the others. If that frees too few, converts entries to
-    /// the previous limit in force, where it can hold what they have used up. Returns which of the later limits are
-    /// still used.
+    /// Removes the generations without entries and renumbers the others. If more than half of the generations are in
+    /// use, first converts entries to the limit in force, if their used amount fits it. Returns, for each later limit,
+    /// whether it is still in use.
     pub(super) fn renumber(&self, table: &Table, overflow: &mut OverflowEntry) -> Vec<bool> {
         let in_use = |overflow: u64| {
             let mut used = vec![false; self.generation() as usize + 1];
@@ -122,7 +123,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
             overflow.visit(self, |account| account.adopt());
             used = in_use(overflow.generation);
         }
-        // Keeps the limits that are not in the list of later ones, and the one in force.
+        // Always keeps the earlier limits, the inline limit and the limit in force.
         used[..=self.earlier.len()].fill(true);
         if let Some(in_force) = used.last_mut() {
             *in_force = true;

@@ -1,13 +1,13 @@
-//! The overflow entry, which all keys without an entry share, and refunds against it.
+//! The overflow entry, which all keys without an entry share, and its refunds.
 //!
 //! A table of fixed size cannot have an entry for every key that a flood invents. A key without an entry must not be
-//! admitted uncounted, and must not evict a key that has used up more. So all such keys are counted in one state under
-//! the same limit: together they get what one key gets. `WhenFull::Deny` refuses them instead.
+//! admitted uncounted, and must not evict a key that has used more. So all such keys share one state under the same
+//! limit: together they get the rate of a single key. `WhenFull::Deny` refuses them instead.
 //!
-//! A refund has to find out where its tokens were taken, since the key may have an entry meanwhile, or have had one
-//! before. Stamps do not say: leases are numbered by the clock, and buckets have no stamps. So
-//! [`OverflowCharges`](super::overflow_charges::OverflowCharges) lists what each key took from the overflow entry. A refund goes to the key's
-//! own entry first, then to the overflow entry, and there never gives back more than the list says.
+//! A refund has to find out which entry was charged, because the key may have gained or lost an entry since. Stamps do
+//! not help: leases are numbered by the clock, and buckets have no stamps. So
+//! [`OverflowCharges`](super::overflow_charges::OverflowCharges) lists the charges of each key to the overflow entry. A
+//! refund goes to the key's own entry first, then to the overflow entry, where it never exceeds the listed charges.
 
 use tollgate_core::Algorithm;
 
@@ -15,18 +15,17 @@ use super::change::KeyedReader;
 use crate::account::Account;
 use crate::table::StateReader;
 
-/// What happens to a new key when every entry it could use is taken by a key with more used up.
+/// Policy for a new key when all entries it could use belong to keys that have used more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// The key is counted in one state together with all other keys without an entry.
+    /// All keys without an entry share one state.
     ///
-    /// A key can refund there what it took there: the last 1,024 charges that were not refunded are remembered, as many
-    /// as there can be leases. Older charges, and those from before a restored snapshot, cannot be refunded. If the key
-    /// has an entry meanwhile, a refund goes to that entry first, and to the shared state only if the entry accepts
-    /// nothing.
+    /// The last 1,024 charges to the shared state can be refunded. That is the maximum number of leases of a limit.
+    /// Older charges, and charges from before a restored snapshot, cannot be refunded. If the key has gained an entry
+    /// since, a refund goes to that entry first, and to the shared state only if the entry accepts nothing.
     #[default]
     Overflow,
-    /// The key is refused for as long as the table is full.
+    /// The key is refused while the table is full.
     Deny,
 }
 
@@ -34,7 +33,7 @@ pub enum WhenFull {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct OverflowEntry {
     pub(super) words: Vec<u64>,
-    /// The generation of parameters that it belongs to.
+    /// The generation of the limit that `words` belongs to.
     pub(super) generation: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What keys took from the overflow entry, so that a refund gives back no more than that.
+//! Charges to the overflow entry, which bound the refunds.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,8 @@ impl Default for OverflowCharges {
 }
 
 impl OverflowCharges {
-    /// Maximum number of charges, as many as a limit can have leases; a further one replaces the oldest.
+    /// Maximum number of charges, equal to the maximum number of leases of a limit. A further charge replaces the
+    /// oldest.
     pub(super) const MAX: usize = 1_024;
 
     pub(super) fn add(&mut self, fingerprint: Fingerprint, cost: u64) {
@@ -31,7 +32,7 @@ impl OverflowCharges {
         self.list.iter().any(|(of, _)| *of == fingerprint)
     }
 
-    /// Removes up to `cost` of what the key took, and returns how much.
+    /// Removes up to `cost` from the key's charges, and returns the removed amount.
     pub(super) fn remove(&mut self, fingerprint: Fingerprint, cost: u64) -> u64 {
         let mut wanted = cost;
         while wanted > 0
@@ -53,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refunds_are_bounded_by_takings_and_the_oldest_are_forgotten() {
+    fn refunds_are_bounded_by_charges_and_the_oldest_charge_is_dropped() {
         let [a, b] = [1, 2].map(|low| Fingerprint { low, ..Fingerprint::default() });
         let mut overflow_charges = OverflowCharges::default();
         [(a, 2), (b, 3), (a, 4)].iter().for_each(|(fingerprint, cost)| overflow_charges.add(*fingerprint, *cost));

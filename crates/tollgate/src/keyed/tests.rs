@@ -17,7 +17,7 @@ use tollgate_core::{Nanos, Phase};
 
 type Tested<A> = Keyed<A, Arc<ManualClock>>;
 
-/// Makes a limiter with a constant secret, so that every run gives the same result.
+/// Creates a limiter with a constant secret, for reproducible runs.
 fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock>) {
     let clock = clock();
     let mut keyed = Keyed::with_clock(limit, capacity, clock.clone()).unwrap();
@@ -25,7 +25,7 @@ fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock
     (keyed, clock)
 }
 
-/// Returns how many entries are in use, including those that are full again.
+/// Returns the number of entries, including unused ones.
 fn count_entries<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>) -> usize {
     let mut entries = 0;
     let changes = keyed.changes();
@@ -37,8 +37,8 @@ fn remaining<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &str) -> u64 {
     keyed.report(key, 1).remaining
 }
 
-/// The limit holds 10 and allows 5 of debt, and nothing refills while the clock stands still. The keys take turns, so
-/// that an effect of one key on another would be seen.
+/// Checks every verb on a limit with a capacity of 10 and a maximum debt of 5. The clock stands still, so nothing
+/// refills. The keys alternate, to detect effects of one key on another.
 fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
     const KEYS: [&str; 3] = ["alice", "bob", "a name that is too long for anybody to want it in a table of millions"];
     let (keyed, _) = keyed(limit.clone(), 100);
@@ -70,7 +70,7 @@ fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
 }
 
 #[test]
-fn every_verb_does_what_it_says_for_each_key_whatever_the_state() {
+fn every_verb_works_for_each_key_with_every_state() {
     ten_of_each(HOUR).iter().for_each(check_every_verb);
     ten_of_each_and_all(HOUR).iter().for_each(check_every_verb);
     check_every_verb(&bucket(10).max_debt(5).unwrap());
@@ -119,7 +119,7 @@ fn clock_that_goes_back_grants_nothing_and_refuses_for_one_burst_at_most() {
 }
 
 #[test]
-fn many_at_once_are_decided_as_one_by_one() {
+fn batch_decides_as_single_checks_do() {
     let spread = Limit::from(FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread));
     for limit in ten_of_each(HOUR).into_iter().chain([spread]) {
         for len in [0, 1, 2, 15, 16, 17, 31, 32, 33, 40, 160] {
@@ -127,7 +127,7 @@ fn many_at_once_are_decided_as_one_by_one() {
             let mut dice = Rng::new(len);
             let requests: Vec<(String, u64)> =
                 (0..len).map(|_| (format!("key {}", dice.below(1 + len / 4)), dice.below(4))).collect();
-            // An iterator that does not know its length, and counts how often it is called.
+            // An iterator without a known length that counts its calls.
             let mut pulled = 0;
             let mut left = requests.iter();
             let unknown = std::iter::from_fn(|| {
@@ -147,7 +147,7 @@ fn many_at_once_are_decided_as_one_by_one() {
 
 #[test]
 fn no_request_is_lost_between_two_batches() {
-    // Every request has a different cost, a power of two: if one is lost, the sum shows which.
+    // The costs are different powers of two, so the sum reveals a lost request.
     for len in [15, 16, 17, 32, 33, 40] {
         let (keyed, _) = keyed(daily_window(1 << 40), 100);
         keyed.check_many((0..len).map(|n| ("all", 1 << n)).chain(None), |_| ());
@@ -173,7 +173,7 @@ fn callback_may_use_the_table() {
     let (keyed, _) = keyed(bucket(100), 100);
     let keyed = Arc::new(keyed);
     let (done, waiting) = std::sync::mpsc::channel();
-    // On a separate thread, because it would hang if something were still locked.
+    // On a separate thread, because it would hang if a bucket were still locked.
     let asking = Arc::clone(&keyed);
     std::thread::spawn(move || {
         for _ in 0..2 {
@@ -184,7 +184,7 @@ fn callback_may_use_the_table() {
         }
         done.send(()).unwrap();
     });
-    waiting.recv_timeout(std::time::Duration::from_secs(20)).expect("the answers are given while something is locked");
+    waiting.recv_timeout(std::time::Duration::from_secs(20)).expect("the callback ran while a bucket was locked");
     assert_eq!(keyed.report(&[1], 1).remaining, 100 - 12);
 }
 
@@ -213,8 +213,8 @@ fn spread_windows_begin_at_a_different_instant_for_each_key() {
     assert_eq!(resets.iter().collect::<HashSet<_>>().len(), 100, "two windows end at the same nanosecond");
     assert!(resets.iter().all(|reset| (Nanos::from_nanos(1)..=HOUR).contains(reset)));
     let quarters: HashSet<u64> = resets.iter().map(|reset| reset.as_nanos() / (HOUR.as_nanos() / 4 + 1)).collect();
-    assert_eq!(quarters.len(), 4, "they are not spread over the hour");
-    // The waits end exactly when advertised.
+    assert_eq!(quarters.len(), 4, "the windows are not spread over the hour");
+    // The reported waits are exact.
     let start = clock.mono().as_nanos();
     for (key, reset) in names.iter().zip(&resets) {
         clock.set(start + reset.as_nanos() - 1);
@@ -227,7 +227,7 @@ fn spread_windows_begin_at_a_different_instant_for_each_key() {
 
 #[test]
 fn peek_at_an_unknown_key_uses_its_own_window() {
-    // A defect: the answer was that of a key whose offset is zero.
+    // Regression: the offset of the window was zero.
     let limit = FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread).initial(0).unwrap();
     let (keyed, _) = keyed(limit, 1_000);
     for key in ["alice", "bob", "carol"] {
@@ -246,10 +246,10 @@ fn threads_on_the_same_keys_take_exactly_the_limit() {
         const KEYS: u64 = 7;
         let (keyed, _) = keyed(limit, 100);
         let most = keyed.limit.capacity();
-        // Two threads must meet within the time of a decision, so many are needed.
+        // Two threads rarely collide within the time of a decision, so many requests are needed.
         let taken = on_threads(4, |thread| {
             let mut taken = [0; KEYS as usize];
-            // One by one and in batches, beginning at different keys.
+            // Single checks and batches, starting at different keys.
             let requests = |round: u64| (0..KEYS).map(move |n| ([(n + round + thread) as u8 % KEYS as u8], 1));
             for round in 0..most {
                 if (round + thread).is_multiple_of(2) {
@@ -280,7 +280,7 @@ fn threads_on_different_keys_do_not_interfere() {
     for limit in [Limit::from(bucket(100)), daily_window(100).into()] {
         let (keyed, _) = keyed(limit, 4_000);
         on_threads(4, |thread| {
-            // New keys arrive all the time, so that keys are inserted, displaced and overflow concurrently.
+            // New keys arrive constantly, so that keys are inserted, displaced and overflow concurrently.
             for n in 0..1_000_u32 {
                 let key = [thread as u32, n].map(u32::to_le_bytes).concat();
                 let taken: Vec<_> = (0..5).map(|_| keyed.check(&key, 30)).collect();

@@ -1,15 +1,15 @@
-//! Several charges, all or none, in one ledger or in several.
+//! Groups of charges, made all or none, in one ledger or several.
 //!
-//! **The naive method** charges one key after the other and gives back when a later one refuses. Meanwhile other
-//! threads see counters that are charged for a request that does not pass, and may be refused because of it.
+//! **The naive method** charges one key after another and refunds them if a later charge is refused. In between, other
+//! threads see charges of a request that does not pass, and may refuse requests because of them.
 //!
-//! **The idea** is that of two-phase locking: lock the entries of all keys, weigh all charges on them, then write
-//! all or none, and unlock. Entries are locked in the order of their buckets, so two groups cannot wait for each
-//! other. A key without an entry is counted in the shared overflow entry of its limits; those are locked after
-//! all entries of keys. If the group is refused, entries that were evicted to make room are restored.
+//! **The idea** is two-phase locking: lock the entries of all keys, weigh all charges, write all or none, and unlock.
+//! Entries are locked in bucket order, so two groups cannot wait for each other. A key without an entry is charged to
+//! the shared overflow entry of its limits. Overflow entries are locked after all other entries. If the group is
+//! refused, evicted entries are restored.
 //!
-//! The fast path (`try_decide_fast`) covers groups of a few charges whose entries exist and are not locked. It
-//! only tries locks, so it needs no order, and it keeps the weighed states on the stack instead of in lists.
+//! The fast path (`try_decide_fast`) covers groups of a few charges whose entries exist and are unlocked. It uses
+//! try-lock only, so it needs no lock order, and it keeps the weighed states on the stack.
 
 use std::array::from_fn;
 
@@ -25,23 +25,23 @@ use crate::keyed::{WhenFull, spent_by_arrival};
 use crate::sync::Ordering;
 use crate::table::{EntryIndex, Group, State, Wide};
 
-/// The entry of a ledger that a charge is counted in.
+/// The ledger entry that a charge is counted in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
-    /// The entry of its key.
+    /// The key's own entry.
     Own(EntryIndex),
-    /// The overflow entry of its limits.
+    /// The overflow entry of the charge's limits.
     Shared(EntryIndex),
 }
 
-/// The locked entries of a group, for each ledger.
+/// The locked entries of a group, per ledger.
 struct Locked<'g, 'o, 's, const L: usize> {
     own: &'g [Group<'o, Wide>; L],
     shared: &'g [Group<'s, Wide>; L],
 }
 
 impl<const L: usize> Entries for Locked<'_, '_, '_, L> {
-    /// The index of the ledger, and the entry there.
+    /// The index of the ledger, and an entry of that ledger.
     type Entry = (usize, Entry);
 
     #[inline]
@@ -61,12 +61,12 @@ impl<const L: usize> Entries for Locked<'_, '_, '_, L> {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// The fast path of [`decide`](Self::decide), if every key is in its home bucket, which is unlocked, and has a
-    /// state of one or two words that belongs to the limits of the charge. `charge` converts an element, or returns
-    /// `None` if it is not a plain charge. Calls `each` for every charge in order, with its own outcome and the state
-    /// of its limit after the decision about the group.
+    /// The fast path of [`decide`](Self::decide). It applies if every key is in its home bucket, the bucket is
+    /// unlocked, and the state has one or two words and belongs to the limits of the charge. `charge` converts an
+    /// element, or returns `None` if it is not a plain charge. Calls `each` for every charge in order, with the
+    /// charge's outcome and a report of its limit after the decision.
     ///
-    /// Returns whether the group was admitted. `None`: the fast path does not apply and nothing has happened; call
+    /// Returns whether the group was admitted. `None`: the fast path does not apply and had no effect; call
     /// [`decide`](Self::decide).
     #[doc(hidden)]
     #[inline]
@@ -80,10 +80,11 @@ impl<C: Clock> Ledger<C> {
         if charged.len() <= INLINE_CHARGES { self.decide_rest(charged, true, &charge, now, &mut each) } else { None }
     }
 
-    /// Locks the bucket of the last charge, weighs it on a copy of its state, and decides the charges before it by recursion. With
-    /// no charge left it is known whether all pass; the copies are written, or not, and `each` is called, on the way back. So
-    /// nothing is written before all are weighed, and the recursion needs no list. It only tries locks, so their order does not
-    /// matter; a second charge on one bucket finds it locked, and the fast path does not apply.
+    /// Locks the bucket of the last charge, weighs the charge on a copy of the state, and decides the charges before it
+    /// by recursion. The innermost call knows whether all charges pass. As the recursion unwinds, the copies are
+    /// written if all pass, and `each` is called. So nothing is written before all charges are weighed, and no list is
+    /// needed. Because it uses try-lock only, the lock order does not matter. If two charges share a bucket, the second
+    /// finds it locked, and the fast path does not apply.
     fn decide_rest<'a, T>(
         &self,
         charged: &'a [T],
@@ -112,11 +113,11 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
-    /// Decides several charges with states in several ledgers, all or none, as [`decide_each`](Self::decide_each) does in one:
-    /// locks all entries, weighs the charges in order, and writes them if all pass. `charge` returns a charge with the index of
-    /// its ledger.
+    /// Like [`decide_each`](Self::decide_each), for a group whose states are in several ledgers: locks all entries,
+    /// weighs the charges in order, and writes them if all pass. `charge` returns the index of the ledger and the
+    /// charge.
     ///
-    /// Entries are locked ledger by ledger in the order of `ledgers`, so all callers have to use the same order.
+    /// Entries are locked in the order of `ledgers`, so all callers must pass the ledgers in the same order.
     #[doc(hidden)]
     pub fn decide_across<'a, T, N: LimitTable + ?Sized, const L: usize>(
         ledgers: &[Self; L],
@@ -143,7 +144,7 @@ impl<C: Clock> Ledger<C> {
             members.push(entry.map(|(limits, entry, now)| Member::new(limits, (ledger, Entry::Own(entry)), now)));
         }
 
-        // Locked after all entries of keys; a thread that holds a shared entry never waits for the other tables.
+        // Overflow entries are locked last: a thread that holds one never waits for the other tables.
         let without_entry: [InlineVec<usize>; L] =
             from_fn(|ledger| ledgers[ledger].without_entry(&members, here(ledger)));
         let shared_fingerprints: [InlineVec<Fingerprint>; L] = from_fn(|ledger| {
@@ -169,7 +170,7 @@ impl<C: Clock> Ledger<C> {
         passed
     }
 
-    /// Finds or makes the entry of the charge's own key.
+    /// Finds or inserts the entry of the charge's key.
     fn own_entry<'n, N: LimitTable + ?Sized>(
         &self,
         own: &mut Group<'_, Wide>,
@@ -187,8 +188,8 @@ impl<C: Clock> Ledger<C> {
         Ok((limits, place, now))
     }
 
-    /// Counts the charges at the positions `here` whose keys got no entry, and returns those that may use the shared
-    /// entry of their limits.
+    /// Counts the charges at the indices `here` whose keys have no entry. Returns the indices that may use an overflow
+    /// entry: all of them, or none under `WhenFull::Deny`.
     fn without_entry<E>(&self, members: &Members<'_, E>, here: impl Iterator<Item = usize>) -> InlineVec<usize> {
         let without_entry: InlineVec<usize> =
             here.filter(|index| matches!(members[*index], Err(Retry::OnRelease))).collect();
@@ -201,7 +202,7 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Finds or creates the entry that all keys without one share under the charge's limits.
+    /// Finds or inserts the overflow entry of the charge's limits.
     fn shared_entry<'n, N: LimitTable + ?Sized>(
         &self,
         shared: &mut Group<'_, Wide>,

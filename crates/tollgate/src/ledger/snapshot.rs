@@ -12,7 +12,7 @@ use crate::fingerprint::{Fingerprint, Key};
 use crate::snapshot::{FRAME_WORDS, Kind, RestoreError, SnapshotReader, SnapshotWriter, read_limits};
 use crate::table::{Buckets, LockedEntry, StateReader, Wide};
 
-/// The words of an entry before its state: the fingerprint and the id of its limits.
+/// Words of an entry before its state: the fingerprint and the limits id.
 const ENTRY_HEAD: usize = 3;
 
 /// The limits of a snapshot, by the ids they have in this process.
@@ -26,12 +26,11 @@ impl LimitTable for Restored {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// Writes every entry that has something used up, with the limits it belongs to, and returns the number of entries.
+    /// Writes every used entry with its limits, and returns the number of entries.
     ///
-    /// Decisions continue meanwhile: each entry is written as it is when the walk reaches it.
+    /// Decisions continue during the walk: each entry is written in the state in which the walk finds it.
     ///
-    /// # Errors
-    /// When the writer fails.
+    /// # Errors If the writer fails.
     pub fn write_snapshot<W: Write, N: LimitTable + ?Sized>(
         &self,
         limits: &N,
@@ -46,15 +45,15 @@ impl<C: Clock> Ledger<C> {
         Ok(total)
     }
 
-    /// Returns the number of entries that have something used up. In a table of more than `max_buckets` buckets it is an estimate
-    /// from as many of them.
+    /// Returns the number of used entries. If the table has more than `max_buckets` buckets, the number is an estimate
+    /// from a sample of at most `max_buckets`.
     ///
-    /// Decisions continue meanwhile.
+    /// Decisions continue during the count.
     pub fn count_used<N: LimitTable + ?Sized>(&self, limits: &N, max_buckets: usize) -> u64 {
         let reader = || LedgerReader { limit_table: limits, now: self.clock.now() };
-        self.table.estimate(max_buckets, reader, |reader, print, slot| {
+        self.table.estimate(max_buckets, reader, |reader, fingerprint, slot| {
             let is_known = u32::try_from(slot.state.get(0)).is_ok_and(|id| limits.get(id).is_some());
-            is_known && !reader.is_new(print, slot)
+            is_known && !reader.is_new(fingerprint, slot)
         })
     }
 
@@ -70,7 +69,7 @@ impl<C: Clock> Ledger<C> {
         let (mut entries, mut ids) = (Vec::new(), Vec::new());
         let mut total = 0;
         for index in 0..buckets.count() {
-            // Read again for each bucket, because a walk takes seconds.
+            // Reads the clock for each bucket, because a walk may take seconds.
             let reader = LedgerReader { limit_table: limits, now: self.clock.now() };
             buckets.visit(index, &reader, |fingerprint, slot| {
                 let id = slot.state.get(0);
@@ -102,12 +101,11 @@ impl<C: Clock> Ledger<C> {
         Ok(total)
     }
 
-    /// Returns a ledger like [`with_clock`](Self::with_clock) that has the entries of a snapshot. The time since then
-    /// counts: states refill and expire as if the process had run on. `id_of` maps limits, and the id they had, to the
-    /// id they have in this process; entries under limits without one are dropped.
+    /// Like [`with_clock`](Self::with_clock), with the entries of a snapshot. The time since the snapshot counts:
+    /// states refill and expire as if the process had kept running. `id_of` maps the old id and the limits to the id in
+    /// this process. If it returns `None`, the entries of these limits are dropped.
     ///
-    /// # Errors
-    /// When the snapshot cannot be read or is damaged.
+    /// # Errors If the snapshot cannot be read or is damaged.
     pub fn restored<R: Read>(
         capacity: usize,
         state_words: usize,
@@ -144,7 +142,7 @@ impl<C: Clock> Ledger<C> {
                         let Some(id) = *id else { continue };
                         let fingerprint = match entry {
                             [low, high, _] => Fingerprint { low: *low, high: *high as u32 },
-                            // Shared entries are found by the id of their limits, which differs in this process.
+                            // An overflow entry is found by its limits id, which differs in this process.
                             _ => id.to_le_bytes().fingerprint(&head.secret),
                         };
                         let mut state = state.to_vec();
@@ -160,7 +158,7 @@ impl<C: Clock> Ledger<C> {
     }
 }
 
-/// Inserts a state that has something used up. If the table is full, the entry with the least used is evicted.
+/// Inserts a used state. If the table is full, the less used of this and the least used entry is lost.
 fn insert_restored(
     buckets: &Buckets<Wide>,
     fingerprint: Fingerprint,
@@ -177,7 +175,7 @@ fn insert_restored(
         slot.state.set(0, id.into());
         state.iter().zip(1..).for_each(|(word, index)| slot.state.set(index, *word));
     };
-    // The used fraction is computed only if an entry has to be evicted.
+    // Computes the used fraction only if an entry has to be evicted.
     if buckets.upsert(fingerprint, reader, Spent::NOTHING, copy).is_none() {
         buckets.upsert(fingerprint, reader, own.most_spent(&state, &now), copy);
     }

@@ -14,7 +14,7 @@ use tollgate_core::{Nanos, Phase};
 
 type Tested = Ledger<Arc<ManualClock>>;
 
-/// With a secret that is the same in every run, so that a test that passes once passes always.
+/// Creates a ledger with a constant secret, for reproducible runs.
 fn ledger(capacity: usize, state_words: usize) -> (Tested, Arc<ManualClock>) {
     let clock = clock();
     let mut ledger = Ledger::with_clock(capacity, state_words, clock.clone()).unwrap();
@@ -42,7 +42,7 @@ impl Tested {
         verdict.unwrap()
     }
 
-    /// Returns what remains of the tightest limit.
+    /// Returns the remaining amount of the tightest limit.
     fn remaining(&self, limit_table: &[Limits], id: u32, key: &str) -> u64 {
         let charge = Charge::new(id, key.as_bytes(), 1);
         self.peek(limit_table, &charge, |view| view.reports(1).map(|report| report.remaining).min()).unwrap()
@@ -53,7 +53,7 @@ impl Tested {
         self.table.find(key.fingerprint(&self.secret), &reader, |_| ()).is_some()
     }
 
-    /// Returns how many entries are in use.
+    /// Returns the number of entries.
     fn entries(&self) -> usize {
         let mut entries = 0;
         let reader = LedgerReader { limit_table: &[][..], now: self.clock.now() };
@@ -62,8 +62,8 @@ impl Tested {
     }
 }
 
-/// Returns the smallest ledger, in which every key can be in every bucket, filled with keys "0", "1" and so on, each of which
-/// has spent `cost(number)` under the first limits.
+/// Returns the smallest ledger, filled with keys "0", "1" and so on that have spent `cost(number)` under the first
+/// limits, and the number of keys. In this ledger every key can be in every bucket.
 fn filled_ledger(limit_table: &[Limits], cost: impl Fn(u64) -> u64) -> (Tested, Arc<ManualClock>, u64) {
     let words = limit_table.iter().map(Limits::words).max().unwrap();
     let (other, _) = ledger(1, words);
@@ -76,7 +76,7 @@ fn filled_ledger(limit_table: &[Limits], cost: impl Fn(u64) -> u64) -> (Tested, 
 }
 
 #[test]
-fn every_ask_does_what_it_says_whatever_the_state() {
+fn every_ask_works_with_every_state() {
     for limits in ten_of_each_and_all(HOUR) {
         let (ledger, _) = ledger(100, limits.words());
         let limit_table = &[limits.clone()][..];
@@ -140,8 +140,9 @@ fn peek_at_an_unknown_key_uses_its_own_window() {
 }
 
 #[test]
-fn other_parameters_with_each_call_keep_what_was_spent() {
-    // Converts from every algorithm to every other, in both directions; what one call spent, the next one finds spent.
+fn parameters_that_change_with_each_call_keep_the_used_amount() {
+    // Converts from every algorithm to every other, in both directions. Each call must see the charges of the previous
+    // one.
     let limit_table: Vec<Limits> = ten_of_each(DAY).into_iter().map(Limits::from).collect();
     let (ledger, _) = ledger(100, 47);
     for old in 0..limit_table.len() as u32 {
@@ -187,7 +188,7 @@ fn states_too_long_for_the_table_are_refused_permanently() {
     assert_eq!(ledger.check(&limit_table, 1, "alice", 1).outcome(), Outcome::Deny(Retry::Never));
     ledger.peek(&limit_table[..], &Charge::new(1, b"alice", 1), |view| assert!(view.limits().is_none()));
     assert_eq!((ledger.remaining(&limit_table, 0, "alice"), ledger.overflowed()), (2, 0));
-    // A refund and a reset apply to the state of the key, whatever limits they name.
+    // Refunds and resets apply to the state of the key, even if they name other limits.
     assert_eq!(ledger.refund(&limit_table[..], &Charge::new(1, b"alice", 1), 1, None), 1);
     assert!(ledger.check(&limit_table, 0, "alice", 2).is_admitted());
     ledger.reset(&limit_table[..], &Charge::new(1, b"alice", 1));
@@ -202,8 +203,8 @@ fn state_of_unknown_limits_is_dropped() {
     for n in 0..slots {
         assert_eq!(ledger.check(&limit_table, 1, &n.to_string(), 7).taken().get(), 7);
     }
-    // The second limits are unknown now: a key that had spent everything under them counts as new, and its entry is
-    // free for others.
+    // The second limits are unknown now. A key that had spent everything under them counts as new, and other keys may
+    // use its entry.
     assert_eq!(ledger.remaining(&limit_table[..1], 0, "0"), 10);
     assert!(ledger.check(&limit_table[..1], 0, "1", 10).is_admitted());
     assert!(ledger.check(&limit_table[..1], 0, "new", 1).is_admitted());
@@ -211,7 +212,7 @@ fn state_of_unknown_limits_is_dropped() {
 }
 
 #[test]
-fn windows_are_handed_in_with_the_charge() {
+fn windows_are_given_with_the_charge() {
     let limit_table = [single_limit(daily_window(10).phase(Phase::Given(0)))];
     let (ledger, clock) = ledger(100, 2);
     let now = clock.now().wall();
@@ -222,7 +223,7 @@ fn windows_are_handed_in_with_the_charge() {
     }
     let passes = |window: &[Window]| {
         let single = ledger.decide(&limit_table[..], &[charge(window)], |_, _| ());
-        // The second charge of the group never fits: only the answer about the first matters.
+        // The second charge of the group never fits; only the verdict on the first matters.
         let both = ledger.decide(&limit_table[..], &[charge(window), charge(window)], |_, _| ());
         (single, both)
     };
@@ -236,7 +237,7 @@ fn windows_are_handed_in_with_the_charge() {
 }
 
 #[test]
-fn many_at_once_are_decided_as_one_by_one() {
+fn batch_decides_as_single_charges_do() {
     let limit_table = ten_of_each_and_all(HOUR);
     for len in [0, 1, 2, 15, 16, 17, 32, 33, 40] {
         let ((together, _), (singly, _)) = (ledger(100, 100), ledger(100, 100));
@@ -279,7 +280,7 @@ fn fast_path_of_groups_decides_as_the_slow_path_does() {
     let ((fast, clock), (slow, other_clock)) = (ledger(100, 100), ledger(100, 100));
     let (mut admitted, mut refused, mut slow_only) = (0, 0, 0);
     for step in 0..400_u64 {
-        // Each key is always under the same limits.
+        // Each key is always charged under the same limits.
         let ids: Vec<u64> = (0..=step % 3).map(|n| (step / 7 + n) % limit_table.len() as u64).collect();
         let names: Vec<String> = ids.iter().map(|id| format!("key {id}")).collect();
         let charges: Vec<Charge<'_>> =
@@ -299,7 +300,7 @@ fn fast_path_of_groups_decides_as_the_slow_path_does() {
                 *(if passed { &mut admitted } else { &mut refused }) += 1;
             }
             None => {
-                assert!(answers.is_empty(), "step {step}: nothing has happened");
+                assert!(answers.is_empty(), "step {step}: the fast path had an effect");
                 assert_eq!(fast.decide(&limit_table[..], &charges, |_, _| ()), passed, "step {step}");
                 slow_only += 1;
             }
@@ -313,7 +314,7 @@ fn fast_path_of_groups_decides_as_the_slow_path_does() {
 }
 
 #[test]
-fn least_spent_entry_is_evicted_whatever_its_limits() {
+fn least_used_entry_is_evicted_across_different_limits() {
     let limit_table = [single_limit(bucket(10)), single_limit(fine_bucket(1_000)), single_limit(daily_window(4))];
     let (ledger, _, slots) = filled_ledger(&limit_table, |n| if n == 0 { 2 } else { 6 });
     // The keys spend a tenth, a quarter and a half of their limits.
@@ -327,8 +328,8 @@ fn least_spent_entry_is_evicted_whatever_its_limits() {
 }
 
 #[test]
-fn expired_windows_free_their_slots() {
-    // Buckets need no wall clock, except to notice that yesterday's windows have ended. A defect: it was not read.
+fn entries_of_expired_windows_are_vacant() {
+    // Buckets need no wall clock, but yesterday's windows end by it. Regression: the wall clock was not read.
     let limit_table = [single_limit(daily_window(10)), single_limit(bucket(10))];
     let (ledger, clock, slots) = filled_ledger(&limit_table, |_| 10);
     assert!(ledger.check(&limit_table, 1, "early", 1).is_admitted() && !ledger.has_entry("early"));
@@ -340,8 +341,8 @@ fn expired_windows_free_their_slots() {
     assert_eq!(ledger.overflowed(), 1);
 }
 
-/// Windows of a calendar may be half as long again as on average. A key whose debt may not be paid off yet has as much used up as
-/// one whose debt is not, so a key that has used up less does not evict it.
+/// A calendar window may be 50 % longer than the average. While the debt of a key may still be outstanding, the key
+/// counts as having used it, so a key that has used less does not evict it.
 #[test]
 fn debt_in_long_calendar_windows_is_not_evicted_for_a_key_that_spends_less() {
     let limit_table =
@@ -351,7 +352,7 @@ fn debt_in_long_calendar_windows_is_not_evicted_for_a_key_that_spends_less() {
         assert!(ledger.ask(&limit_table, 0, &n.to_string(), Ask::Regardless(Cost::new(5))).is_admitted());
     }
     let owed = |ledger: &Tested| (0..slots).filter(|n| ledger.has_entry(&n.to_string())).count() as u64;
-    // The five owed are half of the next window, which may last for a day and a half.
+    // The debt of 5 is half of the next window, which may last for a day and a half.
     clock.advance(Nanos::from_nanos(DAY.as_nanos() * 5 / 2 - 1));
     assert!(ledger.check(&limit_table, 1, "four of ten", 4).is_admitted() && !ledger.has_entry("four of ten"));
     assert_eq!(owed(&ledger), slots);
@@ -373,7 +374,7 @@ fn limits_without_state_evict_no_entry() {
 }
 
 #[test]
-fn keys_without_an_entry_share_one_entry_for_each_limit() {
+fn keys_without_an_entry_share_one_entry_per_limit() {
     for limit in ten_of_each(HOUR) {
         let limit_table = [single_limit(limit), single_limit(bucket(3)), single_limit(daily_window(4))];
         let (ledger, _, slots) = filled_ledger(&limit_table, |_| 10);
@@ -387,7 +388,8 @@ fn keys_without_an_entry_share_one_entry_for_each_limit() {
 
 #[test]
 fn windows_of_the_overflow_entry_have_full_length() {
-    // Every key has its own offset. Had it here, each window would end whenever that of the next key does.
+    // Every key has its own window offset. If the overflow entry used these offsets, its window would end with the
+    // window of every key.
     let limit_table =
         [single_limit(bucket(10)), single_limit(FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread))];
     let (ledger, clock, slots) = filled_ledger(&limit_table, |_| 10);

@@ -7,10 +7,10 @@ use tollgate_core::{Algorithm, Cells, Cost, Limit, Limits, Now, Offset, Report, 
 use super::Held;
 use crate::table::State;
 
-/// One charge of a decision: its verdict, and its state while it is locked.
+/// One charge of a decision: its verdict and its locked state.
 pub struct ChargeView<'a> {
     pub(super) limits: Option<&'a Limits>,
-    /// The limits that the state belongs to, if they differ from those of the charge.
+    /// The limits that the state belongs to, if they are not the limits of the charge.
     pub(super) own: Option<&'a Limits>,
     pub(super) state: Words<'a>,
     pub(super) now: Now<'a>,
@@ -20,7 +20,7 @@ pub struct ChargeView<'a> {
 /// The words of the state.
 #[derive(Clone, Copy)]
 pub(super) enum Words<'a> {
-    /// In the table, after the id of the limits they belong to.
+    /// In the table, after the limits id.
     Entry(Offset<State<'a>>),
     /// The state of a new key.
     New(&'a [u64]),
@@ -37,12 +37,12 @@ impl Cells for Words<'_> {
 }
 
 impl<'a> ChargeView<'a> {
-    /// Returns the verdict of this charge alone; in a group, another charge may have been refused.
+    /// Returns the verdict on this charge alone. Another charge of its group may have been refused.
     pub fn verdict(&self) -> &Verdict<Stamps> {
         &self.verdict
     }
 
-    /// Returns the limits, unless the id is unknown or the key has no entry.
+    /// Returns the limits of the charge. `None` if their id is unknown or the key has no entry.
     pub fn limits(&self) -> Option<&'a Limits> {
         self.limits
     }
@@ -65,7 +65,7 @@ impl<'a> ChargeView<'a> {
                     first += own.words();
                     limit.report_from(own, &part, &self.now, cost)
                 }
-                // A limit that the earlier limits did not have starts unused.
+                // The state has no part for this limit, so the limit is unused.
                 Some(None) => limit.report_from(&Limit::Unlimited, &part, &self.now, cost),
             }
         })

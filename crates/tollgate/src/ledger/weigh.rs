@@ -1,4 +1,4 @@
-//! The decision about the charges of a group, once their entries are locked.
+//! Decides the charges of a group whose entries are locked.
 
 use smallvec::SmallVec;
 use tollgate_core::{Ask, Cells, CellsMut, Limits, Now, Retry, Stamps, Verdict};
@@ -6,7 +6,7 @@ use tollgate_core::{Ask, Cells, CellsMut, Limits, Now, Retry, Stamps, Verdict};
 use super::{Charge, ChargeView, Held, LimitTable, visit};
 use crate::table::{Presence, State};
 
-/// Nearly all groups are at most this long; a larger one allocates. The stack of a loom model is too small for more.
+/// Maximum group size without allocation, enough for nearly all groups. Smaller under loom, whose stacks are small.
 pub(super) const INLINE_CHARGES: usize = if cfg!(loom) { 5 } else { 16 };
 
 pub(super) type InlineVec<T> = SmallVec<[T; INLINE_CHARGES]>;
@@ -16,14 +16,14 @@ pub(super) trait Entries {
     /// Identifies an entry.
     type Entry: Copy + PartialEq;
 
-    /// Returns the state of an entry, with the id of its limits in front.
+    /// Returns the state of an entry, preceded by its limits id.
     fn state(&self, entry: Self::Entry) -> State<'_>;
 
-    /// Returns the length of that state in words.
+    /// Returns the length in words of [`state`](Self::state), including the limits id.
     fn words(&self, entry: Self::Entry) -> usize;
 }
 
-/// The entry of a charge, while its group is decided.
+/// A charge's entry during the decision on its group.
 pub(super) struct Member<'n, E> {
     pub(super) limits: &'n Limits,
     pub(super) entry: E,
@@ -39,14 +39,13 @@ impl<'n, E> Member<'n, E> {
     }
 }
 
-/// The charges that have an entry, and for the others the reason why not.
+/// The members of a group. A charge without an entry has the reason instead.
 pub(super) type Members<'n, E> = InlineVec<Result<Member<'n, E>, Retry>>;
 
-/// The states of entries before they were written, to restore them.
+/// Saved entries, to restore them after a refusal.
 type Before<E> = Vec<(E, Vec<u64>)>;
 
-/// Decides the charges of a group, whose entries are locked, and calls `each` for every charge in order. Returns whether all
-/// pass.
+/// Decides the charges of a group, calls `each` for every charge in order, and returns whether all pass.
 pub(super) fn decide_locked<N: LimitTable + ?Sized, L: Entries>(
     limit_table: &N,
     entries: &L,
@@ -69,9 +68,9 @@ pub(super) fn decide_locked<N: LimitTable + ?Sized, L: Entries>(
 
 /// Weighs the charges one after the other, and returns whether all pass.
 ///
-/// The second of two charges on one entry must see the first, so what the first takes is written immediately, and
-/// undone if a later charge is refused. All others are written afterwards, by [`write_rest`]. After a refusal the
-/// remaining charges are only weighed: their answers are needed, but nothing is taken.
+/// The second of two charges on one entry must see the first, so the first is written immediately, and undone if a
+/// later charge is refused. All other charges are written afterwards, by [`write_rest`]. After a refusal the remaining
+/// charges are only weighed, because the caller needs their verdicts.
 fn weigh_in_order<N: LimitTable + ?Sized, L: Entries>(
     limit_table: &N,
     entries: &L,
@@ -95,7 +94,7 @@ fn weigh_in_order<N: LimitTable + ?Sized, L: Entries>(
         if !member.verdict.is_admitted() {
             passed = false;
             restore(entries, before);
-            // Limits that count refusals record this one.
+            // For limits that count refused requests.
             member.commit(limit_table, entries, charge);
         } else if passed && let Some(saved) = saved {
             before.push(saved);
@@ -105,7 +104,7 @@ fn weigh_in_order<N: LimitTable + ?Sized, L: Entries>(
     passed
 }
 
-/// Restores the states of entries, the last written first.
+/// Restores saved entries, in reverse order.
 fn restore<L: Entries>(entries: &L, before: &mut Before<L::Entry>) {
     for (entry, words) in before.drain(..).rev() {
         let mut state = entries.state(entry);
@@ -113,8 +112,8 @@ fn restore<L: Entries>(entries: &L, before: &mut Before<L::Entry>) {
     }
 }
 
-/// Makes the charges of an admitted group that take up to an amount ask for the least that any of them takes. Returns whether
-/// any of them takes more, so that the group has to be weighed again.
+/// Lowers all [`Ask::UpTo`] charges of an admitted group to the smallest amount that any of them takes. Returns whether
+/// any amount was lowered, in which case the group has to be weighed again.
 fn lower_to_least<E>(charges: &mut [Charge<'_>], members: &Members<'_, E>) -> bool {
     let taken = |(charge, member): (&Charge<'_>, &Result<Member<'_, E>, Retry>)| match (charge.ask, member) {
         (Ask::UpTo(_), Ok(member)) => Some(member.verdict.taken()),
@@ -130,8 +129,8 @@ fn lower_to_least<E>(charges: &mut [Charge<'_>], members: &Members<'_, E>) -> bo
 }
 
 impl<E: Copy> Member<'_, E> {
-    /// Runs `then` on the state. The key may be in the group twice under different limits, so the state may belong to
-    /// the limits of the other charge.
+    /// Runs `then` on the state. If the group charges the key twice under different limits, the state may belong to the
+    /// limits of the other charge.
     fn visit<N: LimitTable + ?Sized, L: Entries<Entry = E>, R>(
         &self,
         limit_table: &N,
@@ -148,7 +147,7 @@ impl<E: Copy> Member<'_, E> {
     }
 }
 
-/// Writes the takings that [`weigh_in_order`] did not write: all charges pass.
+/// Writes the charges of an admitted group that [`weigh_in_order`] has not written.
 fn write_rest<N: LimitTable + ?Sized, L: Entries>(
     limit_table: &N,
     entries: &L,
@@ -164,7 +163,7 @@ fn write_rest<N: LimitTable + ?Sized, L: Entries>(
     }
 }
 
-/// Calls `each` for every charge in order, while its state is held.
+/// Calls `each` for every charge in order, while its state is locked.
 fn report<N: LimitTable + ?Sized, L: Entries>(
     limit_table: &N,
     entries: &L,

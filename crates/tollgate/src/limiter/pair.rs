@@ -1,13 +1,13 @@
-//! A state of two words with its own lock, such as that of a token bucket of 7777/s.
+//! A two-word state with its own lock, for example a token bucket of 7777/s.
 //!
-//! Locking takes one compare-and-swap, as changing a state of one word does, and unlocking is a plain store. A mutex
-//! takes two read-modify-write operations, and checks for poisoning on both sides.
+//! Locking takes one compare-and-swap, like an update of a single-word state, and unlocking is a plain store. A mutex
+//! would take two read-modify-write operations, and would check for poisoning on both sides.
 
 use tollgate_core::{Cells, CellsMut};
 
 use crate::sync::{AtomicU64, Ordering, spin_or_yield};
 
-/// Two words that only the thread that holds the lock reads and writes, for a few nanoseconds.
+/// Two words behind a spin lock, which is held for a few nanoseconds.
 pub(crate) struct Pair {
     lock: AtomicU64,
     words: [AtomicU64; 2],
@@ -16,7 +16,7 @@ pub(crate) struct Pair {
 const UNLOCKED: u64 = 0;
 const LOCKED: u64 = 1;
 
-/// The words while they are locked. Dropping it unlocks them.
+/// Guard for the locked words. Dropping it unlocks them.
 pub(crate) struct LockedPair<'a>(&'a Pair);
 
 impl Pair {
@@ -24,10 +24,10 @@ impl Pair {
         Self { lock: AtomicU64::new(UNLOCKED), words: words.map(AtomicU64::new) }
     }
 
-    /// Locks the words if no thread has locked them.
+    /// Locks the words if they are unlocked.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<LockedPair<'_>> {
-        // Acquire: pairs with the release of the last unlock, so that its writes are seen.
+        // Acquire: pairs with the release of the last unlock, so that this thread sees its writes.
         self.lock.compare_exchange(UNLOCKED, LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
         Some(LockedPair(self))
     }

@@ -13,7 +13,8 @@ fn limiter<A: Algorithm>(limit: A) -> (Limiter<A, Arc<ManualClock>>, Arc<ManualC
     (Limiter::with_clock(limit, clock.clone()), clock)
 }
 
-/// The limit holds 10, has 5 of debt, and nothing comes back while the clock stands still.
+/// Checks every verb on a limit with a capacity of 10 and a maximum debt of 5. The clock stands still, so nothing
+/// refills.
 fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
     let (limiter, _) = limiter(limit.clone());
     let remaining = || limiter.report(1).remaining;
@@ -43,7 +44,7 @@ fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
 }
 
 #[test]
-fn every_verb_does_what_it_says_whatever_the_state() {
+fn every_verb_works_with_every_state() {
     for limit in ten_of_each(HOUR) {
         check_every_verb(&limit);
     }
@@ -61,7 +62,7 @@ fn refill_is_available_exactly_when_due() {
         let (limiter, clock) = limiter(limit);
         limiter.drain();
         let Outcome::Deny(retry) = limiter.peek(1).outcome() else { panic!("{limit:?} was drained") };
-        // A holder can release its lease at any time; the clock only knows when it ends.
+        // A lease may be released at any time; only its expiry is known in advance.
         let wait = if let Retry::After(wait) = retry { wait } else { SECOND };
         clock.advance(Nanos::from_nanos(wait.as_nanos() - 1));
         assert!(!limiter.check(1).is_admitted(), "{limit:?}");
@@ -82,7 +83,7 @@ fn unlimited_and_deny_all_need_no_state() {
     assert_eq!((denying.drain(), denying.report(1).remaining), (0, 0));
 }
 
-/// Spends `spent` under `old`, changes to `new`, and returns what remains.
+/// Spends `spent` under `old`, changes to `new`, and returns the remaining amount.
 fn remaining_after_change<A: Algorithm>(old: A, new: A, spent: u64) -> u64 {
     let (mut limiter, _) = limiter(old);
     assert_eq!(limiter.check(spent).taken().get(), spent);
@@ -95,8 +96,8 @@ fn remaining_after_change<A: Algorithm>(old: A, new: A, spent: u64) -> u64 {
 }
 
 #[test]
-fn changing_the_parameters_keeps_what_was_spent() {
-    // From one word to one, to two, back to one, and from two to two.
+fn changed_parameters_keep_the_used_amount() {
+    // States of one word to one, to two, back to one, and from two to two.
     let cases = [
         (bucket(10), bucket(20), 16),
         (bucket(10), fine_bucket(20), 16),
@@ -109,9 +110,9 @@ fn changing_the_parameters_keeps_what_was_spent() {
     }
 }
 
-/// Changed and changed back without a charge: every report equals that of a limiter that was never changed.
+/// Changes the limit and changes it back without a charge. Every report must equal that of an unchanged limiter.
 #[test]
-fn smaller_limit_in_between_forgives_nothing() {
+fn temporary_smaller_limit_forgives_nothing() {
     for (large, small) in ten_of_each(HOUR).into_iter().flat_map(|l| ten_of_each(HOUR).into_iter().map(move |s| (l, s)))
     {
         let ((mut changed, clock), (alone, other)) = (limiter(large), limiter(large));
@@ -129,7 +130,7 @@ fn smaller_limit_in_between_forgives_nothing() {
 }
 
 #[test]
-fn changing_the_algorithm_keeps_what_was_spent() {
+fn changed_algorithm_keeps_the_used_amount() {
     let limits = ten_of_each(HOUR);
     for old in &limits {
         for new in &limits {
@@ -141,7 +142,7 @@ fn changing_the_algorithm_keeps_what_was_spent() {
 }
 
 #[test]
-fn changing_to_limits_without_state_and_back_keeps_what_was_spent() {
+fn change_to_a_stateless_limit_and_back_keeps_the_used_amount() {
     let (mut limiter, _) = limiter(Limit::from(bucket(10)));
     limiter.drain();
     limiter.set_limit(Limit::Unlimited);
@@ -155,24 +156,24 @@ fn changing_to_limits_without_state_and_back_keeps_what_was_spent() {
 }
 
 #[test]
-fn limit_added_to_a_list_starts_unused_and_the_others_continue() {
+fn added_limit_starts_unused_and_the_others_keep_their_state() {
     let (mut limiter, _) = limiter(Limits::from(Limit::from(bucket(10))));
     let _ = limiter.check(4);
     limiter.set_limit(Limits::new([fine_bucket(10).into(), daily_window(5).into()]).unwrap());
-    assert_eq!(limiter.report(1).remaining, 5, "the tighter one is new");
+    assert_eq!(limiter.report(1).remaining, 5, "the added limit is the tighter one");
     let _ = limiter.check(5);
     limiter.set_limit(Limits::from(Limit::from(bucket(10))));
     assert_eq!(limiter.report(1).remaining, 1);
 }
 
 #[test]
-fn changing_the_parameters_reads_windows_by_the_wall_clock() {
+fn windows_are_converted_by_the_wall_clock() {
     // The bucket needs no wall clock, but the window that it replaces does.
     let (mut limiter, clock) = limiter(Limit::from(daily_window(10)));
     let _ = limiter.check(8);
     clock.advance(DAY);
     limiter.set_limit(bucket(10).into());
-    assert_eq!(limiter.report(1).remaining, 10, "yesterday's count came along");
+    assert_eq!(limiter.report(1).remaining, 10, "yesterday's count was kept");
 }
 
 #[test]
@@ -198,7 +199,7 @@ fn buckets_ignore_a_wall_clock_that_is_set_back() {
 }
 
 #[test]
-fn refund_returns_what_is_still_counted() {
+fn refund_gives_back_the_amount_still_counted() {
     /// Takes 6 and then 3, lets time pass, refunds the 6, and checks the amounts accepted and remaining.
     fn check(limit: impl Into<Limit>, passed: Nanos, accepted: u64, remaining: u64) {
         let limit = limit.into();
@@ -210,7 +211,7 @@ fn refund_returns_what_is_still_counted() {
         assert_eq!(limiter.report(1).remaining, remaining, "{limit:?} after {passed:?}");
     }
     check(bucket(10), Nanos::ZERO, 6, 7);
-    // Of nine units, four and a half have refilled; the unit begun is still owed as a whole.
+    // Of nine units, 4.5 have refilled; a unit that has partly refilled can still be refunded as a whole.
     check(bucket(10), Nanos::from_millis(450), 5, 10);
     check(bucket(10), Nanos::from_secs(1), 0, 10);
     check(fine_bucket(10), Nanos::ZERO, 6, 7);
@@ -218,7 +219,7 @@ fn refund_returns_what_is_still_counted() {
     check(daily_window(10), DAY, 0, 10);
     check(FixedWindow::new(10, DAY).unwrap().phase(Phase::FirstRequest), HOUR, 6, 7);
     check(SlidingWindow::new(10, DAY).unwrap(), HOUR, 6, 7);
-    // In the next window both still count; after the refund only the 3 do.
+    // In the next window both requests still count; after the refund only the second does.
     check(SlidingWindow::new(10, DAY).unwrap(), DAY, 6, 7);
     check(SlidingLog::new(10, DAY).unwrap(), HOUR, 6, 7);
     check(SlidingLog::new(10, DAY).unwrap(), DAY, 0, 10);
@@ -227,7 +228,7 @@ fn refund_returns_what_is_still_counted() {
 }
 
 #[test]
-fn refusal_has_no_refund_and_a_lease_only_one() {
+fn refusal_has_no_refund_and_a_lease_has_one() {
     for limit in ten_of_each(HOUR) {
         let (limiter, _) = limiter(limit);
         let _ = limiter.check(8);
@@ -240,7 +241,7 @@ fn refusal_has_no_refund_and_a_lease_only_one() {
 }
 
 #[test]
-fn threads_together_take_exactly_the_limit() {
+fn concurrent_threads_take_exactly_the_limit() {
     const BURST: u64 = 20_000;
     // The fast path takes a few nanoseconds, so it must run often for two threads to be on it at the same time.
     const MANY: u64 = 1_000_000;
@@ -276,7 +277,7 @@ fn concurrent_refunds_lose_and_gain_nothing() {
                     0 => limiter.take_up_to(dice.below(9)),
                     _ => limiter.check(dice.below(9)),
                 };
-                // Most of what is taken is kept, so that the bucket is often empty; at the end everything is refunded.
+                // Most charges are kept, so that the bucket is often empty. At the end everything is refunded.
                 let taken = verdict.taken().get();
                 if dice.below(4) == 0 {
                     assert_eq!(limiter.refund(&verdict), taken);

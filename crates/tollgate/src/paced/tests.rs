@@ -24,7 +24,7 @@ fn is_ready(future: &mut Acquire<'_, Pacer<Arc<ManualClock>>>) -> bool {
     Pin::new(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-/// Returns how many milliseconds each request waits, one after the other.
+/// Makes requests one after another, and returns their waits in milliseconds.
 fn measure_waits(clock: &ManualClock, pacer: &Manual, permits: &[u64]) -> Vec<u64> {
     let wait = |permits: &u64| {
         let (start, mut future) = (clock.mono(), pacer.acquire(*permits));
@@ -45,7 +45,7 @@ fn next_caller_waits_as_in_guava() {
 }
 
 #[test]
-fn warming_up_takes_its_time() {
+fn warm_up_takes_the_configured_time() {
     let (clock, pacer) = pacer(Pacing::warm_up("2/s".parse().unwrap(), Nanos::from_secs(4), 3_000));
     assert_eq!(measure_waits(&clock, &pacer, &[1; 8]), [0, 1_375, 1_125, 875, 625, 500, 500, 500]);
     clock.advance(Nanos::from_millis(4_500));
@@ -95,7 +95,7 @@ fn late_alarm_does_not_delay_other_waiters() {
     assert!(pacer.acquire(1).wait().is_ok());
     let mut waiting: Vec<_> = (0..4).map(|_| pacer.acquire(1)).collect();
     assert!(waiting.iter_mut().all(|future| !is_ready(future)));
-    // Although each is woken 150 ms late, they pass at 5 per second.
+    // Each wake-up is 150 ms late, and still the waiters pass at 5 per second.
     for turn in 0..4 {
         clock.set((1_000 + 200 * (turn as u64 + 1) + 150) * MILLI);
         assert!(is_ready(&mut waiting[turn]) && waiting[turn + 1..].iter_mut().all(|future| !is_ready(future)));
@@ -116,7 +116,7 @@ fn constant_pacer_with_bounds_is_a_leaky_bucket_for_callers() {
     let clock = Arc::new(ManualClock::at(1_000 * MILLI));
     let pacer = Pacer::with_clock(constant("10/s".parse().unwrap()), Arc::clone(&clock)).max_waiters(2);
     let pacer = Arc::new(pacer);
-    // Idling stores nothing.
+    // An idle time stores no permits.
     clock.advance(Nanos::from_secs(100));
     assert!(pacer.acquire(1).wait().is_ok());
     let mut waiting = [pacer.acquire(1), pacer.acquire(1)];

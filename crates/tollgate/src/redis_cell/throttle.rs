@@ -1,16 +1,18 @@
-//! `CL.THROTTLE` translated: its four arguments into a token bucket, and the verdict into the five numbers of its reply.
+//! Translation of `CL.THROTTLE`: its four arguments to a token bucket, and the verdict to the five numbers of the
+//! reply.
 //!
-//! redis-cell stores the *theoretical arrival time* of a key in nanoseconds, and one request takes a whole number of them: the
-//! period divided by the count, rounded down. That is a [`TokenBucket`] of one token per that many nanoseconds, whose state
-//! is one word with exactly this time, so a key of redis-cell can be adopted as it is. `max_burst` comes on top of the one
-//! request that always passes: the burst of the bucket is `max_burst + 1`.
+//! redis-cell stores the *theoretical arrival time* of a key in nanoseconds. The interval between requests is a whole
+//! number of nanoseconds: the period divided by the count, rounded down. That is a [`TokenBucket`] of one token per
+//! interval. Its state is one word with exactly this time, so keys of redis-cell can be imported unchanged. `max_burst`
+//! does not include the one request that always passes, so the burst of the bucket is `max_burst + 1`.
 //!
-//! New parameters apply to the stored time without conversion: redis-cell keeps a debt as time, not as requests. The bucket
-//! therefore holds debts as deep as time allows.
+//! New parameters apply to the stored time without conversion: redis-cell stores a debt as time, not as requests. The
+//! bucket therefore has the largest possible maximum debt.
 //!
-//! The reply is rounded as redis-cell rounds: times are whole seconds, one more if a whole millisecond is left over (a
-//! refusal with less than that says 0), and what remains is computed in whole microseconds. Where that divides by zero,
-//! above a million per second, the result is exact. Arguments that make its 64-bit arithmetic wrap around are an error.
+//! The reply is rounded as in redis-cell. Times are truncated to milliseconds and then rounded up to seconds, so a wait
+//! below a millisecond is reported as 0. The remaining amount is computed in whole microseconds. Above a million
+//! requests per second this would divide by zero, so the result is exact there. Arguments that would overflow
+//! redis-cell's 64-bit arithmetic are an error.
 //!
 //! ```
 //! use tollgate::core::Now;
@@ -36,18 +38,18 @@ pub struct Throttle {
     bucket: Option<TokenBucket>,
 }
 
-/// Why a call is invalid; nothing changed.
+/// Reason why a call is invalid. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ThrottleError {
     /// The count or the period is zero, or the rate is above one per nanosecond.
     ZeroRate,
-    /// The arguments do not make a valid limit.
+    /// The arguments do not form a valid limit.
     Limit(LimitError),
 }
 
 impl Throttle {
-    /// Takes the arguments in the order of the command; `quantity` is 1 if it is not given.
+    /// Creates a call from the arguments in the order of the command. The command's default `quantity` is 1.
     ///
     /// # Errors
     /// If the rate is zero, or an empty bucket would take longer than [`Rate::MAX_FILL`] to refill.
@@ -63,13 +65,13 @@ impl Throttle {
         Ok(Self { limit, quantity, bucket })
     }
 
-    /// Returns the limit, or `None` if nothing ever passes.
+    /// Returns the token bucket, or `None` if nothing ever passes.
     pub const fn bucket(&self) -> Option<&TokenBucket> {
         self.bucket.as_ref()
     }
 
-    /// Decides on the state of a key, which is one word, zero for a new key. Returns the reply: limited, limit, remaining,
-    /// seconds to retry and seconds to reset.
+    /// Decides on the state of a key: one word, zero for a new key. Returns the reply: limited, limit, remaining,
+    /// seconds until retry and seconds until reset.
     pub fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) -> [i64; 5] {
         let Some(bucket) = &self.bucket else { return self.decide_closed(state, now) };
         if let Ok(quantity) = u64::try_from(self.quantity)
@@ -86,7 +88,8 @@ impl Throttle {
         self.reply(outcome, bucket.report(state, now, Cost::ZERO).reset)
     }
 
-    /// Returns the reply for an outcome of [`bucket`](Self::bucket), with the time until it is full again.
+    /// Returns the reply for an outcome of [`bucket`](Self::bucket). `reset` is the time until the bucket is full
+    /// again.
     pub fn reply(&self, outcome: Outcome, reset: Nanos) -> [i64; 5] {
         let (limited, retry) = match outcome {
             Outcome::Allow | Outcome::Delay(_) => (0, -1),
@@ -96,7 +99,7 @@ impl Throttle {
         [limited, self.limit, self.remaining(reset), retry, round_to_seconds(reset)]
     }
 
-    /// Admits only a quantity of zero or less, and only while nothing is owed.
+    /// Decides without a bucket. Admits only quantities up to a limit of zero or less, and only if there is no debt.
     fn decide_closed<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> [i64; 5] {
         let owed = Nanos::from_nanos(state.get(0).saturating_sub(now.mono().as_nanos()));
         let passes = self.limit < 1 && self.quantity <= self.limit && owed == Nanos::ZERO;
@@ -106,7 +109,7 @@ impl Throttle {
     fn remaining(&self, reset: Nanos) -> i64 {
         let Some(bucket) = &self.bucket else { return 0 };
         let interval = bucket.rate().per().as_nanos();
-        // Below `Rate::MAX_FILL`, checked by the bucket.
+        // No overflow: the product is at most `Rate::MAX_FILL`, as checked by the bucket.
         let room = (interval * bucket.burst()).saturating_sub(reset.as_nanos());
         let remaining = match interval / 1_000 {
             0 => room / interval,
@@ -122,7 +125,7 @@ fn build_bucket(interval: u128, limit: u64) -> Result<TokenBucket, LimitError> {
     TokenBucket::new(rate, limit)?.max_debt(deepest - limit)
 }
 
-/// Refunds a negative quantity, unless more than the limit is owed even then.
+/// Refunds `cost`, unless the key would still owe more than the limit afterwards.
 fn give_back<S: CellsMut + ?Sized>(bucket: &TokenBucket, state: &mut S, now: &Now<'_>, cost: Cost) -> Outcome {
     let mut after = [state.get(0)];
     bucket.refund(&mut after, now, cost, None);
@@ -133,7 +136,7 @@ fn give_back<S: CellsMut + ?Sized>(bucket: &TokenBucket, state: &mut S, now: &No
     outcome
 }
 
-/// Returns the whole seconds, one more if at least a millisecond is left over.
+/// Truncates to milliseconds, then rounds up to seconds.
 fn round_to_seconds(time: Nanos) -> i64 {
     let millis = time.as_nanos() / 1_000_000;
     millis.div_ceil(1_000).try_into().unwrap_or(i64::MAX)
@@ -148,7 +151,7 @@ impl From<LimitError> for ThrottleError {
 impl fmt::Display for ThrottleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The message of redis-cell, because clients may compare it.
+            // The error message of redis-cell, because clients may compare it.
             Self::ZeroRate => f.write_str("Zero rates are not supported"),
             Self::Limit(error) => error.fmt(f),
         }
@@ -163,7 +166,7 @@ mod tests {
 
     const START: u64 = 1_700_000_000_000_000_000;
 
-    /// Plays calls of `(milliseconds after the start, quantity)` on one key and shows the replies.
+    /// Makes calls of `(milliseconds after the start, quantity)` on one key and checks the replies.
     fn check(limit: [i64; 3], calls: &[(u64, i64)], expected: &[[i64; 5]]) {
         let mut state = [0];
         let [max_burst, count, period] = limit;
@@ -206,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_a_limit_of_zero_or_a_negative_rate() {
+    fn limit_of_zero_or_negative_rate_admits_nothing() {
         check([-1, 5, 10], &[(0, 1), (0, 0)], &[[1, 0, 0, -1, 0], [0, 0, 0, -1, 0]]);
         check([4, -5, 10], &[(0, 1), (0, 0)], &[[1, 5, 0, -1, 0], [1, 5, 0, -1, 0]]);
         check([4, -5, -10], &[(0, 1)], &[[0, 5, 4, -1, 2]]);
     }
 
     #[test]
-    fn debt_under_other_parameters_is_kept_as_time() {
+    fn changed_parameters_keep_the_debt_as_time() {
         let mut state = [0];
         let now = Now::at(START);
         let slow = Throttle::new(9, 1, 60, 10).expect("valid");
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_of_zero_and_limits_beyond_time_are_errors() {
+    fn zero_rates_and_limits_that_refill_too_slowly_are_errors() {
         for (count, period) in [(0, 10), (5, 0), (0, 0), (1_000_000_001, 1)] {
             assert_eq!(Throttle::new(4, count, period, 1), Err(ThrottleError::ZeroRate), "{count} per {period} s");
         }

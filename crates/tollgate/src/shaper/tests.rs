@@ -18,7 +18,7 @@ fn poll<F: Future>(future: F) -> Option<F::Output> {
     }
 }
 
-/// Returns the jobs with the millisecond, from now, at which each leaves.
+/// Returns the jobs that leave within `millis`, with their times in milliseconds from now.
 fn let_out(clock: &ManualClock, shaper: &Shaper<u64, Arc<ManualClock>>, millis: u64) -> Vec<(u64, u64)> {
     let start = clock.mono();
     let mut out = Vec::new();
@@ -34,7 +34,7 @@ fn let_out(clock: &ManualClock, shaper: &Shaper<u64, Arc<ManualClock>>, millis: 
 }
 
 #[test]
-fn jobs_leave_at_a_constant_rate_in_the_order_in_which_they_came() {
+fn jobs_leave_at_a_constant_rate_in_order_of_arrival() {
     let (clock, shaper) = shaper(10);
     (1..=4).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
     assert_eq!(let_out(&clock, &shaper, 350), [(1, 0), (2, 100), (3, 200), (4, 300)]);
@@ -66,12 +66,12 @@ fn full_queue_drops_the_newest_or_the_oldest_job() {
 }
 
 #[test]
-fn old_work_does_not_starve_new() {
+fn expired_jobs_make_space_for_new_ones() {
     let (clock, shaper) = shaper(100);
     let shaper = shaper.max_age(Duration::from_millis(250));
     (0..100).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
     assert_eq!(let_out(&clock, &shaper, 251), [(0, 0), (1, 100), (2, 200)]);
-    assert_eq!(shaper.push(100), Pushed::Queued, "there is room again");
+    assert_eq!(shaper.push(100), Pushed::Queued, "the queue has space again");
     assert_eq!((shaper.expired(), shaper.len()), (97, 1));
     assert_eq!(let_out(&clock, &shaper, 100), [(100, 49)]);
 }
@@ -102,7 +102,7 @@ fn grant_of_a_dropped_job_serves_the_next() {
     clock.run(Nanos::from_millis(100));
     assert_eq!(poll_waiting(), Poll::Ready(Some(2)));
     shaper.push(3);
-    assert_eq!(let_out(&clock, &shaper, 200), [(3, 100)], "charged for what left, not for what was displaced");
+    assert_eq!(let_out(&clock, &shaper, 200), [(3, 100)], "charged for the job that left, not for the displaced job");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn dropped_future_is_forgotten() {
     let (_clock, shaper) = shaper(10);
     let task = Arc::new(Task);
     for _ in 0..100 {
-        // A different waker each time, as if each were polled by a separate task.
+        // A different waker each time, as if each future were polled by a separate task.
         let waker = Waker::from(Arc::new(Task));
         let mut next = Box::pin(shaper.next());
         assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());

@@ -6,11 +6,11 @@ use super::{Presence, StateReader};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{AtomicU64, Ordering, spin_or_yield};
 
-/// How many generations of parameters entries can belong to at a time: a header has ten bits for each, and the last value is
+/// Maximum number of parameter generations at a time. A generation has ten bits in the header, and the last value is
 /// [`MIXED`].
 pub(crate) const GENERATIONS: u64 = MIXED;
 const GENERATION_BITS: u32 = 10;
-/// In the header of a [`Wide`] bucket, which has one generation field: the entries belong to several generations.
+/// Marks a [`Wide`] bucket whose entries belong to several generations; its header has only one generation field.
 const MIXED: u64 = (1 << GENERATION_BITS) - 1;
 
 pub(super) const LINE_WORDS: usize = 8;
@@ -27,24 +27,24 @@ pub(crate) trait Shape: Copy + std::fmt::Debug {
     /// Returns the number of state words in an entry.
     fn state_words(self) -> usize;
     fn bucket_words(self) -> usize;
-    /// Returns how many entries to allocate for `capacity` keys, so that nearly all of them get one.
+    /// Returns the number of entries to allocate, so that nearly all of `capacity` keys get one.
     fn entries_for(self, capacity: usize) -> usize;
-    /// Returns the word with the lower part of an entry's fingerprint.
+    /// Returns the index of the word with the lower part of an entry's fingerprint.
     fn low_word(self, entry: usize) -> usize;
-    /// Returns the word with the upper part, and its bit position in that word.
+    /// Returns the index of the word with the upper part of the fingerprint, and its bit position in that word.
     fn high_word(self, entry: usize) -> (usize, u32);
-    /// Returns the first word of an entry's state.
+    /// Returns the index of the first word of an entry's state.
     fn state_word(self, entry: usize) -> usize;
     /// Returns the flags of an unlocked bucket whose entries all belong to `generation`.
     fn flags(self, generation: u64) -> u64;
-    /// Returns the generation that an entry belongs to, given the header of its bucket.
+    /// Returns the generation of an entry.
     fn generation(self, header: u64, words: &[AtomicU64], entry: usize) -> u64;
-    /// Sets the generation that an entry belongs to, and returns the changed header.
+    /// Sets the generation of an entry, and returns the new header.
     fn set_generation(self, header: u64, words: &[AtomicU64], entry: usize, generation: u64) -> u64;
 }
 
-/// Single-word states, three to a bucket of one cache line. A separate type, so that the layout is known at compile
-/// time; token buckets use it.
+/// Single-word states, such as token buckets: three entries per bucket of one cache line. A separate type, so that the
+/// layout is known at compile time.
 ///
 /// ```text
 ///  header high₀ │ high₁ high₂ │ low₀ │ low₁ │ low₂ │ state₀ │ state₁ │ state₂
@@ -68,8 +68,8 @@ impl Shape for Single {
         LINE_WORDS
     }
 
-    /// Uses a load of five ninths, at 38.4 bytes per key. A small table has a load of one third: that costs little memory,
-    /// and nearly every key is in its home bucket.
+    /// Uses a load factor of 5/9, which takes 38.4 bytes per key. A small table has a load factor of 1/3: it costs
+    /// little memory, and nearly every key is in its home bucket.
     fn entries_for(self, capacity: usize) -> usize {
         const SMALL: usize = 1 << 16;
         if capacity <= SMALL { capacity * 3 } else { (capacity.saturating_mul(9) / 5).max(SMALL * 3) }
@@ -104,30 +104,30 @@ impl Shape for Single {
     }
 }
 
-/// Returns the position of an entry's generation in the header: three of ten bits each, after the two flags.
+/// Returns the bit position of an entry's generation in the header: three fields of ten bits, after the two flags.
 const fn generation_shift(entry: usize) -> u32 {
     GENERATION_SHIFT + GENERATION_BITS * entry as u32
 }
 
-/// Longer states, seven to a bucket of several cache lines. The lower parts of all fingerprints are in the first line, so that a
-/// search fetches that line and the line of the entry.
+/// Longer states: seven entries per bucket of several cache lines. The lower parts of all fingerprints are in the first
+/// line, so a search fetches only that line and the entry's line.
 ///
 /// ```text
 ///  header │ low₀ │ … │ low₆ ║ high₀ │ state₀ … │ high₁ │ state₁ … │ …
 /// ```
 ///
-/// `WORDS` is the length of a state that is known at compile time, or zero.
+/// `WORDS` is the length of a state if it is known at compile time, otherwise zero.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wide<const WORDS: usize = 0> {
     state_words: usize,
     bucket_words: usize,
 }
 
-/// Entries in a [`Wide`] bucket: as many as have the lower part of their fingerprint in the line of the header.
+/// Entries per [`Wide`] bucket: the lower parts of their fingerprints fill the header's cache line.
 const ENTRIES: usize = LINE_WORDS - 1;
 
 impl<const WORDS: usize> Wide<WORDS> {
-    /// The longest state; far more than any limit has.
+    /// Maximum length of a state, far above that of any limit.
     const MAX_STATE_WORDS: usize = 1 << 20;
 
     pub(crate) fn new(state_words: usize) -> Option<Self> {
@@ -156,7 +156,7 @@ impl<const WORDS: usize> Shape for Wide<WORDS> {
         if WORDS > 0 { const { Self::bucket_words_for(WORDS) } } else { self.bucket_words }
     }
 
-    /// Uses a load of six sevenths: the more entries a bucket has, the smaller the share that must stay empty.
+    /// Uses a load factor of 6/7: larger buckets need a smaller fraction of vacant entries.
     fn entries_for(self, capacity: usize) -> usize {
         capacity.saturating_mul(7) / 6
     }
@@ -180,7 +180,7 @@ impl<const WORDS: usize> Shape for Wide<WORDS> {
         generation << GENERATION_SHIFT
     }
 
-    /// Returns the generation, which is in the upper half of the word with the upper part of the fingerprint.
+    /// Reads the upper half of the word that holds the upper part of the fingerprint.
     fn generation(self, _: u64, words: &[AtomicU64], entry: usize) -> u64 {
         words[self.high_word(entry).0].load(Ordering::Relaxed) >> 32
     }
@@ -203,7 +203,7 @@ pub(super) struct Bucket<'t, S> {
 }
 
 impl<'t, S: Shape> Bucket<'t, S> {
-    /// Locks the bucket if it is unlocked and all its entries belong to the generation of these flags.
+    /// Locks the bucket if it has these flags: unlocked, with all entries in one generation.
     #[inline(always)]
     pub(super) fn lock_at(flags: u64, words: &'t [AtomicU64], index: usize, shape: S) -> Option<Self> {
         let header = words[0].load(Ordering::Relaxed);
@@ -234,7 +234,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         Some(Self { words, header, index, shape })
     }
 
-    /// Guesses, without the lock, whether the other bucket need not be searched for `fingerprint`.
+    /// Guesses without the lock whether `fingerprint` is in this bucket if it is in the table at all.
     #[inline]
     pub(super) fn is_at_home(words: &[AtomicU64], shape: S, fingerprint: Fingerprint) -> bool {
         words[0].load(Ordering::Relaxed) & SPILLED == 0
@@ -243,7 +243,8 @@ impl<'t, S: Shape> Bucket<'t, S> {
 
     #[inline(always)]
     pub(super) fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
-        // No branch per entry: which entry it is cannot be predicted, and a misprediction costs more than all comparisons.
+        // No branch per entry: the branch predictor cannot guess the entry, and a misprediction costs more than all
+        // comparisons.
         let mut found = self.shape.entries() - 1;
         // One bounds check instead of one per entry.
         let words = &self.words[..=self.shape.low_word(found)];
@@ -284,7 +285,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         self.fingerprint(entry) != Fingerprint::default()
     }
 
-    /// Returns whether a key whose home this is may be in its other bucket.
+    /// Returns whether a key with this home bucket may be in its other bucket.
     pub(super) fn has_spilled(&self) -> bool {
         self.header & SPILLED != 0
     }
@@ -301,7 +302,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         self.header = self.shape.set_generation(self.header, self.words, entry, generation);
     }
 
-    /// Runs `visit` on an entry, and stores the generation that it belongs to afterwards.
+    /// Runs `visit` on an entry, and stores the entry's generation if `visit` changes it.
     pub(super) fn visit<R>(&mut self, entry: usize, visit: impl FnOnce(&mut LockedEntry<'_>) -> R) -> R {
         let before = self.generation(entry);
         let mut slot = LockedEntry { state: self.state(entry), generation: before };
@@ -327,8 +328,8 @@ impl<'t, S: Shape> Bucket<'t, S> {
         self.header |= LOCKED;
     }
 
-    /// Vacates entries of other generations that are not needed, so that all entries belong to the generation in force, as the fast
-    /// path requires.
+    /// Vacates unused entries of other generations, so that the bucket may become usable for the fast path, which
+    /// requires that all entries belong to the generation in force.
     pub(super) fn vacate_unneeded<R: StateReader>(&mut self, reader: &R) {
         let generation = reader.generation();
         if self.header & FLAGS & !SPILLED == self.shape.flags(generation) {
@@ -350,24 +351,24 @@ impl<'t, S: Shape> Bucket<'t, S> {
         )
     }
 
-    /// Returns an entry that is vacant or whose state is that of a new key, and that does not belong to one of `kept`.
+    /// Returns an entry that is vacant, or whose state equals that of a new key and whose key is not in `kept`.
     pub(super) fn find_vacant<R: StateReader>(&self, reader: &R, kept: &[Fingerprint]) -> Option<usize> {
         let vacant = (0..self.shape.entries()).find(|entry| !self.is_taken(*entry));
         vacant.or_else(|| self.not_of(kept).find(|entry| self.is_new(reader, *entry)))
     }
 
-    /// Returns the entry with the least used that does not belong to one of `kept`.
+    /// Returns the least used entry whose key is not in `kept`.
     pub(super) fn least_spent<R: StateReader>(&self, reader: &R, kept: &[Fingerprint]) -> Option<(Spent, usize)> {
         let slot = |entry| LockedEntry { state: self.state(entry), generation: self.generation(entry) };
         self.not_of(kept).map(|entry| (reader.spent(self.fingerprint(entry), &slot(entry)), entry)).min()
     }
 
-    /// Returns the entries that do not belong to one of `kept`.
+    /// Returns the entries whose key is not in `kept`.
     fn not_of(&self, kept: &[Fingerprint]) -> impl Iterator<Item = usize> {
         (0..self.shape.entries()).filter(|entry| !kept.contains(&self.fingerprint(*entry)))
     }
 
-    /// Gives the entry to `fingerprint` in `generation`, and calls `write` to set its state.
+    /// Assigns the entry to `fingerprint` and `generation`, and calls `write` to set its state.
     pub(super) fn fill<R>(
         &mut self,
         entry: usize,
@@ -393,17 +394,17 @@ impl<S> Drop for Bucket<'_, S> {
     }
 }
 
-/// Sets the lock bit of a header that was just read without it, unless the header changed meanwhile.
+/// Sets the lock bit of an unlocked `header` that was just read. `None` if the header has changed since.
 #[inline(always)]
 fn acquire(word: &AtomicU64, header: u64) -> Option<u64> {
-    // Acquire: pairs with the release of the last unlock, so that its writes are seen.
+    // Acquire: pairs with the release of the last unlock, so that this thread sees its writes.
     word.compare_exchange(header, header | LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()
 }
 
 /// One entry, while its bucket is locked.
 pub(crate) struct LockedEntry<'t> {
     pub(crate) state: State<'t>,
-    /// The generation of parameters that the state belongs to.
+    /// The parameter generation that the state belongs to.
     pub(crate) generation: u64,
 }
 
@@ -414,8 +415,8 @@ pub(crate) struct State<'t> {
 }
 
 impl State<'_> {
-    /// Takes `cost` by the fastest path of `limit`, which does not look at the spread of windows. `None`: it does not apply, and
-    /// nothing was taken.
+    /// Takes `cost` by the fastest path of `limit`, which ignores the spread of windows. `None`: this path does not
+    /// apply, and nothing was taken.
     #[inline(always)]
     pub(crate) fn take<A: Algorithm>(&mut self, limit: &A, now: &Now<'_>, cost: Cost) -> Option<A::Stamp> {
         match self.words {

@@ -1,4 +1,4 @@
-//! The entries of several keys, locked at once, so that they change together or not at all.
+//! The entries of several keys, locked together, so that they change all or none.
 
 use smallvec::SmallVec;
 use tollgate_core::{Cells, CellsMut, Spent};
@@ -10,11 +10,11 @@ use crate::fingerprint::Fingerprint;
 /// The locked buckets of a group of keys.
 pub(crate) struct Group<'t, S> {
     table: &'t Buckets<S>,
-    /// The keys. No key of the group evicts another.
+    /// The keys of the group, which do not evict each other.
     fingerprints: &'t [Fingerprint],
-    /// Sorted by index, the order in which every thread locks.
+    /// Sorted by index, which is the lock order.
     buckets: SmallVec<[Bucket<'t, S>; INLINE_BUCKETS]>,
-    /// The entries that keys of this group evicted, each as [`EVICTED_HEAD`] words and its state.
+    /// Copies of the entries that this group evicted, each with [`EVICTED_HEAD`] words before its state.
     evicted: Vec<u64>,
 }
 
@@ -25,14 +25,14 @@ pub(crate) struct EntryIndex {
     entry: usize,
 }
 
-/// Two buckets for each of sixteen keys; a larger group allocates. Loom has a smaller stack.
+/// Two buckets for each of sixteen keys; larger groups allocate. Smaller under loom, whose stacks are small.
 const INLINE_BUCKETS: usize = if cfg!(loom) { 8 } else { 32 };
 
-/// Bucket, entry, fingerprint and generation.
+/// Words of an evicted entry before its state: bucket, entry, fingerprint (two words) and generation.
 const EVICTED_HEAD: usize = 5;
 
 impl<'t, S: Shape> Group<'t, S> {
-    /// Locks every bucket of `table` that a key of `fingerprints` may be in.
+    /// Locks both buckets of every key in `fingerprints`.
     pub(crate) fn lock<R: StateReader>(table: &'t Buckets<S>, fingerprints: &'t [Fingerprint], reader: &R) -> Self {
         let mut indexes: SmallVec<[usize; INLINE_BUCKETS]> = fingerprints
             .iter()
@@ -45,7 +45,8 @@ impl<'t, S: Shape> Group<'t, S> {
         group
     }
 
-    /// Returns the entry of `fingerprint`, or inserts one as [`upsert`](Buckets::upsert) does; `None` if there is none for it.
+    /// Returns the entry of `fingerprint`, inserted if necessary as by [`upsert`](Buckets::upsert). `None`: no entry is
+    /// available.
     pub(crate) fn find_or_insert<R: StateReader>(
         &mut self,
         fingerprint: Fingerprint,
@@ -57,8 +58,8 @@ impl<'t, S: Shape> Group<'t, S> {
             self.bucket_position(self.table.other_of(fingerprint))?,
         );
         let both = self.buckets.get_disjoint_mut([home, other]).ok()?;
-        // No entry of the group is displaced: both buckets of each key are locked, and the search for an entry to
-        // displace skips locked buckets.
+        // No entry of the group is displaced, because displacing skips locked buckets, and both buckets of each key are
+        // locked.
         let chosen = self.table.choose(both, fingerprint, reader, arrival, self.fingerprints)?;
         let index = EntryIndex { bucket: if chosen.elsewhere { other } else { home }, entry: chosen.entry };
         if chosen.evicts {
@@ -80,7 +81,7 @@ impl<'t, S: Shape> Group<'t, S> {
         self.buckets[index.bucket].state(index.entry)
     }
 
-    /// Puts back the entries that were evicted, the last one first: the group was refused.
+    /// Restores evicted entries in reverse order. Called if the group is refused.
     pub(crate) fn restore_evicted(&mut self) {
         for record in self.evicted.chunks_exact(EVICTED_HEAD + self.table.state_words()).rev() {
             let &[bucket, entry, low, high, generation, ref words @ ..] = record else { continue };
@@ -96,7 +97,7 @@ impl<'t, S: Shape> Group<'t, S> {
         self.buckets.binary_search_by_key(&index, |bucket| bucket.index).ok()
     }
 
-    /// Copies an entry that is evicted, to put it back if the group is refused.
+    /// Saves an entry before its eviction.
     fn remember(&mut self, index: EntryIndex) {
         let bucket = &self.buckets[index.bucket];
         let (fingerprint, state) = (bucket.fingerprint(index.entry), bucket.state(index.entry));

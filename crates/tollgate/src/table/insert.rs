@@ -1,20 +1,21 @@
-//! Inserting a key: a vacant entry, an entry that is displaced, or an entry that is evicted.
+//! Insertion of a key: into a vacant entry, by displacing an entry, or by evicting one.
 //!
-//! This is insertion into a bucketized cuckoo hash table, with bounds on what an insertion may cost and on what it may destroy:
+//! This is insertion into a bucketized cuckoo hash table, with bounds on its cost and on the entries that it may evict:
 //!
-//! 1. *Vacant.* An entry that was never used, or whose state is that of a new key, in either bucket of the key.
-//! 2. *Displace.* An entry of either bucket moves to its own other bucket, if that has a vacant entry or can displace one in
-//!    turn. Two displacements in a row reach about two dozen buckets, which is enough at the load that
-//!    [`entries_for`](super::bucket::Shape::entries_for) chooses. A classic table would go on, and rehash in the end.
-//! 3. *Evict.* The entry with the least used of both buckets is forgotten, if it has used no more than the arriving key
-//!    will. So a flood of invented keys, each with one request, evicts other such keys and no key that has used more.
-//! 4. Otherwise there is no entry, and the caller counts the request in its overflow entry.
+//! 1. *Vacant.* An entry in either of the key's buckets that was never used or whose state equals that of a new key.
+//! 2. *Displace.* An entry of either bucket moves to its alternative bucket, if that bucket has a vacant entry or can
+//!    displace one in turn. Two displacements in a row reach about two dozen buckets, which is enough at the load
+//!    factor of [`entries_for`](super::bucket::Shape::entries_for). A classic cuckoo table would continue, and finally
+//!    rehash.
+//! 3. *Evict.* The least used entry of both buckets is evicted, if it has used no more than the arriving key will. So a
+//!    flood of invented keys with one request each evicts other such keys, but no key that has used more.
+//! 4. Otherwise the key gets no entry, and the caller counts the request in an overflow entry.
 //!
-//! **Locks.** A key's two buckets are locked in order of their index, and displacing only tries the locks of further buckets:
-//! no thread waits for a lock out of order, so there is no deadlock.
+//! **Locks.** A key's two buckets are locked in index order. Displacing uses try-lock for further buckets. No thread
+//! waits for a lock out of order, so there is no deadlock.
 //!
-//! **Cost of a flood.** In a full table step 2 fails for nearly every key. After [`FULL`] failures in a row only one key in
-//! [`STILL_SEARCHING`] tries it, until one succeeds.
+//! **Cost of a flood.** In a full table, step 2 fails for nearly every key. After [`FULL`] failures in a row, only one
+//! key in [`STILL_SEARCHING`] tries it, until a search succeeds.
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
@@ -23,16 +24,16 @@ use super::{Buckets, Presence, StateReader};
 use crate::fingerprint::Fingerprint;
 use crate::sync::{Ordering, fence};
 
-/// Maximum number of entries moved, each to the place that the next one left, to make an entry vacant.
+/// Maximum length of a displacement chain.
 pub(super) const MAX_DISPLACEMENTS: u32 = 2;
-/// This many failed searches in a row mean that the table is full.
+/// Number of consecutive failed searches after which the table counts as full.
 const FULL: u64 = 16;
-/// In a full table one arriving key in this many still searches.
+/// In a full table, one in this many arriving keys still searches.
 const STILL_SEARCHING: u32 = 64;
 
-/// The entry that a key has or gets.
+/// The entry of a known key, or the entry chosen for a new key.
 pub(super) struct Chosen {
-    /// Whether it is in the other bucket instead of at home.
+    /// Whether the entry is in the other bucket instead of the home bucket.
     pub(super) elsewhere: bool,
     pub(super) entry: usize,
     pub(super) presence: Presence,
@@ -81,8 +82,8 @@ impl<S: Shape> Buckets<S> {
         })
     }
 
-    /// Finds the entry of a key in its two buckets, or chooses one for a new key that will have used `arrival`. Evicts
-    /// no key of `kept`. Returns `None` if the key has no entry and none can be made free for it.
+    /// Finds the entry of a key in its two buckets, or chooses one for a new key whose used fraction will be `arrival`.
+    /// Does not evict the keys in `kept`. Returns `None` if no entry is available.
     pub(super) fn choose<R: StateReader>(
         &self,
         [home, other]: [&mut Bucket<'_, S>; 2],
@@ -123,7 +124,7 @@ impl<S: Shape> Buckets<S> {
         Some(chosen)
     }
 
-    /// Runs `search` on behalf of an arriving key, unless the table is known to be full.
+    /// Runs `search` for an arriving key, unless the table counts as full.
     fn search<R>(&self, arriving: Fingerprint, search: impl FnOnce() -> Option<R>) -> Option<R> {
         let failed = self.failed_searches.load(Ordering::Relaxed);
         if failed >= FULL && !arriving.high.is_multiple_of(STILL_SEARCHING) {
@@ -138,17 +139,17 @@ impl<S: Shape> Buckets<S> {
         found
     }
 
-    /// Moves one entry of a bucket to its other bucket, where another entry may be displaced in turn, and returns the
-    /// entry that becomes vacant. Skips buckets that are locked, including those that the caller holds.
+    /// Moves one entry of `from` to its alternative bucket, where another entry may be displaced in turn, and returns
+    /// the vacated entry. Skips locked buckets, including those that the caller holds.
     fn displace<R: StateReader>(&self, from: &mut Bucket<'_, S>, reader: &R, displacements: u32) -> Option<usize> {
         for entry in 0..self.shape.entries() {
             let fingerprint = from.fingerprint(entry);
             let (home, other) = (self.home_of(fingerprint), self.other_of(fingerprint));
             let target = if home == from.index { other } else { home };
             let Some(mut target) = self.try_lock(target, reader) else { continue };
-            // From a bucket that a walk has not reached to one that it has passed: the walk would miss the entry. The
-            // fence orders the lock before the load, as the one in `visit` orders its announcement before its check for
-            // an untouched bucket.
+            // A walk would miss an entry that moves from a bucket it has not reached to a bucket it has passed. The
+            // fence orders the lock before the load. It pairs with the fence in `visit`, which orders the announcement
+            // before the check for an untouched bucket.
             fence(Ordering::SeqCst);
             let walked = self.walked.load(Ordering::Relaxed) as usize;
             if target.index < walked && walked <= from.index {

@@ -1,8 +1,9 @@
-//! The memory of [`Keyed`](crate::Keyed) and [`Ledger`](crate::ledger::Ledger): a bucketized cuckoo hash table of fixed size.
+//! The table of [`Keyed`](crate::Keyed) and [`Ledger`](crate::ledger::Ledger): a bucketized cuckoo hash table of fixed
+//! size.
 //!
-//! A hash map that grows has to move all its entries at some time, and one that expires entries has to search for them:
-//! both are pauses. This table is allocated once, for the number of keys that it was made for, and no operation touches
-//! more than a few dozen buckets.
+//! A growing hash map has to move all its entries at some point, and a map with expiry has to search for expired
+//! entries. Both cause pauses. This table is allocated once for a fixed number of keys, and no operation touches more
+//! than a few dozen buckets.
 //!
 //! ```text
 //!            ┌──────────┬────────────────┬────────────────┬─────┐
@@ -12,18 +13,18 @@
 //!               └ lock, spilled, generations
 //! ```
 //!
-//! A key is in one of two buckets, both computed from its fingerprint: its *home*, or its *other* bucket if home was
-//! full when it arrived; home is then marked as *spilled*. Finding a key in its home bucket touches one bucket.
-//! `insert.rs` derives how a key finds an entry in full buckets. With two buckets per key and two displacements the
-//! table holds the keys it was made for, at 38 bytes each.
+//! A key is in one of two buckets, both computed from its fingerprint: its *home* bucket, or its *other* bucket if home
+//! was full on arrival. In the second case home is marked as *spilled*. Finding a key in its home bucket touches one
+//! bucket. `insert.rs` explains how a key gets an entry in full buckets. With two buckets per key and two
+//! displacements, nearly every key up to the capacity gets an entry, at 38 bytes per key.
 //!
-//! Nothing is ever cleaned up. An entry whose state is that of a new key is equivalent to no entry, so it counts as
-//! vacant, and is overwritten by the next key that needs one. When no entry is vacant, the one with the least used is
-//! evicted, but never one that has used more than the arriving key.
+//! There is no clean-up. An entry whose state equals that of a new key carries no information, so it counts as vacant,
+//! and the next key that needs an entry overwrites it. If no entry is vacant, the least used entry is evicted, unless
+//! it has used more than the arriving key.
 //!
-//! The words are atomics only so that they can be shared without unsafe code. The words of a bucket are read and written by the
-//! thread that holds its lock, a bit in the header, for a few nanoseconds: every access but the header's is relaxed, and the
-//! header's acquire on locking pairs with its release on unlocking.
+//! The words are atomics only to share them without unsafe code. A bucket's words are accessed only under its lock, a
+//! bit in the header that is held for a few nanoseconds. So all accesses are relaxed except those to the header: the
+//! acquire on locking pairs with the release on unlocking.
 
 mod batch;
 mod bucket;
@@ -42,13 +43,13 @@ pub(crate) use group::{EntryIndex, Group};
 #[cfg(test)]
 pub(crate) use positions::{EntryPosition, positions};
 
-/// Reads states at one instant, each under the parameters that it belongs to.
+/// Reads states at one instant, each under its own parameters.
 pub(crate) trait StateReader {
-    /// Returns the generation of parameters in force, below [`GENERATIONS`].
+    /// Returns the generation of the parameters in force, below [`GENERATIONS`].
     fn generation(&self) -> u64;
-    /// Returns whether the state is that of a new key.
+    /// Returns whether the state equals the state of a new key.
     fn is_new(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool;
-    /// Returns how much of its limit the entry has used up.
+    /// Returns the used fraction of the entry's limit.
     fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent;
 }
 
@@ -63,7 +64,7 @@ pub(crate) enum Presence {
 #[derive(Debug)]
 pub(crate) enum Table {
     Single(Buckets<Single>),
-    /// States of two words, such as those of token buckets of any rate.
+    /// States of two words, such as token buckets with an arbitrary rate.
     Double(Buckets<Wide<2>>),
     Wide(Buckets<Wide>),
 }
@@ -80,7 +81,7 @@ macro_rules! either {
 }
 
 impl Table {
-    /// Allocates `capacity` entries of `state_words` each; `None` if there is not enough memory.
+    /// Allocates a table for `capacity` keys with states of `state_words` words; `None` if there is not enough memory.
     pub(crate) fn new(capacity: usize, state_words: usize) -> Option<Self> {
         match state_words {
             1 => Buckets::new(capacity, Single).map(Self::Single),
@@ -89,17 +90,18 @@ impl Table {
         }
     }
 
-    /// Returns how many words of state an entry has.
+    /// Returns the length of a state in words.
     pub(crate) fn state_words(&self) -> usize {
         either!(self, buckets => buckets.state_words())
     }
 
-    /// Returns the memory that the table takes once all of it is used.
+    /// Returns the size of the table in bytes, including pages that are not touched yet.
     pub(crate) fn bytes(&self) -> usize {
         either!(self, buckets => buckets.bytes())
     }
 
-    /// Returns the header flags of an unlocked bucket whose entries all belong to `generation`: what the fast paths expect.
+    /// Returns the header flags that the fast paths expect: the bucket is unlocked, and all its entries belong to
+    /// `generation`.
     pub(crate) fn flags(&self, generation: u64) -> u64 {
         either!(self, buckets => buckets.shape.flags(generation))
     }
@@ -115,8 +117,8 @@ impl Table {
         either!(self, buckets => buckets.try_visit_home_many(fingerprints, flags, visit));
     }
 
-    /// The fast path: runs `write` on the state of a key that has an entry, in unlocked buckets with these
-    /// [`flags`](Self::flags). `None`: it does not apply, take the slow path.
+    /// The fast path: runs `write` on the state of a key that has an entry in unlocked buckets with these
+    /// [`flags`](Self::flags). `None`: take the slow path.
     #[inline]
     pub(crate) fn try_visit_known<R>(
         &self,
@@ -127,7 +129,7 @@ impl Table {
         either!(self, buckets => buckets.try_visit_known(fingerprint, flags, write))
     }
 
-    /// Runs `read` on the state of `fingerprint`, if there is one. Nothing is inserted or moved.
+    /// Runs `read` on the entry of `fingerprint`, if there is one. Nothing is inserted or moved.
     pub(crate) fn find<O: StateReader, R>(
         &self,
         fingerprint: Fingerprint,
@@ -137,8 +139,9 @@ impl Table {
         either!(self, buckets => buckets.find(fingerprint, reader, read))
     }
 
-    /// Runs `write` on the state of `fingerprint`; if the entry is new, `write` has to set all its words. A new key
-    /// that will have used `arrival` may evict an entry that has used no more. `None`: there is no entry for the key.
+    /// Runs `write` on the entry of `fingerprint`, which is inserted if necessary. `write` has to set all words of a
+    /// new entry. A new key may evict an entry whose used fraction is at most `arrival`. `None`: no entry is available
+    /// for the key.
     pub(crate) fn upsert<O: StateReader, R>(
         &self,
         fingerprint: Fingerprint,
@@ -154,8 +157,8 @@ impl Table {
         either!(self, buckets => buckets.for_each(reader, each));
     }
 
-    /// Runs `each` on every entry, bucket by bucket, and leaves all buckets locked: the fast paths no longer apply to them, and no
-    /// thread may take another path to this table.
+    /// Runs `each` on every entry, bucket by bucket, and leaves all buckets locked, so that the fast paths no longer
+    /// apply. No thread may use another path to this table afterwards.
     pub(crate) fn retire<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
         either!(self, buckets => buckets.retire(reader, each));
     }
@@ -165,7 +168,7 @@ impl Table {
         either!(self, buckets => buckets.buckets)
     }
 
-    /// Returns the number of entries for which `is_counted` holds, as [`Buckets::estimate`].
+    /// See [`Buckets::estimate`].
     pub(crate) fn estimate<R: StateReader>(
         &self,
         max_buckets: usize,
@@ -175,14 +178,14 @@ impl Table {
         either!(self, buckets => buckets.estimate(max_buckets, reader, is_counted))
     }
 
-    /// Begins a walk through the table while other threads use it. Only one walk may be under way.
+    /// Begins a walk through the table, which other threads may use concurrently. Only one walk at a time is allowed.
     pub(crate) fn walk(&self) -> Walk<'_> {
         Walk { table: self, _end: either!(self, buckets => buckets.end_of_walk()) }
     }
 }
 
-/// A walk from the first bucket to the last that visits every entry that stays in the table at least once: no entry is displaced
-/// from a bucket that the walk has not reached to one that it has passed.
+/// A walk from the first bucket to the last. It visits every entry that stays in the table at least once, because no
+/// entry is displaced from a bucket that the walk has not reached to a bucket that it has passed.
 pub(crate) struct Walk<'t> {
     table: &'t Table,
     _end: EndOfWalk<'t>,
@@ -192,7 +195,7 @@ pub(crate) struct Walk<'t> {
 pub(crate) struct EndOfWalk<'t>(&'t AtomicU64);
 
 impl Walk<'_> {
-    /// Runs `each` on the entries of the bucket at `index`, which must be the next one, while it is locked.
+    /// Locks the bucket at `index` and runs `each` on its entries. Calls must be in index order.
     pub(crate) fn visit<R: StateReader>(
         &self,
         index: usize,
@@ -215,10 +218,11 @@ pub(crate) struct Buckets<S> {
     first: usize,
     buckets: usize,
     shape: S,
-    /// Failed searches for an entry to displace since the last successful one. A hint: relaxed, and a lost update does no harm.
+    /// Failed searches for an entry to displace since the last success. Only a hint: accesses are relaxed, and lost
+    /// updates are harmless.
     failed_searches: AtomicU64,
-    /// The number of buckets that the walk has passed; zero without a walk. The walk writes it while it holds the lock
-    /// of the last one, so a thread that locks one of them later sees it.
+    /// Number of buckets that the walk has passed; zero without a walk. The walk updates it under the lock of the
+    /// bucket, so a thread that locks that bucket later sees the update.
     walked: AtomicU64,
 }
 
@@ -242,11 +246,11 @@ impl<S: Shape> Buckets<S> {
         size_of_val(&*self.words)
     }
 
-    /// The fastest path: runs `visit` on the state of a key that is in its home bucket, if that is unlocked with these
-    /// [`flags`](Table::flags). `None`: it does not apply, or `visit` returned `None`; take the next path.
+    /// The fastest path: runs `visit` on the state of a key in its home bucket, if that bucket is unlocked and has
+    /// these [`flags`](Table::flags). `None`: this path does not apply, or `visit` returned `None`; take the next path.
     ///
-    /// This is all that most decisions need. The rare cases (the other bucket, a new key, other parameters) are not inlined into
-    /// the caller, so they cost its machine code nothing.
+    /// Most decisions need nothing else. The rare cases (the other bucket, a new key, other parameters) are not
+    /// inlined, so they do not lengthen the caller's machine code.
     #[inline(always)]
     pub(crate) fn try_visit_home<R>(
         &self,
@@ -274,7 +278,7 @@ impl<S: Shape> Buckets<S> {
         if !home.has_spilled() {
             return None;
         }
-        // Home stays locked, so that the entry cannot move there meanwhile.
+        // Home stays locked, so that the entry cannot move there.
         let index = self.other_of(fingerprint);
         let other = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
         let entry = other.find(fingerprint)?;
@@ -295,7 +299,7 @@ impl<S: Shape> Buckets<S> {
             return None;
         }
         drop(home);
-        // Locks both at once, so that an entry that moves from one to the other is not missed.
+        // Holds both locks, so that an entry that moves between the buckets is not missed.
         let (mut home, mut other) = self.lock_both(fingerprint, reader);
         let (bucket, entry) = [&mut home, &mut other]
             .into_iter()
@@ -322,12 +326,12 @@ impl<S: Shape> Buckets<S> {
         self.buckets
     }
 
-    /// Returns what ends a walk by [`visit`](Self::visit). Only one walk may be under way.
+    /// Returns a guard that ends a walk by [`visit`](Self::visit). Only one walk at a time is allowed.
     pub(crate) fn end_of_walk(&self) -> EndOfWalk<'_> {
         EndOfWalk(&self.walked)
     }
 
-    /// Runs `each` on the entries of the bucket at `index`, the one after that of the last call, while it is locked.
+    /// Locks the bucket at `index` and runs `each` on its entries. Calls must be in index order.
     pub(crate) fn visit<R: StateReader>(
         &self,
         index: usize,
@@ -335,9 +339,9 @@ impl<S: Shape> Buckets<S> {
         each: impl FnMut(Fingerprint, &mut LockedEntry<'_>),
     ) {
         if self.is_untouched(index) {
-            // Locking writes, and the first write to a page takes memory. So the walk is announced first, and the
-            // bucket is checked again afterwards: a thread that moves an entry here either sees the announcement
-            // (`insert.rs`), or its entry is seen.
+            // Locking is a write, and the first write to a page allocates memory. So instead of locking, the walk
+            // announces its position, then checks the bucket again. A thread that moves an entry here either sees the
+            // announcement (`insert.rs`), or this check sees its entry.
             self.walked.store(index as u64 + 1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if self.is_untouched(index) {
@@ -349,8 +353,9 @@ impl<S: Shape> Buckets<S> {
         self.walked.store(index as u64 + 1, Ordering::Relaxed);
     }
 
-    /// Returns the number of entries for which `is_counted` holds, while other threads use the table. Only about `max_buckets` of
-    /// the buckets are looked at, evenly spread, and the result is scaled: keys are spread evenly by their fingerprints.
+    /// Returns the number of entries for which `is_counted` holds. Other threads may use the table concurrently. Reads
+    /// at most `max_buckets` evenly spaced buckets and scales the result. This works because fingerprints distribute
+    /// keys evenly.
     pub(crate) fn estimate<R: StateReader>(
         &self,
         max_buckets: usize,
@@ -361,20 +366,20 @@ impl<S: Shape> Buckets<S> {
         let (mut counted, mut visited) = (0_u64, 0_u64);
         for index in (0..self.buckets).step_by(step) {
             visited += 1;
-            // Locking writes, and the first write to a page takes memory.
+            // Locking is a write, and the first write to a page allocates memory.
             if self.is_untouched(index) {
                 continue;
             }
             let reader = reader();
-            let count = |print: Fingerprint, slot: &mut LockedEntry<'_>| {
-                counted += u64::from(is_counted(&reader, print, slot));
+            let count = |fingerprint: Fingerprint, slot: &mut LockedEntry<'_>| {
+                counted += u64::from(is_counted(&reader, fingerprint, slot));
             };
             self.lock(index, &reader).visit_all(count);
         }
         (u128::from(counted) * self.buckets as u128 / u128::from(visited.max(1))) as u64
     }
 
-    /// Returns whether nothing was ever written to the first cache line of a bucket: it then has no entries.
+    /// Returns whether the first cache line of a bucket was never written. Such a bucket has no entries.
     fn is_untouched(&self, index: usize) -> bool {
         self.words_of(index)[..LINE_WORDS].iter().all(|word| word.load(Ordering::Relaxed) == 0)
     }
@@ -395,21 +400,21 @@ impl<S: Shape> Buckets<S> {
         &self.words[self.first + index * self.shape.bucket_words()..][..self.shape.bucket_words()]
     }
 
-    /// Locks the bucket, and vacates entries of earlier generations that are not needed.
+    /// Locks the bucket, and vacates unused entries of earlier generations.
     fn lock<R: StateReader>(&self, index: usize, reader: &R) -> Bucket<'_, S> {
         let mut bucket = Bucket::lock(self.words_of(index), index, self.shape);
         bucket.vacate_unneeded(reader);
         bucket
     }
 
-    /// Locks the bucket if it is not locked: for a thread that holds another one, and must not wait out of order.
+    /// Like [`lock`](Self::lock), but does not wait. For threads that hold another lock and must not wait out of order.
     fn try_lock<R: StateReader>(&self, index: usize, reader: &R) -> Option<Bucket<'_, S>> {
         let mut bucket = Bucket::try_lock(self.words_of(index), index, self.shape)?;
         bucket.vacate_unneeded(reader);
         Some(bucket)
     }
 
-    /// Locks both buckets of a key, in order of their index.
+    /// Locks both buckets of a key, in index order.
     fn lock_both<R: StateReader>(&self, fingerprint: Fingerprint, reader: &R) -> (Bucket<'_, S>, Bucket<'_, S>) {
         let (home, other) = (self.home_of(fingerprint), self.other_of(fingerprint));
         let low = self.lock(home.min(other), reader);

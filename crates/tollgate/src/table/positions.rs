@@ -1,4 +1,4 @@
-//! The positions of entries, for tests.
+//! Positions of entries, for tests.
 
 use super::bucket::Shape;
 use super::{Buckets, StateReader, Table};
@@ -8,7 +8,7 @@ use crate::fingerprint::Fingerprint;
 pub(crate) struct EntryPosition {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) bucket: usize,
-    /// Whether a search for its key looks into this bucket.
+    /// Whether a search for the key visits this bucket.
     pub(crate) findable: bool,
 }
 

@@ -1,20 +1,19 @@
-//! Waiting: taking a cost as soon as the limit has capacity for it, in FIFO order.
+//! Waiting for capacity in FIFO order.
 //!
-//! The naive way is to sleep for the wait in the refusal and to try again. It starves: a caller that arrives just when
-//! the sleeper wakes takes the tokens instead, and large costs never pass among small ones. Reserving at once, and
-//! sleeping until the reserved time, is fair but cannot be undone exactly: a caller that gives up has pushed back all
-//! callers after it.
+//! The naive method sleeps for the retry time of a refusal and tries again. It starves callers: a newcomer can take the
+//! tokens just before the sleeper wakes, and large costs never pass among small ones. Reserving immediately and
+//! sleeping until the reserved time is fair, but a caller that gives up has already delayed all callers after it.
 //!
-//! Here waiters are in a queue per key and hold nothing. Only the first of a queue is decided again, when its wait
-//! ends, and the tokens are taken for it at that moment. So the order is kept, a waiter that leaves costs the others
-//! nothing, and a change of the limit reaches all of them.
+//! Here waiters are in a queue per key and hold no tokens. Only the first waiter of a queue is retried, at the end of
+//! its wait, and its tokens are taken at that moment. So the order is FIFO, a waiter that leaves does not delay the
+//! others, and a changed limit applies to all waiters.
 //!
 //! ```text
-//!   acquire ──▶ queue empty and the limit has room? ──▶ taken; no lock, no allocation
+//!   acquire ──▶ queue empty and cost fits? ──▶ taken; no lock, no allocation
 //!                      │ no
 //!                      ▼
 //!   shard (by key) ── lock ── state: queue per key:   [first] ◀ [second] ◀ [third]
-//!                                 │                      │ tried again by the first to notice:
+//!                                 │                      │ retried on the first of these events:
 //!                                 ▼                      │  the clock's alarm, a refund, a waiter that leaves
 //!                       one alarm per shard ─────────────┘
 //! ```
@@ -25,7 +24,7 @@
 //! | `state.rs` | everything done under the lock: queues, deadlines, the next wake-up |
 //! | `queue.rs` | the waiters and their linked queues |
 //!
-//! [`Acquire`] lists what can happen to a waiter.
+//! [`Acquire`] lists the events of a waiter.
 
 mod queue;
 mod shard;
@@ -55,61 +54,62 @@ use state::Joined;
 pub trait Waitable: Send + Sync + Sized + 'static {
     /// Identifies a queue.
     type Key: Copy + Ord + Send + Sync + 'static;
-    /// Undoes a taking.
+    /// Identifies a charge, to undo it.
     type Stamp: Copy + Default + Send + Sync + 'static;
     /// The source of time.
     type Clock: Clock;
 
     /// Returns the shards that waiters are distributed over.
     fn shards(&self) -> &Shards<Self::Key, Self::Stamp>;
-    /// Returns any number that selects the shard of a key.
+    /// Returns a number that selects the shard of a key, modulo the number of shards.
     fn shard_of(key: Self::Key) -> usize;
     /// Returns the clock.
     fn clock(&self) -> &Self::Clock;
     /// Reads the clock.
     fn now(&self) -> Now<'static>;
-    /// Returns the time to decide by for the first of a queue that was due at `due`: `now`, unless a late wake-up must not
-    /// delay the waiters after it.
+    /// Returns the decision time for the first waiter of a queue, which was due at `due`. The default is `now`; a pacer
+    /// returns `due`, so that a late wake-up does not delay the waiters after it.
     fn as_of<'a>(&self, due: Option<u64>, now: &Now<'a>) -> Now<'a> {
         let _ = due;
         *now
     }
     /// Returns whether waits may change when the wall clock is set.
     fn uses_wall_clock(&self) -> bool;
-    /// The fast path of [`take`](Self::take), with its own reading of the clock: takes `cost` from a state that needs no stamp.
-    /// `false`: it does not apply, and nothing was taken.
+    /// The fast path of [`take`](Self::take), for states without stamps. Reads the clock itself. `false`: the fast path
+    /// does not apply, and nothing was taken.
     fn take_fast(&self, key: Self::Key, cost: Cost) -> bool {
         let _ = (key, cost);
         false
     }
-    /// Takes `cost` if it passes without delay. Writes a refusal to the state only to `repair` it after the clock went back.
+    /// Takes `cost` if it passes without delay. A refusal changes the state only to `repair` it after the clock went
+    /// back.
     fn take(&self, key: Self::Key, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<Self::Stamp>;
-    /// Returns how long `cost` has to wait after `ahead` has been taken.
+    /// Returns the wait for `cost` behind waiters with a total cost of `ahead`.
     fn wait_behind(&self, key: Self::Key, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry;
-    /// Returns how long until time alone may help a waiter that waits for a release.
+    /// Returns the time until a waiter for a release may pass even without one.
     fn recheck_after(&self, key: Self::Key, now: &Now<'_>) -> Option<Nanos>;
-    /// Gives back up to `cost` of what `verdict` took; returns how much.
+    /// Gives back up to `cost` of the `verdict`'s charge, and returns the amount given back.
     fn give_back(&self, key: Self::Key, verdict: &Verdict<Self::Stamp>, cost: Cost) -> u64;
-    /// Takes `cost` whether it fits or not, into debt.
+    /// Takes `cost` even if it does not fit, and goes into debt.
     fn charge(&self, key: Self::Key, cost: Cost) -> Verdict<Self::Stamp>;
 }
 
-/// Why waiting ended without success. Nothing was taken.
+/// Reason why waiting failed. Nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// The cost is above the capacity. Returned at once, or when the limit changed.
+    /// The cost is above the capacity. Returned immediately, or after the limit has changed.
     NeverFits,
-    /// The turn would come after the deadline. Returned at once.
+    /// The turn would come after the deadline. Returned immediately.
     TooLate {
-        /// The least time until the turn.
+        /// Minimum time until the turn.
         retry: Retry,
     },
-    /// The deadline came before the turn: another caller took the tokens, or the time of a release was not known.
+    /// The deadline passed before the turn came: other callers took the tokens, or no release came in time.
     TimedOut,
-    /// The wait queue is full. Returned at once.
+    /// The wait queue is full. Returned immediately.
     Full,
-    /// The timer thread could not be started. Returned at once.
+    /// The timer thread could not be started. Returned immediately.
     NoTimer,
 }
 
@@ -121,7 +121,7 @@ impl fmt::Display for AcquireError {
             Self::TooLate { retry: Retry::OnRelease | Retry::Never } => {
                 f.write_str("no slot is free before the deadline")
             }
-            Self::TimedOut => f.write_str("the deadline came before the turn"),
+            Self::TimedOut => f.write_str("the deadline passed before the turn came"),
             Self::Full => f.write_str("the wait queue is full"),
             Self::NoTimer => f.write_str("the timer thread could not be started"),
         }
@@ -130,26 +130,27 @@ impl fmt::Display for AcquireError {
 
 impl std::error::Error for AcquireError {}
 
-/// Takes a cost as soon as the limit has capacity for it: a future to await, or to [`wait`](Self::wait) for.
+/// A future that takes a cost as soon as the limit has capacity for it. Await it, or block on it with
+/// [`wait`](Self::wait).
 ///
-/// Nothing happens before the first poll, which enters the queue. Dropping the future leaves the queue. It needs no particular
-/// executor, and allocates nothing unless it has to wait.
+/// The first poll takes the cost or enters the queue. Dropping the future leaves the queue. It works under any
+/// executor, and allocates only if it has to wait.
 ///
 /// | event while a waiter waits | outcome |
 /// |---|---|
 /// | its turn comes | the cost is taken for it and it is woken; nothing was held before |
-/// | it leaves (the future is dropped) | the waiters after it move up; what was already taken for it is given back |
+/// | it leaves (the future is dropped) | the waiters after it move up; a cost already taken for it is given back |
 /// | its deadline comes | [`AcquireError::TimedOut`], nothing taken |
 /// | the limit changes so that it no longer fits | [`AcquireError::NeverFits`], nothing taken |
-/// | a refund or a reset | the first of the queue is tried again at once |
-/// | the clock leaps forward | the first waiters get what is available by then, even if their deadline was skipped |
-/// | the clock goes back | all are tried again; none waits longer than one burst or window for that |
-/// | its executor is shut down | it leaves if the executor drops the future; otherwise the future gets its tokens, and delays no other waiter |
-/// | its waker panics | the others are woken nevertheless |
+/// | a refund or a reset | the first waiter of the queue is retried immediately |
+/// | the clock leaps forward | the first waiters get the capacity of the new time, even if their deadline was skipped |
+/// | the clock goes back | all waiters are retried; this delays none by more than one burst or window |
+/// | its executor is shut down | it leaves if the executor drops the future; otherwise it is granted in turn, and delays no other waiter |
+/// | its waker panics | the other waiters are still woken |
 ///
-/// [`check`](crate::Limiter::check) ignores the queue and takes what is available; use [`at_once`](Self::at_once) to
-/// respect the queue without waiting. The limit holds for the times at which requests pass by the clock: a wake-up that
-/// is late by tens of microseconds also delays the waiters after it, which matters at high rates with a burst of one; a
+/// [`check`](crate::Limiter::check) ignores the queue and takes available tokens; use [`at_once`](Self::at_once) to
+/// respect the queue without waiting. Tokens are taken at the real wake-up time, so a wake-up that is late by tens of
+/// microseconds also delays the waiters after it. This matters at high rates with a burst of one; a
 /// [`Pacer`](crate::Pacer) catches up instead.
 ///
 /// ```
@@ -164,7 +165,7 @@ impl std::error::Error for AcquireError {}
 /// # Ok::<(), AcquireError>(()) })?;
 /// // The same for a thread.
 /// limiter.acquire(1).within(Duration::from_secs(1)).wait()?;
-/// // A turn after the deadline, and a cost above the capacity, are refused at once.
+/// // A turn after the deadline, and a cost above the capacity, are refused immediately.
 /// let hourly = Arc::new(Limiter::new(TokenBucket::new("1/h".parse()?, 1)?));
 /// hourly.acquire(1).wait()?;
 /// let refused = hourly.acquire(1).within(Duration::from_secs(60)).wait();
@@ -183,7 +184,7 @@ pub struct Acquire<'a, G: Waitable> {
     cost: u64,
     patience: Nanos,
     jitter: Nanos,
-    /// Read only where there is jitter.
+    /// Set only if there is jitter.
     deadline: Time<Mono>,
     stage: Stage<G::Stamp>,
 }
@@ -206,15 +207,15 @@ impl<G> Handle<'_, G> {
 enum Stage<S> {
     New,
     Queued(WaiterId),
-    /// Granted, and delayed by a random time. Boxed: rare.
+    /// Granted, and delayed by a random time. Boxed, because it is rare.
     Delayed(Box<Delayed<S>>),
     Done,
 }
 
 type AcquireResult<S> = Result<Grant<S>, AcquireError>;
 
-/// What [`Acquire`] took. It dereferences to the [`Verdict`], which is always allowed and can be refunded; unlike a
-/// verdict it need not be checked.
+/// The result of a successful [`Acquire`]. It dereferences to its [`Verdict`], which is always allowed and can be
+/// refunded. Unlike a verdict, a grant need not be checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant<S>(Verdict<S>);
 
@@ -253,16 +254,15 @@ impl<'a, G: Waitable> Acquire<'a, G> {
         self
     }
 
-    /// Does not wait: refuses as `check` does, and also while others wait.
+    /// Refuses instead of waiting, as `check` does, and also refuses while other callers wait.
     #[inline]
     pub fn at_once(mut self) -> Self {
         self.patience = Nanos::ZERO;
         self
     }
 
-    /// Adds a random time of up to `max` to a wait, within the deadline, so that processes that wait for the same
-    /// instant, such as the start of a window, do not all go ahead at once. A request that need not wait is not
-    /// delayed.
+    /// Adds a random delay of up to `max` to a wait, within the deadline. It spreads processes that wait for the same
+    /// instant, such as the start of a window. A request that passes immediately is not delayed.
     pub fn jitter(mut self, max: Duration) -> Self {
         self.jitter = max.into();
         self
@@ -270,8 +270,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
 
     /// Blocks the thread until the turn comes.
     ///
-    /// # Errors
-    /// See [`AcquireError`]; nothing was taken then.
+    /// # Errors See [`AcquireError`]. Nothing was taken.
     #[inline]
     pub fn wait(mut self) -> Result<Grant<G::Stamp>, AcquireError> {
         self.wait_for_turn()
@@ -285,8 +284,8 @@ impl<'a, G: Waitable> Acquire<'a, G> {
         }
     }
 
-    /// The fast path: takes the cost by the plain check of a state of one word, if no caller waits. By callgrind, an acquire takes
-    /// 79 instructions instead of 322 with it.
+    /// The fast path: takes the cost from a single-word state if the queue is empty. It reduces an acquire from 322 to
+    /// 79 instructions (callgrind).
     #[inline]
     fn try_fast(&mut self) -> Option<Grant<G::Stamp>> {
         let (limiter, cost) = (self.limiter.get(), Cost::new(self.cost));
@@ -297,7 +296,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
         Some(Grant(Verdict::granted(cost)))
     }
 
-    /// Takes the cost, or finds that it never fits, if no caller waits.
+    /// If the queue is empty, takes the cost or fails because it can never fit. `None`: the caller has to wait.
     fn try_slow(&mut self) -> Option<AcquireResult<G::Stamp>> {
         let limiter = self.limiter.get();
         if !limiter.shards().shard(G::shard_of(self.key)).is_empty() {
@@ -365,12 +364,12 @@ impl<'a, G: Waitable> Acquire<'a, G> {
 
     #[inline(never)]
     fn block(&mut self) -> AcquireResult<G::Stamp> {
-        // Before the waker, which allocates.
+        // Tried before `block_on` allocates a waker.
         self.try_slow().unwrap_or_else(|| block_on(self))
     }
 }
 
-/// A granted waiter that goes ahead a random time later.
+/// A granted waiter with a random delay.
 struct Delayed<S> {
     verdict: Verdict<S>,
     until: Time<Mono>,
@@ -403,7 +402,7 @@ impl<S> Delayed<S> {
         let waker = waker.clone();
         let _old = std::mem::replace(&mut *self.alarm.0.lock().unwrap_or_else(PoisonError::into_inner), waker);
         let alarm: Arc<dyn Alarm> = self.alarm.clone();
-        // Read again after setting the alarm: the clock may have passed the time just before.
+        // Reads the clock again after setting the alarm: it may have passed `until` in between.
         if clock.wake_at(self.until, &alarm).is_err() || clock.mono() >= self.until {
             return Poll::Ready(());
         }
@@ -411,7 +410,7 @@ impl<S> Delayed<S> {
     }
 }
 
-/// Runs a future on this thread, which sleeps until it is woken.
+/// Runs a future on this thread, which parks until the future wakes it.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));

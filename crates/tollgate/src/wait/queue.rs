@@ -1,9 +1,9 @@
 //! Waiters and their queues.
 //!
-//! A waiter has a slot from joining until it has collected its answer or left. The slots of the waiters of one key form a doubly
-//! linked list in order of arrival, so that the first is found and any is removed in constant time. The links are apart from
-//! the waiters: leaving changes those of both neighbours, and eight of them share a cache line. Slots are reused: memory is
-//! bounded by the number of waiters at one time.
+//! A waiter has a slot until it collects its answer or leaves. The slots of one key's waiters form a doubly linked list
+//! in order of arrival, so finding the first and removing any waiter take constant time. The links are stored apart
+//! from the waiters: leaving changes the links of both neighbours, and eight pairs of links share a cache line. Slots
+//! are reused, so memory is bounded by the maximum number of concurrent waiters.
 
 use std::task::Waker;
 
@@ -15,26 +15,26 @@ use super::AcquireError;
 pub(super) type WaiterId = u32;
 const NONE: WaiterId = WaiterId::MAX;
 
-/// The answer of a waiter.
+/// The answer to a waiter.
 #[derive(Debug)]
 pub(super) enum WaiterAnswer<S> {
-    /// No answer yet; wake this waker when there is one.
+    /// No answer yet. The waker is woken when there is one.
     Waiting(Waker),
-    /// The cost was taken for it.
+    /// The cost was taken.
     Granted(Verdict<S>),
     /// Nothing was taken.
     Refused(AcquireError),
 }
 
-/// A waiter.
+/// A waiter of a queue.
 #[derive(Debug)]
 pub(super) struct Waiter<K, S> {
     pub(super) key: K,
     pub(super) cost: u64,
-    /// The last instant at which it accepts a grant; `u64::MAX` without a deadline.
+    /// The last instant at which the waiter accepts a grant; `u64::MAX` without a deadline.
     pub(super) deadline: u64,
     pub(super) answer: WaiterAnswer<S>,
-    /// Distinguishes it from earlier waiters in the same slot.
+    /// Distinguishes the waiter from earlier waiters in the same slot.
     pub(super) serial: u64,
 }
 
@@ -55,7 +55,7 @@ struct Links {
 #[derive(Debug)]
 pub(super) struct Slots<K, S> {
     slots: Vec<Option<Waiter<K, S>>>,
-    /// As many as there are slots.
+    /// Parallel to `slots`.
     links: Vec<Links>,
     free: Vec<WaiterId>,
 }
@@ -100,9 +100,9 @@ pub(super) struct Queue {
     first: WaiterId,
     last: WaiterId,
     len: usize,
-    /// The sum of their costs.
+    /// Total cost of the waiters.
     cost: u64,
-    /// When the first is to be tried again, if it can pass by time alone.
+    /// When to retry the first waiter.
     pub(super) due: Option<u64>,
 }
 

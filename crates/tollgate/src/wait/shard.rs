@@ -1,14 +1,15 @@
 //! A shard of waiters: the lock, the alarm, and everything done outside the lock.
 //!
-//! A waiter holds nothing while it waits. When the wait of the first of a queue ends, the shard asks the limit again,
-//! takes the tokens for that waiter, and continues with the next one. This is done by whichever comes first: the
-//! clock's alarm, a refund, or a waiter that leaves the head of a queue. It never depends on the task of a waiter, so a
-//! future that is not polled delays no other waiter.
+//! A waiter holds no tokens. When the wait of a queue's first waiter ends, the shard retries the limit, takes the
+//! tokens for that waiter, and continues with the next one. The trigger is the clock's alarm, a refund, or the
+//! departure of a queue's first waiter. It never depends on the waiter's task, so a future that is not polled delays no
+//! other waiter.
 //!
-//! Granting and leaving take constant time, joining with a deadline takes time logarithmic in the number of deadlines. No queue
-//! is ever walked; stale deadlines are removed in batches, in time proportional to the number of waiters that left.
+//! The cost of granting and leaving does not depend on the queue length. Joining with a deadline takes logarithmic time
+//! in the number of deadlines. No queue is ever walked. Stale deadlines are removed in sweeps, in amortised constant
+//! time per waiter that left.
 //!
-//! Foreign code never runs under the lock: wakers are cloned before it, and woken and dropped after it.
+//! Foreign code never runs under the lock: wakers are cloned before locking, and woken and dropped after unlocking.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,7 +27,8 @@ use crate::clock::{Alarm, Clock};
 /// All shards of a limiter, and the bounds on the number of waiters.
 pub struct Shards<K, S> {
     shards: Box<[Shard<K, S>]>,
-    /// The number of waiters in all shards, including those that have not collected their answer. Relaxed: it orders nothing.
+    /// Number of waiters in all shards, including those that have not collected their answer. Relaxed: it orders no
+    /// other access.
     occupied: AtomicUsize,
     pub(crate) max: usize,
     pub(crate) max_per_key: usize,
@@ -39,7 +41,7 @@ impl<K, S> fmt::Debug for Shards<K, S> {
 }
 
 impl<K: Copy + Ord, S: Copy> Shards<K, S> {
-    /// The default bound on the number of waiters.
+    /// Default maximum number of waiters.
     pub(crate) const MAX_WAITERS: usize = 1 << 16;
 
     pub(crate) fn new(shards: usize) -> Self {
@@ -52,7 +54,7 @@ impl<K: Copy + Ord, S: Copy> Shards<K, S> {
         self
     }
 
-    /// Returns the shard with this number, modulo the number of shards.
+    /// Returns the shard for `number`, taken modulo the number of shards.
     #[inline]
     pub(super) fn shard(&self, number: usize) -> &Shard<K, S> {
         match &*self.shards {
@@ -65,10 +67,10 @@ impl<K: Copy + Ord, S: Copy> Shards<K, S> {
         self.shards.iter().map(|shard| shard.waiting.load(Ordering::Relaxed)).sum()
     }
 
-    /// Tries the queue of `key` again, in the shard with this number: something was given back, or the limit changed.
+    /// Retries the queue of `key` in the shard for `number`, after a refund or a change of the limit.
     #[inline]
     pub(crate) fn notify(&self, number: usize, key: K) {
-        // Pairs with the fence in `join`: either this thread sees the waiter, or the waiter sees what was given back.
+        // Pairs with the fence in `join`: either this thread sees the waiter, or the waiter sees the refund.
         fence(Ordering::SeqCst);
         let shard = self.shard(number);
         if !shard.is_empty()
@@ -80,7 +82,7 @@ impl<K: Copy + Ord, S: Copy> Shards<K, S> {
 }
 
 impl<K: Copy + Ord, S: Copy> Shards<K, S> {
-    /// Tries all queues again: the limit changed.
+    /// Retries all queues, after a change of the limit.
     pub(crate) fn notify_all(&self) {
         fence(Ordering::SeqCst);
         let waiting = self.shards.iter().filter(|shard| !shard.is_empty());
@@ -89,23 +91,23 @@ impl<K: Copy + Ord, S: Copy> Shards<K, S> {
 }
 
 pub(super) struct Shard<K, S> {
-    /// The number of queued waiters. Written under the lock; read without it by the fast path.
+    /// Number of queued waiters. Written under the lock; the fast path reads it without the lock.
     waiting: AtomicUsize,
-    /// A mutex: held for the few steps of one change, and never by the fast path.
+    /// A mutex, held briefly for each change, and never by the fast path.
     state: Mutex<WaitState<K, S>>,
-    /// Made for the first waiter.
+    /// Created for the first waiter.
     alarm: OnceLock<Alarms<K>>,
 }
 
-/// The alarm, through both traits it implements.
+/// The shard's alarm, as both traits that it implements.
 struct Alarms<K> {
     /// Fired by the clock.
     clock: Arc<dyn Alarm>,
-    /// Called after a refund.
+    /// Called after a refund or a change of the limit.
     notifier: Arc<dyn Notifier<K>>,
 }
 
-/// Finds the limiter that a shard belongs to, if it still exists.
+/// Serves a shard of a limiter, if the limiter still exists.
 trait Notifier<K>: Send + Sync {
     fn serve(&self, due: Due<K>);
 }
@@ -120,7 +122,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Decides at once, or enters the queue of the key.
+    /// Decides immediately, or enters the queue of the key.
     pub(super) fn join<G>(&self, limiter: &Arc<G>, ask: Waiter<K, S>, patience: Nanos) -> Joined<S>
     where
         G: Waitable<Key = K, Stamp = S>,
@@ -132,7 +134,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         let shards = limiter.shards();
         let occupied = shards.occupied.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
-        // The waiter is counted before the limit is asked: see `Shards::notify`.
+        // Counts the waiter before asking the limit: see `Shards::notify`.
         self.waiting.store(state.waiting + 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let (joined, mut gone) = state.join(&**limiter, ask, patience, occupied < shards.max);
@@ -154,7 +156,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         joined
     }
 
-    /// Returns the answer of a waiter, or stores `waker` until there is one.
+    /// Returns the answer to a waiter, or stores `waker` if there is no answer yet.
     pub(super) fn collect<G>(
         &self,
         limiter: &G,
@@ -164,7 +166,8 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
     where
         G: Waitable<Key = K, Stamp = S>,
     {
-        // A waker is foreign code, and dropping one may drop a task with one of our futures: never under the lock.
+        // Cloned before locking, and dropped after unlocking: wakers are foreign code, and dropping one may drop a task
+        // that owns one of our futures.
         let fresh = waker.clone();
         let mut state = self.lock();
         let answer = &mut state.slots.get_mut(id)?.answer;
@@ -183,7 +186,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         }
     }
 
-    /// Removes a waiter. The waiters after it move up, and what was taken for it is given back.
+    /// Removes a waiter. The waiters after it move up, and a cost already taken for it is given back.
     pub(super) fn leave<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, id: WaiterId) {
         let mut state = self.lock();
         let Some((waiter, was_first)) = state.leave(id) else { return };
@@ -202,7 +205,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         }
     }
 
-    /// Grants what can be granted now, to the queues that are `due`; then refuses the waiters whose deadline has passed.
+    /// Grants to the waiters of the queues that are `due`, then refuses the waiters whose deadline has passed.
     pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, mut due: Due<K>) {
         loop {
             let mut woken = Vec::new();
@@ -227,7 +230,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         }
     }
 
-    /// Releases the lock, and serves the shard again if the alarm time has passed meanwhile.
+    /// Releases the lock, and serves the shard again if the alarm time has already passed.
     fn unlock<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, state: MutexGuard<'_, WaitState<K, S>>) {
         let armed = state.armed;
         drop(state);
@@ -241,8 +244,8 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
     }
 }
 
-/// Returns whether the clock has passed the time that the alarm was just set to: another thread may have moved a manual clock, or
-/// the rate is so high that the next turn has come.
+/// Returns whether the alarm time has already passed. This happens if another thread moves a manual clock, or if the
+/// rate is so high that the next turn is due.
 fn has_passed<G: Waitable>(limiter: &G, armed: Option<u64>) -> bool {
     armed.is_some_and(|at| at <= limiter.clock().mono().as_nanos())
 }
@@ -254,7 +257,7 @@ fn wake(woken: Vec<Waker>) {
     }
 }
 
-/// Serves one shard of a limiter, if it still exists.
+/// Serves one shard of a limiter, if the limiter still exists.
 struct ShardAlarm<G: Waitable> {
     limiter: Weak<G>,
     /// Any key of that shard.
@@ -329,7 +332,7 @@ mod tests {
         }
         let limiter: Bucket = Arc::new(Limiter::with_clock(bucket(1), clock()).max_waiters(0));
         let (sender, dropped) = std::sync::mpsc::channel();
-        // The shard has the only waker.
+        // The shard owns the only reference to the waker.
         let join = |cost, patience| {
             let waker = Waker::from(Arc::new(Looks(Arc::clone(&limiter), sender.clone())));
             let joined = limiter.shards.shard(0).join(&limiter, Waiter::new((), cost, 0, waker), patience);

@@ -1,14 +1,14 @@
-//! The state of a shard, all of it under the shard's lock: the queues, the time to try each of them again, and the deadlines.
+//! The state of a shard, protected by the shard's lock: queues, their retry times, and deadlines.
 //!
 //! Three structures answer three questions in constant or logarithmic time:
 //!
 //! - Which waiter of a key is next? The first of its queue (`queues`).
-//! - Which queue is to be tried next, and when? The first of `wakeups`, ordered by time. A queue has at most one entry:
-//!   the end of the wait of its first waiter. Later waiters need none, since they cannot pass before the first.
-//! - Whose deadline comes next? The top of `deadlines`, a heap. Removing from the middle of a heap is slow, so a waiter that is
-//!   answered or leaves stays in it as a stale entry. Stale entries are skipped when they come up, and removed in one sweep
-//!   when they outnumber the others: a sweep of `n` entries follows at least `n / 2` departures, so each departure pays
-//!   for two entries.
+//! - Which queue is retried next, and when? The first of `wakeups`, ordered by time. A queue has at most one wake-up:
+//!   the end of its first waiter's wait. Later waiters need none, because they cannot pass before the first.
+//! - Whose deadline comes next? The top of `deadlines`, a heap. Removing from the middle of a heap is slow, so the
+//!   deadline of a waiter that is answered or leaves stays in the heap as a stale entry. Stale entries are skipped at
+//!   the top, and removed in one sweep when they outnumber the others. A sweep of `n` entries follows at least `n / 2`
+//!   departures, so its amortised cost is two entries per departure.
 //!
 //! The alarm of the shard is set to the earlier of the first wake-up and the first deadline.
 
@@ -23,44 +23,43 @@ use super::queue::{Queue, Slots, Waiter, WaiterAnswer, WaiterId};
 use super::{AcquireError, Waitable};
 use crate::clock::{Alarm, Clock};
 
-/// How late a change is noticed for which no alarm can be set: a step of the wall clock, or a table entry that becomes
-/// free.
+/// Polling interval for changes without an alarm: a step of the wall clock, or a table entry that becomes vacant.
 const RECHECK_INTERVAL: Nanos = Nanos::SECOND;
 
 #[derive(Debug)]
 pub(super) struct WaitState<K, S> {
     pub(super) slots: Slots<K, S>,
     queues: BTreeMap<K, Queue>,
-    /// When the first of a queue is to be tried again.
+    /// Retry times of the queues.
     wakeups: BTreeSet<(u64, K)>,
-    /// The deadlines of waiters, the soonest on top, with stale entries of waiters that were answered or left.
+    /// Deadlines of waiters, the soonest on top. Contains stale entries of waiters that were answered or left.
     pub(super) deadlines: BinaryHeap<Reverse<Deadline>>,
-    /// The number of stale entries.
+    /// Number of stale entries in `deadlines`.
     stale: usize,
-    /// The serial number of the latest waiter, by which an entry whose slot was reused is known to be stale.
+    /// Serial number of the latest waiter. It identifies deadlines as stale if their slot was reused.
     serials: u64,
     pub(super) waiting: usize,
     /// The time that the alarm is set to.
     pub(super) armed: Option<u64>,
-    /// The latest readings of the monotonic and the wall clock, to notice when one went back.
+    /// The latest readings of the monotonic and the wall clock, to detect steps back.
     latest: (u64, u64),
 }
 
 /// The time, the waiter, and its serial number.
 pub(super) type Deadline = (u64, WaiterId, u64);
 
-/// The least number of stale deadlines for a sweep.
+/// Minimum number of stale deadlines for a sweep.
 pub(super) const MIN_STALE_TO_SWEEP: usize = 1_024;
 
-/// The queues to be tried, besides those whose time has come. All are tried if the clock was set back: their times were computed
-/// before that.
+/// The queues to retry, besides the queues whose retry time has passed. If the clock was set back, all queues are
+/// retried, because their retry times are no longer valid.
 #[derive(Clone, Copy)]
 pub(super) enum Due<K> {
-    /// No further queue: the alarm has fired.
+    /// No further queue; the alarm has fired.
     ByTime,
-    /// This queue: something was refunded.
+    /// This queue, after a refund.
     Queue(K),
-    /// All: the limit changed.
+    /// All queues, after a change of the limit.
     AllQueues,
 }
 
@@ -85,8 +84,8 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         }
     }
 
-    /// Decides at once, or enters the queue. A waiter that does not enter is returned, to be dropped after the lock: its waker
-    /// is foreign code.
+    /// Decides immediately, or enters the queue. A waiter that does not enter is returned, so that the caller can drop
+    /// its waker after unlocking.
     pub(super) fn join<G>(
         &mut self,
         limiter: &G,
@@ -117,7 +116,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             Retry::After(wait) => now.mono().saturating_add(wait).as_nanos() <= waiter.deadline,
             Retry::OnRelease => true,
         };
-        // A caller that does not wait is refused while there is a queue, even if the queue may become empty at the same
+        // A caller without patience is refused while there is a queue, even if the queue may become empty at the same
         // instant.
         if !in_time || patience == Nanos::ZERO {
             return refuse(waiter, AcquireError::TooLate { retry });
@@ -141,7 +140,8 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         (Joined::Queued(id), None)
     }
 
-    /// Removes a waiter, from its queue as well if it still waits; returns whether it was the first.
+    /// Removes a waiter, and also removes it from its queue if it still waits. Returns whether it was first in its
+    /// queue.
     pub(super) fn leave(&mut self, id: WaiterId) -> Option<(Waiter<K, S>, bool)> {
         let waiter = self.slots.get_mut(id)?;
         let (key, waits) = (waiter.key, matches!(waiter.answer, WaiterAnswer::Waiting(_)));
@@ -170,7 +170,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             self.stale = 0;
         } else if self.stale >= MIN_STALE_TO_SWEEP && self.stale > self.deadlines.len() / 2 {
             let Self { deadlines, slots, .. } = self;
-            // The waiter that leaves now still has its slot, and stays in until the next sweep.
+            // The leaving waiter still has its slot, so its deadline stays until the next sweep.
             deadlines.retain(|Reverse((_, id, serial))| is_waiting(slots, *id, *serial));
             self.stale = 0;
         }
@@ -192,8 +192,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         while let Some((_, key)) = self.wakeups.first().copied().filter(|(due, _)| *due <= at) {
             self.advance(limiter, key, &now, woken);
         }
-        // Deadlines come after grants, so that a waiter whose turn came in time is not refused because the alarm was
-        // late.
+        // Deadlines are handled after grants, so that a late alarm does not refuse a waiter whose turn came in time.
         while let Some(Reverse((deadline, id, serial))) = self.deadlines.peek().copied() {
             if deadline > at {
                 break;
@@ -226,7 +225,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         }
     }
 
-    /// Grants to the first of the queue for as long as the limit admits it.
+    /// Grants to the first waiter of the queue until the limit refuses.
     pub(super) fn advance<G: Waitable<Key = K, Stamp = S>>(
         &mut self,
         limiter: &G,
@@ -246,7 +245,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
                     self.settle(key, id, WaiterAnswer::Granted(verdict), woken);
                     continue;
                 }
-                // The limit changed, and the cost no longer fits.
+                // The limit has changed, and the cost no longer fits.
                 Outcome::Deny(Retry::Never) => {
                     self.settle(key, id, WaiterAnswer::Refused(AcquireError::NeverFits), woken);
                     continue;
@@ -259,14 +258,14 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         }
     }
 
-    /// Schedules the next try of the queue.
+    /// Schedules the next retry of the queue.
     fn schedule_retry<G: Waitable<Key = K, Stamp = S>>(&mut self, limiter: &G, key: K, retry: Retry, now: &Now<'_>) {
         let wait = match retry {
             Retry::After(wait) if limiter.uses_wall_clock() => wait.min(RECHECK_INTERVAL),
             Retry::After(wait) => wait,
             Retry::OnRelease | Retry::Never => limiter.recheck_after(key, now).unwrap_or(RECHECK_INTERVAL),
         };
-        // An alarm for this very instant would have fired already.
+        // At least 1 ns: an alarm for the present instant would have fired already.
         let due = now.mono().saturating_add(wait.max(Nanos::from_nanos(1))).as_nanos();
         let Some(queue) = self.queues.get_mut(&key) else { return };
         if let Some(before) = queue.due.replace(due) {
@@ -275,7 +274,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         self.wakeups.insert((due, key));
     }
 
-    /// Answers a waiter and removes it from its queue; it keeps its slot until it collects the answer.
+    /// Answers a waiter and removes it from its queue. The waiter keeps its slot until it collects the answer.
     fn settle(&mut self, key: K, id: WaiterId, answer: WaiterAnswer<S>, woken: &mut Vec<Waker>) {
         self.leave_queue(key, id);
         let Some(waiter) = self.slots.get_mut(id) else { return };
@@ -284,8 +283,8 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         }
     }
 
-    /// Returns whether one of the clocks was set back by more than a second. Threads may arrive in another order than they
-    /// read the clock, so less does not count; limits have the same tolerance.
+    /// Returns whether one of the clocks was set back by more than a second. Smaller steps do not count, because
+    /// threads may arrive in a different order than they read the clock. Limits have the same tolerance.
     fn went_back(&self, now: &Now<'_>) -> bool {
         let back = |now: u64, latest: u64| now.saturating_add(Nanos::SECOND.as_nanos()) < latest;
         back(now.mono().as_nanos(), self.latest.0) || back(now.wall().as_nanos(), self.latest.1)
@@ -306,7 +305,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         let deadline = self.deadlines.peek().map(|Reverse((deadline, ..))| *deadline);
         let next = [due, deadline].into_iter().flatten().min();
         match (next, self.armed) {
-            // An alarm that is set too early does no harm, so it is not set again.
+            // An alarm that fires too early is harmless, so it is not changed.
             (Some(next), Some(armed)) if armed <= next => {}
             (Some(next), _) => {
                 limiter.clock().wake_at(Time::<Mono>::from_nanos(next), alarm)?;
@@ -322,7 +321,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     }
 }
 
-/// Returns whether the slot still holds this waiter, without an answer.
+/// Returns whether the slot still holds the waiter with this serial number, and it still waits.
 fn is_waiting<K, S>(slots: &mut Slots<K, S>, id: WaiterId, serial: u64) -> bool {
     let waits =
         |waiter: &mut Waiter<K, S>| waiter.serial == serial && matches!(waiter.answer, WaiterAnswer::Waiting(_));

@@ -18,7 +18,7 @@ fn limiter<A: Algorithm>(limit: A, clock: &Arc<ManualClock>) -> Under<A> {
     Arc::new(Limiter::with_clock(limit, Arc::clone(clock)))
 }
 
-/// Returns a limiter at 10/s with nothing left of its burst.
+/// Returns a drained limiter of 10/s.
 fn empty_limiter(burst: u64, clock: &Arc<ManualClock>) -> Under<TokenBucket> {
     let limiter = limiter(bucket(burst), clock);
     limiter.drain();
@@ -41,7 +41,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-/// Polls each future once; removes those that are ready and returns their positions.
+/// Polls each future once, removes the ready ones and returns their indices.
 fn take_ready<G: Waitable>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
     let mut done = Vec::new();
     for (place, slot) in futures.iter_mut().enumerate() {
@@ -85,12 +85,12 @@ fn owned_future_waits_without_borrowing_the_limiter() {
 }
 
 #[test]
-fn jitter_holds_back_only_waiters_and_never_beyond_the_deadline() {
+fn jitter_delays_only_waiters_and_never_beyond_the_deadline() {
     let clock = clock();
     let limiter = limiter(bucket(1), &clock);
     let jitter = Duration::from_millis(50);
     let mut at_once = limiter.acquire(1).jitter(jitter);
-    assert!(poll(&mut at_once).is_some(), "a request that need not wait is not held back");
+    assert!(poll(&mut at_once).is_some(), "a request that passes immediately is not delayed");
     let mut delays = std::collections::BTreeSet::new();
     for _ in 0..32 {
         limiter.drain();
@@ -111,7 +111,7 @@ fn jitter_holds_back_only_waiters_and_never_beyond_the_deadline() {
     let mut urgent = limiter.acquire(1).jitter(Duration::from_secs(3_600)).within(Duration::from_millis(120));
     assert!(poll(&mut urgent).is_none());
     clock.run(Nanos::from_millis(120));
-    // The first poll after the grant chooses the delay; it ends at the deadline at the latest.
+    // The first poll after the grant chooses the delay, which ends at the deadline at the latest.
     assert!(poll(&mut urgent).is_some_and(|answer| answer.is_ok()));
 }
 
@@ -143,7 +143,7 @@ fn cancelled_jitter_gives_the_turn_back() {
 }
 
 #[test]
-fn first_come_is_first_served_each_at_its_moment() {
+fn waiters_are_served_in_order_at_the_exact_time() {
     let clock = clock();
     let limiter = empty_limiter(1, &clock);
     let mut waiting = queue_waiters(&limiter, 5);
@@ -186,7 +186,7 @@ fn cancelled_waiter_takes_nothing_and_the_others_move_up() {
         }
         assert_eq!(served, (0..4).filter(|place| *place != gone).collect::<Vec<_>>());
         clock.advance(TENTH);
-        assert!(limiter.check(1).is_allowed(), "what the one that left would have had");
+        assert!(limiter.check(1).is_allowed(), "the token of the waiter that left");
     }
 }
 
@@ -240,7 +240,8 @@ fn advertised_wait_is_the_actual_wait() {
         assert!(poll(&mut last).is_none());
         clock.run(wait.saturating_sub(Nanos::from_nanos(1)));
         assert!(poll(&mut last).is_none(), "too early");
-        // If a nanosecond is not a whole number of ticks, each waiter ahead may have lost a fraction of one.
+        // If the ticks of a request are not a whole number of nanoseconds, each waiter ahead may add a rounding error
+        // below 1 ns.
         clock.run(Nanos::from_nanos(if rate.to_string() == "10/s" { 1 } else { 1 + ahead.len() as u64 }));
         assert!(poll(&mut last).is_some(), "too late");
     }
@@ -277,9 +278,9 @@ fn wait_queue_is_bounded() {
     }
     let mut seats: Vec<_> = ["a", "a", "b"].iter().map(|key| keyed.acquire(*key, 1)).collect();
     assert!(seats.iter_mut().all(|seat| poll(seat).is_none()));
-    assert_eq!(keyed.acquire("b", 1).wait(), Err(AcquireError::Full), "three in all");
+    assert_eq!(keyed.acquire("b", 1).wait(), Err(AcquireError::Full), "at most three in total");
     seats.pop();
-    assert_eq!(keyed.acquire("a", 1).wait(), Err(AcquireError::Full), "two for one key");
+    assert_eq!(keyed.acquire("a", 1).wait(), Err(AcquireError::Full), "at most two per key");
     assert!(poll(&mut keyed.acquire("b", 1)).is_none());
 }
 
@@ -327,7 +328,7 @@ fn slots_go_to_the_next_when_released_or_when_their_lease_ends() {
 }
 
 #[test]
-fn waiting_is_not_counted_as_being_refused() {
+fn waiting_is_not_counted_as_a_refusal() {
     let clock = clock();
     let limit = SlidingLog::new(1, SECOND).unwrap().count_refused();
     let limiter = limiter(limit, &clock);
@@ -345,7 +346,7 @@ fn clock_jump_serves_waiters_in_order() {
     let mut hasty = limiter.acquire(1).within(Duration::from_millis(500));
     assert!(poll(&mut hasty).is_none());
     clock.advance(DAY);
-    assert_eq!(take_ready(&mut waiting), [0, 1], "a burst, and no more");
+    assert_eq!(take_ready(&mut waiting), [0, 1], "at most a burst");
     assert_eq!(poll(&mut hasty), Some(Err(AcquireError::TimedOut)));
     clock.run(Nanos::from_millis(200));
     assert_eq!(take_ready(&mut waiting), [2, 3]);
@@ -374,7 +375,7 @@ fn clock_set_back_delays_no_waiter_by_more_than_burst_and_debt() {
     let mut waiting = queue_waiters(&limiter, 1);
     clock.step_wall(-(10 * DAY.as_nanos() as i64));
     clock.run(DAY);
-    assert_eq!(take_ready(&mut waiting), [0], "and back again");
+    assert_eq!(take_ready(&mut waiting), [0], "after setting the clock forward again");
 }
 
 #[test]
@@ -382,7 +383,7 @@ fn unpolled_future_delays_no_other_waiter() {
     let clock = clock();
     let limiter = empty_limiter(1, &clock);
     let mut waiting = queue_waiters(&limiter, 3);
-    // As if its executor had stopped without dropping it.
+    // As if the executor had stopped without dropping the future.
     std::mem::forget(waiting[0].take());
     clock.run(Nanos::from_millis(300));
     assert_eq!(take_ready(&mut waiting), [1, 2]);
@@ -433,7 +434,7 @@ fn panicking_waker_does_not_prevent_other_wakeups() {
     assert!(poll(&mut first).is_some() && poll(&mut second).is_some());
 }
 
-/// A task may be kept alive by its waker alone; dropping the waker then drops the task and its futures.
+/// A waker may own the last reference to its task. Dropping the waker then drops the task and its futures.
 #[test]
 fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
     #[expect(dead_code, reason = "it is only dropped")]
@@ -499,7 +500,7 @@ fn each_key_has_its_own_queue() {
     }
 }
 
-/// Compares with a model: a list that is walked every millisecond, with a limiter that has no waiters.
+/// Compares the queue with a model: a plain list that is walked every millisecond, and a limiter without waiters.
 #[test]
 fn joining_leaving_and_waiting_at_random_agrees_with_a_plain_list() {
     for seed in 0..50 {

@@ -14,11 +14,11 @@ type Tested = Keyed<Limits, Arc<ManualClock>>;
 
 const NOW: u64 = 1 << 60;
 const HOUR: Nanos = Nanos::from_secs(3_600);
-/// The words of a head before the records of its limits.
+/// Words of the snapshot's head before the limit records.
 const HEAD: usize = 7;
 const RECORD: usize = 8;
 
-/// Returns limits that hold 3, with another one of the same algorithm after each.
+/// Returns pairs of limits of the same algorithm, with a capacity of about 3, and some combinations.
 fn limits() -> Vec<Limits> {
     let rate = |text: &str| text.parse().expect("a rate");
     let window = FixedWindow::new(3, HOUR).expect("a window");
@@ -49,14 +49,14 @@ fn keyed(limits: &Limits) -> Tested {
     Keyed::with_clock(limits.clone(), 20, Arc::new(ManualClock::at(NOW))).expect("a small table")
 }
 
-/// Returns the seal that follows these words and seals, as the format describes it.
+/// Returns the seal over `words`, computed as the format defines it.
 fn seal(words: &[u64]) -> u64 {
     let mix = |seal: u64, word: &u64| (seal ^ word).rotate_left(29).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     words.iter().fold(0x6C62_272E_07BB_0142, mix)
 }
 
-/// Builds a file with valid seals, so that the checks after them are reached: the head of `stored`, with entries and
-/// instants from the input. With `forged`, the parameters of the limits come from the input too.
+/// Builds a file with valid seals, so that the later checks are reached: the head of `stored`, with entries and
+/// instants from the input. With `forged`, the limit parameters come from the input as well.
 fn build_file(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     keyed(stored).snapshot(&mut bytes).expect("memory takes it");
@@ -68,7 +68,7 @@ fn build_file(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u6
     if forged {
         words[HEAD..].iter_mut().for_each(|word| *word = input.next().unwrap_or(*word));
     }
-    // A seal does not cover earlier seals, so these are kept in a separate list.
+    // A seal does not cover earlier seals, so `words` excludes them.
     let mut sealed = words.clone();
     sealed.push(seal(&words));
     let mut add = |frame: Vec<u64>| {
@@ -91,8 +91,8 @@ fn build_file(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u6
     sealed.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Checks that a snapshot is restored whole or not at all, and that the limiter works afterwards. Returns whether it
-/// was restored.
+/// Checks that a snapshot is restored completely or not at all, and that the limiter works afterwards. Returns whether
+/// it was restored.
 pub fn check(input: &[u8]) -> bool {
     let &[how, stored, ref rest @ ..] = input else { return false };
     let limits = limits();
@@ -115,9 +115,9 @@ pub fn check(input: &[u8]) -> bool {
     let mut again = Vec::new();
     keyed.snapshot(&mut again).expect("memory takes it");
     let mut copy = self::keyed(wanted);
-    copy.restore(&*again).expect("what was just written");
+    copy.restore(&*again).expect("a snapshot that was just written");
     for key in ["alice", "bob"] {
-        assert_eq!(copy.report(key, 1), keyed.report(key, 1), "a copy says something else");
+        assert_eq!(copy.report(key, 1), keyed.report(key, 1), "a restored copy has a different report");
         let _ = keyed.check(key, 1);
         let _ = keyed.charge(key, 2);
         let _ = keyed.take_up_to(key, 5);

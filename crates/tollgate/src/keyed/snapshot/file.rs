@@ -1,20 +1,21 @@
-//! Replaces a file atomically: a reader finds the old file or the new one, complete, also after a crash.
+//! Replaces a file atomically: a reader finds either the complete old file or the complete new file, even after a
+//! crash.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Calls `write` with a new file, and renames that over the file at `path`. Only the owner may read it.
+/// Calls `write` with a new file that only the owner may read, and renames that file to `path`.
 ///
-/// The new file is in the same folder, since renaming works only within a file system. Its name is random, so that two processes
-/// that save at the same time do not write to the same file. It is removed if anything fails; only a process that is killed
-/// leaves it there.
+/// The new file is in the same folder, because renaming works only within a file system. Its name is random, so that
+/// two processes never write to the same file. It is removed on any error. Only a process that is killed leaves it
+/// behind.
 pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<R>) -> io::Result<R> {
     let (folder, beside) = folder_and_temporary_name(path)?;
     let mut file = create(&beside)?;
     let written = write(&mut file).and_then(|result| {
-        // Synced before renaming, or a power failure could leave an empty file under the name.
+        // Synced before renaming: otherwise a power failure could leave an empty file at `path`.
         file.sync_all()?;
         drop(file);
         fs::rename(&beside, path)?;
@@ -23,7 +24,7 @@ pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
     match written {
         Ok(result) => sync_folder(&folder).map(|()| result),
         Err(error) => {
-            // Ignored: the first failure is reported, and the file may not exist.
+            // Errors of the removal are ignored: the first error is reported, and the file may not exist.
             let _ = fs::remove_file(&beside);
             Err(error)
         }
@@ -33,7 +34,7 @@ pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
 /// Returns the folder of `path`, and a temporary name in it.
 fn folder_and_temporary_name(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let Some(name) = path.file_name() else {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "the path names no file"));
+        return Err(io::Error::new(ErrorKind::InvalidInput, "the path does not name a file"));
     };
     let folder = match path.parent() {
         Some(folder) if folder != Path::new("") => folder.to_owned(),
@@ -55,7 +56,7 @@ fn create(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Syncs the folder, so that the new name is on disk. Only Unix can open a folder; other systems sync names themselves.
+/// Syncs the folder, so that the new file name is on disk. Only on Unix, because other systems cannot open a folder.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }

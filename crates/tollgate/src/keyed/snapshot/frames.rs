@@ -1,7 +1,8 @@
-//! Frames of words, each with a seal, as bytes.
+//! Encoding of frames: words as bytes, followed by a seal.
 //!
-//! The seal is a running checksum that every word is mixed into. Mixing is a bijection of the checksum for a given word, and of
-//! the word for a given checksum: so a single wrong word is always detected, and several are missed with a chance of 2⁻⁶⁴.
+//! The seal is a running checksum over all words. For a given word, mixing is a bijection of the checksum; for a given
+//! checksum, it is a bijection of the word. So a single wrong word is always detected, and several wrong words are
+//! missed with probability 2⁻⁶⁴.
 
 use std::io::{self, ErrorKind, Read, Write};
 
@@ -9,7 +10,7 @@ use super::{ENTRY_HEAD, MAX_ENTRIES_PER_BUCKET, RestoreError, full_frame};
 use crate::fingerprint::Fingerprint;
 
 const WORD: usize = size_of::<u64>();
-/// The checksum of nothing. Not zero, so that a run of zeros does not have the checksum zero.
+/// Initial checksum. Not zero, so that a run of zeros does not have the checksum zero.
 const FIRST: u64 = 0x6C62_272E_07BB_0142;
 
 fn mix(seal: u64, word: u64) -> u64 {
@@ -28,16 +29,16 @@ pub(crate) struct Sink<W> {
 }
 
 impl<W: Write> Sink<W> {
-    /// Makes a sink with a buffer for frames of `room` words.
-    pub(crate) fn new(to: W, room: usize) -> Self {
-        Self { to, frame: Vec::with_capacity(room * WORD), seal: FIRST }
+    /// Creates a sink with a buffer for `capacity` words.
+    pub(crate) fn new(to: W, capacity: usize) -> Self {
+        Self { to, frame: Vec::with_capacity(capacity * WORD), seal: FIRST }
     }
 
     pub(crate) fn push(&mut self, word: u64) {
         self.frame.extend_from_slice(&word.to_le_bytes());
     }
 
-    /// Sets the first word, seals the frame and writes it.
+    /// Overwrites the first word with `first`, seals the frame and writes it.
     pub(crate) fn finish(&mut self, first: u64) -> io::Result<()> {
         if let Some(place) = self.frame.first_chunk_mut() {
             *place = first.to_le_bytes();
@@ -50,7 +51,7 @@ impl<W: Write> Sink<W> {
     }
 }
 
-/// Reads words.
+/// Reads words and checks their seals.
 pub(crate) struct Source<R> {
     from: R,
     frame: Vec<u8>,
@@ -63,7 +64,7 @@ impl<R: Read> Source<R> {
         Self { from, frame: Vec::new(), words: Vec::new(), seal: FIRST }
     }
 
-    /// Reads `len` words and the seal after them.
+    /// Reads `len` words and checks the seal after them.
     pub(crate) fn read_sealed(&mut self, len: usize) -> Result<&[u64], RestoreError> {
         self.take(len)?;
         self.check_seal()?;
@@ -72,7 +73,7 @@ impl<R: Read> Source<R> {
         Ok(&self.words)
     }
 
-    /// Reads `len` words, which the next seal covers.
+    /// Reads `len` words without checking a seal.
     pub(crate) fn take(&mut self, len: usize) -> Result<&[u8], RestoreError> {
         self.frame.resize(len * WORD, 0);
         self.from.read_exact(&mut self.frame).map_err(unreadable_error)?;
@@ -84,15 +85,16 @@ impl<R: Read> Source<R> {
         Ok(read_words(self.take(1)?).next().unwrap_or(0))
     }
 
-    /// Checks the seal of everything read so far.
+    /// Reads a seal and compares it with the checksum of all words read so far.
     pub(crate) fn check_seal(&mut self) -> Result<(), RestoreError> {
         let mut seal = [0; WORD];
         self.from.read_exact(&mut seal).map_err(unreadable_error)?;
         if u64::from_le_bytes(seal) == self.seal { Ok(()) } else { Err(RestoreError::Damaged) }
     }
 
-    /// Runs `each` on all entries, with the number of the limit they belong to and their `state_words` at the beginning of `state`.
-    /// Returns the number of entries, after checking that it is the stored one and that nothing follows.
+    /// Runs `each` on all entries with fingerprint, limit index and state. The state is in the first `state_words`
+    /// words of `state`. Checks that the number of entries matches the stored number and that nothing follows, and
+    /// returns that number.
     pub(super) fn for_each_entry(
         &mut self,
         state_words: usize,
@@ -106,7 +108,7 @@ impl<R: Read> Source<R> {
             if count == 0 {
                 break;
             }
-            // Bounds the allocation: no frame is written with more entries.
+            // Bounds the allocation: the writer never puts more entries into a frame.
             if count > (full_frame(state_words) + MAX_ENTRIES_PER_BUCKET) as u64 {
                 return Err(RestoreError::Damaged);
             }
@@ -140,7 +142,7 @@ fn unreadable_error(error: io::Error) -> RestoreError {
     if error.kind() == ErrorKind::UnexpectedEof { RestoreError::CutShort } else { RestoreError::Unreadable(error) }
 }
 
-/// Recomputes all seals, as far as the frames of a snapshot of `limits` limits can be found.
+/// Recomputes the seals of a snapshot with `limits` limits. Stops at the first frame that cannot be located.
 #[cfg(test)]
 pub(super) fn recompute_seals(bytes: &mut [u8], limits: usize) {
     use super::records::Record;

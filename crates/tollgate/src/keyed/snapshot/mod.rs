@@ -1,28 +1,28 @@
-//! Snapshots: a table written to a file, from which another process continues.
+//! Snapshots: a table is written to a file, and another process restores it.
 //!
 //! ```text
-//!  magic version │ limits │ mono wall │ secret │ words │ a record for each limit        │ seal
-//!  entries       │ low high state … │ low high state … │ …                              │ seal     repeated
-//!  0             │ the number of all entries                                             │ seal
+//!  magic version │ limit counts │ mono wall │ secret │ a record for each limit           │ seal
+//!  entry count   │ low high state … │ low high state … │ …                              │ seal     repeated
+//!  0             │ total number of entries                                               │ seal
 //! ```
 //!
-//! Everything is a word of eight bytes, little-endian. A seal is a checksum of everything before it, so a part that is missing,
-//! repeated or misplaced is detected at the next seal. It protects against accidents, not against forgery.
+//! Every field is a little-endian word of eight bytes. A seal is a checksum of everything before it, so the next seal
+//! detects missing, repeated or misplaced parts. Seals protect against accidents, not against forgery.
 //!
-//! **Time.** States hold instants of the monotonic clock, whose zero differs in every process. The head has one reading
-//! of both clocks. Restoring reads both again: the difference of the wall clocks is the time that has passed, and the
-//! old monotonic reading plus that time corresponds to the present on the new clock. So buckets have refilled and
-//! windows have ended as they would have. A wall clock that was set back counts as no time.
+//! **Time.** States contain instants of the monotonic clock, whose zero differs in every process. The head contains one
+//! reading of both clocks, and restoring reads both again. The difference between the wall-clock readings is the
+//! elapsed time. The old monotonic reading plus the elapsed time corresponds to the present on the new clock. So
+//! buckets have refilled and windows have ended. If the wall clock was set back, the elapsed time is zero.
 //!
-//! **Parameters.** An entry belongs to the limit it was last charged under, which need not be the one in force. Earlier
-//! limits are written after the one in force, each as the number of its limits and a record for each, and the upper
-//! half of an entry's second word says which one it belongs to: zero for the limit in force, otherwise the number of an
-//! earlier one, counted from one. So nothing is converted. The upper half of the third word is the number of earlier
-//! limits. Version 1 had none.
+//! **Parameters.** An entry belongs to the limit under which it was last charged, possibly an earlier one. The upper
+//! half of the snapshot's third word is the number of earlier limit sets. They follow the set in force, each as its
+//! number of limits and one record per limit. The upper half of an entry's second word is the index of its limit set: 0
+//! for the set in force, otherwise an earlier set, counted from 1. So no state is converted. Version 1 had no earlier
+//! sets.
 //!
-//! **Consistency.** The entries of a bucket are copied while it is locked, as for a decision, and written to the file
-//! when nothing is locked. Each entry is as it was at some instant during the snapshot. No entry is missed: none is
-//! displaced from a bucket that the walk has not reached to one that it has passed.
+//! **Consistency.** Entries are copied while their bucket is locked, and written to the file after it is unlocked. Each
+//! entry is as it was at some instant during the snapshot. No entry is missed, because none is displaced from a bucket
+//! that the walk has not reached to a bucket that it has passed.
 
 pub(crate) mod file;
 pub(crate) mod frames;
@@ -48,16 +48,16 @@ use records::Record;
 
 /// `tollgate`, as a word.
 const MAGIC: u64 = u64::from_le_bytes(*b"tollgate");
-/// Raised when the meaning of any word changes, including the state of any algorithm.
+/// Incremented when the meaning of any word changes, including the state of any algorithm.
 const VERSION: u64 = 2;
-/// The approximate number of words between two seals: enough for efficient writes.
+/// Approximate number of words between two seals, large enough for efficient writes.
 pub(crate) const FRAME_WORDS: usize = 8_192;
-/// The most entries that one bucket adds to a frame that was not full yet.
+/// Upper bound on the entries that one bucket adds to a frame.
 const MAX_ENTRIES_PER_BUCKET: usize = 8;
-/// The words of an entry before its state: the fingerprint and the generation.
+/// Words of an entry before its state: the fingerprint and the generation.
 const ENTRY_HEAD: usize = 2;
 
-/// Why a snapshot was not restored. The limiter is unchanged.
+/// Reason why a snapshot was not restored. The limiter is unchanged.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RestoreError {
@@ -65,24 +65,24 @@ pub enum RestoreError {
     Unreadable(io::Error),
     /// The data is not a snapshot.
     NotASnapshot,
-    /// The snapshot has another version of the format.
+    /// The format version of the snapshot is not supported.
     OtherVersion {
-        /// Its version.
+        /// The version of the snapshot.
         found: u64,
     },
-    /// Its end is missing.
+    /// The end of the snapshot is missing.
     CutShort,
     /// A checksum does not match.
     Damaged,
-    /// The snapshot is of another algorithm, or of another group of algorithms. Other parameters of the same algorithm
-    /// are not an error.
+    /// The snapshot was taken under a different algorithm, or a different combination of algorithms. Different
+    /// parameters of the same algorithm are not an error.
     OtherLimit {
         /// The algorithm of the snapshot.
         stored: String,
         /// The algorithm of the limiter.
         wanted: String,
     },
-    /// There is not enough memory for a second table beside the one in use.
+    /// Not enough memory for a second table besides the one in use.
     CapacityError(CapacityError),
 }
 
@@ -91,12 +91,10 @@ impl fmt::Display for RestoreError {
         match self {
             Self::Unreadable(error) => write!(f, "the snapshot cannot be read: {error}"),
             Self::NotASnapshot => f.write_str("this is not a snapshot"),
-            Self::OtherVersion { found } => {
-                write!(f, "the snapshot is of version {found} of the format, this is version {VERSION}")
-            }
+            Self::OtherVersion { found } => write!(f, "unsupported snapshot version: {found}"),
             Self::CutShort => f.write_str("the end of the snapshot is missing"),
             Self::Damaged => f.write_str("the snapshot is damaged"),
-            Self::OtherLimit { stored, wanted } => write!(f, "the snapshot is of a {stored}, not of a {wanted}"),
+            Self::OtherLimit { stored, wanted } => write!(f, "the snapshot is for a {stored}, not for a {wanted}"),
             Self::CapacityError(error) => error.fmt(f),
         }
     }
@@ -121,7 +119,7 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     keyed: &Keyed<A, C>,
     to: impl Write,
 ) -> io::Result<u64> {
-    // One at a time: the table supports one walk.
+    // The table supports only one walk at a time.
     let _one = keyed.walking.lock().unwrap_or_else(PoisonError::into_inner);
     let (changes, now) = (keyed.changes(), keyed.clock.now());
     let reader = keyed.reader(&changes, now);
@@ -150,7 +148,7 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     let table = keyed.table(&changes);
     let (walk, buckets) = (table.walk(), table.buckets());
     for index in 0..buckets {
-        // The clock is read for each bucket: a snapshot may take seconds.
+        // Reads the clock for each bucket, because a snapshot may take seconds.
         let reader = keyed.reader(&changes, keyed.clock.now());
         walk.visit(index, &reader, |fingerprint, slot| {
             if !reader.is_new(fingerprint, slot) {
@@ -169,7 +167,7 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     Ok(total)
 }
 
-/// Replaces the entries of `keyed` by those of a snapshot, and returns their number.
+/// Replaces the entries of `keyed` by the entries of a snapshot, and returns their number.
 pub(super) fn restore<A, C: Clock>(keyed: &mut Keyed<A, C>, from: impl Read) -> Result<u64, RestoreError>
 where
     A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>,
@@ -179,7 +177,8 @@ where
     let limit = keyed.limit();
     let limits: Limits = limit.clone().into();
     head.must_be_of(&limits)?;
-    // The limit in force comes first in the file. Here it is an earlier one, unless it is the same.
+    // The first limit in the file was in force at the time of the snapshot. Unless it equals the current limit, it
+    // becomes an earlier limit.
     let changed = head.limits != limits;
     let stored: Vec<&Limits> = std::iter::once(&head.limits).chain(&head.earlier).collect();
     let earlier: Vec<A> = stored
@@ -194,7 +193,7 @@ where
     let words = stored.iter().map(|limits| limits.words()).max().unwrap_or(0);
     let wide = words.max(limits.words());
     let capacity = keyed.capacity;
-    // Entries of earlier limits may be longer than those of the limit in force.
+    // Entries of earlier limits may need more words than the limit in force.
     let table = Table::new(capacity, if earlier.is_empty() { limits.words() } else { wide });
     let table = table.ok_or(RestoreError::CapacityError(CapacityError { capacity }))?;
 
@@ -217,7 +216,7 @@ where
                 state.iter().enumerate().for_each(|(at, word)| to.state.set(at, *word));
                 to.generation = generation;
             };
-            // The used fraction is computed only if an entry has to be evicted.
+            // Computes the used fraction only if an entry has to be evicted.
             if table.upsert(fingerprint, &reader, Spent::NOTHING, copy).is_none() {
                 table.upsert(fingerprint, &reader, own.spent(state, &now), copy);
             }
@@ -235,14 +234,14 @@ where
     Ok(total)
 }
 
-/// Returns the number of entries at which a frame is written.
+/// Returns the number of entries after which a frame is written.
 fn full_frame(words: usize) -> usize {
     (FRAME_WORDS / (ENTRY_HEAD + words)).max(1)
 }
 
-/// The head of a snapshot: what is needed to read the entries.
+/// The head of a snapshot: limits, clock readings and secret.
 struct Head {
-    /// The limits in force.
+    /// The limits in force at the time of the snapshot.
     limits: Limits,
     /// Earlier limits that entries may belong to.
     earlier: Vec<Limits>,
@@ -298,8 +297,8 @@ impl Head {
         let known = |records: Vec<Record>| {
             let limits = records.iter().map(Record::limit).collect::<Option<Vec<_>>>();
             let limits = limits.and_then(|limits| Limits::new(limits).ok()).ok_or(RestoreError::Damaged)?;
-            // Version 1 had longer windows for slices that do not divide the length, so its states have another
-            // meaning.
+            // Version 1 used longer windows if the slices did not divide the window length, so the meaning of such
+            // states differs.
             let same = limits
                 .as_slice()
                 .iter()
@@ -316,7 +315,7 @@ impl Head {
         })
     }
 
-    /// Returns whether both have the same algorithms in the same order.
+    /// Checks that the snapshot has the algorithms of `wanted`, in the same order.
     fn must_be_of(&self, wanted: &Limits) -> Result<(), RestoreError> {
         let [stored, asked] = [&self.limits, wanted].map(algorithm_names);
         if stored == asked { Ok(()) } else { Err(RestoreError::OtherLimit { stored, wanted: asked }) }
@@ -328,7 +327,7 @@ fn algorithm_names(limits: &Limits) -> String {
     names.join(" with a ")
 }
 
-/// Returns the records of a group of `count` limits.
+/// Reads the records of `count` limits.
 fn read_limits<R: Read>(source: &mut Source<R>, count: u64) -> Result<Vec<Record>, RestoreError> {
     if count > Limits::MAX as u64 {
         return Err(RestoreError::Damaged);

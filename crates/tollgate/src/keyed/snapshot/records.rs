@@ -1,8 +1,8 @@
-//! The parameters of a limit as words. A change of their meaning needs another version of the format.
+//! Encoding of a limit's parameters as words. A change of their meaning requires a new format version.
 
 use tollgate_core::{BucketParams, Limit, Nanos, Params, Phase, Rate, Steps, WindowParams};
 
-/// The algorithm and its parameters in the order of [`Params`], filled up with zeros.
+/// The algorithm and its parameters in the order of [`Params`], padded with zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record(pub(crate) [u64; 8]);
 
@@ -17,22 +17,22 @@ const CONCURRENCY: u64 = 7;
 const INTERVAL_BUCKET: u64 = 8;
 const SLIDING_SLICES: u64 = 9;
 
-/// Marks steps that begin with the first request; it differs from every offset, which is less than a period.
+/// Marks steps that begin with the first request. No offset has this value, because offsets are shorter than a period.
 const FIRST_REQUEST: u64 = u64::MAX;
 
 /// Returns the name of the algorithm.
 pub(super) fn name(params: &Params) -> &'static str {
     match params {
-        Params::Unlimited => "limit that lets everything pass",
-        Params::DenyAll => "limit that lets nothing pass",
+        Params::Unlimited => "limit that admits everything",
+        Params::DenyAll => "limit that refuses everything",
         Params::TokenBucket(_) => "token bucket",
         Params::LeakyBucket { .. } => "leaky bucket",
         Params::IntervalBucket { .. } => "interval bucket",
         Params::FixedWindow { .. } => "fixed window",
         Params::SlidingWindow(_) => "sliding window",
-        Params::SlidingSlices { .. } => "limit by sliding slices",
+        Params::SlidingSlices { .. } => "sliding-slices limit",
         Params::SlidingLog { .. } => "sliding log",
-        Params::Concurrency { .. } => "limit of concurrency",
+        Params::Concurrency { .. } => "concurrency limit",
     }
 }
 

@@ -24,7 +24,7 @@ fn snapshot_bytes<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>>(keyed: 
     bytes
 }
 
-/// Returns a limiter of another process: its monotonic clock is `ahead` of that of `clock`, and the wall clock is the same.
+/// Returns a limiter as in another process: its wall clock equals that of `clock`, and its monotonic clock is `ahead`.
 fn in_other_process<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead: i64) -> Tested<A> {
     let other = ManualClock::at(clock.mono().as_nanos().checked_add_signed(ahead).unwrap());
     other.step_wall(-ahead);
@@ -32,7 +32,7 @@ fn in_other_process<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock
     Keyed::with_clock(limit, capacity, Arc::new(other)).unwrap()
 }
 
-/// Every algorithm and phase, alone and in groups.
+/// Returns limits of every algorithm and phase, alone and combined.
 fn every_limit(length: Nanos) -> Vec<Limits> {
     let window = FixedWindow::new(10, length).unwrap().max_debt(5).unwrap();
     let windows = [Phase::FirstRequest, Phase::Spread].map(|phase| window.phase(phase).into());
@@ -43,7 +43,7 @@ fn every_limit(length: Nanos) -> Vec<Limits> {
     ten_of_each_and_all(length).into_iter().chain(windows).chain(steps).chain([slices]).collect()
 }
 
-/// Applies a random operation to a key, and returns everything that can be read about the key.
+/// Applies a random operation to a key, and returns its complete visible state.
 fn random_operation(keyed: &Tested<Limits>, dice: &mut Rng, key: &str) -> String {
     let cost = dice.below(12);
     let verdict = match dice.below(4) {
@@ -115,18 +115,18 @@ fn new_process_restores_the_counts_of_the_previous_one() {
     let _ = here.check("alice", 10);
     clock.advance(Nanos::from_nanos(HOUR.as_nanos() - 1));
     let mut bytes = snapshot_bytes(&here);
-    // With the real clocks, an hour ago by the wall clock is before this process began. The seals are recomputed,
-    // because the head is changed to the real wall-clock time.
+    // With the real clocks, an hour ago is before the start of this process. The head is changed to the real wall-clock
+    // time, so the seals are recomputed.
     let mut there = Keyed::new(limit, 100).unwrap();
     let wall = there.clock.now().wall().as_nanos() - SECOND.as_nanos();
     bytes[4 * 8..][..8].copy_from_slice(&wall.to_le_bytes());
     frames::recompute_seals(&mut bytes, 1);
     there.restore(&*bytes).unwrap();
-    assert_eq!(there.report("alice", 1).remaining, 10, "the hour was over a second ago");
+    assert_eq!(there.report("alice", 1).remaining, 10, "the hour ended a second ago");
 }
 
 #[test]
-fn restoring_under_other_parameters_keeps_what_was_spent() {
+fn restoring_under_other_parameters_keeps_the_used_amount() {
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 7);
     let bytes = snapshot_bytes(&here);
@@ -134,7 +134,7 @@ fn restoring_under_other_parameters_keeps_what_was_spent() {
     let mut there = in_other_process(slower, 100, &clock, 5);
     there.restore(&*bytes).unwrap();
     assert_eq!((there.report("alice", 1).remaining, there.report("bob", 1).remaining), (13, 20));
-    // Also parameters that were changed before the snapshot.
+    // The same for parameters that changed before the snapshot.
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 7);
     here.set_limit(bucket(20)).unwrap();
@@ -173,7 +173,7 @@ fn overflow_entry_is_restored() {
     let (here, clock) = keyed(daily_window(10), 1);
     let here = here.when_full(WhenFull::Overflow);
     let keys: Vec<String> = (0..100).map(|key| key.to_string()).collect();
-    // The first keys fill the table, and spend more than later keys.
+    // The first keys fill the table, and spend more than the later keys.
     for (place, key) in keys.iter().enumerate() {
         let _ = here.check(key, if place < 50 { 10 } else { 1 });
     }
@@ -208,7 +208,7 @@ fn smaller_table_restores_the_keys_that_have_used_most() {
     assert!(full > 95, "{full} of 100");
 }
 
-/// New keys arrive between the frames of a snapshot and displace entries.
+/// A writer that inserts new keys between the frames of a snapshot, to displace entries.
 struct Crowding<'a> {
     keyed: &'a Tested<FixedWindow>,
     arrived: u64,
@@ -219,7 +219,7 @@ impl Write for Crowding<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.bytes.extend_from_slice(bytes);
         for _ in 0..500 {
-            // They spend less than the existing keys, so that none of those is evicted.
+            // The new keys spend less than the existing keys, so that no existing key is evicted.
             let _ = self.keyed.check(&format!("newcomer {}", self.arrived), 9);
             self.arrived += 1;
         }

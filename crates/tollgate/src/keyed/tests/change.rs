@@ -1,4 +1,4 @@
-//! Limits that change while states exist.
+//! Changes of the limit while entries exist.
 
 use super::*;
 use crate::table::{GENERATIONS, StateReader};
@@ -6,7 +6,7 @@ use crate::testing::DAY;
 
 const KEYS: u64 = 300;
 
-/// Spends `n % 10` of each key under `old`.
+/// Returns a limiter in which each key `n` has spent `n % 10` under `old`.
 fn spent_under<A: Algorithm>(old: A) -> (Tested<A>, Arc<ManualClock>) {
     let (keyed, clock) = keyed(old, KEYS as usize);
     (0..KEYS).for_each(|n| assert!(keyed.check(&n.to_le_bytes(), n % 10).is_admitted()));
@@ -21,7 +21,7 @@ fn assert_kept<A: Algorithm>(keyed: &Tested<A>, capacity: u64, what: &str) {
 }
 
 #[test]
-fn changing_the_parameters_keeps_what_each_key_has_spent() {
+fn changed_parameters_keep_the_used_amount_of_each_key() {
     let (keyed, _) = spent_under(bucket(10));
     for (limit, capacity) in [(bucket(20), 20), (fine_bucket(15), 15), (bucket(10), 10), (fine_bucket(10), 10)] {
         keyed.set_limit(limit).unwrap();
@@ -32,7 +32,7 @@ fn changing_the_parameters_keeps_what_each_key_has_spent() {
 }
 
 #[test]
-fn changing_the_algorithm_keeps_what_each_key_has_spent() {
+fn changed_algorithm_keeps_the_used_amount_of_each_key() {
     let limits = ten_of_each(DAY);
     for old in &limits {
         for new in &limits {
@@ -47,7 +47,8 @@ fn changing_the_algorithm_keeps_what_each_key_has_spent() {
 
 #[test]
 fn entries_without_requests_are_converted_too() {
-    // From the first parameters directly to the last, with ones of longer states in between that were never used.
+    // Converts from the first parameters directly to the last. The parameters in between have longer states and were
+    // never used.
     let (keyed, _) = spent_under(Limit::from(bucket(10)));
     for limit in [Limit::from(fine_bucket(12)), daily_window(14).into(), bucket(16).into()] {
         keyed.set_limit(limit).unwrap();
@@ -56,13 +57,14 @@ fn entries_without_requests_are_converted_too() {
 }
 
 #[test]
-fn more_changes_than_there_are_generations_keep_what_was_spent() {
-    // Parameters whose states have other meanings, so that a state read by the wrong ones gives a wrong result.
+fn more_changes_than_generations_keep_the_used_amount() {
+    // The state words of these parameters have different meanings, so reading a state under the wrong ones gives a
+    // wrong result.
     let limits = [bucket(10), TokenBucket::new("1/m".parse().unwrap(), 11).unwrap()];
     let (keyed, _) = spent_under(limits[0]);
     for change in 1..=2 * GENERATIONS + 100 {
         keyed.set_limit(limits[change as usize % 2]).unwrap();
-        // One key is read in each generation, the others only at the end.
+        // One key is charged in each generation, the others are read only at the end.
         assert_eq!(keyed.report(&9_u64.to_le_bytes(), 1).remaining, 1 + change % 2);
         assert!((keyed.reader(&keyed.changes(), keyed.now()).generation()) < GENERATIONS);
     }
@@ -71,8 +73,7 @@ fn more_changes_than_there_are_generations_keep_what_was_spent() {
 
 #[test]
 fn changing_the_parameters_of_a_full_table_loses_no_key() {
-    // Twice as many entries as the table was made for; a change to parameters with equally long states moves none of
-    // them.
+    // Twice as many entries as the capacity. A change to parameters with equally long states moves no entry.
     let (keyed, _) = keyed(bucket(1_000), 100);
     for n in 0..2_000_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
@@ -101,8 +102,8 @@ fn table_with_longer_states_keeps_the_keys_that_have_used_most() {
     let before = spent(&keyed);
     keyed.set_limit(daily_window(1_000).into()).unwrap();
     let after = spent(&keyed);
-    assert!(after.len() < before.len(), "there was room for all");
-    assert!(after.len() >= 100, "fewer than it was made for");
+    assert!(after.len() < before.len(), "all entries fit");
+    assert!(after.len() >= 100, "fewer entries than the capacity");
     assert_eq!(before[..80], after[..80]);
 }
 
@@ -116,13 +117,13 @@ fn unused_entries_are_not_moved_to_a_wider_table() {
 
 #[test]
 fn windows_that_ended_by_the_wall_clock_are_not_converted() {
-    // The bucket needs no wall clock, but the windows that it replaces do. Once they were not.
+    // The bucket needs no wall clock, but the windows that it replaces do. Regression: the wall clock was not read.
     let (keyed, clock) = spent_under(Limit::from(daily_window(10)));
     keyed.set_limit(bucket(10).into()).unwrap();
     assert_eq!(keyed.report(&8_u64.to_le_bytes(), 1).remaining, 2);
     clock.advance(DAY);
     for n in 0..KEYS {
-        assert_eq!(keyed.check(&n.to_le_bytes(), 10).taken().get(), 10, "yesterday's count came along");
+        assert_eq!(keyed.check(&n.to_le_bytes(), 10).taken().get(), 10, "yesterday's count was kept");
     }
 }
 
@@ -132,7 +133,7 @@ fn overflow_entry_keeps_the_amount_spent() {
     for n in 0..100_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 10);
     }
-    // The table is full of keys with everything spent, so these three are counted in the overflow entry.
+    // The table is full of keys with nothing left, so these three are counted in the overflow entry.
     (0..3).for_each(|n| assert!(keyed.check(&format!("late {n}"), 3).is_admitted()));
     assert_eq!(keyed.overflowed(), 3);
     for (limit, remaining) in [(fine_bucket(20), 11), (bucket(10), 1)] {
@@ -151,7 +152,7 @@ fn change_reaches_waiters() {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(std::pin::Pin::new(&mut waiting).poll(&mut context).is_pending());
     keyed.set_limit(bucket(3)).unwrap();
-    assert!(std::pin::Pin::new(&mut waiting).poll(&mut context).is_ready(), "three fit, and two are spent");
+    assert!(std::pin::Pin::new(&mut waiting).poll(&mut context).is_ready(), "the capacity is 3, and 2 are used");
     assert_eq!(keyed.limit(), bucket(3));
     drop(clock);
 }
@@ -160,7 +161,7 @@ fn change_reaches_waiters() {
 fn decisions_during_a_change_are_all_counted() {
     const EACH: u64 = 2_000;
     let (keyed, _) = keyed(Limit::from(bucket(EACH)), 50);
-    // States of one word, two words and a log: the table is replaced twice.
+    // States of one word, of two words, and of a log, so the table is replaced twice.
     let limits = [Limit::from(fine_bucket(EACH)), bucket(EACH).into(), daily_window(EACH).into()];
     let taken = on_threads(3, |thread| {
         if thread == 0 {
@@ -172,6 +173,6 @@ fn decisions_during_a_change_are_all_counted() {
         }
         (0..EACH * 7).map(|n| keyed.check(&[n as u8 % 7], 1).taken().get()).sum()
     });
-    assert_eq!(taken.iter().sum::<u64>(), EACH * 7, "each of seven keys has {EACH} in all");
+    assert_eq!(taken.iter().sum::<u64>(), EACH * 7, "seven keys with a total of {EACH} each");
     assert!((0..7).all(|key| keyed.check(&[key], 1).taken().get() == 0));
 }

@@ -1,4 +1,4 @@
-//! Which keys get an entry: capacity, reuse, eviction, overflow.
+//! Assignment of entries to keys: capacity, reuse, eviction, overflow.
 
 use super::*;
 use crate::testing::DAY;
@@ -47,7 +47,7 @@ fn table_holds_its_capacity_of_keys() {
 }
 
 #[test]
-fn memory_is_what_was_promised_whatever_the_keys() {
+fn memory_per_key_is_as_documented() {
     let keyed = keyed(bucket(100), 1_000_000).0;
     assert!((24_000_000..=40_000_000).contains(&keyed.bytes()), "{} bytes for a million keys", keyed.bytes());
     let before = keyed.bytes();
@@ -57,7 +57,7 @@ fn memory_is_what_was_promised_whatever_the_keys() {
 
 #[test]
 fn table_that_does_not_fit_in_memory_is_an_error() {
-    // The second size fits the 64-bit address space, but no allocator provides it; the process must survive this.
+    // The second size fits the 64-bit address space, but no allocator provides it. The process must not abort.
     for capacity in [usize::MAX, usize::MAX / 64, 1 << 55, 1 << 45] {
         let error = Keyed::with_clock(bucket(1), capacity, clock()).map(|_| ()).unwrap_err();
         assert_eq!(error, CapacityError { capacity });
@@ -71,11 +71,11 @@ fn table_that_does_not_fit_in_memory_is_an_error() {
     let _ = keyed.check("alice", 4);
     keyed.capacity = 1 << 55;
     assert!(keyed.set_limit(daily_window(10).into()).is_err());
-    assert_eq!((keyed.limit(), remaining(&keyed, "alice")), (bucket(10).into(), 6), "the old numbers stay in force");
+    assert_eq!((keyed.limit(), remaining(&keyed, "alice")), (bucket(10).into(), 6), "the old limit stays in force");
 }
 
 #[test]
-fn full_entries_are_reused_without_a_clean_up() {
+fn unused_entries_are_reused_without_a_clean_up() {
     const CAPACITY: u64 = 200;
     for limit in ten_of_each(SECOND) {
         let (keyed, clock) = keyed(limit, CAPACITY as usize);
@@ -83,15 +83,15 @@ fn full_entries_are_reused_without_a_clean_up() {
             let keys = || (0..CAPACITY).map(|n| numbered_key(round << 32 | n));
             keys().for_each(|key| assert_eq!(keyed.check(&key, 7).taken().get(), 7, "round {round}, {limit:?}"));
             assert!(keys().all(|key| spent_of(&keyed, &key) == 7), "round {round}, {limit:?}");
-            // 0.7 of the refill time is enough for the buckets, two windows are enough for every algorithm.
+            // Buckets need 0.7 of the refill time; two windows are enough for every algorithm.
             clock.advance(Nanos::from_secs(2));
         }
         assert_eq!(keyed.overflowed(), 0, "{limit:?}");
     }
 }
 
-/// Returns the smallest table, in which every key can be in every bucket, filled with keys that each spend `cost(number)`. Also
-/// says how many.
+/// Returns the smallest table, filled with keys that have spent `cost(number)`, and the number of keys. In this table
+/// every key can be in every bucket.
 fn filled_table<A: Algorithm + Clone>(limit: &A, cost: impl Fn(u64) -> u64) -> (Tested<A>, Arc<ManualClock>, u64) {
     let (other, _) = keyed(limit.clone(), 1);
     for n in 0..100 {
@@ -117,9 +117,8 @@ fn entry_with_one_unit_used_is_kept() {
 }
 
 #[test]
-fn least_spent_entry_is_evicted_and_never_one_more_spent_than_the_arriving_key() {
-    // Compares everything that can happen in a full table with a one-line model. Costs are small, so that many are
-    // equal.
+fn least_used_entry_is_evicted_unless_it_has_used_more_than_the_arriving_key() {
+    // Compares a full table with a simple model. Costs are small, so that many are equal.
     for limit in ten_of_each(HOUR) {
         let (keyed, clock, slots) = filled_table(&limit, |n| 1 + n % 9);
         let mut dice = Rng::new(7);
@@ -159,8 +158,8 @@ fn least_spent_entry_is_evicted_and_never_one_more_spent_than_the_arriving_key()
 }
 
 #[test]
-fn key_that_took_all_of_its_limit_is_fully_spent() {
-    // A defect: draining and charging counted as using nothing, because they ask for more than fits.
+fn drained_key_counts_as_fully_used() {
+    // Regression: draining and charging counted as using nothing, because they ask for more than the capacity.
     for limit in ten_of_each(HOUR) {
         let (keyed, _, _) = filled_table(&limit, |_| 6);
         assert_eq!(keyed.drain("drained"), 10, "{limit:?}");
@@ -182,11 +181,11 @@ fn refused_request_evicts_nothing() {
 }
 
 #[test]
-fn flood_of_new_keys_evicts_no_key_that_is_more_spent() {
+fn flood_of_new_keys_evicts_no_key_that_has_used_more() {
     const CAPACITY: u64 = 5_000;
     fn check<A: Algorithm + fmt::Debug>(limit: A) {
         let (keyed, _) = keyed(limit, CAPACITY as usize);
-        // Each key uses more than half, by a different amount.
+        // Each key uses more than half of its limit, by a different amount.
         let reports: Vec<Report> =
             (0..1_000).map(|n| keyed.check_and_report(&numbered_key(n), 51 + n % 50).1).collect();
         keyed.check_many((0..10 * CAPACITY).map(|n| (numbered_key(1 << 40 | n), 1)), |_| ());
@@ -212,8 +211,7 @@ fn keys_without_an_entry_share_one_limit_and_are_counted() {
         let (verdict, report) = keyed.check_and_report("later", 1);
         assert_eq!((verdict.is_admitted(), report.remaining, keyed.overflowed()), (false, 0, 26), "{limit:?}");
         assert!((0..slots).all(|n| spent_of(&keyed, &numbered_key(n)) == 10), "{limit:?}");
-        // The overflow entry is a limit like any other, and is unused again when all keys are; but then the table has
-        // free entries.
+        // The overflow entry refills like any other. When all keys are unused, the table has vacant entries again.
         clock.advance(Nanos::from_secs(2 * 3_600));
         assert!(keyed.check("latest", 10).is_admitted() && keyed.check("last", 10).is_admitted(), "{limit:?}");
         assert_eq!(keyed.overflowed(), 26, "{limit:?}");
@@ -222,11 +220,12 @@ fn keys_without_an_entry_share_one_limit_and_are_counted() {
 
 #[test]
 fn windows_of_the_overflow_entry_have_full_length() {
-    // Every key has its own offset. If the overflow entry used those, its window would end with that of every key.
+    // Every key has its own window offset. If the overflow entry used these offsets, its window would end with the
+    // window of every key.
     let (keyed, clock, slots) = filled_table(&FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread), |_| 10);
     let (mut passed, mut late) = (0, 0);
     for _ in 0..4 * 60 {
-        // No entry becomes free: a key that begins a new window uses it up immediately.
+        // No entry becomes vacant: a key that begins a new window uses it up immediately.
         for n in 0..slots {
             keyed.drain(&numbered_key(n));
         }
@@ -248,7 +247,7 @@ fn full_table_can_refuse_instead_of_sharing() {
         let refused = Outcome::Deny(Retry::OnRelease);
         assert_eq!([1, 4].map(|cost| keyed.check("late", cost).outcome()), [refused; 2], "{limit:?}");
         assert_eq!((keyed.check("late", 4).taken().get(), keyed.overflowed()), (0, 3), "{limit:?}");
-        // A key that spends at least as much as another one gets an entry, as with the other policy.
+        // A key that spends at least as much as the least used key gets an entry, as under `WhenFull::Overflow`.
         assert!(keyed.check("late", 5).is_admitted() && has_entry(&keyed, b"late"), "{limit:?}");
         assert_eq!((0..slots).filter(|n| has_entry(&keyed, &numbered_key(*n))).count() as u64, slots - 1, "{limit:?}");
         clock.advance(Nanos::from_secs(2 * 3_600));
@@ -263,10 +262,10 @@ fn refund_of_an_overflow_charge_returns_to_the_overflow_entry_once() {
         let left = || keyed.check_and_report("nobody", 0).1.remaining;
         let verdict = keyed.check("late", 3);
         assert_eq!((verdict.taken().get(), left()), (3, 7), "{limit:?}");
-        assert_eq!((keyed.refund("later", &verdict), left()), (0, 7), "another key took it, {limit:?}");
+        assert_eq!((keyed.refund("later", &verdict), left()), (0, 7), "charged by another key, {limit:?}");
         assert_eq!((keyed.refund("late", &verdict), left()), (3, 10), "{limit:?}");
         let other = keyed.check("other", 4);
-        assert_eq!((keyed.refund("late", &verdict), left()), (0, 6), "it was given back before, {limit:?}");
+        assert_eq!((keyed.refund("late", &verdict), left()), (0, 6), "already refunded, {limit:?}");
         keyed.reset("other");
         assert_eq!((keyed.refund("other", &other), left()), (4, 10), "{limit:?}");
         assert!((0..slots).all(|n| spent_of(&keyed, &numbered_key(n)) == 10), "{limit:?}");
@@ -279,8 +278,8 @@ fn refund_of_an_evicted_entry_does_not_reach_the_overflow_entry() {
         let (keyed, _, slots) = filled_table(&limit, |n| if n == 0 { 1 } else { 10 });
         keyed.reset(&numbered_key(0));
         let forgotten = keyed.check("forgotten", 1);
-        // The key is evicted by one that has used more. At the same instant another key takes as much from the shared
-        // entry.
+        // A key that has used more evicts this key. At the same instant another key takes the same amount from the
+        // overflow entry.
         assert_eq!(keyed.check("newcomer", 10).taken().get(), 10, "{limit:?}");
         assert!(!has_entry(&keyed, b"forgotten") && count_entries(&keyed) as u64 == slots, "{limit:?}");
         assert_eq!((keyed.check("late", 1).taken().get(), keyed.overflowed()), (1, 1), "{limit:?}");
@@ -290,7 +289,7 @@ fn refund_of_an_evicted_entry_does_not_reach_the_overflow_entry() {
 }
 
 #[test]
-fn lease_in_the_overflow_entry_is_renewed_and_released_also_after_a_slot_is_free() {
+fn lease_in_the_overflow_entry_can_be_renewed_and_released_after_its_key_got_an_entry() {
     let (keyed, clock, _) = filled_table(&Concurrency::new(2, SECOND).unwrap(), |_| 2);
     let keyed = Arc::new(keyed);
     let late = keyed.acquire("late", 1).wait_held().unwrap();
@@ -298,8 +297,7 @@ fn lease_in_the_overflow_entry_is_renewed_and_released_also_after_a_slot_is_free
     clock.advance(Nanos::from_millis(900));
     assert!(late.renew());
     clock.advance(Nanos::from_millis(100));
-    // All other leases have ended, and the key now has its own entry in addition to the lease it holds in the shared
-    // one.
+    // All other leases have expired, and the key has its own entry in addition to its lease in the overflow entry.
     assert!(keyed.check("late", 1).is_admitted() && has_entry(&keyed, b"late"));
     let shared = || keyed.on_overflow(keyed.now(), |account| account.report(Cost::ONE).remaining);
     assert_eq!((shared(), remaining(&keyed, "late")), (1, 1));

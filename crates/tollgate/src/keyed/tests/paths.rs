@@ -1,15 +1,15 @@
-//! Every path of a decision decides alike: single checks and batches as the slow path alone does.
+//! All paths decide alike: single checks and batches give the same results as the slow path.
 
 use super::*;
 use tollgate_core::{Cost, IntervalBucket, SlidingSlices};
 
-/// Sends the same random requests to a limiter by single checks, to one by batches, and to one by its slow path.
+/// Sends the same random requests to three limiters: by single checks, by batches, and by the slow path.
 fn compare_paths<A: Algorithm + Clone + fmt::Debug>(limit: &A, seed: u64, capacity: usize) {
     let ((single, clock), (batched, batched_clock), (slow, slow_clock)) =
         (keyed(limit.clone(), capacity), keyed(limit.clone(), capacity), keyed(limit.clone(), capacity));
     let mut random = Rng::new(seed);
     for step in 0..400 {
-        // Mostly forward, and sometimes back: by less and by more than what counts as a step of the clock.
+        // Mostly forward, and sometimes back, by less and by more than the tolerance for clock steps.
         let nanos = match random.below(20) {
             0 => clock.mono().as_nanos() - random.below(3_000_000_000),
             1..10 => clock.mono().as_nanos() + random.below(2_000_000_000),
@@ -19,7 +19,7 @@ fn compare_paths<A: Algorithm + Clone + fmt::Debug>(limit: &A, seed: u64, capaci
         let mut requests: Vec<(String, u64)> = Vec::new();
         for _ in 0..1 + random.below(20) {
             let key = format!("key {}", random.below(12));
-            // Runs of one key, as a batch decides them under one lock.
+            // Runs of one key, which a batch decides under one lock.
             requests.extend((0..=random.below(3)).map(|_| (key.clone(), random.below(4) * random.below(4))));
         }
         let parts = |verdict: Verdict<A::Stamp>| (verdict.outcome(), verdict.taken());
@@ -44,7 +44,7 @@ fn all_paths_decide_as_the_slow_path() {
     let slices = SlidingSlices::new(10, SECOND, Nanos::from_millis(100)).unwrap();
     let interval = IntervalBucket::new(10, SECOND).unwrap();
     for seed in 1..=10 {
-        // In a small table, keys are displaced and evicted, and some are counted together.
+        // In a small table, keys are displaced and evicted, and some share the overflow entry.
         for capacity in [4, 1_000] {
             compare_paths(&bucket(10), seed, capacity);
             compare_paths(&fine_bucket(10), seed, capacity);

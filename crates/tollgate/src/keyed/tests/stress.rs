@@ -1,4 +1,4 @@
-//! Several threads in a table that is too small for their keys.
+//! Concurrent threads on a table that is too small for their keys.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use crate::testing::DAY;
 use crate::{Concurrency, SlidingLog};
 
 const BURST: u64 = 100;
-/// Keys that have used more than any new key will, so that they are never evicted.
+/// Number of keys that are never evicted, because they have used more than any new key will.
 const KEPT: u64 = 100;
-/// Keys that are inserted and evicted all the time.
+/// Number of keys that are constantly inserted and evicted.
 const PASSING: u64 = 1_000;
 const THREADS: u64 = 4;
 
@@ -26,15 +26,15 @@ fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
             let granted = 51 + taken.iter().map(|taken| taken[&key]).sum::<u64>();
             let spent = BURST - keyed.report(&key.to_le_bytes(), 1).remaining;
             assert!(granted <= BURST, "{granted} were granted to key {key}, {what}");
-            assert_eq!(spent, granted, "what key {key} was granted is not what it has spent, {what}");
+            assert_eq!(spent, granted, "used and granted amounts of key {key} differ, {what}");
         }
         let granted: u64 = (0..KEPT).flat_map(|key| taken.iter().map(move |taken| taken[&key])).sum();
-        assert!(granted > KEPT * 40, "too little kind to prove anything: {granted}, {what}");
+        assert!(granted > KEPT * 40, "too few grants to prove anything: {granted}, {what}");
         assert!(keyed.overflowed() > 100, "the table was not full, {what}");
         let mut seen = HashMap::new();
         let changes = keyed.changes();
         for placed in keyed.table(&changes).positions(&keyed.reader(&changes, keyed.clock.now())) {
-            assert!(placed.findable, "an entry in bucket {} is not looked for there, {what}", placed.bucket);
+            assert!(placed.findable, "a search does not find the entry in bucket {}, {what}", placed.bucket);
             let before = seen.insert((placed.fingerprint.low, placed.fingerprint.high), placed.bucket);
             assert_eq!(before, None, "a key has two entries, {what}");
         }
@@ -47,7 +47,8 @@ fn threads_that_move_and_evict_entries_neither_lose_nor_gain_anything() {
     check(Concurrency::new(BURST, DAY).unwrap(), 20_000, "leases");
 }
 
-/// Takes from random keys one by one and in batches, gives some of it back, and returns how much each key was granted.
+/// Charges random keys in single checks and batches, refunds some charges, and returns the net amount granted to each
+/// key.
 fn take_and_give<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, thread: u64, rounds: u64) -> HashMap<u64, u64> {
     let mut dice = Rng::new(thread);
     let mut taken: HashMap<u64, u64> = (0..KEPT + PASSING).map(|key| (key, 0)).collect();
@@ -56,8 +57,8 @@ fn take_and_give<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, thread: u64, round
         let len = if dice.below(2) == 0 { 1 } else { 1 + dice.below(24) };
         let requests: Vec<(u64, u64)> = (0..len)
             .map(|_| match dice.below(3) {
-                // Small costs for the keys that stay, so that their limit lasts; up to half of the limit for the
-                // others.
+                // Small costs for the keys that stay, so that their limit is not used up; up to half of the limit for
+                // the others.
                 0 => (dice.below(KEPT), 1 + dice.below(3)),
                 _ => (KEPT + dice.below(PASSING), 1 + dice.below(50)),
             })

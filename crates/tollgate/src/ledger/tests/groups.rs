@@ -1,4 +1,4 @@
-//! Several charges together.
+//! Groups of charges.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn charge(id: u32, key: &str, cost: u64) -> Charge<'_> {
     Charge::new(id, key.as_bytes(), cost)
 }
 
-/// Decides a group and returns whether it passed, with the outcome of each of its charges by itself.
+/// Decides a group and returns whether it passed, with the outcome of each single charge.
 fn decide(ledger: &Tested, limit_table: &[Limits], charges: &[Charge<'_>]) -> (bool, Vec<Outcome>) {
     let mut outcomes = Vec::new();
     let passed = ledger.decide(limit_table, charges, |index, view| {
@@ -21,7 +21,7 @@ fn passes(ledger: &Tested, limit_table: &[Limits], charges: &[Charge<'_>]) -> bo
     decide(ledger, limit_table, charges).0
 }
 
-/// Returns what can be read about each key, limit by limit.
+/// Returns the reports of each key, limit by limit.
 fn reports(ledger: &Tested, limit_table: &[Limits], keys: &[&str]) -> Vec<Vec<Report>> {
     let report = |key: &&str| ledger.peek(limit_table, &charge(0, key, 1), |view| view.reports(1).collect());
     keys.iter().map(report).collect()
@@ -35,7 +35,7 @@ fn all_pass_or_none_is_charged() {
         let group = [charge(0, "alice", 4), charge(0, "bob", 3), charge(0, "carol", 2)];
         assert!(passes(&ledger, limit_table, &group) && passes(&ledger, limit_table, &group), "{limits:?}");
         let before = reports(&ledger, limit_table, &["alice", "bob", "carol"]);
-        // The first, the last and the one in the middle.
+        // The refused charge is the first, the last or the middle one.
         for (costs, refused) in [([4, 1, 1], 0), ([1, 5, 1], 1), ([1, 1, 7], 2), ([2, 4, u64::MAX], 2)] {
             let group = [charge(0, "alice", costs[0]), charge(0, "bob", costs[1]), charge(0, "carol", costs[2])];
             let (passed, outcomes) = decide(&ledger, limit_table, &group);
@@ -84,9 +84,9 @@ fn two_charges_of_one_key_see_each_other() {
 }
 
 #[test]
-fn one_key_under_two_limits_in_one_group_is_converted_between_them() {
-    // A defect: the first charge was decided by its own limits on a state that had been converted to those of the
-    // second.
+fn key_charged_under_two_limits_in_one_group_is_converted_between_them() {
+    // Regression: the first charge was decided under its own limits on a state that had been converted to the second
+    // charge's limits.
     let limit_table: Vec<Limits> = ten_of_each(HOUR).into_iter().map(Limits::from).collect();
     for first in 0..limit_table.len() as u32 {
         for second in 0..limit_table.len() as u32 {
@@ -143,7 +143,7 @@ fn refused_attempt_is_recorded_only_by_limits_that_count_refusals() {
     let limit_table = [single_limit(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap().count_refused())];
     let (ledger, _) = ledger(100, 11);
     assert!(!passes(&ledger, &limit_table, &[charge(0, "alice", 4), charge(0, "bob", 6), charge(0, "bob", 6)]));
-    // The second of bob's attempts was refused and recorded; the first was undone, and so was alice's.
+    // Bob's second charge was refused and recorded. Bob's first charge and alice's were undone.
     assert_eq!(["alice", "bob"].map(|key| ledger.remaining(&limit_table, 0, key)), [10, 4]);
 }
 
@@ -155,7 +155,7 @@ fn evicted_entry_is_restored_when_the_group_is_refused() {
         let names: Vec<String> = (0..slots).map(|n| n.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let before = reports(&ledger, &limit_table, &names);
-        // One new key, two, and the same one twice; before, after and around the charge that is refused.
+        // One new key, two, and the same one twice; before, after and around the refused charge.
         let refused = charge(0, "4", 6);
         for group in [
             &[charge(0, "new", 5), refused][..],
@@ -180,7 +180,7 @@ fn evicted_entry_is_restored_when_the_group_is_refused() {
 
 #[test]
 fn two_keys_of_a_group_never_get_the_same_entry() {
-    // One free entry for three new keys. A defect: the second key was given the same entry, because the first had not
+    // One vacant entry for three new keys. Regression: the second key got the same entry, because the first had not
     // been charged yet.
     let limit_table = [single_limit(bucket(10))];
     let (ledger, _, slots) = filled_ledger(&limit_table, |_| 3);
@@ -192,8 +192,8 @@ fn two_keys_of_a_group_never_get_the_same_entry() {
 }
 
 #[test]
-fn entry_is_not_evicted_for_another_of_its_group() {
-    // The key with the least used, and one that is unused: both are charged next.
+fn entry_is_not_evicted_for_another_key_of_its_group() {
+    // The least used key, and an unused key; both are charged next.
     let limit_table = [single_limit(bucket(10))];
     for spent in [1, 0] {
         let (ledger, _, slots) = filled_ledger(&limit_table, |n| if n == 2 { 1 } else { 5 });
@@ -207,8 +207,8 @@ fn entry_is_not_evicted_for_another_of_its_group() {
 }
 
 #[test]
-fn charges_of_a_group_without_a_slot_share_the_overflow_entry() {
-    // A defect: such a group was refused, so that a full table refused every request that matched two rules.
+fn charges_of_a_group_without_an_entry_share_the_overflow_entry() {
+    // Regression: such a group was refused, so a full table refused every request that matched two rules.
     let limit_table = [single_limit(bucket(10)), single_limit(bucket(3))];
     let (ledger, _, slots) = filled_ledger(&limit_table, |_| 5);
     assert!(passes(&ledger, &limit_table, &[charge(0, "0", 1), charge(0, "new 1", 4), charge(1, "late 1", 1)]));
@@ -218,7 +218,7 @@ fn charges_of_a_group_without_a_slot_share_the_overflow_entry() {
     let Outcome::Deny(Retry::After(_)) = outcomes[1] else { panic!("{outcomes:?}") };
     assert_eq!((passed, outcomes[0], outcomes[2]), (false, Outcome::Allow, Outcome::Allow));
     assert_eq!(ledger.overflowed(), 6);
-    assert_eq!(ledger.remaining(&limit_table, 0, "0"), 3, "the refused group took nothing from anybody");
+    assert_eq!(ledger.remaining(&limit_table, 0, "0"), 3, "the refused group charged no key");
     assert!(
         passes(&ledger, &limit_table, &[charge(0, "1", 1), charge(1, "late 4", 1)]),
         "not from the shared entries either"
@@ -227,7 +227,7 @@ fn charges_of_a_group_without_a_slot_share_the_overflow_entry() {
 }
 
 #[test]
-fn group_without_a_slot_is_refused_if_configured() {
+fn group_without_an_entry_is_refused_if_configured() {
     let limit_table = [single_limit(bucket(10))];
     let (ledger, _, slots) = filled_ledger(&limit_table, |_| 5);
     let ledger = ledger.when_full(WhenFull::Deny);
@@ -241,7 +241,7 @@ fn group_without_a_slot_is_refused_if_configured() {
 
 #[test]
 fn charge_that_can_never_pass_reports_it_within_a_group() {
-    // A defect: the charge got a wait and was counted as one without an entry.
+    // Regression: the charge got a finite wait and was counted as having no entry.
     let limit_table = [single_limit(bucket(10)), single_limit(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap())];
     let (ledger, _) = ledger(100, 2);
     for id in [1, 2] {
@@ -252,12 +252,12 @@ fn charge_that_can_never_pass_reports_it_within_a_group() {
 }
 
 #[test]
-fn groups_insert_as_many_keys_as_the_ledger_was_made_for() {
+fn groups_can_fill_the_ledger_to_its_capacity() {
     let limit_table = [single_limit(bucket(100)), single_limit(fine_bucket(100))];
     for (capacity, together) in [(10, 2), (100, 2), (1_000, 2), (1_000, 20), (20_000, 50)] {
         let (ledger, _) = ledger(capacity, 2);
         let keys: Vec<String> = (0..capacity).map(|n| n.to_string()).collect();
-        // Amounts that differ between neighbours, in case one key of a group is displaced to make room for another.
+        // Neighbours have different amounts, in case one key of a group is displaced for another.
         let cost = |n: usize| 1 + n as u64 % 50;
         let charges: Vec<Charge<'_>> =
             keys.iter().enumerate().map(|(n, key)| charge(n as u32 % 2, key, cost(n))).collect();

@@ -1,4 +1,4 @@
-//! The ledger beside an obvious model: a map from key to state, one call at a time, from which nothing is removed.
+//! Compares the ledger with a simple model: a map from key to state, one call at a time, without evictions.
 
 use std::collections::BTreeMap;
 
@@ -39,8 +39,8 @@ impl Model<'_> {
         (verdict, self.limits_of(id).reports_from(self.limits_of(kept.id), &kept.words, now, Cost::ONE).collect())
     }
 
-    /// Returns the state of a key, unless the key counts as new under the limits with `id`: a key with nothing used
-    /// under other limits does, if new keys start with less than everything.
+    /// Returns the state of a key, unless the key counts as new under the limits with `id`. An unused state of other
+    /// limits counts as new if new keys do not start full.
     fn known_state(&self, key: usize, id: u32, now: &Now<'_>) -> Option<&Kept> {
         let is_new = |kept: &&Kept| {
             let (own, limits) = (self.limits_of(kept.id), self.limits_of(id));
@@ -55,7 +55,7 @@ impl Model<'_> {
         self.answer(&kept, id, now, verdict)
     }
 
-    /// Charges all or none; keys that occur twice have the same id.
+    /// Makes all charges or none. Keys that occur twice must have the same limits id.
     fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<Answer>) {
         for ((key, id, _), now) in charges.iter().zip(nows) {
             if self.known_state(*key, *id, now).is_none() {
@@ -71,7 +71,7 @@ impl Model<'_> {
                 self.states = before.clone();
             }
             passed &= verdict.is_admitted();
-            // Every refused charge is recorded if its limits count refusals.
+            // Limits that count refusals record every refused charge.
             if passed || !verdict.is_admitted() {
                 let kept = self.states.get_mut(key).unwrap();
                 if limits.commit_from(&self.limit_table[kept.id as usize], &mut kept.words, now, &verdict) {
@@ -80,7 +80,7 @@ impl Model<'_> {
             }
             verdicts.push(verdict);
         }
-        // Charges that take up to an amount all take the smallest amount among them.
+        // `UpTo` charges all take the smallest amount among them.
         let up_to = |ask: Ask| matches!(ask, Ask::UpTo(_));
         let taken = || charges.iter().zip(&verdicts).filter(|((_, _, ask), _)| up_to(*ask)).map(|(_, it)| it.taken());
         if let Some(least) = taken().min().filter(|least| passed && taken().any(|taken| taken > *least)) {
@@ -155,7 +155,7 @@ fn ledger_decides_like_a_map_of_states() {
                     model.states.remove(&asked[0].0);
                 }
                 2..5 => {
-                    // With the receipt of an earlier charge, or without one.
+                    // With the stamps of an earlier charge, or without.
                     let receipt = (!receipts.is_empty()).then(|| receipts.swap_remove(step % receipts.len()));
                     let (key, id, cost, stamps) = match receipt {
                         Some((key, id, verdict)) => (key, id, verdict.taken(), Some(verdict.stamp())),
@@ -170,7 +170,7 @@ fn ledger_decides_like_a_map_of_states() {
                 }
                 5 => clock.advance(Nanos::from_millis(step as u64 % 700)),
                 n => {
-                    // One charge, or a group in which every key has one id.
+                    // One charge, or a group in which every key has one limits id.
                     for _ in 0..n.saturating_sub(10) {
                         let (key, id, ask) = pick(limit_table.len() as u64);
                         let id = asked.iter().find(|(other, _, _)| *other == key).map_or(id, |(_, id, _)| *id);

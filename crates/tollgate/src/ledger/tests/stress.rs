@@ -1,4 +1,4 @@
-//! Threads at once, in a table that is too small for what they ask of it.
+//! Concurrent threads on a table that is too small for their keys.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use crate::table::{EntryPosition, positions};
 use crate::testing::{Rng, on_threads};
 
 const BURST: u64 = 100;
-/// Keys that are more spent than any newcomer will be, so that they never give way.
+/// Number of keys that are never evicted, because they have used more than any new key will.
 const KEPT: u64 = 40;
-/// Keys that come and go.
+/// Number of keys that are constantly inserted and evicted.
 const PASSING: u64 = 400;
 const THREADS: u64 = 4;
 
@@ -37,16 +37,16 @@ fn threads_with_groups_of_keys_in_a_full_table_neither_lose_nor_gain_anything() 
             let granted = 51 + taken.iter().map(|taken| taken[&key]).sum::<u64>();
             let report = ledger.peek(limit_table, &charge(&name(key), 1), |view| view.reports(1).next().unwrap());
             assert!(granted <= BURST, "{granted} were granted to key {key}");
-            assert_eq!(BURST - report.remaining, granted, "what key {key} was granted is not what it has spent");
+            assert_eq!(BURST - report.remaining, granted, "used and granted amounts of key {key} differ");
         }
         let granted: u64 = (0..KEPT).flat_map(|key| taken.iter().map(move |taken| taken[&key])).sum();
-        assert!(granted > KEPT * 40, "too little happened to prove anything: {granted}");
+        assert!(granted > KEPT * 40, "too few grants to prove anything: {granted}");
         assert!(ledger.overflowed() > 100, "the table was not full");
         assert_sound(&ledger, limit_table);
     }
 }
 
-/// Charges one to three random keys at a time, gives some of it back, and returns how much each key was granted.
+/// Charges one to three random keys at a time, refunds some charges, and returns the net amount granted to each key.
 fn take_and_give(ledger: &Tested, limit_table: &[Limits], thread: u64, rounds: u64) -> HashMap<u64, u64> {
     let mut dice = Rng::new(thread);
     let mut taken: HashMap<u64, u64> = (0..KEPT + PASSING).map(|key| (key, 0)).collect();
@@ -56,7 +56,8 @@ fn take_and_give(ledger: &Tested, limit_table: &[Limits], thread: u64, rounds: u
             _ => KEPT + dice.below(PASSING),
         });
         let keys = &keys[..1 + dice.below(3) as usize];
-        // A little of those who are kept, so that they last; up to half of those who come and go.
+        // Small costs for the keys that stay, so that their limit is not used up; up to half of the limit for the
+        // others.
         let is_kept = |key: &u64| *key < KEPT;
         let cost = 1 + dice.below(if keys.iter().any(is_kept) { 3 } else { 50 });
         let names: Vec<[u8; 8]> = keys.iter().copied().map(name).collect();
@@ -81,12 +82,12 @@ fn take_and_give(ledger: &Tested, limit_table: &[Limits], thread: u64, rounds: u
     taken
 }
 
-/// No key has two entries, every key is where lookups find it, and no bucket is left locked.
+/// Checks that no key has two entries, that searches find every key, and that no bucket is left locked.
 fn assert_sound(ledger: &Tested, limit_table: &[Limits]) {
     let reader = LedgerReader { limit_table, now: ledger.clock.now() };
     let mut seen = HashMap::new();
     for EntryPosition { fingerprint, findable, bucket } in positions(&ledger.table, &reader) {
-        assert!(findable, "an entry in bucket {bucket} is not looked for there");
+        assert!(findable, "a search does not find the entry in bucket {bucket}");
         assert_eq!(seen.insert((fingerprint.low, fingerprint.high), bucket), None, "a key has two entries");
     }
     assert!(seen.len() > 90, "the table has lost entries, {} are left", seen.len());

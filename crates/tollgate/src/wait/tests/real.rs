@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What passes in any interval is at most `burst + rate × T`, and every waiter is served.
+/// The admitted amount in any interval `T` is at most `burst + rate × T`, and every waiter is served.
 #[test]
 fn threads_that_wait_and_cancel_at_random_stay_within_the_limit() {
     let rate = 20_000;
@@ -58,9 +58,9 @@ fn waiting_threads_never_hold_more_slots_than_the_limit() {
     assert_eq!(slots.report(1).remaining, 3);
 }
 
-/// Every thread records its number in the order of joining before it joins; served in FIFO order, the numbers increase.
+/// Each thread draws an increasing number before it joins, so in FIFO order the numbers of the served threads increase.
 #[test]
-fn threads_are_served_in_the_order_in_which_they_came() {
+fn threads_are_served_in_order_of_arrival() {
     let clock = clock();
     let limiter = empty_limiter(1, &clock);
     let (served, order) = (AtomicU64::new(0), Mutex::new(Vec::new()));

@@ -68,22 +68,22 @@ fn other_files_and_other_limits_are_errors() {
     let bytes = snapshot_bytes(&here);
     let message = |result: Result<u64, RestoreError>| result.unwrap_err().to_string();
     let mut there = in_use(daily_window(10), &clock);
-    assert_eq!(message(there.restore(&*bytes)), "the snapshot is of a token bucket, not of a fixed window");
+    assert_eq!(message(there.restore(&*bytes)), "the snapshot is for a token bucket, not for a fixed window");
     let group = Limits::new([daily_window(10).into(), bucket(3).into()]).unwrap();
     let mut both = in_use(group, &clock);
-    let expected = "the snapshot is of a token bucket, not of a fixed window with a token bucket";
+    let expected = "the snapshot is for a token bucket, not for a fixed window with a token bucket";
     assert_eq!(message(both.restore(&*bytes)), expected);
     assert_eq!(message(there.restore(&b"\x89PNG\r\n\x1a\n and so on"[..])), "this is not a snapshot");
     let mut later = bytes.clone();
     later[8] = 3;
-    let expected = "the snapshot is of version 3 of the format, this is version 2";
+    let expected = "unsupported snapshot version: 3";
     assert_eq!(message(there.restore(&*later)), expected);
     assert_eq!(message(there.restore(&b""[..])), "the end of the snapshot is missing");
     let error = there.load("no such folder/no such file").unwrap_err();
     assert!(matches!(&error, RestoreError::Unreadable(error) if error.kind() == io::ErrorKind::NotFound), "{error}");
 }
 
-/// Arbitrary bytes with valid seals.
+/// Restores arbitrary words with valid seals.
 #[test]
 fn arbitrary_parameters_and_states_are_refused_or_harmless() {
     let mut dice = Rng::new(5);

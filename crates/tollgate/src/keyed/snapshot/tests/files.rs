@@ -49,13 +49,13 @@ fn unwritable_path_is_an_error() {
     let (here, _) = keyed(bucket(10), 100);
     assert_eq!(here.save(folder.path().join("no such folder/limits")).unwrap_err().kind(), io::ErrorKind::NotFound);
     assert_eq!(here.save(folder.path().join("..")).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-    // A folder has the name of the file, so the last step, renaming, fails.
+    // The path is a folder, so the last step, renaming, fails.
     fs::create_dir(folder.path().join("limits")).unwrap();
     assert!(here.save(folder.path().join("limits")).is_err());
     assert_eq!(names(&folder), ["limits"]);
 }
 
-/// Takes `room` bytes and no more, as a disk does.
+/// A writer that accepts `room` bytes and then fails, like a full disk.
 struct Disk {
     room: usize,
 }
